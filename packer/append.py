@@ -7,7 +7,10 @@ The new samples are packed next to the dataset first, into `.NAME.appending`; af
 Then their shards are linked into the dataset, a table of all names is written under a new name, what was left out is
 listed after what is listed already, and one rename puts the new manifest in place: before it the dataset is the old
 one, after it the new one. The table of names that the old manifest leads to stays until the next call, for readers
-that are open. The manifest in `.NAME.appending` goes last: if the dataset ends with its shards, all is done.
+that are open.
+
+Before that rename, a note in `.NAME.appending` says which shards the dataset will have. If it has them, the append is
+done: the run that follows a kill adds nothing again. Tidying up ends with one rename of the folder, note and all.
 """
 
 from __future__ import annotations
@@ -22,15 +25,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import xxhash
+
 from packer.convert import ConvertOptions, check_apart, open_source, pack
-from packer.errors import PackerError, UsageError
+from packer.errors import UsageError
 from packer.format import manifest as manifests
 from packer.format.constants import constants_entry
 from packer.format.lmdb_appender import clear_errors
-from packer.format.manifest import MANIFEST, REJECTED_FILE, SHARD_FOLDER, UNFINISHED, Manifest
+from packer.format.manifest import MANIFEST, REJECTED_FILE, SHARD_FOLDER, Manifest, ShardEntry
+from packer.format.sync import sync_folder, write_synced
 from packer.merge import check_classes, check_constants, check_names, take_shards, write_joined
 from packer.packing.origin import classes_of, origin_of
-from packer.packing.output import dataset_lock, next_to
+from packer.packing.output import APPENDED, dataset_lock, next_to
 from packer.packing.rejected import Rejected, RejectedList, rejected_of
 from packer.sources.base import Source, no_progress
 from packer.sources.derived import FittedSource
@@ -78,25 +85,26 @@ def append(
     rejected: list[Rejected] = []
     with dataset_lock(folder, manifests.read) as held:
         check_apart(sources, folder)
-        with contextlib.suppress(OSError):
-            work.rmdir()  # empty: all was done when a call was killed
+        if (done := next_to(folder, "appended")).exists():  # a call was killed at its very end
+            shutil.rmtree(done, ignore_errors=True)
         source = _open(sources, options, rejected, held)
         left_out = RejectedList.of_dataset(folder, held)
         known = set(rejected_of(folder, held))
         # A call that was killed may have listed more: the file is cut back to what the manifest speaks of.
         if left_out.lines or (folder / REJECTED_FILE).exists():
             left_out.write(folder)
-        is_done = _is_taken_in(held, work)  # by a call that was killed while it tidied up; it may have been this one
+        is_done = _is_taken_in(held, work)  # by a call that was killed then; it may have been this one
         if not is_done:
             _check_names(folder, held, source.names)  # before anything is packed
         # What another call left that was killed is begun anew: overwrite.
         report = pack(source, work, replace(options, overwrite=True), keeps_note=True)
         joined = held
-        if not (is_done and _is_taken_in(held, work)):
+        is_same = is_done and _is_same_call(source, held, work, report.manifest)
+        if not is_same:
             rejected += [bad.moved(_next_number(held)) for bad in report.rejected]
             new = [bad for bad in rejected if bad.shard is not None or bad not in known]
             joined = _take_in(folder, held, work, report.manifest, RejectedList(new, left_out.lines))
-        _tidy(work)
+        _tidy(folder, work)
     return AppendReport(folder, joined, report.samples, tuple(rejected), time.perf_counter() - began)
 
 
@@ -122,12 +130,26 @@ def _is_packed(place: Any) -> bool:
 
 
 def _is_taken_in(held: Manifest, work: Path) -> bool:
-    """Return whether a dataset ends with the shards, byte for byte, that lie packed in `work`."""
+    """Return whether the dataset has the shards that the note in `work` says it will have."""
     try:
-        more = manifests.read(work).shards
-    except PackerError:
+        return (work / APPENDED).read_bytes() == _digest(held.shards)
+    except FileNotFoundError:
         return False
-    return [entry.digest for entry in held.shards[-len(more) :]] == [entry.digest for entry in more]
+
+
+def _is_same_call(source: Source, held: Manifest, work: Path, more: Manifest) -> bool:
+    """Return whether what was taken in is what has just been packed into `work`.
+
+    Other files replace the folder and its note. Samples in memory always do: their shards are compared.
+    """
+    if isinstance(source, SampleSource):
+        return [entry.digest for entry in held.shards[-len(more.shards) :]] == [entry.digest for entry in more.shards]
+    return (work / APPENDED).exists()
+
+
+def _digest(shards: Sequence[ShardEntry]) -> bytes:
+    """Return what stands for the shards of a dataset in a note."""
+    return xxhash.xxh3_128_hexdigest(msgspec.json.encode(shards)).encode()
 
 
 def _check_names(folder: Path, held: Manifest, names: Sequence[str] | None) -> None:
@@ -147,6 +169,8 @@ def _take_in(folder: Path, held: Manifest, work: Path, more: Manifest, left_out:
     number = _next_number(held)
     _remove(path for path in (folder / SHARD_FOLDER).glob("*.lmdb") if _number(path) >= number)
     entries = [*held.shards, *take_shards(work, more.shards, folder, number, no_progress)]
+    write_synced(work / APPENDED, _digest(entries))
+    sync_folder(work)
     joined = write_joined(folder, [held, more], entries, f"names-{number:05d}.lmdb", left_out)
     in_use = {entry.file for entry in (held.names, joined.names) if entry}
     _remove(path for path in folder.glob("names*.lmdb") if path.name not in in_use)
@@ -174,16 +198,10 @@ def _remove(paths: Iterable[Path]) -> None:
             path.unlink()
 
 
-def _tidy(work: Path) -> None:
-    """Remove what was packed.
-
-    The note goes first, since nothing can go on from here any more. The manifest goes last: if a call is killed in
-    between, the next one sees from it that all is done.
-    """
+def _tidy(folder: Path, work: Path) -> None:
+    """Remove what was packed: the shards, which are large, and then the rest, out of the way by one rename."""
+    done = next_to(folder, "appended")
     with contextlib.suppress(OSError):
-        (work / UNFINISHED).unlink(missing_ok=True)
-        shutil.rmtree(work / SHARD_FOLDER)
-        for path in work.iterdir():
-            if path.name != MANIFEST:
-                path.unlink()
-        shutil.rmtree(work)
+        shutil.rmtree(work / SHARD_FOLDER, ignore_errors=True)  # a call that was killed may have removed it
+        work.rename(done)
+        shutil.rmtree(done)

@@ -15,8 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from packer.errors import DamagedError, DatasetError, PackerError, UnfinishedError
-from packer.format import manifest as manifests
+from packer.errors import DamagedError, DatasetError, UnfinishedError
 from packer.format.btree import HEAD_BYTES, Tree
 from packer.format.constants import found_constants
 from packer.format.layout import ShardHeader
@@ -49,6 +48,12 @@ def rebuild_manifest(folder: Path) -> Manifest:
     """
     if (folder / UNFINISHED).exists():
         raise UnfinishedError(f"{folder} is unfinished; run the same `packer convert` again to go on")
+    appending = next_to(folder, "appending")
+    if appending.exists():
+        raise DatasetError(
+            f"{folder}: its manifest is lost, and so is what tells which shards an append that was killed had added; "
+            f"remove {appending} to take every shard that is there, then repair again"
+        )
     parts = _parts(folder, _in_order(folder))
     held = [shard for part in parts for shard in part]
     first, origin = held[0].header, held[0].header.origin
@@ -93,7 +98,6 @@ def _in_order(folder: Path) -> list[_Held]:
     for path in sorted((folder / SHARD_FOLDER).glob("*.lmdb")):
         with Shard(path) as shard:
             found.append(_Held(path, shard.header()))
-    found = _without_unfinished(folder, found)
     whole = list(range(len(found)))
     by_header = sorted(found, key=lambda held: held.header.shard)
     if found and [held.header.shard for held in by_header] == whole:
@@ -102,26 +106,6 @@ def _in_order(folder: Path) -> list[_Held]:
     if not found or [held.path.stem for held in by_file] != [f"{number:05d}" for number in whole]:
         raise DatasetError(f"{folder}: the shards are not all there, so the manifest cannot be made from them")
     return by_file
-
-
-def _without_unfinished(folder: Path, found: list[_Held]) -> list[_Held]:
-    """Return the shards but for those of an append that was killed; the same call packs them again."""
-    if not _is_unfinished(folder):
-        return found
-    try:
-        new = {entry.digest for entry in manifests.read(next_to(folder, "appending")).shards}
-    except PackerError:
-        return found
-    # Its shards come after all others, so that nothing else is read through.
-    found.sort(key=lambda held: held.path.name)
-    while found and manifests.file_digest(found[-1].path) in new:
-        found.pop()
-    return found
-
-
-def _is_unfinished(folder: Path) -> bool:
-    """Return whether an append was killed before its manifest stood, after which the shards that it packed go first."""
-    return (next_to(folder, "appending") / SHARD_FOLDER).exists()
 
 
 def _parts(folder: Path, held: Sequence[_Held]) -> list[list[_Held]]:
@@ -150,8 +134,6 @@ def _table(folder: Path, samples: int) -> str:
         DatasetError: it is whole, and has names for other shards than are there.
     """
     tables = [*sorted(folder.glob("names-*.lmdb"), reverse=True), folder / NAMES_FILE]
-    if _is_unfinished(folder):
-        tables = [table for table in tables if _count(table) in (None, samples)] or tables
     named = _count(tables[0])
     if named not in (None, samples):
         raise DatasetError(

@@ -33,9 +33,11 @@ _log = logging.getLogger(__name__)
 Known = TypeVar("Known")
 
 LOCK = ".lock"
+#: Note in the folder of an append: which shards the dataset has once it is done.
+APPENDED = "appended.json"
 #: Tables of names that appending made.
 _TABLE = re.compile(r"names-\d+\.lmdb(\.partial)?")
-_WRITTEN = (MANIFEST, NAMES_FILE, CONSTANTS_FILE, REJECTED_FILE, UNFINISHED)
+_WRITTEN = (MANIFEST, NAMES_FILE, CONSTANTS_FILE, REJECTED_FILE, UNFINISHED, APPENDED)
 _OURS = {*_WRITTEN, *(name + ".partial" for name in _WRITTEN), SHARD_FOLDER, LOCK}
 
 

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import shutil
 
+import h5py
 import msgspec
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from packer.convert import convert
 from packer.errors import DatasetError, SourceError, UsageError
 from packer.format import manifest as manifests
 from packer.packing.output import dataset_lock
+from packer.repair import repair
 from packer.sources.options import SourceOptions
 from packer.verify import verify
 from packer.writer import DatasetWriter
@@ -264,6 +266,68 @@ def test_samples_in_memory_are_compared(tmp_path):
     killed_while_tidying(tmp_path / "d", ones)
     assert append(tmp_path / "d", twos).manifest.samples == 10
     assert PackedDataset(tmp_path / "d")[list(range(10))]["x"][:, 0].tolist() == [0] * 4 + [1] * 4 + [2] * 2
+
+
+def rows_file(path):
+    """An HDF5 file of three rows, whose samples have no names."""
+    with h5py.File(path, "w") as file:
+        file["x"] = np.arange(6.0).reshape(3, 2)
+    return str(path)
+
+
+def killed_before(step, a, b):
+    """Appends in another process, which dies before the function `step` of `packer.append` is called."""
+
+    def run():
+        setattr(appending, step, lambda *args, **kwargs: os._exit(9))
+        append(a, b, workers=0)
+
+    child = multiprocessing.get_context("fork").Process(target=run)
+    child.start()
+    child.join()
+    assert child.exitcode == 9
+
+
+@pytest.mark.parametrize("step", ["_take_in", "write_joined"])
+def test_the_same_rows_a_second_time_are_not_taken_for_those_that_are_there(tmp_path, step):
+    """Killed before its manifest stands, an append of rows that the dataset ends with is done by the next call."""
+    source = rows_file(tmp_path / "rows.h5")
+    convert(source, tmp_path / "d", workers=0)
+    killed_before(step, tmp_path / "d", source)
+    report = append(tmp_path / "d", source, workers=0)
+    assert (report.added, report.manifest.samples, len(PackedDataset(tmp_path / "d"))) == (3, 6, 6)
+
+
+def test_rows_that_were_published_are_not_added_again(tmp_path):
+    """Killed at any step once its manifest stands, the same call adds nothing; the one after that does."""
+    source = rows_file(tmp_path / "rows.h5")
+    convert(source, tmp_path / "d", workers=0)
+    killed_before("_tidy", tmp_path / "d", source)
+    assert append(tmp_path / "d", source, workers=0).manifest.samples == 6
+    assert append(tmp_path / "d", source, workers=0).manifest.samples == 9
+    killed_while_tidying(tmp_path / "d", source)
+    assert append(tmp_path / "d", source, workers=0).manifest.samples == 12
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["d", "rows.h5"]
+
+
+def test_equal_rows_of_another_file_are_added(tmp_path):
+    """The call that follows a kill is told from another one by its files, even if these hold the same rows."""
+    convert(rows_file(tmp_path / "rows.h5"), tmp_path / "d", workers=0)
+    killed_before("_tidy", tmp_path / "d", rows_file(tmp_path / "first.h5"))
+    assert append(tmp_path / "d", rows_file(tmp_path / "second.h5"), workers=0).manifest.samples == 9
+
+
+def test_a_manifest_that_is_lost_while_an_append_was_killed_is_not_guessed(tmp_path):
+    """Repair leaves out no shard that may have been published: it refuses, and says how to take them all."""
+    source = rows_file(tmp_path / "rows.h5")
+    convert(source, tmp_path / "d", workers=0)
+    killed_before("_tidy", tmp_path / "d", source)
+    (tmp_path / "d" / "manifest.json").unlink()
+    with pytest.raises(DatasetError, match=r"remove .*\.d\.appending to take every shard"):
+        repair(tmp_path / "d")
+    shutil.rmtree(tmp_path / ".d.appending")
+    repair(tmp_path / "d")
+    assert len(PackedDataset(tmp_path / "d")) == 6
 
 
 def test_left_out_samples_are_listed_once(tmp_path, clouds, monkeypatch):

