@@ -513,7 +513,10 @@ def test_a_finished_shard_that_was_damaged_is_packed_again(tmp_path, caplog):
     ("changed", "words"),
     [
         ({"codec": "lr=none,hr=lz4"}, "the codec of hr was none and is now lz4"),
-        ({"codec": '[{"id": "zstd", "level": 5}]'}, "the codec of lr was none and is now zstd"),
+        (
+            {"codec": '[{"id": "zstd", "level": 5}]'},
+            r'the codec of lr was none and is now \{"id": "zstd", "level": 5\}',
+        ),
         ({"shard_size": 8192}, "--shard-size was 4096 and is now 8192"),
         ({"source": SourceOptions(mode="gray")}, r"the shape of lr was \[6, 5, 3\] and is now \[6, 5, 1\]"),
         ({"source": SourceOptions(max_pixels=10**6)}, "--max-pixels was None and is now 1000000"),

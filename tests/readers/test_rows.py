@@ -203,7 +203,7 @@ def test_what_cannot_be_read_is_said(packed: Path) -> None:
 
 
 def test_ends_of_bands_that_are_damaged_are_an_error(pack: Any, tmp_path: Path) -> None:
-    """A wrong end of a band between the first and the last is found when that band is read, and by no crash."""
+    """A wrong end of a band between the first and the last is found when the shard is opened, and by no crash."""
     field = Field(
         name="x", dtype="uint8", kind="image", shape=(None, 6, 3), codec=NAMED["zstd"], frame=FrameRule(rows=2)
     )
@@ -220,6 +220,5 @@ def test_ends_of_bands_that_are_damaged_are_an_error(pack: Any, tmp_path: Path) 
         changed = data.copy()
         changed[place : place + len(wrong)] = wrong
         shard.write_bytes(changed)
-        with pytest.raises(DamagedError, match="'x'"):
+        with pytest.raises(DamagedError, match="index"):
             PackedDataset(folder).read(0, "x", slice(2, 4))
-        assert (PackedDataset(folder).read(2, "x", slice(2, 4)) == 2).all()
