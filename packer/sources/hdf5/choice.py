@@ -17,12 +17,20 @@ from packer.sources.hdf5.types import Column, Listed
 from packer.sources.options import SourceOptions, naming
 from packer.sources.units import upwards
 
+#: Datasets of a sparse matrix: numbers of columns, values, and where each row starts.
+SPARSE_PARTS = ("indices", "data", "indptr")
 _MAX_LINES = 10
 
 
 def takes(options: SourceOptions, entry: Listed) -> bool:
     """Return whether an entry becomes a field if it can; none does by itself if some are picked by name."""
     return not options.pick and not naming(entry.name, (*options.skip, *options.once, *options.sparse))
+
+
+def picked_paths(options: SourceOptions) -> list[str]:
+    """Return the paths of all that is packed, if it is picked by name."""
+    sparse = [f"{group.strip('/')}/{part}" for group in options.sparse for part in SPARSE_PARTS]
+    return [*options.pick.values(), *sparse] if options.pick and not options.skip else []
 
 
 def chosen(
@@ -66,26 +74,15 @@ def chosen(
 
 def _picked(entries: Sequence[Listed], name: str, where: str, path: str) -> dict[str, Listed]:
     asked = "/" + where.strip("/")
-    steps = _first_name(entries, asked)
-    hits = [e for e in entries if e.path == steps or e.dataset == steps]
+    hits = [e for e in entries if asked in (e.path, e.dataset)]
     if not hits:
         raise SourceError(f"has no dataset {asked} for field {name}; {_listing(entries)}", path)
     for entry in hits:
         if entry.spec is None:
             raise SourceError(f"field {name}: {entry.path} {entry.problem or entry.aside}", path)
-    if len(hits) == 1 and hits[0].path == steps:
+    if len(hits) == 1 and hits[0].path == asked:
         return {name: hits[0]}
     return {".".join((name, *entry.members)): entry for entry in hits}
-
-
-def _first_name(entries: Sequence[Listed], path: str) -> str:
-    """Return the path under which a dataset is listed: the given one, unless it is another name of one."""
-    same = {e.path: e.same.rstrip("/") for e in entries if e.same is not None}
-    steps = path.split("/")
-    found = ""
-    for step in steps[1:]:
-        found = same.get(f"{found}/{step}", f"{found}/{step}")
-    return found
 
 
 def _all(left: Sequence[Listed], family: str | None, path: str) -> dict[str, Listed]:
@@ -132,7 +129,7 @@ def _sparse(entries: Sequence[Listed], group: str, path: str) -> dict[str, Liste
         SourceError: the group holds no such matrix.
     """
     held = {e.path: e for e in entries if e.spec is not None and e.spec.kind == "array" and not e.spec.shape}
-    parts = {name: held.get(f"/{group}/{name}") for name in ("indices", "data", "indptr")}
+    parts = {name: held.get(f"/{group}/{name}") for name in SPARSE_PARTS}
     starts = parts.pop("indptr")
     if starts is None or None in parts.values():
         raise SourceError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,6 +17,7 @@ from packer.format.manifest import MAX_FIELDS
 from packer.format.schema import MAX_AXES, MAX_AXIS
 from packer.sources.hdf5.file import FAULTS, plain
 from packer.sources.hdf5.types import Listed, leaves, misread, references_within, remark
+from packer.sources.units import upwards
 
 #: More links than any dataset in use has; hostile files can name billions in a few bytes.
 MAX_LINKS = 200_000
@@ -163,17 +164,28 @@ class Inventory:
 
 
 def inventory(
-    root: h5py.Group | h5py.Dataset, path: str, axis: int | None, is_wanted: Callable[[Listed], bool]
+    root: h5py.Group | h5py.Dataset,
+    path: str,
+    axis: int | None,
+    is_wanted: Callable[[Listed], bool],
+    picked: Collection[str] = (),
 ) -> Inventory:
     """Return what lies below `root`, in the file `path`; of a dataset itself, whose path is empty then.
+
+    Picked paths are opened directly. Only if one of them is no dataset, or none is picked, all is listed.
 
     Args:
         axis: number of the sample axis, from the end if negative; None if the whole dataset is the value of one sample.
         is_wanted: tells whether an entry becomes a field if it can.
+        picked: paths of the only datasets, or compound members, that are wanted.
 
     Raises:
         UsageError: there are more fields than a dataset may have; told before the rest is looked at.
     """
+    if picked and isinstance(root, h5py.Group):
+        opened = [_opened(root, where, axis) for where in picked]
+        if all(opened):
+            return Inventory(list({entry.path: entry for some in opened for entry in some}.values()))
     held, fields = Inventory(), 0
     for found in walk(root, MAX_LINKS) if isinstance(root, h5py.Group) else [Met("", root)]:
         entries = _listed(found, axis)
@@ -187,6 +199,17 @@ def inventory(
         if found.thing is not None and has_attributes(found.thing):
             held.described.append(found.path)
     return held
+
+
+def _opened(root: h5py.Group, where: str, axis: int | None) -> list[Listed]:
+    """Return what the dataset or compound member at a path can become; empty if there is none."""
+    path = "/" + where.strip("/")
+    for place in upwards(path):
+        with suppress(*FAULTS):
+            thing = root[place[1:]]
+            entries = _listed(Met(place, thing), axis) if isinstance(thing, h5py.Dataset) else []
+            return [entry for entry in entries if path in (entry.path, entry.dataset)]
+    return []
 
 
 def has_attributes(thing: h5py.HLObject) -> bool:

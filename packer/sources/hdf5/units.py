@@ -15,7 +15,7 @@ import h5py
 import msgspec
 
 from packer.errors import SourceError, first_few
-from packer.sources.hdf5.choice import advice, chosen, family_of, takes
+from packer.sources.hdf5.choice import advice, chosen, family_of, picked_paths, takes
 from packer.sources.hdf5.file import faults_named, opened
 from packer.sources.hdf5.listing import Inventory, inventory
 from packer.sources.hdf5.origin import Constant, Described, asides, attributes, constants_at, kept_of_rows, kept_of_unit
@@ -136,7 +136,7 @@ def _named(held: Inventory, options: SourceOptions) -> set[str]:
 
 def _rows(file: h5py.File, path: str, options: SourceOptions) -> FileUnits:
     family = family_of(file)
-    held = inventory(file, path, options.axis, partial(takes, options))
+    held = inventory(file, path, options.axis, partial(takes, options), picked_paths(options))
     rows = _unit(file, path, "", "row", held, options, family)
     names = list(dict.fromkeys(column.dataset for column in rows.columns))
 
@@ -202,7 +202,7 @@ def _units(file: h5py.File, path: str, asked: Asked, options: SourceOptions) -> 
         kind = asked.name[:-1]
         try:
             with faults_named(path, "listing it"):
-                held = inventory(file[root or "/"], path, None, partial(takes, inner))
+                held = inventory(file[root or "/"], path, None, partial(takes, inner), picked_paths(inner))
                 used |= _named(held, inner)
                 units.append(_one_sample(file, path, root, kind, held, inner))
         except SourceError as error:
