@@ -6,6 +6,7 @@ hundred shards, and what a worker process owns after an epoch.
 
 from __future__ import annotations
 
+import multiprocessing
 import time
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,6 @@ import numpy as np
 import torch
 from file_datasets import InMemory
 from numpy.typing import NDArray
-from soaking import in_child
 
 from benchmark.inputs import COLD_SAMPLES, TINY_ROWS, cold, tiny_rows
 from benchmark.measuring import Figures, Row, Side, files_of, repeated, warm
@@ -89,15 +89,23 @@ def owned(bench: Bench) -> Figures:
     numbers = np.random.default_rng(0).permutation(len(dataset))
 
     def megabytes(read: Any) -> float:
-        return float(in_child(lambda: _private_after_epoch(read, numbers), seconds=600))
+        context = multiprocessing.get_context("fork")
+        end, begin = context.Pipe(duplex=False)
+        child = context.Process(target=lambda: begin.send(_private_after_epoch(read, numbers)))
+        child.start()
+        begin.close()  # so that a child that dies is an EOFError
+        measured: float = end.recv()
+        child.join()
+        return measured
 
     ours, theirs = megabytes(dataset), megabytes(tensors)
     return Figures(ours - theirs, notes=(f"{ours:.0f} MB and {theirs:.0f} MB",))
 
 
-def _private_after_epoch(dataset: Any, order: NDArray[np.int64]) -> str:
+def _private_after_epoch(dataset: Any, order: NDArray[np.int64]) -> float:
     """Ask for an epoch's batches as a DataLoader worker does; return the megabytes that this process has written to."""
+    torch.set_num_threads(1)  # torch's threads do not survive a fork
     for at in range(0, len(order), BATCH):
         dataset.__getitems__(order[at : at + BATCH].tolist())
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
-    return str(next(int(line.split()[1]) for line in lines if line.startswith("Private_Dirty:")) * 1024 / 1e6)
+    return next(int(line.split()[1]) for line in lines if line.startswith("Private_Dirty:")) * 1024 / 1e6

@@ -1,4 +1,4 @@
-"""Trials that the tests run a few of and scripts/soak.py runs many of.
+"""Trials that the tests run a few of and tests/soak/soak.py runs many of.
 
 A trial is a function of a folder for its files and of a seed. It returns in a few words what came of it, and raises
 AssertionError if something is wrong.

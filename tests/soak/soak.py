@@ -1,9 +1,9 @@
 """Runs for long what the tests run for seconds.
 
-.venv/bin/python scripts/soak.py kill --count 200      # conversions, appending, merging, repacking, repairing
-.venv/bin/python scripts/soak.py plan --count 300      # plans of random datasets, against what is made
-.venv/bin/python scripts/soak.py damage --count 2000   # damaged datasets, read in every way
-.venv/bin/python scripts/soak.py replace --count 200   # datasets and shards replaced by others of the same size
+.venv/bin/python tests/soak/soak.py kill --count 200      # conversions, appending, merging, repacking, repairing
+.venv/bin/python tests/soak/soak.py plan --count 300      # plans of random datasets, against what is made
+.venv/bin/python tests/soak/soak.py damage --count 2000   # damaged datasets, read in every way
+.venv/bin/python tests/soak/soak.py replace --count 200   # datasets and shards replaced by others of the same size
 """
 
 from __future__ import annotations
