@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +20,16 @@ from packer.errors import DamagedError, DatasetError, UnfinishedError
 from packer.format.btree import HEAD_BYTES, Tree
 from packer.format.constants import found_constants
 from packer.format.layout import ShardHeader
-from packer.format.manifest import CONSTANTS_FILE, NAMES_FILE, REJECTED_FILE, SHARD_FOLDER, UNFINISHED, Manifest
+from packer.format.manifest import (
+    CONSTANTS_FILE,
+    NAMES_FILE,
+    REJECTED_FILE,
+    SHARD_FOLDER,
+    UNFINISHED,
+    FileEntry,
+    Manifest,
+)
+from packer.format.names import Names
 from packer.format.shard import Shard
 from packer.packing.finish import write_manifest
 from packer.packing.origin import Origin, joined
@@ -64,7 +74,7 @@ def rebuild_manifest(folder: Path) -> Manifest:
     reports = [report_of(path, first.fields) for path, _ in held]
     counted = [msgspec.structs.replace(one.entry, rejected=rejected[number]) for number, one in enumerate(reports)]
     columns = [report.columns for report in reports]
-    table = _table(folder, sum(shard.header.samples for shard in held)) if first.named else None
+    table = _table(folder, held) if first.named else None
     constants = found_constants(folder)
     if constants is None and any(_kept_once(shard.header.origin) for shard in held):
         _log.warning("%s is lost, which held what --once kept; repair with the sources makes it again", CONSTANTS_FILE)
@@ -127,20 +137,50 @@ def _parts(folder: Path, held: Sequence[_Held]) -> list[list[_Held]]:
     return parts
 
 
-def _table(folder: Path, samples: int) -> str:
+def _table(folder: Path, held: Sequence[_Held]) -> str:
     """Return the table of names that is, or was, in use: appending writes each under a new name.
 
+    Only the lost manifest had digests that cover names. So the table must have those of the shards.
+
     Raises:
-        DatasetError: it is whole, and has names for other shards than are there.
+        DatasetError: it has other names than the shards, or is damaged.
     """
     tables = [*sorted(folder.glob("names-*.lmdb"), reverse=True), folder / NAMES_FILE]
-    named = _count(tables[0])
+    table, samples = tables[0], sum(shard.header.samples for shard in held)
+    if not table.exists():
+        _log.warning(
+            "%s is lost together with the manifest: names are taken from the shards as they are; "
+            "`packer verify --against` compares them with the sources",
+            table,
+        )
+        return table.name
+    named = _count(table)
     if named not in (None, samples):
         raise DatasetError(
-            f"{tables[0]} has {named:,} names, but the shards hold {samples:,} samples: they belong to another "
+            f"{table} has {named:,} names, but the shards hold {samples:,} samples: they belong to another "
             "dataset; remove the table to take the shards as they are"
         )
-    return tables[0].name
+    if wrong := _difference(table, held):
+        raise DatasetError(
+            f"{table}: {wrong}; one of the two is damaged, and the manifest is lost, which could tell which; "
+            "put one of these files back from a copy, or remove the table to take the names of the shards as they are"
+        )
+    return table.name
+
+
+def _difference(table: Path, held: Sequence[_Held]) -> str | None:
+    """Return in words how a table of names differs from the names in the shards; None if it does not."""
+    first = 0
+    try:
+        with closing(Names(table, FileEntry(file=table.name, bytes=table.stat().st_size, digest=""))) as names:
+            for path, header in held:
+                with Shard(path) as shard:
+                    if wrong := names.difference(first, shard.names(header.samples)):
+                        return f"{wrong} ({path.name})"
+                first += header.samples
+    except DamagedError as error:
+        return f"it cannot be compared with the names in the shards: {error}"
+    return None
 
 
 def _count(table: Path) -> int | None:

@@ -107,6 +107,28 @@ def test_a_lost_manifest(pairs, files_of, tmp_path):
     assert verify(folder).damages == ()
 
 
+@pytest.mark.parametrize("damaged", ["shard", "table", "pages of the table"])
+def test_names_that_nothing_vouches_for(pairs, files_of, tmp_path, caplog, damaged):
+    """With the manifest lost, names that differ between shards and table are refused, and no file is changed."""
+    folder = packed(pairs, tmp_path / "out")
+    flip(folder / "manifest.json", 40)
+    path, name = folder / ("shards/00001.lmdb" if damaged == "shard" else "names.lmdb"), b"007"
+    if damaged == "pages of the table":
+        path.write_bytes(path.read_bytes()[:4096])
+    else:
+        flip(path, path.read_bytes().index(name))
+    before = files_of(folder)
+    for source in (None, source_of(pairs.sources)):
+        with pytest.raises(
+            DatasetError, match=r"names\.lmdb: .*remove the table to take the names of the shards as they"
+        ):
+            repair(folder, source)
+        assert files_of(folder) == before
+    (folder / "names.lmdb").unlink()
+    repair(folder)
+    assert "names.lmdb is lost together with the manifest" in caplog.text
+
+
 def test_a_changed_manifest(pairs, tmp_path):
     """One that was edited by hand is made again too."""
     folder = packed(pairs, tmp_path / "out")
