@@ -9,6 +9,7 @@ if there is time to hide (see `threads`).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -242,8 +243,10 @@ class Loader(DataLoader[Any]):
             UsageError: the sampler gives a number that no sample has, or a sample does not have the size that its crop
                 or points ask for. This and damage of an index may come early, since the places of several thousand
                 samples are looked up at once.
+            UsageError: the loop goes on in a process that was forked within it.
             DamagedError: what is stored cannot be decoded.
         """
+        process = os.getpid()
         self._settle()
         position = self._position
         if not position.is_chosen and position.done:
@@ -265,6 +268,7 @@ class Loader(DataLoader[Any]):
         moved = read if self.device is None else cast(Generator[Any, None, None], ahead(read, self.device))
         with closing(read), closing(moved):
             for step in range(1, steps + 1):
+                _check_process(process)
                 batch = next(moved)
                 position.done = min(done + step * self.share.step_size, n)
                 if step == steps:
@@ -334,6 +338,14 @@ class EpochSampler(DistributedSampler[int]):
     def set_epoch(self, epoch: int) -> None:
         """See `Loader.set_epoch`."""
         self._position.set_epoch(epoch)
+
+
+def _check_process(process: int) -> None:
+    if os.getpid() != process:
+        raise UsageError(
+            "a loop over a Loader cannot go on in a forked process: its threads and locks stayed in the other; "
+            "begin a new loop, after load_state_dict() with the state of the old one"
+        )
 
 
 def _to_numpy(batch: Any) -> Any:

@@ -25,7 +25,6 @@ import numpy as np
 import torch
 
 from packer.codecs import compiled
-from packer.errors import UsageError
 from packer.format.column import Numbers
 from packer.format.schema import Field
 from packer.format.sizes import PAGE_SIZE
@@ -141,7 +140,6 @@ class Stream:
         self, read: Callable[[Run], list[Any]], due: Iterator[Run], failures: list[Exception]
     ) -> Generator[Any, None, None]:
         """Yield batches read by threads, in order; none is left running when the caller stops."""
-        process = os.getpid()
 
         def finished(run: Run) -> list[Any]:
             return [self._finished(batch) for batch in read(run)]
@@ -153,12 +151,10 @@ class Stream:
         threads = ThreadPoolExecutor(self.threads, THREAD_NAME)
         try:
             for run in due:
-                _check_process(process)
                 waiting.append(threads.submit(finished, run))
                 if len(waiting) > max(self.prefetch, self.threads):
                     yield from _handed_over(waiting.popleft().result())
             while waiting:
-                _check_process(process)
                 yield from _handed_over(waiting.popleft().result())
             if failures:
                 raise failures.pop()
@@ -175,14 +171,6 @@ def _up_to_failure(located: Iterator[Run], failures: list[Exception]) -> Iterato
         yield from located
     except Exception as error:
         failures.append(error)
-
-
-def _check_process(process: int) -> None:
-    if os.getpid() != process:
-        raise UsageError(
-            "a loop over a Loader with threads cannot go on in a forked process: its threads stayed in the other; "
-            "begin a new loop, after load_state_dict() with the state of the old one"
-        )
 
 
 def _handed_over(batches: list[Any]) -> Iterator[Any]:

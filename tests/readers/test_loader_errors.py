@@ -53,10 +53,11 @@ def _go_on(batches, queue):
 
 
 @pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="no fork here")
-def test_a_loop_with_threads_does_not_go_on_in_a_forked_process(rows):
-    """It says so, instead of waiting for threads that stayed behind; in the process it began in it goes on."""
+@pytest.mark.parametrize("threads", [0, 2])
+def test_a_loop_does_not_go_on_in_a_forked_process(rows, threads):
+    """It says so, instead of waiting for threads and locks that stayed behind; where it began it goes on."""
     fork = multiprocessing.get_context("fork")
-    batches = iter(Loader(PackedDataset(rows, transform=dict), 10, threads=2))
+    batches = iter(Loader(PackedDataset(rows, transform=dict), 10, threads=threads))
     next(batches)
     queue = fork.Queue()
     child = fork.Process(target=_go_on, args=(batches, queue))
