@@ -1,6 +1,6 @@
 """HDF5 files: as the sources were if the dataset was packed from HDF5, else one file with a dataset a field.
 
-Values, dtypes, the names of datasets, groups and attributes come back; what does not is said when it is packed. Text
+Every field is a dataset of native numbers or text at the path that it came from: a compound becomes a group. Text
 becomes strings, lists of numbers become variable-length values; other ragged fields become groups, see `RaggedRows`.
 Constants are in every file, below its root.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby, pairwise
 from pathlib import Path, PurePosixPath
@@ -22,20 +22,16 @@ import numpy as np
 from packer.errors import UsageError, first_few
 from packer.export.files import Files, Writer, checked
 from packer.export.hdf5_content import (
-    Place,
     RaggedRows,
     Rows,
     new_file,
-    place_of,
-    usual_place,
     write_attributes,
-    write_group,
     write_kept,
+    write_value,
 )
-from packer.format.schema import FieldSpec
 from packer.packing.origin import kept_by, leaves
 from packer.sources.base import Block, count
-from packer.sources.hdf5.origin import Described, HDF5Options, HDF5Origin, Stored
+from packer.sources.hdf5.origin import Described, HDF5Options, HDF5Origin
 from packer.sources.packed import PackedSource
 
 _SUFFIX = ".h5"
@@ -50,7 +46,7 @@ class _Segment:
         origin: what is known of its source.
         described: what the source file had besides the samples.
         roots: path of the group or dataset of each sample, empty for the file itself; None if samples are rows.
-        places: the datasets of the file, or of the group of each sample.
+        places: paths of the fields in the file, or in the group of each sample.
     """
 
     file: str
@@ -59,7 +55,7 @@ class _Segment:
     origin: HDF5Origin
     described: Described
     roots: Sequence[str] | None = None
-    places: Sequence[Place] = ()
+    places: Mapping[str, str] = field(default_factory=dict)
 
 
 class Hdf5Writer(Writer):
@@ -100,33 +96,33 @@ class Hdf5Writer(Writer):
         """Begin a file with all but its samples; return what writes a block of them, numbered within the file."""
         if segment.roots is not None:
             return [partial(self._write_units, file, segment)]
-        writes = [self._rows_of(file, segment, place).write for place in segment.places]
+        writes = [self._rows_of(file, segment, name, path).write for name, path in segment.places.items()]
         if self._source.names is not None:
             names = self._source.names[segment.start : segment.stop]
             path = "names" if "names" not in self._specs else "sample_names"
             file.create_dataset(path, len(names), h5py.string_dtype())[:] = list(names)
         return writes
 
-    def _rows_of(self, file: h5py.File, segment: _Segment, place: Place) -> Rows | RaggedRows:
-        if None not in place.axes:
-            return Rows(file, place, segment.stop - segment.start, segment.origin.options.axis or 0)
-        (name,) = place.fields
+    def _rows_of(self, file: h5py.File, segment: _Segment, name: str, path: str) -> Rows | RaggedRows:
+        spec, is_sparse = self._specs[name], _is_sparse(path, segment.origin)
+        if not is_sparse and (not spec.is_ragged or spec.shape == (None,)):
+            return Rows(file, path, spec, segment.stop - segment.start, segment.origin.options.axis or 0)
         shapes = self._source.part(segment.start, segment.stop).shapes(name)
-        if _is_sparse(place.path, segment.origin):
-            group, _, values = place.path.rpartition("/")
-            return RaggedRows(file.require_group(group), self._specs[name], shapes, values, "indptr")
-        return RaggedRows(file.create_group(place.path), self._specs[name], shapes)
+        if is_sparse:
+            group, _, values = path.rpartition("/")
+            return RaggedRows(file.require_group(group), spec, shapes, values, "indptr")
+        return RaggedRows(file.create_group(path), spec, shapes)
 
     def _write_units(self, file: h5py.File, segment: _Segment, block: Block, start: int, stop: int) -> None:
         """Write the samples start..stop of a file, each as a group or dataset."""
         origin = segment.origin
         for number, root in enumerate((segment.roots or ())[start:stop], start):
-            values: dict[str, Any] = {field: held[number - start] for field, held in block.items()}
-            if origin.options.samples == "datasets":
-                write_group(file, [replace(place, path=root) for place in segment.places], values, number)
-            else:
-                write_group(file.require_group(root or "/"), segment.places, values, number)
-            unit = file[root or "/"]
+            values = {name: held[number - start] for name, held in block.items()}
+            for name, path in segment.places.items():
+                # A unit that is a dataset of numbers or text is the field itself.
+                is_unit = origin.options.samples == "datasets" and path == "/values"
+                write_value(file, root if is_unit else root + path, self._specs[name], values[name], number)
+            unit = file[root or "/"] if segment.places else file.require_group(root or "/")
             for attribute in origin.attrs:
                 unit.attrs[attribute] = values[attribute]
             if self._source.names is not None:
@@ -155,57 +151,28 @@ class Hdf5Writer(Writer):
         constants = self._source.constants.items()
         return {f"/{asked.get(name, name.replace('.', '/')).strip('/')}": values for name, values in constants}
 
-    def _places_of(self, segment: _Segment) -> list[Place]:
-        """Return the datasets of a file, or of the group of a sample.
+    def _places_of(self, segment: _Segment) -> dict[str, str]:
+        """Return the path of each field in a file, or in the group of a sample.
 
         Raises:
             UsageError: the file's name or a path cannot be.
         """
         checked(segment.file)
-        origin, of_rows = segment.origin, segment.roots is None
-        specs = {name: spec for name, spec in self._specs.items() if of_rows or name not in origin.attrs}
-        places = self._stored_places(segment, specs)
-        placed = {name for place in places for name in place.fields}
-        for name, spec in specs.items():
-            if name not in placed:
-                path = origin.paths.get(name) or "/" + name.replace(".", "/")
-                places.append(usual_place(spec, path, of_rows and not _is_sparse(path, origin)))
-        if _lie_within_one_another(places):
+        origin = segment.origin
+        names = [name for name in self._specs if segment.roots is None or name not in origin.attrs]
+        places = {name: origin.paths.get(name) or "/" + name.replace(".", "/") for name in names}
+        if _lie_within_one_another(places.values()):
             self.notes.append("fields that were one dataset are written by their own names, below the root")
-            places = [usual_place(spec, f"/{name}", of_rows) for name, spec in specs.items()]
-        for place in places:
-            if "\0" in place.path or any(part in ("", ".", "..") for part in place.path.strip("/").split("/")):
-                raise UsageError(
-                    f"field {next(iter(place.fields))!r} would have the path {place.path!r}, which HDF5 cannot hold"
-                )
-        return places
-
-    def _stored_places(self, segment: _Segment, specs: Mapping[str, FieldSpec]) -> list[Place]:
-        """Return the datasets whose types the manifest tells, made of these fields as in the source; others are noted.
-
-        Rows of another length each are not among them: they are values and offsets now.
-        """
-        of_rows = segment.roots is None
-        datasets: dict[str, dict[str, Stored]] = {}
-        for name, stored in (segment.described.types if of_rows else segment.origin.types).items():
-            if name in specs:
-                datasets.setdefault(stored.dataset, {})[name] = stored
-        places: list[Place] = []
-        for path, held in datasets.items():
-            try:
-                # The path of a unit that is a dataset itself is empty, and takes its place when it is written.
-                place = place_of(path or "/values", held, specs)
-            except ValueError as error:
-                self.notes.append(f"{path} is not written as it was in its source: {error}")
-                continue
-            if not (of_rows and None in place.axes):
-                places.append(place)
+            places = {name: f"/{name}" for name in names}
+        for name, path in places.items():
+            if "\0" in path or any(part in ("", ".", "..") for part in path.strip("/").split("/")):
+                raise UsageError(f"field {name!r} would have the path {path!r}, which HDF5 cannot hold")
         return places
 
 
-def _lie_within_one_another(places: Sequence[Place]) -> bool:
+def _lie_within_one_another(places: Collection[str]) -> bool:
     """Return whether a dataset would have to be one with another, or to hold it."""
-    paths = {PurePosixPath(place.path) for place in places}
+    paths = {PurePosixPath(place) for place in places}
     return len(paths) < len(places) or any(parent in paths for path in paths for parent in path.parents)
 
 
@@ -250,14 +217,7 @@ def _one_file(source: PackedSource, file: str, origins: Sequence[HDF5Origin | No
         plain = HDF5Origin(HDF5Options({}, []), {spec.name: f"/{spec.name}" for spec in source.fields})
         return _Segment(file, 0, len(source), plain, Described(file, len(source)))
     notes.append("the samples are in another order than in their files, so all are written to one file")
-    described = _of_all([described for origin in of_rows for described in origin.files])
-    return _Segment(file, 0, len(source), of_rows[0], described)
-
-
-def _of_all(files: Sequence[Described]) -> Described:
-    """Return what is written of the first of some files whose samples go to one: dtypes only if all have the same."""
-    same = all(file.like_first or file.types == files[0].types for file in files)
-    return files[0] if same else msgspec.structs.replace(files[0], types={})
+    return _Segment(file, 0, len(source), of_rows[0], of_rows[0].files[0])
 
 
 def _files_of_rows(origin: HDF5Origin, start: int, stop: int, file: str, notes: list[str]) -> Iterator[_Segment]:
@@ -266,7 +226,7 @@ def _files_of_rows(origin: HDF5Origin, start: int, stop: int, file: str, notes: 
     if sum(described.samples for described in files) != stop - start:
         if len(files) > 1:
             notes.append("samples of the source were left out, so all others are written to one file")
-        files = [msgspec.structs.replace(_of_all(files), samples=stop - start)]
+        files = [msgspec.structs.replace(files[0], samples=stop - start)]
     for described in files:
         end = start + described.samples
         yield _Segment(described.name, start, end, origin, files[0] if described.like_first else described)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import io
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,170 +14,58 @@ from numpy.typing import NDArray
 
 from packer.errors import UsageError
 from packer.format.schema import FieldSpec
-from packer.sources.hdf5.origin import Stored
 
-#: How many bytes of values are made at a time: fixed strings can be far longer than the texts in a block.
-_WRITE_BYTES = 32 * 2**20
 #: A dtype of more bytes is no one's; a manifest may have been made by anyone.
 _LARGEST = 2**26
-Members = tuple[str, ...]
 #: What h5py raises for values, names and types of a manifest that HDF5 cannot hold.
 _REFUSED = (ValueError, TypeError, LookupError, OverflowError, OSError, RuntimeError)
-
-
-# ---------------------------------------------------------------- datasets
-
-
-@dataclass(frozen=True)
-class Place:
-    """One dataset: where it lies, its dtype, and the fields it is made of with the compound members that lead to each.
-
-    `axes` are those of one sample, without the axes within the dtype; None for a ragged one.
-    """
-
-    path: str
-    dtype: np.dtype[Any]
-    fields: Mapping[str, Members]
-    axes: tuple[int | None, ...]
-
-    def array(self, values: Mapping[str, Any], shape: tuple[int, ...], first: int) -> NDArray[Any]:
-        """Return values of the dataset's dtype out of those of its fields.
-
-        Args:
-            values: by field; those of one sample if `shape` has no axis for samples.
-            shape: of the array, without the axes within the dtype.
-            first: number of the first sample in its file, for errors.
-
-        Raises:
-            UsageError: a text is too long for the dtype, or holds a zero byte.
-        """
-        if not any(self.fields.values()):
-            (name,) = self.fields
-            return _boxed(values[name], self.dtype, shape, name, first)
-        out = np.zeros(shape, self.dtype)
-        for name, members in self.fields.items():
-            view: Any = out
-            for member in members:
-                view = view[member]
-            view[...] = _boxed(values[name], view.dtype, shape, name, first)
-        return out
-
-
-def usual_place(spec: FieldSpec, path: str, of_rows: bool) -> Place:
-    """Return the dataset of a field of which nothing else is known: text and lists in rows as values of any length."""
-    is_list = spec.kind == "text" or (of_rows and spec.shape == (None,))
-    return place_of(path, {spec.name: Stored(path, "|O" if is_list else spec.dtype)}, {spec.name: spec})
-
-
-def place_of(path: str, held: Mapping[str, Stored], specs: Mapping[str, FieldSpec]) -> Place:
-    """Return the dataset that is made of these fields.
-
-    Raises:
-        ValueError: this is no dtype, one beyond belief, or not what the fields hold.
-    """
-    try:
-        leaves = {name: _leaf(specs[name], stored) for name, stored in held.items()}
-        dtype = _joined([(stored.members, stored.axes, leaves[name][0]) for name, stored in held.items()])
-    except _REFUSED as error:
-        raise ValueError(f"its type is not known: {error}") from None
-    if dtype.itemsize > _LARGEST:
-        raise ValueError(f"values of {dtype.itemsize:,} bytes are not believed")
-    outer, *others = {axes for _, axes in leaves.values()}
-    if others:
-        raise ValueError("its fields differ in their axes")
-    return Place(path, dtype, {name: stored.members for name, stored in held.items()}, outer)
-
-
-def _leaf(spec: FieldSpec, stored: Stored) -> tuple[np.dtype[Any], tuple[int | None, ...]]:
-    """Return the dtype of a field's values, and the axes of one sample that lie outside of its dataset's dtype."""
-    dtype: np.dtype[Any] = np.dtype(stored.dtype)
-    inner = tuple(n for axes in stored.axes for n in axes)
-    outer = spec.shape[: len(spec.shape) - len(inner)]
-    if spec.kind == "text" or dtype.kind == "O":
-        fits = dtype.kind in ("SO" if spec.kind == "text" else "O") and not inner and spec.shape == (None,)
-        if dtype.kind == "O":
-            dtype = h5py.string_dtype() if spec.kind == "text" else h5py.vlen_dtype(np.dtype(spec.dtype))
-        outer = ()
-    else:
-        fits = dtype.newbyteorder("=") == np.dtype(spec.dtype) and spec.shape == outer + inner
-    if not fits:
-        raise ValueError(f"field {spec.name!r} holds other values")
-    return dtype, outer
-
-
-def _joined(leaves: Sequence[tuple[Members, Sequence[tuple[int, ...]], np.dtype[Any]]]) -> np.dtype[Any]:
-    """Return the dtype, a compound if they have members, that is made of leaves: members, axes on the way, dtype."""
-    axes = leaves[0][1][0]
-    if any(members for members, _, _ in leaves):
-        below: dict[str, list[Any]] = {}
-        for members, inner, dtype in leaves:
-            below.setdefault(members[0], []).append((members[1:], inner[1:], dtype))
-        base = np.dtype([(name, _joined(some)) for name, some in below.items()])
-    elif len(leaves) > 1:
-        raise ValueError("several fields are its values")
-    else:
-        base = leaves[0][2]
-    return np.dtype((base, axes)) if axes else base
-
-
-def _boxed(values: Any, dtype: np.dtype[Any], shape: tuple[int, ...], field: str, first: int) -> NDArray[Any]:
-    """Return what numpy can put into an array of `dtype`."""
-    text, base = h5py.check_string_dtype(dtype), h5py.check_vlen_dtype(dtype)
-    if text is None and base is None:
-        return np.asarray(values)
-    out: NDArray[Any] = np.empty(shape or 1, dtype)
-    for i, value in enumerate(values if shape else [values]):  # one by one: numpy would join lists of one length
-        out[i] = np.asarray(value, base) if text is None else _text(value, text.length, field, first + i)
-    return out.reshape(shape)
-
-
-def _text(value: str, length: int | None, field: str, sample: int) -> str | bytes:
-    where = f"field {field!r}, sample {sample} of its file: the text {value!r:.40}"
-    if value.endswith("\0") or (length is None and "\0" in value):
-        raise UsageError(f"{where} holds a zero byte, which ends a string in HDF5; name other fields with --fields")
-    held = value.encode()
-    if length is not None and len(held) > length:
-        raise UsageError(
-            f"{where} has {len(held)} bytes, and its source's strings have {length}; the dataset or its manifest was "
-            "changed"
-        )
-    return value if length is None else held
 
 
 # ---------------------------------------------------------------- rows and groups
 
 
 class Rows:
-    """Samples as rows of a dataset, along `axis`."""
+    """Samples as rows of a dataset, along `axis`; text and lists of numbers as values of any length."""
 
-    def __init__(self, file: h5py.File, place: Place, count: int, axis: int) -> None:
-        shape = [n or 0 for n in place.axes]
+    def __init__(self, file: h5py.File, path: str, spec: FieldSpec, count: int, axis: int) -> None:
+        self._spec = spec
+        self._base = np.dtype(spec.dtype) if spec.kind != "text" and spec.shape == (None,) else None
+        dtype = h5py.string_dtype() if spec.kind == "text" else np.dtype(spec.dtype)
+        shape = [] if spec.is_ragged else [n or 0 for n in spec.shape]
         number = axis if axis >= 0 else len(shape) + 1 + axis
         self._axis = number if 0 <= number <= len(shape) else 0  # a dataset with fewer axes counts along the first
-        self._rest = tuple(shape)
         shape.insert(self._axis, count)
-        self._dataset = file.create_dataset(place.path, tuple(shape), place.dtype)
-        self._place = place
-        self._run = max(1, _WRITE_BYTES // max(1, math.prod(self._rest) * self._dataset.dtype.itemsize))
+        self._dataset = file.create_dataset(path, tuple(shape), h5py.vlen_dtype(self._base) if self._base else dtype)
 
     def write(self, block: Mapping[str, Any], start: int, stop: int) -> None:
         """Write the samples start..stop of the file."""
-        for first in range(start, stop, self._run):
-            last = min(first + self._run, stop)
-            some = {name: block[name][first - start : last - start] for name in self._place.fields}
-            values = self._place.array(some, (last - first, *self._rest), first)
-            if h5py.check_vlen_dtype(self._place.dtype) is not None:
-                _write_lists(self._dataset, values, first)
-            elif values.size:
-                place = (*[slice(None)] * self._axis, slice(first, last))
-                self._dataset[place] = np.moveaxis(values, 0, self._axis)
+        values = block[self._spec.name]
+        if self._base is not None:
+            _write_lists(self._dataset, values, self._base, start)
+        elif self._spec.kind == "text":
+            self._dataset[start:stop] = [_text(text, self._spec.name, start + n) for n, text in enumerate(values)]
+        elif values.size:
+            place = (*[slice(None)] * self._axis, slice(start, stop))
+            self._dataset[place] = np.moveaxis(values, 0, self._axis)
 
 
-def _write_lists(dataset: h5py.Dataset, values: NDArray[Any], start: int) -> None:
+def _write_lists(dataset: h5py.Dataset, lists: Sequence[NDArray[Any]], base: np.dtype[Any], start: int) -> None:
     """Write arrays of any length as the rows from `start` on; h5py itself would join those of one length."""
+    values = np.empty(len(lists), h5py.vlen_dtype(base))
+    for number, row in enumerate(lists):
+        values[number] = np.asarray(row, base)
     place = dataset.id.get_space()
     place.select_hyperslab((start,), (len(values),))
     dataset.id.write(h5py.h5s.create_simple((len(values),)), place, values)
+
+
+def _text(value: str, field: str, sample: int) -> str:
+    if "\0" in value:
+        raise UsageError(
+            f"field {field!r}, sample {sample} of its file: the text {value!r:.40} holds a zero byte, which ends a "
+            "string in HDF5; name other fields with --fields"
+        )
+    return value
 
 
 class RaggedRows:
@@ -215,15 +101,12 @@ class RaggedRows:
             self._values[int(self._offsets[start]) : int(self._offsets[stop])] = joined
 
 
-def write_group(group: h5py.Group, places: Sequence[Place], values: Mapping[str, Any], number: int) -> None:
-    """Write one sample, the `number`-th of its file, as datasets of a group."""
-    for place in places:
-        held = values[next(iter(place.fields))]
-        shape = held.shape[: len(place.axes)] if place.axes else ()
-        array = place.array(values, shape, number)
-        dataset = group.create_dataset(place.path.lstrip("/"), shape, place.dtype)
-        if array.size:
-            dataset[()] = array[()] if h5py.check_vlen_dtype(place.dtype) is not None else array
+def write_value(file: h5py.File, path: str, spec: FieldSpec, value: Any, number: int) -> None:
+    """Write a field of one sample, the `number`-th of its file, as a dataset."""
+    if spec.kind == "text":
+        file.create_dataset(path, data=_text(value, spec.name, number), dtype=h5py.string_dtype())
+    else:
+        file.create_dataset(path, data=np.asarray(value, spec.dtype))
 
 
 # ---------------------------------------------------------------- attributes and single values

@@ -1,12 +1,8 @@
-"""What is kept of a file next to its samples: attributes, single values, dtypes, and what is the same for all samples.
+"""What is kept of a file next to its samples: attributes, single values, and what is the same for all samples.
 
 Attributes and single values are JSON values that give dtype and shape back. A str, bool, int64 or float64 scalar is
 itself; any other value is `{"dtype": ..., "value": ...}` with nested lists for the axes, NaN and infinities as strings,
 and complex numbers as strings. What is large, of another kind or cannot be read is `{"summary": "..."}`.
-
-`types` says, of fields whose dtype is not what an export would choose by itself, the path of the dataset, the compound
-members that lead to the values, their dtype as numpy calls it (`>f4`, `|S5`, `|O` for text and lists of any length),
-and the axes of array types: those of the dataset, then those of each member.
 """
 
 from __future__ import annotations
@@ -29,7 +25,7 @@ from packer.format.schema import DTYPES
 from packer.sources.hdf5.file import FAULTS, faults_named, opened
 from packer.sources.hdf5.listing import MAX_LINKS, SINGLE, Inventory, has_attributes, walk
 from packer.sources.hdf5.storage import dataset_at
-from packer.sources.hdf5.types import Column, Listed, references_within
+from packer.sources.hdf5.types import Listed, references_within
 from packer.sources.options import naming
 
 #: Objects of one kind that are kept: the manifest is read by people.
@@ -44,22 +40,6 @@ _MAX_ATTRIBUTES = 1000
 # What may be empty is a list or a dict: msgspec leaves those out, an empty tuple only if it is the default itself.
 
 
-class Stored(msgspec.Struct, frozen=True):
-    """How a field is stored.
-
-    Attributes:
-        dataset: path of its dataset, which is empty if the dataset itself was a sample.
-        dtype: of the values, as numpy calls it: `>f4`, `|S5`, `|O` for text and lists of any length.
-        members: compound members that lead to it.
-        axes: axes of array types: that of the dataset, then that of each member.
-    """
-
-    dataset: str
-    dtype: str
-    members: tuple[str, ...] = ()
-    axes: tuple[tuple[int, ...], ...] = ((),)
-
-
 class Described(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is kept of a file of rows, or of a unit.
 
@@ -70,7 +50,6 @@ class Described(msgspec.Struct, frozen=True, omit_defaults=True):
         attributes: of its root and of what lies below, by path.
         groups: which of these paths are groups.
         values: single values by path.
-        types: what is not usual of the fields' dtypes.
     """
 
     name: str
@@ -79,7 +58,6 @@ class Described(msgspec.Struct, frozen=True, omit_defaults=True):
     attributes: dict[str, dict[str, Any]] = {}
     groups: list[str] = []
     values: dict[str, Any] = {}
-    types: dict[str, Stored] = {}
 
 
 class HDF5Options(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -102,7 +80,6 @@ class HDF5Origin(msgspec.Struct, frozen=True, omit_defaults=True):
         files: of rows.
         attributes: of units, by the names of the samples.
         above: attributes of the groups above units by path, by home.
-        types: of units, as in `Described`.
         homes: what the names of a file's samples begin with; files that are samples have none.
         attrs: the fields that were attributes of units.
     """
@@ -112,7 +89,6 @@ class HDF5Origin(msgspec.Struct, frozen=True, omit_defaults=True):
     files: list[Described] = []
     attributes: dict[str, dict[str, Any]] = {}
     above: dict[str, dict[str, dict[str, Any]]] = {}
-    types: dict[str, Stored] = {}
     homes: list[str] = []
     attrs: list[str] = []
 
@@ -121,7 +97,7 @@ class HDF5Origin(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def kept_of_rows(
-    file: h5py.File, path: str, samples: int, held: Inventory, columns: Sequence[Column], is_kept: Callable[[str], bool]
+    file: h5py.File, path: str, samples: int, held: Inventory, is_kept: Callable[[str], bool]
 ) -> tuple[Described, list[str]]:
     """Return what is kept of a file of rows, and sentences on what is lost.
 
@@ -136,7 +112,6 @@ def kept_of_rows(
         attributes={place: attributes(file[place]) for place in described[:MAX_KEPT]},
         groups=[place for place in described[:MAX_KEPT] if isinstance(file[place], h5py.Group)],
         values={place: _kept(file[place]) for place in singles[:MAX_KEPT]},
-        types=_stored_types(file, columns),
     )
     lost = [
         *_unkept(kept.attributes),
@@ -160,10 +135,10 @@ def like_first(files: Sequence[Described]) -> list[Described]:
     ]
 
 
-def kept_of_unit(thing: h5py.Group | h5py.Dataset, root: str, columns: Sequence[Column]) -> tuple[Described, list[str]]:
+def kept_of_unit(thing: h5py.Group | h5py.Dataset, root: str) -> tuple[Described, list[str]]:
     """Return what is kept of a unit, whose own attributes are those of `/`, and sentences on what is lost."""
     own = attributes(thing)
-    kept = Described(root, 1, attributes={"/": own} if own else {}, types=_stored_types(thing, columns))
+    kept = Described(root, 1, attributes={"/": own} if own else {})
     return kept, _unkept({"samples": own})
 
 
@@ -178,22 +153,14 @@ def kept_of_units(
         above: attributes of the groups above the units, by path, of each file.
     """
     described = {name: unit.attributes["/"] for name, unit in zip(names, kept, strict=True) if unit.attributes}
-    types = kept[0].types
-    mixed = {held.dataset for unit in kept for _, held in unit.types.items() ^ types.items()}
     lost = [
         *_beyond(len(described), "attributes of {} samples"),
         *_beyond(len(above), "attributes of groups above the samples of {} files"),
     ]
-    if mixed:
-        which = first_few([name or "the samples" for name in sorted(mixed)])
-        lost.append(
-            f"byte orders, string lengths or compounds of {which} differ between samples: an export will not have them"
-        )
     origin = msgspec.structs.replace(
         origin,
         attributes=dict(list(described.items())[:MAX_KEPT]),
         above=dict(list(above.items())[:MAX_KEPT]),
-        types={name: held for name, held in types.items() if held.dataset not in mixed},
     )
     return origin, lost
 
@@ -312,36 +279,6 @@ def _lists(value: Any) -> Any:
         return str(value)
     # JSON has no NaN; writers would make it null.
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
-# ---------------------------------------------------------------- dtypes
-
-
-def _stored_types(root: h5py.Group | h5py.Dataset, columns: Sequence[Column]) -> dict[str, Stored]:
-    """Return how fields are stored whose dtype an export would not choose by itself, by field.
-
-    Args:
-        root: the file, or the group or dataset that is one sample.
-    """
-    found: dict[str, Stored] = {}
-    dtypes: dict[str, np.dtype[Any]] = {}
-    for column in columns:
-        if column.attribute:
-            continue
-        if column.dataset not in dtypes:
-            dtypes[column.dataset] = (root[column.dataset.lstrip("/")] if column.dataset else root).dtype
-        inner, axes = dtypes[column.dataset], []
-        for member in (None, *column.members):
-            inner = inner if member is None else inner[member]
-            axes.append(inner.shape)
-            inner = inner.base
-        is_text = column.spec.kind == "text"
-        # Text that is not UTF-8 may take more bytes in UTF-8 than the strings of the file have.
-        name = "|O" if is_text and column.encodings[-1] != "utf-8" else inner.str
-        is_usual = name == "|O" if is_text else inner.kind != "O" and inner.isnative
-        if column.members or any(axes) or not is_usual:
-            found[column.spec.name] = Stored(column.dataset, name, column.members, tuple(axes))
-    return found
 
 
 # ---------------------------------------------------------------- what is kept once for all samples

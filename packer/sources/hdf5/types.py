@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
-from numpy.lib.recfunctions import repack_fields
 
 from packer.errors import as_text
 from packer.format.schema import DTYPES, FieldSpec
@@ -200,27 +199,12 @@ def misread(type_: h5py.h5t.TypeID) -> str | None:
 
 
 def remark(type_: h5py.h5t.TypeID) -> str | None:
-    """Return what the plan says of values that are stored otherwise, or that an export does not give back in full.
-
-    A phrase; None if there is nothing to say.
-    """
-    found: dict[str, None] = {}
+    """Return a phrase on values that are stored in a wider type; None if there is nothing to say."""
     for part in _parts(type_):
-        inner = part.type
-        if _is_wider(inner):
-            wide = inner.dtype.newbyteorder("=").name
-            return f"is {_name(inner)}, stored as {wide}: all numbers are exact, but NaNs lose the bits they carry"
-        if isinstance(inner, h5py.h5t.TypeEnumID) and inner.dtype.kind != "b":
-            found["the names of its values"] = None
-        elif isinstance(inner, h5py.h5t.TypeStringID):
-            usual = h5py.h5t.CSET_UTF8 if inner.is_variable_str() else h5py.h5t.CSET_ASCII
-            found |= {} if inner.get_cset() == usual else {"its charset": None}
-        elif part.in_list and not inner.dtype.isnative:
-            found["its byte order"] = None
-    base = type_.dtype.base
-    if base.names and not base.hasobject and repack_fields(base, recurse=True).itemsize < base.itemsize:
-        found["the gaps between its members"] = None
-    return f"is exported without {', '.join(found)}" if found else None
+        if _is_wider(part.type):
+            wide = part.type.dtype.newbyteorder("=").name
+            return f"is {_name(part.type)}, stored as {wide}: all numbers are exact, but NaNs lose the bits they carry"
+    return None
 
 
 def _is_wider(type_: h5py.h5t.TypeID) -> bool:

@@ -145,7 +145,7 @@ def _rows(file: h5py.File, path: str, options: SourceOptions) -> FileUnits:
             return any(f"{name}/".startswith(f"{thing.rstrip('/')}/") for name in names)
         return not naming(thing, options.skip)
 
-    kept, lost = kept_of_rows(file, path, rows.samples, held, rows.columns, is_kept)
+    kept, lost = kept_of_rows(file, path, rows.samples, held, is_kept)
     notes = [f"{rows}: {note}" for note in (*rows.notes, *lost)]
     notes += [] if options.pick else asides(held.entries, options.skip, kept.values)
     notes += [f"{rows}:{advice(family)}"] if family == "matlab" else []
@@ -232,7 +232,7 @@ def _one_sample(file: h5py.File, path: str, root: str, kind: str, held: Inventor
     """Return a unit, of which `held` is all that lies there."""
     unit = _unit(file, path, root, kind, held, options)
     unit_sample(file, path, root, _fixed_texts(file, unit), 0)  # text that cannot be decoded is found early
-    kept, notes = kept_of_unit(file[root or "/"], root, unit.columns)
+    kept, notes = kept_of_unit(file[root or "/"], root)
     lost = {
         "attributes of datasets and groups": any(held.described),
         "further names of datasets and groups": any(entry.same is not None for entry in held.entries),
