@@ -89,6 +89,8 @@ _UNREAD = re.compile("unknown pixel mode|cannot handle|unsupported", re.IGNORECA
 # Tags of TIFF, and values of them.
 _BITS, _PHOTOMETRIC, _ORIENTATION, _SAMPLES, _EXTRA, _SAMPLE_FORMAT = 258, 262, 274, 277, 338, 339
 _COLOUR_MAP = 320
+#: Tag of the index of an MPO: how many pictures it holds.
+_MPO_PICTURES = 0xB001
 _TURNS = range(2, 9)
 #: The version that is not BigTIFF.
 _CLASSIC = 42
@@ -353,7 +355,7 @@ def _tags_are_cut(file: str | io.BytesIO) -> bool:
 
 def _layout(image: Image.Image, options: ImageOptions) -> _Layout:
     """Return how an opened picture is taken in; raises SourceError if it cannot be without loss."""
-    if getattr(image, "n_frames", 1) > 1:
+    if _pictures_in(image) > 1:
         raise SourceError("holds several pictures (an animation or pages); save the wanted one as a file of its own")
     if image.mode == "P":
         if options.palette == "index":
@@ -365,8 +367,16 @@ def _layout(image: Image.Image, options: ImageOptions) -> _Layout:
     if layout is None:
         if options.mode is None:
             raise SourceError(f"has {image.mode} colours, which cannot be kept; convert them with --mode rgb")
-        return _LAYOUTS["RGB"]
+        layout = _LAYOUTS["RGB"]
     return _tiff_layout(image, layout) if isinstance(image, TiffImagePlugin.TiffImageFile) else layout
+
+
+def _pictures_in(image: Image.Image) -> int:
+    """Return how many pictures a file holds; an MPO (stereo, phones) is a JPEG that lists further ones."""
+    if isinstance(image, JpegImagePlugin.JpegImageFile):
+        listed = image._getmp()
+        return listed[_MPO_PICTURES] if listed else 1
+    return getattr(image, "n_frames", 1)
 
 
 def _tiff_layout(image: TiffImagePlugin.TiffImageFile, layout: _Layout) -> _Layout:

@@ -30,16 +30,30 @@ def pairs(tmp_path):
     return save_pairs(tmp_path)
 
 
-def test_a_tiff_whose_bits_pillow_would_drop_is_refused(tmp_path):
+@pytest.mark.parametrize(("colours", "photometric", "name"), [(3, 2, "RGB"), (4, 5, "CMYK")])
+@pytest.mark.parametrize("mode", [None, "rgb"])
+def test_a_tiff_whose_bits_pillow_would_drop_is_refused(tmp_path, colours, photometric, name, mode):
     """TIFF colour of 16 bits, which Pillow opens as 8, is an error rather than a loss."""
-    tags = [(256, 3, 1, 1), (257, 3, 1, 1), (258, 3, 3, 110), (262, 3, 1, 2), (273, 4, 1, 116), (277, 3, 1, 3)]
-    tags += [(278, 3, 1, 1), (279, 4, 1, 6)]
+    tags = [(256, 3, 1, 1), (257, 3, 1, 1), (258, 3, colours, 110), (262, 3, 1, photometric)]
+    tags += [(273, 4, 1, 110 + 2 * colours), (277, 3, 1, colours), (278, 3, 1, 1), (279, 4, 1, 2 * colours)]
     entries = b"".join(struct.pack("<HHII", *tag) for tag in tags)
     directory = struct.pack("<H", len(tags)) + entries + struct.pack("<I", 0)
-    (tmp_path / "a.tif").write_bytes(
-        b"II*\0" + struct.pack("<I", 8) + directory + struct.pack("<6H", *[16] * 3, 1, 2, 3)
-    )
-    with pytest.raises(SourceError, match="16-bit RGB, which cannot be read without loss"):
+    pixels = struct.pack(f"<{2 * colours}H", *[16] * colours, *range(colours))
+    (tmp_path / "a.tif").write_bytes(b"II*\0" + struct.pack("<I", 8) + directory + pixels)
+    message = f"16-bit {name}, which cannot be read without loss" if mode or name == "RGB" else "has CMYK colours"
+    with pytest.raises(SourceError, match=message):
+        open_images({"x": str(tmp_path)}, mode=mode)
+
+
+@pytest.mark.parametrize("pictures", [1, 2])
+def test_the_second_picture_of_a_jpeg_is_not_left_out(tmp_path, pictures):
+    """An MPO (stereo, phones) is a JPEG that lists further pictures; it is refused unless it holds one alone."""
+    first, *others = [Image.fromarray(picture(seed=seed)) for seed in range(pictures)]
+    first.save(tmp_path / "a.jpg", "MPO", save_all=True, append_images=others)
+    if pictures == 1:
+        assert len(open_images({"x": str(tmp_path)})) == 1
+        return
+    with pytest.raises(SourceError, match="several pictures"):
         open_images({"x": str(tmp_path)})
 
 
