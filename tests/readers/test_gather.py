@@ -403,8 +403,8 @@ def test_a_loop_goes_on_in_another_thread(folder: Path, way: str) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_a_loop_goes_on_in_a_forked_process(folder: Path, way: str) -> None:
-    """In the midst of an epoch, and in a new one."""
+def test_a_loop_begins_in_a_forked_process(folder: Path, way: str) -> None:
+    """Over a dataset that has been read before the fork."""
     dataset = PackedDataset(folder)
     batches = iter(Loader(dataset, 8))
     next(batches)
@@ -414,9 +414,8 @@ def test_a_loop_goes_on_in_a_forked_process(folder: Path, way: str) -> None:
         status = 1
         try:
             torch.index_select = None  # type: ignore[assignment]  # torch's threads stayed behind
-            numbers = [number for batch in batches for number in batch["y"].tolist()]
-            again = [number for batch in Loader(dataset, 8) for number in batch["y"].tolist()]
-            status = 0 if numbers == list(range(16, COUNT)) and again == list(range(COUNT)) else 2
+            numbers = [number for batch in Loader(dataset, 8) for number in batch["y"].tolist()]
+            status = 0 if numbers == list(range(COUNT)) else 2
         finally:
             os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
