@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +14,6 @@ from packer.cli.text import counted, indented, listing, size_text
 from packer.codecs.compiled import number_of
 from packer.format import manifest as manifests
 from packer.format.manifest import Manifest
-from packer.format.schema import Field
 
 #: The batch that shared memory is measured for, and how many of them lie there for each worker of a DataLoader:
 #: those it has read ahead, and the one that is being used.
@@ -77,7 +76,7 @@ def findings(manifest: Manifest, machine: Machine) -> list[Finding]:
 
 def setting(manifest: Manifest, machine: Machine) -> str:
     """Return the line of Python to start from."""
-    shuffle = '"block"' if shared_frames(manifest.fields) or not machine.holds(manifest) else "True"
+    shuffle = '"block"' if _shared_frames(manifest) or not machine.holds(manifest) else "True"
     device = ', device="cuda"' if machine.cuda else ""
     return f"Loader(dataset, batch_size={_batch(manifest)}, shuffle={shuffle}{device})"
 
@@ -87,9 +86,9 @@ def _batch(manifest: Manifest) -> int:
     return max(min(BATCH, manifest.samples), 1)
 
 
-def shared_frames(fields: Iterable[Field]) -> dict[str, int]:
+def _shared_frames(manifest: Manifest) -> dict[str, int]:
     """Return the samples in a frame, of the fields of which many encoded samples share one."""
-    counts = {field.name: field.frame.samples or 1 for field in fields if field.codec}
+    counts = {field.name: field.frame.samples or 1 for field in manifest.fields if field.codec}
     return {name: count for name, count in counts.items() if count > _SHARED_FRAME}
 
 
@@ -115,7 +114,7 @@ def _of_files(manifest: Manifest, machine: Machine) -> Iterator[Finding]:
 
 
 def _of_batches(manifest: Manifest, machine: Machine) -> Iterator[Finding]:
-    if shared := shared_frames(manifest.fields):
+    if shared := _shared_frames(manifest):
         found = "decoded together: " + ", ".join(f"{count} samples of {name!r}" for name, count in shared.items())
         advice = 'reading one at random decodes all of them: shuffle="block" decodes each frame about once an epoch'
         yield Finding("codec", found, advice, hurts=True)

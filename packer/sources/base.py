@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -55,6 +56,7 @@ FETCHING, UPLOADING = "fetching", "uploading"
 _TELL_EVERY = 0.1
 
 Item = TypeVar("Item")
+Kind = TypeVar("Kind", bound=Hashable)
 
 
 def stop(error: SourceError) -> NoReturn:
@@ -322,6 +324,15 @@ def _nbytes(values: Any) -> int:
     if isinstance(values, str):
         return len(values)
     return sum(map(_nbytes, values)) if isinstance(values, list) else values.nbytes
+
+
+def usual(kinds: Iterable[Kind]) -> Kind:
+    """Return the kind that most files have, the first of those that are equally frequent; there is at least one.
+
+    It is the kind of the dataset. A file of another kind is a bad one, the first file as any other.
+    """
+    ((kind, _),) = Counter(kinds).most_common(1)
+    return kind
 
 
 def difference(wanted: Mapping[str, str], found: Mapping[str, str]) -> str:

@@ -18,7 +18,7 @@ import numpy as np
 from packer.errors import SourceError, UsageError
 from packer.format.schema import FieldSpec
 from packer.sources import files
-from packer.sources.base import HEADERS, Looking, OnBad, Source, common_shape, watched
+from packer.sources.base import HEADERS, Looking, OnBad, Source, common_shape, usual, watched
 from packer.sources.files import Found, is_basicsr
 from packer.sources.images import basicsr
 from packer.sources.images.clips import ClipSource, clips, fields_in_folders, units_note
@@ -36,11 +36,9 @@ from packer.sources.options import SourceOptions
 from packer.sources.pairing import (
     Pairing,
     check_one_field,
-    field_command,
     marker_values,
     partners,
     share_out,
-    subfolders_of,
 )
 from packer.sources.units import folder_of, unit_of
 
@@ -69,7 +67,7 @@ def open_images(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: 
     Raises:
         UsageError: no image is there; two fields are the same files; a field name or an option cannot be; or pictures
             of one field look like partners.
-        SourceError: what `on_bad` raises; no sample is left; images of one field differ in kind; an LMDB file or its
+        SourceError: what `on_bad` raises; no sample is left; an LMDB file or its
             list is damaged.
     """
     if {"", _FIELD} <= inputs.keys():
@@ -113,9 +111,10 @@ def _pictures(
     paired, said = partners(found, unit, told, options.listed)
     remarks += said
     good, headers = _read_headers(paired, found, stored, reading, told, looking)
+    good, headers = _of_usual_kind(good, headers, paired, found, told)
     paths = {name: [some[i] for i in good] for name, some in paired.files.items()}
     source = ImageSource(
-        fields=tuple(_field_spec(name, headers[name], paths[name], found[name].folder) for name in found),
+        fields=tuple(_field_spec(name, headers[name]) for name in found),
         names=[paired.names[i] for i in good],
         folders={name: some.folder for name, some in found.items()},
         paths=paths,
@@ -246,41 +245,55 @@ def _changes(headers: Mapping[str, Sequence[ImageHeader]]) -> list[str]:
     return sentences
 
 
-def _field_spec(field: str, headers: Sequence[ImageHeader], paths: Sequence[str], folder: str) -> FieldSpec:
-    """Return what the field is: its common dtype and channels, and its size if all images have one.
+def _of_usual_kind(
+    numbers: Sequence[int],
+    headers: Mapping[str, Sequence[ImageHeader]],
+    paired: Pairing,
+    found: Mapping[str, Found],
+    on_bad: OnBad,
+) -> tuple[list[int], dict[str, list[ImageHeader]]]:
+    """Return the samples whose pictures have the channels and the dtype of most of their field.
 
     Args:
-        folder: the folder that `paths` count from.
+        numbers: of the samples, as `paired` counts them.
+        headers: by field, of these samples.
+        on_bad: told of every other picture.
+    """
+    odd: set[int] = set()
+    for field, some in headers.items():
+        most = usual((header.channels, header.dtype) for header in some)
+        for at, header in enumerate(some):
+            if (header.channels, header.dtype) != most:
+                odd.add(at)
+                path = found[field].path(paired.files[field][numbers[at]])
+                on_bad(SourceError(_mismatch(field, (header.channels, header.dtype), most), path))
+    kept = [at for at in range(len(numbers)) if at not in odd]
+    if not kept:
+        raise SourceError("no sample is left: each has a picture of another kind than most of its field")
+    return [numbers[at] for at in kept], {field: [some[at] for at in kept] for field, some in headers.items()}
+
+
+def _mismatch(field: str, kind: tuple[int, str], most: tuple[int, str]) -> str:
+    if kind[1] == most[1]:
+        advice = "convert all of them with --mode gray, rgb or rgba, or pack it apart"
+    else:
+        advice = "save it with the bit depth of the others, or pack it apart"
+    return f"is {_kind(kind)}, but most pictures of field {field!r} are {_kind(most)}; {advice}"
+
+
+def _kind(kind: tuple[int, str]) -> str:
+    channels, dtype = kind
+    return f"{_KINDS[channels]} {dtype}"
+
+
+def _field_spec(field: str, headers: Sequence[ImageHeader]) -> FieldSpec:
+    """Return what the field is: its dtype and channels, and its size if all images have one.
 
     Raises:
-        SourceError: the images differ in channels or dtype.
         UsageError: the field cannot have this name.
     """
-    kinds = Counter((header.channels, header.dtype) for header in headers)
-    if len(kinds) > 1:
-        raise _mixed(field, kinds, headers, paths, folder)
-    ((_, dtype),) = kinds
     shape = common_shape(header[:3] for header in headers)
     try:
-        return FieldSpec(name=field, dtype=dtype, kind="image", shape=shape)
+        return FieldSpec(name=field, dtype=headers[0].dtype, kind="image", shape=shape)
     except ValueError as error:
         raise UsageError(str(error)) from error
-
-
-def _mixed(
-    field: str, kinds: Counter[tuple[int, str]], headers: Sequence[ImageHeader], paths: Sequence[str], folder: str
-) -> SourceError:
-    examples = {(header.channels, header.dtype): path for header, path in zip(headers, paths, strict=True)}
-    listed = ", ".join(
-        f"{count:,} {_KINDS[channels]} {dtype} (such as {examples[channels, dtype]})"
-        for (channels, dtype), count in kinds.most_common()
-    )
-    if len({dtype for _, dtype in kinds}) > 1:
-        advice = "save them all with the same bit depth, or pack them as separate datasets"
-    else:
-        advice = "convert them with --mode gray, rgb or rgba, or move the odd ones away"
-    subfolders = subfolders_of(paths)
-    if subfolders and all(len({headers[i][2:4] for i in numbers}) == 1 for numbers in subfolders.values()):
-        sizes = np.array([header[:2] for header in headers])
-        advice = f"if each folder is a field, say `{field_command(folder, subfolders, sizes)}`; otherwise {advice}"
-    return SourceError(f"field {field!r}: images of one field must be of one kind, but there are {listed}; {advice}")

@@ -11,7 +11,6 @@ from __future__ import annotations
 import glob
 import re
 import shlex
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError, as_text, first_few
 from packer.format.schema import FieldSpec
-from packer.sources.base import HEADERS, Looking, OnBad, common_shape, difference, stop, watched
+from packer.sources.base import HEADERS, Looking, OnBad, common_shape, difference, stop, usual, watched
 from packer.sources.files import Found, join, unnamed
 from packer.sources.npy.array import Array, open_arrays
 from packer.sources.npy.source import NpySource
@@ -448,13 +447,13 @@ def _alike(units: Mapping[str, dict[str, Array]], unit: str, on_bad: OnBad) -> d
     if not units:
         raise SourceError(f"no sample is left: all {unit} are bad; mend them first")
     kinds = {name: {field: _kind(array) for field, array in own.items()} for name, own in units.items()}
-    usual = Counter(frozenset(kind.items()) for kind in kinds.values()).most_common(1)[0][0]
-    model = next(name for name, kind in kinds.items() if kind.items() == usual)
+    most = usual(frozenset(kind.items()) for kind in kinds.values())
+    model = next(name for name, kind in kinds.items() if kind.items() == most)
     kept = {}
     for name, own in units.items():
         if how := difference(kinds[model], kinds[name]):
             path = next(iter(own.values())).path
-            on_bad(SourceError(f"sample {name!r} does not fit {model!r}: {how}; {_ADVICE[unit]}", path))
+            on_bad(SourceError(f"sample {name!r} does not fit most, such as {model!r}: {how}; {_ADVICE[unit]}", path))
         else:
             kept[name] = {field: own[field] for field in kinds[model]}
     return kept

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError
 from packer.format.schema import FieldSpec, check_field_name
-from packer.sources.base import OnBad
+from packer.sources.base import OnBad, usual
 from packer.sources.ply.header import Element, Header
 
 #: Which fields are packed: those of every file, which must agree (`same`); those that all files have; those
@@ -213,36 +213,56 @@ class Column:
 
 
 def agreeing(members: Sequence[Member], choice: Choice, on_bad: OnBad) -> tuple[list[Member], dict[str, Rule]]:
-    """Return the members that fit together, and the rules of the fields they give.
+    """Return the members whose fields are as those of most members, and the rules of the fields that they give.
 
-    Members that do not fit those before them go to `on_bad`.
+    The others go to `on_bad`.
 
     Raises:
-        UsageError: a field is asked for that the first file does not have, or the files have none in common.
+        UsageError: a field is asked for that most files do not have, or the files have none in common.
     """
-    first = members[0]
-    chosen: dict[str, Rule] = dict(first.rules)
-    if not isinstance(choice, str):
-        unknown = [name for name in choice if name not in chosen]
-        if unknown:
-            raise UsageError(f"{first.path}: has no field {', '.join(unknown)}; it has {', '.join(chosen)}")
-        chosen = {name: rule for name, rule in chosen.items() if name in choice}
+    expected = _of_each(members) if choice in ("common", "all") else _of_most(members, choice)
     good = []
     for member in members:
-        if reason := _difference(chosen, member.rules, choice, first.path):
+        if reason := _difference(expected, member.rules, choice):
             on_bad(SourceError(reason, member.path))
-            continue
-        good.append(member)
-        if choice == "common":
-            chosen = {name: rule for name, rule in chosen.items() if name in member.rules}
-        elif choice == "all":
-            chosen |= {name: rule for name, rule in member.rules.items() if name not in chosen}
-    if not chosen:
+        else:
+            good.append(member)
+    held = {name for member in good for name in member.rules}
+    chosen = {name: rule for name, rule in expected.items() if name in held}
+    if choice == "common":
+        chosen = {name: rule for name, rule in chosen.items() if all(name in member.rules for member in good)}
+    if good and not chosen:
         raise UsageError("the files have no field in common; take --fields all, or pack them apart")
     return good, chosen
 
 
-def _difference(expected: Mapping[str, Rule], found: Mapping[str, Rule], choice: Choice, first: str) -> str:
+def _of_each(members: Sequence[Member]) -> dict[str, Rule]:
+    """Return every field that a member has, as most of its members have it."""
+    found: dict[str, list[Rule]] = {}
+    for member in members:
+        for name, rule in member.rules.items():
+            found.setdefault(name, []).append(rule)
+    expected = {}
+    for name, rules in found.items():
+        layout = usual(rule.layout for rule in rules)
+        expected[name] = next(rule for rule in rules if rule.layout == layout)
+    return expected
+
+
+def _of_most(members: Sequence[Member], choice: Choice) -> dict[str, Rule]:
+    """Return the fields that most members have, or of these the ones that are named."""
+
+    def taken(member: Member) -> dict[str, Rule]:
+        return {name: rule for name, rule in member.rules.items() if choice == "same" or name in choice}
+
+    kinds = [frozenset((name, rule.layout) for name, rule in taken(member).items()) for member in members]
+    model = members[kinds.index(usual(kinds))]
+    if choice != "same" and (unknown := [name for name in choice if name not in model.rules]):
+        raise UsageError(f"{model.path}: has no field {', '.join(unknown)}; it has {', '.join(model.rules)}")
+    return taken(model)
+
+
+def _difference(expected: Mapping[str, Rule], found: Mapping[str, Rule], choice: Choice) -> str:
     """Return how a file's fields differ from those expected, as a sentence; empty if they fit."""
     parts = [
         f"{name} is {found[name]}, {expected[name]} is expected"
@@ -258,7 +278,7 @@ def _difference(expected: Mapping[str, Rule], found: Mapping[str, Rule], choice:
     advice = "pack the files apart, choose with --fields (common, all or names), or give a field one type with --cast"
     if any(len(found[name].properties) != len(expected[name].properties) for name in found if name in expected):
         advice += ", or keep numbered properties apart with --group none"
-    return f"its fields differ from those of {first}: {'; '.join(parts)}; {advice}"
+    return f"its fields differ from those of most files: {'; '.join(parts)}; {advice}"
 
 
 def columns_of(members: Sequence[Member], rules: Mapping[str, Rule]) -> Iterator[tuple[Column, NDArray[np.int64]]]:

@@ -214,16 +214,22 @@ def mixed_set(folder: Path) -> str:
 
 
 def test_files_that_differ(tmp_path) -> None:
-    """A file whose fields are not the first one's is named, with the difference."""
+    """A file whose fields are not those of most files is named, with the difference; of equally many, the first."""
     folder = mixed_set(tmp_path)
-    with pytest.raises(SourceError, match=r"2\.ply: its fields differ from those of .*1\.ply: rgb is extra"):
+    with pytest.raises(SourceError, match=r"1\.ply: its fields differ from those of most files: rgb is missing"):
         open_ply(folder)
     write(tmp_path / "2.ply", vertices(3, "x:f8 y:f8 z:f8"))
-    with pytest.raises(SourceError, match="xyz is float64 x 3, float32 x 3 is expected"):
+    with pytest.raises(SourceError, match=r"2\.ply: .*: xyz is float64 x 3, float32 x 3 is expected"):
         open_ply(folder)
     errors: list[SourceError] = []
     assert open_ply(folder, on_bad=errors.append).names == ["1"]
     assert [Path(str(e.path)).name for e in errors] == ["2.ply", "3.ply"]
+    write(tmp_path / "4.ply", vertices(2, "x:f8 y:f8 z:f8"))
+    for choice, fields in [("common", ["xyz"]), ("all", ["xyz", "rgb"])]:
+        errors.clear()
+        source = open_ply(folder, fields=choice, on_bad=errors.append)
+        assert (source.names, list(specs(source))) == (["1", "3"], fields)
+        assert [Path(str(e.path)).name for e in errors] == ["2.ply", "4.ply"]
 
 
 def test_choice_of_fields(tmp_path) -> None:
@@ -236,8 +242,10 @@ def test_choice_of_fields(tmp_path) -> None:
     assert list(specs(source)) == ["xyz", "rgb"]
     assert [(len(s["xyz"]), len(s["rgb"])) for s in samples(source)] == [(2, 0), (3, 3), (4, 4)]
     assert list(specs(open_ply(folder, fields="xyz"))) == ["xyz"]
-    with pytest.raises(UsageError, match="has no field rgb; it has xyz"):
+    with pytest.raises(SourceError, match=r"1\.ply: .*: rgb is missing"):
         open_ply(folder, fields="rgb")
+    with pytest.raises(UsageError, match="has no field normal; it has xyz"):
+        open_ply(folder, fields="normal")
 
 
 def test_cast(tmp_path) -> None:

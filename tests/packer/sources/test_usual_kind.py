@@ -1,0 +1,67 @@
+"""One rule for all kinds of files: what most of them have is what the dataset has; the others are bad files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from plyfile import PlyData, PlyElement
+
+from packer.convert import ConvertOptions, convert
+from packer.errors import SourceError
+from packer.sources.base import usual
+from packer.sources.options import SourceOptions
+from readers import PackedDataset
+from tests.helpers.picture_files import picture, save
+
+
+class Kind(NamedTuple):
+    """A kind of file: its suffix, what writes one that is as the others or odd, and how the files are packed."""
+
+    suffix: str
+    write: Callable[[Path, bool], object]
+    options: SourceOptions = SourceOptions()
+
+
+def write_ply(path: Path, odd: bool) -> None:
+    vertex = np.zeros(3, [(axis, "f8" if odd else "f4") for axis in "xyz"])
+    PlyData([PlyElement.describe(vertex, "vertex")]).write(str(path))
+
+
+def write_npy(path: Path, odd: bool) -> None:
+    np.save(path, np.zeros(3, "f8" if odd else "f4"))
+
+
+def write_depth(path: Path, odd: bool) -> None:
+    save(path, picture(channels=1).astype("u2") * 257 if odd else picture(channels=1))
+
+
+KINDS = {
+    "ply": Kind("ply", write_ply),
+    "npy": Kind("npy", write_npy, SourceOptions(samples="files")),
+    "channels": Kind("png", lambda path, odd: save(path, picture(channels=1 if odd else 3))),
+    "depth": Kind("png", write_depth),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize("place", [0, 1, 10])
+def test_the_odd_one_of_eleven_files_is_the_bad_one(tmp_path, kind, place):
+    """It is named, and left out alone if it is asked for, wherever it stands."""
+    folder, out = tmp_path / "in", tmp_path / "out"
+    folder.mkdir()
+    for number in range(11):
+        kind.write(folder / f"{number:02}.{kind.suffix}", number == place)
+    with pytest.raises(SourceError, match=rf"{place:02}\.{kind.suffix}: "):
+        convert(str(folder), out, ConvertOptions(source=kind.options))
+    report = convert(str(folder), out, ConvertOptions(source=kind.options, on_error="skip"))
+    assert (report.samples, len(report.rejected)) == (10, 1)
+    assert set(PackedDataset(out).names) == {f"{number:02}" for number in range(11)} - {f"{place:02}"}
+
+
+def test_the_first_of_equally_many_kinds_is_usual():
+    """So a set of two files has the kind of its first."""
+    assert [usual("ab"), usual("abb"), usual("baab")] == ["a", "b", "b"]
