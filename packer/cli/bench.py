@@ -1,32 +1,57 @@
-"""`packer bench`: how fast a dataset is read in every setting, and which setting to take."""
+"""`packer bench`: how many samples a second `Loader` and DataLoader read, and which setting to start from."""
 
 from __future__ import annotations
 
-import importlib.util
+import itertools
+import time
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 
+from packer.cli.doctor import shared_frames
 from packer.cli.logs import log_options
+from packer.cli.machine import machine_of
 from packer.cli.options import names_in
 from packer.cli.progress import progress
 from packer.cli.text import counted, indented, size_text, table, wrapped
-from packer.errors import UsageError
+from packer.errors import DatasetError
 from packer.format import manifest as manifests
+from packer.sources.base import watched
+from packer.warm import warm
 
 if TYPE_CHECKING:
-    from packer.cli.bench_measuring import Advice, Rate, Report
+    from readers import PackedDataset
 
-_WAY = "way, workers"
-_HEADS = ("batch", _WAY, "warm/s", "MB/s", "cold/s", "MB/s ", "disk/sample")
-#: Less than this from the disk while measuring warm is not worth a word.
-_NOTABLE = 2**20
+LOADER, DATALOADER = "Loader", "DataLoader"
+#: Each setting is timed this often, after as long a pass to begin with: the median counts.
+_PASSES = 3
+#: The share of the free memory that the batches of one setting may take.
+_MEMORY_SHARE = 0.25
+#: Of the settings that reach this share of the best rate, the simplest is recommended.
+_AS_GOOD = 0.9
 
-#: Suffixes of the picture, and its colours.
-_PLOTS = (".png", ".pdf", ".svg")
-_WARM_COLOUR, _COLD_COLOUR = "#cc7722", "#225577"
+
+@dataclass(frozen=True)
+class Speed:
+    """One setting, and how fast it reads.
+
+    Attributes:
+        way: `Loader` or `DataLoader`.
+        workers: threads of a Loader, processes of a DataLoader.
+        samples: a second; None if it was not measured.
+        failure: why it was not measured.
+    """
+
+    way: str
+    batch_size: int
+    workers: int
+    samples: float | None
+    failure: str = ""
 
 
 @click.command()
@@ -46,18 +71,17 @@ _WARM_COLOUR, _COLD_COLOUR = "#cc7722", "#225577"
     type=click.IntRange(0, 256),
     default=(0, 2, 4),
     show_default=True,
-    help="Processes of a DataLoader and threads of a Loader; may be repeated.",
+    help="Threads of a Loader and processes of a DataLoader; may be repeated.",
 )
 @click.option("--fields", metavar="A,B", help="Read only these fields.  [default: all]")
 @click.option(
     "--seconds",
     type=click.FloatRange(min=0, min_open=True, max=86400),
-    default=45.0,
+    default=30.0,
     show_default=True,
     help="About how long to measure, in all.",
 )
-@click.option("--plot", type=click.Path(path_type=Path), help="Draw the rates: .png, .pdf, .svg.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, in seconds and bytes.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, in samples and bytes a second.")
 @log_options
 def bench(
     dataset: Path,
@@ -65,115 +89,126 @@ def bench(
     workers: tuple[int, ...],
     fields: str | None,
     seconds: float,
-    plot: Path | None,
     as_json: bool,
 ) -> None:
-    """Measure how fast the packed dataset DATASET is read on this machine, and say which setting to take.
+    """Measure how many samples a second of the packed dataset DATASET are read on this machine.
 
-    Batches of random samples are read by `ds[indices]`, by Loader and by DataLoader, with several batch sizes and
-    numbers of workers; warm, with the files in memory, and cold, after they were dropped from it. Starting workers is
-    not counted.
+    Loader and DataLoader read shuffled batches, with several batch sizes and numbers of workers. The dataset is put
+    into memory first, if it fits. The last line is the setting to start from: the simplest of the fastest.
 
     \b
     $ packer bench div2k.packed
-    $ packer bench div2k.packed --batch-size 64 --workers 0 --workers 8 --plot bench.png
+    $ packer bench div2k.packed --batch-size 64 --workers 0 --workers 8
     $ packer bench scans.packed --fields xyz --seconds 120 --json
     """
-    # Told before torch is loaded, which takes seconds, if it is not a dataset.
-    most = max(manifests.read(dataset).samples, 1)
-    if plot is not None:
-        _check_plot(plot)
-    from packer.cli.bench_measuring import Bench, advice
+    manifest, machine = manifests.read(dataset), machine_of(dataset)
+    if not manifest.samples:
+        raise DatasetError(f"{dataset}: it has no samples; there is nothing to read")
+    from readers import PackedDataset  # here: torch takes seconds to load, and help and refusals need none
 
-    chosen = names_in(fields)
-    sizes = sorted({min(size, most) for size in batch_sizes})
-    with progress("measuring") as shown:
-        report = Bench(dataset, chosen, seconds, shown.look).measure(sizes, sorted(set(workers)))
-    best = advice(report)
-    document = {**msgspec.to_builtins(report), "advice": best}
-    click.echo(indented(document) if as_json else "\n".join(_report_lines(report, best)))
-    if plot is not None:
-        _save_plot(report, plot)
+    chosen = PackedDataset(dataset, names_in(fields)).fields
+    names = list(chosen)
+    sample_bytes = sum(manifest.columns[name].raw for name in names) / manifest.samples
+    fits = machine.holds(manifest)
+    by_blocks = bool(shared_frames(chosen.values())) or not fits
+    sizes = sorted({min(size, manifest.samples) for size in batch_sizes})
+    settings = list(itertools.product(sizes, (LOADER, DATALOADER), sorted(set(workers))))
+    if fits:
+        with progress("reading", "bytes") as shown:
+            shown.start(sum(shard.bytes for shard in manifest.shards))
+            warm(dataset, shown.advance)
+    speeds = []
+    with progress() as shown, warnings.catch_warnings():
+        # Whether more workers than processors pay is what is to be found out.
+        warnings.filterwarnings("ignore", "This DataLoader will create")
+        for size, way, count in watched(settings, "measuring settings", shown.look, len(settings)):
+            held = sample_bytes * size * (3 + 2 * count)
+            if held > _MEMORY_SHARE * machine.free:
+                failure = f"its batches would take {size_text(held)}, and {size_text(machine.free)} of memory are free"
+                speeds.append(Speed(way, size, count, None, failure))
+            else:
+                opened = PackedDataset(dataset, names)  # one each, since it keeps decoded frames
+                speeds.append(_measured(opened, way, size, count, by_blocks, seconds / len(settings)))
+    code = _code(speeds, by_blocks, machine.cuda is not None)
+    document = {
+        "path": str(dataset),
+        "fields": names,
+        "samples": manifest.samples,
+        "sample_bytes": sample_bytes,
+        "fits_memory": fits,
+        "speeds": speeds,
+        "use": code,
+    }
+    click.echo(indented(document) if as_json else "\n".join(_lines(document)))
 
 
-def _report_lines(report: Report, advice: Advice | None) -> list[str]:
-    """Return the rates, and the setting to start from, for people."""
-    intro = (
-        f"{counted(report.samples, 'sample')} of {', '.join(report.fields)}, {size_text(report.sample_bytes)} each. "
-        "Samples and MB of values a second; workers are processes of a DataLoader, threads of a Loader."
-    )
-    rows = [
-        [
-            str(speed.setting.batch_size),
-            speed.setting.text,
-            *_rate(speed.warm),
-            *_rate(speed.cold),
-            "-" if speed.cold is None else size_text(speed.cold.disk_bytes_per_sample),
-        ]
-        for speed in report.speeds
-    ]
-    lines = [*wrapped(intro), "", *table(_HEADS, rows, [head for head in _HEADS if head != _WAY])]
-    cold, warm = (
-        sum(rate.disk_bytes for rate in rates if rate)
-        for rates in zip(*((speed.cold, speed.warm) for speed in report.speeds), strict=True)
-    )
-    if report.cold_failure:
-        disk = f"cold could not be measured: {report.cold_failure}"
+def _measured(dataset: PackedDataset, way: str, size: int, workers: int, by_blocks: bool, seconds: float) -> Speed:
+    """Read with one setting for so long; starting workers is not counted."""
+    from torch.utils.data import DataLoader
+
+    from readers import Loader
+
+    loader: Iterable[Any]
+    if way == LOADER:
+        loader = Loader(dataset, size, "block" if by_blocks else True, drop_last=True, threads=workers)
     else:
-        disk = f"cold: the files had been dropped from memory; {size_text(cold)} were read from the disk"
-        disk += f"; while measuring warm, {size_text(warm)}" if warm > _NOTABLE else ""
-    lines += wrapped(disk)
-    failures: dict[str, list[str]] = {}
-    for speed in report.speeds:
-        if speed.failure:
-            failures.setdefault(speed.failure, []).append(f"{speed.setting.text}, batch {speed.setting.batch_size}")
-    for reason, which in failures.items():
-        lines += wrapped(f"! {'; '.join(which)}: {reason}")
-    if advice is None:
-        return [*lines, "", "No setting was measured: nothing can be recommended."]
-    lines += ["", f"Start from  {advice.code}"]
-    for reason in advice.reasons:
-        lines += wrapped(reason, "  ")
-    return lines
+        loader = DataLoader(
+            dataset, size, shuffle=True, drop_last=True, num_workers=workers, persistent_workers=workers > 0
+        )
+    batches = itertools.chain.from_iterable(itertools.repeat(loader))
+    try:
+        rates = [_rate(batches, size, seconds / (1 + _PASSES)) for _ in range(1 + _PASSES)]
+    except RuntimeError as error:
+        if way == LOADER or not workers:
+            raise
+        # Worker processes fail for want of shared memory, which is no fault of the dataset.
+        return Speed(way, size, workers, None, str(error).strip().splitlines()[0])
+    return Speed(way, size, workers, median(rates[1:]))
 
 
-def _rate(rate: Rate | None) -> list[str]:
-    return ["-", "-"] if rate is None else [f"{rate.samples:,.0f}", f"{rate.bytes / 1e6:,.4g}"]
+def _rate(batches: Iterator[Any], size: int, seconds: float) -> float:
+    """Return the samples read in a second."""
+    count, gone, began = 0, 0.0, time.perf_counter()
+    while gone < seconds:
+        next(batches)
+        count, gone = count + 1, time.perf_counter() - began
+    return count * size / gone
 
 
-def _check_plot(path: Path) -> None:
-    """Raise UsageError if the picture could not be written, before anything is measured."""
-    if path.suffix.lower() not in _PLOTS:
-        raise UsageError(f"--plot {path}: a name that ends in {', '.join(_PLOTS)} is expected")
-    if not path.absolute().parent.is_dir():
-        raise UsageError(f"--plot {path}: there is no folder {path.parent}")
-    if importlib.util.find_spec("matplotlib") is None:
-        raise UsageError("--plot needs matplotlib: pip install '.[plot]' in a clone of packer")
+def _code(speeds: Sequence[Speed], by_blocks: bool, cuda: bool) -> str | None:
+    """Return the line of Python for the simplest of the fastest settings; None if none was measured."""
+    rates = {speed: speed.samples for speed in speeds if speed.samples is not None}
+    good = [speed for speed, rate in rates.items() if rate >= _AS_GOOD * max(rates.values())]
+    if not good:
+        return None
+    # Better without worker processes, better without workers at all.
+    best = min(good, key=lambda speed: (speed.way == DATALOADER, speed.workers, -rates[speed]))
+    if best.way == LOADER:
+        shuffle, device = '"block"' if by_blocks else "True", ', device="cuda"' if cuda else ""
+        return f"Loader(dataset, batch_size={best.batch_size}, shuffle={shuffle}, threads={best.workers}{device})"
+    processes = f", num_workers={best.workers}, persistent_workers=True" if best.workers else ""
+    pinned = ", pin_memory=True" if cuda else ""
+    return f"DataLoader(dataset, batch_size={best.batch_size}, shuffle=True{processes}{pinned})"
 
 
-def _save_plot(report: Report, path: Path) -> None:
-    """Write the picture: a panel for each batch size."""
-    from matplotlib.figure import Figure
-
-    sizes = sorted({speed.setting.batch_size for speed in report.speeds})
-    figure = Figure(figsize=(4.6 * len(sizes) + 1, 4.7), layout="constrained")
-    for panel, size in zip(figure.subplots(1, len(sizes), squeeze=False)[0], sizes, strict=True):
-        _draw_rates(panel, report, size)
-    figure.suptitle(f"{Path(report.path).resolve().name}: {', '.join(report.fields)}", fontsize=11)
-    figure.savefig(path, dpi=130)
-
-
-def _draw_rates(axes: Any, report: Report, size: int) -> None:
-    speeds = [speed for speed in report.speeds if speed.setting.batch_size == size]
-    for offset, state, colour in ((-0.2, "warm", _WARM_COLOUR), (0.2, "cold", _COLD_COLOUR)):
-        rates = [getattr(speed, state) for speed in speeds]
-        if any(rates):
-            places = [number + offset for number in range(len(speeds))]
-            axes.barh(places, [rate.samples if rate else 0 for rate in rates], 0.38, color=colour, label=state)
-    axes.set_yticks(range(len(speeds)), [speed.setting.text for speed in speeds], fontsize=8)
-    axes.invert_yaxis()
-    axes.set_title(f"batch {size}", fontsize=10)
-    axes.set_xlabel("samples/s", fontsize=8)
-    axes.tick_params(axis="x", labelsize=8)
-    axes.legend(fontsize=8, frameon=False)
-    axes.spines[["top", "right"]].set_visible(False)
+def _lines(found: dict[str, Any]) -> list[str]:
+    """Return the rates in a table, a row for each way and number of workers, and the line to start from."""
+    speeds: Sequence[Speed] = found["speeds"]
+    sizes = sorted({speed.batch_size for speed in speeds})
+    rates = {(speed.way, speed.workers, speed.batch_size): speed.samples for speed in speeds}
+    rows = [
+        [f"{way} {count}", *("-" if (rate := rates[way, count, size]) is None else f"{rate:,.0f}" for size in sizes)]
+        for way, count in dict.fromkeys((speed.way, speed.workers) for speed in speeds)
+    ]
+    heads = [f"batch {size}" for size in sizes]
+    what = f"{counted(found['samples'], 'sample')} of {', '.join(found['fields'])}"
+    place = "in memory" if found["fits_memory"] else "too large for the free memory, so the disk is measured too"
+    lines = [
+        *wrapped(f"{what}, {size_text(found['sample_bytes'])} each; {place}"),
+        "",
+        *table(["samples/s", *heads], rows, heads),
+    ]
+    for reason, group in itertools.groupby(filter(lambda one: one.failure, speeds), key=lambda one: one.failure):
+        which = "; ".join(f"{speed.way} {speed.workers}, batch {speed.batch_size}" for speed in group)
+        lines += wrapped(f"! {which}: {reason}")
+    return [*lines, "", f"Start from  {found['use']}" if found["use"] else "No setting was measured."]

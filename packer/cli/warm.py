@@ -9,7 +9,7 @@ import click
 
 from packer import warm as warming
 from packer.cli.logs import log_options
-from packer.cli.machine import memory_of
+from packer.cli.machine import free_memory
 from packer.cli.progress import progress
 from packer.cli.text import size_text
 from packer.errors import UsageError
@@ -34,8 +34,8 @@ def warm(dataset: str) -> None:
     $ packer warm div2k.packed
     """
     manifest = Mirror.open(dataset)[1] if is_url(dataset) else manifests.read(Path(dataset))
-    nbytes, free = sum(shard.bytes for shard in manifest.shards), memory_of()[1]
-    if free is not None and nbytes > free:
+    nbytes, free = sum(shard.bytes for shard in manifest.shards), free_memory()
+    if nbytes > free:
         raise UsageError(
             f"{dataset}: its shards have {size_text(nbytes)}, and {size_text(free)} of memory are free: the "
             'beginning would be gone before the end is read; train without it, with Loader(..., shuffle="block")'

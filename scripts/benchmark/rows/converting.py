@@ -11,6 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from benchmark.apart import apart, check, decode, decode_by_kornia, pack, read, read_ply
 from benchmark.inputs import LARGE, PAIRS, PNG_READ, SMALL, hdf5_rows, pair_sources, pairs, ply_clouds, png_pairs, rows
 from benchmark.measuring import Figures, Row, Side, files_of, repeated
@@ -153,8 +155,6 @@ def _peak(command: Sequence[str | Path]) -> int:
     Raises:
         subprocess.CalledProcessError: it failed.
     """
-    import psutil  # type: ignore[import-untyped]  # here, because no other row needs it
-
     peak = 0
     with psutil.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         while process.poll() is None:

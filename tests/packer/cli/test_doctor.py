@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from packer.cli import machine as machines
-from packer.cli.doctor import findings, setting
-from packer.cli.machine import FileSystem, Machine, file_system, machine_of
+from packer.cli.doctor import findings
+from packer.cli.machine import Machine, free_memory, machine_of
 from packer.convert import convert
 from packer.format import manifest as manifests
 
 GOOD = Machine(
-    file_system=FileSystem("/", "ext4"),
-    memory=2**34,
+    mount="/",
+    kind="ext4",
     free=2**33,
-    shared=2**33,
     shared_free=2**33,
     processors=8,
     start_method="fork",
@@ -36,6 +36,11 @@ def raw(tmp_path):
 @pytest.fixture
 def manifest(raw):
     return manifests.read(raw)
+
+
+def setting(manifest, machine):
+    """The line of Python to start from."""
+    return list(findings(manifest, machine))[-1].found
 
 
 def hurting(manifest, **changes):
@@ -59,7 +64,7 @@ def test_a_batch_has_no_more_samples_than_there_are(tmp_path):
 
 def test_what_hurts(manifest):
     """Each shortage is told alone, with what to do."""
-    assert "copy the dataset" in hurting(manifest, file_system=FileSystem("/data", "nfs4"))["disk"]
+    assert "copy the dataset" in hurting(manifest, kind="nfs4")["disk"]
     assert "shuffle by blocks" in hurting(manifest, free=1000)["memory"]
     assert "--shm-size" in hurting(manifest, shared_free=2**20)["shared memory"]
     assert "ulimit -n 65" in hurting(manifest, open_files=10)["open files"]
@@ -82,13 +87,10 @@ def test_whether_machine_code_decodes(tmp_path, way):
     assert machine_of(tmp_path).one_by_one == (None if way == "by_machine" else "not in this test")
 
 
-def test_what_cannot_be_told_is_left_out(manifest):
-    """On a system without /proc and /dev/shm nothing is made up."""
-    found = findings(
-        manifest,
-        replace(GOOD, file_system=None, memory=None, free=None, shared=None, shared_free=None, open_files=None),
-    )
-    assert [f.topic for f in found] == ["processors", "GPU", "use"]
+def test_what_the_system_does_not_say_is_left_out(manifest):
+    """Without mounts, /dev/shm and a limit of open files nothing is made up."""
+    found = findings(manifest, replace(GOOD, mount=None, kind=None, shared_free=None, open_files=None))
+    assert [f.topic for f in found] == ["memory", "processors", "GPU", "use"]
 
 
 def test_settings_follow_from_the_machine(manifest, raw, tmp_path):
@@ -117,44 +119,33 @@ def test_start_methods_and_processors(manifest):
 )
 def test_kinds_of_file_systems(kind, network):
     """Those that are reached over a network are known by name."""
-    assert FileSystem("/", kind).is_network is network
+    assert replace(GOOD, kind=kind).is_network is network
 
 
-def test_the_mount_of_a_folder(tmp_path):
-    """The deepest mount counts, the last of two at one place, and blanks are written as escapes."""
-    (tmp_path / "my data" / "set").mkdir(parents=True)
-    (tmp_path / "my database").mkdir()
-    mounts = tmp_path / "mounts"
-    escaped = str(tmp_path / "my data").replace(" ", "\\040")
-    mounts.write_text(f"/dev/a / ext4 rw 0 0\nserver:/x {escaped} xfs rw 0 0\nserver:/x {escaped} nfs4 rw 0 0\n")
-    assert file_system(tmp_path / "my data" / "set", mounts) == FileSystem(str(tmp_path / "my data"), "nfs4")
-    assert file_system(tmp_path / "my database", mounts) == FileSystem("/", "ext4")
-    assert file_system(tmp_path, tmp_path / "none") is None
+def test_the_mount_of_a_folder(tmp_path, monkeypatch):
+    """The deepest mount counts, and the last of two at one place."""
+    (tmp_path / "data" / "set").mkdir(parents=True)
+    (tmp_path / "database").mkdir()
+    mounts = [("/", "ext4"), (str(tmp_path / "data"), "xfs"), (str(tmp_path / "data"), "nfs4"), ("/proc", "proc")]
+    found = [SimpleNamespace(mountpoint=mount, fstype=kind) for mount, kind in mounts]
+    monkeypatch.setattr("psutil.disk_partitions", lambda all: found)
+    machine = machine_of(tmp_path / "data" / "set")
+    assert (machine.mount, machine.kind, machine.is_network) == (str(tmp_path / "data"), "nfs4", True)
+    assert machine_of(tmp_path / "database").kind == "ext4"
 
 
-def test_limits_of_a_container(tmp_path, monkeypatch):
-    """If the container may have less memory than the machine has, its limit and use count; not the page cache."""
-    meminfo, limit, used, kinds = (tmp_path / name for name in ("meminfo", "max", "current", "stat"))
-    meminfo.write_text("MemTotal:  1000 kB\nMemFree: 5 kB\nMemAvailable:  800 kB\n")
-    monkeypatch.setattr(machines, "_MEMORY", meminfo)
-    monkeypatch.setattr(machines, "_LIMITS", ((limit, used, kinds),))
-    used.write_text("100000\n")
-    for text, expected in (("500000\n", (500_000, 400_000)), ("max\n", (1_024_000, 819_200))):
+def test_the_limit_of_a_container(tmp_path, monkeypatch):
+    """If the container may have less memory than the machine has free, its limit counts."""
+    limit = tmp_path / "memory.max"
+    monkeypatch.setattr(machines, "_LIMITS", (tmp_path / "none", limit))
+    for text, small in (("500000\n", True), ("max\n", False)):
         limit.write_text(text)
-        found = machine_of(tmp_path)
-        assert (found.memory, found.free) == expected
-    limit.write_text("500000\n")
-    kinds.write_text("anon 30000\ninactive_file 50000\nactive_file 20000\nfile_mapped 9999\n")
-    assert machine_of(tmp_path).free == 470_000
-    meminfo.write_text("nonsense")
-    assert machine_of(tmp_path).memory is None
+        assert (free_memory() == 500_000) == small
 
 
 def test_the_command(packer, raw, monkeypatch):
     """The text fits 80 columns, marks what hurts, and ends with a line of Python that works."""
-    monkeypatch.setattr(
-        "packer.cli.doctor.machine_of", lambda folder: replace(GOOD, file_system=FileSystem("/d", "nfs4"))
-    )
+    monkeypatch.setattr("packer.cli.doctor.machine_of", lambda folder: replace(GOOD, mount="/d", kind="nfs4"))
     result = packer("doctor", raw)
     assert result.exit_code == 0, result.stderr
     lines = result.stdout.splitlines()
@@ -167,10 +158,9 @@ def test_the_command(packer, raw, monkeypatch):
 
 
 def test_json(packer, raw):
-    """--json tells what this machine has, in bytes."""
-    found = json.loads(packer("doctor", raw, "--json").stdout)
-    assert found["machine"]["processors"] >= 1
-    assert found["findings"][-1]["topic"] == "use"
+    """--json has the same findings."""
+    found = json.loads(packer("doctor", raw, "--json").stdout)["findings"]
+    assert (found[-1]["topic"], found[-1]["hurts"]) == ("use", False)
 
 
 def test_what_is_no_dataset(refused, tmp_path):

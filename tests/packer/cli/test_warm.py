@@ -23,7 +23,7 @@ def test_what_lies_in_memory_is_said(packer, packed):
 
 def test_what_does_not_fit_is_refused(refused, packed, monkeypatch):
     """Before anything is read: what came first would be gone again."""
-    monkeypatch.setattr("packer.cli.warm.memory_of", lambda: (10_000, 1_000))
+    monkeypatch.setattr("packer.cli.warm.free_memory", lambda: 1_000)
     refused(2, ["warm", packed], packed, "1.00 kB of memory are free", 'shuffle="block"')
 
 
