@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from packer.errors import UsageError
+from packer.packing.output import LOCK
 from packer.sources.base import Block, count
 from packer.sources.packed import PackedSource
 
@@ -53,7 +54,7 @@ class Files:
     def __init__(self, folder: Path, overwrite: bool) -> None:
         if folder.exists() and not folder.is_dir():
             raise UsageError(f"{folder} is a file; name a folder to export to")
-        if not overwrite and folder.is_dir() and any(folder.iterdir()):
+        if not overwrite and folder.is_dir() and any(entry.name != LOCK for entry in folder.iterdir()):
             raise UsageError(f"{folder} is not empty; name another folder, or use --overwrite")
         self.folder = folder
         self.count = 0

@@ -32,6 +32,7 @@ _log = logging.getLogger(__name__)
 
 Known = TypeVar("Known")
 
+#: Stays where it is, as filelock advises: a lock file that is removed could be one that another process has opened.
 LOCK = ".lock"
 #: Note in the folder of an append: which shards the dataset has once it is done.
 APPENDED = "appended.json"
@@ -71,7 +72,7 @@ class OutputFolder:
         self._keeps_note = keeps_note and state.tells_all
         self._beside = next_to(path, "replacing")
         self._old = next_to(path, "replaced")
-        self._locks: dict[Path, filelock.BaseFileLock] = {}
+        self._locks: list[filelock.BaseFileLock] = []
         try:
             self._open(state, overwrite)
         except OSError as error:
@@ -127,7 +128,7 @@ class OutputFolder:
                 raise UsageError(f"{self.path}: the folder you are in cannot be replaced; run this from another one")
             self.work = self._beside
             self.work.mkdir(exist_ok=True)
-            # It moves to `path` at the end, and holds others off there until all is tidied up.
+            # Its lock moves to `path` with it, and holds others off there until all is tidied up.
             self._lock(self.work)
         self._claim(state, overwrite)
 
@@ -166,21 +167,16 @@ class OutputFolder:
             self._beside.rename(self.path)
         elif not self.path.exists():
             self._old.rename(self.path)
-            self._locks[self.path] = self._locks.pop(self._old)
         self._release()
 
     def _lock(self, folder: Path) -> None:
         busy = f"another conversion into {self.path} is running; wait for it or choose another folder"
-        self._locks[folder] = locked(folder, busy)
+        self._locks.append(locked(folder, busy))
 
     def _release(self) -> None:
-        for folder in self._locks:
-            # Removed while it is held: a file removed later could be another conversion's.
-            with contextlib.suppress(OSError):
-                (folder / LOCK).unlink(missing_ok=True)
-        for lock in self._locks.values():
+        for lock in self._locks:
             lock.release()
-        self._locks = {}
+        self._locks = []
 
 
 def check_output(path: Path, overwrite: bool) -> None:
@@ -191,7 +187,7 @@ def check_output(path: Path, overwrite: bool) -> None:
     """
     refuse_url(path)
     _check_only_ours(path)
-    left_over = next_to(path, "replaced").exists() or any((path / name).exists() for name in (UNFINISHED, LOCK))
+    left_over = next_to(path, "replaced").exists() or (path / UNFINISHED).exists()
     if not overwrite and _is_finished(path) and not left_over:
         raise _already(path)
 
@@ -368,5 +364,4 @@ def dataset_lock(folder: Path, read: Callable[[Path], Known]) -> Iterator[Known]
     try:
         yield read(folder)
     finally:
-        (folder / LOCK).unlink(missing_ok=True)  # while it is held: later it could be another one's
         lock.release()

@@ -3,7 +3,7 @@
     "train": 0.9                   a share of the samples that no other split names: seeded, the same on every machine
     "train": "@list.txt"           a file with one name on each line; or a list of names in Python
     "valid": "val/*"               all names that fit the pattern; * also stands for /
-    "demo": "0001"                 the sample of this name: a fraction in text has a point, such as "0.9" or "1.0"
+    "demo": "0001"                 the sample of exactly this name, if there is one: a fraction in text has a point
 
 Samples without names are listed by number. Splits of fractions are disjoint; others may share samples.
 """
@@ -201,6 +201,8 @@ def _named(split: str, rule: str | Listed, samples: Samples, lenient: bool) -> N
                 f"split {split}={rule}: the samples have no names; give a fraction with a point, such as 0.9 or 1.0, "
                 "or @FILE with a number a line"
             )
+        if rule in names:  # a name may look like a pattern: as one, `a[1]` fits `a1` alone
+            return np.array([names.index(rule)], np.int64)
         fits = re.compile(translate(rule)).match
         return np.array([n for n, name in enumerate(names) if fits(name)], np.int64)
     items: list[Any] = rule.tolist() if hasattr(rule, "tolist") else list(rule)

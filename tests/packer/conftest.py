@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from packer.packing.output import LOCK
+
 
 @pytest.fixture
 def pairs(tmp_path):
@@ -46,8 +48,10 @@ def rows(tmp_path):
 
 @pytest.fixture
 def files_of():
-    """A function that gives all files below a folder: relative path to bytes."""
-    return lambda folder: {str(p.relative_to(folder)): p.read_bytes() for p in Path(folder).rglob("*") if p.is_file()}
+    """A function that gives all files below a folder but its lock: relative path to bytes."""
+    return lambda folder: {
+        str(p.relative_to(folder)): p.read_bytes() for p in Path(folder).rglob("*") if p.is_file() and p.name != LOCK
+    }
 
 
 class DiskCalls:

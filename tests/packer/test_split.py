@@ -15,7 +15,7 @@ from packer.errors import UsageError, WriteError
 from packer.format import manifest as manifests
 from packer.format.manifest import number_ranges
 from packer.merge import merge
-from packer.packing.output import dataset_lock
+from packer.packing.output import LOCK, dataset_lock
 from packer.packing.splits import Samples, parsed, share_out, split_text, splits_of
 from packer.repack import repack
 from packer.repair import repair
@@ -235,6 +235,13 @@ def test_patterns_fit_whole_names(tmp_path):
     assert held(folder) == {"valid": [0, 1], "small": [1], "three": [2]}
 
 
+def test_a_name_that_looks_like_a_pattern(tmp_path):
+    """The sample of exactly this name is meant, if there is one; else all that fit."""
+    folder = pack(tmp_path / "a", ["a1", "a[1]", "b?", "bc"])
+    split(folder, {"one": "a[1]", "two": "b?", "both": "a[[]*"})
+    assert held(folder) == {"one": [1], "two": [2], "both": [1]}
+
+
 @pytest.mark.parametrize(
     ("rules", "said"),
     [
@@ -408,4 +415,4 @@ def test_splitting_waits_for_nobody_and_breaks_nothing(tmp_path, monkeypatch):
     with pytest.raises(WriteError, match="No space left"):
         split(folder, {"train": 0.5})
     assert (folder / "manifest.json").read_bytes() == before
-    assert {path.name for path in folder.iterdir()} == {"manifest.json", "shards"}
+    assert {path.name for path in folder.iterdir()} == {LOCK, "manifest.json", "shards"}

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 from types import SimpleNamespace
 
-import filelock
 import pytest
 
 from packer.convert import convert
 from packer.errors import UsageError, WriteError
-from packer.packing.output import OutputFolder, State, next_to, source_files, warn_of_room
+from packer.export.dataset import export
+from packer.format import manifest as manifests
+from packer.packing.output import LOCK, OutputFolder, State, dataset_lock, next_to, source_files, warn_of_room
+from packer.split import split
+from packer.verify import verify
 
 SMALL = [{"a": n} for n in range(3)]
 OTHER = [{"b": n} for n in range(4)]
@@ -22,7 +24,7 @@ def state(**settings):
 
 
 def names(folder):
-    return sorted(path.name for path in folder.iterdir())
+    return sorted(path.name for path in folder.iterdir() if path.name != LOCK)
 
 
 def packed(path):
@@ -32,10 +34,10 @@ def packed(path):
 
 
 def test_a_new_folder_is_claimed_and_released(tmp_path):
-    """The folder says what is being made while it is unfinished, and holds no lock afterwards."""
+    """The folder says what is being made while it is unfinished."""
     with OutputFolder(tmp_path / "deep" / "out", state()) as folder:
         assert folder.work == folder.path
-        assert names(folder.path) == [".lock", "shards", "unfinished.json"]
+        assert names(folder.path) == ["shards", "unfinished.json"]
     assert names(folder.path) == ["shards", "unfinished.json"]
 
 
@@ -77,22 +79,27 @@ def test_the_lock_of_a_killed_conversion_does_not_hold(tmp_path):
         pass
 
 
-@pytest.mark.parametrize("replacing", [False, True])
-def test_the_lock_goes_while_it_is_held(tmp_path, monkeypatch, replacing):
-    """The file of a lock is removed before the lock is given back: later it could be another conversion's."""
-    out = packed(tmp_path / "out") if replacing else tmp_path / "out"
-    there = []
+def test_the_lock_stays(tmp_path):
+    """Removed, it could be one that another process has opened and waits for; nobody minds that it is there."""
+    out = packed(tmp_path / "out")
+    with dataset_lock(out, manifests.read):
+        pass
+    held = (out / LOCK).stat().st_ino
+    assert not verify(out).damages
+    split(out, {"all": 1.0})
+    assert (out / LOCK).stat().st_ino == held
+    convert(OTHER, out, overwrite=True)
+    assert (out / LOCK).exists()
 
-    class Lock(filelock.FileLock):
-        def release(self, force=False):
-            if self.is_locked:
-                there.append(Path(self.lock_file).exists())
-            super().release(force)
 
-    monkeypatch.setattr(filelock, "FileLock", Lock)
-    with OutputFolder(out, state(), overwrite=replacing) as folder:
-        assert (folder.work / ".lock").exists()
-    assert there == [False] * (1 + replacing)
+def test_a_folder_that_holds_the_lock_alone_is_empty(tmp_path):
+    """What a refused conversion leaves may be converted into, and exported to."""
+    for make in (lambda out: convert(SMALL, out), lambda out: export(packed(tmp_path / "from"), out)):
+        out = tmp_path / f"out{len(names(tmp_path))}"
+        out.mkdir()
+        (out / LOCK).touch()
+        make(out)
+        assert names(out)
 
 
 @pytest.mark.parametrize("left", ["thesis.txt", "shards.bak", ".git"])
@@ -159,7 +166,7 @@ def test_the_old_dataset_stands_until_the_new_one_is_done(tmp_path, files_of):
     before = files_of(out)
     with OutputFolder(out, state(), overwrite=True) as folder:
         assert folder.work != out
-        assert files_of(out) == {**before, ".lock": b""}
+        assert files_of(out) == before
     assert files_of(out) == before
     with pytest.raises(UsageError, match="--overwrite"):
         OutputFolder(out, state())

@@ -23,6 +23,7 @@ from packer.errors import DatasetError, UsageError
 from packer.format import manifest as manifests
 from packer.format.manifest import MANIFEST, REJECTED_FILE, SHARD_FOLDER
 from packer.merge import merge
+from packer.packing.output import LOCK
 from packer.repack import repack
 from packer.repair import repair
 from packer.verify import verify
@@ -56,8 +57,9 @@ class Job:
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    """Return the files of a folder by relative path."""
-    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+    """Return the files of a folder by relative path, but its lock."""
+    found = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != LOCK]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in found}
 
 
 def make_pairs(folder: Path, count: int) -> list[str]:
