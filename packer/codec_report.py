@@ -23,8 +23,8 @@ from packer.format.column_writer import ColumnWriter
 from packer.format.schema import Field, FieldSpec
 from packer.packing.framing import in_bands, packed_nowhere, stored_field
 from packer.packing.plan import LOOK_PLACES, FieldSizes, look, make_plan
-from packer.sources.apart import Limits
 from packer.sources.base import Source
+from packer.workers import Limits
 
 #: Speeds are measured on this many raw bytes of a field: more than processors cache, and a second for the slowest.
 _TIMED_BYTES = 8 * 2**20

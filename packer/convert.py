@@ -45,16 +45,15 @@ from packer.packing.plan import Plan, make_plan
 from packer.packing.rejected import Rejected, rejected_of
 from packer.packing.remote_output import RemoteOutput
 from packer.packing.splits import Rule, Samples, parsed, split_text, splits_of
-from packer.packing.tasks import ShardReport, ShardTask, report_of, write_shard
-from packer.packing.workers import run_executor, run_processes
+from packer.packing.tasks import ShardReport, ShardTask, report_of, run_executor, run_processes, write_shard
 from packer.remote.sources import local_input
 from packer.remote.store import is_url
-from packer.sources.apart import Limits, check_may_start, usual_memory
 from packer.sources.base import FETCHING, UPLOADING, Looking, Progress, Source, no_progress, not_looking
 from packer.sources.files import pattern_folder
 from packer.sources.opening import open_sources
 from packer.sources.options import SourceOptions
 from packer.sources.samples import SampleSource
+from packer.workers import Limits, check_may_start, usual_memory
 
 _log = logging.getLogger(__name__)
 

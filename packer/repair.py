@@ -33,11 +33,10 @@ from packer.packing.origin import given_by, origin_of, packed_names
 from packer.packing.output import dataset_lock, next_to
 from packer.packing.plan import field_sizes, look, plan_shards
 from packer.packing.rejected import RejectedList
-from packer.packing.tasks import ShardTask, report_of, write_shard
-from packer.packing.workers import run_processes
-from packer.sources.apart import Limits
+from packer.packing.tasks import ShardTask, report_of, run_processes, write_shard
 from packer.sources.base import Progress, Source, no_progress
 from packer.verify import verify
+from packer.workers import Limits
 
 
 @dataclass(frozen=True)

@@ -39,8 +39,8 @@ from packer.format.schema import Field
 from packer.format.shard import Shard
 from packer.packing.output import next_to
 from packer.packing.rejected import RejectedList
-from packer.sources.apart import Here, Limits, Lost, run
 from packer.sources.base import Progress, no_progress
+from packer.workers import Here, Limits, Lost, run
 
 #: Names of each shard that are compared with the table of names: its digest finds what was changed, and who writes one
 #: wrong writes many wrong.
@@ -186,8 +186,7 @@ def _checked_shards(folder: Path, manifest: Manifest, progress: Progress, worker
     found: dict[int, _Checked] = {}
     for number, result in run(partial(_check_apart, folder, manifest.fields), entries, workers, Limits(None, None)):
         if isinstance(result, Lost):
-            what = f"reading it crashed the process ({result.ending}): check the disk"
-            result = _Checked([Damage(entries[number].file, what)])
+            result = _Checked([Damage(entries[number].file, f"reading it {result.reason}: check the disk")])
         found[number] = result
         progress(0, entries[number].bytes)
     return [found[number] for number in range(len(entries))]

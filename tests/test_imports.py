@@ -76,7 +76,12 @@ def test_remote_knows_the_format_alone(module):
 @pytest.mark.parametrize("module", layer("packer.sources"))
 def test_sources_know_the_format_alone(module):
     """Sources know neither plan nor writer."""
-    assert all(within(name, *STORED, "packer.sources") for name in ours(module))
+    assert all(within(name, *STORED, "packer.workers", "packer.sources") for name in ours(module))
+
+
+def test_workers_know_the_errors_alone():
+    """Running a function in processes of our own needs neither sources nor packing, which both do it."""
+    assert ours("packer.workers") == {"packer.errors"}
 
 
 @pytest.mark.parametrize("module", layer("packer", without=["packer.cli"]))
@@ -103,7 +108,8 @@ def test_what_is_gpl_is_imported_in_one_place():
 @pytest.mark.parametrize("module", layer("packer.sources", "packer.packing", "packer.checking", "packer.export"))
 def test_rooms_know_no_verb(module):
     """A verb, a module at packer's root, is a recipe of what rooms do; none of them calls for it."""
-    verbs = {m for m, path in MODULES.items() if path.parent == ROOT / "packer"} - {"packer", "packer.errors"}
+    verbs = {m for m, path in MODULES.items() if path.parent == ROOT / "packer"}
+    verbs -= {"packer", "packer.errors", "packer.workers"}
     assert not ours(module) & verbs
 
 

@@ -27,8 +27,8 @@ from packer.format.shard import Shard
 from packer.packing.origin import given_by, is_in_order
 from packer.packing.rejected import Rejected
 from packer.packing.tasks import read_blocks
-from packer.sources.apart import Limits, each
 from packer.sources.base import LargeArray, Progress, Source, block_bytes, count
+from packer.workers import Limits, each
 
 #: Ragged samples that are read at once: as arrays, small ones take much more memory than they hold.
 _TOGETHER = 4096

@@ -21,8 +21,8 @@ from packer.codecs.configs import NAMED
 from packer.convert import ConvertOptions
 from packer.errors import NoDatasetError
 from packer.packing.splits import SPLIT
-from packer.sources.apart import usual_memory
 from packer.sources.options import SourceOptions, flag_of
+from packer.workers import usual_memory
 
 Command = Callable[..., Any]
 Option = Callable[[Command], Command]

@@ -18,8 +18,8 @@ from packer.format.names import names_bytes
 from packer.format.schema import Field
 from packer.packing.framing import trial_column
 from packer.packing.plan import Plan, spread_runs
-from packer.sources.apart import Limits, each
 from packer.sources.base import Source, arrays_of, count
+from packer.workers import Limits, each
 
 #: Samples are packed from up to PLACES places, spread evenly: a run of about RUN_BYTES raw bytes from each, since a run
 #: has costs of its own, such as opening an HDF5 file. After MOST_BYTES raw bytes no further place is tried.

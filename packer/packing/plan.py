@@ -23,8 +23,8 @@ from packer.format.schema import Field, FieldSpec
 from packer.format.sizes import map_size, shard_bytes
 from packer.packing.framing import Extent, choose_codec, codec_by_field, stored_field
 from packer.packing.origin import Origin, origin_of
-from packer.sources.apart import Limits, each
 from packer.sources.base import Looking, Source, arrays_of, not_looking, watched
+from packer.workers import Limits, each
 
 GIB = 2**30
 #: Without --shard-size there are up to 16 shards, so that workers have something to share out; a shard has

@@ -1,17 +1,26 @@
-"""One shard as a task: a pure function of source, schema and plan, run in whichever process."""
+"""One shard as a task: a pure function of source, schema and plan. Runs tasks in our own processes, or by an executor.
+
+In processes of our own, a sample whose reading crashes, hangs or takes too much memory is found and treated as any bad
+one: it stops the conversion, or the shard is packed anew without it. An executor (a pool, a Dask cluster, MPI) runs the
+plain task.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import secrets
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from concurrent.futures import Executor, Future, as_completed
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from packer.errors import SourceError, WriteError
+from packer.errors import PackerError, SourceError, WriteError
 from packer.format.lmdb_appender import clear_errors
 from packer.format.manifest import SHARD_FOLDER, ColumnTotals, ShardEntry, file_digest
 from packer.format.schema import Field
@@ -21,7 +30,13 @@ from packer.format.sync import sync_folder, write_synced
 from packer.packing.output import claim_of
 from packer.packing.plan import ShardPlan
 from packer.packing.rejected import Rejected, RejectedList
-from packer.sources.base import Block, Progress, Source, count, no_progress
+from packer.sources.base import BLOCK_BYTES, Block, Progress, Source, block_bytes, count, no_progress, read_through
+from packer.workers import Here, Limits, Lost, run
+
+#: Progress is sent after this many raw bytes, since a message costs more than a small sample.
+_REPORT_BYTES = 2**20
+
+_log = logging.getLogger(__name__)
 
 #: Gives, by the number of a sample, the context in which the block that begins with it is read.
 Step = Callable[[int], contextlib.AbstractContextManager[object]]
@@ -129,10 +144,10 @@ def _check_claim(task: ShardTask) -> None:
 def remove_partials(tasks: Sequence[ShardTask]) -> None:
     """Remove what processes that were stopped left of the shards of some tasks, all of one folder."""
     names = {task.path.name for task in tasks}
-    for partial in tasks[0].path.parent.glob("*.partial") if tasks else ():
-        if partial.name.rsplit(".", 2)[0] in names:
+    for left in tasks[0].path.parent.glob("*.partial") if tasks else ():
+        if left.name.rsplit(".", 2)[0] in names:
             with contextlib.suppress(OSError):
-                partial.unlink(missing_ok=True)
+                left.unlink(missing_ok=True)
 
 
 def read_blocks(
@@ -218,3 +233,131 @@ def report_of(path: Path, fields: Sequence[Field]) -> ShardReport:
 
 def _rejected_path(path: Path) -> Path:
     return path.with_suffix(".rejected.jsonl")
+
+
+# ---------------------------------------------------------------- running tasks
+
+
+def run_processes(
+    tasks: Sequence[ShardTask], workers: int, progress: Progress, limits: Limits | None = None
+) -> Iterator[ShardReport]:
+    """Yield the reports of all tasks, in the order in which they finish. Closed, it stops the others.
+
+    Args:
+        limits: of reading a sample; None for the usual ones.
+
+    Raises:
+        PackerError: what a task raises; the others are stopped.
+        SourceError: reading a sample crashes, hangs or takes too much memory, and such samples are not skipped.
+        WriteError: a process was killed or crashed.
+    """
+    limits = limits or Limits()
+    try:
+        while tasks:
+            done: Counter[tuple[int, int]] = Counter()  # samples (0) and bytes (1) by number of the task
+            again = []
+
+            def heard(number: int, amount: tuple[int, int], done: Counter[tuple[int, int]] = done) -> None:
+                done.update({(number, 0): amount[0], (number, 1): amount[1]})
+                progress(*amount)
+
+            with contextlib.closing(run(_pack, tasks, workers, limits, heard)) as results:
+                for number, result in results:
+                    if isinstance(result, Lost):
+                        again.append(_without_culprit(tasks[number], result, limits))
+                        progress(-done[number, 0], -done[number, 1])
+                    else:
+                        yield result
+            tasks = again
+    finally:
+        remove_partials(tasks)  # of those that were stopped
+
+
+def _pack(task: ShardTask, here: Here) -> ShardReport:
+    """Pack the shard of a task in a process of its own, and report how far it is."""
+    samples = nbytes = 0
+
+    def count_up(more_samples: int, more_bytes: int) -> None:
+        nonlocal samples, nbytes
+        samples, nbytes = samples + more_samples, nbytes + more_bytes
+        if nbytes >= _REPORT_BYTES:
+            here.report((samples, nbytes))
+            samples = nbytes = 0
+
+    try:
+        report = write_shard(task, count_up, here.step)
+    except (PackerError, MemoryError, BrokenPipeError, ConnectionResetError):
+        raise
+    except Exception as error:
+        _log.debug("shard %d", task.shard.number, exc_info=True)
+        raise WriteError(f"shard {task.shard.number} was not packed: {type(error).__name__}: {error}") from None
+    here.report((samples, nbytes))
+    return report
+
+
+def _without_culprit(task: ShardTask, lost: Lost, limits: Limits) -> ShardTask:
+    """Return the task of a process that was lost, without the sample that is the cause.
+
+    Raises:
+        SourceError: there is such a sample, and bad ones are not skipped.
+        WriteError: there is none.
+    """
+    remove_partials([task])
+    source, number = task.source, None
+    if lost.at is not None:
+        # A process of its own reads the samples one by one: the step that it is lost at is the sample.
+        ((_, alone),) = run(partial(_read_alone, lost.at), [source], 1, limits)
+        lost, number = (alone, alone.at) if isinstance(alone, Lost) else (lost, None)
+    if number is None:
+        raise WriteError(
+            f"packing shard {task.shard.number} {lost.reason}; no sample does so when it is read alone: run the same "
+            "command again to go on, with fewer --workers if memory is short; finished shards are kept"
+        )
+    # A sample of several files may be the fault of any of them.
+    names, files = source.names, source.part(number, number + 1).files()
+    which = f"{task.shard.start + number:,}" if names is None else repr(names[number])
+    error = SourceError(f"sample {which}: {lost.error.reason}", " or ".join(files) or None, number)
+    if not task.skip:
+        raise error
+    _log.warning("%s; the shard is packed anew without it", error)
+    return replace(task, crashing={**task.crashing, number: Rejected.of(error, source.kind)})
+
+
+def _read_alone(first: int, source: Source, here: Here) -> None:
+    """Read the samples of a block, which begins with number `first`, each by itself and as one step."""
+    nbytes = 0
+    for number in range(first, len(source)):
+        if nbytes > BLOCK_BYTES:
+            return
+        with contextlib.suppress(SourceError), here.step(number):  # whoever packs the shard meets the error too
+            nbytes += sum(block_bytes(read_through(block)) for block in source.part(number, number + 1).read())
+
+
+def run_executor(tasks: Sequence[ShardTask], executor: Executor, progress: Progress) -> Iterator[ShardReport]:
+    """Yield the reports of the tasks, in any order. Those that still wait are cancelled when the caller stops.
+
+    Raises:
+        PackerError: of a task.
+        WriteError: a task was lost.
+    """
+    futures: dict[Future[ShardReport], ShardTask] = {}
+    try:
+        for task in tasks:
+            try:
+                futures[executor.submit(write_shard, task)] = task
+            except RuntimeError as error:  # it was shut down
+                raise WriteError(f"the executor takes no shards: {error}") from error
+        for future in as_completed(futures):
+            try:
+                report = future.result()
+            except PackerError:
+                raise
+            except Exception as error:
+                number = futures[future].shard.number
+                raise WriteError(f"shard {number} was not packed: {type(error).__name__}: {error}") from error
+            remove_partials([futures[future]])  # of a worker that was lost, so that another did its work
+            progress(report.entry.samples, report.raw_bytes)
+            yield report
+    finally:
+        for future in futures:
+            future.cancel()

@@ -12,11 +12,11 @@ from typing import Any
 from packer.errors import SourceError, UsageError, first_few
 from packer.format.manifest import MANIFEST
 from packer.format.schema import check_field_name
-from packer.sources.apart import Limits
 from packer.sources.base import Looking, OnBad, Source, not_looking, stop
 from packer.sources.derived import LabelledSource, PicturedSource
 from packer.sources.files import CLOUDS, KIND_OF, Found, find, is_basicsr, of_one_kind
 from packer.sources.options import SourceOptions, check_options
+from packer.workers import Limits
 
 #: The module and function that open the sources of each kind, given what was found for each field and the options;
 #: imported when they are used, since `packer --help` needs none.

@@ -17,8 +17,8 @@ from packer.convert import ConvertOptions, convert, open_source
 from packer.errors import SourceError
 from packer.format import manifest as manifests
 from packer.format.schema import FieldSpec
-from packer.sources.apart import Limits
 from packer.sources.samples import SampleSource
+from packer.workers import Limits
 
 
 @pytest.fixture(autouse=True)

@@ -168,7 +168,7 @@ def test_going_on_after_a_failure(tmp_path, monkeypatch, files_of, workers):
     out = tmp_path / "out"
     with monkeypatch.context() as patch:
         patch.setattr("packer.convert.write_shard", third_time)
-        patch.setattr("packer.packing.workers.write_shard", third_time)
+        patch.setattr("packer.packing.tasks.write_shard", third_time)
         with pytest.raises(WriteError, match="disk is full"):
             convert(Squares(200), out, options)
     with pytest.raises(UnfinishedError, match="run the same"):

@@ -62,12 +62,12 @@ def flip(path, bit):
         file.write(bytes([byte ^ 1 << bit % 8]))
 
 
-def test_a_good_dataset_has_no_damage(mixed):
+def test_a_good_dataset_has_no_damage(mixed, files_of):
     """Every file is counted, every byte but those of the manifest is checked, and nothing is found."""
     told = []
     report = verify(mixed, lambda samples, nbytes: told.append((samples, nbytes)))
     assert report.damages == ()
-    assert report.files == len([path for path in mixed.rglob("*") if path.is_file()]) == 4
+    assert report.files == len(files_of(mixed)) == 4
     assert report.bytes == sum(path.stat().st_size for path in mixed.rglob("*.lmdb"))
     assert sum(nbytes for _, nbytes in told) == sum(p.stat().st_size for p in (mixed / "shards").iterdir())
     assert report.frames == 10
@@ -320,7 +320,7 @@ def test_a_file_that_ends_the_process_is_damaged(tmp_path, monkeypatch):
     report = verify(tmp_path / "d", workers=2)
     (damage,) = report.damages
     assert (damage.file, damage.samples) == ("shards/00002.lmdb", None)
-    assert damage.what == "reading it crashed the process (SIGBUS): check the disk"
+    assert damage.what == "reading it crashes the process (SIGBUS): check the disk"
     assert report.frames == 5
 
 

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError, shortened
 from packer.format.schema import check_field_name
-from packer.sources.apart import Limits, each
 from packer.sources.base import HEADERS, Block, Looking, OnBad, Source, common_shape, difference, joined, watched
 from packer.sources.files import Found
 from packer.sources.hdf5.file import opened
@@ -28,6 +27,7 @@ from packer.sources.hdf5.types import Column
 from packer.sources.hdf5.units import FileUnits, Unit, units_of
 from packer.sources.options import SourceOptions
 from packer.sources.units import Asked, unit_of
+from packer.workers import Limits, each
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # which typing has from Python 3.11 on

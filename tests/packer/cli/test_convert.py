@@ -9,7 +9,8 @@ from picture_files import save
 
 from packer.codecs.configs import codec_name
 from packer.format import manifest as manifests
-from packer.sources.apart import usual_memory
+from packer.packing.output import LOCK
+from packer.workers import usual_memory
 from readers import PackedDataset
 
 
@@ -179,7 +180,7 @@ def test_overwrite_replaces_a_dataset(packer, pairs, rows, tmp_path):
     assert packer("convert", rows.path, out, "--workers", 0, "--overwrite").exit_code == 0
     assert set(PackedDataset(out).fields) == {"x", "label"}
     assert {path.name for path in tmp_path.iterdir()} == {"pairs", "rows.h5", "out"}
-    assert {path.name for path in out.iterdir()} == {"manifest.json", "shards"}
+    assert {path.name for path in out.iterdir()} == {LOCK, "manifest.json", "shards"}
 
 
 def test_source_options_reach_their_source(packer, pairs, clouds, rows, tmp_path):

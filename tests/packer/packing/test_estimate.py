@@ -11,8 +11,8 @@ import pytest
 from packer.convert import ConvertOptions, convert, open_source
 from packer.packing.estimate import PLACES, RUN_BYTES, Trial, estimate
 from packer.packing.plan import look, make_plan
-from packer.sources.apart import Limits
 from packer.sources.samples import SampleSource
+from packer.workers import Limits
 from readers import PackedDataset
 
 

@@ -21,7 +21,7 @@ from plyfile import PlyData, PlyElement
 from real_files import real_files
 
 from packer.errors import PackerError, SourceError
-from packer.sources.apart import Limits, each
+from packer.workers import Limits, each
 
 COUNT = int(os.environ.get("MUTATIONS", "200"))
 #: Larger real files would make the suite slow.

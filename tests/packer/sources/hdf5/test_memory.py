@@ -15,10 +15,10 @@ from packer.convert import convert
 from packer.errors import SourceError
 from packer.packing import framing
 from packer.sources import base
-from packer.sources.apart import memory_within
 from packer.sources.hdf5 import reading
 from packer.sources.hdf5.file import faults_named
 from packer.sources.options import SourceOptions
+from packer.workers import memory_within
 from readers import PackedDataset
 
 #: Far more than a process of many tests has free in its heap, which its children may use beyond the limit.

@@ -368,7 +368,7 @@ WITHIN = """
 import sys
 from packer.errors import SourceError
 from packer.sources.images import png
-from packer.sources.apart import memory_within
+from packer.workers import memory_within
 checked = png.check(sys.stdin.buffer.read())
 for mib in range(4, 80, 4):
     with memory_within(mib * 2**20):

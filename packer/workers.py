@@ -1,10 +1,10 @@
-"""Work done in processes of their own: items in, results out, with limits of time and memory.
+"""Runs a function in processes of our own: items in, results out, with limits of time and memory.
 
     for number, result in run(function, items, workers=2, limits=Limits(seconds=60)):
         ...
 
-A process that crashes, hangs or takes too much memory takes nothing else down: what became of its item comes as a
-`Lost`, another process goes on with the others. `each` is the same for one process and results in order.
+A process that crashes, hangs or takes too much memory harms nothing else: the result of its item is a `Lost`, and
+another process goes on with the other items. `each` is the same for one process, with results in order.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from packer.errors import SourceError, UsageError
 
@@ -35,14 +35,14 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 GIB = 2**30
-#: Seconds between two looks at the clock. Time in which this process stood still itself (Ctrl-Z, a machine asleep)
-#: counts as one of them at most.
+#: Seconds between two looks at the clock. If this process stood still itself (Ctrl-Z, a machine asleep), that counts as
+#: one of them at most.
 TICK = 1.0
 
 _NOWHERE = -1
 _STOPS = (signal.SIGINT, signal.SIGTERM)
 _PR_SET_PDEATHSIG = 1
-#: Options of glibc's mallopt, and what they are set to.
+#: Options of glibc's mallopt, and their new value.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _KEPT_BYTES = 2**25
 
@@ -59,13 +59,13 @@ def usual_memory() -> int:
 
 @dataclass(frozen=True)
 class Limits:
-    """What one step may take: reading a block (a sample, or samples of 8 MiB), or the headers of one HDF5 file.
+    """Limits of one step: reading a block (a sample, or samples of 8 MiB), or the headers of one HDF5 file.
 
-    Generous, since they are there for what would never end: None is no limit.
+    They are generous, since they are there for steps that would never end. None is no limit.
 
     Attributes:
-        seconds: how long.
-        nbytes: memory beyond what the process holds already.
+        seconds: time.
+        nbytes: memory beyond that which the process holds already.
     """
 
     seconds: float | None = 600.0
@@ -81,9 +81,9 @@ class Limits:
 def memory_within(nbytes: int | None) -> Iterator[None]:
     """Let the process take no more than `nbytes` further bytes of memory within the block; more is a MemoryError.
 
-    RLIMIT_DATA counts the memory of the process alone, and what it refuses was never taken. RLIMIT_AS would count
-    files that are mapped too (the shard's map is as large as the shard); watching /proc from outside comes too
-    late. Linux alone keeps this limit; elsewhere there is none.
+    RLIMIT_DATA counts the memory of the process alone, and refuses memory before it is taken. RLIMIT_AS would count
+    mapped files too (the shard's map is as large as the shard); watching /proc from outside comes too late. Linux alone
+    keeps this limit; elsewhere there is none.
     """
     if nbytes is None or not sys.platform.startswith("linux"):
         yield
@@ -104,32 +104,20 @@ def memory_within(nbytes: int | None) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Lost:
-    """What is known of an item whose process crashed, hung or took too much memory.
+    """The result of an item whose process crashed, hung or took too much memory.
 
     Attributes:
-        kind: which of the three.
-        ending: how the process ended, such as `SIGSEGV` or `exit status 3`; empty if it did not by itself.
-        at: number of the step it was at; None if it was between steps.
-        limits: what a step was allowed.
+        reason: what reading did, such as `crashes the process (SIGSEGV)`; a verb comes first.
+        at: number of the step; None if the process was between steps.
     """
 
-    kind: Literal["crash", "time", "memory"]
-    ending: str
+    reason: str
     at: int | None
-    limits: Limits
 
     @property
     def error(self) -> SourceError:
-        """The error of whatever was being read."""
-        seconds, nbytes = self.limits.seconds, self.limits.nbytes
-        if self.kind == "crash":
-            return SourceError(f"reading it crashes the process ({self.ending})")
-        if self.kind == "time":
-            return SourceError(
-                f"reading it takes more than {seconds:g} s; raise --read-timeout if the file is merely slow"
-            )
-        much = f"more than {nbytes:,} bytes of memory" if nbytes else "more memory than there is"
-        return SourceError(f"reading it takes {much}; raise --read-memory if the file is merely large")
+        """The error of the file or sample that was being read."""
+        return SourceError(f"reading it {self.reason}")
 
 
 def each(
@@ -139,7 +127,7 @@ def each(
 
     Args:
         function: a function of a module, or a partial of one.
-        limits: what a call may take, in a process of its own; None to call in this process, unguarded.
+        limits: of one call, in a process of its own; None to call in this process, unguarded.
 
     Raises:
         What else `function` raises.
@@ -169,15 +157,15 @@ def run(
     items: Sequence[Item],
     workers: int,
     limits: Limits,
-    told: Callable[[int, Any], None] | None = None,
+    heard: Callable[[int, Any], None] | None = None,
 ) -> Generator[tuple[int, Result | Lost], None, None]:
     """Yield number and result of every item, in the order in which they are done. Closed, it stops all processes.
 
     Args:
         function: a function of a module, or a partial of one; called with an item and the `Here` of its process.
         workers: processes; each takes one item after another.
-        limits: what one step of `function` may take.
-        told: called with the number of an item and what `function` tells of it.
+        limits: of one step of `function`.
+        heard: called with the number of an item and each value that `function` reports of it.
 
     Raises:
         UsageError: this process may start no others.
@@ -188,21 +176,19 @@ def run(
     try:
         while waiting or running:
             while waiting and len(running) < workers:
-                worker = _Worker(function, items, limits)
-                # A signal between these two lines would leave a process that nobody stops; one that reaches the
-                # child before `begin` would run the parent's handler there.
+                # A signal between start and entry would leave a process that nobody stops; one that reaches the child
+                # before `begin` would run the parent's handler there.
                 with signals_held():
-                    worker.process.start()
+                    worker = _Worker(function, items, limits)
                     running[worker.connection] = worker
-                worker.other_end.close()
                 worker.take(waiting.popleft())
             for worker in _heard(running, limits):
                 number, (kind, value) = worker.number, worker.receive()
                 if kind == "error":
                     raise value
-                if kind == "told":
-                    if told:
-                        told(number, value)
+                if kind == "report":
+                    if heard:
+                        heard(number, value)
                     continue
                 if waiting and worker.process.is_alive():
                     worker.take(waiting.popleft())
@@ -216,10 +202,10 @@ def run(
 
 
 def _heard(running: dict[Connection, _Worker], limits: Limits) -> list[_Worker]:
-    """Return the workers that have something to say, or have died, or are late."""
+    """Return the workers that have sent something, have died, or are late."""
     began = time.monotonic()
     ready = wait(list(running), min(TICK, limits.seconds or TICK))
-    seconds = time.monotonic() - began
+    seconds = min(time.monotonic() - began, TICK)
     for worker in running.values():
         # All are asked, so that none's time is measured over more than one round.
         worker.look(seconds)
@@ -227,11 +213,11 @@ def _heard(running: dict[Connection, _Worker], limits: Limits) -> list[_Worker]:
 
 
 class _Worker:
-    """A process, and what its parent knows of it.
+    """A process, as its parent sees it; made, it runs.
 
     Attributes:
-        number: of the item it works at.
-        is_late: whether it is at one step for longer than it may.
+        number: of its item.
+        is_late: whether its step takes longer than the limit.
 
     Raises:
         UsageError: as `check_may_start`.
@@ -240,17 +226,19 @@ class _Worker:
     def __init__(self, function: Callable[[Any, Here], Any], items: Sequence[Any], limits: Limits) -> None:
         check_may_start()
         self._limits = limits
-        self.connection, self.other_end = context().Pipe()
-        # In memory that both share, since a message a step would cost more than a small sample.
+        self.connection, other_end = context().Pipe()
+        # In shared memory, since a message a step would cost more than a small sample.
         self._at: Any = context().RawValue("q", _NOWHERE)
-        args = (function, items, limits, self._at, self.other_end)
+        args = (function, items, Here(limits, self._at, other_end))
         self.process: BaseProcess = context().Process(target=_serve, args=args, daemon=True)  # type: ignore[attr-defined]
         self.number = 0
         self.is_late = False
         self._seen, self._waited = _NOWHERE, 0.0
+        self.process.start()
+        other_end.close()
 
     def take(self, number: int) -> None:
-        """Give it the next item; a process that has died says so when it is heard."""
+        """Send it the next item. If it has died, the next `receive` finds that out."""
         self.number, self._seen = number, _NOWHERE
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self.connection.send(number)
@@ -258,31 +246,37 @@ class _Worker:
     def look(self, seconds: float) -> None:
         """Note whether it is late, `seconds` after the last look."""
         at = self._at.value
-        self._waited = self._waited + min(seconds, TICK) if at == self._seen != _NOWHERE else 0.0
+        self._waited = self._waited + seconds if at == self._seen != _NOWHERE else 0.0
         self._seen = at
         self.is_late = self._limits.seconds is not None and self._waited >= self._limits.seconds
 
     def receive(self) -> tuple[str, Any]:
-        """Return what it says, or what has become of it."""
-        try:
-            if not self.is_late or self.connection.poll():
-                kind, value = self.connection.recv()
-                return ("result", self._lost("memory")) if kind == "memory" else (kind, value)
-        except (EOFError, ConnectionResetError):
-            pass
-        if self.is_late:
+        """Return kind and value of what it sends; if it died or is late, a `Lost` as its result."""
+        seconds, nbytes = self._limits.seconds, self._limits.nbytes
+        if self.is_late and not self.connection.poll():
             self.process.kill()
-        self.process.join()
-        code = self.process.exitcode or 0
-        ending = signal.Signals(-code).name if code < 0 else f"exit status {code}"
-        return "result", self._lost("time" if self.is_late else "crash", ending)
+            self.process.join()
+            return "result", self._lost(
+                f"takes more than {seconds:g} s; raise --read-timeout if the file is merely slow"
+            )
+        try:
+            kind, value = self.connection.recv()
+        except (EOFError, ConnectionResetError):
+            self.process.join()
+            code = self.process.exitcode or 0
+            ending = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+            return "result", self._lost(f"crashes the process ({ending})")
+        if kind == "memory":
+            much = f"more than {nbytes:,} bytes of memory" if nbytes else "more memory than there is"
+            return "result", self._lost(f"takes {much}; raise --read-memory if the file is merely large")
+        return kind, value
 
-    def _lost(self, kind: Literal["crash", "time", "memory"], ending: str = "") -> Lost:
+    def _lost(self, reason: str) -> Lost:
         at, self._at.value = self._at.value, _NOWHERE
-        return Lost(kind, ending, None if at == _NOWHERE else at, self._limits)
+        return Lost(reason, None if at == _NOWHERE else at)
 
     def stop(self) -> None:
-        """End the process, at whatever it is."""
+        """End the process at once."""
         self.process.kill()
         self.process.join()
         self.connection.close()
@@ -304,7 +298,7 @@ def check_may_start() -> None:
 
 @contextlib.contextmanager
 def signals_held() -> Iterator[None]:
-    """Hold Ctrl-C and SIGTERM back until the end of the block; they are lost to nobody."""
+    """Hold Ctrl-C and SIGTERM back until the end of the block."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -319,17 +313,17 @@ def signals_held() -> Iterator[None]:
 
 
 class Here:
-    """What a function knows of the process it is called in: how to say at which step it is, and to tell something."""
+    """The process as a function in it sees it: it names its steps, and sends reports to the parent."""
 
     def __init__(self, limits: Limits, at: Any, connection: Connection) -> None:
-        self._limits, self._at, self._connection = limits, at, connection
+        self._limits, self._at, self.connection = limits, at, connection
 
     @contextlib.contextmanager
     def step(self, number: int) -> Iterator[None]:
-        """Do within the block what may take no more than the limits.
+        """Do one step, within the limits.
 
         Raises:
-            MemoryError: it took too much; which step that was is known to the parent then.
+            MemoryError: it took too much; the parent knows the number of the step then.
         """
         self._at.value = number
         try:
@@ -342,20 +336,17 @@ class Here:
             raise
         self._at.value = _NOWHERE
 
-    def tell(self, value: Any) -> None:
-        """Tell the parent something of the item that is being worked at."""
-        self._connection.send(("told", value))
+    def report(self, value: Any) -> None:
+        """Send the parent a value about the current item."""
+        self.connection.send(("report", value))
 
 
-def _serve(
-    function: Callable[[Any, Here], Any], items: Sequence[Any], limits: Limits, at: Any, connection: Connection
-) -> None:
+def _serve(function: Callable[[Any, Here], Any], items: Sequence[Any], here: Here) -> None:
     """Work at one item after another, until the process is stopped."""
     begin()
-    here = Here(limits, at, connection)
     with contextlib.suppress(BrokenPipeError, ConnectionResetError, EOFError):  # nobody waits for it any longer
         while True:
-            number = connection.recv()
+            number = here.connection.recv()
             try:
                 message = ("result", function(items[number], here))
             except MemoryError:
@@ -364,11 +355,11 @@ def _serve(
                 raise
             except Exception as error:
                 message = ("error", error)
-            connection.send(message)
+            here.connection.send(message)
 
 
 def begin() -> None:
-    """Do what a process of ours does first. It is killed when its parent is: nobody would stop it, or want its work."""
+    """Prepare a process of ours. It is killed when its parent is: nobody would stop it, or want its work."""
     # Ctrl-C reaches the whole group; the parent alone decides what it means. SIGTERM is the parent's word to stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -14,14 +14,14 @@ import h5py
 import numpy as np
 import pytest
 
+from packer import workers
 from packer.convert import ConvertOptions, convert
 from packer.errors import SourceError, UsageError, WriteError
 from packer.format.schema import FieldSpec
-from packer.sources import apart
-from packer.sources.apart import Limits, each, run
 from packer.sources.base import Source
 from packer.sources.hdf5 import source as hdf5
 from packer.sources.options import SourceOptions
+from packer.workers import Limits, each, run
 from readers import PackedDataset
 
 BLOCK = 7
@@ -113,7 +113,7 @@ ENDS = [(crash, "crashes the process .*SIGSEGV"), (leave, "exit status 3"), (han
 @pytest.mark.parametrize(("harm", "words", "number"), [(*end, 59) for end in ENDS] + [(*ENDS[0], 0), (*ENDS[0], 99)])
 def test_the_sample_is_named(tmp_path, harm, words, number):
     """Without --on-error skip the conversion stops with the file, the sample and what it did."""
-    with pytest.raises(SourceError, match=f"test_workers.py: sample {number}: .*{words}"):
+    with pytest.raises(SourceError, match=f"test_culprits.py: sample {number}: .*{words}"):
         convert(Traps({number: harm}), tmp_path / "out", limited(harm))
     assert not list((tmp_path / "out").rglob("*.partial"))
 
@@ -138,8 +138,8 @@ def test_the_others_are_unharmed(tmp_path, harm, words):
 def test_many_bad_samples_of_all_sorts(tmp_path, files_of):
     """Bad samples of every sort, neighbours too, at both ends: the result does not depend on how many workers ran."""
     traps = {0: crash, 1: refuse, 2: leave, 30: refuse, 33: crash, 99: crash}
-    for workers in (1, 3):
-        report = convert(Traps(traps), tmp_path / str(workers), OPTIONS, on_error="skip", workers=workers)
+    for count in (1, 3):
+        report = convert(Traps(traps), tmp_path / str(count), OPTIONS, on_error="skip", workers=count)
         assert len(report.rejected) == len(traps)
         assert PackedDataset(report.path)[:]["i"].tolist() == [n for n in range(COUNT) if n not in traps]
     assert files_of(tmp_path / "1") == files_of(tmp_path / "3")
@@ -163,7 +163,7 @@ def test_a_killed_worker_is_no_bad_sample(tmp_path):
             marker.touch()
             os.kill(os.getpid(), signal.SIGKILL)
 
-    with pytest.raises(WriteError, match=r"died \(SIGKILL\).*run the same command again"):
+    with pytest.raises(WriteError, match=r"crashes the process \(SIGKILL\).*run the same command again"):
         convert(Traps({31: once}), tmp_path / "out", OPTIONS, on_error="skip")
     report = convert(Traps({31: once}), tmp_path / "out", OPTIONS, on_error="skip")
     assert report.samples == COUNT
@@ -262,8 +262,8 @@ def test_each_goes_on_behind_a_death():
 def test_time_that_the_parent_stood_still_counts_little(monkeypatch):
     """Where nobody looked for an hour (Ctrl-Z, a machine asleep), the worker did not read for an hour either."""
     hours = itertools.count(step=3600)
-    monkeypatch.setattr(apart, "TICK", 0.01)
-    monkeypatch.setattr(apart.time, "monotonic", lambda: next(hours))
+    monkeypatch.setattr(workers, "TICK", 0.01)
+    monkeypatch.setattr(workers.time, "monotonic", lambda: next(hours))
     assert list(each(time.sleep, [0.2], Limits(seconds=60))) == [None]
 
 
@@ -271,7 +271,7 @@ def test_processes_share_the_items():
     """Every item is worked at once, by one of several processes; what they tell comes with the number of the item."""
 
     def work(item, here):
-        here.tell(item)
+        here.report(item)
         time.sleep(0.1)
         return item * 10, os.getpid()
 
@@ -292,7 +292,7 @@ def test_a_process_that_is_lost_says_at_which_step():
 
     found = dict(run(work, range(4), 1, Limits()))
     assert (found[0], found[3]) == (None, None)
-    assert [(found[n].kind, found[n].ending, found[n].at) for n in (1, 2)] == [
-        ("crash", "SIGSEGV", 7),
-        ("crash", "exit status 3", None),
+    assert [(found[n].reason, found[n].at) for n in (1, 2)] == [
+        ("crashes the process (SIGSEGV)", 7),
+        ("crashes the process (exit status 3)", None),
     ]

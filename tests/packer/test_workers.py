@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 from soaking import start
 
+from packer import workers
 from packer.convert import ConvertOptions, convert
 from packer.errors import UsageError
 from packer.format.schema import FieldSpec
-from packer.sources import apart
-from packer.sources.apart import Limits, memory_within
 from packer.sources.base import Source
+from packer.workers import Limits, memory_within
 
 
 def _said(connection, make):
@@ -35,7 +35,7 @@ def _said(connection, make):
 def in_a_daemon(make):
     """What comes of a call in a process such as the workers of multiprocessing.Pool are."""
     here, there = multiprocessing.Pipe(duplex=False)
-    process = apart.context().Process(target=_said, args=(there, make), daemon=True)
+    process = workers.context().Process(target=_said, args=(there, make), daemon=True)
     process.start()
     said = here.recv()
     process.join()
@@ -44,7 +44,7 @@ def in_a_daemon(make):
     return said
 
 
-@pytest.mark.skipif(apart.context().get_start_method() != "fork", reason="what is called here cannot be pickled")
+@pytest.mark.skipif(workers.context().get_start_method() != "fork", reason="what is called here cannot be pickled")
 @pytest.mark.parametrize("codec", ["auto", "none"])
 def test_a_daemon_is_told_what_it_can_do(tmp_path, codec):
     """It may have no children: the error says so and names workers=0, with which it packs by itself."""
@@ -119,9 +119,9 @@ def test_a_worker_ends_with_its_parent(tmp_path):
 #: Takes and frees 24 MB again and again; prints how many bytes were mapped for that.
 _TAKING = """
 import resource
-from packer.sources import apart
+from packer import workers
 
-apart.begin()
+workers.begin()
 for turn in range(30):
     if turn == 10:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
