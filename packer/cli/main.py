@@ -21,7 +21,7 @@ COMMANDS = {
     "verify": "Check every byte of a packed dataset, and say what is damaged.",
     "repair": "Repair a damaged dataset, and leave the rest as it is.",
     "codecs": "Try every codec on some samples of the sources.",
-    "show": "Draw samples: a page for a browser, or a contact sheet.",
+    "show": "Draw samples on a page for a browser.",
     "stats": "Say minimum, maximum, mean and deviation of each field and channel.",
     "bench": "Measure how fast a dataset is read, in every setting.",
     "doctor": "Say which settings suit this machine, and what will hurt.",

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from packer.cli.info import describe, facts
 from packer.cli.show_views import (
@@ -184,8 +185,6 @@ def cell(view: View, sample: Sample) -> str | dict[str, Any]:
 def _picture(values: NDArray[Any]) -> dict[str, Any]:
     if not values.size:
         return {}
-    from PIL import Image
-
     height, width, channels = values.shape
     picture = Image.fromarray(pixels(values))
     picture.thumbnail((_MOST_PIXELS, _MOST_PIXELS))
@@ -203,8 +202,6 @@ def _clip(values: NDArray[Any]) -> dict[str, Any]:
     """Draw frames (T, H, W, C), or slices (T, H, W), below each other in one picture, with one brightness for all."""
     if not values.size:
         return {}
-    from PIL import Image
-
     frames = values if values.ndim == 4 else values[..., None]
     steps, height, width, channels = frames.shape
     kept = np.linspace(0, steps - 1, min(steps, _MOST_FRAMES)).round().astype(np.int64)

@@ -30,7 +30,7 @@ _LEAST_POINTS = 64
 _WHOLE = 2**26
 #: Points drawn of one cloud: more take seconds and hide each other.
 _MOST_POINTS = 20_000
-#: Colours from low to high, of matplotlib's viridis.
+#: Colours from low to high: viridis.
 _LOW_TO_HIGH = np.array([[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]]) / 255
 
 
@@ -52,23 +52,18 @@ class Sample:
         return str(self.number) if self.name is None else self.name
 
 
-def chosen_numbers(dataset: PackedDataset, count: int, names: Sequence[str] = (), seed: int | None = None) -> list[int]:
-    """Return the numbers of the samples of these names, or else of `count`, by chance (with a seed) or evenly spread.
+def chosen_numbers(dataset: PackedDataset, count: int, names: Sequence[str] = ()) -> list[int]:
+    """Return the numbers of the samples of these names, or else of `count`, evenly spread.
 
     Raises:
         UsageError: names are asked for, and samples have none.
         MissingNameError: no sample has one of the names.
         DamagedError: the table of names cannot be read.
     """
+    if names and dataset.names is None:
+        raise UsageError("the samples have no names, so --names finds none; take --samples")
     count = min(count, len(dataset))
-    if names:
-        if dataset.names is None:
-            raise UsageError("the samples have no names, so --names finds none; take --samples and --seed")
-        numbers = dataset.numbers(names)
-    elif seed is None:
-        numbers = np.linspace(0, len(dataset) - 1, count).round().astype(np.int64)
-    else:
-        numbers = np.sort(np.random.default_rng(seed).choice(len(dataset), count, replace=False))
+    numbers = dataset.numbers(names) if names else np.linspace(0, len(dataset) - 1, count).round()
     return [int(number) for number in numbers]
 
 
@@ -112,13 +107,11 @@ class View:
     Attributes:
         field: the field that is drawn.
         colour: of a cloud: the field that colours it; None for its height.
-        others: of a cloud: further fields that belong to its points, and are not drawn.
     """
 
     kind: Kind
     field: str
     colour: str | None = None
-    others: tuple[str, ...] = ()
 
 
 def views(fields: Sequence[FieldSpec], samples: Sequence[Sample]) -> list[View]:
@@ -132,8 +125,7 @@ def views(fields: Sequence[FieldSpec], samples: Sequence[Sample]) -> list[View]:
         left = [field for field in left if field not in members]
         colours = [f.name for f in members if f.name in _COLOURS and len(f.shape) == 2 and f.shape[1] in (3, 4)]
         scalars = [f.name for f in members if len(f.shape) == 1]
-        colour = next(iter([*colours, *scalars]), None)
-        found.append(View("cloud", cloud.name, colour, tuple(f.name for f in members if f.name != colour)))
+        found.append(View("cloud", cloud.name, next(iter([*colours, *scalars]), None)))
     found += [View(_kind(field), field.name) for field in left]
     return sorted(found, key=lambda view: view.kind == "value")
 

@@ -85,14 +85,29 @@ def test_the_page_holds_the_samples(page):
     assert data["shards"][0][1] == "2"
 
 
-def test_curves_without_a_step(packer, tmp_path):
-    """There is nothing to draw of them."""
+def test_odd_values_are_drawn_without_a_word(packer, tmp_path):
+    """Empty samples, NaN, complex numbers, odd names; there is nothing to draw of a cloud or curve without a row."""
     with DatasetWriter(tmp_path / "d") as writer:
-        for steps in (0, 50):
-            writer.add({"wave": np.arange(float(steps))})
+        for n in range(3):
+            sample = {
+                "xyz": np.full((70 * n, 3), np.nan if n == 1 else n, np.float32),
+                "wave": np.sin(np.arange(50 * n) / 5),
+                "map": np.full((6, 9), np.nan) if n else np.zeros((6, 9)),
+                "volume": np.zeros((0, 4, 4)) if n else np.zeros((2, 4, 4)),
+                "picture": np.zeros((5 * n, 4, 1), np.uint16),
+                "clip": np.zeros((n, 4, 4, 3), np.uint8),
+                "z": np.full(60, 1j),
+                "caption": "漢字 $x^ \x07 " * 40 * n,
+                "label": n,
+            }
+            writer.add(sample, f"${n}_^")
     result = packer("show", tmp_path / "d", "-o", tmp_path / "page.html")
     assert (result.exit_code, result.stderr) == (0, "")
-    assert [item["cells"][0]["text"] for item in data_of(tmp_path / "page.html")["items"]] == ["0", "50"]
+    data = data_of(tmp_path / "page.html")
+    at = {view["field"]: place for place, view in enumerate(data["views"])}
+    assert [item["cells"][at["xyz"]]["text"] for item in data["items"]] == ["0 points", "70 points", "140 points"]
+    assert ["points" in item["cells"][at["xyz"]] for item in data["items"]] == [False, False, True]
+    assert [item["cells"][at["wave"]]["text"] for item in data["items"]] == ["0", "50", "100"]
 
 
 def test_nothing_of_the_dataset_is_html(page):
