@@ -13,7 +13,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from kornia_rs.io import read_image_png_u8
 from PIL import Image
 from plyfile import PlyData
 
@@ -59,13 +58,6 @@ def decode(pictures: list[Path], processes: int) -> int:
 def _decode_one(path: Path) -> None:
     with Image.open(path) as picture:
         picture.load()
-
-
-def decode_by_kornia(pictures: list[Path]) -> int:
-    """Read and decode pictures by kornia-rs, one after another; return how many."""
-    for path in pictures:
-        read_image_png_u8(str(path), "rgb")
-    return len(pictures)
 
 
 def read_ply(files: list[Path]) -> int:

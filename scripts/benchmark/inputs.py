@@ -72,28 +72,6 @@ def clouds(bench: Bench) -> Arrays:
     return {"xyz": xyz + rng.standard_normal(xyz.shape, dtype=np.float32) * _NOISE, "rgb": rgb, "offsets": offsets}
 
 
-def small_clouds(bench: Bench) -> Arrays:
-    """Return `xyz` float32 and `rgb` uint8 of clouds of 20 to 80 points, dozens of which share a frame."""
-    offsets = np.concatenate([[0], np.cumsum(np.random.default_rng(3).integers(20, 81, bench.some(20_000)))])
-    xyz, rgb = _terrain(offsets[-1])
-    return {"xyz": np.round(xyz), "rgb": rgb, "offsets": offsets}
-
-
-def splats(bench: Bench, grouped: bool) -> Arrays:
-    """Return 3D Gaussians, 62 float32 each, 500 to 5,000 a scene: seven fields, or a field a numbered property."""
-    rng = np.random.default_rng(5)
-    offsets = np.concatenate([[0], np.cumsum(rng.integers(500, 5_001, bench.some(200)))])
-    held: Arrays = {"offsets": offsets}
-    for name, width in {"xyz": 3, "normal": 3, "f_dc": 3, "f_rest": 45, "opacity": 1, "scale": 3, "rot": 4}.items():
-        values = rng.standard_normal((offsets[-1], width), dtype=np.float32)
-        if width == 1 or (not grouped and name not in ("xyz", "normal")):
-            columns = np.ascontiguousarray(values.T)
-            held |= {f"{name}_{i}" if width > 1 else name: column for i, column in enumerate(columns)}
-        else:
-            held[name] = values
-    return held
-
-
 def cold(bench: Bench) -> Arrays:
     """Return `x` (n, 48,000) uint8."""
     return {"x": np.random.default_rng(3).integers(0, 256, (bench.some(COLD_SAMPLES), 48_000), dtype=np.uint8)}

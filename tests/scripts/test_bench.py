@@ -165,7 +165,7 @@ def test_all_rows_are_listed() -> None:
     done = subprocess.run([sys.executable, "-c", code], cwd=SCRIPTS, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [r.title for r in ROWS]
-    assert len(ROWS) > 40
+    assert len(ROWS) > 30
 
 
 def test_inputs_are_made_once(bench: Bench) -> None:
@@ -184,7 +184,7 @@ def test_inputs_are_made_once(bench: Bench) -> None:
 
 @pytest.mark.parametrize(
     "title",
-    ["batch 100, shuffled, Loader | the limit", "clouds, none", "opening", "photo+lz4, Loader | decoding", "large pic"],
+    ["batch 100, shuffled, Loader | the limit", "clouds, none", "opening", "photo+lz4, Loader | decoding"],
 )
 def test_a_row_end_to_end(bench: Bench, title: str) -> None:
     """Inputs are made, both sides give the source's content, and there is a figure."""

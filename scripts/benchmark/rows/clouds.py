@@ -1,20 +1,15 @@
-"""Clouds of 500 to 20,000 points, each of another size: xyz float32 and rgb uint8, in batches of 16.
-
-And scenes of 3D Gaussians, whose 62 properties are seven fields, or 58 if numbered ones are packed one by one.
-"""
+"""Clouds of 500 to 20,000 points, each of another size: xyz float32 and rgb uint8, in batches of 16."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmark.inputs import clouds, small_clouds, splats
+from benchmark.inputs import clouds
 from benchmark.loops import Values, in_ram, loader_side
 from benchmark.measuring import Row, Side, checksum
-from benchmark.store import Arrays, Bench
+from benchmark.store import Bench
 from readers import PackedDataset, VoxelSample
 
 BATCH = 16
@@ -25,10 +20,9 @@ LIMIT = "the limit: slices in RAM, joined"
 
 @Row("clouds, none, batch 16, Loader", LIMIT, at_least=0.65, codec="none")
 @Row("clouds, bitshuffle, batch 16, Loader", LIMIT, at_least=0.35, codec="bitshuffle")
-@Row("clouds of 20 to 80 points, zstd, batch 16, Loader", LIMIT, at_least=0.3, codec="zstd", made=small_clouds)
-def against_limit(bench: Bench, codec: str, made: Callable[[Bench], Arrays] = clouds) -> list[Side]:
+def against_limit(bench: Bench, codec: str) -> list[Side]:
     """Compare with slices of two arrays in RAM, joined into one a field."""
-    fields = bench.arrays(made)
+    fields = bench.arrays(clouds)
     xyz, rgb, edges = fields["xyz"], fields["rgb"], fields["offsets"].tolist()
     expected = checksum([xyz, rgb])
 
@@ -36,18 +30,8 @@ def against_limit(bench: Bench, codec: str, made: Callable[[Bench], Arrays] = cl
         places = [(edges[i], edges[i + 1]) for i in numbers.tolist()]
         return [np.concatenate([values[start:stop] for start, stop in places]) for values in (xyz, rgb)]
 
-    ours = loader_side(PackedDataset(bench.packed(made, codec=codec)), BATCH, expected)
+    ours = loader_side(PackedDataset(bench.packed(clouds, codec=codec)), BATCH, expected)
     return [ours, in_ram("slices", len(edges) - 1, BATCH, joined, expected)]
-
-
-@Row("3D Gaussians, none, batch 4, numbered properties as one field", "a field each", at_least=2.5)
-def gaussians(bench: Bench) -> list[Side]:
-    """Compare what a scene is read with: seven fields of its points, or 58."""
-    sides = []
-    for grouped, name in ((True, "seven fields"), (False, "58 fields")):
-        fields = [values for name, values in bench.arrays(splats, grouped).items() if name != "offsets"]
-        sides.append(loader_side(PackedDataset(bench.packed(splats, grouped)), 4, checksum(fields), name))
-    return sides
 
 
 @Row("one point a voxel of each cloud, batch 16, Loader", "slices in RAM, hashed and sorted", at_least=3)

@@ -9,12 +9,11 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import psutil
 
-from benchmark.apart import apart, check, decode, decode_by_kornia, pack, read, read_ply
-from benchmark.inputs import LARGE, PAIRS, PNG_READ, SMALL, hdf5_rows, pair_sources, pairs, ply_clouds, png_pairs, rows
+from benchmark.apart import apart, check, decode, pack, read, read_ply
+from benchmark.inputs import LARGE, PAIRS, PNG_READ, SMALL, hdf5_rows, pair_sources, ply_clouds, png_pairs, rows
 from benchmark.measuring import Figures, Row, Side, files_of, repeated
 from benchmark.store import Bench
 
@@ -62,28 +61,11 @@ def png_against_pillow(bench: Bench) -> list[Side]:
     return [_packing(bench, folder, 2), Side("Pillow", lambda: apart(decode, paths, 2) // 2, paths)]
 
 
-@Row("PNG 48/192 -> packed, 2 workers", "1 worker", at_least=1.7, size=LARGE, codec="auto", shard=SHARD)
-@Row("small PNG pairs 16/64 -> packed, none, 2 workers", "1 worker", at_least=1.6, size=SMALL, codec="none", shard=None)
-def two_workers(bench: Bench, size: int, codec: str, shard: int | None) -> list[Side]:
-    """Pack shards side by side; None: they are small enough that a small set has some for each worker."""
-    folder = bench.files(png_pairs, size)
-    return [_packing(bench, folder, workers, codec, shard) for workers in (2, 1)]
-
-
-@Row("PNG 48/192 -> packed, photo+lz4, 2 workers", "none", at_least=1 / 1.15)
-def photo_against_none(bench: Bench) -> list[Side]:
-    """Measure what encoding adds to decoding."""
+@Row("PNG 48/192 -> packed, 2 workers", "1 worker", at_least=1.7)
+def two_workers(bench: Bench) -> list[Side]:
+    """Pack shards side by side."""
     folder = bench.files(png_pairs, LARGE)
-    return [_packing(bench, folder, 2, codec, name=codec) for codec in ("photo+lz4", "none")]
-
-
-@Row("small PNG pairs 16/64 -> packed, none, in one process", "kornia-rs, reading and decoding", at_least=0.5)
-def small_against_kornia(bench: Bench) -> list[Side]:
-    """Measure what is added to reading and decoding: planning, checking, writing."""
-    folder = bench.files(png_pairs, SMALL)
-    paths = files_of(folder)
-    theirs = Side("kornia-rs", lambda: apart(decode_by_kornia, paths) // 2, paths)
-    return [_packing(bench, folder, 0, "none", None), theirs]
+    return [_packing(bench, folder, workers) for workers in (2, 1)]
 
 
 @Row("text PLY -> packed, in one process", "plyfile reading alone", at_least=8)
@@ -128,23 +110,21 @@ def plan(bench: Bench) -> Figures:
     return repeated(bench.rounds, seconds, f"from {count:,} and {few:,}")
 
 
-@Row("verify, rows, none", READING, at_least=0.7, made=(rows,), codec="none")  # frames of 64 KiB
-@Row("verify, pairs 16/64, lz4", READING, at_least=0.7, made=(pairs, SMALL), codec="lz4")
-def against_reading(bench: Bench, made: tuple[Any, ...], codec: str) -> list[Side]:
-    """Check what is packed raw, and with two frames a sample, of 0.7 and 11 kB."""
-    path = bench.packed(*made, codec=codec)
+@Row("verify, rows, none", READING, at_least=0.7)  # frames of 64 KiB
+def against_reading(bench: Bench) -> list[Side]:
+    """Check rows that are packed raw."""
+    path = bench.packed(rows)
     files = files_of(path)
     ours = Side("verify", lambda: apart(check, path), files)
     return [ours, Side("xxh3", lambda: apart(read, files), files)]
 
 
-@Row("memory of the converter and 2 workers, none", at_most=MEMORY, unit="MB", codec="none")
-@Row("memory of the converter and 2 workers, rowdelta+zstd", at_most=MEMORY, unit="MB", codec="rowdelta+zstd")
-def memory(bench: Bench, codec: str) -> Figures:
+@Row("memory of the converter and 2 workers, none", at_most=MEMORY, unit="MB")
+def memory(bench: Bench) -> Figures:
     """Write shards of 1 GiB, or one for each worker of a smaller dataset."""
     folder, out = bench.files(png_pairs, LARGE), bench.scratch("out.packed")
     nbytes = bench.some(PAIRS[LARGE]) * 3 * (48**2 + 192**2)
-    options = ["--codec", codec, "--workers", "2", "--shard-size", str(min(2**30, nbytes // 2)), "--overwrite"]
+    options = ["--codec", "none", "--workers", "2", "--shard-size", str(min(2**30, nbytes // 2)), "--overwrite"]
     command: list[str | Path] = [_PACKER, "convert", *pair_sources(folder), out, *options]
     return repeated(bench.rounds, lambda: _peak(command) / 1e6, f"{nbytes / 1e9:.1f} GB")
 

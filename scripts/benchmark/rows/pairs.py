@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +23,6 @@ PNG_BYTES = "PNG files' bytes"
 #: Pairs of 48/192 px are read in batches of so many if PNG files are too: there are few of them in a quick run.
 BATCH = 32
 BARE = "a for loop over the Loader"
-#: Epochs of a fit, so that what a Trainer does before the first weighs little.
-EPOCHS = 20
 
 
 def _fields(bench: Bench, size: int) -> list[Values]:
@@ -74,11 +70,10 @@ def two_workers(bench: Bench) -> list[Side]:
     return [_data_loader(bench, "none", 2), theirs]
 
 
-@Row("pairs 16/64, lz4, batch 8, Loader", INDEXING, at_least=1.2, batch=8)
-@Row("pairs 16/64, lz4, batch 128, Loader", INDEXING, at_least=1.2, batch=128)
-def lz4_against_indexing(bench: Bench, batch: int) -> list[Side]:
+@Row("pairs 16/64, lz4, batch 8, Loader", INDEXING, at_least=1.2)
+def lz4_against_indexing(bench: Bench) -> list[Side]:
     """Decode one frame a sample."""
-    return [_loader(bench, SMALL, "lz4", batch), indexing(_fields(bench, SMALL), batch)]
+    return [_loader(bench, SMALL, "lz4", 8), indexing(_fields(bench, SMALL), 8)]
 
 
 @Row("pairs 16/64, lz4, samples/s at batch 8", "at batch 128", at_least=0.7)
@@ -94,12 +89,6 @@ def against_png(bench: Bench, size: int, codec: str, batch: int) -> list[Side]:
     return [_loader(bench, size, codec, batch), *_png_sides(bench, size, batch)]
 
 
-@Row("pairs 16/64, lz4, batch 128, DataLoader(ds)", PNG, at_least=20)
-def data_loader_against_png(bench: Bench) -> list[Side]:
-    """Read the same through torch's DataLoader, without worker processes."""
-    return [_data_loader(bench, "lz4", 0), *_png_sides(bench, SMALL, 128)]
-
-
 @Row("pairs 16/64, lz4, batch 128, Loader", "LMDB, one key a sample, DataLoader", at_least=3)
 def lz4_against_lmdb(bench: Bench) -> list[Side]:
     """Compare with the usual way to use LMDB: LZ4 of pickled arrays."""
@@ -107,29 +96,21 @@ def lz4_against_lmdb(bench: Bench) -> list[Side]:
     return [_loader(bench, SMALL, "lz4", 128), *_one_by_one(bench, SMALL, 128, lmdb_samples(path), path)]
 
 
-@Row("pairs 16/64, none, batch 128, Mix of two", "one dataset", at_least=0.7, codec="none")
-@Row("pairs 16/64, lz4, batch 128, Mix of two", "one dataset", at_least=0.5, codec="lz4")
-def mixed(bench: Bench, codec: str) -> list[Side]:
-    """Draw batches over two datasets: raw fields are gathered at once, others by dataset and put in order."""
-    path = bench.packed(pairs, SMALL, codec=codec)
+@Row("pairs 16/64, none, batch 128, Mix of two", "one dataset", at_least=0.7)
+def mixed(bench: Bench) -> list[Side]:
+    """Draw batches over two datasets."""
+    path = bench.packed(pairs, SMALL)
     mix = Mix({PackedDataset(path): 1, PackedDataset(path): 1})
     loader = Loader(mix, 128, shuffle=True)
     expected = checksum([np.concatenate([values, values]) for values in _fields(bench, SMALL)])
     ours = epochs("Mix", lambda: loader, len(mix), expected, files_of(path))
-    return [ours, _loader(bench, SMALL, codec, 128)]
+    return [ours, _loader(bench, SMALL, "none", 128)]
 
 
 @Row("pairs 16/64, auto, batch 128, Loader", "the same, none", at_least=0.25)
 def auto_against_none(bench: Bench) -> list[Side]:
     """Measure what room on photographs costs."""
     return [_loader(bench, SMALL, codec, 128, name=codec) for codec in ("auto", "none")]
-
-
-@Row("pairs 48/192, photo+lz4, threads=1", "rowdelta+zstd", at_least=2, codec="photo+lz4")
-@Row("pairs 48/192, photo+zstd, threads=1", "rowdelta+zstd", at_least=1.1, codec="photo+zstd")
-def against_rowdelta(bench: Bench, codec: str) -> list[Side]:
-    """Compare with what `auto` took before there were codecs for photographs."""
-    return [_loader(bench, LARGE, one, BATCH, name=one, threads=1) for one in (codec, "rowdelta+zstd")]
 
 
 @Row("pairs 48/192, photo+lz4, stored bytes", PNG_BYTES, at_most=1.03, codec="photo+lz4")
@@ -148,45 +129,13 @@ def two_threads(bench: Bench) -> list[Side]:
     return [_loader(bench, LARGE, "photo+lz4", BATCH, name=f"threads={n}", threads=n) for n in (2, 1)]
 
 
-@Row("pairs 16/64, none, batch 128, Accelerate", BARE, at_least=0.8, size=SMALL)
-@Row("pairs 48/192, none, batch 128, Accelerate", BARE, at_least=0.8, size=LARGE)
-def accelerate(bench: Bench, size: int) -> list[Side]:
+@Row("pairs 48/192, none, batch 128, Accelerate", BARE, at_least=0.8)
+def accelerate(bench: Bench) -> list[Side]:
     """Read by what `Accelerator.prepare` makes of a Loader."""
     from accelerate import Accelerator
 
-    path = bench.packed(pairs, size)
+    path = bench.packed(pairs, LARGE)
     prepared = Accelerator(cpu=True).prepare(Loader(PackedDataset(path), 128, shuffle=True))
-    expected = checksum(_fields(bench, size))
+    expected = checksum(_fields(bench, LARGE))
     ours = epochs("Accelerate", lambda: prepared, len(prepared.dataset), expected, files_of(path))
-    return [ours, _loader(bench, size, "none", 128)]
-
-
-@Row("pairs 16/64, none, batch 128, Lightning", BARE, at_least=0.1, size=SMALL)
-@Row("pairs 48/192, none, batch 128, Lightning", BARE, at_least=0.8, size=LARGE)
-def lightning(bench: Bench, size: int) -> list[Side]:
-    """Read by a Trainer whose steps do nothing; what it does itself at every step is part of it."""
-    path = bench.packed(pairs, size)
-    loader = Loader(PackedDataset(path), 128, shuffle=True)
-    return [_fit(loader, files_of(path)), _loader(bench, size, "none", 128)]
-
-
-def _fit(loader: Loader, files: Any) -> Side:
-    import lightning
-
-    class Nothing(lightning.LightningModule):
-        def training_step(self, batch: Any, number: int) -> None:
-            """Do nothing."""
-
-        def configure_optimizers(self) -> Any:
-            return torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])
-
-    def run() -> int:
-        quiet: Any = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-            trainer = lightning.Trainer(max_epochs=EPOCHS, accelerator="cpu", enable_checkpointing=False, **quiet)
-            trainer.fit(Nothing(), loader)
-        return EPOCHS * len(loader.dataset)
-
-    return Side("Lightning", run, files)
+    return [ours, _loader(bench, LARGE, "none", 128)]

@@ -18,10 +18,9 @@ from PIL import Image
 
 from benchmark.inputs import episodes, pictures, png_clips, png_pictures, sub_images
 from benchmark.loops import Values, data_loaders, in_ram, loader_side, shuffled
-from benchmark.measuring import Figures, Row, Side, checksum, epochs, files_of
+from benchmark.measuring import Row, Side, checksum, epochs, files_of
 from benchmark.store import Bench
 from packer.convert import convert
-from packer.format.manifest import read as read_manifest
 from packer.sources.options import SourceOptions
 from readers import Crop, PackedDataset, Windows
 
@@ -39,13 +38,11 @@ CLIPS_PNG = "the PNG files, Pillow, and cropping"
 TAKE = "np.take of the same rows in RAM"
 
 
-@Row("crops of 64 px, none, Loader", PNG, at_least=500, codec="none", is_sub=False)
-@Row("crops of 64 px, photo+lz4, Loader", PNG, at_least=60, codec="photo+lz4", is_sub=False)
-@Row("crops of 64 px, none, Loader", SUB, at_least=1, codec="none", is_sub=True)
-@Row("crops of 64 px, photo+lz4, Loader", SUB, at_least=1, codec="photo+lz4", is_sub=True)
-def crops(bench: Bench, codec: str, is_sub: bool) -> list[Side]:
+@Row("crops of 64 px, photo+lz4, Loader", PNG, at_least=60, is_sub=False)
+@Row("crops of 64 px, photo+lz4, Loader", SUB, at_least=1, is_sub=True)
+def crops(bench: Bench, is_sub: bool) -> list[Side]:
     """Decode the bands that a crop touches alone; people cut sub-images so as not to decode whole pictures."""
-    packed = PackedDataset(bench.packed(pictures, codec=codec), crop=Crop(CROP, of="hr"))
+    packed = PackedDataset(bench.packed(pictures, codec="photo+lz4"), crop=Crop(CROP, of="hr"))
     count = len(packed)
     ours = loader_side(packed, BATCH, sampler=np.arange(CROPS) % count)
     others = bench.files(sub_images if is_sub else png_pictures)
@@ -55,19 +52,11 @@ def crops(bench: Bench, codec: str, is_sub: bool) -> list[Side]:
     return [ours, *data_loaders(dataset, numbers.tolist(), EACH * count // 2, None, files_of(others))]
 
 
-@Row("large pictures, photo+lz4, stored bytes", "the sub-images' bytes", at_most=1)
-def bytes_against_sub_images(bench: Bench) -> Figures:
-    """Compare bytes: sub-images overlap, so that most pixels are stored four times."""
-    stored = read_manifest(bench.packed(pictures, codec="photo+lz4")).columns["hr"].stored
-    return Figures(stored / bench.files(sub_images).stat().st_size)
-
-
-@Row("windows of episodes, 2 pictures and 16 actions, none, batch 64, Loader", TAKE, at_least=0.6, codec="none")
-@Row("windows of episodes, 2 pictures and 16 actions, lz4, batch 64, Loader", TAKE, at_least=0.3, codec="lz4")
-def of_episodes(bench: Bench, codec: str) -> list[Side]:
+@Row("windows of episodes, 2 pictures and 16 actions, none, batch 64, Loader", TAKE, at_least=0.6)
+def of_episodes(bench: Bench) -> list[Side]:
     """Read whole windows at random anchors, of pictures of 84 x 84."""
     fields, windows = bench.arrays(episodes), Windows({name: own.tolist() for name, own in OFFSETS.items()})
-    dataset = PackedDataset(bench.packed(episodes, codec=codec), windows=windows)
+    dataset = PackedDataset(bench.packed(episodes), windows=windows)
     anchors = np.concatenate([np.arange(a + 1, b - 15) for a, b in pairwise(fields["offsets"])] * REPEAT)
 
     def taken(numbers: torch.Tensor) -> list[Values]:
