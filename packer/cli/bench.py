@@ -116,7 +116,7 @@ def bench(
     if fits:
         with progress("reading", "bytes") as shown:
             shown.start(sum(shard.bytes for shard in manifest.shards))
-            warm(dataset, shown.advance)
+            warm(dataset, shown.advance, again=False)
     speeds = []
     with progress() as shown, warnings.catch_warnings():
         # Whether more workers than processors pay is what is to be found out.

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from packer import warm as warming
-from packer.cli.logs import log_options
+from packer.cli.logs import log_options, say
 from packer.cli.machine import free_memory
 from packer.cli.progress import progress
 from packer.cli.text import size_text
@@ -23,12 +23,11 @@ from packer.sources.base import FETCHING
 @click.argument("dataset", type=click.Path())
 @log_options
 def warm(dataset: str) -> None:
-    """Put the packed dataset DATASET into memory, in pages as large as this system has for files.
+    """Put the packed dataset DATASET into memory, in pages of 2 MiB if this system has them for files.
 
-    It is read from beginning to end, as fast as the disk can, and once more if that brings larger pages. Training
-    then does not wait for the disk, and reads uncompressed samples of about 100 kB faster. Programs that need the
-    memory still get it, and a restart empties it. DATASET may be a URL such as s3://bucket/set: what is not in the
-    cache is fetched.
+    It is read once from beginning to end, as fast as the disk can. Training then does not wait for the disk, and
+    reads uncompressed samples of about 100 kB faster. Programs that need the memory still get it, and a restart
+    empties it. DATASET may be a URL such as s3://bucket/set: what is not in the cache is fetched.
 
     \b
     $ packer warm div2k.packed
@@ -42,6 +41,5 @@ def warm(dataset: str) -> None:
         )
     with progress("reading", "bytes") as shown, whole(dataset, partial(shown.look, FETCHING)) as folder:
         shown.start(nbytes)
-        warmed = warming.warm(folder, shown.advance)
-    large = f"{size_text(warmed.large)} of it in pages of 2 MiB" if warmed.large else "none of it in large pages"
-    click.echo(f"{dataset}: {size_text(warmed.nbytes)} in memory, {large}")
+        warming.warm(folder, shown.advance)
+    say(f"{dataset}: {size_text(nbytes)} in memory")

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from packer.warm import disk_bytes, warm_file
+from packer.warm import disk_bytes, drop_files, warm_file
 from readers import Ragged
 
 #: Words are summed as integers of their own size: floats have no sum that is free of their order.
@@ -254,4 +254,5 @@ def warm(files: Sequence[Path]) -> None:
             while file.readinto(buffer):
                 pass
         if path.suffix == ".lmdb" and disk_bytes() > before:
+            drop_files([path])
             warm_file(path)

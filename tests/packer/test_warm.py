@@ -6,7 +6,6 @@ import errno
 import mmap
 import os
 import re
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +14,7 @@ import pytest
 from packer import warm as warming
 from packer.convert import convert
 from packer.errors import DamagedError, DatasetError
-from packer.sources.base import Progress
 from packer.warm import warm, warm_file
-
-LARGE_PAGE = 2**21
 
 
 @pytest.fixture
@@ -33,48 +29,42 @@ def shards(packed: Path) -> list[Path]:
     return sorted((packed / "shards").glob("*.lmdb"))
 
 
-def large_pages_of(path: Path) -> bool:
-    """Whether this system reads a file of this place into large pages, found out on a file of its own."""
-    probe = path.with_name("probe")
-    shutil.copyfile(path, probe)
-    with probe.open("rb+") as file:
-        os.fsync(file.fileno())
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+def large_bytes(path: Path, drops: bool) -> int:
+    """How much of a file lies in large pages, once it was read through a map; `drops` it first."""
+    with path.open("rb+") as file:
+        if drops:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as memory:
             memory.madvise(mmap.MADV_HUGEPAGE)
             memory[:: mmap.PAGESIZE]
-            maps = Path("/proc/self/smaps").read_text().partition(str(probe))[2]
-    probe.unlink()
+            maps = Path("/proc/self/smaps").read_text().partition(str(path))[2]
     told = re.search(r"FilePmdMapped: +(\d+) kB", maps[: maps.index("VmFlags")])
-    return told is not None and int(told[1]) > 0
+    return int(told[1]) * 1024 if told else 0
 
 
 def test_all_of_it_is_read_and_stays_as_it_was(packed: Path) -> None:
     """The progress counts every byte of every shard."""
     before = [path.read_bytes() for path in shards(packed)]
     told: list[tuple[int, int]] = []
-    warmed = warm(packed, lambda samples, nbytes: told.append((samples, nbytes)))
+    nbytes = warm(packed, lambda samples, nbytes: told.append((samples, nbytes)))
     assert len(before) == 2
-    assert warmed.nbytes == sum(map(len, before)) == sum(nbytes for _, nbytes in told)
-    assert 0 <= warmed.large <= warmed.nbytes
+    assert nbytes == sum(map(len, before)) == sum(read for _, read in told)
     assert [path.read_bytes() for path in shards(packed)] == before
 
 
 @pytest.mark.skipif(not hasattr(mmap, "MADV_HUGEPAGE"), reason="Linux alone has such pages for files")
 def test_small_pages_become_large_ones(packed: Path) -> None:
-    """Where the system can: shards that lie in memory in small pieces are read anew, and a second time is as good."""
-    if not large_pages_of(shards(packed)[0]):
+    """Where the system can: shards that lie in memory in small pieces are dropped, and read into large ones."""
+    path = shards(packed)[0]
+    if not large_bytes(path, drops=True):
         pytest.skip("this file system reads files in small pages")
-    for path in shards(packed):
-        with path.open("rb") as file:
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-            while file.read(4096):
-                pass
-    for _ in range(2):
-        warmed = warm(packed)
-        assert warmed.large > 0.6 * warmed.nbytes
-        assert warmed.large % LARGE_PAGE == 0
-    assert sum(map(warm_file, shards(packed))) == warmed.large
+    with path.open("rb") as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        while file.read(4096):
+            pass
+    warm(packed)
+    assert large_bytes(path, drops=False) > 0.6 * path.stat().st_size
 
 
 def test_shards_that_are_open_stay_so(packed: Path) -> None:
@@ -89,42 +79,7 @@ def test_shards_that_are_open_stay_so(packed: Path) -> None:
 def test_an_empty_file(tmp_path: Path) -> None:
     """It has nothing to read, and no map."""
     (tmp_path / "empty").touch()
-    assert warm_file(tmp_path / "empty") == 0
-
-
-def test_a_small_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It fills no large page, and the system is not asked, which takes longer than reading it."""
-    monkeypatch.delattr(warming, "_large_bytes")
-    (tmp_path / "small").write_bytes(bytes(LARGE_PAGE - 1))
-    assert warm_file(tmp_path / "small") == 0
-
-
-@pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="files cannot be dropped on this system")
-@pytest.mark.parametrize(
-    ("found", "large", "reads"),
-    [
-        pytest.param([0, 0, 0], 0, 3, id="no large pages: only the first shard is read again"),
-        pytest.param([0, 10, 0, 10], 20, 4, id="each becomes large"),
-        pytest.param([10, 10], 20, 2, id="both are large"),
-        pytest.param([10, 0, 10], 20, 3, id="the second becomes large"),
-        pytest.param([0, 4, 0, 10], 14, 4, id="some stay small: the next is read again all the same"),
-    ],
-)
-def test_what_is_read_again(
-    packed: Path, monkeypatch: pytest.MonkeyPatch, found: list[int], large: int, reads: int
-) -> None:
-    """A shard in small pages, unless that brought nothing for one before it; the progress goes back meanwhile."""
-    left, sizes, told = list(found), [], []
-
-    def read(descriptor: int, progress: Progress) -> int:
-        sizes.append(os.fstat(descriptor).st_size)
-        progress(0, sizes[-1])
-        return left.pop(0) * 2**20
-
-    monkeypatch.setattr(warming, "_read", read)
-    warmed = warm(packed, lambda samples, nbytes: told.append(nbytes))
-    assert (warmed.large, len(sizes), left) == (large * 2**20, reads, [])
-    assert sum(told) == warmed.nbytes
+    warm_file(tmp_path / "empty")
 
 
 def test_a_kernel_that_does_not_know_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +110,7 @@ def test_a_disk_that_fails(packed: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     def read(*_: object) -> int:
         raise OSError(errno.EFAULT, "Bad address")
 
-    monkeypatch.setattr(warming, "_read", read)
+    monkeypatch.setattr(warming, "warm_file", read)
     with pytest.raises(DamagedError, match=r"00000\.lmdb cannot be read: the disk does not give all of it"):
         warm(packed)
 
