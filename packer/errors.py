@@ -19,26 +19,6 @@ This module imports nothing, so that everything may import it.
 
 from __future__ import annotations
 
-#: How many characters of a word, and of a line, a message shows at most.
-_LONGEST_WORD, _LONGEST_LINE = 400, 8000
-
-
-def shortened(message: str) -> str:
-    """Return a message with its overlong words and lines cut in the middle: names in files may have 64 kB.
-
-    Cutting a message again changes nothing.
-    """
-    if len(message) <= _LONGEST_WORD:
-        return message
-    return "\n".join(
-        _cut(" ".join(_cut(word, _LONGEST_WORD) for word in line.split(" ")), _LONGEST_LINE)
-        for line in message.split("\n")
-    )
-
-
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most // 2]}...{text[3 - most // 2 :]}"
-
 
 def first_few(things: list[str] | tuple[str, ...], most: int = 5, joined: str = ", ") -> str:
     """Return the first of some things, as a message names them: `a, b, c, d, e and 12 more`."""
@@ -56,9 +36,6 @@ class PackerError(Exception):
     """Base of all errors raised on purpose; `exit_status` is what the command line exits with."""
 
     exit_status = 1
-
-    def __init__(self, *args: object) -> None:
-        super().__init__(*(shortened(arg) if isinstance(arg, str) else arg for arg in args))
 
     def __str__(self) -> str:
         # KeyError's own __str__ would show the repr of the message.
@@ -81,7 +58,7 @@ class SourceError(PackerError):
 
     def __init__(self, reason: str, path: str | None = None, sample: int | None = None) -> None:
         super().__init__(f"{path}: {reason}" if path else reason)
-        self.reason = shortened(reason)
+        self.reason = reason
         self.path = path
         self.sample = sample
 

@@ -5,29 +5,19 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
-import os
 import signal
-import sys
 import threading
 import traceback
-import weakref
 from collections.abc import Iterator
 from types import FrameType
-from typing import TYPE_CHECKING
 
 import click
 
 from packer.cli.text import printable
 from packer.errors import PackerError
 
-if TYPE_CHECKING:
-    from sys import UnraisableHookArgs
-
 #: A listing of up to this many lines is put into the line of its message.
 _IN_LINE = 3
-_STOPS = (signal.SIGINT, signal.SIGTERM)
-#: Seconds until a signal that got lost is sent once more.
-_AGAIN = 0.05
 
 
 def report(error: BaseException) -> int | str | None:
@@ -102,42 +92,20 @@ def going_on() -> Iterator[None]:
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Raise Interrupted within the block if a signal asks to stop; a signal that was ignored stays ignored.
-
-    While it is on its way out, workers are stopped and files removed, and a second signal must not cut that short.
-    """
+    """Raise Interrupted within the block if Ctrl-C or SIGTERM asks to stop; a signal that was ignored stays ignored."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    raised: weakref.ref[Interrupted] | None = None
-    hook = sys.unraisablehook
 
     def stop(number: int, _: FrameType | None) -> None:
-        nonlocal raised
-        if raised is None or raised() is None:
-            error = Interrupted(number)
-            raised = weakref.ref(error)
-            raise error
+        raise Interrupted(number)
 
-    def lost(what: UnraisableHookArgs) -> None:
-        """Send a signal again whose error Python dropped, since an object was taken apart or a process forked."""
-        nonlocal raised
-        if not isinstance(what.exc_value, Interrupted):
-            hook(what)
-            return
-        raised = None
-        again = threading.Timer(_AGAIN, os.kill, (os.getpid(), what.exc_value.number))
-        again.daemon = True
-        again.start()
-
-    before = {number: signal.getsignal(number) for number in _STOPS}
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     for number, handler in before.items():
         if handler is not signal.SIG_IGN:
             signal.signal(number, stop)
-    sys.unraisablehook = lost
     try:
         yield
     finally:
-        sys.unraisablehook = hook
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import functools
-import glob
 import inspect
-import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, fields
-from pathlib import Path
 from typing import Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from packer.cli.text import parse_size
 from packer.codecs.configs import NAMED
@@ -26,9 +22,6 @@ from packer.workers import usual_memory
 
 Command = Callable[..., Any]
 Option = Callable[[Command], Command]
-
-#: Paths that a shell is told of after FIELD=.
-_MOST = 1000
 
 
 def size(text: str) -> int:
@@ -190,22 +183,13 @@ def conversion_options(*names: str, sources: bool = True) -> Option:
     return with_options
 
 
-def _complete(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return paths, also after `FIELD=`: bash takes that off by itself, other shells take it for a part of the path."""
-    name, equals, begun = incomplete.partition("=")
-    if not (name and equals) or os.sep in name:
-        return [CompletionItem(incomplete, type="file")]
-    found = sorted(glob.glob(glob.escape(begun) + "*"))[:_MOST]
-    return [CompletionItem(f"{name}={path}{os.sep * Path(path).is_dir()}") for path in found]
-
-
 def sources_argument(form: str = "[FIELD=]SOURCE...", required: bool = True) -> Option:
     """Return the argument that names sources.
 
     Args:
         form: as the help shows it.
     """
-    return click.argument("sources", nargs=-1, required=required, metavar=form, shell_complete=_complete)
+    return click.argument("sources", nargs=-1, required=required, type=click.Path(), metavar=form)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import SourceError, UsageError, shortened
+from packer.errors import SourceError, UsageError
 from packer.format.schema import check_field_name
 from packer.sources.base import HEADERS, Block, Looking, OnBad, Source, common_shape, difference, joined, watched
 from packer.sources.files import Found
@@ -231,9 +231,7 @@ class HDF5Source(Source):
         paths = {c.spec.name: c.path for c in columns if not c.attribute}
         paths = {name: path for name, path in paths.items() if path != "/" + name.replace(".", "/")}
         self.origin = msgspec.to_builtins(msgspec.structs.replace(origin, paths=paths))
-        self.remarks = [
-            shortened(note) for note in dict.fromkeys([*(n for unit in found for n in unit.notes), *remarks])
-        ]
+        self.remarks = list(dict.fromkeys([*(note for unit in found for note in unit.notes), *remarks]))
 
     def __len__(self) -> int:
         return sum(run.stop - run.start for run in self._runs)

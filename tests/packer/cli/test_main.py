@@ -115,18 +115,3 @@ def test_a_shell_can_complete_commands_and_options():
     assert [item.value for item in found] == ["--overwrite"]
     names = [item.value for item in shell(main, {}, "packer", "_PACKER_COMPLETE").get_completions([], "")]
     assert set(names) == set(COMMANDS)
-
-
-@pytest.mark.parametrize(
-    "before", [["convert"], ["plan", "lr=a"], ["verify", "x.packed", "--against"], ["repair", "x"]]
-)
-def test_a_shell_can_complete_sources(tmp_path, monkeypatch, before):
-    """Files alone by the shell itself; after FIELD= by name, since the shell takes that for a part of the path."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "hr [4]").mkdir()
-    (tmp_path / "hr.h5").touch()
-    shell = shell_completion.get_completion_class("zsh")(main, {}, "packer", "_PACKER_COMPLETE")
-    assert [(item.value, item.type) for item in shell.get_completions(before, "hr")] == [("hr", "file")]
-    found = [(item.value, item.type) for item in shell.get_completions(before, "hr=hr")]
-    assert found == [("hr=hr [4]/", "plain"), ("hr=hr.h5", "plain")]
-    assert [item.value for item in shell.get_completions(before, "hr=hr [")] == ["hr=hr [4]/"]

@@ -132,4 +132,4 @@ def test_what_is_wrong_with_pairs_is_said_by_plan_and_convert(packer, refused, p
         assert sentence in said
     Image.new("L", (10, 12)).save(hr / "003.png")
     for command in (["plan", *pairs.sources], ["convert", *pairs.sources, tmp_path / "none"]):
-        refused(1, command, "1 gray uint8 (such as 003.png)", "--mode gray")
+        refused(1, command, "003.png: is gray uint8", "--mode gray")

@@ -408,17 +408,3 @@ def test_too_many_fields_are_counted_before_each_is_looked_at(tmp_path: Path, mo
     assert len(looked) <= 501
     monkeypatch.undo()
     assert len(open_hdf5(path, pick={"q": "/x0000/a"})) == 2
-
-
-def test_long_names_are_cut(tmp_path: Path) -> None:
-    """A name of 64 kB is shown by its ends, in errors and notes."""
-    path = str(tmp_path / "x.h5")
-    name = "begin" + "n" * 65_000 + "end"
-    with h5py.File(path, "w") as file:
-        file["good"] = np.arange(3)
-        file[f"{name}/ref"] = np.array([file["good"].ref] * 3, h5py.ref_dtype)
-        file[f"z{name}"] = file["good"]
-    with pytest.raises(SourceError, match=r"/beginn+\.\.\.n+end/ref holds references") as caught:
-        open_hdf5(path)
-    assert len(str(caught.value)) < 2000
-    assert all(len(note) < 2000 for note in open_hdf5(path, skip=[name]).remarks)
