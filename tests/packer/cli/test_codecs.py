@@ -1,4 +1,4 @@
-"""`packer codecs`: a table for each field."""
+"""`packer codecs`: a table for each field, by packing and reading samples of it."""
 
 from __future__ import annotations
 
@@ -7,18 +7,29 @@ import json
 import os
 import signal
 
+import h5py
+import numpy as np
 import pytest
 
-from packer import codec_report
-from packer.codecs.configs import NAMED
+from packer.cli import codecs
+from packer.codecs.configs import NAMED, codec_name
+from packer.convert import convert
+from packer.format import manifest as manifests
 from packer.format.schema import FieldSpec
 from packer.sources.ply.source import PointSource
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    """Each speed is measured once."""
-    monkeypatch.setattr(codec_report, "_SECONDS", 0.0)
+    """Samples are read once."""
+    monkeypatch.setattr(codecs, "_SECONDS", 0.0)
+
+
+def reports(packer, *arguments):
+    """What `packer codecs --json` says, by field."""
+    result = packer("codecs", *arguments, "--json")
+    assert result.exit_code == 0, result.stderr
+    return {field["spec"]["name"]: field for field in json.loads(result.stdout)["fields"]}
 
 
 def test_a_table_for_each_field(packer, pairs):
@@ -38,13 +49,38 @@ def test_a_table_for_each_field(packer, pairs):
 
 
 def test_json(packer, clouds):
-    """--json holds all numbers; source options are taken as convert takes them."""
-    found = json.loads(packer("codecs", *clouds.sources, "--cast", "xyz=float64", "--json").stdout)["fields"]
-    assert [(f["spec"]["name"], f["spec"]["dtype"]) for f in found] == [("xyz", "float64"), ("rgb", "uint8")]
-    for field in found:
-        for trial in field["trials"]:
-            assert trial["ratio"] > 0
-            assert trial["decode"] > 0
+    """--json holds all numbers; source options are taken as convert takes them; filters are for images alone."""
+    found = reports(packer, *clouds.sources, "--cast", "xyz=float64")
+    assert [(name, field["spec"]["dtype"]) for name, field in found.items()] == [("xyz", "float64"), ("rgb", "uint8")]
+    assert sum(field["share"] for field in found.values()) == pytest.approx(1)
+    for field in found.values():
+        assert [t["codec"] for t in field["trials"]] == [n for n in NAMED if not n.startswith(("rowdelta", "photo"))]
+        assert all(0 < trial[number] < 1e12 for trial in field["trials"] for number in ("ratio", "packing", "reading"))
+
+
+@pytest.fixture
+def rows_of_all_kinds(tmp_path):
+    """Noise, a slope, small records, captions and rows without a byte."""
+    rng = np.random.default_rng(0)
+    with h5py.File(tmp_path / "rows.h5", "w") as file:
+        file["noise"] = rng.integers(0, 2**32, (200, 1024), dtype=np.uint32)
+        file["slope"] = np.cumsum(rng.integers(0, 3, (200, 4000)), axis=1).astype(np.int32)
+        file["label"] = np.arange(200)
+        file["caption"] = ["ein W\u00f6rtchen " * (n % 9) for n in range(200)]
+        file["empty"] = np.zeros((200, 0))
+    return tmp_path / "rows.h5"
+
+
+def test_auto_and_ratios_are_those_of_a_conversion(packer, rows_of_all_kinds, tmp_path):
+    """The codec marked for a field is the one convert takes, and the ratio about that of the packed column."""
+    found = reports(packer, rows_of_all_kinds)
+    fields = manifests.read(convert(rows_of_all_kinds, tmp_path / "out", workers=0).path).fields
+    assert {name: field["auto"] for name, field in found.items()} == {f.name: codec_name(f.codec) for f in fields}
+    totals = convert(rows_of_all_kinds, tmp_path / "zstd", codec="zstd", workers=0).manifest.columns
+    for name in ("noise", "slope"):
+        trial = next(trial for trial in found[name]["trials"] if trial["codec"] == "zstd")
+        assert trial["ratio"] == pytest.approx(totals[name].raw / totals[name].stored, rel=0.05)
+    assert found["empty"]["trials"] == []
 
 
 def test_a_source_that_crashes(packer, clouds, monkeypatch):

@@ -220,7 +220,7 @@ def test_every_long_command_says_how_far_it_is(packer, rows, monkeypatch, tmp_pa
     for name in ("one", "two"):
         assert packer("convert", "rows.h5", name, "-q", "--workers", 0).exit_code == 0
     monkeypatch.setattr(progress, "_LINE", 0.0)
-    monkeypatch.setattr("packer.codec_report._SECONDS", 0.0)
+    monkeypatch.setattr("packer.cli.codecs._SECONDS", 0.0)
     result = packer(*command)
     assert result.exit_code == 0, result.stderr
     assert f"packer: {said}" in result.stderr
