@@ -28,7 +28,7 @@ from typing import Any
 import msgspec
 import xxhash
 
-from packer.convert import ConvertOptions, check_apart, open_source, pack
+from packer.convert import ConvertOptions, check_apart, open_source, packing
 from packer.errors import UsageError
 from packer.format import manifest as manifests
 from packer.format.constants import constants_entry
@@ -37,8 +37,16 @@ from packer.format.manifest import MANIFEST, REJECTED_FILE, SHARD_FOLDER, Manife
 from packer.format.sync import sync_folder, write_synced
 from packer.merge import check_classes, check_constants, check_names, take_shards, write_joined
 from packer.packing.origin import classes_of, origin_of
-from packer.packing.output import APPENDED, dataset_lock, next_to
-from packer.packing.rejected import Rejected, RejectedList, rejected_of
+from packer.packing.output import (
+    APPENDED,
+    Rejected,
+    dataset_lock,
+    known_lines,
+    list_lines,
+    next_to,
+    rejected_of,
+    write_list,
+)
 from packer.sources.base import Source, no_progress
 from packer.sources.derived import FittedSource
 from packer.sources.packed import open_packed, read_names
@@ -88,23 +96,20 @@ def append(
         if (done := next_to(folder, "appended")).exists():  # a call was killed at its very end
             shutil.rmtree(done, ignore_errors=True)
         source = _open(sources, options, rejected, held)
-        left_out = RejectedList.of_dataset(folder, held)
-        known = set(rejected_of(folder, held))
-        # A call that was killed may have listed more: the file is cut back to what the manifest speaks of.
-        if left_out.lines or (folder / REJECTED_FILE).exists():
-            left_out.write(folder)
-        is_done = _is_taken_in(held, work)  # by a call that was killed then; it may have been this one
-        if not is_done:
+        left_out, known = known_lines(folder, held), set(rejected_of(folder, held))
+        # A call that was killed may have listed more: the file is cut back to the lines that the manifest knows.
+        if left_out or (folder / REJECTED_FILE).exists():
+            write_list(folder, left_out)
+        if not _is_taken_in(held, work):
             _check_names(folder, held, source.names)  # before anything is packed
         # What another call left that was killed is begun anew: overwrite.
-        report = pack(source, work, replace(options, overwrite=True), keeps_note=True)
-        joined = held
-        is_same = is_done and _is_same_call(source, held, work, report.manifest)
-        if not is_same:
-            rejected += [bad.moved(_next_number(held)) for bad in report.rejected]
-            new = [bad for bad in rejected if bad.shard is not None or bad not in known]
-            joined = _take_in(folder, held, work, report.manifest, RejectedList(new, left_out.lines))
-        _tidy(folder, work)
+        with packing(source, work, replace(options, overwrite=True)) as (_, report):
+            joined = held
+            if not _is_taken_in(held, work, report.manifest):
+                rejected += [bad.moved(_next_number(held)) for bad in report.rejected]
+                new = [bad for bad in rejected if bad.shard is not None or bad not in known]
+                joined = _take_in(folder, held, work, report.manifest, left_out + list_lines(new))
+            _tidy(folder, work)
     return AppendReport(folder, joined, report.samples, tuple(rejected), time.perf_counter() - began)
 
 
@@ -129,22 +134,19 @@ def _is_packed(place: Any) -> bool:
     return isinstance(place, (str, os.PathLike)) and (Path(place) / MANIFEST).exists()
 
 
-def _is_taken_in(held: Manifest, work: Path) -> bool:
-    """Return whether the dataset has the shards that the note in `work` says it will have."""
+def _is_taken_in(held: Manifest, work: Path, more: Manifest | None = None) -> bool:
+    """Return whether a call that was killed has put its shards into the dataset, by its note in `work`.
+
+    Args:
+        more: what is packed in `work` now, which has to be what that call packed. If the files are others, the note is
+            gone; samples in memory are told by their shards.
+    """
     try:
-        return (work / APPENDED).read_bytes() == _digest(held.shards)
+        is_done = (work / APPENDED).read_bytes() == _digest(held.shards)
     except FileNotFoundError:
         return False
-
-
-def _is_same_call(source: Source, held: Manifest, work: Path, more: Manifest) -> bool:
-    """Return whether what was taken in is what has just been packed into `work`.
-
-    Other files replace the folder and its note. Samples in memory always do: their shards are compared.
-    """
-    if isinstance(source, SampleSource):
-        return [entry.digest for entry in held.shards[-len(more.shards) :]] == [entry.digest for entry in more.shards]
-    return (work / APPENDED).exists()
+    digests = [entry.digest for entry in more.shards] if more else []
+    return is_done and digests == [entry.digest for entry in held.shards[len(held.shards) - len(digests) :]]
 
 
 def _digest(shards: Sequence[ShardEntry]) -> bytes:
@@ -156,7 +158,7 @@ def _check_names(folder: Path, held: Manifest, names: Sequence[str] | None) -> N
     check_names([(str(folder), read_names(folder, held)), ("the source", names)])
 
 
-def _take_in(folder: Path, held: Manifest, work: Path, more: Manifest, left_out: RejectedList) -> Manifest:
+def _take_in(folder: Path, held: Manifest, work: Path, more: Manifest, left_out: bytes) -> Manifest:
     """Link the shards in `work` into the dataset, and swap its manifest; return the new one.
 
     Raises:
@@ -172,6 +174,7 @@ def _take_in(folder: Path, held: Manifest, work: Path, more: Manifest, left_out:
     write_synced(work / APPENDED, _digest(entries))
     sync_folder(work)
     joined = write_joined(folder, [held, more], entries, f"names-{number:05d}.lmdb", left_out)
+    manifests.write(folder, joined)
     in_use = {entry.file for entry in (held.names, joined.names) if entry}
     _remove(path for path in folder.glob("names*.lmdb") if path.name not in in_use)
     return joined

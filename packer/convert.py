@@ -13,6 +13,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from functools import partial
@@ -20,31 +21,21 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import xxhash
 
 import packer
 from packer.checking.against import compare_shard
 from packer.codecs.configs import codec_name, parse_codec
 from packer.errors import DamagedError, SourceError, UsageError
-from packer.format import manifest as manifests
 from packer.format.constants import write_constants
 from packer.format.manifest import Manifest, Splits
-from packer.format.schema import Field, FieldSpec
+from packer.format.schema import FieldSpec
 from packer.format.shard import ShardNames
 from packer.packing.finish import finish
 from packer.packing.framing import codec_texts
-from packer.packing.output import (
-    OutputFolder,
-    State,
-    check_output,
-    claim_of,
-    source_files,
-    warn_of_room,
-)
+from packer.packing.output import Note, OutputFolder, Rejected, check_output, source_files, warn_of_room
 from packer.packing.plan import Plan, make_plan
-from packer.packing.rejected import Rejected, rejected_of
 from packer.packing.remote_output import RemoteOutput
-from packer.packing.splits import Rule, Samples, parsed, split_text, splits_of
+from packer.packing.splits import Rule, Samples, parsed, splits_of
 from packer.packing.tasks import ShardReport, ShardTask, report_of, run_executor, run_processes, write_shard
 from packer.remote.sources import local_input
 from packer.remote.store import is_url
@@ -182,21 +173,26 @@ def convert(sources: Any, out: str | os.PathLike[str], options: ConvertOptions |
         WriteError: the output cannot be written.
     """
     options = replace(options or ConvertOptions(), **changes)
-    if not is_url(out):
-        return pack(sources, Path(out), options)
     began = time.perf_counter()
-    with RemoteOutput(out, options.overwrite) as staged:
-        # What another conversion left in the cache is not a dataset that anybody would miss.
-        report = pack(sources, staged.folder, replace(options, overwrite=True), keeps_note=True)
-        staged.upload(partial(options.looking or not_looking, UPLOADING))
-    return replace(report, path=staged.url, seconds=time.perf_counter() - began)
+    if is_url(out):
+        # A conversion that another call left in the cache is not a dataset that anybody would miss.
+        with (
+            RemoteOutput(out, options.overwrite) as staged,
+            packing(sources, staged.folder, replace(options, overwrite=True)) as (_, report),
+        ):
+            staged.upload(report.manifest, partial(options.looking or not_looking, UPLOADING))
+        report = replace(report, path=staged.url)
+    else:
+        with packing(sources, Path(out), options) as (folder, report):
+            folder.publish(report.manifest)
+    return replace(report, seconds=time.perf_counter() - began)
 
 
-def pack(sources: Any, path: Path, options: ConvertOptions, keeps_note: bool = False) -> Report:
-    """Pack `sources` into the folder `path`, as `convert` does.
+@contextmanager
+def packing(sources: Any, path: Path, options: ConvertOptions) -> Iterator[tuple[OutputFolder, Report]]:
+    """Pack `sources` into the folder `path`, all but the manifest, with which it can be published within the block.
 
-    Args:
-        keeps_note: whether the same call may come again once the dataset is there, and is to find it done.
+    Until then the folder is unfinished: the same call goes on there, and finds all shards.
     """
     began = time.perf_counter()
     rejected: list[Rejected] = []
@@ -214,40 +210,34 @@ def pack(sources: Any, path: Path, options: ConvertOptions, keeps_note: bool = F
     warn_of_room(path, plan.file_bytes)
     files = source_files(source.files())
     splits = planned_splits(plan, options, lenient=bool(rejected))
-    state = _state_of(plan, options, splits, files)
-    with OutputFolder(path, state, options.overwrite, keeps_note) as folder:
-        if folder.is_published:  # by an earlier run, which was killed before it could report
-            folder.publish()
-            manifest = manifests.read(path)
-            kept, rejected = len(manifest.shards), rejected_of(path, manifest)
-        else:
-            tasks = _tasks(plan, options, folder.work)
-            reports = _finished(tasks, None if state.tells_all else path, options.overwrite)
-            kept = len(reports)
-            if reports and options.resumed:
-                options.resumed(sum(each.entry.samples for each in reports), sum(each.raw_bytes for each in reports))
-            reports += _run([task for task in tasks if not task.path.exists()], options, limits)
-            reports.sort(key=lambda report: report.entry.file)
-            rejected += [bad for report in reports for bad in report.rejected]
-            shards = [report.entry for report in reports]
-            if splits and any(shard.rejected for shard in shards):
-                names = None if source.names is None else [name.decode() for name in ShardNames(folder.work, shards)]
-                left = Samples(sum(shard.samples for shard in shards), names, plan.origin)
-                splits = splits_of(left, options.splits, source.splits, lenient=True)
-            manifest = finish(
-                folder,
-                shards,
-                [report.columns for report in reports],
-                plan.fields,
-                plan.origin,
-                named=source.names is not None,
-                rejected=rejected,
-                planned_bytes=plan.file_bytes,
-                splits=splits,
-                constants=write_constants(folder.work, source.constants) if source.constants else None,
-            )
-    source_bytes = sum(size for _, size, _ in files)
-    return Report(path, manifest, tuple(rejected), source_bytes, kept, time.perf_counter() - began)
+    with OutputFolder(path, _note_of(plan, options, files), options.overwrite) as folder:
+        tasks = _tasks(plan, options, folder.work)
+        reports = _finished(tasks, None if files else path, options.overwrite)
+        kept = len(reports)
+        if reports and options.resumed:
+            options.resumed(sum(each.entry.samples for each in reports), sum(each.raw_bytes for each in reports))
+        reports += _run([task for task in tasks if not task.path.exists()], options, limits)
+        reports.sort(key=lambda report: report.entry.file)
+        rejected += [bad for report in reports for bad in report.rejected]
+        shards = [report.entry for report in reports]
+        if splits and any(shard.rejected for shard in shards):
+            names = None if source.names is None else [name.decode() for name in ShardNames(folder.work, shards)]
+            left = Samples(sum(shard.samples for shard in shards), names, plan.origin)
+            splits = splits_of(left, options.splits, source.splits, lenient=True)
+        manifest = finish(
+            folder,
+            shards,
+            [report.columns for report in reports],
+            plan.fields,
+            plan.origin,
+            named=source.names is not None,
+            rejected=rejected,
+            planned_bytes=plan.file_bytes,
+            splits=splits,
+            constants=write_constants(folder.work, source.constants) if source.constants else None,
+        )
+        source_bytes = sum(size for _, size, _ in files)
+        yield folder, Report(path, manifest, tuple(rejected), source_bytes, kept, time.perf_counter() - began)
 
 
 def planned_splits(plan: Plan, options: ConvertOptions, lenient: bool) -> Splits:
@@ -330,47 +320,29 @@ def check_apart(sources: Any, out: Path) -> None:
                 raise UsageError(f"{out} lies within the source {place}; name a folder outside of it")
 
 
-def _state_of(plan: Plan, options: ConvertOptions, splits: Splits, files: list[tuple[str, int, int]]) -> State:
-    """Return what tells a conversion from any other.
+def _note_of(plan: Plan, options: ConvertOptions, files: list[tuple[str, int, int]]) -> Note:
+    """Return the note of a conversion: all that decides the bytes of its shards.
 
     The options of the sources are in the origin, except those that leave bad samples out.
 
     Args:
         files: path, size and time of change of every source file.
     """
-    in_memory = {} if files else {"the number of bytes of all samples": sum(plan.raw_bytes.values())}
-    settings = {
+    settings: dict[str, Any] = {
         "the version of packer": packer.__version__,
+        "--shard-size": options.shard_size or "chosen by the size of the data",
         "the number of samples": plan.samples,
-        **in_memory,  # before what follows from it, such as the frames of a field
-        "--max-pixels": options.source.max_pixels,
-        **({"--split": xxhash.xxh3_128_hexdigest(msgspec.json.encode(splits))} if splits else {}),
-        **_field_settings(plan.fields),
-        "--shard-size": [shard.start for shard in plan.shards],
-        "the source": msgspec.to_builtins(plan.origin),
     }
-    return State(
-        shards=len(plan.shards),
-        # Through JSON, so that it compares equal to what is read back.
-        settings=msgspec.json.decode(msgspec.json.encode(settings)),
-        files=files,
-        shown={
-            "--shard-size": f"{options.shard_size or 'chosen by the size of the data'}",
-            "--split": split_text(splits, plan.samples),
-        },
-        tells_all=bool(files),
-    )
-
-
-def _field_settings(fields: Sequence[Field]) -> dict[str, Any]:
-    """Return the schema, so that what differs is named field by field."""
-    settings: dict[str, Any] = {"the list of fields": ", ".join(each.name for each in fields)}
-    for each in fields:
-        told = msgspec.to_builtins(each)
+    if not files:
+        settings["the number of bytes of all samples"] = sum(plan.raw_bytes.values())
+    settings["the list of fields"] = ", ".join(each.name for each in plan.fields)
+    for each in plan.fields:
         settings[f"the codec of {each.name}"] = codec_name(each.codec)
-        settings |= {f"the {what} of {each.name}": value for what, value in told.items() if what != "codec"}
-        settings[f"the settings of the codec of {each.name}"] = told["codec"]
-    return settings
+        settings[f"the type of {each.name}"] = each.in_words
+        settings[f"the frames of {each.name}"] = msgspec.to_builtins(each.frame)
+    settings["the source"] = plan.origin
+    settings["the first sample of each shard"] = [shard.start for shard in plan.shards]
+    return Note(shards=len(plan.shards), settings=settings, files=files)
 
 
 def _finished(tasks: Sequence[ShardTask], compared: Path | None, overwrite: bool) -> list[ShardReport]:
@@ -412,7 +384,6 @@ def _finished(tasks: Sequence[ShardTask], compared: Path | None, overwrite: bool
 def _tasks(plan: Plan, options: ConvertOptions, work: Path) -> list[ShardTask]:
     # Workers of an executor may have another working directory.
     folder = work if options.executor is None else work.absolute()
-    claim = claim_of(work)
     return [
         ShardTask(
             source=plan.source.part(shard.start, shard.stop),
@@ -422,7 +393,6 @@ def _tasks(plan: Plan, options: ConvertOptions, work: Path) -> list[ShardTask]:
             origin=plan.origin,
             skip=options.on_error == "skip",
             map_limit=options.map_limit,
-            claim=claim,
         )
         for shard in plan.shards
     ]

@@ -30,10 +30,9 @@ from packer.format.manifest import (
 )
 from packer.format.schema import Field
 from packer.format.sync import sync_folder, write_synced
-from packer.packing.finish import write_manifest
+from packer.packing.finish import make_manifest
 from packer.packing.origin import joined
-from packer.packing.output import OutputFolder, State
-from packer.packing.rejected import Rejected, RejectedList, rejected_of
+from packer.packing.output import Note, OutputFolder, Rejected, list_lines, rejected_of, write_list
 from packer.packing.splits import joined_splits
 from packer.packing.tasks import shard_path
 from packer.sources.base import Progress, no_progress
@@ -80,11 +79,8 @@ def merge(
     check_names([(str(f), read_names(f, m)) for f, m in zip(folders, held, strict=True)])
     digests = [[shard.digest for shard in manifest.shards] for manifest in held]
     settings = {"the version of packer": packer.__version__, "the shards to merge": digests}
-    state = State(shards=sum(map(len, digests)), settings=settings, files=[])
-    with OutputFolder(path, state, overwrite) as output:
-        if output.is_published:
-            output.publish()
-            return manifests.read(path)
+    note = Note(shards=sum(map(len, digests)), settings=settings, files=[])
+    with OutputFolder(path, note, overwrite) as output:
         entries: list[ShardEntry] = []
         rejected: list[Rejected] = []
         for folder, manifest in zip(folders, held, strict=True):
@@ -94,8 +90,8 @@ def merge(
             constants = folders[0] / first.constants.file
             check_file(constants, first.constants, whole=True)
             write_synced(output.work / constants.name, constants.read_bytes())
-        made = write_joined(output.work, held, entries, NAMES_FILE, RejectedList(rejected))
-        output.publish()
+        made = write_joined(output.work, held, entries, NAMES_FILE, list_lines(rejected))
+        output.publish(made)
     return made
 
 
@@ -142,27 +138,28 @@ def _link_or_copy(source: Path, target: Path) -> None:
 
 
 def write_joined(
-    folder: Path, held: Sequence[Manifest], shards: Sequence[ShardEntry], table: str, left_out: RejectedList
+    folder: Path, held: Sequence[Manifest], shards: Sequence[ShardEntry], table: str, left_out: bytes
 ) -> Manifest:
-    """Write the table of names, the list of what was left out and the manifest of datasets that become one.
+    """Write the table of names and the list of what was left out of datasets that become one; return its manifest.
 
     Args:
         held: their manifests, in the order of their samples.
         shards: of all of them; in place already.
         table: file of the table of names, if samples have some.
+        left_out: lines of the list.
 
     Raises:
         WriteError: the folder cannot be written.
     """
     first, planned = held[0], [manifest.planned_bytes for manifest in held]
-    return write_manifest(
+    return make_manifest(
         folder,
         shards,
         [manifest.columns for manifest in held],
         first.fields,
         joined([(manifest.samples, manifest.origin) for manifest in held]),
         table if first.names else None,
-        left_out=left_out.write(folder),
+        left_out=write_list(folder, left_out),
         planned_bytes=None if None in planned else sum(filter(None, planned)),
         splits=joined_splits(held),
         constants=first.constants,

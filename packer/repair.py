@@ -28,11 +28,10 @@ from packer.format.manifest import (
     ShardEntry,
 )
 from packer.format.shard import Shard
-from packer.packing.finish import write_manifest
+from packer.packing.finish import make_manifest
 from packer.packing.origin import given_by, origin_of, packed_names
-from packer.packing.output import dataset_lock, next_to
+from packer.packing.output import dataset_lock, known_lines, next_to, write_list
 from packer.packing.plan import field_sizes, look, plan_shards
-from packer.packing.rejected import RejectedList
 from packer.packing.tasks import ShardTask, report_of, run_processes, write_shard
 from packer.sources.base import Progress, Source, no_progress
 from packer.verify import verify
@@ -149,10 +148,10 @@ def _list_anew(folder: Path, manifest: Manifest) -> tuple[FileEntry | None, int]
         what the manifest is to say of it, and its number of lines.
     """
     try:
-        kept = RejectedList.of_dataset(folder, manifest)
+        kept = known_lines(folder, manifest)
     except DamagedError:
-        kept = RejectedList()
-    return kept.write(folder), kept.lines.count(b"\n")
+        kept = b""
+    return write_list(folder, kept), kept.count(b"\n")
 
 
 def _constants_anew(folder: Path, manifest: Manifest, source: Source, wrong: Collection[str]) -> FileEntry | None:
@@ -303,7 +302,7 @@ def _publish(folder: Path, manifest: Manifest, entries: Sequence[ShardEntry], ke
     Args:
         keeps_stats: whether the statistics are those of the samples, which are the same.
     """
-    write_manifest(
+    made = make_manifest(
         folder,
         entries,
         [report_of(folder / entry.file, manifest.fields).columns for entry in entries],
@@ -316,3 +315,4 @@ def _publish(folder: Path, manifest: Manifest, entries: Sequence[ShardEntry], ke
         constants=manifest.constants,
         stats=manifest.stats if keeps_stats else {},
     )
+    manifests.write(folder, made)

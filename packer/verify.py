@@ -37,8 +37,7 @@ from packer.format.manifest import (
 from packer.format.names import Names
 from packer.format.schema import Field
 from packer.format.shard import Shard
-from packer.packing.output import next_to
-from packer.packing.rejected import RejectedList
+from packer.packing.output import known_lines, next_to
 from packer.sources.base import Progress, no_progress
 from packer.workers import Here, Limits, Lost, run
 
@@ -137,7 +136,7 @@ def _table(path: Path, entry: FileEntry) -> Names:
 
 def _rejected_list(folder: Path, manifest: Manifest, path: Path, entry: FileEntry) -> None:
     """Raise DamagedError if the list of what was left out is wrong; an append may have lengthened it."""
-    RejectedList.of_dataset(folder, manifest)
+    known_lines(folder, manifest)
     held = path.stat().st_size
     # The manifest is read once more, after that: what was appended in between is no damage.
     if held != entry.bytes and not next_to(folder, "appending").exists() and manifests.read(folder).left_out == entry:

@@ -24,7 +24,7 @@ from packer.format.names import name_bytes
 from packer.format.schema import Field, FieldSpec
 from packer.format.shard_writer import ShardWriter
 from packer.packing.finish import finish
-from packer.packing.output import OutputFolder, State
+from packer.packing.output import Note, OutputFolder
 from packer.packing.plan import FieldSizes, stored_fields
 from packer.packing.tasks import ShardReport, publish, shard_path
 from packer.sources.base import Block, arrays_of
@@ -92,8 +92,8 @@ class DatasetWriter:
         if (path / UNFINISHED).exists() and not overwrite:
             raise UsageError(f"{path} is unfinished; remove it, or write it anew with overwrite=True")
         # Such a dataset cannot be resumed, so the time makes every attempt a different one.
-        state = State(shards=None, settings={"begun": time.time_ns(), "version": packer.__version__}, files=[])
-        self._folder = OutputFolder(path, state, overwrite)
+        note = Note(shards=None, settings={"begun": time.time_ns(), "version": packer.__version__}, files=[])
+        self._folder = OutputFolder(path, note, overwrite)
         self._specs = tuple(fields) if fields else None
         self._codec = codec
         self._shard_size = shard_size
@@ -154,7 +154,8 @@ class DatasetWriter:
                     self._names = _Seen()  # their memory is wanted for the table
                     shards = [report.entry for report in self._reports]
                     columns = [report.columns for report in self._reports]
-                    finish(self._folder, shards, columns, self._fields, _ORIGIN, named=bool(self._named))
+                    named = bool(self._named)
+                    self._folder.publish(finish(self._folder, shards, columns, self._fields, _ORIGIN, named=named))
             finally:
                 if self._shard is not None:
                     self._shard.abort()

@@ -25,7 +25,7 @@ from packer.format.manifest import CONSTANTS_FILE, Manifest, ShardEntry
 from packer.format.schema import Field
 from packer.format.shard import Shard
 from packer.packing.origin import given_by, is_in_order
-from packer.packing.rejected import Rejected
+from packer.packing.output import Rejected
 from packer.packing.tasks import read_blocks
 from packer.sources.base import LargeArray, Progress, Source, block_bytes, count
 from packer.workers import Limits, each

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from packer.errors import DamagedError, DatasetError, UnfinishedError
+from packer.format import manifest as manifests
 from packer.format.btree import HEAD_BYTES, Tree
 from packer.format.constants import found_constants
 from packer.format.layout import ShardHeader
@@ -31,10 +32,9 @@ from packer.format.manifest import (
 )
 from packer.format.names import Names
 from packer.format.shard import Shard
-from packer.packing.finish import write_manifest
+from packer.packing.finish import make_manifest
 from packer.packing.origin import Origin, joined
-from packer.packing.output import next_to
-from packer.packing.rejected import Rejected, RejectedList
+from packer.packing.output import Rejected, list_lines, listed_in, next_to, write_list
 from packer.packing.tasks import report_of
 
 _log = logging.getLogger(__name__)
@@ -78,8 +78,10 @@ def rebuild_manifest(folder: Path) -> Manifest:
     constants = found_constants(folder)
     if constants is None and any(_kept_once(shard.header.origin) for shard in held):
         _log.warning("%s is lost, which held what --once kept; repair with the sources makes it again", CONSTANTS_FILE)
-    listed = RejectedList(left_out).write(folder)
-    return write_manifest(folder, counted, columns, first.fields, origin, table, left_out=listed, constants=constants)
+    listed = write_list(folder, list_lines(left_out))
+    made = make_manifest(folder, counted, columns, first.fields, origin, table, left_out=listed, constants=constants)
+    manifests.write(folder, made)
+    return made
 
 
 def _kept_once(origin: Origin) -> bool:
@@ -91,7 +93,7 @@ def _left_out(folder: Path, shards: int) -> list[Rejected]:
     """Return the samples that rejected.jsonl lists for this many shards, or none; an append may have listed more."""
     path = folder / REJECTED_FILE
     try:
-        listed = RejectedList.read(path).samples(path) if path.exists() else []
+        listed = listed_in(path) if path.exists() else []
     except DamagedError as error:
         _log.warning("%s", error)
         return []

@@ -21,7 +21,7 @@ from packer.format import manifest as manifests
 from packer.format.constants import Constants
 from packer.format.manifest import MANIFEST, REJECTED_FILE, Manifest
 from packer.format.names import Names
-from packer.packing.rejected import RejectedList
+from packer.packing.output import known_lines
 from packer.packing.splits import split_text
 from packer.remote.mirror import Mirror
 from packer.remote.store import is_url
@@ -99,7 +99,7 @@ def describe(place: str | Path) -> Description:
         constants: tuple[str, ...] = ()
         with _warned():
             if not is_url(place):
-                rejected = RejectedList.of_dataset(folder, manifest).lines.count(b"\n")
+                rejected = known_lines(folder, manifest).count(b"\n")
         with _warned():
             constants = tuple(Constants(folder, manifest.constants))
         with _warned():

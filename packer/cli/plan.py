@@ -20,8 +20,8 @@ from packer.codecs.configs import codec_name
 from packer.convert import ConvertOptions, guard, open_source, planned_splits, processors
 from packer.format.manifest import Splits
 from packer.packing.estimate import Estimate, FieldEstimate, estimate
+from packer.packing.output import Rejected
 from packer.packing.plan import Plan, make_plan
-from packer.packing.rejected import Rejected
 from packer.packing.splits import split_text
 
 

@@ -10,7 +10,7 @@ from packer.codecs.configs import codec_name
 from packer.convert import Report
 from packer.format.manifest import REJECTED_FILE, ColumnTotals, Manifest
 from packer.format.schema import Field, FieldSpec
-from packer.packing.rejected import Rejected
+from packer.packing.output import Rejected
 from packer.packing.splits import split_text
 
 _RIGHT = ("raw", "stored", "ratio")

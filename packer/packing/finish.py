@@ -1,4 +1,4 @@
-"""Takes the last steps of making a dataset: names, the list of what was left out, the manifest, which publishes it."""
+"""Takes the last steps before a dataset is published: table of names, list of what was left out, manifest."""
 
 from __future__ import annotations
 
@@ -8,15 +8,21 @@ from typing import Any
 
 import packer
 from packer.errors import SourceError
-from packer.format import manifest as manifests
 from packer.format.lmdb_appender import clear_errors
-from packer.format.manifest import NAMES_FILE, ColumnTotals, FileEntry, Manifest, ShardEntry, total_of
+from packer.format.manifest import (
+    NAMES_FILE,
+    ColumnTotals,
+    FileEntry,
+    Manifest,
+    ShardEntry,
+    file_digest,
+    total_of,
+)
 from packer.format.names import write_names
 from packer.format.schema import Field
 from packer.format.shard import ShardNames
 from packer.packing.origin import Origin, classes_of
-from packer.packing.output import OutputFolder
-from packer.packing.rejected import Rejected, RejectedList
+from packer.packing.output import OutputFolder, Rejected, list_lines, write_list
 
 
 def finish(
@@ -30,11 +36,11 @@ def finish(
     rejected: Sequence[Rejected] = (),
     **members: Any,
 ) -> Manifest:
-    """Write names.lmdb, rejected.jsonl and the manifest, and publish the dataset.
+    """Write names.lmdb and rejected.jsonl, and return the manifest with which the dataset can be published.
 
     Args:
         named: whether samples have names.
-        columns, members: see `write_manifest`.
+        columns, members: see `make_manifest`.
 
     Raises:
         SourceError: no sample was good, or two have one name.
@@ -43,14 +49,12 @@ def finish(
     if not any(shard.samples for shard in shards):
         reason = f"none could be packed; {rejected[0].file}: {rejected[0].reason}" if rejected else "none was given"
         raise SourceError(f"{output.path} would hold no sample: {reason}")
-    left_out = RejectedList(rejected).write(output.work)
+    left_out = write_list(output.work, list_lines(rejected))
     table = NAMES_FILE if named else None
-    manifest = write_manifest(output.work, shards, columns, fields, origin, table, left_out=left_out, **members)
-    output.publish()
-    return manifest
+    return make_manifest(output.work, shards, columns, fields, origin, table, left_out=left_out, **members)
 
 
-def write_manifest(
+def make_manifest(
     folder: Path,
     shards: Sequence[ShardEntry],
     columns: Sequence[Mapping[str, ColumnTotals]],
@@ -59,7 +63,7 @@ def write_manifest(
     table: str | None,
     **members: Any,
 ) -> Manifest:
-    """Write the table of names, then the manifest, for shards that are in place.
+    """Write the table of names, and return the manifest, of shards that are in place.
 
     Args:
         columns: bytes of every column, by field: of each shard, or of several together.
@@ -68,10 +72,10 @@ def write_manifest(
 
     Raises:
         SourceError: two samples have one name.
-        WriteError: a file cannot be written.
+        WriteError: the table cannot be written.
     """
     samples = sum(shard.samples for shard in shards)
-    manifest = Manifest(
+    return Manifest(
         tool=f"packer {packer.__version__}",
         samples=samples,
         fields=tuple(fields),
@@ -82,8 +86,6 @@ def write_manifest(
         classes=classes_of(origin, samples),
         **members,
     )
-    manifests.write(folder, manifest)
-    return manifest
 
 
 def _write_table(path: Path, names: ShardNames) -> FileEntry:
@@ -92,4 +94,4 @@ def _write_table(path: Path, names: ShardNames) -> FileEntry:
     write_names(partial, names)
     with clear_errors(path):
         partial.replace(path)
-        return FileEntry(file=path.name, bytes=path.stat().st_size, digest=manifests.file_digest(path))
+        return FileEntry(file=path.name, bytes=path.stat().st_size, digest=file_digest(path))

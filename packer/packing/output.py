@@ -1,7 +1,7 @@
-"""The folder a dataset is made in: claimed by one conversion, unfinished until its manifest is written.
+"""The folder a dataset is made in, and the list of the samples that are left out of it.
 
 OUT does not exist, or is empty      made here
-OUT is unfinished, same conversion   goes on from there; if its manifest is there already, only tidied up
+OUT is unfinished, same conversion   goes on from there
 OUT is unfinished, another one       refused; with overwrite begun anew
 OUT is a finished dataset            refused; with overwrite made next to it, and swapped when it is done
 OUT holds anything else              refused
@@ -14,7 +14,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -23,8 +23,19 @@ import filelock
 import msgspec
 import xxhash
 
-from packer.errors import SourceError, UsageError, WriteError, as_text
-from packer.format.manifest import CONSTANTS_FILE, MANIFEST, NAMES_FILE, REJECTED_FILE, SHARD_FOLDER, UNFINISHED
+from packer.errors import DamagedError, DatasetError, SourceError, UsageError, WriteError, as_text
+from packer.format import manifest as manifests
+from packer.format.lmdb_appender import clear_errors
+from packer.format.manifest import (
+    CONSTANTS_FILE,
+    MANIFEST,
+    NAMES_FILE,
+    REJECTED_FILE,
+    SHARD_FOLDER,
+    UNFINISHED,
+    FileEntry,
+    Manifest,
+)
 from packer.format.sync import sync_folder, write_synced
 from packer.remote.store import refuse_url
 
@@ -42,39 +53,70 @@ _WRITTEN = (MANIFEST, NAMES_FILE, CONSTANTS_FILE, REJECTED_FILE, UNFINISHED, APP
 _OURS = {*_WRITTEN, *(name + ".partial" for name in _WRITTEN), SHARD_FOLDER, LOCK}
 
 
+# ---------------------------------------------------------------- the folder
+
+
+class Note(msgspec.Struct, frozen=True, kw_only=True):
+    """What is being made in a folder (unfinished.json): all that decides the bytes of its shards.
+
+    Attributes:
+        shards: how many there will be; None if samples still arrive.
+        settings: JSON values by name, as a message may call them.
+        files: path, size and time of change (ns) of every source file; empty for samples in memory.
+    """
+
+    shards: int | None
+    settings: dict[str, Any]
+    files: list[tuple[str, int, int]]
+
+    def difference(self, other: Note) -> str | None:
+        """Return what differs from another conversion, in words; None if the other can go on with this one.
+
+        Files come first: if one has changed, settings such as the number of samples may follow from that.
+        """
+        held = {path: rest for path, *rest in self.files}
+        for path, *rest in other.files:
+            if path not in held:
+                return f"{path} is new"
+            if held.pop(path) != rest:
+                return f"{path} has changed"
+        if held:
+            return f"{next(iter(held))} is gone"
+        for name in {**self.settings, **other.settings}:
+            was, now = self.settings.get(name), other.settings.get(name)
+            if was != now:
+                return f"{name} was {_short(was)} and is now {_short(now)}"
+        return None
+
+
 class OutputFolder:
     """The folder of a dataset while it is made; a context manager that holds its lock.
 
-    It may be killed at any instant: the note (unfinished.json) is written before anything else and removed last. The
-    next run learns from it what was left; if there is a manifest as well, only tidying up is left to do.
+    It may be killed at any instant: the note is written before anything else and removed after the manifest. A folder
+    with a manifest is a finished dataset, whatever else a kill left in it.
 
     Attributes:
         path: where the dataset will be.
         work: where it is made: `path`, or a folder next to it while a finished dataset is replaced.
-        is_published: whether an earlier run had published this very dataset; all that is left is `publish`.
 
     Args:
-        state: what is to be made.
+        note: what is to be made.
         overwrite: whether a dataset that is there may be replaced.
-        keeps_note: whether the note stays, so that the same call finds the dataset done instead of refusing it. For
-            samples in memory it never stays: it would not say which they were.
 
     Raises:
         UsageError: it is a URL; the folder is in use, holds something else, or an unfinished conversion that differs.
         WriteError: the folder cannot be written.
     """
 
-    def __init__(self, path: Path, state: State, overwrite: bool = False, keeps_note: bool = False) -> None:
+    def __init__(self, path: Path, note: Note, overwrite: bool = False) -> None:
         refuse_url(path)
-        # A link stays a link: what it leads to is made, and replaced.
+        # A link stays a link: the folder that it leads to is made, and replaced.
         self.path = self.work = path = path.resolve() if path.is_symlink() else path
-        self.is_published = False
-        self._keeps_note = keeps_note and state.tells_all
         self._beside = next_to(path, "replacing")
         self._old = next_to(path, "replaced")
         self._locks: list[filelock.BaseFileLock] = []
         try:
-            self._open(state, overwrite)
+            self._open(note, overwrite)
         except OSError as error:
             self._release()
             raise WriteError(f"{error.filename or path}: cannot be written: {error.strerror or error}") from None
@@ -86,12 +128,13 @@ class OutputFolder:
     def shards(self) -> Path:
         return self.work / SHARD_FOLDER
 
-    def publish(self) -> None:
-        """Put a replacement in place, and tidy up after the manifest.
+    def publish(self, manifest: Manifest) -> None:
+        """Write the manifest of the dataset, put it in the place of one that it replaces, and tidy up.
 
         Raises:
             WriteError: that cannot be done.
         """
+        manifests.write(self.work, manifest)
         try:
             if self.work != self.path:
                 self.path.rename(self._old)
@@ -109,18 +152,14 @@ class OutputFolder:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self._release()
 
-    def _open(self, state: State, overwrite: bool) -> None:
-        self._finish_swap()
+    def _open(self, note: Note, overwrite: bool) -> None:
+        self._undo_swap()
         check_output(self.path, overwrite)  # before a lock is made: the dataset may be one that nobody may write to
         self.path.mkdir(parents=True, exist_ok=True)
         self._lock(self.path)
         if self._old.exists():
             shutil.rmtree(self._old)
         if _is_finished(self.path):
-            note = self.path / UNFINISHED
-            if state.tells_all and note.exists() and not _difference(note, state):
-                self.is_published = True
-                return
             self._tidy()
             if not overwrite:
                 raise _already(self.path)
@@ -130,12 +169,12 @@ class OutputFolder:
             self.work.mkdir(exist_ok=True)
             # Its lock moves to `path` with it, and holds others off there until all is tidied up.
             self._lock(self.work)
-        self._claim(state, overwrite)
+        self._claim(note, overwrite)
 
-    def _claim(self, state: State, overwrite: bool) -> None:
-        """Note what is being made; what an earlier run left is kept if it was the same."""
-        note = self.work / UNFINISHED
-        difference = _difference(note, state)
+    def _claim(self, note: Note, overwrite: bool) -> None:
+        """Note what is being made; what an earlier run left is kept if it made the same."""
+        path = self.work / UNFINISHED
+        difference = _difference(path, note)
         if difference and not overwrite:
             raise UsageError(
                 f"{self.path} holds an unfinished conversion that differs: {difference}; "
@@ -143,31 +182,27 @@ class OutputFolder:
             )
         if difference and any(self.shards.glob("*.lmdb")):
             _log.warning("%s: what an earlier run had finished is packed anew: %s", self.path, difference)
-        if difference or not note.exists():
+        if difference or not path.exists():
             _empty(self.work)
         self.shards.mkdir(exist_ok=True)
         for partial in [*self.shards.glob("*.partial"), *self.work.glob("*.partial")]:
             partial.unlink()
-        write_synced(note, msgspec.json.encode(state))
+        write_synced(path, msgspec.json.encode(note))
         sync_folder(self.work)
 
     def _tidy(self) -> None:
-        """Remove what a finished dataset needs no more; the note last, for it says that there is something to do."""
+        """Remove what a finished dataset does not need; the note last, since it says that there is something to do."""
         for left_out in self.shards.glob("*.rejected.jsonl"):
             left_out.unlink()
-        if not self._keeps_note:
-            (self.work / UNFINISHED).unlink(missing_ok=True)
+        (self.work / UNFINISHED).unlink(missing_ok=True)
 
-    def _finish_swap(self) -> None:
-        """Put right what a kill between the two renames of a replacement left."""
-        if self.path.exists() or not self._old.exists():
-            return
-        self._lock(self._old)
-        if not self.path.exists() and _is_finished(self._beside):
-            self._beside.rename(self.path)
-        elif not self.path.exists():
-            self._old.rename(self.path)
-        self._release()
+    def _undo_swap(self) -> None:
+        """Put the old dataset back, if a kill came between the two renames of a replacement."""
+        if not self.path.exists() and self._old.exists():
+            self._lock(self._old)
+            if not self.path.exists():
+                self._old.rename(self.path)
+            self._release()
 
     def _lock(self, folder: Path) -> None:
         busy = f"another conversion into {self.path} is running; wait for it or choose another folder"
@@ -180,14 +215,14 @@ class OutputFolder:
 
 
 def check_output(path: Path, overwrite: bool) -> None:
-    """Raise UsageError if no dataset can be made at a place; called before the sources are looked at. Writes nothing.
+    """Raise UsageError if no dataset can be made at a place; called before the sources are opened. Writes nothing.
 
     Raises:
         UsageError: it is a URL, holds something else, or a dataset that may not be replaced.
     """
     refuse_url(path)
     _check_only_ours(path)
-    left_over = next_to(path, "replaced").exists() or (path / UNFINISHED).exists()
+    left_over = next_to(path, "replaced").exists() or (path / UNFINISHED).exists()  # tidied up first
     if not overwrite and _is_finished(path) and not left_over:
         raise _already(path)
 
@@ -225,14 +260,14 @@ def _already(path: Path) -> UsageError:
     return UsageError(f"{path} is a packed dataset already; use --overwrite to replace it")
 
 
-def _difference(note: Path, state: State) -> str | None:
-    """Return how the conversion in a note differs from `state`; None if it does not, or there is no note."""
+def _difference(path: Path, note: Note) -> str | None:
+    """Return how the conversion in a note differs from another; None if it does not, or there is no such file."""
     try:
-        return msgspec.json.decode(note.read_bytes(), type=State).difference(state)
+        return msgspec.json.decode(path.read_bytes(), type=Note).difference(note)
     except FileNotFoundError:
         return None
     except (msgspec.DecodeError, OSError):
-        return f"{note.name} cannot be read"
+        return f"{path.name} cannot be read"
 
 
 def _check_only_ours(path: Path) -> None:
@@ -262,53 +297,8 @@ def _empty(folder: Path) -> None:
         (folder / name).unlink(missing_ok=True)
 
 
-class State(msgspec.Struct, frozen=True, kw_only=True):
-    """What is being made.
-
-    Attributes:
-        shards: how many there will be; None if samples still arrive.
-        settings: what decides the bytes of the shards, by name. Not `--on-error` and the limits: finished shards stay.
-        files: path, size and time of change (ns) of every source file.
-        shown: for settings whose values say little to people, what was asked for.
-        tells_all: whether two runs of the same settings and files make the same; not so of samples in memory.
-    """
-
-    shards: int | None
-    settings: dict[str, Any]
-    files: list[tuple[str, int, int]]
-    shown: dict[str, str] = {}
-    tells_all: bool = True
-
-    def difference(self, other: State) -> str | None:
-        """Return what differs from another conversion, in words; None if the other can go on with this one."""
-        follows = None
-        for name in {**self.settings, **other.settings}:
-            was, now = self.settings.get(name), other.settings.get(name)
-            if was != now:
-                shown = (self.shown.get(name, was), other.shown.get(name, now))
-                if shown[0] != shown[1]:
-                    return f"{name} was {_short(shown[0])} and is now {_short(shown[1])}"
-                # The same was asked for; that it means something else now follows from the files.
-                follows = f"{name} {_short(shown[0])} comes to something else now"
-        held = {path: rest for path, *rest in self.files}
-        for path, *rest in other.files:
-            if path not in held:
-                return f"{path} is new"
-            if held.pop(path) != rest:
-                return f"{path} has changed"
-        return f"{next(iter(held))} is gone" if held else follows
-
-
-def claim_of(work: Path) -> str:
-    """Return what is being made in a folder, as a digest of its note; empty if that is nothing any more."""
-    try:
-        return xxhash.xxh3_128_hexdigest((work / UNFINISHED).read_bytes())
-    except FileNotFoundError:
-        return ""
-
-
 def source_files(paths: list[str]) -> list[tuple[str, int, int]]:
-    """Return the path, size and time of change of each file of a source, for `State`.
+    """Return the path, size and time of change of each file of a source, for `Note`.
 
     Raises:
         SourceError: a file is gone, or cannot be looked at.
@@ -333,6 +323,9 @@ def _short(value: Any) -> str:
     return text if len(text) < 60 else text[:57] + "..."
 
 
+# ---------------------------------------------------------------- locks
+
+
 def locked(folder: Path, busy: str) -> filelock.BaseFileLock:
     """Return the lock of a folder, held; raises UsageError with the message `busy` if somebody else holds it."""
     lock = filelock.FileLock(folder / LOCK)
@@ -345,7 +338,7 @@ def locked(folder: Path, busy: str) -> filelock.BaseFileLock:
 
 @contextlib.contextmanager
 def dataset_lock(folder: Path, read: Callable[[Path], Known]) -> Iterator[Known]:
-    """Keep others from changing the dataset, and give what `read` tells of it then: earlier it may be an old one.
+    """Keep others from changing the dataset, and give what `read` returns then: earlier it may be an old manifest.
 
     Readers need no lock, and do not look at it. It is the one that converting into the folder holds.
 
@@ -365,3 +358,110 @@ def dataset_lock(folder: Path, read: Callable[[Path], Known]) -> Iterator[Known]
         yield read(folder)
     finally:
         lock.release()
+
+
+# ---------------------------------------------------------------- the list of what was left out
+
+
+class Rejected(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A sample that was left out: the file at fault, the reason, and the shard in which it would be.
+
+    Files that were found bad before anything was planned belong to no shard.
+    """
+
+    file: str
+    reason: str
+    shard: int | None = None
+
+    @classmethod
+    def of(cls, error: SourceError, kind: str = "") -> Rejected:
+        """Return what is noted of an error; a name that is not UTF-8 shows as escapes, since JSON cannot hold it."""
+        return cls(as_text(error.path or kind), as_text(error.reason))
+
+    def moved(self, shards: int) -> Rejected:
+        """Return the same for a dataset in which this many other shards come before its own."""
+        return self if self.shard is None else msgspec.structs.replace(self, shard=self.shard + shards)
+
+
+def list_lines(rejected: Sequence[Rejected]) -> bytes:
+    """Return a list of samples that were left out as it is stored: a line of JSON for each."""
+    return msgspec.json.Encoder().encode_lines(rejected)
+
+
+def listed_in(path: Path, lines: bytes | None = None) -> list[Rejected]:
+    """Return the samples that the file at `path` lists; of it, the `lines` may have been read already.
+
+    Raises:
+        DamagedError: it cannot be read, or lists no samples.
+        DatasetError: it may not be read.
+    """
+    try:
+        return msgspec.json.Decoder(Rejected).decode_lines(_read(path) if lines is None else lines)
+    except msgspec.DecodeError as error:
+        raise _damaged(path, f"it lists no samples: {error}") from None
+
+
+def known_lines(folder: Path, manifest: Manifest) -> bytes:
+    """Return the lines of rejected.jsonl that a manifest knows by their digest: all, or the first ones.
+
+    Appending adds lines to the file before there is a manifest that knows them. A call that is killed in between leaves
+    the dataset as it was.
+
+    Raises:
+        DamagedError: the file is missing, or is not as it was written.
+        DatasetError: it may not be read.
+    """
+    entry = manifest.left_out
+    if entry is None:
+        return b""
+    lines = _read(folder / entry.file, entry.bytes)
+    if xxhash.xxh3_128_hexdigest(lines) != entry.digest:
+        raise _damaged(folder / entry.file, "its digest is wrong: it was changed after it was written")
+    return lines
+
+
+def _read(path: Path, nbytes: int | None = None) -> bytes:
+    """Return the bytes of a list, or its first `nbytes` bytes."""
+    try:
+        with path.open("rb") as file:
+            held = os.fstat(file.fileno()).st_size
+            if nbytes is not None and held < nbytes:
+                raise _damaged(path, f"{held:,} bytes, {nbytes:,} expected")
+            return file.read(nbytes)
+    except PermissionError as error:
+        raise DatasetError(f"{path}: cannot be read: {error.strerror}") from None
+    except FileNotFoundError:
+        raise _damaged(path, "it is missing") from None
+    except OSError as error:
+        raise _damaged(path, f"it cannot be read: {error.strerror}") from None
+
+
+def rejected_of(folder: Path, manifest: Manifest) -> list[Rejected]:
+    """Return the samples that were left out of the dataset in `folder`.
+
+    Raises:
+        DamagedError, DatasetError: as `known_lines`, or the list holds something else.
+    """
+    return listed_in(folder / REJECTED_FILE, known_lines(folder, manifest))
+
+
+def write_list(folder: Path, lines: bytes) -> FileEntry | None:
+    """Write rejected.jsonl by a temporary name; without lines the file is removed.
+
+    Returns:
+        the entry of the manifest; None if nothing was left out.
+
+    Raises:
+        WriteError: it cannot be written.
+    """
+    path = folder / REJECTED_FILE
+    with clear_errors(path):
+        if not lines:
+            path.unlink(missing_ok=True)  # of an append that was killed
+            return None
+        write_synced(path, lines)
+    return FileEntry(file=REJECTED_FILE, bytes=len(lines), digest=xxhash.xxh3_128_hexdigest(lines))
+
+
+def _damaged(path: Path, what: str) -> DamagedError:
+    return DamagedError(f"{path}: {what}; run `packer repair`, after which the manifest knows no list")

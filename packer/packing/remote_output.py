@@ -1,9 +1,8 @@
 """A dataset made for a URL: packed in the cache, then uploaded, its manifest last.
 
-What is packed stays in the cache until all of it is uploaded, with the note of its conversion (unfinished.json): the
-same command goes on with packing or with uploading, wherever it was stopped, and another one begins anew. Samples in
-memory are packed again.
-A dataset that is replaced is gone from its URL while the new one is uploaded: first its manifest is removed.
+Shards stay in the cache, in an unfinished folder, until all of them are uploaded: the same command goes on with packing
+or with uploading, wherever it was stopped, and another one begins anew. A dataset that is replaced is gone from its URL
+while the new one is uploaded: its manifest is removed first.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from types import TracebackType
 
 from packer.errors import RemoteError, UsageError, WriteError
 from packer.format import manifest as manifests
-from packer.format.manifest import CONSTANTS_FILE, MANIFEST, MAX_MANIFEST_BYTES, REJECTED_FILE, SHARD_FOLDER
+from packer.format.manifest import CONSTANTS_FILE, MANIFEST, REJECTED_FILE, SHARD_FOLDER, Manifest
 from packer.packing.output import locked
 from packer.remote.cache import default_cache
 from packer.remote.store import Found, Moved, RemoteFolder, Transfer, label, note, noted
@@ -46,7 +45,7 @@ class RemoteOutput:
         self.url = url.rstrip("/")
         home = default_cache() / "outputs" / label(url)
         self.folder = home / self.url.rpartition("/")[2]
-        self._note = home / _UPLOADED
+        self._home = home
         try:
             home.mkdir(parents=True, exist_ok=True)
             self._lock = locked(home, f"another conversion into {url} is running; wait for it or choose another URL")
@@ -67,43 +66,40 @@ class RemoteOutput:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self._lock.release()
 
-    def upload(self, moved: Moved | None = None) -> None:
+    def upload(self, manifest: Manifest, moved: Moved | None = None) -> None:
         """Put the packed dataset at the URL, and remove it here.
 
         Args:
+            manifest: of the dataset, which is in no file yet.
             moved: told how many bytes are there so far, and of how many.
 
         Raises:
             WriteError: a file cannot be uploaded; the message names it.
         """
         try:
-            self._upload(moved)
+            self._upload(manifest, moved)
         except RemoteError as error:
             raise WriteError(f"{error}; the same command goes on with the upload") from None
         shutil.rmtree(self.folder)
-        self._note.unlink(missing_ok=True)
+        for name in (_UPLOADED, MANIFEST):
+            (self._home / name).unlink(missing_ok=True)
 
     def _check(self, overwrite: bool) -> None:
         there = self._remote.files()
         if foreign := sorted(name for name in there if not _OURS.fullmatch(name)):
             raise UsageError(f"{self.url} is not empty: it holds {foreign[0] or 'a file'}; name another place")
-        if MANIFEST in there and not overwrite and not self._is_uploaded():
+        if MANIFEST in there and not overwrite:
             raise UsageError(f"{self.url} is a packed dataset already; use --overwrite to replace it")
 
-    def _is_uploaded(self) -> bool:
-        """Return whether the manifest at the URL is that of the dataset packed here."""
-        here = self.folder / MANIFEST
-        return here.exists() and self._remote.read(MANIFEST, MAX_MANIFEST_BYTES) == here.read_bytes()
-
-    def _upload(self, moved: Moved | None) -> None:
-        """Upload what an earlier run has not, the manifest last, and remove what else is there."""
-        manifest = manifests.read(self.folder)
+    def _upload(self, manifest: Manifest, moved: Moved | None) -> None:
+        """Upload the files that an earlier run has not, the manifest last, and remove all others that are there."""
+        manifests.write(self._home, manifest)
         entries = [*manifest.shards, *manifest.tables, *([manifest.left_out] if manifest.left_out else [])]
         digests = {entry.file: entry.digest for entry in entries}
         there = self._remote.files()
-        if MANIFEST in there and not self._is_uploaded():
+        if MANIFEST in there:
             self._remote.remove(MANIFEST)
-        done = noted(self._note)
+        done = noted(self._home / _UPLOADED)
         todo = [name for name in digests if name not in there or done.get(name) != (digests[name], *there[name])]
         _log.info("uploading the dataset to %s: %s of its files are not there yet", self.url, f"{len(todo):,}")
         transfer = Transfer(sum((self.folder / name).stat().st_size for name in todo), moved)
@@ -113,9 +109,9 @@ class RemoteOutput:
             transfer.add(found.size)
             return found
 
-        with self._note.open("ab") as lines:
+        with (self._home / _UPLOADED).open("ab") as lines:
             for name, found in zip(todo, transfer.each(put, todo, STREAMS), strict=True):
                 note(lines, name, digests[name], *found)
-        self._remote.put(MANIFEST, self.folder / MANIFEST)
+        self._remote.put(MANIFEST, self._home / MANIFEST)
         for name in there.keys() - digests.keys() - {MANIFEST}:
             self._remote.remove(name)

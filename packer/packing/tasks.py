@@ -27,9 +27,8 @@ from packer.format.schema import Field
 from packer.format.shard import Shard
 from packer.format.shard_writer import ShardWriter
 from packer.format.sync import sync_folder, write_synced
-from packer.packing.output import claim_of
+from packer.packing.output import Rejected, list_lines, listed_in
 from packer.packing.plan import ShardPlan
-from packer.packing.rejected import Rejected, RejectedList
 from packer.sources.base import BLOCK_BYTES, Block, Progress, Source, block_bytes, count, no_progress, read_through
 from packer.workers import Here, Limits, Lost, run
 
@@ -56,8 +55,6 @@ class ShardTask:
         shard: as the plan has it.
         skip: leave out samples that cannot be read, instead of stopping.
         crashing: numbers of samples not to be tried, since they would end this process, and what is noted of them.
-        claim: what the folder has to be claimed for when the shard gets its name (see `claim_of`); empty if
-            nobody else can be at work there.
     """
 
     source: Source
@@ -68,7 +65,6 @@ class ShardTask:
     skip: bool = False
     map_limit: int | None = None
     crashing: Mapping[int, Rejected] = field(default_factory=dict)
-    claim: str = ""
 
     @property
     def path(self) -> Path:
@@ -119,26 +115,12 @@ def write_shard(task: ShardTask, progress: Progress = no_progress, step: Step = 
                 before = writer.raw_bytes
                 writer.add(block, count(block), names)
                 progress(count(block), writer.raw_bytes - before)
-        _check_claim(task)
         left_out = [msgspec.structs.replace(bad, shard=task.shard.number) for bad in rejected]
         return publish(partial, task.path, task.fields, left_out)
     except BaseException:  # Ctrl-C too, which may come before the writer looks after its file
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
         raise
-
-
-def _check_claim(task: ShardTask) -> None:
-    """Raise WriteError if a conversion that was given up has gone on, and the folder is now another one's.
-
-    An executor may start a task after it was told to cancel it: processes fetch one more than they work at.
-    """
-    try:
-        held = claim_of(task.folder) if task.claim else ""
-    except OSError as error:
-        raise WriteError(f"{task.path}: {error.strerror}") from None
-    if held != task.claim:
-        raise WriteError(f"{task.path}: another conversion has taken the folder over; this shard is dropped")
 
 
 def remove_partials(tasks: Sequence[ShardTask]) -> None:
@@ -200,7 +182,7 @@ def publish(partial: Path, path: Path, fields: Sequence[Field], rejected: Sequen
     noted = _rejected_path(path)
     with clear_errors(path):
         if rejected:
-            write_synced(noted, RejectedList(rejected).lines)
+            write_synced(noted, list_lines(rejected))
         else:
             noted.unlink(missing_ok=True)  # of a run that was killed at this very point
         partial.replace(path)
@@ -219,7 +201,7 @@ def report_of(path: Path, fields: Sequence[Field]) -> ShardReport:
         columns = {each.name: shard.index(number, each, samples).totals for number, each in enumerate(fields)}
         index = shard.index_digest()
     noted = _rejected_path(path)
-    rejected = RejectedList.read(noted).samples(noted) if noted.exists() else []
+    rejected = listed_in(noted) if noted.exists() else []
     entry = ShardEntry(
         file=f"{SHARD_FOLDER}/{path.name}",
         bytes=path.stat().st_size,

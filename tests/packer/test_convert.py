@@ -18,10 +18,8 @@ from packer.errors import SourceError, UnfinishedError, UsageError, WriteError
 from packer.format import manifest as manifests
 from packer.format.schema import FieldSpec
 from packer.packing import tasks
-from packer.packing.output import OutputFolder
-from packer.packing.rejected import Rejected
+from packer.packing.output import OutputFolder, Rejected
 from packer.sources.options import SourceOptions
-from packer.verify import verify
 from packer.writer import DatasetWriter
 from readers import PackedDataset
 
@@ -409,19 +407,6 @@ def test_published_samples_in_memory_are_not_taken_for_others(tmp_path, monkeypa
     assert PackedDataset(tmp_path / "d")[[0, 1, 2]]["x"].tolist() == [2, 2, 2]
 
 
-class LateExecutor(Executor):
-    """Fails every task at once, but runs them when nobody waits any more, as a pool does that fetches ahead."""
-
-    def __init__(self):
-        self.calls = []
-
-    def submit(self, function, /, *args, **kwargs):
-        self.calls.append((function, args, kwargs))
-        future = Future()
-        future.set_exception(OSError("lost"))
-        return future
-
-
 class WaitingExecutor(Executor):
     """Fails the second task, and never comes to the others."""
 
@@ -443,23 +428,6 @@ def test_shards_that_wait_are_cancelled(tmp_path):
         convert(Squares(200), tmp_path / "out", executor=waiting, shard_size=4096)
     assert len(waiting.futures) > 2
     assert [future.cancelled() for future in waiting.futures] == [n != 1 for n in range(len(waiting.futures))]
-
-
-def test_shards_of_a_conversion_that_was_given_up_are_dropped(tmp_path):
-    """What an executor packs late takes no place in what another conversion has made meanwhile."""
-    late = LateExecutor()
-    with pytest.raises(WriteError, match="was not packed"):
-        convert([{"x": n} for n in range(4)], tmp_path / "d", workers=0, executor=late)
-    for made_meanwhile in (False, True):
-        if made_meanwhile:
-            convert([{"x": -n} for n in range(4)], tmp_path / "d", overwrite=True)
-        else:
-            (tmp_path / "d" / "unfinished.json").write_text("{}")
-        for function, args, kwargs in late.calls:
-            with pytest.raises(WriteError, match="another conversion has taken the folder over"):
-                function(*args, **kwargs)
-    assert PackedDataset(tmp_path / "d")[[0, 1, 2, 3]]["x"].tolist() == [0, -1, -2, -3]
-    assert not verify(tmp_path / "d").damages
 
 
 def test_an_executor_that_was_shut_down(tmp_path):
@@ -518,8 +486,7 @@ def test_a_finished_shard_that_was_damaged_is_packed_again(tmp_path, caplog):
             r'the codec of lr was none and is now \{"id": "zstd", "level": 5\}',
         ),
         ({"shard_size": 8192}, "--shard-size was 4096 and is now 8192"),
-        ({"source": SourceOptions(mode="gray")}, r"the shape of lr was \[6, 5, 3\] and is now \[6, 5, 1\]"),
-        ({"source": SourceOptions(max_pixels=10**6)}, "--max-pixels was None and is now 1000000"),
+        ({"source": SourceOptions(mode="gray")}, r"the type of lr was .*\[6, 5, 3\] and is now .*\[6, 5, 1\]"),
     ],
 )
 def test_what_was_changed_is_named(pairs, tmp_path, changed, words):

@@ -182,7 +182,7 @@ def test_check_alike_names_frames(two):
 
 
 def test_run_again_after_a_kill(tmp_path, two, monkeypatch):
-    """Shards that were linked already leave nothing behind, and what was published is only tidied up."""
+    """Shards that were linked already leave nothing behind; a dataset that was published is tidied up and refused."""
 
     def stopped(*args):
         raise KeyboardInterrupt
@@ -192,8 +192,8 @@ def test_run_again_after_a_kill(tmp_path, two, monkeypatch):
             patch.setattr(module, step, stopped)
             with pytest.raises(KeyboardInterrupt):
                 merge(two, tmp_path / "m")
-    again = merge(two, tmp_path / "m")
-    assert again == manifests.read(tmp_path / "m")
+    with pytest.raises(UsageError, match="is a packed dataset already"):
+        merge(two, tmp_path / "m")
     assert not verify(tmp_path / "m").damages
     held = [p.name for p in (tmp_path / "m").rglob("*") if p.suffix == ".partial" or p.name == "unfinished.json"]
     assert held == []

@@ -14,7 +14,7 @@ from packer.errors import WriteError
 from packer.format import manifest as manifests
 from packer.format.lmdb_appender import LmdbAppender
 from packer.merge import merge
-from packer.packing.finish import write_manifest
+from packer.packing.finish import make_manifest
 from packer.writer import DatasetWriter
 
 
@@ -125,5 +125,5 @@ def test_a_table_of_names_is_replaced_when_it_is_whole(tmp_path, monkeypatch):
 
     monkeypatch.setattr(LmdbAppender, "finish", fail)
     with pytest.raises(WriteError, match="disk"):
-        write_manifest(packed, manifest.shards, [manifest.columns], manifest.fields, {}, "names.lmdb")
+        make_manifest(packed, manifest.shards, [manifest.columns], manifest.fields, {}, "names.lmdb")
     assert (packed / "names.lmdb").read_bytes() == before

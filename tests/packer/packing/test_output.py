@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +12,7 @@ from packer.convert import convert
 from packer.errors import UsageError, WriteError
 from packer.export.dataset import export
 from packer.format import manifest as manifests
-from packer.packing.output import LOCK, OutputFolder, State, dataset_lock, next_to, source_files, warn_of_room
+from packer.packing.output import LOCK, Note, OutputFolder, dataset_lock, next_to, source_files, warn_of_room
 from packer.split import split
 from packer.verify import verify
 
@@ -19,8 +20,8 @@ SMALL = [{"a": n} for n in range(3)]
 OTHER = [{"b": n} for n in range(4)]
 
 
-def state(**settings):
-    return State(shards=2, settings={"codec": "lz4", **settings}, files=[("/a.png", 10, 100)])
+def note(**settings):
+    return Note(shards=2, settings={"codec": "lz4", **settings}, files=[("/a.png", 10, 100)])
 
 
 def names(folder):
@@ -35,7 +36,7 @@ def packed(path):
 
 def test_a_new_folder_is_claimed_and_released(tmp_path):
     """The folder says what is being made while it is unfinished."""
-    with OutputFolder(tmp_path / "deep" / "out", state()) as folder:
+    with OutputFolder(tmp_path / "deep" / "out", note()) as folder:
         assert folder.work == folder.path
         assert names(folder.path) == ["shards", "unfinished.json"]
     assert names(folder.path) == ["shards", "unfinished.json"]
@@ -44,7 +45,7 @@ def test_a_new_folder_is_claimed_and_released(tmp_path):
 def test_an_empty_folder_is_taken(tmp_path):
     """OUT may exist if nothing is in it."""
     (tmp_path / "out").mkdir()
-    with OutputFolder(tmp_path / "out", state()):
+    with OutputFolder(tmp_path / "out", note()):
         pass
     assert names(tmp_path / "out") == ["shards", "unfinished.json"]
 
@@ -62,20 +63,20 @@ def test_the_folder_one_is_in_is_not_replaced(tmp_path, monkeypatch, name):
 
 def test_a_second_conversion_is_refused_at_once(tmp_path):
     """While one conversion holds the folder another is refused, with overwrite too; then it may have it."""
-    with OutputFolder(tmp_path / "out", state()):
+    with OutputFolder(tmp_path / "out", note()):
         for overwrite in (False, True):
             with pytest.raises(UsageError, match=r"another conversion into .*out is running"):
-                OutputFolder(tmp_path / "out", state(), overwrite)
-    with OutputFolder(tmp_path / "out", state()):
+                OutputFolder(tmp_path / "out", note(), overwrite)
+    with OutputFolder(tmp_path / "out", note()):
         pass
 
 
 def test_the_lock_of_a_killed_conversion_does_not_hold(tmp_path):
     """A lock file that nobody holds, as a kill leaves it, is no obstacle."""
-    with OutputFolder(tmp_path / "out", state()):
+    with OutputFolder(tmp_path / "out", note()):
         pass
     (tmp_path / "out" / ".lock").write_text("")
-    with OutputFolder(tmp_path / "out", state()):
+    with OutputFolder(tmp_path / "out", note()):
         pass
 
 
@@ -114,7 +115,7 @@ def test_foreign_files_are_never_removed(tmp_path, left):
         before = names(out)
         for overwrite in (False, True):
             with pytest.raises(UsageError, match=r"not empty|packed dataset already"):
-                OutputFolder(out, state(), overwrite)
+                OutputFolder(out, note(), overwrite)
         assert names(out) == before
 
 
@@ -123,40 +124,40 @@ def test_files_of_ours_without_their_context_are_kept(tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "rejected.jsonl").write_text("mine")
     with pytest.raises(UsageError, match="not an unfinished conversion"):
-        OutputFolder(tmp_path / "out", state(), overwrite=True)
+        OutputFolder(tmp_path / "out", note(), overwrite=True)
     assert (tmp_path / "out" / "rejected.jsonl").read_text() == "mine"
 
 
 def test_going_on_keeps_shards_and_drops_partial_files(tmp_path):
     """The same conversion finds what it had finished, and no half-written file."""
-    with OutputFolder(tmp_path / "out", state()) as folder:
+    with OutputFolder(tmp_path / "out", note()) as folder:
         (folder.shards / "00000.lmdb").write_text("whole")
         (folder.shards / "00001.lmdb.partial").write_text("half")
         (folder.work / "names.lmdb.partial").write_text("half")
-    with OutputFolder(tmp_path / "out", state()) as folder:
+    with OutputFolder(tmp_path / "out", note()) as folder:
         assert names(folder.shards) == ["00000.lmdb"]
         assert "names.lmdb.partial" not in names(folder.work)
 
 
 def test_another_conversion_needs_overwrite(tmp_path):
     """What differs is named; with overwrite the unfinished one is begun anew."""
-    with OutputFolder(tmp_path / "out", state()) as folder:
+    with OutputFolder(tmp_path / "out", note()) as folder:
         (folder.shards / "00000.lmdb").write_text("of lz4")
     with pytest.raises(UsageError, match="codec was lz4 and is now zstd"):
-        OutputFolder(tmp_path / "out", state(codec="zstd"))
+        OutputFolder(tmp_path / "out", note(codec="zstd"))
     assert names(tmp_path / "out" / "shards") == ["00000.lmdb"]
-    with OutputFolder(tmp_path / "out", state(codec="zstd"), overwrite=True) as folder:
+    with OutputFolder(tmp_path / "out", note(codec="zstd"), overwrite=True) as folder:
         assert names(folder.shards) == []
 
 
 def test_a_note_that_cannot_be_read_needs_overwrite(tmp_path):
     """A damaged unfinished.json is taken for another conversion's."""
-    with OutputFolder(tmp_path / "out", state()):
+    with OutputFolder(tmp_path / "out", note()):
         pass
     (tmp_path / "out" / "unfinished.json").write_text("{")
     with pytest.raises(UsageError, match=r"unfinished\.json cannot be read"):
-        OutputFolder(tmp_path / "out", state())
-    with OutputFolder(tmp_path / "out", state(), overwrite=True):
+        OutputFolder(tmp_path / "out", note())
+    with OutputFolder(tmp_path / "out", note(), overwrite=True):
         pass
 
 
@@ -164,12 +165,12 @@ def test_the_old_dataset_stands_until_the_new_one_is_done(tmp_path, files_of):
     """While a dataset is replaced, and after that has failed, the old one is whole; then the new one is there alone."""
     out = packed(tmp_path / "out")
     before = files_of(out)
-    with OutputFolder(out, state(), overwrite=True) as folder:
+    with OutputFolder(out, note(), overwrite=True) as folder:
         assert folder.work != out
         assert files_of(out) == before
     assert files_of(out) == before
     with pytest.raises(UsageError, match="--overwrite"):
-        OutputFolder(out, state())
+        OutputFolder(out, note())
 
 
 def test_replacing(tmp_path):
@@ -181,35 +182,44 @@ def test_replacing(tmp_path):
     assert names(tmp_path) == ["out"]
 
 
-@pytest.mark.parametrize("stage", ["old moved away", "new moved in"])
-def test_killed_between_the_renames(tmp_path, files_of, stage):
-    """A kill between the two renames of a replacement is put right by the next run."""
+def test_killed_between_the_renames(tmp_path, files_of):
+    """The old dataset comes back, and the same call puts the new one in its place without packing it again."""
     out = packed(tmp_path / "out")
-    new = files_of(packed(tmp_path / "new"))
-    out.rename(tmp_path / ".out.replaced")
-    (tmp_path / "new").rename(tmp_path / (".out.replacing" if stage == "old moved away" else "out"))
+    before = files_of(out)
+
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        rename = Path.rename
+        patch.setattr(Path, "rename", lambda old, new: stopped() if old.name == ".out.replacing" else rename(old, new))
+        with pytest.raises(KeyboardInterrupt):
+            convert(OTHER, out, overwrite=True)
+    assert names(tmp_path) == [".out.replaced", ".out.replacing"]
     with pytest.raises(UsageError, match="packed dataset already"):
-        OutputFolder(out, state())
-    assert files_of(out) == new
+        convert(OTHER, out)
+    assert files_of(out) == before
+    assert convert(OTHER, out, overwrite=True).kept_shards == 1
     assert names(tmp_path) == ["out"]
 
 
-def test_killed_before_the_new_one_was_done(tmp_path, files_of):
-    """An old dataset that was moved away for one that is not finished comes back."""
+def test_killed_after_the_renames(tmp_path, files_of):
+    """The new dataset is there, and what is left of the old one goes."""
     out = packed(tmp_path / "out")
     before = files_of(out)
-    out.rename(tmp_path / ".out.replaced")
-    (tmp_path / ".out.replacing").mkdir()
+    packed(tmp_path / ".out.replaced")
+    (out / "unfinished.json").write_text("{}")
     with pytest.raises(UsageError, match="packed dataset already"):
-        OutputFolder(out, state())
+        OutputFolder(out, note())
     assert files_of(out) == before
+    assert names(tmp_path) == ["out"]
 
 
 def test_a_folder_that_cannot_be_made(tmp_path):
     """An error of the system names the folder."""
     (tmp_path / "file").write_text("")
     with pytest.raises(WriteError, match="file/out"):
-        OutputFolder(tmp_path / "file" / "out", state())
+        OutputFolder(tmp_path / "file" / "out", note())
 
 
 def test_a_link_stays_a_link(tmp_path):
@@ -265,17 +275,13 @@ def test_a_disk_that_may_be_too_small(tmp_path, monkeypatch, caplog):
 )
 def test_differences_between_sources(files, words):
     """A file that came, went or changed its size or time is named."""
-    assert state().difference(State(shards=2, settings={"codec": "lz4"}, files=files)) == words
+    assert note().difference(Note(shards=2, settings={"codec": "lz4"}, files=files)) == words
 
 
-@pytest.mark.parametrize(("time", "words"), [(101, "/a.png has changed"), (100, "--shard-size 1MB comes to something")])
-def test_what_follows_from_the_files_is_not_said_of_an_option(time, words):
-    """Where the same was asked for and came to something else, the file that changed is named, if one did."""
-    was, now = (
-        State(shards=2, settings={"--shard-size": starts}, files=[("/a.png", 10, at)], shown={"--shard-size": "1MB"})
-        for starts, at in (([0, 5], 100), ([0, 6], time))
-    )
-    assert was.difference(now).startswith(words)
+def test_a_file_that_changed_is_named_before_the_settings():
+    """The number of samples follows from the files, so they come first."""
+    now = Note(shards=2, settings={"codec": "zstd"}, files=[("/a.png", 11, 100)])
+    assert note().difference(now) == "/a.png has changed"
 
 
 def test_source_files_are_noted_by_size_and_time(tmp_path):
@@ -290,16 +296,16 @@ def test_changed_settings_are_refused_and_named(tmp_path, caplog, finished):
     """What was finished stays then; with --overwrite all is made anew, with a warning if anything was finished."""
     begun(tmp_path / "out", {"codec": "lz4"}, finished)
     with pytest.raises(UsageError, match=r"codec was lz4 and is now none;.*use --overwrite to begin anew"):
-        OutputFolder(tmp_path / "out", state(codec="none"))
+        OutputFolder(tmp_path / "out", note(codec="none"))
     assert shards(tmp_path / "out") == ["00000.lmdb"] * finished
-    with OutputFolder(tmp_path / "out", state(codec="none"), overwrite=True):
+    with OutputFolder(tmp_path / "out", note(codec="none"), overwrite=True):
         assert shards(tmp_path / "out") == []
     assert ("is packed anew" in caplog.text) == finished
 
 
 def begun(out, settings, finished):
     """An unfinished conversion."""
-    with OutputFolder(out, state(**settings)) as folder:
+    with OutputFolder(out, note(**settings)) as folder:
         if finished:
             (folder.shards / "00000.lmdb").write_text("finished")
 

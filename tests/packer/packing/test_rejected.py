@@ -11,12 +11,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from packer import verify as verifying
 from packer.append import append
 from packer.convert import convert
 from packer.errors import DamagedError, DatasetError, WriteError
 from packer.format import manifest as manifests
 from packer.merge import merge
-from packer.packing.rejected import Rejected, RejectedList, rejected_of
+from packer.packing.output import Rejected, known_lines, list_lines, rejected_of, write_list
 from packer.repair import repair
 from packer.stats import save, statistics
 from packer.verify import verify
@@ -159,7 +160,7 @@ def test_a_killed_append_leaves_the_list_of_the_dataset(
 
 def test_the_list_is_replaced_when_it_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the disk takes a part of the list of what was left out, the old list has its bytes."""
-    RejectedList([Rejected("a.png", "bad", 0)]).write(tmp_path)
+    write_list(tmp_path, list_lines([Rejected("a.png", "bad", 0)]))
     before = (tmp_path / LIST).read_bytes()
 
     def fail(descriptor: int) -> None:
@@ -167,7 +168,7 @@ def test_the_list_is_replaced_when_it_is_whole(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(WriteError, match="disk"):
-        RejectedList([Rejected("b.png", "worse", 1)]).write(tmp_path)
+        write_list(tmp_path, list_lines([Rejected("b.png", "worse", 1)]))
     assert (tmp_path / LIST).read_bytes() == before
 
 
@@ -228,15 +229,13 @@ def test_a_list_that_an_append_lengthens_meanwhile(
         append(dataset, more, workers=0, on_error="skip")
         return exists(path)
 
-    of_dataset = RejectedList.of_dataset
-
-    def read(*arguments: Any) -> RejectedList:
-        found = of_dataset(*arguments)
+    def read(*arguments: Any) -> bytes:
+        lines = known_lines(*arguments)
         monkeypatch.setattr(Path, "exists", appended)
-        monkeypatch.setattr(RejectedList, "of_dataset", of_dataset)
-        return found
+        monkeypatch.setattr(verifying, "known_lines", known_lines)
+        return lines
 
-    monkeypatch.setattr(RejectedList, "of_dataset", read)
+    monkeypatch.setattr(verifying, "known_lines", read)
     assert found(dataset) == []
     assert asked == [".d.appending"]
     assert manifests.read(dataset).samples == 2
@@ -277,7 +276,7 @@ def test_lists_that_may_not_be_read_are_not_given_up(dataset: Path, monkeypatch:
 @pytest.mark.parametrize("lines", [b"words\n", b'{"a": 1}\n'])
 def test_lists_of_something_else(dataset: Path, tmp_path: Path, clouds: Any, lines: bytes) -> None:
     """A manifest may speak of a file that lists no samples: appending and merging say so, before they pack."""
-    other = RejectedList(before=lines).write(dataset)
+    other = write_list(dataset, lines)
     manifests.write(dataset, msgspec.structs.replace(manifests.read(dataset), left_out=other))
     with pytest.raises(DamagedError, match=r"rejected.jsonl: it lists no samples.*packer repair"):
         append(dataset, cut_short(tmp_path / "more", clouds), workers=0)
