@@ -10,7 +10,7 @@ import click
 from packer.append import append as run
 from packer.cli.failures import going_on
 from packer.cli.logs import log_options, say
-from packer.cli.options import conversion_options, dataset_first, sources_argument
+from packer.cli.options import SourceCommand, conversion_options, dataset_first, sources_argument
 from packer.cli.progress import progress
 from packer.cli.summary import split_lines, warn_left_out
 from packer.cli.text import counted
@@ -19,7 +19,7 @@ from packer.convert import ConvertOptions
 _log = logging.getLogger(__name__)
 
 
-@click.command()
+@click.command(cls=SourceCommand)
 @click.argument("dataset", type=click.Path(path_type=Path))
 @sources_argument()
 @conversion_options("shard_size", "splits", "workers")

@@ -13,7 +13,7 @@ import click
 from numpy.typing import NDArray
 
 from packer.cli.logs import log_options
-from packer.cli.options import conversion_options, sources_argument
+from packer.cli.options import SourceCommand, conversion_options, sources_argument
 from packer.cli.progress import open_shown, progress
 from packer.cli.summary import shape_text
 from packer.cli.text import counted, indented, shortened, size_text, table, terminal_width
@@ -67,7 +67,7 @@ class FieldReport:
     auto: str
 
 
-@click.command()
+@click.command(cls=SourceCommand)
 @sources_argument()
 @conversion_options()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, with speeds in bytes a second.")

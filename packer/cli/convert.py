@@ -17,7 +17,7 @@ import click
 from packer import convert as conversion
 from packer.cli.failures import going_on
 from packer.cli.logs import log_options, say
-from packer.cli.options import conversion_options, sources_argument
+from packer.cli.options import SourceCommand, conversion_options, sources_argument
 from packer.cli.progress import progress
 from packer.cli.summary import summary, warn_left_out
 from packer.cli.text import size_text
@@ -32,7 +32,7 @@ from packer.remote.store import is_url
 _log = logging.getLogger(__name__)
 
 
-@click.command()
+@click.command(cls=SourceCommand)
 @sources_argument(required=False)  # `_check_out` says more than click would
 @click.argument("out", type=click.Path())
 @conversion_options("codec", "shard_size", "map_limit", "splits", "workers", "overwrite")

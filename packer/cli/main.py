@@ -13,25 +13,32 @@ import click
 import packer
 from packer.cli.failures import interruptible, report
 
-#: Name and one line of help of every command. The module of its name holds it, and is imported when it is called.
-COMMANDS = {
-    "convert": "Pack images, point clouds or HDF5 files into a dataset.",
-    "plan": "Say what convert would make, before anything is written.",
-    "info": "Say what a packed dataset holds.",
-    "verify": "Check every byte of a packed dataset, and say what is damaged.",
-    "repair": "Repair a damaged dataset, and leave the rest as it is.",
-    "codecs": "Try every codec on some samples of the sources.",
-    "show": "Draw samples on a page for a browser.",
-    "stats": "Say minimum, maximum, mean and deviation of each field and channel.",
-    "bench": "Measure how fast a dataset is read, in every setting.",
-    "doctor": "Say which settings suit this machine, and what will hurt.",
-    "warm": "Put a dataset into memory before it is read.",
-    "export": "Write a packed dataset as PNG, PLY or HDF5 files again.",
-    "split": "Share the samples of a dataset out into splits.",
-    "append": "Pack more samples after those of a dataset.",
-    "merge": "Make one dataset of several, without packing again.",
-    "repack": "Pack a dataset with another codec, shard size or order.",
+#: Name and one line of help of every command, by heading. The module of its name is imported when it is called.
+GROUPS = {
+    "Make": {
+        "convert": "Pack images, point clouds or HDF5 files into a dataset.",
+        "plan": "Say what convert would make, before anything is written.",
+        "codecs": "Try every codec on some samples of the sources.",
+    },
+    "Look": {
+        "info": "Say what a packed dataset holds.",
+        "show": "Draw samples on a page for a browser.",
+        "stats": "Say minimum, maximum, mean and deviation of each field and channel.",
+        "verify": "Check every byte of a packed dataset, and say what is damaged.",
+        "bench": "Measure how many samples a second are read on this machine.",
+        "doctor": "Say which settings suit this machine, and what will hurt.",
+        "warm": "Put a dataset into memory before it is read.",
+    },
+    "Change": {
+        "append": "Pack more samples after those of a dataset.",
+        "merge": "Make one dataset of several, without packing again.",
+        "split": "Share the samples of a dataset out into splits.",
+        "repack": "Pack a dataset with another codec, shard size or order.",
+        "repair": "Repair a damaged dataset, and leave the rest as it is.",
+        "export": "Write a packed dataset as PNG, PLY or HDF5 files again.",
+    },
 }
+COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
 
 #: What `packer` says by itself.
 GUIDE = """\
@@ -80,8 +87,9 @@ class Program(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing them, which would take half a second."""
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        for heading, commands in GROUPS.items():
+            with formatter.section(heading):
+                formatter.write_dl([(f"{name:7}", text) for name, text in commands.items()])
 
     def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
         """Run a command; if it fails, say why in one line and exit with its status."""

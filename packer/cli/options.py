@@ -7,7 +7,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, Field, fields
 from typing import Any
 
 import click
@@ -60,6 +60,35 @@ def named(form: str, drops: bool = False) -> Callable[[click.Context, click.Para
     return mapping
 
 
+#: Headings of the help of commands that read sources.
+_EVERY, _RUNS = "Every source", "How it runs"
+_HEADINGS = (_EVERY, "Images", "Clouds", "HDF5 and npy", _RUNS)
+
+
+class SourceCommand(click.Command):
+    """A command that reads sources: its help lists options below headings."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        headings = {declared.name: _heading(declared) for declared in fields(SourceOptions)}
+        headings |= dict.fromkeys(("codec", "splits"), _EVERY)
+        lists: dict[str, list[tuple[str, str]]] = {heading: [] for heading in _HEADINGS}
+        for option in self.get_params(ctx):
+            record = option.get_help_record(ctx) if isinstance(option, click.Option) else None
+            if record is not None:
+                lists[headings.get(option.name or "", _RUNS)].append(record)
+        for heading, records in lists.items():
+            with formatter.section(heading):
+                formatter.write_dl(records)
+
+
+def _heading(declared: Field[Any]) -> str:
+    """Return the heading of an option of sources."""
+    kinds = set(declared.metadata["kinds"])
+    if len(kinds) > 2:
+        return _EVERY
+    return "Images" if "images" in kinds else "HDF5 and npy" if "hdf5" in kinds else "Clouds"
+
+
 def _source_options() -> Sequence[Option]:
     """Return an option for each field of SourceOptions, whose docstring is their help."""
     # `name: text`; a text may go on in lines that are indented further.
@@ -67,7 +96,8 @@ def _source_options() -> Sequence[Option]:
     made = []
     for declared in fields(SourceOptions):
         about, usual = declared.metadata, declared.default
-        said: dict[str, Any] = {"help": re.sub(r"\n +", " ", helps.get(declared.name, "")), "metavar": about["form"]}
+        text = re.sub(r"\n +", " ", helps.get(declared.name, "")).removeprefix(f"{_heading(declared)}: ")
+        said: dict[str, Any] = {"help": text[:1].upper() + text[1:], "metavar": about["form"]}
         if usual is MISSING:  # a mapping
             said |= {"multiple": True, "callback": named(about["form"])}
         elif usual == ():

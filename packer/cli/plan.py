@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from packer.cli.logs import log_options
-from packer.cli.options import conversion_options, sources_argument
+from packer.cli.options import SourceCommand, conversion_options, sources_argument
 from packer.cli.progress import progress
 from packer.cli.summary import field_table, shards_text
 from packer.cli.text import counted, indented, listing, size_text, time_text
@@ -25,7 +25,7 @@ from packer.packing.plan import Plan, make_plan
 from packer.packing.splits import split_text
 
 
-@click.command()
+@click.command(cls=SourceCommand)
 @sources_argument()
 @conversion_options("codec", "shard_size", "map_limit", "splits")
 @click.option(

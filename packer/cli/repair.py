@@ -11,7 +11,7 @@ import click
 
 from packer import repair as repairing
 from packer.cli.logs import log_options, say
-from packer.cli.options import conversion_options, dataset_first, sources_argument
+from packer.cli.options import SourceCommand, conversion_options, dataset_first, sources_argument
 from packer.cli.progress import open_shown, progress
 from packer.cli.text import counted
 from packer.convert import ConvertOptions, processors
@@ -21,7 +21,7 @@ from packer.repair import RepairReport
 _log = logging.getLogger(__name__)
 
 
-@click.command()
+@click.command(cls=SourceCommand)
 @click.argument("dataset", type=click.Path(path_type=Path))
 @sources_argument("[[FIELD=]SOURCE...]", required=False)
 @conversion_options()

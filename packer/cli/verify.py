@@ -12,7 +12,7 @@ import click
 from packer import verify as checking
 from packer.checking.against import Damage, compare
 from packer.cli.logs import log_options
-from packer.cli.options import conversion_options, dataset_first, sources_argument
+from packer.cli.options import SourceCommand, conversion_options, dataset_first, sources_argument
 from packer.cli.progress import open_shown, progress
 from packer.cli.text import counted, indented, printable, size_text
 from packer.convert import ConvertOptions, processors
@@ -26,7 +26,7 @@ _WITH_SOURCES = "packer verify DATASET --against [FIELD=]SOURCE..."
 _MOST = 50
 
 
-@click.command()
+@click.command(cls=SourceCommand)
 @click.argument("dataset", type=click.Path())
 @sources_argument("[[FIELD=]SOURCE...]", required=False)
 @click.option("--against", is_flag=True, help="Compare every value and name with the SOURCEs as well.")

@@ -38,6 +38,9 @@ class SourceOptions:
     The command line is made from this class: its options are the attributes, its help the lines below.
 
     Attributes:
+        samples: What one sample is made from; PATTERN as in /data/*.  [default: rows of HDF5 and npy, files of images
+            and PLY]
+        label: Make a field label: the number of the first folder that a file lies in, such as cat of cat/1.png.
         mode: Images: convert all to this.
         palette: Images with a palette: pack their colours, or the indices.
         max_pixels: Images: refuse larger ones.
@@ -53,12 +56,9 @@ class SourceOptions:
         group: PLY: make one field of numbered properties (rot of rot_0 to rot_3), or a field of each.
         columns: Clouds without a header (.bin, .txt, .xyz, .pts): names and types of their columns, such as
             x,y,z,intensity:float32 or x,y,z:float32,r,g,b:uint8.
-        label: Make a field label: the number of the first folder that a file lies in, such as cat of cat/1.png.
         pick: HDF5 and npy: take this dataset or array, under this name.
         skip: HDF5 and npy: leave out a field, dataset, group or array.
         axis: HDF5: number of the axis that counts samples.
-        samples: What one sample is made from; PATTERN as in /data/*.  [default: rows of HDF5 and npy, files of images
-            and PLY]
         attrs: HDF5: make a field of this attribute of each file, dataset or group that is a sample.
         once: HDF5 and npy: keep this dataset or array once, as ds.constants: it is the same for all samples, such as a
             grid.
@@ -67,6 +67,8 @@ class SourceOptions:
         encoding: HDF5: encoding of text that the file does not mark as UTF-8, such as latin-1.
     """
 
+    samples: str | None = _of(_ALL, form="rows|files|folders|datasets|groups[:PATTERN]")
+    label: str | None = _of(_ALL, choices="folder")
     mode: str | None = _of(_PICTURES, choices="gray|rgb|rgba")
     palette: str = _of(_PICTURES, "colour", choices="colour|index")
     max_pixels: int | None = _of(_PICTURES, least=1)
@@ -80,11 +82,9 @@ class SourceOptions:
     triangulate: bool = _of("ply", False)
     group: str = _of("ply", "numbered", choices="numbered|none")
     columns: str | None = _of("clouds", form="NAMES[:TYPE]")
-    label: str | None = _of(_ALL, choices="folder")
     pick: Mapping[str, str] = _of("hdf5 npy", {}, "--field", form="NAME=/PATH")
     skip: tuple[str, ...] = _of("hdf5 npy", (), form="FIELD")
     axis: int = _of("hdf5", 0)
-    samples: str | None = _of(_ALL, form="rows|files|folders|datasets|groups[:PATTERN]")
     attrs: tuple[str, ...] = _of("hdf5", (), "--attr", form="NAME")
     once: tuple[str, ...] = _of("hdf5 npy", (), form="PATH")
     sparse: tuple[str, ...] = _of("hdf5", (), form="PATH")

@@ -69,6 +69,33 @@ def test_help_lists_all_commands(packer):
     assert "packer --help lists all commands" in nothing.stderr
 
 
+def test_help_of_sources_has_headings(packer):
+    """Options of commands that read sources stand below what they are for, the rest last; each once."""
+    lines = packer("convert", "--help").stdout.splitlines()
+    heads = [line for line in lines if re.fullmatch(r"[A-Z][\w ]+:", line)]
+    assert heads == ["Every source:", "Images:", "Clouds:", "HDF5 and npy:", "How it runs:"]
+    places = {
+        option: [n for n, line in enumerate(lines) if re.match(rf"  (-\w, )?{option}\b", line)] for option in _PLACES
+    }
+    for option, head in _PLACES.items():
+        (place,) = places[option]
+        assert [line for line in lines[:place] if line in heads][-1] == f"{head}:"
+
+
+_PLACES = {
+    "--codec": "Every source",
+    "--samples": "Every source",
+    "--mode": "Images",
+    "--columns": "Clouds",
+    "--cast": "Clouds",
+    "--field": "HDF5 and npy",
+    "--attr": "HDF5 and npy",
+    "--workers": "How it runs",
+    "--scheduler": "How it runs",
+    "--help": "How it runs",
+}
+
+
 def test_version(packer):
     """--version says the version of the package."""
     assert packer("--version").stdout == f"packer {package.__version__}\n"
