@@ -64,7 +64,6 @@ class SourceOptions:
             grid.
         sparse: HDF5: pack rows of this sparse matrix (data, indices, indptr), as X.indices and X.data.
         images: HDF5 and npy: the arrays of this field, (H, W) or (H, W, C), are pictures.
-        encoding: HDF5: encoding of text that the file does not mark as UTF-8, such as latin-1.
     """
 
     samples: str | None = _of(_ALL, form="rows|files|folders|datasets|groups[:PATTERN]")
@@ -89,7 +88,6 @@ class SourceOptions:
     once: tuple[str, ...] = _of("hdf5 npy", (), form="PATH")
     sparse: tuple[str, ...] = _of("hdf5", (), form="PATH")
     images: tuple[str, ...] = _of("hdf5 npy", (), "--image", form="FIELD")
-    encoding: str = _of("hdf5", "utf-8", form="NAME")
 
 
 def flag_of(option: Field[Any]) -> str:

@@ -6,13 +6,10 @@ import shlex
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-import h5py
 import msgspec
 
 from packer.errors import SourceError
 from packer.format.manifest import check_count
-from packer.sources.hdf5.file import FAULTS
-from packer.sources.hdf5.listing import link_class, text_attribute
 from packer.sources.hdf5.types import Column, Listed
 from packer.sources.options import SourceOptions, naming
 from packer.sources.units import upwards
@@ -34,7 +31,7 @@ def picked_paths(options: SourceOptions) -> list[str]:
 
 
 def chosen(
-    entries: Sequence[Listed], options: SourceOptions, family: str | None, path: str
+    entries: Sequence[Listed], options: SourceOptions, path: str
 ) -> tuple[tuple[Column, ...], int | None, list[str]]:
     """Return the fields of a file or unit that are packed: those in `pick`, or else all that are not skipped.
 
@@ -42,7 +39,6 @@ def chosen(
 
     Args:
         entries: everything the file holds.
-        family: of the file.
         path: the file, for messages.
 
     Raises:
@@ -54,20 +50,19 @@ def chosen(
         for name, where in options.pick.items():
             wanted.update(_picked(entries, name, where, path))
     else:
-        wanted = _all([e for e in entries if not e.aside and takes(options, e)], family, path)
+        wanted = _all([e for e in entries if not e.aside and takes(options, e)], path)
     for group in options.sparse:
         wanted.update(_sparse(entries, group.strip("/"), path))
     check_count(len(wanted))
     columns = []
     for name, entry in wanted.items():
         assert entry.spec is not None  # what cannot be a field was refused above
-        encodings = ("utf-8", options.encoding) if entry.is_utf8 else (options.encoding,)
         try:
             spec = msgspec.structs.replace(entry.spec, name=name)
         except ValueError as error:
             raise SourceError(f"{entry.path}: {error}; name it with --field NAME=/path", path) from None
-        columns.append(Column(spec, entry.dataset, entry.members, tuple(dict.fromkeys(encodings)), starts=entry.starts))
-    samples = _samples(entries, wanted.values(), family, path)
+        columns.append(Column(spec, entry.dataset, entry.members, starts=entry.starts))
+    samples = _samples(entries, wanted.values(), path)
     notes = [f"dataset {name} {note}" for name, note in {e.dataset: e.note for e in wanted.values()}.items() if note]
     return tuple(columns), samples, notes
 
@@ -85,10 +80,8 @@ def _picked(entries: Sequence[Listed], name: str, where: str, path: str) -> dict
     return {".".join((name, *entry.members)): entry for entry in hits}
 
 
-def _all(left: Sequence[Listed], family: str | None, path: str) -> dict[str, Listed]:
+def _all(left: Sequence[Listed], path: str) -> dict[str, Listed]:
     """Return all that is left to be a field. Raises SourceError if one cannot be, or if two would have one name."""
-    if family == "keras":
-        raise SourceError(KERAS_REFUSAL, path)
     wanted: dict[str, Listed] = {}
     for entry in left:
         twin = wanted.setdefault(entry.name, entry)
@@ -105,9 +98,7 @@ def _all(left: Sequence[Listed], family: str | None, path: str) -> dict[str, Lis
         raise SourceError(f"holds nothing that can be packed: {what}", path)
     more = f"; and {len(bad) - 5:,} more" if len(bad) > 5 else ""
     skips = " ".join(f"--skip {shlex.quote(name)}" for name in _skipping(bad, left))
-    raise SourceError(
-        f"{what}{more}. Leave out with {skips}, or pick fields with --field NAME=/path.{advice(family)}", path
-    )
+    raise SourceError(f"{what}{more}. Leave out with {skips}, or pick fields with --field NAME=/path", path)
 
 
 def _skipping(bad: Sequence[Listed], entries: Sequence[Listed]) -> list[str]:
@@ -147,7 +138,7 @@ def _sparse(entries: Sequence[Listed], group: str, path: str) -> dict[str, Liste
     }
 
 
-def _samples(entries: Sequence[Listed], wanted: Collection[Listed], family: str | None, path: str) -> int | None:
+def _samples(entries: Sequence[Listed], wanted: Collection[Listed], path: str) -> int | None:
     """Return the length that all have along the sample axis. Raises SourceError if they differ, or there are none."""
     if not wanted:
         reason = "holds no dataset with a sample axis" if entries else "holds no datasets"
@@ -158,9 +149,7 @@ def _samples(entries: Sequence[Listed], wanted: Collection[Listed], family: str 
         raise SourceError(
             f"the datasets have no common sample axis (lengths {numbers}): "
             "pick those that belong together with --field NAME=/path, or leave some out with --skip FIELD; if rows are "
-            f"not samples, try --samples groups, --samples files or --samples datasets."
-            f"{advice(family)} "
-            f"{_listing(entries, 'It')}",
+            f"not samples, try --samples groups, --samples files or --samples datasets. {_listing(entries, 'It')}",
             path,
         )
     return lengths.pop()
@@ -170,57 +159,3 @@ def _listing(entries: Sequence[Listed], it: str = "it") -> str:
     lines = [f"  {e.path}  {e.looks}" + (f"  ({e.problem or e.aside})" if e.spec is None else "") for e in entries]
     more = [f"  and {len(lines) - _MAX_LINES:,} more"] if len(lines) > _MAX_LINES else []
     return f"{it} holds:\n" + "\n".join(lines[:_MAX_LINES] + more)
-
-
-# ---------------------------------------------------------------- what wrote the file
-
-
-def family_of(file: h5py.File) -> str | None:
-    """Return `keras`, `anndata`, `10x`, `matlab`, or None; None as well if what would tell it is damaged."""
-    try:
-        return _family(file)
-    except FAULTS:
-        return None
-
-
-def _family(file: h5py.File) -> str | None:
-    names = set(file)
-    if "keras_version" in file.attrs or "layer_names" in file.attrs or {"layers", "vars"} <= names:
-        return "keras"
-    if text_attribute(file, "encoding-type") == "anndata" or {"X", "obs", "var"} <= names:
-        return "anndata"
-    held = {name: thing for name in names if (thing := _hard(file, name)) is not None}
-    if isinstance(held.get("matrix"), h5py.Group) and {"barcodes", "indptr"} <= set(held["matrix"]):
-        return "10x"
-    is_matlab = any(isinstance(thing, h5py.Dataset) and "MATLAB_class" in thing.attrs for thing in held.values())
-    return "matlab" if is_matlab else None
-
-
-#: What to pick from a file of each family: a sentence, with a blank before it.
-_ADVICE = {
-    "anndata": (
-        " This is an AnnData (h5ad) file: its cells are the rows of obs/... and obsm/..., and of X, which"
-        " --sparse X takes if it is sparse; pick from those."
-    ),
-    "10x": (" This is a 10x file: --sparse matrix packs its cells, and --field barcode=/matrix/barcodes their names."),
-    "matlab": " This is a MATLAB 7.3 file: its axes are MATLAB's in reverse, so --axis -1 takes MATLAB's rows.",
-}
-
-
-def advice(family: str | None) -> str:
-    """Return a sentence on what to pick from a file of this family; empty if there is none."""
-    return _ADVICE.get(family or "", "")
-
-
-KERAS_REFUSAL = (
-    "holds the weights of a Keras model, which have no sample axis: each dataset is the weights of a layer. To pack "
-    "some anyway, pick them with --field NAME=/path"
-)
-
-
-def _hard(file: h5py.File, name: str) -> h5py.HLObject | None:
-    """Return what a hard link leads to; other links may lead to files that are missing."""
-    try:
-        return file[name] if link_class(file, name) == h5py.h5l.TYPE_HARD else None
-    except FAULTS:
-        return None

@@ -61,11 +61,10 @@ class Described(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class HDF5Options(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What was asked: of rows their `axis`, of units what they are; no encoding if it is UTF-8."""
+    """What was asked: of rows their `axis`, of units what they are."""
 
     fields: dict[str, str]
     skip: list[str]
-    encoding: str | None = None
     once: list[str] = []
     sparse: list[str] = []
     axis: int | None = None

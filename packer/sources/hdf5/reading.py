@@ -18,7 +18,7 @@ from packer.sources.base import BLOCK_BYTES, LARGE_BYTES, Block, LargeArray, blo
 from packer.sources.hdf5.file import faults_named
 from packer.sources.hdf5.listing import text_attribute
 from packer.sources.hdf5.storage import CACHE_BYTES, dataset_at
-from packer.sources.hdf5.types import Column, swaps_are_forgotten
+from packer.sources.hdf5.types import Column
 
 #: What a str costs besides its characters.
 _STR_BYTES = 64
@@ -65,7 +65,7 @@ def row_blocks(
             }
 
     is_variable = bool(sparse) or any(d.dtype.hasobject for d in datasets.values())
-    nbytes = sum(row_bytes(d, axis) for d in datasets.values()) + sum(rows.row_bytes for rows in sparse.values())
+    nbytes = sum(_row_bytes(d, axis) for d in datasets.values()) + sum(rows.row_bytes for rows in sparse.values())
     nbytes += sum(_STR_BYTES for c in columns if c.spec.kind == "text")
     most = max(1, BLOCK_BYTES // max(1, nbytes))
     run = min(_FIRST_RUN, most) if is_variable else most
@@ -112,7 +112,7 @@ def _rows(dataset: h5py.Dataset, axis: int, start: int, stop: int) -> NDArray[An
     return np.ascontiguousarray(np.moveaxis(values, axis, 0))
 
 
-def row_bytes(dataset: h5py.Dataset, axis: int) -> int:
+def _row_bytes(dataset: h5py.Dataset, axis: int) -> int:
     """Return the bytes of one row along `axis`; of variable-length values only what points to them."""
     return int(math.prod(dataset.shape)) * int(dataset.dtype.itemsize) // max(1, int(dataset.shape[axis]))
 
@@ -228,9 +228,6 @@ def field_values(values: NDArray[Any], column: Column, path: str) -> NDArray[Any
     native = spec.np_dtype.newbyteorder("=")
     lists = h5py.check_vlen_dtype(values.dtype)
     if lists is not None and spec.shape == (None,):
-        base = np.dtype(lists)
-        if swaps_are_forgotten() and not base.isnative:
-            return [row.view(base).astype(native) for row in values]
         return [np.ascontiguousarray(row, dtype=native) for row in values]
     _check(values.dtype, values.shape[1:], column, path)
     if native == np.bool_:
@@ -258,17 +255,14 @@ def _texts(values: NDArray[Any], column: Column, path: str) -> list[str]:
         raise SourceError(
             f"field {column.spec.name} is not one string for each sample now: the file has changed; run again", path
         )
-    texts = values.tolist()
-    for encoding in column.encodings:
+    found = []
+    for text in values.tolist():
         try:
-            return [text.decode(encoding) for text in texts]
-        except UnicodeDecodeError as error:
-            bad = error
-    if len(texts) > 1:  # each for itself: UTF-8 in one must not be read as something else because of another
-        return [_texts(values[i : i + 1], column, path)[0] for i in range(len(texts))]
-    asked = " or ".join("UTF-8" if name == "utf-8" else name for name in column.encodings)
-    raise SourceError(
-        f"field {column.spec.name}: text that is not {asked} ({bad.object[:40]!r}); name its encoding, as in "
-        f"--encoding latin-1, or leave it out with --skip {column.dataset}",
-        path,
-    )
+            found.append(text.decode())
+        except UnicodeDecodeError:
+            raise SourceError(
+                f"field {column.spec.name}: text that is not UTF-8 ({text[:40]!r}); write it as UTF-8, or leave it out "
+                f"with --skip {column.dataset}",
+                path,
+            ) from None
+    return found

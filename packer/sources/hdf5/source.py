@@ -47,8 +47,7 @@ def open_hdf5(
             or of which it makes gigabytes. None: in this process.
 
     Raises:
-        UsageError: a name in `pick` cannot be one of a field, `skip` fits nothing, options do not go together, or there
-            is no such encoding.
+        UsageError: a name in `pick` cannot be one of a field, `skip` fits nothing, or options do not go together.
         SourceError: no usable file, no common sample axis, or data that cannot be stored.
     """
     (found,) = inputs.values()
@@ -75,12 +74,6 @@ def open_hdf5(
 
 def _check(options: SourceOptions, asked: Asked) -> None:
     """Raise UsageError if something is asked for that cannot be, or that this unit has not."""
-    try:
-        "".encode(options.encoding)
-    except LookupError:
-        raise UsageError(
-            f"--encoding {options.encoding}: there is no such encoding; try utf-8, latin-1 or cp1252"
-        ) from None
     for name, path in options.pick.items():
         try:
             check_field_name(name)
@@ -108,9 +101,7 @@ def _check(options: SourceOptions, asked: Asked) -> None:
 
 def _told(options: SourceOptions, **unit: Any) -> HDF5Options:
     """Return what the manifest keeps of what was asked; `unit` is the axis of rows, or what units are."""
-    encoding = None if options.encoding == "utf-8" else options.encoding
-    skip, once, sparse = list(options.skip), list(options.once), list(options.sparse)
-    return HDF5Options(dict(options.pick), skip, encoding, once, sparse, **unit)
+    return HDF5Options(dict(options.pick), list(options.skip), list(options.once), list(options.sparse), **unit)
 
 
 def _fitting(
@@ -135,8 +126,6 @@ def _fitting(
                 on_bad(SourceError(how, file))
             else:
                 kept.append(unit)
-                if unit.bad:
-                    on_bad(unit.bad)
     if not kept:
         raise SourceError("every file or sample of it is bad; nothing is left to pack", path)
     return held, kept
@@ -158,7 +147,7 @@ def _misfit(first: Unit, unit: Unit) -> str | None:
 def _looks(column: Column, with_lengths: bool) -> str:
     """Return what a field is and where it lies, in words that differ if it cannot be read as another is."""
     axes = ", ".join(str(n) if with_lengths and n is not None else "*" for n in column.spec.shape)
-    what = f"text in {' or '.join(column.encodings)}" if column.spec.kind == "text" else f"{column.spec.dtype} ({axes})"
+    what = "text" if column.spec.kind == "text" else f"{column.spec.dtype} ({axes})"
     members = [f"member {name}" for name in reversed(column.members)]
     where = f"the attribute {column.attribute}" if column.attribute else column.dataset
     # A dataset that is a sample has no path of its own.

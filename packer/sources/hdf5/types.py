@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import h5py
@@ -28,7 +27,6 @@ class Column:
         spec: what the field is.
         dataset: path of the dataset, from the root of the file (or of a sample's group).
         members: names of compound members that lead from the dataset's values to the field's.
-        encodings: text is in the first of these that can hold it.
         attribute: name of the attribute of the unit that holds the value, if no dataset does.
         starts: path of the dataset that tells where in `dataset` each sample starts, if rows of it are no samples.
     """
@@ -36,7 +34,6 @@ class Column:
     spec: FieldSpec
     dataset: str
     members: tuple[str, ...] = ()
-    encodings: tuple[str, ...] = ("utf-8",)
     attribute: str = ""
     starts: str = ""
 
@@ -54,7 +51,6 @@ class Listed:
         members: names of compound members that lead to the values.
         looks: shape and dtype for people, such as `(10, 3) float32`.
         spec: what the field is, but for its name; None if `problem` or `aside` is set.
-        is_utf8: whether the file says of text that it is UTF-8.
         samples: length along the sample axis; None if the whole dataset is one sample's value.
         problem: why it cannot be a field, as a phrase that follows the path.
         aside: why it is left out without harm, as a phrase that follows the path.
@@ -67,7 +63,6 @@ class Listed:
     members: tuple[str, ...] = ()
     looks: str = ""
     spec: FieldSpec | None = None
-    is_utf8: bool = False
     samples: int | None = None
     problem: str | None = None
     aside: str | None = None
@@ -98,9 +93,9 @@ def leaves(entry: Listed, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Itera
             yield from leaves(replace(entry, members=(*entry.members, name)), dtype[name], shape)
     elif problem := _problem(dtype, shape):
         yield replace(entry, problem=problem)
-    elif (text := h5py.check_string_dtype(dtype)) is not None:
+    elif h5py.check_string_dtype(dtype) is not None:
         spec = FieldSpec(name=_UNNAMED, dtype="uint8", kind="text", shape=(None,))
-        yield replace(entry, spec=spec, is_utf8=text.encoding == "utf-8")
+        yield replace(entry, spec=spec)
     else:
         base = h5py.check_vlen_dtype(dtype)
         axes = shape if base is None else (None,)
@@ -127,6 +122,8 @@ def _problem(dtype: np.dtype[Any], shape: tuple[int, ...]) -> str | None:
         base = np.dtype(lists)
         if base.hasobject or base.names or base.newbyteorder("=").name not in DTYPES:
             return f"holds variable-length arrays of {base}, which cannot be stored"
+        if not base.isnative:
+            return f"holds variable-length arrays of {base}, whose byte order h5py forgets: write them as {base.name}"
         return f"holds variable-length arrays of shape {shape} a sample, but only one can be stored" if shape else None
     if dtype.newbyteorder("=").name in DTYPES:
         return None
@@ -135,19 +132,6 @@ def _problem(dtype: np.dtype[Any], shape: tuple[int, ...]) -> str | None:
     if dtype.kind == "V":
         return "holds opaque values or an empty compound"
     return f"has dtype {dtype}, which cannot be stored; write it as one of {', '.join(DTYPES)}"
-
-
-@lru_cache
-def swaps_are_forgotten() -> bool:
-    """Return whether this h5py hands out big-endian variable-length values as if they were native.
-
-    Version 3.16 does: 1 comes out as 256. Tried on a file in memory, since versions may differ.
-    """
-    swapped = np.dtype(np.uint16).newbyteorder("S")
-    with h5py.File("probe", "w", driver="core", backing_store=False) as file:
-        probe = file.create_dataset("probe", 1, h5py.vlen_dtype(swapped))
-        probe[0] = np.array([1], swapped)
-        return int(probe[0][0]) != 1
 
 
 # ---------------------------------------------------------------- what is read otherwise than it is stored

@@ -15,19 +15,16 @@ import h5py
 import msgspec
 
 from packer.errors import SourceError, first_few
-from packer.sources.hdf5.choice import advice, chosen, family_of, picked_paths, takes
+from packer.sources.hdf5.choice import chosen, picked_paths, takes
 from packer.sources.hdf5.file import faults_named, opened
 from packer.sources.hdf5.listing import Inventory, inventory
 from packer.sources.hdf5.origin import Constant, Described, asides, attributes, constants_at, kept_of_rows, kept_of_unit
-from packer.sources.hdf5.reading import SparseRows, row_blocks, row_bytes, unit_sample
+from packer.sources.hdf5.reading import SparseRows
 from packer.sources.hdf5.roots import find_roots, numbered
 from packer.sources.hdf5.storage import storage_of
 from packer.sources.hdf5.types import Column, Listed, leaves
 from packer.sources.options import SourceOptions, naming
 from packer.sources.units import Asked
-
-#: Text of fixed length that is decoded while a file is looked at: a bad one is found before hours of packing.
-_LOOKED_AT_BYTES = 64 * 2**20
 
 
 @dataclass(frozen=True)
@@ -45,7 +42,6 @@ class Unit:
         once: what it holds that is to be the same in all units, by name.
         kept: what the manifest keeps of it.
         lost: what of it is not kept, in the words that a sentence begins with.
-        bad: the error of the first row found that cannot be read.
     """
 
     path: str
@@ -58,7 +54,6 @@ class Unit:
     once: dict[str, Constant]
     kept: Described = field(default_factory=partial(Described, "", 0))
     lost: tuple[str, ...] = ()
-    bad: SourceError | None = None
 
     def __str__(self) -> str:
         return Path(self.path).name if self.kind == "row" else f"{self.kind} {self.root or Path(self.path).name}"
@@ -105,16 +100,13 @@ def units_of(path: str, asked: Asked, options: SourceOptions) -> FileUnits:
         return _units(file, path, asked, options)
 
 
-def _unit(
-    file: h5py.File, path: str, root: str, kind: str, held: Inventory, options: SourceOptions, family: str | None = None
-) -> Unit:
+def _unit(file: h5py.File, path: str, root: str, kind: str, held: Inventory, options: SourceOptions) -> Unit:
     """Return a file's rows, or one of its units, without what the manifest keeps of it.
 
     Args:
         held: all that lies there.
-        family: of a file of rows.
     """
-    columns, samples, notes = chosen(held.entries, options, family, path)
+    columns, samples, notes = chosen(held.entries, options, path)
     taken = {column.spec.name for column in columns}
     columns += tuple(_attribute_column(file[root or "/"], name, taken) for name in options.attrs)
     count = 1 if samples is None else samples
@@ -135,9 +127,8 @@ def _named(held: Inventory, options: SourceOptions) -> set[str]:
 
 
 def _rows(file: h5py.File, path: str, options: SourceOptions) -> FileUnits:
-    family = family_of(file)
     held = inventory(file, path, options.axis, partial(takes, options), picked_paths(options))
-    rows = _unit(file, path, "", "row", held, options, family)
+    rows = _unit(file, path, "", "row", held, options)
     names = list(dict.fromkeys(column.dataset for column in rows.columns))
 
     def is_kept(thing: str) -> bool:
@@ -148,32 +139,11 @@ def _rows(file: h5py.File, path: str, options: SourceOptions) -> FileUnits:
     kept, lost = kept_of_rows(file, path, rows.samples, held, is_kept)
     notes = [f"{rows}: {note}" for note in (*rows.notes, *lost)]
     notes += [] if options.pick else asides(held.entries, options.skip, kept.values)
-    notes += [f"{rows}:{advice(family)}"] if family == "matlab" else []
     for column in rows.columns:
         if column.starts:
             SparseRows(file, path, column)  # checks where its rows start
-    rows = replace(rows, notes=tuple(notes), kept=kept, bad=_bad_text(file, rows, options.axis))
+    rows = replace(rows, notes=tuple(notes), kept=kept)
     return FileUnits([rows], _named(held, options), groups=None if options.pick else numbered(names))
-
-
-def _bad_text(file: h5py.File, rows: Unit, axis: int) -> SourceError | None:
-    """Return the error of the first text of fixed length that cannot be decoded, among rows that are quick to read."""
-    texts = _fixed_texts(file, rows)
-    nbytes = sum(row_bytes(file[name], axis) for name in {c.dataset for c in texts})
-    if nbytes:
-        try:
-            most = max(1, _LOOKED_AT_BYTES // nbytes)
-            for _ in row_blocks(file, rows.path, texts, axis, 0, min(rows.samples, most)):
-                pass
-        except SourceError as error:
-            return SourceError(f"row {error.sample or 0:,}: {error.reason}", rows.path, error.sample)
-    return None
-
-
-def _fixed_texts(file: h5py.File, unit: Unit) -> list[Column]:
-    """Return the columns of text of fixed length; one that cannot be decoded is to be found before hours of packing."""
-    texts = [c for c in unit.columns if c.spec.kind == "text" and not c.attribute]
-    return [c for c in texts if not file[unit.root + c.dataset].dtype.hasobject]
 
 
 # ---------------------------------------------------------------- units that are one sample each
@@ -231,7 +201,6 @@ def _groups_above(root: str) -> list[str]:
 def _one_sample(file: h5py.File, path: str, root: str, kind: str, held: Inventory, options: SourceOptions) -> Unit:
     """Return a unit, of which `held` is all that lies there."""
     unit = _unit(file, path, root, kind, held, options)
-    unit_sample(file, path, root, _fixed_texts(file, unit), 0)  # text that cannot be decoded is found early
     kept, notes = kept_of_unit(file[root or "/"], root)
     lost = {
         "attributes of datasets and groups": any(held.described),

@@ -160,19 +160,6 @@ def test_lists_of_one_length(tmp_path, kind, length):
         assert listed(one["x"][()]) == listed(other["x"][()])
 
 
-@pytest.mark.parametrize("kind", [">f4", ">i8", ">c8"])
-def test_big_endian_lists(tmp_path, kind):
-    """They come back in the machine's own byte order, with the values that the file has."""
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        lists = file.create_dataset("x", 4, h5py.vlen_dtype(np.dtype(kind)))
-        for row in range(4):
-            lists[row] = np.ones(3, kind)
-    convert(str(tmp_path / "a.h5"), tmp_path / "d", workers=0)
-    assert not export(tmp_path / "d", tmp_path / "out").notes
-    with h5py.File(tmp_path / "out/a.h5") as file:
-        assert listed(file["x"][()]) == [[1, 1, 1]] * 4
-
-
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(numbers | texts, st.lists(st.integers(1, 3), max_size=2))))
 def test_attributes_and_single_values(tmp_path_factory, kinds):

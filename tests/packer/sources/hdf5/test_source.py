@@ -211,7 +211,7 @@ def test_text_ragged_and_compound(tmp_path: Path) -> None:
     with h5py.File(path, "w") as file:
         file["fixed"] = np.array([b"ab", b"", b"abc"])
         file.create_dataset("vlen", data=["a", "ü" * 50, ""], dtype=h5py.string_dtype())
-        ragged = file.create_dataset("ragged", 3, h5py.vlen_dtype(np.dtype(">u2")))
+        ragged = file.create_dataset("ragged", 3, h5py.vlen_dtype(np.dtype("u2")))
         ragged[0], ragged[2] = [1, 2, 3], [4]
         file["table"] = table
     source = open_hdf5(path)
@@ -301,7 +301,6 @@ def test_a_user_block_is_no_obstacle(tmp_path: Path) -> None:
         file["x"].attrs["MATLAB_class"] = np.bytes_("double")
     source = open_hdf5(path, axis=-1)
     same(everything(source)["x"], np.arange(6).reshape(2, 3).T)
-    assert any("MATLAB's in reverse" in note for note in source.remarks)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="what a process has read is told on Linux alone")

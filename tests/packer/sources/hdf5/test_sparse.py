@@ -69,20 +69,6 @@ def test_rows_are_read_in_blocks_and_parts(tmp_path: Path, monkeypatch: pytest.M
             assert row.tolist() == [value for value in expected if value]
 
 
-def test_the_cells_of_10x_files_are_packed_as_the_message_says(tmp_path: Path) -> None:
-    """Their matrix is one by columns, which are the cells: `indptr` says where each starts."""
-    path = tmp_path / "a.h5"
-    with h5py.File(path, "w") as file:
-        file["matrix/barcodes"] = [b"AA", b"AC"]
-        file["matrix/data"], file["matrix/indices"] = np.arange(3), np.array([2, 0, 1])
-        file["matrix/indptr"], file["matrix/shape"] = np.array([0, 1, 3]), np.array([3, 2])
-    with pytest.raises(SourceError, match="--sparse matrix packs its cells, and --field barcode=/matrix/barcodes"):
-        open_hdf5(str(path))
-    (block,) = open_hdf5(str(path), sparse=["matrix"], pick={"barcode": "/matrix/barcodes"}).read()
-    assert block["barcode"] == ["AA", "AC"]
-    assert [row.tolist() for row in block["matrix.data"]] == [[0], [1, 2]]
-
-
 def test_an_export_writes_the_matrix_again(tmp_path: Path) -> None:
     """With its attributes; the same options pack it again."""
     path = write(tmp_path / "a.h5ad", [[0] * GENES, [1] * GENES, [0, 2, *[0] * 7]], indices=np.arange(10, dtype=">i4"))
@@ -119,14 +105,11 @@ def test_what_is_no_sparse_matrix(tmp_path: Path, changes: dict[str, Any], words
 
 
 def test_columns_are_no_rows(tmp_path: Path) -> None:
-    """A matrix by columns (CSC) is refused by what the file says of it; without --sparse the error names the option."""
+    """A matrix by columns (CSC) is refused by what the file says of it."""
     path = write(tmp_path / "a.h5", np.eye(3, GENES).tolist())
     with h5py.File(path, "r+") as file:
-        file.attrs["encoding-type"] = "anndata"
         file["X"].attrs["encoding-type"] = "csc_matrix"
     with pytest.raises(SourceError, match="/X is a sparse matrix by columns"):
         open_hdf5(path, sparse=["X"], skip=["var"])
-    with pytest.raises(SourceError, match="--sparse X"):
-        open_hdf5(path)
     with pytest.raises(UsageError, match="--sparse X: samples are the rows"):
         open_hdf5(path, sparse=["X"], samples="groups")
