@@ -20,8 +20,11 @@ from packer.format.schema import FieldSpec
 from packer.sources.base import LARGE_BYTES, Block, LargeArray, OnBad, Source, common_shape, joined
 from packer.sources.files import Found, join
 from packer.sources.images.source import BLOCK_BYTES, NAMED, ImageSource, compared
-from packer.sources.pairing import stem
+from packer.sources.pairing import pair, stem
 from packer.sources.units import by_folder, folder_of, numbers_of, refuse_strays, unit_name
+
+#: Folders that may be meant as a field each.
+MOST_FIELDS = 8
 
 
 def fields_in_folders(found: Mapping[str, Found]) -> dict[str, Found] | None:
@@ -65,18 +68,23 @@ def units_note(source: ImageSource) -> list[str]:
     if "" in folders or min(map(len, folders.values())) < 2:
         return []
     taken = f"each picture is a sample; the {len(folders):,} folders hold "
+    if len(folders) > 1 and len(source.fields) == 1 and _are_alike(source, folders):
+        return [
+            f"{taken}pictures of the same names: if each folder is a sample, say `--samples folders`; if each folder "
+            "is a field, give each as FIELD=FOLDER"
+        ]
     if all(_are_frames(source, places) for places in folders.values()):
-        return [
-            taken
-            + "numbered pictures of one size: if they are clips, `--samples folders` makes a sample of each folder"
-        ]
-    names = {frozenset(source.names[i].rpartition("/")[2] for i in places) for places in folders.values()}
-    if len(folders) > 1 and len(names) == 1 and len(source.fields) == 1:
-        shown = ", ".join(sorted(names.pop())[:NAMED])
-        return [
-            taken + f"pictures of the same names ({shown}): if these are fields of one sample, say `--samples folders`"
-        ]
+        return [f"{taken}numbered pictures of one size: if they are clips, `--samples folders` makes a sample of each"]
     return []
+
+
+def _are_alike(source: ImageSource, folders: Mapping[str, Sequence[int]]) -> bool:
+    """Return whether all folders hold pictures of the same names; of a few folders, names that would be partners."""
+    inside = {folder: [source.names[i].rpartition("/")[2] for i in places] for folder, places in folders.items()}
+    first, *others = (set(names) for names in inside.values())
+    if all(names == first for names in others):
+        return True
+    return len(folders) <= MOST_FIELDS and pair(inside, str).is_whole
 
 
 def _are_frames(source: ImageSource, places: Sequence[int]) -> bool:

@@ -35,8 +35,6 @@ from packer.sources.images.source import ImageSource, compared
 from packer.sources.options import SourceOptions
 from packer.sources.pairing import (
     Pairing,
-    check_one_field,
-    marker_values,
     partners,
     share_out,
 )
@@ -65,8 +63,7 @@ def open_images(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: 
         looking: told how far reading headers is.
 
     Raises:
-        UsageError: no image is there; two fields are the same files; a field name or an option cannot be; or pictures
-            of one field look like partners.
+        UsageError: no image is there; two fields are the same files; or a field name or an option cannot be.
         SourceError: what `on_bad` raises; no sample is left; an LMDB file or its
             list is damaged.
     """
@@ -74,10 +71,6 @@ def open_images(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: 
         reason = f"{inputs[''].text} is given without FIELD=, so it would be the field {_FIELD}"
         raise UsageError(f"{reason}, but {inputs[_FIELD].text} is; name the field of each")
     opened = _pictures({name or _FIELD: found for name, found in inputs.items()}, options, on_bad, looking)
-    frames = opened.frames if isinstance(opened, ClipSource) else opened
-    if frames.kind == "images" and list(inputs) == [""] and _FIELD in frames.folders:
-        more = "" if options.samples is None else f" --samples {options.samples}"
-        check_one_field(frames.folders[_FIELD], frames.paths[_FIELD], frames.sizes[_FIELD], more)
     if isinstance(opened, ClipSource):
         if options.patch or options.stride or options.downscale:
             raise UsageError("--patch, --stride and --downscale are for single pictures, not for clips; leave them out")
@@ -120,7 +113,7 @@ def _pictures(
         paths=paths,
         sizes={name: np.array([header[:2] for header in some], np.int32) for name, some in headers.items()},
         options=reading,
-        origin={"mode": options.mode, "palette": options.palette, "markers": marker_values(paired)},
+        origin={"mode": options.mode, "palette": options.palette},
         places={name: [folder.places[file] for file in paths[name]] for name, folder in stored.items()},
     )
     for name, folder in stored.items():

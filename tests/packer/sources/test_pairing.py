@@ -6,7 +6,6 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from packer.sources.markers import Marker, find_markers
 from packer.sources.pairing import pair, stem
 
 NUMBERS = [f"{i:04}" for i in range(1, 121)]
@@ -26,14 +25,13 @@ def png(names):
         ({"lr": "{}_x2", "hr": "{}_x4"}, "{}"),
         ({"lr": "LR_{}", "hr": "HR_{}"}, "{}"),
         ({"lr": "LR_{}x4", "hr": "HR_{}"}, "{}"),
-        ({"lr": "x2{}", "hr": "x4{}"}, "{}"),
         ({"lr": "X4/{}x4", "hr": "{}"}, "{}"),
         ({"lr": "lr/{}", "hr": "hr/{}"}, "{}"),
         ({"lr": "{}/lr/im", "hr": "{}/hr/im"}, "{}/im"),
         ({"x2": "{}x2", "x4": "{}x4", "hr": "{}"}, "{}"),
         ({"a": "{}_A", "b": "{}_B", "c": "{}_BB"}, "{}"),
         ({"a": "{}_A", "b": "{}_B", "c": "{}"}, "{}"),
-        ({"lr": "v1/{}.part_lr", "hr": "v1/{}.part_hr"}, "v1/{}.part"),
+        ({"lr": "v1/{}.part_lr", "hr": "v1/{}.part_hr"}, "v1/{}"),
         ({"left": "{}_L_cam", "right": "{}_R_cam"}, "{}"),
     ],
 )
@@ -53,12 +51,12 @@ def test_markers_of_every_form_are_found(patterns, names, count):
     [
         ("babyx2", "baby", "baby"),
         ("img_LR", "img_HR", "img"),
-        ("a_smallx2", "a_small", "a_small"),
+        ("a_smallx2", "a_small", "a"),
         ("babyx2", "babyx4", "baby"),
     ],
 )
 def test_one_pair_is_enough_to_find_a_marker(low, high, name):
-    """A single pair has the shortest markers that make its names agree."""
+    """The names of a single pair are cut by the same rule as those of many."""
     assert pair({"lr": png([low]), "hr": png([high])}).names == [name]
 
 
@@ -111,7 +109,8 @@ def test_a_marker_cuts_no_number(low, high, count):
         ("baby_lr", "bird_hr"),
         ("6", "_x426"),
         ("_lr0024", "_x40015"),
-        ("v1/a_LR", "v2/a_HR"),
+        ("x20801", "0801"),
+        ("a_noise50", "a_512"),
     ],
 )
 def test_one_file_for_each_field_is_one_sample(low, high):
@@ -120,7 +119,7 @@ def test_one_file_for_each_field_is_one_sample(low, high):
     assert paired.names == [low]
     assert paired.files == {"lr": png([low]), "hr": png([high])}
     assert not any(paired.orphans.values())
-    assert paired.markers == {"lr": {"": Marker()}, "hr": {"": Marker()}}
+    assert not paired.taken
 
 
 @pytest.mark.parametrize(
@@ -158,13 +157,11 @@ def test_a_folder_of_strays_keeps_the_others_paired():
         ("0801x4", "0801", "0801"),
         ("0801x4", "0801x16", "0801"),
         ("0801_LRBI_x4", "0801_HR", "0801"),
-        ("x20801", "0801", "0801"),
         ("4x_0801", "HR_0801", "0801"),
         ("X4/0801x4", "0801", "0801"),
-        ("a_noise50", "a", "a"),
-        ("a_noise50", "a_512", "a"),
         ("v0_f28_lr", "v0_f28_hr", "v0_f28"),
-        ("img2x", "img", "img"),
+        ("img_2x", "img", "img"),
+        ("v1/a_LR", "v2/a_HR", "a"),
     ],
 )
 def test_scales_and_numbers_of_one_field_make_no_other_sample(low, high, name):
@@ -211,16 +208,6 @@ def test_stem_takes_the_last_suffix_alone():
     assert [stem("a.b/c.d.png"), stem("a.b/c")] == ["a.b/c.d", "a.b/c"]
 
 
-def test_a_marker_strips_what_it_says_and_nothing_less():
-    """A path without the marker, or with nothing besides it, has no name."""
-    marker = Marker("X4/", "lr/", "LR_", "x4")
-    assert marker.name_of("X4/a/lr/LR_1x4") == "a/1"
-    assert [marker.name_of(path) for path in ("X4/a/lr/LR_1", "a/lr/LR_1x4", "X4/a/LR_1x4", "X4/lr/LR_x4")] == [
-        None
-    ] * 4
-    assert str(marker) == "begin with the folder 'X4/' and lie in a folder 'lr/' and begin with 'LR_' and end in 'x4'"
-
-
 @settings(max_examples=60, deadline=None)
 @given(
     names=st.sets(st.from_regex(r"[a-c]{1,3}[0-9]{1,3}", fullmatch=True), min_size=3, max_size=30),
@@ -237,8 +224,14 @@ def test_pairing_finds_all_partners(names, low, high):
     assert {(a.removesuffix(f"{low}.png"), b.removesuffix(f"{high}.png")) for a, b in pairs} == {(n, n) for n in names}
 
 
-def test_many_names_have_the_marker_of_few():
-    """Only a spread of names votes, so that the number of files hardly matters."""
-    many = [f"{i:06}" for i in range(20_000)]
-    markers = find_markers({"lr": [f"{n}x4" for n in many], "hr": many})
-    assert markers == {"lr": Marker(suffix="x4"), "hr": Marker()}
+def test_what_came_off_is_said_by_field():
+    """At either end, and whole folders; of scales the most frequent one."""
+    low, high = (png(f"{form.format(n)}" for n in NUMBERS) for form in ("lr/img_{}_x2", "set/hr/img_{}"))
+    paired = pair({"lr": [*low, "lr/img_9_x3.png"], "hr": [*high, "set/hr/img_9.png"]})
+    assert paired.taken == {"lr": "the folder 'lr' and '_x2' at the end", "hr": "the folder 'set/hr'"}
+    assert paired.names == [*(f"img_{n}" for n in NUMBERS[:9]), "img_9", *(f"img_{n}" for n in NUMBERS[9:])]
+
+
+def test_one_letter_is_enough_of_a_name():
+    """A name never becomes empty: `x4` of a file that is called so stays."""
+    assert pair({"lr": png(["x4", "a_x4", "b_x4"]), "hr": png(["x4", "a", "b"])}).names == ["a", "b", "x4"]

@@ -198,7 +198,7 @@ def test_the_wrong_unit_is_said(tmp_path, reds):
     for name in ("a/left", "a/right", "b/left", "b/right"):
         save(tmp_path / "views" / f"{name}.png")
     (said,) = (note for note in source_of([str(tmp_path / "views")]).remarks if "each picture is a sample" in note)
-    assert "the same names (left, right): if these are fields of one sample, say `--samples folders`" in said
+    assert "the same names: if each folder is a sample, say `--samples folders`; if each folder is a field" in said
     shutil.rmtree(tmp_path / "views")
     chosen = source_of([str(tmp_path / "LR")], source=SourceOptions(samples="files"))
     assert not any("--samples" in note for note in chosen.remarks)
@@ -206,8 +206,6 @@ def test_the_wrong_unit_is_said(tmp_path, reds):
         source_of([str(tmp_path / "LR")], source=SourceOptions(samples="folders", patch=2))
     with pytest.raises(UsageError, match="--samples rows: sources of images take files or folders"):
         source_of([str(tmp_path / "LR")], source=SourceOptions(samples="rows"))
-    with pytest.raises(UsageError, match=r"hold partners.*`packer convert lr=\S+ hr=\S+ OUT --samples folders`"):
-        source_of([str(tmp_path)], source=FOLDERS)
     save(tmp_path / "LR" / "cover.png")
     with pytest.raises(SourceError, match=r"LR/cover.png: lies next to the folders that are the samples"):
         source_of([str(tmp_path / "LR")], source=FOLDERS)

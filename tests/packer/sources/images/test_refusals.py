@@ -12,7 +12,7 @@ from opened_sources import open_images, read_each
 from picture_files import open_pairs, picture, save, save_pairs
 from PIL import Image
 
-from packer.errors import PackerError, SourceError, UsageError
+from packer.errors import SourceError, UsageError
 from packer.sources.images import png
 from packer.sources.opening import open_sources
 from packer.sources.options import SourceOptions
@@ -153,17 +153,11 @@ def test_orphans_are_listed(pairs):
     assert [error.path for error in errors] == [f"{pairs}/lr/2x2.png", f"{pairs}/hr/11.png"]
 
 
-def test_the_markers_that_were_tried_are_said(tmp_path):
+def test_what_came_off_names_is_said(tmp_path):
     """The error of a missing partner says what was taken off names, so that the reader sees how far it got."""
     for name in ("lr/1x2.png", "lr/2x2.png", "lr/3.png", "hr/1.png", "hr/2.png", "hr/4.png"):
         save(tmp_path / name)
-    with pytest.raises(
-        SourceError, match=r"names were compared without their markers \(field lr: the names end in 'x2'\)"
-    ):
-        open_pairs(tmp_path)
-    for name in ("1x2", "2x2"):
-        (tmp_path / "lr" / f"{name}.png").unlink()
-    with pytest.raises(SourceError, match="names share no marker"):
+    with pytest.raises(SourceError, match=r"compared without what most of their field have \(lr: 'x2' at the end\)"):
         open_pairs(tmp_path)
 
 
@@ -183,19 +177,14 @@ def test_one_file_for_each_field_is_said(pairs):
     assert expected in source.remarks
 
 
-@pytest.mark.parametrize("inner", ["", "train/"])
-def test_a_folder_of_a_subfolder_for_each_field_is_refused(tmp_path, inner):
-    """Subfolders of partners are fields: the error shows the command filled in, and the one for a single field."""
-    folder = tmp_path / "DIV2K"
+def test_folders_that_may_be_fields_are_said(tmp_path):
+    """A folder without FIELD= whose subfolders hold partners is packed as one field, and the plan says what to do."""
     for name in ("0001", "0002"):
-        save(folder / inner / "LR" / f"{name}x2.png", picture(4, 5))
-        save(folder / inner / "HR" / f"{name}.png", picture(8, 10))
-    below = f"{folder}/{inner}"
-    with pytest.raises(PackerError, match=f"`packer convert lr={below}LR hr={below}HR OUT`"):
-        open_sources([str(folder)])
-    with pytest.raises(UsageError, match=f"`packer convert image={folder} OUT`"):
-        open_sources([str(folder)])
-    assert len(open_sources([f"image={folder}"])) == 4
+        save(tmp_path / "LR" / f"{name}x2.png", picture(4, 5))
+        save(tmp_path / "HR" / f"{name}.png", picture(8, 10))
+    source = open_sources([str(tmp_path)])
+    assert len(source) == 4
+    assert any("if each folder is a field, give each as FIELD=FOLDER" in note for note in source.remarks)
 
 
 def test_folders_of_classes_are_one_field(tmp_path):
@@ -203,18 +192,6 @@ def test_folders_of_classes_are_one_field(tmp_path):
     for name in ("cats/1", "cats/2", "dogs/1", "dogs/2"):
         save(tmp_path / f"{name}.png")
     assert list(open_sources([str(tmp_path)]).names) == ["cats/1", "cats/2", "dogs/1", "dogs/2"]
-
-
-def test_markers_of_every_folder_are_said(tmp_path):
-    """The plan and the manifest tell the markers folder by folder where each folder has its own."""
-    for scale in (2, 3):
-        save(tmp_path / f"x{scale}" / f"a_LRBI_x{scale}.png")
-        save(tmp_path / f"x{scale}" / f"a_HR_x{scale}.png")
-    source = open_images({"lr": f"{tmp_path}/*/*LRBI*", "hr": f"{tmp_path}/*/*HR*"})
-    assert source.names == ["x2/a", "x3/a"]
-    told = "field lr: the names end in '_LRBI_x2' in x2/, end in '_LRBI_x3' in x3/; samples are named without it"
-    assert told in source.remarks
-    assert source.origin["markers"]["hr"] == {"x2/": {"suffix": "_HR_x2"}, "x3/": {"suffix": "_HR_x3"}}
 
 
 @pytest.mark.parametrize("kind", [b"iCCP", b"IDAT"])

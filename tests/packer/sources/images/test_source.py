@@ -60,17 +60,16 @@ def test_many_headers_come_in_order(tmp_path):
         open_images({"x": str(tmp_path)})
 
 
-def test_the_plan_is_told_markers_and_ratio(pairs):
-    """Notes say which marker was found, how the sizes relate and what was left out; origin has no path."""
+def test_the_plan_says_what_came_off_names(pairs):
+    """And how the sizes relate, and which files were left out; origin has no path."""
     (pairs / "lr" / "readme.txt").write_text("about")
     (pairs / "lr" / ".hidden").write_text("")
     source = open_pairs(pairs)
     assert source.remarks == [
         "field lr: left out 1 .txt, 1 hidden",
-        "field lr: the names end in 'x2'; samples are named without it",
+        "field lr: most names have 'x2' at the end; samples are named without it",
         "hr is 2 times as large as lr in every sample",
     ]
-    assert source.origin["markers"] == {"lr": {"suffix": "x2"}, "hr": {}}
     assert str(pairs) not in json.dumps(source.origin)
 
 

@@ -120,7 +120,9 @@ def test_what_is_taken_off_the_names_of_folders_is_said(tmp_path):
         np.save(tmp_path / name[-1] / name / "v.npy", np.arange(3))
     source = source_of([f"left={tmp_path}/L/*/v.npy", f"right={tmp_path}/R/*/v.npy"], source=FOLDERS)
     assert source.names == ["a", "b"]
-    assert any("field left: the names end in '_L'; samples are named without it" in note for note in source.remarks)
+    assert any(
+        "field left: most names have '_L' at the end; samples are named without it" in note for note in source.remarks
+    )
 
 
 def test_npy_files_are_samples_of_one_field(tmp_path):
