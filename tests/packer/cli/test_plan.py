@@ -84,7 +84,9 @@ def test_notes_of_the_source(packer, pairs):
     for path in (pairs.folder / "lr").iterdir():
         path.rename(path.with_stem(path.stem + "x2"))
     assert "names have 'x2' at the end" in packer("plan", *pairs.sources).stdout
-    assert any("names have 'x2' at the end" in note for note in document(packer("plan", *pairs.sources, "--json"))["notes"])
+    assert any(
+        "names have 'x2' at the end" in note for note in document(packer("plan", *pairs.sources, "--json"))["notes"]
+    )
 
 
 def test_nothing_is_cut(packer, pairs, monkeypatch):
