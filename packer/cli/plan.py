@@ -19,9 +19,8 @@ from packer.cli.text import counted, indented, listing, size_text, time_text
 from packer.codecs.configs import codec_name
 from packer.convert import ConvertOptions, guard, open_source, planned_splits, processors
 from packer.format.manifest import Splits
-from packer.packing.estimate import Estimate, FieldEstimate, estimate
 from packer.packing.output import Rejected
-from packer.packing.plan import Plan, make_plan
+from packer.packing.plan import Estimate, FieldEstimate, Plan, estimate, make_plan
 from packer.packing.splits import split_text
 
 
@@ -80,12 +79,11 @@ def show_plan(sources: Sequence[str], options: ConvertOptions, out: Path, as_jso
         source = open_source(list(sources), replace(options, looking=shown.look), rejected)
         plan = make_plan(source, options.codec, options.shard_size, limits, shown.look)
         splits = planned_splits(plan, options, lenient=bool(rejected))
-        shown.look("packing a few samples", 0, None)
-        size = estimate(plan, limits)
+        size = estimate(plan, limits, shown.look)
     workers = max(processors() if options.workers is None else options.workers, 1)
     there = next(folder for folder in out.absolute().parents if folder.is_dir())
-    seconds, free = size.trial.of_all(plan, workers), shutil.disk_usage(there).free
-    found = Forecast(plan, size, workers, seconds, rejected, free, splits)
+    seconds = size.seconds / min(workers, len(plan.shards))
+    found = Forecast(plan, size, workers, seconds, rejected, shutil.disk_usage(there).free, splits)
     click.echo(indented(_document(found)) if as_json else "\n".join(_lines(found)))
 
 
@@ -120,10 +118,10 @@ def _size_texts(size: FieldEstimate) -> list[str]:
 
 
 def _time(found: Forecast) -> str:
-    if not found.size.trial.samples:
+    if not found.size.samples:
         return "not known: no sample that was tried can be read"
     processes = counted(min(found.workers, len(found.plan.shards)), "process")
-    tried = counted(found.size.trial.samples, "sample")
+    tried = counted(found.size.samples, "sample")
     return f"about {time_text(max(found.seconds, 0.1))} in {processes}, and what writing takes; {tried} tried"
 
 
@@ -159,7 +157,7 @@ def _document(found: Forecast) -> dict[str, Any]:
         "disk_free": found.disk_free,
         "workers": found.workers,
         "seconds": found.seconds,
-        "trial": size.trial,
+        "samples_tried": size.samples,
         "splits": found.splits,
         "notes": plan.source.remarks,
         "rejected": found.rejected,

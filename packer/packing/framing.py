@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from packer.codecs.configs import LZ4, NAMED, check_fits
 from packer.codecs.stages import Config
 from packer.errors import UsageError
-from packer.format.column_writer import ColumnWriter, PutChunk
+from packer.format.column_writer import ColumnWriter
 from packer.format.layout import (
     BAND_BYTES,
     BAND_SAMPLE_BYTES,
@@ -129,33 +129,16 @@ def stored_field(spec: FieldSpec, codec: Sequence[Config], extent: Extent) -> Fi
     )
 
 
-def _nowhere(_: object) -> int:
-    return 0
-
-
-def trial_column(field: Field, put: PutChunk = _nowhere) -> ColumnWriter:
-    """Return a column whose chunks go nowhere, or to `put`; if frames hold rows it takes parts of samples too."""
-    if field.frame.rows is not None:
+def packed_nowhere(field: Field, samples: Sequence[NDArray[Any]]) -> ColumnWriter:
+    """Return the column that some samples of a field make; its chunks are dropped."""
+    if rows := field.frame.rows:  # bands of samples are packed as samples, since a sample may be cut short
         field = msgspec.structs.replace(field, shape=(None, *field.shape[1:]))
-    return ColumnWriter(field, put)
-
-
-def packed_nowhere(field: Field, samples: Sequence[NDArray[Any]], put: PutChunk = _nowhere) -> ColumnWriter:
-    """Return the column that some samples of a field make, or parts of them; its chunks go nowhere, or to `put`."""
-    column, parts = trial_column(field, put), in_bands(field, samples)
-    sizes = np.array([part.nbytes for part in parts], np.int64)
-    for start, stop in runs(sizes, _AT_ONCE):
-        column.add(parts[start:stop])
+        samples = [sample[at : at + rows] for sample in samples for at in range(0, len(sample), rows)]
+    column = ColumnWriter(field, lambda chunk: 0)
+    for start, stop in runs(np.array([sample.nbytes for sample in samples], np.int64), _AT_ONCE):
+        column.add(samples[start:stop])
     column.flush()
     return column
-
-
-def in_bands(field: Field, samples: Sequence[NDArray[Any]]) -> Sequence[NDArray[Any]]:
-    """Return the bands of the samples, each of which may be tried alone, or the samples if frames hold no rows."""
-    rows = field.frame.rows
-    if rows is None:
-        return samples
-    return [sample[at : at + rows] for sample in samples for at in range(0, len(sample), rows)]
 
 
 #: The name under which the codec of all other fields is kept; no field can have it.

@@ -1,12 +1,13 @@
 """The plan of a conversion: schema, codecs, which sample goes to which shard, and how large each file gets.
 
 It is made from headers, and from a look at some samples if codecs are to be chosen or headers do not tell all sizes.
-Nothing is written.
+A longer look tells how large compressed files get, and how long packing takes. Nothing is written.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -18,10 +19,10 @@ from numpy.typing import NDArray
 from packer.codecs.configs import parse_codec
 from packer.errors import SourceError, UsageError, first_few
 from packer.format.manifest import check_count
-from packer.format.names import check_names
+from packer.format.names import check_names, names_bytes
 from packer.format.schema import Field, FieldSpec
 from packer.format.sizes import map_size, shard_bytes
-from packer.packing.framing import Extent, choose_codec, codec_by_field, stored_field
+from packer.packing.framing import Extent, choose_codec, codec_by_field, packed_nowhere, stored_field
 from packer.packing.origin import Origin, origin_of
 from packer.sources.base import Looking, Source, arrays_of, not_looking, watched
 from packer.workers import Limits, each
@@ -41,6 +42,9 @@ LOOK_SHARE = 8
 TEXT_BYTES, SHORT_TEXT = 256, 1024
 #: From each place comes a run of about this many bytes, at least one sample.
 RUN_BYTES = 128 * 2**10
+#: The same of the samples that are packed to nowhere, by which size and time are estimated. Runs are longer, since each
+#: has costs of its own, such as opening an HDF5 file.
+TRIAL_PLACES, TRIAL_RUN_BYTES, TRIAL_BYTES = 32, 2**19, 128 * 2**20
 
 #: Some samples of every field; text as the bytes of its letters.
 Looked = Mapping[str, Sequence[NDArray[Any]]]
@@ -187,21 +191,25 @@ def stored_fields(
     ]
 
 
-def look(
-    source: Source, limits: Limits | None = None, looking: Looking = not_looking, places: int | None = None
-) -> dict[str, list[NDArray[Any]]]:
+def look(source: Source, limits: Limits | None = None, looking: Looking = not_looking) -> dict[str, list[NDArray[Any]]]:
     """Return some samples of every field, from evenly spread places: the same every time. Bad ones are passed over.
 
     By them codecs are chosen, and unknown sizes planned.
 
     Args:
         limits, looking: as in `make_plan`.
-        places: how many, at most; None for a share of the samples.
     """
-    places = places or min(LOOK_PLACES, max(4, len(source) // LOOK_SHARE))
-    found: dict[str, list[NDArray[Any]]] = {spec.name: [] for spec in source.fields}
+    places = min(LOOK_PLACES, max(4, len(source) // LOOK_SHARE))
     sample_bytes = max(1, sum(spec.fixed_bytes for spec in source.fields if not spec.is_ragged))
     run = max(1, RUN_BYTES // sample_bytes) if not any(spec.is_ragged for spec in source.fields) else 1
+    return _read_some(source, places, run, LOOK_BYTES, limits, looking)
+
+
+def _read_some(
+    source: Source, places: int, run: int, most: int, limits: Limits | None, looking: Looking
+) -> dict[str, list[NDArray[Any]]]:
+    """Return runs of samples of every field; after `most` bytes no further place is read."""
+    found: dict[str, list[NDArray[Any]]] = {spec.name: [] for spec in source.fields}
     seen = 0
     parts = [source.part(start, stop) for start, stop in spread_runs(len(source), places, run)]
     for blocks in watched(each(_blocks, parts, limits), "looking at samples", looking, len(parts)):
@@ -211,7 +219,7 @@ def look(
             for name, arrays in block.items():
                 found[name] += list(arrays)
                 seen += sum(array.nbytes for array in arrays)
-        if seen > LOOK_BYTES:
+        if seen > most:
             break
     return found
 
@@ -312,3 +320,66 @@ def _name_ends(source: Source) -> NDArray[np.int64] | None:
     ends = np.zeros(len(source) + 1, np.int64)
     np.cumsum([len(name.encode()) for name in source.names], out=ends[1:])
     return ends
+
+
+# ---------------------------------------------------------------- size and time
+
+
+@dataclass(frozen=True)
+class FieldEstimate:
+    """Bytes of one field: as arrays, and as frames on disk."""
+
+    raw: int
+    stored: int
+
+    @property
+    def ratio(self) -> float:
+        return self.raw / self.stored if self.stored else 1.0
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """How large a dataset will get, all files but the manifest, and how long packing it may take.
+
+    Attributes:
+        file_bytes: the likely size; exact if `exact`.
+        most: the size if nothing shrinks.
+        samples: how many were packed for it.
+        seconds: that one process may take for all samples, without writing.
+    """
+
+    fields: dict[str, FieldEstimate]
+    file_bytes: int
+    most: int
+    exact: bool
+    samples: int
+    seconds: float
+
+
+def estimate(plan: Plan, limits: Limits | None = None, looking: Looking = not_looking) -> Estimate:
+    """Return size and time of packing `plan`: some samples of it are read, and packed to nowhere.
+
+    Args:
+        limits, looking: as in `make_plan`.
+    """
+    began = time.perf_counter()
+    raw = sum(plan.raw_bytes.values())
+    run = max(1, round(TRIAL_RUN_BYTES * plan.samples / max(raw, 1)))
+    found = _read_some(plan.source, TRIAL_PLACES, run, TRIAL_BYTES, limits, looking)
+    columns = {field.name: packed_nowhere(field, found[field.name]) for field in plan.fields}
+    seconds = time.perf_counter() - began
+    samples = len(next(iter(found.values())))
+    fields, known = {}, True
+    for field in plan.fields:
+        total, column = plan.raw_bytes[field.name], columns[field.name]
+        if samples and field.is_ragged and plan.source.shapes(field.name) is None:
+            total, known = round(column.raw_bytes / samples * plan.samples), False
+        ratio = column.stored_bytes / column.raw_bytes if field.codec and column.raw_bytes else 1.0
+        fields[field.name] = FieldEstimate(total, round(total * ratio))
+    tried = sum(column.raw_bytes for column in columns.values())
+    share = tried / raw if raw and known else samples / plan.samples
+    # The plan takes every frame to be raw; its other bytes are indexes and ends of pages.
+    names = names_bytes([name.encode() for name in plan.source.names]) if plan.source.names is not None else 0
+    rest = plan.file_bytes - sum(shard.slack_bytes for shard in plan.shards) - raw + names
+    likely = sum(field.stored for field in fields.values()) + rest
+    return Estimate(fields, likely, plan.file_bytes + names, plan.exact, samples, seconds / share if share else 0.0)

@@ -72,8 +72,8 @@ def test_the_time_from_a_trial(packer, pairs):
     text = packer("plan", *pairs.sources, "--workers", 3, "--shard-size", "4KiB", "--codec", "none").stdout
     assert re.search(r"time     about [\d.]+ s in 2 processes, and what writing takes; 12 samples tried", text)
     found = document(packer("plan", *pairs.sources, "--json", "--workers", 1))
-    assert found["trial"]["samples"] == 12
-    assert found["seconds"] == pytest.approx(found["trial"]["seconds"])
+    assert found["samples_tried"] == 12
+    assert found["seconds"] > 0
     for path in (pairs.folder / "hr").iterdir():
         path.write_bytes(path.read_bytes()[:-20])
     assert "time     not known: no sample that was tried can be read" in packer("plan", *pairs.sources).stdout

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from packer.convert import convert
 from packer.format.manifest import NAMES_FILE
 from packer.format.schema import FieldSpec
-from packer.packing.estimate import estimate
-from packer.packing.plan import Plan
+from packer.packing.plan import Plan, estimate
 from packer.sources.base import Block, Source, joined
 
 _DTYPES = ("uint8", "int16", "float32", "float64")
