@@ -22,7 +22,6 @@ from packer.codecs.configs import NAMED, codec_name
 from packer.convert import ConvertOptions, convert, guard
 from packer.errors import SourceError, UsageError
 from packer.format.schema import FieldSpec
-from packer.packing.framing import LEAST_RECORD, LEAST_SHARE
 from packer.packing.plan import field_sizes, look, stored_fields
 from packer.sources.base import Source, watched
 from packer.sources.samples import SampleSource
@@ -54,7 +53,6 @@ class FieldReport:
     Attributes:
         samples: how many were looked at.
         raw_bytes: their bytes.
-        share: the field's part of the bytes of all fields of the source.
         trials: in the order of `NAMED`; empty if the samples hold no bytes.
         auto: name of the codec that `auto` takes.
     """
@@ -62,7 +60,6 @@ class FieldReport:
     spec: FieldSpec
     samples: int
     raw_bytes: int
-    share: float
     trials: tuple[Trial, ...]
     auto: str
 
@@ -97,14 +94,12 @@ def _reports(source: Source, looked: dict[str, list[NDArray[Any]]]) -> Iterator[
     """Yield the report of each field, from some samples of it."""
     sizes = field_sizes(source, lambda: looked)
     fields = stored_fields(source.fields, "auto", sizes, lambda: looked)
-    totals = {name: int(size.bytes.sum()) for name, size in sizes.items()}
     compiled.loading.load()  # as in any process that reads for long
     for spec, stored in zip(source.fields, fields, strict=True):
         samples = looked[spec.name]
         nbytes = sum(sample.nbytes for sample in samples)
         trials = tuple(_trials(spec, samples)) if nbytes else ()
-        share = totals[spec.name] / max(sum(totals.values()), 1)
-        yield FieldReport(spec, len(samples), nbytes, share, trials, codec_name(stored.codec))
+        yield FieldReport(spec, len(samples), nbytes, trials, codec_name(stored.codec))
 
 
 def _trials(spec: FieldSpec, samples: Sequence[NDArray[Any]]) -> Iterator[Trial]:
@@ -145,16 +140,5 @@ def _lines(found: Sequence[FieldReport]) -> list[str]:
             ]
             for trial in field.trials
         ]
-        lines += ["", shortened(what, terminal_width()), *table(_HEADS, rows, _HEADS[1:]), *_remark(field)]
+        lines += ["", shortened(what, terminal_width()), *table(_HEADS, rows, _HEADS[1:])]
     return [*lines[1:], "", "* what `auto` takes"]
-
-
-def _remark(field: FieldReport) -> list[str]:
-    """Say why `auto` keeps a field raw though a codec would shrink it, if the ratios do not tell."""
-    if field.auto != "none" or not field.trials:
-        return []
-    if field.share < LEAST_SHARE:
-        return [f"auto keeps it raw: it is less than {LEAST_SHARE:.0%} of all bytes"]
-    if not field.spec.is_ragged and field.spec.fixed_bytes < LEAST_RECORD:
-        return [f"auto keeps it raw: samples under {LEAST_RECORD:,} bytes are read fastest raw"]
-    return []

@@ -23,8 +23,6 @@ from packer.cli.summary import summary, warn_left_out
 from packer.cli.text import size_text
 from packer.convert import ConvertOptions, Report
 from packer.errors import SourceError, UsageError
-from packer.format.manifest import SHARD_FOLDER, UNFINISHED
-from packer.packing.output import next_to
 from packer.packing.plan import Plan
 from packer.remote.cache import default_cache
 from packer.remote.store import is_url
@@ -68,8 +66,7 @@ def convert(sources: tuple[str, ...], out: str, options: ConvertOptions, schedul
             report = _convert(sources, out, replace(options, executor=executor))
     except SourceError as error:
         if error.sample is not None and options.on_error == "stop":
-            kept = "finished shards are kept; " if _has_finished_shards(_place(out)) else ""
-            _log.warning("%sthe same command with --on-error skip leaves out bad samples", kept)
+            _log.warning("the same command with --on-error skip leaves out bad samples")
         raise
     warn_left_out(report.rejected, report.path)
     say(*summary(report))
@@ -113,12 +110,6 @@ def _convert(sources: tuple[str, ...], out: str, options: ConvertOptions) -> Rep
     with progress() as shown:
         hooks = {**shown.hooks, "planned": planned, "resumed": resumed}
         return conversion.convert(list(sources), out, options, **hooks)
-
-
-def _has_finished_shards(folder: Path) -> bool:
-    """Return whether shards of the unfinished dataset are there, in `folder` or in the one that is to replace it."""
-    places = [place for place in (next_to(folder, "replacing"), folder) if (place / UNFINISHED).exists()]
-    return any(any((place / SHARD_FOLDER).glob("*.lmdb")) for place in places)
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
 import signal
 import threading
@@ -15,9 +14,6 @@ import click
 
 from packer.cli.text import printable
 from packer.errors import PackerError
-
-#: A listing of up to this many lines is put into the line of its message.
-_IN_LINE = 3
 
 
 def report(error: BaseException) -> int | str | None:
@@ -39,7 +35,7 @@ def report(error: BaseException) -> int | str | None:
         if logging.getLogger("packer").isEnabledFor(logging.DEBUG):
             _say("".join(traceback.format_exception(error)).rstrip())
         text = _sentence(error)
-    _say(f"packer: error: {_in_one_line(text)}")
+    _say("packer: error: " + "\n".join(map(printable, text.rstrip().split("\n"))))
     return status
 
 
@@ -50,14 +46,6 @@ def _sentence(error: BaseException) -> str:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     what = f"{type(error).__name__}: {error}".rstrip(": ")
     return f"{what} (this should not happen; please report it with what --verbose shows)"
-
-
-def _in_one_line(text: str) -> str:
-    """Return a message as one line, since a log takes several apart; a long listing at its end has its own lines."""
-    lines = [printable(line) for line in text.rstrip().split("\n")]
-    listed = len(list(itertools.takewhile(lambda line: line.startswith("  "), reversed(lines[1:]))))
-    end = len(lines) - listed if listed > _IN_LINE else len(lines)
-    return "\n".join([" ".join(line.strip() for line in lines[:end]), *lines[end:]])
 
 
 def _say(text: str) -> None:

@@ -40,39 +40,14 @@ GROUPS = {
 }
 COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
 
-#: What `packer` says by itself.
-GUIDE = """\
-packer turns images, point clouds, HDF5 and NumPy files into packed datasets,
-which PyTorch reads at the speed of memory.
-
-Pack    packer plan lr=DIV2K/LR_x4 hr=DIV2K/HR     how large, how long: writes nothing
-        packer convert lr=DIV2K/LR_x4 hr=DIV2K/HR div2k.packed
-        packer convert scans/ scans.packed         also train.h5, images.npy, ...
-
-Look    packer info div2k.packed                   fields, codecs, sizes, names
-        packer show div2k.packed -o page.html      all samples, for a browser
-
-Check   packer verify div2k.packed                 every byte; `packer repair` mends
-
-Read    from readers import Loader, PackedDataset
-        for batch in Loader(PackedDataset("div2k.packed"), 16, shuffle=True): ...
-        packer bench div2k.packed                  which settings are fastest here
-
-Change  packer append div2k.packed lr=more/LR hr=more/HR
-        packer split div2k.packed train=0.9 valid=0.1
-        packer export div2k.packed div2k.png       back to files
-
-packer --help lists all commands; packer COMMAND --help says all of one.
-"""
-
 
 class Program(click.Group):
     """A click group whose commands are imported when they are called."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Show the guide if nothing was asked for, which is wrong usage."""
+        """Show the help if nothing was asked for, which is wrong usage."""
         if not args and not ctx.resilient_parsing:
-            click.echo(GUIDE, err=True, nl=False)
+            click.echo(ctx.get_help(), err=True)
             ctx.exit(2)
         return super().parse_args(ctx, args)
 
@@ -115,6 +90,14 @@ def main() -> None:
     """Turn PNG pairs, PLY clouds and HDF5 files into packed datasets, which PyTorch reads at the speed of memory.
 
     \b
+    $ packer plan lr=DIV2K/LR_x4 hr=DIV2K/HR
     $ packer convert lr=DIV2K/LR_x4 hr=DIV2K/HR div2k.packed
-    $ packer info div2k.packed
+    $ packer show div2k.packed -o page.html
+    $ packer bench div2k.packed
+
+    `packer COMMAND --help` says all of one command. Training programs read the dataset by
+
+    \b
+    from readers import Loader, PackedDataset
+    for batch in Loader(PackedDataset("div2k.packed"), 16, shuffle=True): ...
     """

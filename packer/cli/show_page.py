@@ -98,7 +98,7 @@ def write_page(
         if len(measured) == manifest.samples
         else f"{counted(len(measured), 'sample')}, evenly chosen",
         "fields": [{"cells": row, "counts": one.counts} for row, one in zip(rows, spreads, strict=True)],
-        "facts": facts(describe(dataset.path)),
+        "facts": facts(describe(str(dataset.path))),
         "shards": _shards(manifest),
         "splits": list(splits),
         "classes": manifest.classes,

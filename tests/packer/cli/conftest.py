@@ -23,18 +23,18 @@ def packer(monkeypatch):
 
 @pytest.fixture
 def refused(packer):
-    """A function that runs `packer`, and demands one clear line on stderr, the exit status and the words given."""
+    """A function that runs `packer`, and demands one clear sentence on stderr, the exit status and the words given."""
 
     def run(status, arguments, *words):
         result = packer(*arguments)
         assert result.exit_code == status, (result.stdout, result.stderr, result.exception)
-        errors = [line for line in result.stderr.splitlines() if line.startswith("packer: error: ")]
+        _, *errors = result.stderr.split("packer: error: ")
         assert len(errors) == 1
-        assert result.stderr.splitlines()[-1] == errors[0]
+        assert all(line.startswith("  ") for line in errors[0].splitlines()[1:])  # of a listing
         assert "Traceback" not in result.stderr
         assert "should not happen" not in errors[0]
         for word in words:
             assert str(word) in errors[0]
-        return errors[0]
+        return f"packer: error: {errors[0].rstrip()}"
 
     return run

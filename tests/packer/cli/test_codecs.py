@@ -44,7 +44,6 @@ def test_a_table_for_each_field(packer, pairs):
     assert [line[2:].split()[0] for line in lines[2 : 2 + len(fitting)]] == fitting
     assert [line.split()[1] for line in lines[:-1] if line.startswith("* ")] == ["none", "none"]
     assert lines[-1] == "* what `auto` takes"
-    assert "auto keeps it raw: samples under 2,048 bytes are read fastest raw" in lines
     assert max(map(len, lines)) <= 80
 
 
@@ -52,7 +51,6 @@ def test_json(packer, clouds):
     """--json holds all numbers; source options are taken as convert takes them; filters are for images alone."""
     found = reports(packer, *clouds.sources, "--cast", "xyz=float64")
     assert [(name, field["spec"]["dtype"]) for name, field in found.items()] == [("xyz", "float64"), ("rgb", "uint8")]
-    assert sum(field["share"] for field in found.values()) == pytest.approx(1)
     for field in found.values():
         assert [t["codec"] for t in field["trials"]] == [n for n in NAMED if not n.startswith(("rowdelta", "photo"))]
         assert all(0 < trial[number] < 1e12 for trial in field["trials"] for number in ("ratio", "packing", "reading"))

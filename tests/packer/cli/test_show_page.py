@@ -81,7 +81,7 @@ def test_the_page_holds_the_samples(page):
     assert rows["wave"]["cells"][4] == "none"
     assert rows["wave"]["cells"][-1] == "2"  # the two NaN
     assert [sum(counts) for counts in rows["picture"]["counts"]] == [192, 192, 192]
-    assert "written sample by sample" in dict(data["facts"])["planned"]
+    assert dict(data["facts"])["origin kind"] == "writer"
     assert data["shards"][0][1] == "2"
 
 
