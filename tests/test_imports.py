@@ -86,8 +86,8 @@ def test_workers_know_the_errors_alone():
 
 @pytest.mark.parametrize("module", layer("packer", without=["packer.cli"]))
 def test_the_library_knows_neither_readers_nor_terminal(module):
-    """Outside of the command line nothing of packer imports it, readers, torch, click or rich."""
-    heavy = ("packer.cli", "readers", "torch", "click", "rich")
+    """Outside of the command line nothing of packer imports it, readers, torch or click."""
+    heavy = ("packer.cli", "readers", "torch", "click")
     assert not [name for name in imported(MODULES[module]) if within(name, *heavy)]
 
 
@@ -95,7 +95,7 @@ def test_the_library_knows_neither_readers_nor_terminal(module):
 def test_readers_know_the_format_alone(module):
     """Reading depends on no part of converting."""
     assert all(within(name, *STORED, "readers") for name in ours(module))
-    assert not [name for name in imported(MODULES[module]) if within(name, "click", "rich", "h5py", "PIL", "plyfile")]
+    assert not [name for name in imported(MODULES[module]) if within(name, "click", "h5py", "PIL", "plyfile")]
 
 
 def test_what_is_gpl_is_imported_in_one_place():
@@ -122,10 +122,10 @@ def test_there_are_no_cycles():
 @pytest.mark.parametrize(
     ("modules", "absent"),
     [
-        (["packer.cli.main"], "numpy torch rich h5py PIL plyfile lmdb numcodecs msgspec"),
-        ([m for m in MODULES if within(m, "packer.format", "packer.codecs")], "torch click rich h5py PIL plyfile"),
-        (["packer.convert", "packer.writer"], "torch click rich h5py PIL plyfile"),
-        (["readers"], "click rich h5py PIL plyfile lmdb"),
+        (["packer.cli.main"], "numpy torch h5py PIL plyfile lmdb numcodecs msgspec"),
+        ([m for m in MODULES if within(m, "packer.format", "packer.codecs")], "torch click h5py PIL plyfile"),
+        (["packer.convert", "packer.writer"], "torch click h5py PIL plyfile"),
+        (["readers"], "click h5py PIL plyfile lmdb"),
     ],
     ids=["packer --help", "packer.format", "packer.convert", "readers"],
 )

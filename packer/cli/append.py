@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 
 import click
 
 from packer.append import append as run
-from packer.cli.failures import going_on
-from packer.cli.logs import log_options, say
-from packer.cli.options import SourceCommand, conversion_options, dataset_first, sources_argument
-from packer.cli.progress import progress
+from packer.cli.logs import Progress, log_options, say
+from packer.cli.options import SourceCommand, conversion_options, sources_argument
 from packer.cli.summary import split_lines, warn_left_out
 from packer.cli.text import counted
 from packer.convert import ConvertOptions
-
-_log = logging.getLogger(__name__)
 
 
 @click.command(cls=SourceCommand)
@@ -37,12 +32,8 @@ def append(dataset: Path, sources: tuple[str, ...], options: ConvertOptions) -> 
     $ packer append div2k.packed lr=more/LR_x4 hr=more/HR
     $ packer append scans.packed other.packed
     """
-    with dataset_first("packer append DATASET [FIELD=]SOURCE..."), going_on(), progress("appending") as shown:
+    with Progress("appending") as shown:
         report = run(dataset, list(sources), options, **shown.hooks)
     more, all_of_them = counted(report.added, "sample"), counted(report.manifest.samples, "sample")
     warn_left_out(report.rejected, dataset)
     say(f"{dataset}: {more} more, {all_of_them} in all", *split_lines(report.manifest))
-    held = report.manifest.splits
-    ends = [ranges[-1][1] for ranges in held.values() if ranges]
-    if held and max(ends, default=0) <= report.manifest.samples - report.added:
-        _log.warning("the new samples are in no split; `packer split %s NAME=...` makes splits of all samples", dataset)

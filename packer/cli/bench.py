@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from packer.cli.doctor import shared_frames
-from packer.cli.logs import log_options
+from packer.cli.logs import Progress, log_options
 from packer.cli.machine import machine_of
 from packer.cli.options import names_in
-from packer.cli.progress import progress
 from packer.cli.text import counted, indented, size_text, table, wrapped
 from packer.errors import DatasetError
 from packer.format import manifest as manifests
@@ -114,11 +113,11 @@ def bench(
     sizes = sorted({min(size, manifest.samples) for size in batch_sizes})
     settings = list(itertools.product(sizes, (LOADER, DATALOADER), sorted(set(workers))))
     if fits:
-        with progress("reading", "bytes") as shown:
+        with Progress("reading", "bytes") as shown:
             shown.start(sum(shard.bytes for shard in manifest.shards))
             warm(dataset, shown.advance, again=False)
     speeds = []
-    with progress() as shown, warnings.catch_warnings():
+    with Progress() as shown, warnings.catch_warnings():
         # Whether more workers than processors pay is what is to be found out.
         warnings.filterwarnings("ignore", "This DataLoader will create")
         for size, way, count in watched(settings, "measuring settings", shown.look, len(settings)):

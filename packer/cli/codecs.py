@@ -12,9 +12,8 @@ from typing import Any
 import click
 from numpy.typing import NDArray
 
-from packer.cli.logs import log_options
-from packer.cli.options import SourceCommand, conversion_options, sources_argument
-from packer.cli.progress import open_shown, progress
+from packer.cli.logs import Progress, log_options
+from packer.cli.options import SourceCommand, conversion_options, open_shown, sources_argument
 from packer.cli.summary import shape_text
 from packer.cli.text import counted, indented, shortened, size_text, table, terminal_width
 from packer.codecs import compiled
@@ -81,7 +80,7 @@ def codecs(sources: tuple[str, ...], options: ConvertOptions, as_json: bool) -> 
     $ packer codecs scans/ --json
     """
     source = open_shown(sources, options)
-    with progress() as shown:
+    with Progress() as shown:
         looked = look(source, guard(options, in_memory=False), shown.look)
         if not any(looked.values()):
             raise SourceError("none of the samples looked at can be read; `packer convert` says why")

@@ -15,10 +15,8 @@ from pathlib import Path
 import click
 
 from packer import convert as conversion
-from packer.cli.failures import going_on
-from packer.cli.logs import log_options, say
+from packer.cli.logs import Progress, log_options, say
 from packer.cli.options import SourceCommand, conversion_options, sources_argument
-from packer.cli.progress import progress
 from packer.cli.summary import summary, warn_left_out
 from packer.cli.text import size_text
 from packer.convert import ConvertOptions, Report
@@ -62,7 +60,7 @@ def convert(sources: tuple[str, ...], out: str, options: ConvertOptions, schedul
     if scheduler is not None and options.workers is not None:
         raise click.UsageError("--workers and --scheduler exclude each other: the cluster has its own workers")
     try:
-        with going_on(), nullcontext() if scheduler is None else _dask_executor(scheduler) as executor:
+        with nullcontext() if scheduler is None else _dask_executor(scheduler) as executor:
             report = _convert(sources, out, replace(options, executor=executor))
     except SourceError as error:
         if error.sample is not None and options.on_error == "stop":
@@ -107,7 +105,7 @@ def _convert(sources: tuple[str, ...], out: str, options: ConvertOptions) -> Rep
         _log.info("going on after an earlier run, which has packed %s samples", f"{samples:,}")
         shown.resume(samples, nbytes)
 
-    with progress() as shown:
+    with Progress() as shown:
         hooks = {**shown.hooks, "planned": planned, "resumed": resumed}
         return conversion.convert(list(sources), out, options, **hooks)
 

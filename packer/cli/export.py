@@ -7,9 +7,8 @@ from pathlib import Path
 
 import click
 
-from packer.cli.logs import log_options, say
+from packer.cli.logs import Progress, log_options, say
 from packer.cli.options import names_in
-from packer.cli.progress import progress
 from packer.cli.text import counted, size_text, time_text
 from packer.export import KINDS, VALUES
 from packer.export import export as run
@@ -48,7 +47,7 @@ def export(dataset: Path, out: Path, to: str | None, fields: str | None, values:
     $ packer export div2k.packed hr.lmdb --to basicsr-lmdb --field hr --values bmp
     """
     names = names_in(fields)
-    with progress("exporting") as shown:
+    with Progress("exporting") as shown:
         shown.start(manifests.read(dataset).samples)
         report = run(dataset, out, to=to, fields=names, values=values, overwrite=overwrite, progress=shown.advance)
     for note in report.notes:

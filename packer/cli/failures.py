@@ -21,9 +21,8 @@ def report(error: BaseException) -> int | str | None:
     if isinstance(error, SystemExit):
         return error.code
     if isinstance(error, (Interrupted, click.Abort, KeyboardInterrupt)):
-        stopped = error if isinstance(error, Interrupted) else Interrupted(signal.SIGINT)
-        _say(f"packer: stopped; {stopped.advice}" if stopped.advice else "packer: stopped")
-        return stopped.exit_status
+        _say("packer: stopped; run the same command again to go on")
+        return (error if isinstance(error, Interrupted) else Interrupted(signal.SIGINT)).exit_status
     text, status = str(error), 1
     if isinstance(error, click.ClickException):
         text, status = error.format_message().rstrip("."), error.exit_code
@@ -58,24 +57,11 @@ class Interrupted(BaseException):
 
     Attributes:
         exit_status: 128 and the number of the signal, as shells have it.
-        advice: how to go on later, if that can be said.
     """
 
-    def __init__(self, number: int, advice: str = "") -> None:
+    def __init__(self, number: int) -> None:
         super().__init__(number)
-        self.number = number
         self.exit_status = 128 + number
-        self.advice = advice
-
-
-@contextlib.contextmanager
-def going_on() -> Iterator[None]:
-    """Say how to go on if the block, which packs shards, is interrupted."""
-    try:
-        yield
-    except Interrupted as stop:
-        stop.advice = "finished shards are kept; run the same command again to go on"
-        raise
 
 
 @contextlib.contextmanager

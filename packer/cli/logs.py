@@ -1,40 +1,41 @@
-"""Logging on stderr, and the options that say how much of it there is."""
+"""What a command writes to stderr while it works: logging, and how far it is.
+
+On a terminal the progress is one line that is drawn again and again; in a log it is a line a minute; with --quiet there
+is none. No thread draws it: worker processes are forked, and a fork in the middle of another thread's work is how
+programs come to hang.
+"""
 
 from __future__ import annotations
 
 import functools
 import logging
+import os
 import platform
+import shutil
+import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 import packer
-from packer.cli.text import printable
+from packer.cli.text import printable, shortened, size_text, time_text
+from packer.sources.base import FETCHING, UPLOADING
 
-_log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from packer.packing.plan import Plan
 
 _LEVELS = {"quiet": logging.WARNING, "usual": logging.INFO, "verbose": logging.DEBUG}
+#: Seconds between two drawings on a terminal, and between two lines of a log.
+_REDRAW, _LINE = 0.1, 60.0
+#: What takes less than this is not shown.
+_SHORT = 0.5
+_ERASE = "\r\x1b[2K"
 
-
-def nothing_drawn() -> None:
-    """Leave stderr as it is: there is nothing to take away."""
-
-
-#: Takes away what is drawn on stderr before a line is written there; set by a bar while it is shown.
-before_line: Callable[[], None] = nothing_drawn
-
-
-class _Stderr(logging.Handler):
-    """Writes to what stderr is at the time, `packer: ` before every line."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        mark = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
-        before_line()
-        lines = map(printable, self.format(record).split("\n"))
-        click.echo(f"packer: {mark}" + "\n".join(lines), err=True)
+_log = logging.getLogger(__name__)
+#: Whether a line of progress stands on the terminal.
+_drawn = False
 
 
 def log_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -53,14 +54,23 @@ def log_options(command: Callable[..., Any]) -> Callable[..., Any]:
             raise click.UsageError("--verbose and --quiet exclude each other")
         set_up("verbose" if verbose else "quiet" if quiet else "usual")
         began = time.perf_counter()
-        if verbose:
-            _log.debug("version %s, Python %s, %s", packer.__version__, platform.python_version(), platform.platform())
+        _log.debug("version %s, Python %s, %s", packer.__version__, platform.python_version(), platform.platform())
         try:
             return command(**given)
         finally:
             _log.debug("ended after %.2f s", time.perf_counter() - began)
 
     return with_logging
+
+
+class _Stderr(logging.Handler):
+    """Writes to what stderr is at the time, `packer: ` before every line."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        mark = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
+        lines = map(printable, self.format(record).split("\n"))
+        _erase()
+        click.echo(f"packer: {mark}" + "\n".join(lines), err=True)
 
 
 def set_up(amount: str) -> None:
@@ -79,3 +89,113 @@ def say(*lines: str) -> None:
     """Print what a command has done, unless with --quiet."""
     if not is_quiet():
         click.echo("\n".join(lines))
+
+
+class Progress:
+    """Shows how far a command is. A context manager: the line on a terminal is erased at its end.
+
+    First come the preparations (files are fetched or found, headers read, samples looked at), then the work itself,
+    and last an upload, if there is one.
+
+    Args:
+        verb: what is being done once all is planned.
+        unit: what the total counts: `samples` or `bytes`.
+    """
+
+    def __init__(self, verb: str = "packing", unit: str = "samples") -> None:
+        self._verb, self._unit = verb, unit
+        self._draws = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        self._opened = self._shown = self._began = time.monotonic()
+        self._what = self._counted = ""
+        self._done = self._before = self._bytes = 0  # `before` is what an earlier run has done
+        self._total: int | None = None
+
+    @property
+    def hooks(self) -> dict[str, Any]:
+        """Return the hooks of `ConvertOptions`."""
+        return {"looking": self.look, "planned": self.begin, "resumed": self.resume, "progress": self.advance}
+
+    def look(self, what: str, done: int, total: int | None) -> None:
+        """Show how far the preparations, or what comes after the work, are.
+
+        Args:
+            what: what is being done, such as `reading headers`; fetching and uploading are counted in bytes.
+            total: None while nobody knows it.
+        """
+        if what != self._what or done < self._done:
+            self._step(what, "bytes" if what in (FETCHING, UPLOADING) else "")
+        self._done, self._total = done, total
+        self._show()
+
+    def begin(self, plan: Plan) -> None:
+        """Begin to pack what was planned."""
+        self.start(plan.samples)
+
+    def start(self, total: int) -> None:
+        """Begin the work itself.
+
+        Args:
+            total: how much there is to do, in the unit.
+        """
+        self._step(self._verb, self._unit)
+        self._total = total
+        self._show()
+
+    def resume(self, samples: int, nbytes: int) -> None:
+        """Take up the work where an earlier run has left it."""
+        self._done = self._before = nbytes if self._unit == "bytes" else samples
+
+    def advance(self, samples: int, nbytes: int) -> None:
+        """Show that so much more is done."""
+        self._done += nbytes if self._unit == "bytes" else samples
+        self._bytes += nbytes
+        self._show()
+
+    def _step(self, what: str, counted: str) -> None:
+        """Begin another step: the work itself, or what comes before or after it."""
+        self._what, self._counted, self._began = what, counted, time.monotonic()
+        self._done = self._before = self._bytes = 0
+
+    def _show(self) -> None:
+        global _drawn
+        now = time.monotonic()
+        if is_quiet() or now - self._opened < _SHORT or now - self._shown < (_REDRAW if self._draws else _LINE):
+            return
+        self._shown = now
+        if not self._draws:
+            _log.info("%s", self._line(now))
+            return
+        width = shutil.get_terminal_size().columns - 1
+        click.echo(_ERASE + shortened(f"packer: {self._line(now)}", width), nl=False, err=True)
+        _drawn = True
+
+    def _line(self, now: float) -> str:
+        """Return what is done, how much of it, the rate, and the time left."""
+        done, gone = self._done, max(now - self._began, 1e-9)
+        if self._total is None:
+            return f"{self._what}: {self._amount(done)} so far"
+        share = done / self._total if self._total else 1.0
+        noun = " samples" if self._counted == "samples" else ""
+        line = f"{self._what}: {self._amount(done)} of {self._amount(self._total)}{noun} ({share:.0%})"
+        if self._what == self._verb:
+            line += f", {size_text(self._bytes / gone)}/s"
+        if new := done - self._before:
+            line += f", {time_text(gone * (self._total - done) / new)} left"
+        return line
+
+    def _amount(self, count: int) -> str:
+        return size_text(count) if self._counted == "bytes" else f"{count:,}"
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _erase()
+
+
+def _erase() -> None:
+    """Take the line of progress away, if there is one."""
+    global _drawn
+    if _drawn:
+        click.echo(_ERASE, nl=False, err=True)
+        _drawn = False

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import click
 
-from packer.cli.logs import log_options, say
+from packer.cli.logs import Progress, log_options, say
 from packer.cli.options import PACKING
-from packer.cli.progress import progress
 from packer.cli.summary import split_lines
 from packer.cli.text import counted
 from packer.format import manifest as manifests
@@ -29,7 +28,7 @@ def merge(datasets: tuple[Path, ...], out: Path, overwrite: bool) -> None:
     \b
     $ packer merge day1.packed day2.packed days.packed
     """
-    with progress("merging") as shown:
+    with Progress("merging") as shown:
         shown.start(sum(manifests.read(dataset).samples for dataset in datasets))
         manifest = run(datasets, out, overwrite=overwrite, progress=shown.advance)
     shards = counted(len(manifest.shards), "shard")

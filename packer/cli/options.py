@@ -5,18 +5,18 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import MISSING, Field, fields
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, Field, fields, replace
 from typing import Any
 
 import click
 
+from packer.cli.logs import Progress
 from packer.cli.text import parse_size
 from packer.codecs.configs import NAMED
-from packer.convert import ConvertOptions
-from packer.errors import NoDatasetError
+from packer.convert import ConvertOptions, open_source
 from packer.packing.splits import SPLIT
+from packer.sources.base import Source
 from packer.sources.options import SourceOptions, flag_of
 from packer.workers import usual_memory
 
@@ -222,14 +222,7 @@ def sources_argument(form: str = "[FIELD=]SOURCE...", required: bool = True) -> 
     return click.argument("sources", nargs=-1, required=required, type=click.Path(), metavar=form)
 
 
-@contextmanager
-def dataset_first(usage: str) -> Iterator[None]:
-    """Say in which order the arguments go if the dataset is not one: sources may have been named before it.
-
-    Raises:
-        NoDatasetError: what was raised within, with `usage`.
-    """
-    try:
-        yield
-    except NoDatasetError as error:
-        raise NoDatasetError(f"{error}; give DATASET before its sources: `{usage}`") from None
+def open_shown(sources: Sequence[str], options: ConvertOptions) -> Source:
+    """Open the sources named on the command line, and show how far finding files and reading headers is."""
+    with Progress("planning") as shown:
+        return open_source(list(sources), replace(options, looking=shown.look), None)

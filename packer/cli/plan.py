@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 import click
 import msgspec
 
-from packer.cli.logs import log_options
+from packer.cli.logs import Progress, log_options
 from packer.cli.options import SourceCommand, conversion_options, sources_argument
-from packer.cli.progress import progress
 from packer.cli.summary import field_table, shards_text
 from packer.cli.text import counted, indented, listing, size_text, time_text
 from packer.codecs.configs import codec_name
@@ -75,7 +74,7 @@ def show_plan(sources: Sequence[str], options: ConvertOptions, out: Path, as_jso
     """
     rejected: list[Rejected] = []
     limits = guard(options, in_memory=False)
-    with progress("planning") as shown:
+    with Progress("planning") as shown:
         source = open_source(list(sources), replace(options, looking=shown.look), rejected)
         plan = make_plan(source, options.codec, options.shard_size, limits, shown.look)
         splits = planned_splits(plan, options, lenient=bool(rejected))

@@ -6,10 +6,8 @@ from pathlib import Path
 
 import click
 
-from packer.cli.failures import going_on
-from packer.cli.logs import log_options, say
+from packer.cli.logs import Progress, log_options, say
 from packer.cli.options import conversion_options
-from packer.cli.progress import progress
 from packer.cli.summary import summary
 from packer.convert import ConvertOptions
 from packer.repack import repack as run
@@ -38,6 +36,6 @@ def repack(dataset: Path, out: Path, options: ConvertOptions, codecs: tuple[str,
     $ packer repack div2k.packed small.packed --codec rowdelta+zstd
     $ packer repack rows.packed shuffled.packed --shuffle 7 --shard-size 256MiB
     """
-    with going_on(), progress("repacking") as shown:
+    with Progress("repacking") as shown:
         report = run(dataset, out, options, codec=",".join(codecs) or None, seed=shuffle, **shown.hooks)
     say(*summary(report))

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 
 import click
 
 from packer import repair as repairing
-from packer.cli.logs import log_options, say
-from packer.cli.options import SourceCommand, conversion_options, dataset_first, sources_argument
-from packer.cli.progress import open_shown, progress
+from packer.cli.logs import Progress, log_options, say
+from packer.cli.options import SourceCommand, conversion_options, open_shown, sources_argument
 from packer.cli.text import counted
 from packer.convert import ConvertOptions, processors
 from packer.format.manifest import CONSTANTS_FILE, REJECTED_FILE, SHARD_FOLDER, ShardEntry
@@ -36,8 +35,7 @@ def repair(dataset: Path, sources: tuple[str, ...], options: ConvertOptions) -> 
     $ packer repair div2k.packed
     $ packer repair div2k.packed lr=DIV2K/LR_x4 hr=DIV2K/HR
     """
-    with dataset_first("packer repair DATASET [FIELD=]SOURCE...") if sources else nullcontext():
-        report = _repaired(dataset, sources, options)
+    report = _repaired(dataset, sources, options)
     if report.manifest:
         _log.warning(
             "statistics and splits that the manifest may have kept are gone; "
@@ -49,8 +47,8 @@ def repair(dataset: Path, sources: tuple[str, ...], options: ConvertOptions) -> 
 def _repaired(dataset: Path, sources: tuple[str, ...], options: ConvertOptions) -> RepairReport:
     source = open_shown(sources, options) if sources else None
     with ExitStack() as shows:
-        checking = shows.enter_context(progress("checking", "bytes"))
-        packing = progress("packing")
+        checking = shows.enter_context(Progress("checking", "bytes"))
+        packing = Progress("packing")
 
         def damaged(shards: Sequence[ShardEntry]) -> None:
             shows.close()  # one bar at a time

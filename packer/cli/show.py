@@ -6,9 +6,8 @@ from pathlib import Path
 
 import click
 
-from packer.cli.logs import log_options, say
+from packer.cli.logs import Progress, log_options, say
 from packer.cli.options import size
-from packer.cli.progress import progress
 from packer.cli.show_page import write_page
 from packer.cli.show_views import chosen_numbers
 from packer.cli.text import counted
@@ -54,7 +53,7 @@ def show(dataset: Path, output: Path, samples: int, names: tuple[str, ...], page
 
     opened = PackedDataset(dataset)
     numbers = chosen_numbers(opened, samples, names)
-    with progress("drawing") as bar:
+    with Progress("drawing") as bar:
         bar.start(len(numbers))
         shown = write_page(output, opened, numbers, page_size, bar.advance)
     left_out = f" of {len(numbers):,}; --page-size makes room for more" if shown < len(numbers) else ""

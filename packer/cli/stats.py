@@ -7,8 +7,7 @@ from pathlib import Path
 
 import click
 
-from packer.cli.logs import log_options
-from packer.cli.progress import progress
+from packer.cli.logs import Progress, log_options
 from packer.cli.text import indented, table
 from packer.format import manifest as manifests
 from packer.format.manifest import FieldStats, Manifest, ValueStats
@@ -39,7 +38,7 @@ def stats(dataset: Path, save: bool, as_json: bool) -> None:
     manifest = manifests.read(dataset)
     found = manifest.stats
     if not found:
-        with progress("reading") as shown:
+        with Progress("reading") as shown:
             shown.start(manifest.samples)
             found = statistics(dataset, shown.advance)
         if save:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -11,9 +11,8 @@ import click
 
 from packer import verify as checking
 from packer.checking.against import Damage, compare
-from packer.cli.logs import log_options
-from packer.cli.options import SourceCommand, conversion_options, dataset_first, sources_argument
-from packer.cli.progress import open_shown, progress
+from packer.cli.logs import Progress, log_options
+from packer.cli.options import SourceCommand, conversion_options, open_shown, sources_argument
 from packer.cli.text import counted, indented, printable, size_text
 from packer.convert import ConvertOptions, processors
 from packer.format import manifest as manifests
@@ -21,7 +20,6 @@ from packer.remote.mirror import whole
 from packer.sources.base import FETCHING
 from packer.verify import VerifyReport
 
-_WITH_SOURCES = "packer verify DATASET --against [FIELD=]SOURCE..."
 #: Damages shown to people.
 _MOST = 50
 
@@ -47,7 +45,7 @@ def verify(dataset: str, sources: tuple[str, ...], against: bool, options: Conve
     if against != bool(sources):
         raise click.UsageError("give both --against and the sources to compare with, or neither")
     with ExitStack() as held:
-        with progress("checking", "bytes") as shown, dataset_first(_WITH_SOURCES) if against else nullcontext():
+        with Progress("checking", "bytes") as shown:
             folder = held.enter_context(whole(dataset, partial(shown.look, FETCHING)))
             shown.start(sum(shard.bytes for shard in manifests.read(folder).shards))
             report = checking.verify(folder, shown.advance, processors())
@@ -60,7 +58,7 @@ def verify(dataset: str, sources: tuple[str, ...], against: bool, options: Conve
 
 def _compared(dataset: Path, sources: tuple[str, ...], options: ConvertOptions) -> list[Damage]:
     source = open_shown(sources, options)
-    with progress("comparing") as shown:
+    with Progress("comparing") as shown:
         shown.start(len(source))
         return compare(dataset, source, shown.advance, guarded=True)
 

@@ -8,9 +8,8 @@ from pathlib import Path
 import click
 
 from packer import warm as warming
-from packer.cli.logs import log_options, say
+from packer.cli.logs import Progress, log_options, say
 from packer.cli.machine import free_memory
-from packer.cli.progress import progress
 from packer.cli.text import size_text
 from packer.errors import UsageError
 from packer.format import manifest as manifests
@@ -39,7 +38,7 @@ def warm(dataset: str) -> None:
             f"{dataset}: its shards have {size_text(nbytes)}, and {size_text(free)} of memory are free: the "
             'beginning would be gone before the end is read; train without it, with Loader(..., shuffle="block")'
         )
-    with progress("reading", "bytes") as shown, whole(dataset, partial(shown.look, FETCHING)) as folder:
+    with Progress("reading", "bytes") as shown, whole(dataset, partial(shown.look, FETCHING)) as folder:
         shown.start(nbytes)
         warming.warm(folder, shown.advance)
     say(f"{dataset}: {size_text(nbytes)} in memory")

@@ -1,4 +1,4 @@
-"""Progress: a bar on a terminal, lines in a log, nothing with --quiet, and never a thread."""
+"""Progress: a line that is drawn on a terminal, lines in a log, nothing with --quiet, and never a thread."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from packer.cli import logs, progress
-from packer.cli.progress import BarProgress, LineProgress, Progress
+from packer.cli import logs
+from packer.cli.logs import Progress
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +28,7 @@ def usual_logs():
 def clock(monkeypatch):
     """The clock of the module, a number that the test moves on."""
     now = SimpleNamespace(seconds=100.0)
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now.seconds)
+    monkeypatch.setattr(logs.time, "monotonic", lambda: now.seconds)
     return now
 
 
@@ -55,7 +55,7 @@ def plan(samples):
 
 def test_lines_come_once_a_minute(clock, capsys):
     """Samples, share, rate and time left, counting neither time nor rate of an earlier run."""
-    lines = LineProgress()
+    lines = Progress()
     lines.begin(plan(1000))
     lines.resume(200, 10**9)
     for _ in range(10):
@@ -68,52 +68,50 @@ def test_lines_come_once_a_minute(clock, capsys):
     ]
 
 
-def test_the_bar_is_drawn_without_a_thread(clock, terminal):
-    """It is drawn from the calls themselves, ten times a second at most, and taken away at the end."""
+def test_a_line_is_drawn_without_a_thread(clock, terminal):
+    """It is drawn from the calls themselves, ten times a second at most after half a second, and erased at the end."""
     screen = terminal()
     threads = threading.active_count()
-    with progress.progress() as bar:
-        assert isinstance(bar, BarProgress)
-        bar.begin(plan(1000))
-        bar.resume(200, 10**6)
+    with Progress() as shown:
+        shown.begin(plan(1000))
+        shown.resume(200, 10**6)
         assert threading.active_count() == threads
-        for _ in range(100):
+        for _ in range(150):
             clock.seconds += 0.01
-            bar.advance(3, 10**6)
+            shown.advance(2, 10**6)
     text = screen.getvalue()
-    assert "50%" in text
-    assert "100 MB/s" in text
+    assert "packer: packing: 500 of 1,000 samples (50%), 100 MB/s, 2.5 s left" in text
     assert 8 <= text.count("MB/s") <= 12
-    assert text.endswith("\x1b[2K")  # the line is blank again
+    assert text.endswith("\r\x1b[2K")  # the line is blank again
 
 
-def test_no_colour_if_none_is_wanted(clock, terminal, monkeypatch):
-    """NO_COLOR is respected."""
-    screen = terminal()
-    monkeypatch.setenv("NO_COLOR", "1")
-    with progress.progress() as bar:
-        bar.begin(plan(10))
-        clock.seconds += 1
-        bar.advance(5, 1)
-    assert "50%" in screen.getvalue()
-    assert not any(f"\x1b[{code}" in screen.getvalue() for code in ("3", "9", "38"))
+def test_what_suits_stderr(terminal, clock, monkeypatch):
+    """A drawn line on a terminal, lines on one that cannot draw, nothing with --quiet."""
 
+    def shown():
+        screen = terminal()
+        monkeypatch.setenv("TERM", term)
+        with Progress("checking") as shown:
+            shown.start(100)
+            clock.seconds += 60
+            shown.advance(50, 0)
+        return screen.getvalue()
 
-def test_what_suits_stderr(terminal, monkeypatch):
-    """A bar on a terminal, lines on one that cannot draw and in a log, nothing with --quiet."""
-    screen = terminal()
-    monkeypatch.setenv("TERM", "dumb")
-    assert type(progress.progress()) is LineProgress
-    monkeypatch.setenv("TERM", "xterm")
-    screen.isatty = lambda: False
-    assert type(progress.progress()) is LineProgress
+    line = "packer: checking: 50 of 100 samples (50%), 0 B/s, 1:00 min left"
+    term = "dumb"
+    assert shown() == f"{line}\n"
+    term = "xterm"
+    monkeypatch.setenv("COLUMNS", "100")
+    assert shown() == f"\r\x1b[2K{line}\r\x1b[2K"
+    monkeypatch.setenv("COLUMNS", "20")
+    assert shown() == "\r\x1b[2Kpacker: checking...\r\x1b[2K"
     logs.set_up("quiet")
-    assert type(progress.progress()) is Progress
+    assert shown() == ""
 
 
 def test_lines_of_bytes(clock, capsys):
     """If bytes are counted, they stand in the line, and the share is theirs."""
-    lines = LineProgress("checking", "bytes")
+    lines = Progress("checking", "bytes")
     lines.start(10**7)
     for _ in range(5):
         clock.seconds += 12
@@ -121,20 +119,9 @@ def test_lines_of_bytes(clock, capsys):
     assert capsys.readouterr().err == "packer: checking: 5.00 MB of 10.0 MB (50%), 83.3 kB/s, 1:00 min left\n"
 
 
-def test_a_bar_of_bytes(clock, terminal):
-    """The bar says what is being done, and its share is that of the bytes."""
-    screen = terminal()
-    with progress.progress("checking", "bytes") as bar:
-        bar.start(10**7)
-        clock.seconds += 1
-        bar.advance(0, 4 * 10**6)
-    assert "checking" in screen.getvalue()
-    assert "40%" in screen.getvalue()
-
-
 def test_planning_is_told_of_in_a_log(clock, capsys):
     """Once a minute: what is done, how far it is, and how long it will take, or nothing if it is soon over."""
-    lines = LineProgress()
+    lines = Progress()
     lines.look("finding files", 40_000, None)
     clock.seconds += 60
     lines.look("finding files", 50_000, None)
@@ -149,44 +136,43 @@ def test_planning_is_told_of_in_a_log(clock, capsys):
 
 
 def test_planning_is_drawn_after_half_a_second(clock, terminal):
-    """The bar says what is done and how far it is, then how far the packing is; short planning is not drawn."""
+    """The line says what is done and how far it is, then how far the packing is."""
     screen = terminal()
-    with progress.progress() as bar:
-        bar.look("finding files", 100, None)
+    with Progress() as shown:
+        shown.look("finding files", 100, None)
         clock.seconds += 0.4
-        bar.look("reading headers", 10, 200)
+        shown.look("reading headers", 10, 200)
         assert screen.getvalue() == ""
         clock.seconds += 0.2
-        bar.look("reading headers", 50, 200)
-        assert "reading headers" in screen.getvalue()
-        assert "25%" in screen.getvalue()
+        shown.look("reading headers", 50, 200)
+        assert "reading headers: 50 of 200 (25%)" in screen.getvalue()
         clock.seconds += 1
-        bar.begin(plan(1000))
+        shown.begin(plan(1000))
         clock.seconds += 1
-        bar.advance(600, 10)
-    assert "packing" in screen.getvalue()
-    assert "60%" in screen.getvalue()
+        shown.advance(600, 10)
+    assert "packing: 600 of 1,000 samples (60%)" in screen.getvalue()
 
 
-def test_a_log_line_takes_the_bar_away_first(clock, terminal):
-    """A warning in the middle of the work has a line of its own, and the bar is drawn again below it."""
+def test_a_log_line_takes_the_drawn_one_away_first(clock, terminal):
+    """A warning in the middle of the work has a line of its own, and the progress is drawn again below it."""
     screen = terminal()
-    with progress.progress() as bar:
-        bar.begin(plan(10))
+    with Progress() as shown:
+        shown.begin(plan(10))
         clock.seconds += 1
-        bar.advance(2, 10)
+        shown.advance(2, 10)
         logging.getLogger("packer.x").warning("careful")
         clock.seconds += 1
-        bar.advance(4, 10)
+        shown.advance(4, 10)
     before, _, after = screen.getvalue().partition("packer: warning: careful\n")
-    assert before.endswith("\x1b[2K")  # the line was blank
+    assert before.endswith("\r\x1b[2K")  # the line was blank
     assert "60%" in after
 
 
 @pytest.mark.parametrize("command", ["plan", "convert"])
 def test_planning_is_shown_by_the_commands(packer, pairs, monkeypatch, command, tmp_path):
     """`plan` and `convert` show finding files and reading headers while they plan."""
-    monkeypatch.setattr(progress, "_LINE", 0.0)
+    monkeypatch.setattr(logs, "_LINE", 0.0)
+    monkeypatch.setattr(logs, "_SHORT", 0.0)
     result = packer(command, *pairs.sources, *([tmp_path / "out"] if command == "convert" else []))
     assert result.exit_code == 0, result.stderr
     assert "packer: finding files: 12 of 12 (100%)" in result.stderr
@@ -195,7 +181,8 @@ def test_planning_is_shown_by_the_commands(packer, pairs, monkeypatch, command, 
 
 def test_quiet_planning_is_not_shown(packer, pairs, monkeypatch):
     """With --quiet there is neither a bar nor a line."""
-    monkeypatch.setattr(progress, "_LINE", 0.0)
+    monkeypatch.setattr(logs, "_LINE", 0.0)
+    monkeypatch.setattr(logs, "_SHORT", 0.0)
     assert packer("plan", *pairs.sources, "--quiet").stderr == ""
 
 
@@ -219,7 +206,8 @@ def test_every_long_command_says_how_far_it_is(packer, rows, monkeypatch, tmp_pa
     monkeypatch.chdir(tmp_path)
     for name in ("one", "two"):
         assert packer("convert", "rows.h5", name, "-q", "--workers", 0).exit_code == 0
-    monkeypatch.setattr(progress, "_LINE", 0.0)
+    monkeypatch.setattr(logs, "_LINE", 0.0)
+    monkeypatch.setattr(logs, "_SHORT", 0.0)
     monkeypatch.setattr("packer.cli.codecs._SECONDS", 0.0)
     result = packer(*command)
     assert result.exit_code == 0, result.stderr

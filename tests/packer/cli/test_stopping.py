@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import signal
 import subprocess
@@ -12,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from packer.cli.failures import Interrupted
 from packer.convert import convert
 
 ROOT = Path(__file__).parents[3]
@@ -65,7 +63,7 @@ def test_stopped_halfway(new_pairs, files_of, tmp_path, number, whole_group, wor
     assert process.returncode == status
     assert not session(process.pid)
     last = errors.splitlines()[-1]
-    assert last == "packer: stopped; finished shards are kept; run the same command again to go on"
+    assert last == "packer: stopped; run the same command again to go on"
     assert "Traceback" not in errors
     assert not (out / "manifest.json").exists()
     assert not list(out.rglob("*.partial"))
@@ -73,16 +71,3 @@ def test_stopped_halfway(new_pairs, files_of, tmp_path, number, whole_group, wor
     report = convert(sources, out, workers=0, shard_size=8192, codec="zstd")
     assert report.kept_shards >= 1
     assert files_of(out) == files_of(tmp_path / "undisturbed")
-
-
-@pytest.mark.parametrize("command", ["append", "repack"])
-def test_what_packs_again_says_how_to_go_on(packer, monkeypatch, command):
-    """These go on as convert does."""
-
-    def stopped(*_, **__):
-        raise Interrupted(signal.SIGINT)
-
-    monkeypatch.setattr(importlib.import_module(f"packer.cli.{command}"), "run", stopped)
-    result = packer(command, "one.packed", "other")
-    assert result.exit_code == 130
-    assert result.stderr == "packer: stopped; finished shards are kept; run the same command again to go on\n"

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from packer.checking.against import Damage
-from packer.cli import progress
+from packer.cli.logs import Progress
 from packer.cli.text import size_text
 from packer.convert import convert
 from packer.verify import VerifyReport
@@ -96,11 +96,10 @@ def test_wrong_usage(refused, pairs, packed, tmp_path):
     refused(2, ["verify", packed, *pairs.sources], "--against")
     refused(2, ["verify", packed, "--against"], "--against")
     refused(2, ["verify", packed, "--against", pairs.sources[0]], "'hr' is not in the source")
-    assert "stands before" not in refused(2, ["verify", tmp_path / "nothing"], "does not exist")
+    refused(2, ["verify", tmp_path / "nothing"], "nothing does not exist")
     refused(2, ["repair", tmp_path], "not a packed dataset")
     for command in (["verify", "--against"], ["append"]):
-        refused(2, [*command, *pairs.sources, packed], "does not exist", f"`packer {command[0]} DATASET")
-    refused(2, ["repair", tmp_path, *pairs.sources], "`packer repair DATASET")
+        refused(2, [*command, *pairs.sources, packed], f"{pairs.sources[0]} does not exist")
 
 
 def test_repair_makes_it_good_again(packer, refused, pairs, packed, files_of):
@@ -132,7 +131,7 @@ def test_a_bar_of_bytes_on_a_terminal(packer, pairs, packed, monkeypatch):
     damage(pairs, packed)
     shown = []
 
-    class Recorded(progress.Progress):
+    class Recorded(Progress):
         def __init__(self, verb, unit="samples"):
             super().__init__(verb, unit)
             self.given = verb, unit
@@ -141,7 +140,7 @@ def test_a_bar_of_bytes_on_a_terminal(packer, pairs, packed, monkeypatch):
             shown.append((*self.given, total))
 
     for command in ("verify", "repair"):
-        monkeypatch.setattr(f"packer.cli.{command}.progress", Recorded)
+        monkeypatch.setattr(f"packer.cli.{command}.Progress", Recorded)
     assert packer("verify", packed).exit_code == 1
     shards = sum(path.stat().st_size for path in (packed / "shards").iterdir())
     assert shown == [("checking", "bytes", shards)]

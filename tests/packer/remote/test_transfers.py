@@ -8,7 +8,7 @@ import fsspec
 import pytest
 from click.testing import CliRunner
 
-from packer.cli import progress
+from packer.cli import logs
 from packer.cli.main import main
 from packer.convert import convert
 from packer.remote.store import RemoteFolder, Transfer
@@ -54,7 +54,8 @@ def test_commands_show_what_they_fetch(memory, rows, tmp_path, monkeypatch, comm
     """`verify` and `warm` of a URL say how much of it has come, in bytes."""
     folder = convert(rows.sources, tmp_path / "set", workers=0).path
     memory.put(str(folder), f"/to-{command}", recursive=True)
-    monkeypatch.setattr(progress, "_LINE", 0.0)
+    monkeypatch.setattr(logs, "_LINE", 0.0)
+    monkeypatch.setattr(logs, "_SHORT", 0.0)
     result = CliRunner().invoke(main, [command, f"memory://to-{command}"])
     assert result.exit_code == 0, result.stderr
     assert "kB (100%)" in next(line for line in result.stderr.splitlines() if "fetching: " in line)
