@@ -7,7 +7,6 @@ report = convert(my_torch_dataset, "mine.packed", codec="lz4")
 
 from __future__ import annotations
 
-import glob
 import logging
 import os
 import time
@@ -15,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,7 +38,6 @@ from packer.packing.tasks import ShardReport, ShardTask, report_of, run_executor
 from packer.remote.sources import local_input
 from packer.remote.store import is_url
 from packer.sources.base import FETCHING, UPLOADING, Looking, Progress, Source, no_progress, not_looking
-from packer.sources.files import pattern_folder
 from packer.sources.opening import open_sources
 from packer.sources.options import SourceOptions
 from packer.sources.samples import SampleSource
@@ -303,20 +300,10 @@ def check_place(sources: Any, out: Path, overwrite: bool) -> None:
 
 
 def check_apart(sources: Any, out: Path) -> None:
-    """Raise UsageError if `out` lies within a source folder: a second run would find its own output.
-
-    The folder of a pattern is the one it names before its first wildcard. A pattern that names none, such as `*.png`,
-    looks at files of the current folder alone, and never into OUT; neither does `scene_*/*.png`, if that is not OUT's
-    name.
-    """
+    """Raise UsageError if `out` lies within a source folder: a second run would find its own output."""
     for text in _inputs(sources) or []:
-        for name in (text, text.partition("=")[2] or text):
-            is_pattern = glob.has_magic(name) and len(Path(name).parts) > 1 and not Path(name).exists()
-            place = pattern_folder(name) if is_pattern else Path(name)
+        for place in (Path(text), Path(text.partition("=")[2] or text)):
             if place.is_dir() and out.resolve().is_relative_to(place.resolve()):
-                parts, inner = Path(name).parts[len(place.parts) :], out.resolve().relative_to(place.resolve()).parts
-                if inner and parts[1:] and parts[0] != "**" and not fnmatch(inner[0], parts[0]):
-                    continue
                 raise UsageError(f"{out} lies within the source {place}; name a folder outside of it")
 
 

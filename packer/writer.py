@@ -39,29 +39,6 @@ MAP_SPARE = 64 * 2**20
 _ORIGIN = {"kind": "writer"}
 
 
-class _Seen:
-    """The names that were added, as digests of 124 bits, so that a million take 16 MB."""
-
-    def __init__(self) -> None:
-        self._buckets: list[bytearray] = [bytearray() for _ in range(2**12)]
-
-    def add(self, name: bytes) -> None:
-        """Add a name."""
-        bucket, digest = self._place(name)
-        bucket += digest
-
-    def __contains__(self, name: bytes) -> bool:
-        bucket, digest = self._place(name)
-        at = bucket.find(digest)
-        while at > 0 and at % len(digest):  # the end of one digest and the beginning of the next
-            at = bucket.find(digest, at + 1)
-        return at >= 0
-
-    def _place(self, name: bytes) -> tuple[bytearray, bytes]:
-        digest = xxhash.xxh3_128_digest(name)
-        return self._buckets[int.from_bytes(digest[:2], "big") % len(self._buckets)], digest[2:]
-
-
 class DatasetWriter:
     """Writes a packed dataset sample by sample. A context manager: left by an exception, `out` stays unfinished.
 
@@ -101,7 +78,8 @@ class DatasetWriter:
         self._held_bytes = 0
         self._fields: tuple[Field, ...] = ()
         self._named: bool | None = None
-        self._names = _Seen()
+        #: Names that were added, as digests: a million take about 100 MB.
+        self._names: set[bytes] = set()
         self._shard: ShardWriter | None = None
         self._reports: list[ShardReport] = []
         self._samples = 0
@@ -151,7 +129,7 @@ class DatasetWriter:
                     if self._held:
                         self._settle(self._held)
                     self._close_shard()
-                    self._names = _Seen()  # their memory is wanted for the table
+                    self._names = set()  # their memory is wanted for the table
                     shards = [report.entry for report in self._reports]
                     columns = [report.columns for report in self._reports]
                     named = bool(self._named)
@@ -170,12 +148,12 @@ class DatasetWriter:
         return UsageError(f"the writer of {self._folder.path} is closed; samples are added within its `with` block")
 
     def _check_name(self, name: str | None, number: int) -> bytes | None:
-        """Return the name as it is stored."""
+        """Return the digest of a name that no sample has."""
         if self._named is not None and (name is not None) != self._named:
             raise UsageError(f"sample {number} has {'no' if name is None else 'a'} name, unlike those before it")
         if name is None:
             return None
-        key = name_bytes(name, number)
+        key = xxhash.xxh3_128_digest(name_bytes(name, number))
         if key in self._names:
             raise SourceError(f"sample {number} and one before it have the same name, {name!r}; names must differ")
         return key

@@ -18,7 +18,6 @@ import msgspec
 
 from packer.errors import DamagedError, DatasetError, UnfinishedError
 from packer.format import manifest as manifests
-from packer.format.btree import HEAD_BYTES, Tree
 from packer.format.constants import found_constants
 from packer.format.layout import ShardHeader
 from packer.format.manifest import (
@@ -33,7 +32,7 @@ from packer.format.manifest import (
 from packer.format.names import Names
 from packer.format.shard import Shard
 from packer.packing.finish import make_manifest
-from packer.packing.origin import Origin, joined
+from packer.packing.origin import joined
 from packer.packing.output import Rejected, list_lines, listed_in, next_to, write_list
 from packer.packing.tasks import report_of
 
@@ -50,8 +49,8 @@ class _Held(NamedTuple):
 def rebuild_manifest(folder: Path) -> Manifest:
     """Make manifest.json again from the headers of the shards, and write it.
 
-    Samples that were left out are counted by rejected.jsonl, if it can be read, and constants are kept if they can be
-    read. Planned bytes, statistics of the values and splits are lost.
+    Samples that were left out are counted by rejected.jsonl, and constants kept, if these files can be read. Planned
+    bytes, statistics of the values and splits are lost.
 
     Raises:
         DatasetError: a shard is missing or damaged, or they do not belong together.
@@ -64,7 +63,7 @@ def rebuild_manifest(folder: Path) -> Manifest:
             f"{folder}: its manifest is lost, and so is what tells which shards an append that was killed had added; "
             f"remove {appending} to take every shard that is there, then repair again"
         )
-    parts = _parts(folder, _in_order(folder))
+    parts = _parts(folder)
     held = [shard for part in parts for shard in part]
     first, origin = held[0].header, held[0].header.origin
     if len(parts) > 1:
@@ -72,21 +71,22 @@ def rebuild_manifest(folder: Path) -> Manifest:
     left_out = _left_out(folder, len(held))
     rejected = Counter(bad.shard for bad in left_out)
     reports = [report_of(path, first.fields) for path, _ in held]
-    counted = [msgspec.structs.replace(one.entry, rejected=rejected[number]) for number, one in enumerate(reports)]
-    columns = [report.columns for report in reports]
-    table = _table(folder, held) if first.named else None
     constants = found_constants(folder)
-    if constants is None and any(_kept_once(shard.header.origin) for shard in held):
-        _log.warning("%s is lost, which held what --once kept; repair with the sources makes it again", CONSTANTS_FILE)
-    listed = write_list(folder, list_lines(left_out))
-    made = make_manifest(folder, counted, columns, first.fields, origin, table, left_out=listed, constants=constants)
+    options = [header.origin.get("options") for _, header in held]
+    if constants is None and any(isinstance(asked, dict) and asked.get("once") for asked in options):
+        _log.warning("%s is lost as well, which held what --once kept; convert the sources anew", CONSTANTS_FILE)
+    made = make_manifest(
+        folder,
+        [msgspec.structs.replace(one.entry, rejected=rejected[number]) for number, one in enumerate(reports)],
+        [report.columns for report in reports],
+        first.fields,
+        origin,
+        _table(folder, held) if first.named else None,
+        left_out=write_list(folder, list_lines(left_out)),
+        constants=constants,
+    )
     manifests.write(folder, made)
     return made
-
-
-def _kept_once(origin: Origin) -> bool:
-    options = origin.get("options")
-    return isinstance(options, dict) and bool(options.get("once"))
 
 
 def _left_out(folder: Path, shards: int) -> list[Rejected]:
@@ -100,43 +100,30 @@ def _left_out(folder: Path, shards: int) -> list[Rejected]:
     return [bad for bad in listed if bad.shard is None or bad.shard < shards]
 
 
-def _in_order(folder: Path) -> list[_Held]:
-    """Return the shards in the order of the dataset.
+def _parts(folder: Path) -> list[list[_Held]]:
+    """Return the shards in the order of their files, by the conversion that packed them.
 
     Raises:
-        DatasetError: one is missing or damaged.
-    """
-    found = []
-    for path in sorted((folder / SHARD_FOLDER).glob("*.lmdb")):
-        with Shard(path) as shard:
-            found.append(_Held(path, shard.header()))
-    whole = list(range(len(found)))
-    by_header = sorted(found, key=lambda held: held.header.shard)
-    if found and [held.header.shard for held in by_header] == whole:
-        return by_header
-    by_file = sorted(found, key=lambda held: int(held.path.stem) if held.path.stem.isdecimal() else -1)
-    if not found or [held.path.stem for held in by_file] != [f"{number:05d}" for number in whole]:
-        raise DatasetError(f"{folder}: the shards are not all there, so the manifest cannot be made from them")
-    return by_file
-
-
-def _parts(folder: Path, held: Sequence[_Held]) -> list[list[_Held]]:
-    """Return the shards by the conversion that packed them.
-
-    Raises:
-        DatasetError: one is missing among them, is out of place, or has another schema.
+        DatasetError: one is missing or damaged, or they do not belong together.
     """
     parts: list[list[_Held]] = []
-    for shard in held:
-        header, before = shard.header, parts[-1][-1].header if parts else shard.header
+    for number, path in enumerate(sorted((folder / SHARD_FOLDER).glob("*.lmdb"))):
+        with Shard(path) as shard:
+            held = _Held(path, shard.header())
+        if path.stem != f"{number:05d}":
+            break
+        header, before = held.header, parts[-1][-1].header if parts else held.header
         is_alike = (header.fields, header.named) == (before.fields, before.named)
         if is_alike and header.shard == 0:
-            parts.append([shard])
+            parts.append([held])
         elif is_alike and parts and (before.shard + 1, before.origin) == (header.shard, header.origin):
-            parts[-1].append(shard)
+            parts[-1].append(held)
         else:
             raise DatasetError(f"{folder}: the shards do not belong together, so the manifest cannot be made from them")
-    return parts
+    else:
+        if parts:
+            return parts
+    raise DatasetError(f"{folder}: the shards are not all there, so the manifest cannot be made from them")
 
 
 def _table(folder: Path, held: Sequence[_Held]) -> str:
@@ -147,22 +134,14 @@ def _table(folder: Path, held: Sequence[_Held]) -> str:
     Raises:
         DatasetError: it has other names than the shards, or is damaged.
     """
-    tables = [*sorted(folder.glob("names-*.lmdb"), reverse=True), folder / NAMES_FILE]
-    table, samples = tables[0], sum(shard.header.samples for shard in held)
+    table = [folder / NAMES_FILE, *sorted(folder.glob("names-*.lmdb"))][-1]
     if not table.exists():
         _log.warning(
             "%s is lost together with the manifest: names are taken from the shards as they are; "
             "`packer verify --against` compares them with the sources",
             table,
         )
-        return table.name
-    named = _count(table)
-    if named not in (None, samples):
-        raise DatasetError(
-            f"{table} has {named:,} names, but the shards hold {samples:,} samples: they belong to another "
-            "dataset; remove the table to take the shards as they are"
-        )
-    if wrong := _difference(table, held):
+    elif wrong := _difference(table, held):
         raise DatasetError(
             f"{table}: {wrong}; one of the two is damaged, and the manifest is lost, which could tell which; "
             "put one of these files back from a copy, or remove the table to take the names of the shards as they are"
@@ -180,16 +159,8 @@ def _difference(table: Path, held: Sequence[_Held]) -> str | None:
                     if wrong := names.difference(first, shard.names(header.samples)):
                         return f"{wrong} ({path.name})"
                 first += header.samples
+            if names.entries != 2 * first:
+                return f"it has {names.entries // 2:,} names, but the shards hold {first:,} samples"
     except DamagedError as error:
         return f"it cannot be compared with the names in the shards: {error}"
     return None
-
-
-def _count(table: Path) -> int | None:
-    """Return how many names a table has; None if it is missing or damaged, and is made again from the shards."""
-    try:
-        with table.open("rb") as file:
-            head = memoryview(file.read(HEAD_BYTES))
-        return Tree(head, str(table), table.stat().st_size).meta.entries // 2
-    except (OSError, DamagedError):
-        return None

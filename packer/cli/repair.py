@@ -72,11 +72,4 @@ def _lines(report: RepairReport) -> list[str]:
     if report.left_out is not None:
         lines = f"cut back to its {counted(report.left_out, 'line')}" if report.left_out else "lost"
         made.append(f"{REJECTED_FILE}: {lines}; `packer info` tells how many samples were left out")
-    for file in report.shards:
-        other = (
-            "; its bytes differ from before, every sample that could still be read is the same"
-            if file in report.changed
-            else ""
-        )
-        made.append(f"{file}: packed again{other}")
-    return made
+    return made + [f"{file}: packed again" for file in report.shards]

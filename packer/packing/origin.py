@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -19,10 +20,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import DamagedError, UsageError
+from packer.errors import UsageError
 from packer.format.manifest import Manifest, ShardEntry
 from packer.format.names import Names
-from packer.format.shard import Shard
 from packer.sources.base import Source
 from packer.sources.packed import shuffled_order
 
@@ -198,29 +198,10 @@ def given_by(folder: Path, manifest: Manifest, source: Source) -> list[tuple[Con
     return [(fitting[0], source)]
 
 
-def packed_names(folder: Path, manifest: Manifest, entry: ShardEntry, first: int) -> list[str] | None:
-    """Return the names of the samples of a shard: from the shard, else from the table of names, else None.
-
-    Args:
-        first: number in the dataset of its first sample.
-    """
-    try:
-        with Shard(folder / entry.file, entry.bytes) as shard:
-            return [name.decode() for name in shard.names(entry.samples)]
-    except (DamagedError, UnicodeDecodeError):
-        pass
-    try:
-        if manifest.names is None:
-            return None
-        table = Names(folder / manifest.names.file, manifest.names)
-        return [table.name(number) for number in range(first, first + entry.samples)]
-    except DamagedError:
-        return None
-
-
 def _is_of(folder: Path, manifest: Manifest, conversion: Conversion, source: Source) -> bool:
     """Return whether a source of as many samples is what a conversion packed: by its names, or else by its origin."""
-    if source.names is None:
+    if source.names is None or manifest.names is None:
         return origin_of(source) == conversion.origin
-    names = packed_names(folder, manifest, conversion.shards[0], conversion.first)
-    return names is not None and set(names) <= set(source.names)
+    with closing(Names(folder / manifest.names.file, manifest.names)) as table:
+        first, samples = conversion.first, conversion.shards[0].samples
+        return {table.name(number) for number in range(first, first + samples)} <= set(source.names)

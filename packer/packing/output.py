@@ -150,6 +150,9 @@ class OutputFolder:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        with contextlib.suppress(OSError):
+            for left in self.shards.glob("*.partial") if self._locks else ():  # of a process that was lost or stopped
+                left.unlink()
         self._release()
 
     def _open(self, note: Note, overwrite: bool) -> None:
@@ -192,8 +195,8 @@ class OutputFolder:
 
     def _tidy(self) -> None:
         """Remove what a finished dataset does not need; the note last, since it says that there is something to do."""
-        for left_out in self.shards.glob("*.rejected.jsonl"):
-            left_out.unlink()
+        for left in [*self.shards.glob("*.rejected.jsonl"), *self.shards.glob("*.partial")]:
+            left.unlink()
         (self.work / UNFINISHED).unlink(missing_ok=True)
 
     def _undo_swap(self) -> None:

@@ -123,15 +123,6 @@ def write_shard(task: ShardTask, progress: Progress = no_progress, step: Step = 
         raise
 
 
-def remove_partials(tasks: Sequence[ShardTask]) -> None:
-    """Remove what processes that were stopped left of the shards of some tasks, all of one folder."""
-    names = {task.path.name for task in tasks}
-    for left in tasks[0].path.parent.glob("*.partial") if tasks else ():
-        if left.name.rsplit(".", 2)[0] in names:
-            with contextlib.suppress(OSError):
-                left.unlink(missing_ok=True)
-
-
 def read_blocks(
     source: Source,
     rejected: list[Rejected] | None,
@@ -234,25 +225,22 @@ def run_processes(
         WriteError: a process was killed or crashed.
     """
     limits = limits or Limits()
-    try:
-        while tasks:
-            done: Counter[tuple[int, int]] = Counter()  # samples (0) and bytes (1) by number of the task
-            again = []
+    while tasks:
+        done: Counter[tuple[int, int]] = Counter()  # samples (0) and bytes (1) by number of the task
+        again = []
 
-            def heard(number: int, amount: tuple[int, int], done: Counter[tuple[int, int]] = done) -> None:
-                done.update({(number, 0): amount[0], (number, 1): amount[1]})
-                progress(*amount)
+        def heard(number: int, amount: tuple[int, int], done: Counter[tuple[int, int]] = done) -> None:
+            done.update({(number, 0): amount[0], (number, 1): amount[1]})
+            progress(*amount)
 
-            with contextlib.closing(run(_pack, tasks, workers, limits, heard)) as results:
-                for number, result in results:
-                    if isinstance(result, Lost):
-                        again.append(_without_culprit(tasks[number], result, limits))
-                        progress(-done[number, 0], -done[number, 1])
-                    else:
-                        yield result
-            tasks = again
-    finally:
-        remove_partials(tasks)  # of those that were stopped
+        with contextlib.closing(run(_pack, tasks, workers, limits, heard)) as results:
+            for number, result in results:
+                if isinstance(result, Lost):
+                    again.append(_without_culprit(tasks[number], result, limits))
+                    progress(-done[number, 0], -done[number, 1])
+                else:
+                    yield result
+        tasks = again
 
 
 def _pack(task: ShardTask, here: Here) -> ShardReport:
@@ -284,7 +272,6 @@ def _without_culprit(task: ShardTask, lost: Lost, limits: Limits) -> ShardTask:
         SourceError: there is such a sample, and bad ones are not skipped.
         WriteError: there is none.
     """
-    remove_partials([task])
     source, number = task.source, None
     if lost.at is not None:
         # A process of its own reads the samples one by one: the step that it is lost at is the sample.
@@ -337,7 +324,6 @@ def run_executor(tasks: Sequence[ShardTask], executor: Executor, progress: Progr
             except Exception as error:
                 number = futures[future].shard.number
                 raise WriteError(f"shard {number} was not packed: {type(error).__name__}: {error}") from error
-            remove_partials([futures[future]])  # of a worker that was lost, so that another did its work
             progress(report.entry.samples, report.raw_bytes)
             yield report
     finally:

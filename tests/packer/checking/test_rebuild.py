@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 
+import h5py
 import msgspec
 import numpy as np
 import pytest
@@ -11,12 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packer.append import append
+from packer.checking.rebuild import rebuild_manifest
 from packer.convert import ConvertOptions, convert, open_source
 from packer.errors import DatasetError
 from packer.format import manifest as manifests
 from packer.merge import merge
 from packer.repack import repack
 from packer.repair import repair
+from packer.sources.options import SourceOptions
 from packer.verify import verify
 from packer.writer import DatasetWriter
 
@@ -110,6 +113,18 @@ def damaged_clouds(folder, clouds, *bad):
         (folder / f"{name}.ply").write_text(head + end + body.replace("1", "x"))
     (folder / "none.ply").write_text("nothing")
     return str(folder)
+
+
+def test_constants_that_are_lost_as_well_are_missed(tmp_path, caplog):
+    """The manifest is made again without them, and a warning says so."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"], file["grid"] = np.arange(6), np.arange(4)
+    options = SourceOptions(once=("grid",))
+    folder = convert(str(tmp_path / "a.h5"), tmp_path / "d", workers=0, source=options).path
+    for name in ("manifest.json", "constants.npz"):
+        (folder / name).unlink()
+    assert rebuild_manifest(folder).constants is None
+    assert "constants.npz is lost as well" in caplog.text
 
 
 def test_samples_left_out(tmp_path, clouds):
