@@ -1,19 +1,14 @@
 """names.lmdb: name -> sample number and number -> name, written once, looked up a batch at a time.
 
-A table is written with little memory: names are sorted some at a time, and the sorted runs are merged from the disk. It
-is read without the LMDB library.
+All names are in memory while the table is written. It is read without the LMDB library.
 """
 
 from __future__ import annotations
 
-import heapq
-import marshal
 import mmap
 import struct
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,9 +29,6 @@ MAX_NAME = 510
 #: How many characters of a name an error shows.
 _SHOWN = 40
 
-#: Names that are sorted in memory; more are sorted in runs of this many, which go to a file in blocks.
-RUN_NAMES = 2**16
-_BLOCK_NAMES = 2**10
 #: What the map of a table has room for beyond the table. LMDB keeps the size of the map in the file.
 _SPARE_BYTES = 2**18
 
@@ -79,7 +71,7 @@ def write_names(path: Path, names: Iterable[bytes]) -> None:
     from packer.format.lmdb_appender import LmdbAppender, clear_errors
 
     with clear_errors(path), LmdbAppender(path, map_size(names_bytes(names)) + _SPARE_BYTES) as appender:
-        for key, value in _entries(names, path.parent):
+        for key, value in _entries(names):
             appender.put(key, value)
 
 
@@ -92,49 +84,24 @@ def names_bytes(names: Iterable[bytes]) -> int:
     return file_bytes((len(key), len(value)) for key, value in _entries(names))
 
 
-def _entries(names: Iterable[bytes], folder: Path | None = None) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the keys and values of names.lmdb in the order of the keys.
-
-    Args:
-        folder: where a temporary file is made; None for the system's own place.
-    """
-    with tempfile.TemporaryFile(dir=folder) as file:
-        runs: list[list[int]] = []  # of each sorted run, where in the file its blocks begin
-        last: list[tuple[bytes, int]] = []
-        for number, name in enumerate(names):
-            if not 0 < len(name) <= MAX_NAME:
-                shown = name[:_SHOWN].decode(errors="replace")
-                raise SourceError(f"the name {shown!r}... has {len(name)} bytes; 1 to {MAX_NAME} are allowed")
-            yield KEY.pack(BY_NUMBER, number), name
-            last.append((name, number))
-            if len(last) == RUN_NAMES:
-                runs.append(_write_run(file, last))
-                last = []
-        before = (b"", 0)
-        for name, number in heapq.merge(sorted(last), *(_read_run(file, places) for places in runs)):
-            if name == before[0]:
-                raise SourceError(
-                    f"samples {before[1]} and {number} have the same name, {name.decode()!r}; names must differ"
-                )
-            before = (name, number)
-            yield BY_NAME + name, VALUE.pack(number)
-
-
-def _write_run(file: IO[bytes], names: list[tuple[bytes, int]]) -> list[int]:
-    """Sort names, with their numbers, and write them in blocks; return where in the file each begins."""
-    names.sort()
-    places = []
-    for at in range(0, len(names), _BLOCK_NAMES):
-        places.append(file.tell())
-        marshal.dump(names[at : at + _BLOCK_NAMES], file)
-    return places
-
-
-def _read_run(file: IO[bytes], places: list[int]) -> Iterator[tuple[bytes, int]]:
-    """Yield the names of one run; only a block of it is in memory."""
-    for place in places:
-        file.seek(place)
-        yield from marshal.load(file)
+def _entries(names: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the keys and values of names.lmdb in the order of the keys."""
+    numbered: list[tuple[bytes, int]] = []
+    for number, name in enumerate(names):
+        if not 0 < len(name) <= MAX_NAME:
+            shown = name[:_SHOWN].decode(errors="replace")
+            raise SourceError(f"the name {shown!r}... has {len(name)} bytes; 1 to {MAX_NAME} are allowed")
+        yield KEY.pack(BY_NUMBER, number), name
+        numbered.append((name, number))
+    numbered.sort()
+    before = (b"", 0)
+    for name, number in numbered:
+        if name == before[0]:
+            raise SourceError(
+                f"samples {before[1]} and {number} have the same name, {name.decode()!r}; names must differ"
+            )
+        before = (name, number)
+        yield BY_NAME + name, VALUE.pack(number)
 
 
 def _name_key(name: str) -> bytes:
