@@ -8,8 +8,6 @@ scenes --samples folders                     a sample a folder
 
 from __future__ import annotations
 
-import glob
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -29,9 +27,8 @@ from packer.sources.options import SourceOptions, naming
 from packer.sources.pairing import partners, share_out
 from packer.sources.units import by_folder, folder_of, pattern_of, refuse_strays, unit_name, unit_of
 
-#: Files that a command in a message names.
+#: Arrays that a message names.
 _SHOWN = 20
-_DIGITS = re.compile(r"\d+")
 #: Name of the field of a `.npy` file that is a sample, if nobody says another.
 _FIELD = "x"
 
@@ -330,45 +327,20 @@ def _parts(name: str, arrays: Sequence[Array]) -> list[Array]:
 def _refuse_ambiguous(path: str, arrays: Sequence[Array]) -> None:
     """Raise UsageError if some files are named alike apart from digits and hold rows of one kind.
 
-    They may be parts of one array, a field each or a sample each; nothing tells which, so that all are shown.
+    They may be parts of one array, a field each or a sample each; nothing tells which.
     """
     # A structured array counts once.
     arrays = [replace(array, inner=()) for array in {(array.path, array.member): array for array in arrays}.values()]
-    alike: dict[Any, list[Array]] = {}
+    alike: dict[Any, Array] = {}
     for array in natsorted(arrays, key=lambda array: array.path):
         key = array.shown if array.member else (folder_of(array.path), pattern_of(array.path), _row_kind(array))
-        alike.setdefault(key, []).append(array)
-    groups = list(alike.values())
-    several = next((group for group in groups if len(group) > 1), None)
-    if several is None:
-        return
-    names = [_DIGITS.sub("", g[0].own_name).strip("_-. ") or _FIELD if g[1:] else g[0].own_name for g in groups]
-    if len(set(names)) < len(names):  # files of one name in several folders
-        names = [f"{Path(group[0].path).parent.name}_{name}" for group, name in zip(groups, names, strict=True)]
-    parts = [f"{name}={_pattern(group)}" for name, group in zip(names, groups, strict=True)]
-    first, last = (Path(several[place].path).name for place in (0, -1))
-    reason = (
-        f"{path}: {len(several):,} files named alike, {first} to {last}, hold rows of {_row_kind(several[0])}; they "
-        f"may be parts of one array, or each may be a field. For a field of {sum(map(len, several)):,} rows, "
-        f"`packer convert {shlex.join(parts)} OUT`"
-    )
-    if len({len(array) for array in arrays}) == 1:
-        each = [f"{array.own_name}={array.path}" for group in groups for array in group]
-        more = f" ... (all {len(each):,} files like this)" if len(each) > _SHOWN else ""
-        reason += (
-            f"; for {len(arrays):,} fields of {len(arrays[0]):,} samples, "
-            f"`packer convert {shlex.join(each[:_SHOWN])}{more} OUT`"
-        )
-    raise UsageError(f"{reason}; if each file is a sample, add `--samples files` to the first command")
-
-
-def _pattern(group: Sequence[Array]) -> str:
-    """Return the path of an array, or the pattern that the files of several fit."""
-    if len(group) == 1:
-        return group[0].path
-    file = Path(group[0].path)
-    numbered = _DIGITS.sub("[0-9]*", glob.escape(file.stem))
-    return (Path(glob.escape(str(file.parent))) / f"{numbered}{file.suffix}").as_posix()
+        first = alike.setdefault(key, array)
+        if first is not array:
+            raise UsageError(
+                f"{path}: {Path(first.path).name} and {Path(array.path).name} are named alike and hold rows of "
+                f"{_row_kind(array)}. Say FIELD='PATTERN' if such files are parts of one array, FIELD=FILE for each "
+                "if each is a field, `--samples files` if each is a sample"
+            )
 
 
 # ---------------------------------------------------------------- files and folders
