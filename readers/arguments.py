@@ -9,7 +9,6 @@ from collections.abc import Iterable
 import numpy as np
 import torch
 
-from packer.codecs.configs import LZ4
 from packer.errors import UsageError
 from readers.dataset import PackedDataset
 from readers.fields import WholeReader, starts_of
@@ -24,13 +23,8 @@ from readers.order import (
     Sequential,
     Shuffled,
 )
-from readers.stream import CODED_RUN_BYTES, machine_decodes, run_bytes
+from readers.stream import run_bytes
 
-#: Frames of at least this many raw bytes are worth a thread if their codec is a heavy one; short calls only fight for
-#: the interpreter.
-THREAD_BYTES = 32 * 2**10
-#: Runs of an epoch that machine code decodes, from which two threads are started for it, whatever the frames.
-LONG_RUNS = 8
 #: Bytes of decoded frames that a block shuffle may hold; the window is smaller if it would hold more.
 WINDOW_BYTES = 64 * 2**20
 #: Where frames of several fields differ in length, some cross the edge of a block and are decoded for both sides.
@@ -135,7 +129,7 @@ def keep_frames(dataset: PackedDataset, window: int, batch_size: int, threads: i
 
 
 def threads_of(threads: int | str, dataset: PackedDataset | Mix) -> int:
-    """Return how many threads read ahead; `"auto"` gives as many as have time to hide.
+    """Return how many threads read ahead; `"auto"` gives one to a transform, two to coded fields.
 
     Raises:
         UsageError: neither a number of threads nor "auto".
@@ -148,25 +142,5 @@ def threads_of(threads: int | str, dataset: PackedDataset | Mix) -> int:
         return max(threads_of(threads, each) for each in dataset.datasets)
     if dataset.transform is not None:
         return 1  # of two threads either may be first to draw a transform's random numbers
-    return min(2, os.cpu_count() or 1) if _has_heavy_frames(dataset) or _is_decoded_for_long(dataset) else 0
-
-
-def _has_heavy_frames(dataset: PackedDataset) -> bool:
-    """Return whether a field has a codec heavier than lz4, and large frames."""
-    return len(dataset) > 0 and any(
-        dataset.manifest.columns[name].raw * (field.frame.samples or 1) >= THREAD_BYTES * dataset.manifest.samples
-        for name, field in dataset.fields.items()
-        if any(config["id"] not in LZ4 for config in field.codec)
-    )
-
-
-def _is_decoded_for_long(dataset: PackedDataset) -> bool:
-    """Return whether machine code decodes an epoch, for so long that threads are worth starting."""
-    if dataset.windows is not None:
-        read = [reader.field for reader in dataset.readers.values()]
-        raw = [(field, field.fixed_bytes * len(dataset)) for field in read if field.fixed_bytes >= THREAD_BYTES]
-    elif dataset.crop is not None or dataset.sample_points is not None:
-        return False
-    else:
-        raw = [(field, dataset.manifest.columns[name].raw) for name, field in dataset.fields.items()]
-    return sum(nbytes for _, nbytes in raw) >= LONG_RUNS * CODED_RUN_BYTES and machine_decodes(raw)
+    coded = any(field.codec for field in dataset.fields.values())
+    return min(2, os.cpu_count() or 1) if coded else 0

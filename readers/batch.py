@@ -4,9 +4,10 @@ What `__getitems__` returns is a list of samples to everyone who looks, and one 
 `DataLoader(ds, batch_size=128)` passes what `__getitems__` gives to `default_collate`, which looks at the type of
 the first item. `Sample` is registered there: items of one batch, all of them, in order and as they were made, give
 back the batch as it was gathered. A collate function of the user's own, `Subset` and `StackDataset` see a sequence of
-dicts, or of the tuples or lists that a transform made of the batch. What they put into an item counts, as it does with
-any other dataset: such a batch is collated item by item. (A tensor whose values are changed in place is a view
-of the batch, and changes there; one whose shape is changed in place, as by `unsqueeze_`, is not noticed.)
+dicts; items of a batch of which a transform made a tuple, list or tensor are collated one by one. What is put into an
+item counts, as it does with any other dataset: such a batch is collated item by item. (A tensor whose values are
+changed in place is a view of the batch, and changes there; one whose shape is changed in place, as by `unsqueeze_`, is
+not noticed.)
 """
 
 from __future__ import annotations
@@ -31,9 +32,6 @@ class Ragged:
 
     It is not a tuple and cannot be iterated over: frameworks look for the batch size in whatever can be, and would find
     the length of `values`.
-
-    Fields of a batch whose samples have the same lengths, as all fields of the vertices of a PLY file, share one
-    `offsets`.
 
     With `Loader(as_numpy=True)` both are arrays; methods that make tensors, such as `to_padded()`, do not work then.
 
@@ -112,18 +110,6 @@ pytree.register_pytree_node(
 )
 
 
-def share_offsets(batch: dict[str, Any]) -> None:
-    """Let the fields of a batch whose samples have the same lengths hold one `offsets`, the first field's."""
-    found: list[Tensor] = []
-    for name, values in batch.items():
-        if isinstance(values, Ragged):
-            same = next((offsets for offsets in found if torch.equal(offsets, values.offsets)), None)
-            if same is None:
-                found.append(values.offsets)
-            else:
-                batch[name] = Ragged(values.values, same)
-
-
 class Views(list[torch.Tensor]):
     """Tensors of one storage and dtype, pickled as one; becomes a plain list on the other side.
 
@@ -163,36 +149,14 @@ class Origin(NamedTuple):
     tree: pytree.TreeSpec
 
 
-class Item:
-    """An item of a batch, which knows where it is from next to what it holds."""
+class Sample(dict[str, Any]):
+    """One sample of a batch, field name to tensor, which knows its batch."""
 
     origin: Origin
-    plain: type[Any]
 
     def __reduce__(self) -> tuple[type[Any], tuple[Any]]:
         # Alone it is a plain dict; with its batch it would carry all the others through the pipe of a worker.
-        return self.plain, (self.plain(self),)
-
-
-class Sample(Item, dict[str, Any]):
-    """One sample of a batch: field name to tensor."""
-
-    plain = dict
-
-
-class TupleSample(Item, tuple[Any, ...]):
-    """One sample of a batch that a transform made a tuple."""
-
-    plain = tuple
-
-
-class ListSample(Item, list[Any]):
-    """One sample of a batch that a transform made a list."""
-
-    plain = list
-
-
-_KINDS: dict[type, type[Any]] = {kind.plain: kind for kind in (Sample, TupleSample, ListSample)}
+        return dict, (dict(self),)
 
 
 class Batch(Sequence[Any]):
@@ -238,25 +202,24 @@ class Batch(Sequence[Any]):
 def batch_of(gathered: Any, size: int) -> Sequence[Any]:
     """Return a batch for torch's `DataLoader`: a `Batch`, or a list of its items if these cannot tell what it is.
 
-    That is so if a transform made a single tensor of the batch: torch stacks its parts only from a list or tuple.
+    That is so if a transform made something other than a dict of the batch: torch joins its items one by one.
     """
     batch = Batch(gathered, size)
-    return batch if type(gathered) in _KINDS else list(batch)
+    return batch if type(gathered) is dict else list(batch)
 
 
 def _item(gathered: Any, size: int, number: int) -> Any:
     made = item_of(gathered, number, size)
-    kind = _KINDS.get(type(made))
-    if kind is None:
+    if type(made) is not dict:
         return made
-    item = kind(made)
+    item = Sample(made)
     item.origin = Origin(gathered, size, number, *pytree.tree_flatten(made))
     return item
 
 
 def _is_as_made(item: Any) -> bool:
     """Return whether an item holds the very things that it was made with; those replaced by equal ones are others."""
-    leaves, tree = pytree.tree_flatten(item.plain(item))
+    leaves, tree = pytree.tree_flatten(dict(item))
     same: bool = tree == item.origin.tree and all(map(is_, leaves, item.origin.leaves))
     return same
 
@@ -300,10 +263,10 @@ def collate_samples(
             return samples.gathered
     elif _are_all(samples, samples[0]):
         return samples[0].origin.gathered
-    return collate([s.plain(s) if isinstance(s, Item) else s for s in samples], collate_fn_map=collate_fn_map)
+    return collate([dict(s) if isinstance(s, Sample) else s for s in samples], collate_fn_map=collate_fn_map)
 
 
-def _are_all(samples: Sequence[Any], first: Item) -> bool:
+def _are_all(samples: Sequence[Any], first: Sample) -> bool:
     """Return whether these are all items of one batch, in order and as they were made."""
     if len(samples) != first.origin.size:
         return False
@@ -315,5 +278,4 @@ def _are_all(samples: Sequence[Any], first: Item) -> bool:
     return True
 
 
-for _kind in _KINDS.values():
-    default_collate_fn_map[_kind] = collate_samples
+default_collate_fn_map[Sample] = collate_samples

@@ -156,8 +156,6 @@ def _map_tuple(change: Callable[[Tensor], Tensor], tree: tuple[Any, ...]) -> tup
     values = [map_tensors(change, value) for value in tree]
     if all(map(is_, values, tree)):  # a shape, or what the system returns, such as a time
         return tree
-    if getattr(tree, "plain", None) is tuple:  # a sample, which would claim to be still of the batch it was made of
-        return tuple(values)
     # Not its own `__new__`, which may take anything.
     result = tuple.__new__(type(tree), values)
     if hasattr(tree, "__dict__"):

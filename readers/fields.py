@@ -26,7 +26,7 @@ from packer.format.column import BEFORE, BYTES, DECODED, SHAPE, START, STORED, L
 from packer.format.column_index import ColumnIndex
 from packer.format.schema import Field
 from packer.format.shard import Shard
-from readers.batch import SIGNED, Ragged, Views, share_offsets
+from readers.batch import SIGNED, Ragged, Views
 from readers.draws import Visits
 from readers.gather import TORCH_DTYPES, Allocate, Memory, Pool, fresh, own_parts, shared, take_rows
 
@@ -494,7 +494,6 @@ def gathered(
         if in_worker and isinstance(values, list) and reader.field.kind != "text":
             values = Views(values)  # handed over as one tensor and what tells its parts apart
         out[name] = values
-    share_offsets(out)
     return out
 
 

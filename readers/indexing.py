@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from packer.errors import MissingNameError, SampleIndexError
-from packer.format.column import Finder, Numbers
+from packer.format.column import Numbers
 
 LookUp = Callable[[Sequence[str]], Numbers]
 
@@ -152,7 +152,7 @@ class Items:
         self.samples = total if chosen is None else len(chosen)
         if anchors is not None:
             self._ends: Numbers = anchors.counts.cumsum()
-            self._finder = Finder(self._ends[:-1])
+            self._starts = self._ends - anchors.counts
 
     def __len__(self) -> int:
         if self._anchors is None:
@@ -167,8 +167,8 @@ class Items:
         """Return sample (n,), by its number in the whole dataset, and anchor step (n,) or None, of items (n,)."""
         if self._anchors is None:
             return self.in_whole(numbers), None
-        sample = self._finder.find(numbers)
-        within = numbers - self._finder.starts[sample]
+        sample = self._ends.searchsorted(numbers, side="right")
+        within = numbers - self._starts[sample]
         return self.in_whole(sample), self._anchors.first[sample] + within * self._anchors.stride
 
     def in_whole(self, samples: Numbers) -> Numbers:

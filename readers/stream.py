@@ -28,7 +28,7 @@ from packer.codecs import compiled
 from packer.format.column import Numbers
 from packer.format.schema import Field
 from packer.format.sizes import PAGE_SIZE
-from readers.batch import Ragged, share_offsets
+from readers.batch import Ragged
 from readers.dataset import PackedDataset
 from readers.draws import Visits
 from readers.fields import FieldReader, FixedRaw, KnownReader, NameReader, WholeReader, as_images, memory_for
@@ -117,9 +117,6 @@ class Stream:
         if len(run.sizes) > 1:
             parts = [split(values, run.sizes) for values in batch.values()]
             batches = [dict(zip(batch, values, strict=True)) for values in zip(*parts, strict=True)]
-        if any(reader.is_ragged for reader in readers.values()):
-            for each in batches:
-                share_offsets(each)
         return batches
 
     def _finished(self, batch: Any) -> Any:

@@ -85,7 +85,7 @@ class Locator:
         joined = np.concatenate([np.zeros((0, 4), np.int64), *tables])
         self.span_at, self._low, self._high, self.ends = np.ascontiguousarray(joined.T)
         # The last chunk takes every number after it too: samples of no bytes may have no chunk at all.
-        self._finder = Finder(self.ends[:-1])
+        self._edges = self.ends[:-1]
         self._total = np.array([index.frames for index in indexes], np.int64)
         self._axes = field.ragged_axes
         self._size, self._band_count = field.fixed_bytes, field.bands if field.frame.rows is not None else 1
@@ -105,7 +105,8 @@ class Locator:
 
     def chunk_of(self, numbers: Numbers) -> Numbers:
         """Return the chunk of each sample, counted over all shards, (n,)."""
-        return self._finder.find(numbers)
+        found: Numbers = self._edges.searchsorted(numbers, side="right")
+        return found
 
     def lengths(self) -> Numbers:
         """Return the length of the first axis of every sample, (samples,).
@@ -412,52 +413,6 @@ class Column:
                 f"{self._path}: field {self.field.name!r}, samples {first} to {stop - 1} of the shard: {error}; "
                 "run `packer verify`, then `packer repair`"
             ) from None
-
-
-class Finder:
-    """Finds the stretch that a number lies in: `searchsorted(ends, numbers, side="right")`, but faster for many.
-
-    A table holds the stretch of every 2**k-th number. Numbers in between are put right by comparing with the next ends:
-    as often as there are ends among 2**k numbers. It makes reading small rows a tenth faster.
-
-    Args:
-        ends: where each stretch but the last ends, ascending, (stretches - 1,).
-
-    Attributes:
-        starts: where each stretch starts, (stretches,).
-    """
-
-    #: Fewer numbers are searched for: six calls take longer than the search.
-    LEAST = 512
-    #: A longer table would not fit the processor's cache.
-    MOST = 2**15
-    #: With more ends among 2**k numbers the search is as fast.
-    MOST_ENDS = 3
-
-    def __init__(self, ends: Numbers) -> None:
-        self._ends = ends
-        self.starts: Numbers = np.concatenate([[0], ends])
-        mean = int(ends[-1]) // len(ends) if len(ends) else 0
-        self._shift = max(mean.bit_length() - 1, 0)
-        self._compared = 0
-        buckets = (int(ends[-1]) >> self._shift) + 2 if mean else 0
-        self._table: Numbers | None = None
-        if 0 < buckets <= self.MOST:
-            starts = np.arange(buckets, dtype=np.int64) << self._shift
-            table = ends.searchsorted(starts, side="right")
-            self._compared = int(np.diff(table).max())
-            if self._compared <= self.MOST_ENDS:
-                self._table = table
-                self._padded = np.append(ends, np.iinfo(np.int64).max)
-
-    def find(self, numbers: Numbers) -> Numbers:
-        """Return the stretch of each number, (n,)."""
-        if self._table is None or len(numbers) < self.LEAST:
-            return self._ends.searchsorted(numbers, "right")
-        found = self._table.take(numbers >> self._shift, mode="clip")
-        for _ in range(self._compared):
-            found += numbers >= self._padded.take(found)
-        return found
 
 
 def items_of(memory: NDArray[np.uint8], nbytes: int) -> NDArray[np.void]:

@@ -20,7 +20,6 @@ from ways import handled
 
 from packer.codecs.configs import NAMED
 from packer.errors import DamagedError
-from packer.format.column import Finder
 from packer.format.layout import CHUNK_BYTES
 from packer.format.schema import DTYPES, Field, FrameRule
 from readers import PackedDataset, fields
@@ -93,17 +92,6 @@ def test_what_goes_in_comes_out(pack: Any, case: Case, by_machine: bool) -> None
             _same(_channels_last(case.field, ds[numbers]["x"]), case.values[numbers])
         one = ds[len(ds) - 1]["x"][None]
         _same(_channels_last(case.field, one), case.values[-1:])
-
-
-@settings(max_examples=40)
-@given(ends=st.lists(st.integers(1, 30), max_size=9), numbers=st.lists(st.integers(0, 300), max_size=30))
-def test_a_finder_finds_what_a_search_finds(ends: list[int], numbers: list[int]) -> None:
-    """The table of a Finder and numpy's search give the same stretches."""
-    edges = np.cumsum(ends, dtype=np.int64)
-    finder = Finder(edges)
-    finder.LEAST = 0
-    wanted = edges.searchsorted(numbers, side="right")
-    assert finder.find(np.array(numbers, np.int64)).tolist() == wanted.tolist()
 
 
 @pytest.mark.parametrize("codec", CODECS)

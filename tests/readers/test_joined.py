@@ -94,17 +94,6 @@ def test_batches_are_the_same(folder: Path, numbers: list[int]) -> None:
         _assert_same(found[name], wanted[name])
 
 
-def test_fields_of_equal_lengths_share_their_offsets(folder: Path) -> None:
-    """Also in a batch over several shards."""
-    ds = PackedDataset(folder)
-    assert len(ds.manifest.shards) > 1
-    by_shard = ByShard(Here(folder), ds.manifest, list(ds.fields))  # type: ignore[arg-type]
-    batch = by_shard.gather(np.array([0, COUNT // 12 * 12 - 12], np.int64))  # neither has a point or a count
-    assert batch["cloud"].offsets is batch["counts"].offsets
-    batch = by_shard.gather(np.arange(COUNT))
-    assert batch["cloud"].offsets is not batch["counts"].offsets
-
-
 def test_shards_are_opened_when_they_are_needed(folder: Path) -> None:
     """Each is asked for once, and when all are open that is known."""
     ds = PackedDataset(folder)

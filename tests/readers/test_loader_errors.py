@@ -6,9 +6,8 @@ import multiprocessing
 import numpy as np
 import pytest
 
-from packer.codecs.configs import NAMED
 from packer.errors import UsageError
-from packer.format.schema import Field, FieldSpec, FrameRule
+from packer.format.schema import FieldSpec
 from packer.writer import DatasetWriter
 from readers import Crop, Loader, PackedDataset
 
@@ -74,7 +73,13 @@ def test_a_loop_does_not_go_on_in_a_forked_process(rows, threads):
     ("codec", "transform", "threads"),
     [
         *[("zstd", None, 2), ("zstd", dict, 1), ("none", dict, 1)],
-        *[("shuffle+zstd", None, 2), ("shuffle+lz4", None, 2), ("bitshuffle", None, 2), ("lz4", None, 0)],
+        *[
+            ("shuffle+zstd", None, 2),
+            ("shuffle+lz4", None, 2),
+            ("bitshuffle", None, 2),
+            ("lz4", None, 2),
+            ("none", None, 0),
+        ],
     ],
 )
 def test_threads_of_ones_own_choice(tmp_path, monkeypatch, codec, transform, threads):
@@ -88,69 +93,9 @@ def test_threads_of_ones_own_choice(tmp_path, monkeypatch, codec, transform, thr
     assert Loader(PackedDataset(tmp_path / "p", transform=transform), threads=3).threads == 3
 
 
-@pytest.fixture(scope="module")
-def coded(tmp_path_factory, pack):
-    """Gives the folder of 40 images of 192 bytes, stored in this way, and clouds beside them."""
-    made = {}
-
-    def folder(codec, rule):
-        key = codec, repr(rule)
-        if key not in made:
-            codecs = NAMED[codec]
-            fields = [
-                Field(name="x", dtype="uint8", kind="image", shape=(8, 8, 3), codec=codecs, frame=rule),
-                Field(name="cloud", dtype="float32", shape=(None, 3)),
-            ]
-            cloud = np.zeros((5, 3), np.float32)
-            samples = [{"x": np.full((8, 8, 3), number, np.uint8), "cloud": cloud} for number in range(40)]
-            made[key] = pack(tmp_path_factory.mktemp("threads") / "packed", fields, [samples[:30], samples[30:]])
-        return made[key]
-
-    return folder
-
-
-OWN, BANDS, SHARED = FrameRule(samples=1), FrameRule(rows=3), FrameRule(samples=4)
-
-
-@pytest.mark.parametrize(
-    ("codec", "rule", "options", "threads"),
-    [
-        ("lz4", OWN, {}, 2),
-        ("rowdelta+zstd", BANDS, {}, 2),
-        ("lz4", OWN, {"transform": dict}, 1),
-        ("lz4", OWN, {"crop": Crop(4, of="x")}, 0),
-        ("lz4", OWN, {"fields": ["x", "cloud"], "sample_points": 3}, 0),
-        ("lz4", SHARED, {}, 0),
-        ("none", OWN, {}, 0),
-    ],
-)
-def test_threads_for_long_epochs_of_machine_code(coded, monkeypatch, by_machine, codec, rule, options, threads):
-    """Whole frames, however small, of samples that have their own, are decoded by two threads from some runs on."""
-    monkeypatch.setattr("os.cpu_count", lambda: 8)
-    monkeypatch.setattr("readers.arguments.LONG_RUNS", 3)
-    monkeypatch.setattr("readers.arguments.CODED_RUN_BYTES", 40 * 192 // 3)
-    dataset = PackedDataset(coded(codec, rule), **{"fields": ["x"]} | options)
-    assert Loader(dataset).threads == threads
-    assert Loader(dataset, threads=0).threads == 0
-
-
-def test_no_threads_for_short_epochs_of_machine_code(coded, monkeypatch, by_machine):
-    """A little less than so many runs is not worth it."""
-    monkeypatch.setattr("os.cpu_count", lambda: 8)
-    monkeypatch.setattr("readers.arguments.LONG_RUNS", 2)
-    for nbytes, threads in ((20 * 192, 2), (20 * 192 + 1, 0)):
-        monkeypatch.setattr("readers.arguments.CODED_RUN_BYTES", nbytes)
-        assert Loader(PackedDataset(coded("lz4", OWN), ["x"])).threads == threads
-
-
-def test_no_threads_where_machine_code_cannot_be_had(coded, monkeypatch, one_by_one):
-    """Short calls of Python would only fight for the interpreter."""
-    monkeypatch.setattr("readers.arguments.CODED_RUN_BYTES", 1)
-    assert Loader(PackedDataset(coded("lz4", OWN), ["x"])).threads == 0
-
-
-def test_one_processor_has_one_thread(coded, monkeypatch, by_machine):
+def test_one_processor_has_one_thread(tmp_path, monkeypatch):
     """Two would take turns on it."""
     monkeypatch.setattr("os.cpu_count", lambda: 1)
-    monkeypatch.setattr("readers.arguments.CODED_RUN_BYTES", 1)
-    assert Loader(PackedDataset(coded("lz4", OWN), ["x"])).threads == 1
+    with DatasetWriter(tmp_path / "p", codec="lz4") as writer:
+        writer.add({"x": np.zeros(2**16)})
+    assert Loader(PackedDataset(tmp_path / "p")).threads == 1

@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 import torch
 from torch.utils import _pytree as pytree
-from torch.utils.data import DataLoader
 
 from packer.codecs.configs import NAMED
 from packer.format.schema import DTYPES, Field, FrameRule
-from readers import Loader, PackedDataset, Ragged
+from readers import PackedDataset, Ragged
 
 
 def _ragged(dtype: torch.dtype = torch.float32) -> Ragged:
@@ -127,17 +126,6 @@ def _elements(pack: Any, folder: Path, codec: str) -> Path:
     ]
     path: Path = pack(folder / "p", fields, [samples[:2], samples[2:]])
     return path
-
-
-@pytest.mark.parametrize("codec", ["none", "lz4"])
-def test_fields_of_one_element_share_their_offsets(pack: Any, tmp_path: Path, codec: str) -> None:
-    """One tensor for all fields of the vertices, another for the faces, however the batch is read."""
-    ds = PackedDataset(_elements(pack, tmp_path, codec))
-    batches = [ds[[3, 0]], ds[:], *Loader(ds, 2), *Loader(ds, 1, threads=2), *DataLoader(ds, 2, num_workers=1)]
-    for batch in batches:
-        assert batch["xyz"].offsets is batch["rgb"].offsets
-        assert batch["face"].offsets is not batch["xyz"].offsets
-        assert batch["face"].offsets[-1] == len(batch["face"].values)
 
 
 def test_a_batch_for_pytorch_geometric(pack: Any, tmp_path: Path) -> None:
