@@ -11,7 +11,7 @@ import torch
 
 from packer.errors import UsageError
 from readers.dataset import PackedDataset
-from readers.fields import WholeReader, starts_of
+from readers.fields import starts_of
 from readers.mix import Mix
 from readers.order import (
     WINDOW,
@@ -23,7 +23,6 @@ from readers.order import (
     Sequential,
     Shuffled,
 )
-from readers.stream import run_bytes
 
 #: Bytes of decoded frames that a block shuffle may hold; the window is smaller if it would hold more.
 WINDOW_BYTES = 64 * 2**20
@@ -98,11 +97,8 @@ def _block_samples(dataset: PackedDataset) -> int:
     return block
 
 
-def keep_frames(dataset: PackedDataset, window: int, batch_size: int, threads: int) -> None:
-    """Make room for the decoded frames of a window, so that a block shuffle decodes each frame about once.
-
-    These are the frames of a window, of what is read at once while one window ends and the next begins, those across
-    the edges of blocks, and the last of a shard, which may be smaller.
+def keep_frames(dataset: PackedDataset, window: int, batch_size: int) -> None:
+    """Make room for the decoded frames of a window and of two runs, so that a block shuffle decodes each about once.
 
     Args:
         window: items that are shuffled among each other.
@@ -110,19 +106,13 @@ def keep_frames(dataset: PackedDataset, window: int, batch_size: int, threads: i
     """
     if not len(dataset):
         return
-    block, shards, total = _block_samples(dataset), len(dataset.manifest.shards), dataset.items.total
     # In a split, the items of a window are spread over more samples than they are; windows of steps share samples.
-    window = min(window * total // len(dataset) + block, total)
-    limit = run_bytes(dataset.readers.values())
+    window = window * dataset.items.total // len(dataset) + _block_samples(dataset)
     for reader in dataset.opened.readers.values():
-        if isinstance(reader, WholeReader):
-            frame = reader.field.frame.samples or 1
-            frames = -(-window // frame) + 1 + window * shards // total
-            frames += -(-window // block) if block % frame else 0
-            at_once = max(batch_size, limit // max(int(reader.sample_bytes), 1))
-            touched = min(at_once, frames * (at_once // window + 2))  # a run may hold several windows
-            # The cache itself asks for twice what one call touches.
-            reader.keep(frame * max(frames + (1 + threads) * touched, 2 * touched + 2))
+        run = max(batch_size, reader.run_bytes // max(int(reader.sample_bytes), 1))
+        # Each sample of a run may be of another frame, but no run has more frames than a window.
+        touched = min(run * (reader.field.frame.samples or 1), window)
+        reader.keep(window + 2 * touched)
 
 
 # ---------------------------------------------------------------- threads

@@ -51,6 +51,12 @@ class Places(Locator):
         return all(np.array_equal(a.arrays["shapes"], b.arrays["shapes"]) for a, b in pairs)
 
 
+#: Small batches are read several at a time, up to this many bytes, and then split: the calls of a batch cost more than
+#: its copying, frames that machine code decodes keep a thread busy without the interpreter, and the more samples are
+#: read at once, the fewer times a frame that they share is decoded.
+RUN_BYTES = 2**23
+
+
 class FieldReader:
     """Turns sample numbers into places, for as many batches as the caller likes, and places into values.
 
@@ -69,6 +75,18 @@ class FieldReader:
     def sample_bytes(self) -> float:
         """Return the raw bytes of a sample; the mean if they differ."""
         return self.field.fixed_bytes
+
+    @property
+    def run_bytes(self) -> int:
+        """Return how many bytes it likes to read by one call; 0 if it cannot say how many bytes a batch has."""
+        return 0 if self.is_ragged else RUN_BYTES
+
+    def nbytes(self, located: Numbers) -> Numbers:
+        """Return the bytes of each sample when it is read, (n,)."""
+        return np.full(len(located), self.field.fixed_bytes, np.int64)
+
+    def keep(self, samples: int) -> None:
+        """Make room for the decoded frames of about `samples` samples, where frames hold several."""
 
     def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Numbers:
         """Return the places of samples (n,), one row a sample: (n, m).
@@ -135,6 +153,11 @@ class NameReader(FieldReader):
         super().__init__(Field(name=NAME, dtype="uint8", kind="text", shape=(None,)))
         self._tables = [shard.name_table(samples) for shard, samples in shards]
         self._first = starts_of([samples for _, samples in shards])
+
+    @property
+    def run_bytes(self) -> int:
+        """Return what other readers like: names are short."""
+        return RUN_BYTES
 
     def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Numbers:
         """Return shard and number within it, (n, 2)."""
@@ -299,7 +322,12 @@ class WholeReader(StoredReader):
         total = sum(int(index.arrays["sample_offsets"][-1]) for index in self._places.indexes)
         return total / max(int(self._places.first[-1]), 1)
 
-    def raw_bytes(self, located: Numbers) -> Numbers:
+    @property
+    def run_bytes(self) -> int:
+        """Return how many bytes it likes to read by one call: it knows the size of every sample."""
+        return RUN_BYTES
+
+    def nbytes(self, located: Numbers) -> Numbers:
         """Return the bytes of each sample when it is decoded, (n,)."""
         return located[:, BYTES]
 

@@ -263,7 +263,7 @@ class Loader(DataLoader[Any]):
             return
         shuffled = unrepeated(self.order)
         if isinstance(shuffled, BlockShuffled) and isinstance(self.dataset, PackedDataset):
-            keep_frames(self.dataset, shuffled.window, self.share.batch_size, self.threads)
+            keep_frames(self.dataset, shuffled.window, self.share.batch_size)
         read = self._batches(order, epoch, done)
         moved = read if self.device is None else cast(Generator[Any, None, None], ahead(read, self.device))
         with closing(read), closing(moved):

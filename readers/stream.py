@@ -15,7 +15,7 @@ import itertools
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -24,17 +24,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from packer.codecs import compiled
 from packer.format.column import Numbers
-from packer.format.schema import Field
 from packer.format.sizes import PAGE_SIZE
 from readers.batch import Ragged
 from readers.dataset import PackedDataset
 from readers.draws import Visits
-from readers.fields import FieldReader, FixedRaw, KnownReader, NameReader, WholeReader, as_images, memory_for
-from readers.gather import LARGE_BYTES, Pool, own_parts
+from readers.fields import FieldReader, as_images, memory_for
+from readers.gather import Pool, own_parts
 from readers.indexing import Items
-from readers.joined import JoinedReader
 from readers.mix import Mix, MixedItems, Together
 from readers.opened import Opened
 
@@ -47,12 +44,6 @@ except ImportError:  # Windows
 THREAD_NAME = "packed-reader"
 #: Samples located at once, at most; their places take a megabyte a field.
 GROUP_SAMPLES = 16384
-#: Small batches are read several at a time, up to this many bytes, and then split: the calls of a batch cost more than
-#: its copying. More than `LARGE_BYTES`, so that torch's threads copy them; less than twice that, since two batches of
-#: nearly `LARGE_BYTES` are read faster one by one.
-RUN_BYTES = 7 * LARGE_BYTES // 4
-#: Frames that machine code decodes keep a thread busy without the interpreter: the longer the better.
-CODED_RUN_BYTES = 2**23
 #: Most kernels read no more than their read-ahead for one call, and drop the rest.
 PIECE_BYTES = 128 * 2**10
 #: How far ahead to ask while reading is cold, at most, and at first.
@@ -101,7 +92,7 @@ class Stream:
         # A transform may take any time, and give any number of bytes: its batches are read ahead one by one.
         alone = self.threads and self.dataset.transform is not None
         # Parts of pinned memory would have to be copied again, into pinned memory of their own.
-        limit = 0 if alone or self.pool.pinned else run_bytes(readers.values())
+        limit = 0 if alone or self.pool.pinned else min((reader.run_bytes for reader in readers.values()), default=0)
         located = runs(readers.values(), self.dataset.items, numbers, batch_size, limit, visits)
         due = told(_up_to_failure(located, failures), readers.values(), self.dataset.opened)
         read = partial(self._read, readers)
@@ -202,21 +193,16 @@ def runs(
         own = None if visits is None else visits[start:stop]
         places = [reader.locate(samples, own, anchors) for reader in readers]
         sizes = [min(batch_size, stop - at) for at in range(start, stop, batch_size)]
-        nbytes = np.add.reduceat(_bytes_of(readers, places), range(0, stop - start, batch_size))
+        each = sum(
+            (reader.nbytes(at) for reader, at in zip(readers, places, strict=True)), np.zeros(len(samples), np.int64)
+        )
+        nbytes = np.add.reduceat(each, range(0, stop - start, batch_size))
         # All of a group at once, not each between two copies, which leave nothing else in the processor's cache.
         yield from [
             Run([at[first * batch_size : last * batch_size] for at in places], sizes[first:last])
             for first, last in itertools.pairwise(_edges(nbytes.tolist(), limit))
         ]
         start, group = stop, GROUP_SAMPLES
-
-
-def _bytes_of(readers: Iterable[FieldReader], places: Sequence[Numbers]) -> Numbers:
-    """Return the bytes of each sample when it is read, (n,): of all fields together."""
-    total = np.zeros(len(places[0]), np.int64)
-    for reader, located in zip(readers, places, strict=True):
-        total += reader.raw_bytes(located) if isinstance(reader, WholeReader) else int(reader.sample_bytes)
-    return total
 
 
 def _edges(nbytes: Sequence[int], limit: int) -> list[int]:
@@ -228,36 +214,6 @@ def _edges(nbytes: Sequence[int], limit: int) -> list[int]:
             held = 0
         held += size
     return [*edges, len(nbytes)]
-
-
-def run_bytes(readers: Collection[FieldReader]) -> int:
-    """Return how many bytes are read by one call, at most; 0 for each batch by itself."""
-    readers = [reader for reader in readers if not isinstance(reader, NameReader | KnownReader)]
-    if any(reader.is_ragged and not isinstance(reader, WholeReader) for reader in readers):
-        return 0  # nobody knows how many bytes a batch has
-    parts = [part for reader in readers for part in (reader.readers if isinstance(reader, JoinedReader) else [reader])]
-    whole = all(isinstance(part, FixedRaw | WholeReader) for part in parts)
-    by_machine = whole and machine_decodes((part.field, part.sample_bytes) for part in parts)
-    # The more samples are read at once, the fewer times a frame that they share is decoded.
-    shared = any(part.field.codec and (part.field.frame.samples or 1) > 1 for part in parts)
-    return CODED_RUN_BYTES if by_machine or shared else RUN_BYTES
-
-
-def machine_decodes(fields: Iterable[tuple[Field, float]]) -> bool:
-    """Return whether machine code decodes most of what is coded, a whole run at once, and can be loaded.
-
-    Args:
-        fields: each with its raw bytes, of a sample or of all.
-    """
-    coded = [(field, nbytes) for field, nbytes in fields if field.codec]
-    mine = sum(nbytes for field, nbytes in coded if _by_machine(field))
-    return 2 * mine > sum(nbytes for _, nbytes in coded) and compiled.loading.failure is None
-
-
-def _by_machine(field: Field) -> bool:
-    """Return whether all frames of a run are decoded by one call: those of samples that have frames of their own."""
-    own = field.frame.samples == 1 or (field.frame.rows is not None and not field.is_ragged)
-    return own and compiled.number_of(field.codec) is not None
 
 
 def split(values: Any, sizes: list[int]) -> Sequence[Any]:

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 from packer.codecs.configs import NAMED
 from packer.convert import convert
 from packer.format.schema import Field
-from readers import Loader, Mix, PackedDataset, gather, stream
+from readers import Loader, Mix, PackedDataset, gather
 from readers.gather import LARGE_BYTES, Pool, Records
 
 MIB = 2**20
@@ -285,7 +285,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, pack: Any) -> Path:
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Where batches are copied to."""
     if request.param == "memory of a pool":
-        monkeypatch.setattr(stream, "RUN_BYTES", 0)  # batches are read one by one
+        monkeypatch.setattr("readers.fields.RUN_BYTES", 0)  # batches are read one by one
         monkeypatch.setattr(gather, "LARGE_BYTES", 1)
         monkeypatch.setattr(gather, "_rounded", lambda nbytes: nbytes)
     if request.param == "torch's threads":

@@ -344,7 +344,7 @@ def test_pin_memory_without_cuda_changes_nothing(rows):
 @pytest.mark.parametrize("run_bytes", [4096, 2**18])
 def test_block_shuffle_decodes_each_frame_about_once(tmp_path, pack, monkeypatch, decoded, run_bytes):
     """Block shuffle decodes a frame at most 1.2 times an epoch on average, also with frames of two lengths."""
-    monkeypatch.setattr("readers.stream.RUN_BYTES", run_bytes)
+    monkeypatch.setattr("readers.fields.RUN_BYTES", run_bytes)
     sizes = {"a": 37, "b": 20}
     fields = [
         Field(name=name, dtype="uint8", shape=(1024,), codec=NAMED["zstd"], frame=FrameRule(samples=n))

@@ -16,9 +16,8 @@ from packer.codecs.configs import NAMED
 from packer.codecs.frames import FrameCodec
 from packer.errors import DamagedError
 from packer.format.schema import Field, FrameRule
-from readers import Crop, Loader, PackedDataset, Ragged
-from readers import stream as runs
-from readers.stream import run_bytes, split
+from readers import Loader, PackedDataset, Ragged, fields
+from readers.stream import split
 
 SIZES = st.lists(st.integers(0, 5), min_size=1, max_size=6)
 COUNT = 107
@@ -148,56 +147,15 @@ def test_offsets_of_one_part_are_not_those_of_another() -> None:
 # ---------------------------------------------------------------- how many at once
 
 
-def limit(dataset: PackedDataset) -> int:
-    return run_bytes(dataset.readers.values())
-
-
-@pytest.mark.usefixtures("by_machine")
-@pytest.mark.parametrize(
-    "names",
-    [
-        *(["own"], ["own", "raw"], ["images"], ["whole", "own"]),
-        *(["cloud"], ["pictures"], ["caption"], ["cloud", "caption", "raw"]),
-    ],
-)
-def test_frames_for_machine_code_make_long_runs(datasets: Callable[..., PackedDataset], names: list[str]) -> None:
-    """If most of what is coded has frames of its own, or in bands."""
-    assert limit(datasets(*names)) == runs.CODED_RUN_BYTES
-
-
-@pytest.mark.usefixtures("one_by_one")
-@pytest.mark.parametrize("names", [["own"], ["images"], ["own", "raw"]])
-def test_frames_one_by_one_are_read_in_short_runs(datasets: Callable[..., PackedDataset], names: list[str]) -> None:
-    """If machine code cannot be had, as rows are."""
-    assert limit(datasets(*names)) == runs.RUN_BYTES
-
-
-@pytest.mark.usefixtures("way")
-@pytest.mark.parametrize("names", [["shared"], ["shared", "raw"], ["shared captions"], ["own", "shared"]])
-def test_frames_that_samples_share_make_long_runs(datasets: Callable[..., PackedDataset], names: list[str]) -> None:
-    """The more samples are read at once, the fewer times a frame is decoded."""
-    assert limit(datasets(*names)) == runs.CODED_RUN_BYTES
-
-
-@pytest.mark.usefixtures("way")
-@pytest.mark.parametrize("names", [["raw"], ["slow"], ["raw cloud"], ["strips"]])
-def test_what_machine_code_does_not_decode_is_read_in_short_runs(
-    datasets: Callable[..., PackedDataset], names: list[str]
-) -> None:
-    """Raw fields, ragged ones in bands, and those of other codecs."""
-    assert limit(datasets(*names)) == runs.RUN_BYTES
-
-
-def test_ragged_parts_of_samples_are_read_alone(datasets: Callable[..., PackedDataset]) -> None:
-    """Checked frames of ragged samples: nobody knows what a batch will have."""
-    assert limit(datasets("cloud", verify=True)) == 0
-
-
-@pytest.mark.usefixtures("by_machine")
-def test_crops_and_checked_frames_are_read_in_short_runs(datasets: Callable[..., PackedDataset]) -> None:
-    """A crop does not decode whole frames of all fields; frames that are checked are read by another reader."""
-    assert limit(datasets("whole", crop=Crop(4, of="whole"))) == runs.RUN_BYTES
-    assert limit(datasets("own", verify=True)) == runs.RUN_BYTES
+@pytest.mark.parametrize("verify", [False, True])
+def test_readers_say_what_a_batch_has(datasets: Callable[..., PackedDataset], verify: bool) -> None:
+    """Whole samples have their own bytes; a checked ragged field cannot say, and is read batch by batch."""
+    dataset = datasets("cloud", "own", verify=verify)
+    for name, reader in dataset.readers.items():
+        if reader.run_bytes:
+            located = reader.locate(np.arange(COUNT))
+            assert reader.nbytes(located).tolist() == [dataset[number][name].nbytes for number in range(COUNT)]
+    assert [name for name, reader in dataset.readers.items() if not reader.run_bytes] == ["cloud"] * verify
 
 
 @pytest.mark.usefixtures("by_machine")
@@ -206,7 +164,7 @@ def test_runs_are_cut_by_what_samples_have(pack: Any, tmp_path: Path, monkeypatc
     lengths = [2] * 300 + [400] * 30
     clouds = [{"cloud": np.full((n, 3), i, np.float32)} for i, n in enumerate(lengths)]
     dataset = PackedDataset(pack(tmp_path / "p", [FIELDS["cloud"]], [clouds]))
-    monkeypatch.setattr(runs, "CODED_RUN_BYTES", 10_000)
+    monkeypatch.setattr(fields, "RUN_BYTES", 10_000)
     pieces = [batch["cloud"].values for batch in Loader(dataset, 2, threads=0)]
     assert [values[:, 0].tolist() for values in pieces] == [
         [i] * lengths[i] + [i + 1] * lengths[i + 1] for i in range(0, 330, 2)
@@ -278,8 +236,8 @@ def test_batches_of_runs_are_those_that_were_packed(
     order = np.random.default_rng(0).permutation(COUNT).tolist()
     wanted = [plain(batch_of(names, order[at : at + 5])) for at in range(0, COUNT, 5)]
     assert [plain(dataset[order[at : at + 5]]) for at in range(0, COUNT, 5)] == wanted
-    for most in (runs.CODED_RUN_BYTES, 30_000, 1):
-        monkeypatch.setattr(runs, "CODED_RUN_BYTES", most)
+    for most in (2**23, 30_000, 1):
+        monkeypatch.setattr(fields, "RUN_BYTES", most)
         loader = Loader(dataset, 5, sampler=order, threads=threads)
         assert [plain(batch) for batch in loader] == wanted
 

@@ -127,7 +127,7 @@ def test_every_byte_of_a_batch_is_covered(packed, calls):
 
 def test_advice_is_given_while_reading_is_cold(rows, calls, disk, monkeypatch):
     """The first run of all is asked for; the others only while blocks are read from the disk."""
-    monkeypatch.setattr(advice, "RUN_BYTES", 1400)
+    monkeypatch.setattr("readers.fields.RUN_BYTES", 1400)
     monkeypatch.setattr(advice, "GAP_BYTES", 0)
     loader = Loader(PackedDataset(rows), 10, shuffle=True)
     asked = []
@@ -145,7 +145,7 @@ def test_advice_is_given_while_reading_is_cold(rows, calls, disk, monkeypatch):
 def test_advice_runs_ahead_of_reading(rows, calls, disk, monkeypatch):
     """While it stays cold, what the next batches need is asked for before they are read."""
     disk(True)
-    monkeypatch.setattr(advice, "RUN_BYTES", 25 * 140)
+    monkeypatch.setattr("readers.fields.RUN_BYTES", 25 * 140)
     monkeypatch.setattr(advice, "COLD_BYTES", 50 * 140)
     dataset = PackedDataset(rows)
     places = dataset.opened.readers["x"]
