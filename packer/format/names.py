@@ -86,21 +86,19 @@ def names_bytes(names: Iterable[bytes]) -> int:
 
 def _entries(names: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
     """Yield the keys and values of names.lmdb in the order of the keys."""
-    numbered: list[tuple[bytes, int]] = []
+    held: list[bytes] = []
     for number, name in enumerate(names):
         if not 0 < len(name) <= MAX_NAME:
             shown = name[:_SHOWN].decode(errors="replace")
             raise SourceError(f"the name {shown!r}... has {len(name)} bytes; 1 to {MAX_NAME} are allowed")
         yield KEY.pack(BY_NUMBER, number), name
-        numbered.append((name, number))
-    numbered.sort()
-    before = (b"", 0)
-    for name, number in numbered:
-        if name == before[0]:
-            raise SourceError(
-                f"samples {before[1]} and {number} have the same name, {name.decode()!r}; names must differ"
-            )
-        before = (name, number)
+        held.append(name)
+    before, before_name = -1, b""
+    for number in sorted(range(len(held)), key=held.__getitem__):
+        name = held[number]
+        if name == before_name:
+            raise SourceError(f"samples {before} and {number} have the same name, {name.decode()!r}; names must differ")
+        before, before_name = number, name
         yield BY_NAME + name, VALUE.pack(number)
 
 

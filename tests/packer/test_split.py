@@ -329,8 +329,8 @@ def test_lists_of_robomimic_are_splits(tmp_path):
     assert [int(train[n]["actions"][0, 0]) for n in range(len(train))] == [0, 3]
 
 
-def test_an_unfinished_conversion_with_other_splits_is_another_one(rows, tmp_path, monkeypatch):
-    """The shards would be the same, but what is published must be what was asked for last."""
+def test_an_unfinished_conversion_goes_on_with_other_splits(rows, tmp_path, monkeypatch):
+    """The shards are the same: they are kept, and the splits are those that were asked for last."""
 
     def killed(*_, **__):
         raise KeyboardInterrupt
@@ -339,11 +339,9 @@ def test_an_unfinished_conversion_with_other_splits_is_another_one(rows, tmp_pat
         patch.setattr("packer.convert.finish", killed)
         with pytest.raises(KeyboardInterrupt):
             convert(rows.sources, tmp_path / "out", workers=0, splits={"train": 0.5})
-    with pytest.raises(UsageError, match="--split was train 200, 200 in none and is now train 240, 160 in none"):
-        convert(rows.sources, tmp_path / "out", workers=0, splits={"train": 0.6})
-    report = convert(rows.sources, tmp_path / "out", workers=0, splits={"train": 0.5})
+    report = convert(rows.sources, tmp_path / "out", workers=0, splits={"train": 0.6})
     assert report.kept_shards
-    assert len(held(report.path)["train"]) == 200
+    assert len(held(report.path)["train"]) == 240
 
 
 # ---------------------------------------------------------------- what changes a dataset

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -65,7 +66,7 @@ def test_from_files_to_batches_and_ply(tmp_path: Path) -> None:
     convert([str(tmp_path / "in")], tmp_path / "p", source=SourceOptions(columns=KITTI), workers=0)
     batch = PackedDataset(tmp_path / "p")[:]
     assert batch["xyz"].values.numpy().tobytes() == np.concatenate(scans)[:, :3].tobytes()
-    assert batch["xyz"].offsets is batch["intensity"].offsets
+    assert torch.equal(batch["xyz"].offsets, batch["intensity"].offsets)
     export(tmp_path / "p", tmp_path / "out")
     vertex = PlyData.read(tmp_path / "out/000002.ply")["vertex"]
     assert [p.name for p in vertex.properties] == ["x", "y", "z", "intensity"]
