@@ -37,9 +37,9 @@ def summary(report: Report) -> list[str]:
 
 
 def warn_left_out(rejected: Sequence[Rejected], folder: object) -> None:
-    """Say how many samples were left out of the dataset in `folder`, if some were, and where they are listed."""
+    """Say how many files or samples were left out of the dataset in `folder`, if some were, and where they stand."""
     if rejected:
-        what = f"{counted(len(rejected), 'sample')} {'was' if len(rejected) == 1 else 'were'}"
+        what = "1 file or sample was" if len(rejected) == 1 else f"{len(rejected):,} files or samples were"
         first, path = rejected[0], f"{folder}/{REJECTED_FILE}"
         _log.warning("%s left out, listed in %s; the first: %s: %s", what, path, first.file, first.reason)
 

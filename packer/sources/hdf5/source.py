@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError
 from packer.format.schema import check_field_name
-from packer.sources.base import HEADERS, Block, Looking, OnBad, Source, common_shape, difference, joined, watched
+from packer.sources.base import HEADERS, Block, Looking, OnBad, Source, common_shape, difference, joined, usual, watched
 from packer.sources.files import Found
 from packer.sources.hdf5.file import opened
 from packer.sources.hdf5.origin import HDF5Options, HDF5Origin, Kept, check_once, common, kept_of_units, like_first
@@ -113,7 +113,7 @@ def _fitting(
         SourceError: none is left.
     """
     held: dict[str, FileUnits] = {}
-    kept: list[Unit] = []
+    good: list[Unit] = []
     for file, some in found:
         if isinstance(some, SourceError):
             on_bad(some if some.path else SourceError(some.reason, file))
@@ -122,26 +122,29 @@ def _fitting(
         for unit in some.units:
             if isinstance(unit, SourceError):
                 on_bad(unit)
-            elif kept and (how := _misfit(kept[0], unit)):
-                on_bad(SourceError(how, file))
             else:
-                kept.append(unit)
-    if not kept:
+                good.append(unit)
+    if not good:
         raise SourceError("every file or sample of it is bad; nothing is left to pack", path)
+    kinds = [{c.spec.name: _looks(c, with_lengths=unit.kind == "row") for c in unit.columns} for unit in good]
+    most = kinds.index(dict(usual(frozenset(kind.items()) for kind in kinds)))
+    kept = []
+    for unit, kind in zip(good, kinds, strict=True):
+        if how := difference(kinds[most], kind):
+            on_bad(SourceError(_misfit(unit, good[most], how), unit.path))
+        else:
+            kept.append(unit)
     return held, kept
 
 
-def _misfit(first: Unit, unit: Unit) -> str | None:
-    """Return why a unit does not fit the first one; fields of units, and not of rows, may differ in their axes."""
-    of_rows = unit.kind == "row"
-    how = difference(*({c.spec.name: _looks(c, of_rows) for c in one.columns} for one in (first, unit)))
-    if not how:
-        return None
-    if of_rows:
+def _misfit(unit: Unit, model: Unit, how: str) -> str:
+    """Return why a unit is a bad one: it differs from most, of which `model` is one."""
+    where = "" if unit.path == model.path or model.kind in ("row", "file") else f" of {Path(model.path).name}"
+    if unit.kind == "row":
         advice = "pack it by itself, pick common fields with --field, or make each file a sample with --samples files"
-        return f"does not fit {first}: field {how}; {advice}"
+        return f"does not fit most files, such as {model}: field {how}; {advice}"
     advice = "--skip leaves out a field, --on-error skip the sample; another --samples may take both"
-    return f"{unit} does not fit {first}: field {how}. {advice}"
+    return f"{unit} does not fit most, such as {model}{where}: field {how}. {advice}"
 
 
 def _looks(column: Column, with_lengths: bool) -> str:

@@ -107,7 +107,7 @@ def test_skip_lists_what_was_left_out(packer, clouds, tmp_path):
     assert list(PackedDataset(out).names) == ["c0", "c1", "c2", "c4"]
     (line,) = (out / "rejected.jsonl").read_text().splitlines()
     assert json.loads(line)["file"] == str(bad)
-    assert "warning: 1 sample was left out" in result.stderr
+    assert "warning: 1 file or sample was left out" in result.stderr
     assert "rejected.jsonl" in result.stderr
 
 

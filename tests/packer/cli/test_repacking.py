@@ -63,7 +63,10 @@ def test_append_says_what_it_leaves_out(packer, dataset, new_pairs, tmp_path):
     bad.write_bytes(b"none")
     result = packer("append", dataset, *more.sources, "--workers", 0, "--on-error", "skip")
     assert "2 samples more, 14 samples in all" in result.stdout
-    assert f"1 sample was left out, listed in {dataset}/rejected.jsonl; the first: {bad}: is not a PNG" in result.stderr
+    assert (
+        f"1 file or sample was left out, listed in {dataset}/rejected.jsonl; the first: {bad}: is not a PNG"
+        in result.stderr
+    )
 
 
 def test_merge_joins_datasets(packer, refused, dataset, new_pairs, tmp_path):
