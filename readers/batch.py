@@ -13,6 +13,7 @@ not noticed.)
 from __future__ import annotations
 
 import itertools
+from collections import UserDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import is_
 from typing import Any, NamedTuple, overload
@@ -23,8 +24,14 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
+from packer.errors import UsageError
+
 #: torch cannot gather unsigned numbers of several bytes; as signed ones of the same size it can.
 SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+
+
+#: What a transform may put into a nest and mean for every sample of the batch.
+_VALUES = (torch.Tensor, np.ndarray, np.generic, str, bytes, int, float, complex, type(None))
 
 
 class Ragged:
@@ -203,9 +210,33 @@ def batch_of(gathered: Any, size: int) -> Sequence[Any]:
     """Return a batch for torch's `DataLoader`: a `Batch`, or a list of its items if these cannot tell what it is.
 
     That is so if a transform made something other than a dict of the batch: torch joins its items one by one.
+
+    Raises:
+        UsageError: it made an object that has no items.
     """
     batch = Batch(gathered, size)
-    return batch if type(gathered) is dict else list(batch)
+    if type(gathered) is dict:
+        return batch
+    for whole in _without_items(gathered, size):
+        raise UsageError(
+            f"the transform was given a batch of {size} and made a {type(whole).__name__} of it, which DataLoader "
+            "cannot take apart into samples; give PackedDataset(..., sample_transform=f) instead, where f is given one "
+            "sample, or read by Loader, which hands out what the transform made of the batch"
+        )
+    return list(batch)
+
+
+def _without_items(tree: Any, size: int) -> Iterator[Any]:
+    """Yield what a transform made that has no item a sample; within a nest, values may be for the whole batch."""
+    if isinstance(tree, dict | UserDict):
+        tree = list(tree.values())
+    if isinstance(tree, list | tuple):
+        for part in tree:
+            if not isinstance(part, _VALUES):
+                yield from _without_items(part, size)
+    # Other mappings, such as a TensorDict, would come back as a dict.
+    elif isinstance(tree, Mapping) or item_of(tree, 0, size) is tree:
+        yield tree
 
 
 def _item(gathered: Any, size: int, number: int) -> Any:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections import namedtuple
+from collections import OrderedDict, UserDict, namedtuple
 from collections.abc import Sequence
+from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,8 @@ from torch.utils.data import (
     random_split,
 )
 
-from readers import Mix, PackedDataset, Ragged
+from packer.errors import UsageError
+from readers import Loader, Mix, PackedDataset, Ragged
 from readers.batch import Batch, item_of
 
 
@@ -265,6 +267,50 @@ def test_a_transform_may_make_a_single_tensor(rows: Path, workers: int) -> None:
     wanted = PackedDataset(rows)[:400]["x"]
     assert torch.equal(next(iter(DataLoader(ds, batch_size=400, num_workers=workers))), wanted)
     assert torch.equal(next(iter(DataLoader(Mix({ds: 1}), batch_size=400, num_workers=workers))), wanted)
+
+
+class _Cloud:
+    """An object that a transform makes of a batch."""
+
+    def __init__(self, batch: dict[str, Any]) -> None:
+        self.pos = batch["x"]
+
+
+@dataclass
+class _Pair:
+    x: torch.Tensor
+    y: torch.Tensor
+
+
+def _tensordict(batch: dict[str, Any]) -> Any:
+    return pytest.importorskip("tensordict").TensorDict(dict(batch), batch_size=[len(batch["y"])])
+
+
+@pytest.mark.parametrize(
+    ("transform", "made"),
+    [
+        (_Cloud, "_Cloud"),
+        (lambda batch: _Pair(**batch), "_Pair"),
+        (lambda batch: (_Cloud(batch), batch["y"]), "_Cloud"),
+        (_tensordict, "TensorDict"),
+        (lambda batch: batch["x"].mean(), "Tensor"),
+        (lambda batch: None, "NoneType"),
+    ],
+)
+def test_an_object_made_of_a_batch_is_no_batch_of_samples(rows: Path, transform: Any, made: str) -> None:
+    """DataLoader needs samples: an object that has none is an error. Loader hands it out, and so does a list index."""
+    ds = PackedDataset(rows, transform=transform)
+    for dataset in (ds, Subset(ds, range(8)), Mix({ds: 1})):
+        with pytest.raises(UsageError, match=rf"a batch of 4 and made a {made} of it.* give .*sample_transform="):
+            next(iter(DataLoader(dataset, batch_size=4)))
+    assert type(next(iter(Loader(ds, 4)))) is type(ds[:4]) is type(transform(PackedDataset(rows)[:4]))
+
+
+@pytest.mark.parametrize("kind", [OrderedDict, UserDict])
+def test_other_dicts_are_batches(rows: Path, kind: Any) -> None:
+    """A subclass of dict and a UserDict, as tokenizers make them, are taken apart by key."""
+    batch = next(iter(DataLoader(PackedDataset(rows, transform=kind), batch_size=4)))
+    assert batch["y"].tolist() == [0, 1, 2, 3]
 
 
 def test_pinned_batches(packed: Path) -> None:
