@@ -30,11 +30,18 @@ import xxhash
 
 from packer.convert import ConvertOptions, check_apart, open_source, packing
 from packer.errors import UsageError
+from packer.format import (
+    MANIFEST,
+    REJECTED_FILE,
+    SHARD_FOLDER,
+    Manifest,
+    ShardEntry,
+    clear_errors,
+    constants_entry,
+    sync_folder,
+    write_synced,
+)
 from packer.format import manifest as manifests
-from packer.format.constants import constants_entry
-from packer.format.lmdb_appender import clear_errors
-from packer.format.manifest import MANIFEST, REJECTED_FILE, SHARD_FOLDER, Manifest, ShardEntry
-from packer.format.sync import sync_folder, write_synced
 from packer.merge import check_classes, check_constants, check_names, take_shards, write_joined
 from packer.packing.origin import classes_of, origin_of
 from packer.packing.output import (

@@ -22,12 +22,9 @@ import msgspec
 
 import packer
 from packer.checking.against import compare_shard
-from packer.codecs.configs import codec_name, parse_codec
+from packer.codecs import codec_name, parse_codec
 from packer.errors import DamagedError, SourceError, UsageError
-from packer.format.constants import write_constants
-from packer.format.manifest import Manifest, Splits
-from packer.format.schema import FieldSpec
-from packer.format.shard import ShardNames
+from packer.format import FieldSpec, Manifest, ShardNames, Splits, write_constants
 from packer.packing.finish import finish
 from packer.packing.framing import codec_texts
 from packer.packing.output import Note, OutputFolder, Rejected, check_output, source_files, warn_of_room

@@ -17,19 +17,20 @@ import msgspec
 import packer
 from packer.convert import check_apart
 from packer.errors import UsageError
-from packer.format import manifest as manifests
-from packer.format.lmdb_appender import clear_errors
-from packer.format.manifest import (
+from packer.format import (
     CONSTANTS_FILE,
     NAMES_FILE,
     SHARD_FOLDER,
+    Field,
     FileEntry,
     Manifest,
     ShardEntry,
     check_file,
+    clear_errors,
+    sync_folder,
+    write_synced,
 )
-from packer.format.schema import Field
-from packer.format.sync import sync_folder, write_synced
+from packer.format import manifest as manifests
 from packer.packing.finish import make_manifest
 from packer.packing.origin import joined
 from packer.packing.output import Note, OutputFolder, Rejected, list_lines, rejected_of, write_list

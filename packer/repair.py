@@ -15,9 +15,8 @@ import msgspec
 from packer.checking.against import check_same_schema
 from packer.checking.rebuild import rebuild_manifest
 from packer.errors import DamagedError, DatasetError, ManifestError, SourceError
+from packer.format import CONSTANTS_FILE, MANIFEST, SHARD_FOLDER, Manifest, ShardEntry, constants_entry, write_constants
 from packer.format import manifest as manifests
-from packer.format.constants import constants_entry, write_constants
-from packer.format.manifest import CONSTANTS_FILE, MANIFEST, SHARD_FOLDER, Manifest, ShardEntry
 from packer.packing.finish import make_manifest
 from packer.packing.origin import given_by
 from packer.packing.output import dataset_lock, known_lines, next_to, write_list

@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 
 from packer.errors import UsageError
+from packer.format import Manifest
 from packer.format import manifest as manifests
-from packer.format.manifest import Manifest
 from packer.packing.output import dataset_lock
 from packer.packing.splits import Rule, Samples, parsed, share_out
 from packer.remote.store import refuse_url

@@ -18,9 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import UsageError
+from packer.format import FieldSpec, FieldStats, Manifest, ValueStats
 from packer.format import manifest as manifests
-from packer.format.manifest import FieldStats, Manifest, ValueStats
-from packer.format.schema import FieldSpec
 from packer.packing.output import dataset_lock
 from packer.sources.base import Progress, block_bytes, count
 from packer.sources.packed import PackedSource

@@ -20,23 +20,23 @@ import xxhash
 
 from packer.checking.against import SHOWN_NAMES, Damage
 from packer.errors import DamagedError, DatasetError
-from packer.format import manifest as manifests
-from packer.format.column import Column
-from packer.format.constants import read_constants
-from packer.format.manifest import (
+from packer.format import (
     MANIFEST,
     SHARD_FOLDER,
     UNFINISHED,
+    Column,
     ColumnTotals,
+    Field,
     FileEntry,
     Manifest,
+    Names,
+    Shard,
     ShardEntry,
     check_file,
+    read_constants,
     total_of,
 )
-from packer.format.names import Names
-from packer.format.schema import Field
-from packer.format.shard import Shard
+from packer.format import manifest as manifests
 from packer.packing.output import known_lines, next_to
 from packer.sources.base import Progress, no_progress
 from packer.workers import Here, Limits, Lost, run

@@ -19,8 +19,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from packer.errors import DamagedError
+from packer.format import check_file
 from packer.format import manifest as manifests
-from packer.format.manifest import check_file
 from packer.sources.base import Progress, no_progress
 
 #: Bytes between two reports of progress.

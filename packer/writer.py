@@ -19,10 +19,7 @@ import xxhash
 
 import packer
 from packer.errors import SourceError, UsageError, WriteError
-from packer.format.manifest import UNFINISHED, check_count
-from packer.format.names import name_bytes
-from packer.format.schema import Field, FieldSpec
-from packer.format.shard_writer import ShardWriter
+from packer.format import UNFINISHED, Field, FieldSpec, ShardWriter, check_count, name_bytes
 from packer.packing.finish import finish
 from packer.packing.output import Note, OutputFolder
 from packer.packing.plan import FieldSizes, stored_fields

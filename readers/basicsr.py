@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from packer.errors import UsageError
-from packer.format.column import Numbers
+from packer.format import Numbers
 from readers.batch import Batch, item_of
 from readers.crop import Crop, by
 from readers.dataset import PackedDataset

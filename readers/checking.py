@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from packer.codecs.frames import frame_hashes
+from packer.codecs import frame_hashes
 from packer.errors import DamagedError
-from packer.format.column import LocatedFrames, Numbers
+from packer.format import LocatedFrames, Numbers
 from readers.draws import Visits
 from readers.fields import Describe, FieldReader, distinct
 from readers.gather import Allocate

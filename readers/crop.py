@@ -18,8 +18,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from packer.errors import UsageError
-from packer.format.column import SHAPE, Numbers
-from packer.format.schema import Field
+from packer.format import SHAPE, Field, Numbers
 from readers.draws import CROPS, Visits, below, drawn
 from readers.fields import Describe, Places
 from readers.indexing import Items

@@ -14,12 +14,8 @@ import torch
 from torch.utils.data import Dataset
 
 from packer.errors import MissingNameError, UsageError
+from packer.format import SHAPE, Constants, Field, Manifest, Names, Numbers
 from packer.format import manifest as manifests
-from packer.format.column import SHAPE, Numbers
-from packer.format.constants import Constants
-from packer.format.manifest import Manifest
-from packer.format.names import Names
-from packer.format.schema import Field
 from packer.remote.store import is_url
 from readers.batch import batch_of, item_of
 from readers.checking import CheckedReader

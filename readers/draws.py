@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from packer.format.column import Numbers
+from packer.format import Numbers
 from readers.gather import CPU
 from readers.order import check_epoch
 from readers.valid import check_seed

@@ -20,12 +20,9 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import get_worker_info
 
-from packer.codecs.frames import FrameCodec, Frames
+from packer.codecs import FrameCodec, Frames
 from packer.errors import DamagedError
-from packer.format.column import BEFORE, BYTES, DECODED, SHAPE, START, STORED, Locator, Numbers
-from packer.format.column_index import ColumnIndex
-from packer.format.schema import Field
-from packer.format.shard import Shard
+from packer.format import BEFORE, BYTES, DECODED, SHAPE, START, STORED, ColumnIndex, Field, Locator, Numbers, Shard
 from readers.batch import SIGNED, Ragged, Views
 from readers.draws import Visits
 from readers.gather import TORCH_DTYPES, Allocate, Memory, Pool, fresh, own_parts, shared, take_rows

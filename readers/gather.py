@@ -31,9 +31,7 @@ import numpy as np
 import torch
 from numpy.typing import DTypeLike, NDArray
 
-from packer.format.column import Numbers
-from packer.format.schema import DTYPES
-from packer.format.shard import Shard
+from packer.format import DTYPES, Numbers, Shard
 
 #: Gives `n` bytes of writable memory as a uint8 tensor (n,).
 Allocate = Callable[[int], torch.Tensor]

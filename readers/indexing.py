@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from packer.errors import MissingNameError, SampleIndexError
-from packer.format.column import Numbers
+from packer.format import Numbers
 
 LookUp = Callable[[Sequence[str]], Numbers]
 

@@ -15,8 +15,7 @@ import msgspec
 import numpy as np
 import torch
 
-from packer.format.column import Numbers
-from packer.format.manifest import Manifest, ShardEntry
+from packer.format import Manifest, Numbers, ShardEntry
 from readers.batch import Ragged
 from readers.draws import Visits
 from readers.fields import FieldReader, gathered, starts_of

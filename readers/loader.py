@@ -25,7 +25,7 @@ from torch.utils.data import BatchSampler, DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
 from packer.errors import UsageError
-from packer.format.column import Numbers
+from packer.format import Numbers
 from readers.arguments import keep_frames, order_of, threads_of
 from readers.dataset import PackedDataset, reads_batches
 from readers.device import ahead, device_of

@@ -20,8 +20,7 @@ import numpy as np
 from torch.utils.data import ConcatDataset, Dataset
 
 from packer.errors import UsageError
-from packer.format.column import Numbers
-from packer.format.schema import Field
+from packer.format import Field, Numbers
 from readers.batch import batch_of
 from readers.dataset import PackedDataset, reads_batches
 from readers.draws import new_visits

@@ -8,11 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from packer.errors import DamagedError, DatasetError
+from packer.format import ColumnIndex, Manifest, Names, Shard, total_of
 from packer.format import manifest as manifests
-from packer.format.column_index import ColumnIndex
-from packer.format.manifest import Manifest, total_of
-from packer.format.names import Names
-from packer.format.shard import Shard
 from readers.fields import NAME, FieldReader, FixedRaw, NameReader, Places, WholeReader
 from readers.gather import Memory
 

@@ -31,7 +31,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from packer.errors import UsageError
-from packer.format.column import Numbers
+from packer.format import Numbers
 from readers.gather import CPU
 from readers.valid import check_count, check_seed
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from packer.errors import UsageError
-from packer.format.schema import Field
+from packer.format import Field
 from readers.crop import Crop, CropReader, Placing, is_random
 from readers.fields import Describe, FieldReader, Places, WholeReader
 from readers.indexing import Items

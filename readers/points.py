@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from packer.errors import UsageError
-from packer.format.column import SHAPE, Numbers
-from packer.format.schema import Field
+from packer.format import SHAPE, Field, Numbers
 from readers.draws import POINTS, ROUNDS, Visits, drawn, permuted
 from readers.fields import Describe, Places
 from readers.rows import PartReader, Wanted, part_of

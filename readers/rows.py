@@ -15,10 +15,9 @@ import torch
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from packer.codecs.frames import Frames
+from packer.codecs import Frames
 from packer.errors import UsageError
-from packer.format.column import BEFORE, BYTES, DECODED, SHAPE, START, STORED, Numbers, items_of
-from packer.format.schema import Field, FrameRule
+from packer.format import BEFORE, BYTES, DECODED, SHAPE, START, STORED, Field, FrameRule, Numbers, items_of
 from readers.draws import Visits
 from readers.fields import Places, StoredReader, distinct
 from readers.gather import Allocate, Records, fresh

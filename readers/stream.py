@@ -24,8 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from packer.format.column import Numbers
-from packer.format.sizes import PAGE_SIZE
+from packer.format import PAGE_SIZE, Numbers
 from readers.batch import Ragged
 from readers.dataset import PackedDataset
 from readers.draws import Visits

@@ -21,10 +21,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from packer.codecs.compiled import machine_code
+from packer.codecs import machine_code
 from packer.errors import UsageError
-from packer.format.column import SHAPE, Numbers
-from packer.format.schema import Field
+from packer.format import SHAPE, Field, Numbers
 from readers.batch import Ragged
 from readers.draws import MIX, MIX_AGAIN, STEP, VOXELS, Visits, Words, drawn
 from readers.fields import Describe, FieldReader, WholeReader

@@ -18,8 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from packer.errors import UsageError
-from packer.format.column import SHAPE, Numbers
-from packer.format.schema import MAX_AXIS, Field
+from packer.format import MAX_AXIS, SHAPE, Field, Numbers
 from readers.draws import Visits
 from readers.fields import KnownReader, Places
 from readers.indexing import Anchors

@@ -18,12 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import DamagedError, SourceError, UsageError
+from packer.format import CONSTANTS_FILE, SHAPE, Column, Field, Manifest, Shard, ShardEntry, constants_entry
 from packer.format import manifest as manifests
-from packer.format.column import SHAPE, Column
-from packer.format.constants import constants_entry
-from packer.format.manifest import CONSTANTS_FILE, Manifest, ShardEntry
-from packer.format.schema import Field
-from packer.format.shard import Shard
 from packer.packing.origin import given_by, is_in_order
 from packer.packing.output import Rejected
 from packer.packing.tasks import read_blocks

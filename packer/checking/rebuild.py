@@ -17,10 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from packer.errors import DamagedError, DatasetError, UnfinishedError
-from packer.format import manifest as manifests
-from packer.format.constants import found_constants
-from packer.format.layout import ShardHeader
-from packer.format.manifest import (
+from packer.format import (
     CONSTANTS_FILE,
     NAMES_FILE,
     REJECTED_FILE,
@@ -28,9 +25,12 @@ from packer.format.manifest import (
     UNFINISHED,
     FileEntry,
     Manifest,
+    Names,
+    Shard,
+    ShardHeader,
+    found_constants,
 )
-from packer.format.names import Names
-from packer.format.shard import Shard
+from packer.format import manifest as manifests
 from packer.packing.finish import make_manifest
 from packer.packing.origin import joined
 from packer.packing.output import Rejected, list_lines, listed_in, next_to, write_list

@@ -16,11 +16,10 @@ from packer.cli.logs import Progress, log_options
 from packer.cli.options import SourceCommand, conversion_options, open_shown, sources_argument
 from packer.cli.summary import shape_text
 from packer.cli.text import counted, indented, shortened, size_text, table, terminal_width
-from packer.codecs import compiled
-from packer.codecs.configs import NAMED, codec_name
+from packer.codecs import NAMED, codec_name, compiled
 from packer.convert import ConvertOptions, convert, guard
 from packer.errors import SourceError, UsageError
-from packer.format.schema import FieldSpec
+from packer.format import FieldSpec
 from packer.packing.plan import field_sizes, look, stored_fields
 from packer.sources.base import Source, watched
 from packer.sources.samples import SampleSource

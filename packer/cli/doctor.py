@@ -11,10 +11,9 @@ import click
 from packer.cli.logs import log_options
 from packer.cli.machine import Machine, machine_of
 from packer.cli.text import counted, indented, listing, size_text
-from packer.codecs.compiled import number_of
+from packer.codecs import number_of
+from packer.format import Field, Manifest
 from packer.format import manifest as manifests
-from packer.format.manifest import Manifest
-from packer.format.schema import Field
 
 #: The batch that shared memory is measured for, how many of them each worker of a DataLoader keeps there (those it has
 #: read ahead, and the one that is being used), and how many workers there are at most.

@@ -15,12 +15,10 @@ import msgspec
 from packer.cli.logs import log_options
 from packer.cli.summary import field_table, shards_text, sizes_texts
 from packer.cli.text import counted, indented, listing, size_text
-from packer.codecs.configs import codec_name
+from packer.codecs import codec_name
 from packer.errors import DamagedError, first_few
+from packer.format import REJECTED_FILE, Constants, Manifest, Names, check_file
 from packer.format import manifest as manifests
-from packer.format.constants import Constants
-from packer.format.manifest import REJECTED_FILE, Manifest, check_file
-from packer.format.names import Names
 from packer.packing.output import known_lines
 from packer.packing.splits import split_text
 from packer.remote.mirror import Mirror

@@ -12,7 +12,7 @@ import psutil
 
 from packer.codecs import compiled
 from packer.convert import processors
-from packer.format.manifest import Manifest
+from packer.format import Manifest
 
 #: File systems that are reached over a network, by the names Linux gives them.
 _NETWORK = re.compile(

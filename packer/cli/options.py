@@ -13,7 +13,7 @@ import click
 
 from packer.cli.logs import Progress
 from packer.cli.text import parse_size
-from packer.codecs.configs import NAMED
+from packer.codecs import NAMED
 from packer.convert import ConvertOptions, open_source
 from packer.packing.splits import SPLIT
 from packer.sources.base import Source

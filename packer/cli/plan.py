@@ -15,9 +15,9 @@ from packer.cli.logs import Progress, log_options
 from packer.cli.options import SourceCommand, conversion_options, sources_argument
 from packer.cli.summary import field_table, shards_text
 from packer.cli.text import counted, indented, listing, size_text, time_text
-from packer.codecs.configs import codec_name
+from packer.codecs import codec_name
 from packer.convert import ConvertOptions, guard, open_source, planned_splits, processors
-from packer.format.manifest import Splits
+from packer.format import Splits
 from packer.packing.output import Rejected
 from packer.packing.plan import Estimate, FieldEstimate, Plan, estimate, make_plan
 from packer.packing.splits import split_text

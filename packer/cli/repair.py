@@ -14,7 +14,7 @@ from packer.cli.logs import Progress, log_options, say
 from packer.cli.options import SourceCommand, conversion_options, open_shown, sources_argument
 from packer.cli.text import counted
 from packer.convert import ConvertOptions, processors
-from packer.format.manifest import CONSTANTS_FILE, REJECTED_FILE, SHARD_FOLDER, ShardEntry
+from packer.format import CONSTANTS_FILE, REJECTED_FILE, SHARD_FOLDER, ShardEntry
 from packer.repair import RepairReport
 
 _log = logging.getLogger(__name__)

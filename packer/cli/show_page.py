@@ -36,8 +36,7 @@ from packer.cli.show_views import (
 )
 from packer.cli.summary import field_texts, sizes_texts
 from packer.cli.text import counted, size_text
-from packer.format.manifest import Manifest
-from packer.format.schema import Field, FieldSpec
+from packer.format import Field, FieldSpec, Manifest
 
 if TYPE_CHECKING:
     from readers import PackedDataset

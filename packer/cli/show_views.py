@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from packer.cli.text import counted
 from packer.errors import UsageError
-from packer.format.schema import FieldSpec
+from packer.format import FieldSpec
 
 if TYPE_CHECKING:
     from readers import PackedDataset

@@ -9,8 +9,8 @@ import click
 
 from packer.cli.logs import Progress, log_options
 from packer.cli.text import indented, table
+from packer.format import FieldStats, Manifest, ValueStats
 from packer.format import manifest as manifests
-from packer.format.manifest import FieldStats, Manifest, ValueStats
 from packer.stats import save as keep
 from packer.stats import statistics
 

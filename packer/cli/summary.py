@@ -6,10 +6,9 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 
 from packer.cli.text import counted, printable, size_text, table, time_text
-from packer.codecs.configs import codec_name
+from packer.codecs import codec_name
 from packer.convert import Report
-from packer.format.manifest import REJECTED_FILE, ColumnTotals, Manifest
-from packer.format.schema import Field, FieldSpec
+from packer.format import REJECTED_FILE, ColumnTotals, Field, FieldSpec, Manifest
 from packer.packing.output import Rejected
 from packer.packing.splits import split_text
 

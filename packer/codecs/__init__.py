@@ -9,3 +9,27 @@
 A new filter is two functions and an entry in `filters.FILTERS`; a new kind of stage is a class and an entry in
 `stages.STAGES`; a name for the command line is an entry in `configs.NAMED`.
 """
+
+from packer.codecs import compiled
+from packer.codecs.compiled import machine_code, number_of
+from packer.codecs.configs import LZ4, MAX_STAGES, NAMED, codec_name, parse_codec
+from packer.codecs.filters import FILTERS
+from packer.codecs.frames import FrameCodec, Frames, frame_hashes
+from packer.codecs.stages import Buffer, Config
+
+__all__ = [
+    "FILTERS",
+    "LZ4",
+    "MAX_STAGES",
+    "NAMED",
+    "Buffer",
+    "Config",
+    "FrameCodec",
+    "Frames",
+    "codec_name",
+    "compiled",
+    "frame_hashes",
+    "machine_code",
+    "number_of",
+    "parse_codec",
+]

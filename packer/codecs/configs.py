@@ -14,7 +14,6 @@ import numpy as np
 from packer.codecs.frames import FrameCodec
 from packer.codecs.stages import Config
 from packer.errors import UsageError
-from packer.format.schema import MAX_STAGES, FieldSpec
 
 #: The codecs that have a name on the command line.
 NAMED: dict[str, tuple[Config, ...]] = {
@@ -30,6 +29,8 @@ NAMED: dict[str, tuple[Config, ...]] = {
     "photo+zstd": ({"id": "photo"}, {"id": "blosc", "cname": "zstd", "clevel": 1, "shuffle": 2}),
 }
 
+#: A codec has at most as many configs.
+MAX_STAGES = 8
 #: Ids of the two that write blocks of LZ4: fast ones, and small ones.
 LZ4 = ("lz4", "lz4hc")
 
@@ -73,10 +74,3 @@ def codec_name(configs: Sequence[Config]) -> str:
             return name
     joined = "+".join(str(c["id"]) for c in configs)
     return json.dumps(configs if len(configs) > 1 else configs[0]) if joined in NAMED else joined
-
-
-def check_fits(configs: Sequence[Config], spec: FieldSpec) -> None:
-    """Raise UsageError if a codec cannot be used for a field."""
-    for config in configs:
-        if wrong := spec.misfit(config):
-            raise UsageError(f"{wrong}; give it a codec of its own, as in --codec {spec.name}=auto")

@@ -21,8 +21,7 @@ from PIL import Image
 from packer.errors import UsageError
 from packer.export.files import Files, Writer, sample_names
 from packer.export.png import check_image, check_png, write_png
-from packer.format.lmdb_appender import clear_errors, open_new
-from packer.format.schema import FieldSpec
+from packer.format import FieldSpec, clear_errors, open_new
 from packer.sources.base import Block
 from packer.sources.packed import PackedSource
 

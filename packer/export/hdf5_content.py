@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import UsageError
-from packer.format.schema import FieldSpec
+from packer.format import FieldSpec
 
 #: A dtype of more bytes is no one's; a manifest may have been made by anyone.
 _LARGEST = 2**26

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from packer.errors import UsageError
 from packer.export.files import Files, Writer, sample_names
-from packer.format.schema import FieldSpec
+from packer.format import FieldSpec
 from packer.packing.origin import Leaf, kept_by, leaves
 from packer.sources.base import Block
 from packer.sources.packed import PackedSource

@@ -12,7 +12,7 @@ from PIL import Image
 
 from packer.errors import UsageError
 from packer.export.files import Files, Writer, sample_names
-from packer.format.schema import FieldSpec
+from packer.format import FieldSpec
 from packer.sources.base import Block
 from packer.sources.images.png import GRAY, GRAY_ALPHA, IHDR, RGB, RGBA, SIGNATURE, chunk_parts
 from packer.sources.packed import PackedSource

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.codecs.frames import FrameCodec, frame_hashes
+from packer.codecs import FrameCodec, frame_hashes
 from packer.errors import DamagedError
 from packer.format.column_index import ColumnIndex
 from packer.format.layout import MAX_CHUNK_BYTES

@@ -10,8 +10,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from packer.codecs.frames import FrameCodec
-from packer.codecs.stages import Buffer
+from packer.codecs import Buffer, FrameCodec
 from packer.errors import UsageError
 from packer.format.layout import CHUNK_BYTES, MAX_CHUNK_BYTES, index_arrays
 from packer.format.schema import Field

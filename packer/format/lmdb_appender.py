@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import lmdb
 
-from packer.codecs.stages import Buffer
+from packer.codecs import Buffer
 from packer.errors import UsageError, WriteError
 from packer.format import sizes
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from packer.errors import DamagedError, MissingNameError, SourceError
 from packer.format.btree import Tree
+from packer.format.lmdb_appender import LmdbAppender, clear_errors
 from packer.format.manifest import FileEntry, check_file
 from packer.format.schema import no_text
 from packer.format.shard import with_room
@@ -67,9 +68,6 @@ def write_names(path: Path, names: Iterable[bytes]) -> None:
         SourceError: two samples have one name, or a name is too long.
         WriteError: the file cannot be written.
     """
-    # Here: names are looked up without the LMDB library.
-    from packer.format.lmdb_appender import LmdbAppender, clear_errors
-
     with clear_errors(path), LmdbAppender(path, map_size(names_bytes(names)) + _SPARE_BYTES) as appender:
         for key, value in _entries(names):
             appender.put(key, value)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 import numpy as np
 
-from packer.codecs.filters import FILTERS
+from packer.codecs import FILTERS, MAX_STAGES
 from packer.errors import SourceError, UsageError
 
 Kind = Literal["image", "array", "text"]
@@ -36,7 +36,6 @@ MAX_AXES = 16
 MAX_AXIS = 2**48
 #: Bytes of one sample with every ragged or empty axis counted as 1: nothing larger is ever asked for.
 MAX_SAMPLE_BYTES = 2**48
-MAX_STAGES = 8
 #: Raw bytes of a compressed frame of several samples of one shape: a thousand times what is written.
 MAX_SHARED_FRAME = 2**24
 

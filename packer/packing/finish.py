@@ -8,19 +8,19 @@ from typing import Any
 
 import packer
 from packer.errors import SourceError
-from packer.format.lmdb_appender import clear_errors
-from packer.format.manifest import (
+from packer.format import (
     NAMES_FILE,
     ColumnTotals,
+    Field,
     FileEntry,
     Manifest,
     ShardEntry,
+    ShardNames,
+    clear_errors,
     file_digest,
     total_of,
+    write_names,
 )
-from packer.format.names import write_names
-from packer.format.schema import Field
-from packer.format.shard import ShardNames
 from packer.packing.origin import Origin, classes_of
 from packer.packing.output import OutputFolder, Rejected, list_lines, write_list
 

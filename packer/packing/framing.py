@@ -10,11 +10,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.codecs.configs import LZ4, NAMED, check_fits
-from packer.codecs.stages import Config
+from packer.codecs import LZ4, NAMED, Config
 from packer.errors import UsageError
-from packer.format.column_writer import ColumnWriter
-from packer.format.layout import (
+from packer.format import (
     BAND_BYTES,
     BAND_SAMPLE_BYTES,
     FRAME_BYTES,
@@ -22,8 +20,11 @@ from packer.format.layout import (
     LZ4_OWN_FRAME_BYTES,
     OWN_FRAME_BYTES,
     RAW_FRAME_BYTES,
+    ColumnWriter,
+    Field,
+    FieldSpec,
+    FrameRule,
 )
-from packer.format.schema import Field, FieldSpec, FrameRule
 from packer.sources.base import runs
 
 #: Smaller records of fixed shape stay raw under `auto`: to read one at random would mean decoding 16 KiB.
@@ -118,7 +119,8 @@ def stored_field(spec: FieldSpec, codec: Sequence[Config], extent: Extent) -> Fi
     Raises:
         UsageError: the codec cannot be used for this field.
     """
-    check_fits(codec, spec)
+    if wrong := next(filter(None, map(spec.misfit, codec)), None):
+        raise UsageError(f"{wrong}; give it a codec of its own, as in --codec {spec.name}=auto")
     return Field(
         name=spec.name,
         dtype=spec.dtype,

@@ -21,8 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import UsageError
-from packer.format.manifest import Manifest, ShardEntry
-from packer.format.names import Names
+from packer.format import Manifest, Names, ShardEntry
 from packer.sources.base import Source
 from packer.sources.packed import shuffled_order
 

@@ -24,9 +24,7 @@ import msgspec
 import xxhash
 
 from packer.errors import DamagedError, DatasetError, SourceError, UsageError, WriteError, as_text
-from packer.format import manifest as manifests
-from packer.format.lmdb_appender import clear_errors
-from packer.format.manifest import (
+from packer.format import (
     CONSTANTS_FILE,
     MANIFEST,
     NAMES_FILE,
@@ -35,8 +33,11 @@ from packer.format.manifest import (
     UNFINISHED,
     FileEntry,
     Manifest,
+    clear_errors,
+    sync_folder,
+    write_synced,
 )
-from packer.format.sync import sync_folder, write_synced
+from packer.format import manifest as manifests
 from packer.remote.store import refuse_url
 
 _log = logging.getLogger(__name__)

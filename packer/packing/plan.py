@@ -16,12 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.codecs.configs import parse_codec
+from packer.codecs import parse_codec
 from packer.errors import SourceError, UsageError, first_few
-from packer.format.manifest import check_count
-from packer.format.names import check_names, names_bytes
-from packer.format.schema import Field, FieldSpec
-from packer.format.sizes import map_size, shard_bytes
+from packer.format import Field, FieldSpec, check_count, check_names, map_size, names_bytes, shard_bytes
 from packer.packing.framing import Extent, choose_codec, codec_by_field, packed_nowhere, stored_field
 from packer.packing.origin import Origin, origin_of
 from packer.sources.base import Looking, Source, arrays_of, not_looking, watched

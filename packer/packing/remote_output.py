@@ -13,8 +13,8 @@ import shutil
 from types import TracebackType
 
 from packer.errors import RemoteError, UsageError, WriteError
+from packer.format import CONSTANTS_FILE, MANIFEST, REJECTED_FILE, SHARD_FOLDER, Manifest
 from packer.format import manifest as manifests
-from packer.format.manifest import CONSTANTS_FILE, MANIFEST, REJECTED_FILE, SHARD_FOLDER, Manifest
 from packer.packing.output import locked
 from packer.remote.cache import default_cache
 from packer.remote.store import Found, Moved, RemoteFolder, Transfer, label, note, noted

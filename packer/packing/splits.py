@@ -22,7 +22,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from packer.errors import UsageError, first_few
-from packer.format.manifest import Manifest, Splits, number_ranges, range_numbers
+from packer.format import Manifest, Splits, number_ranges, range_numbers
 from packer.packing.origin import leaves
 
 #: Names of samples, or their numbers.

@@ -21,12 +21,18 @@ from typing import Any
 import msgspec
 
 from packer.errors import PackerError, SourceError, WriteError
-from packer.format.lmdb_appender import clear_errors
-from packer.format.manifest import SHARD_FOLDER, ColumnTotals, ShardEntry, file_digest
-from packer.format.schema import Field
-from packer.format.shard import Shard
-from packer.format.shard_writer import ShardWriter
-from packer.format.sync import sync_folder, write_synced
+from packer.format import (
+    SHARD_FOLDER,
+    ColumnTotals,
+    Field,
+    Shard,
+    ShardEntry,
+    ShardWriter,
+    clear_errors,
+    file_digest,
+    sync_folder,
+    write_synced,
+)
 from packer.packing.output import Rejected, list_lines, listed_in
 from packer.packing.plan import ShardPlan
 from packer.sources.base import BLOCK_BYTES, Block, Progress, Source, block_bytes, count, no_progress, read_through

@@ -21,7 +21,7 @@ from urllib.parse import quote
 import filelock
 
 from packer.errors import DatasetError, UsageError
-from packer.format.manifest import FileEntry
+from packer.format import FileEntry
 
 try:
     import fcntl

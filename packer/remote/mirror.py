@@ -16,9 +16,8 @@ from pathlib import Path
 import filelock
 
 from packer.errors import DamagedError, DatasetError, NoDatasetError, UsageError
+from packer.format import MANIFEST, MAX_MANIFEST_BYTES, FileEntry, Manifest, write_synced
 from packer.format import manifest as manifests
-from packer.format.manifest import MANIFEST, MAX_MANIFEST_BYTES, FileEntry, Manifest
-from packer.format.sync import write_synced
 from packer.remote.cache import LOCK, PARTIAL, Cache, Lease, aside, default_cache, is_whole
 from packer.remote.store import Moved, RemoteFolder, Transfer, is_url, label
 

@@ -18,7 +18,7 @@ import msgspec
 import xxhash
 
 from packer.errors import RemoteError, UsageError
-from packer.format.manifest import URL_AS_PATH
+from packer.format import URL_AS_PATH
 
 #: Two letters at least: `c://` is a drive.
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")

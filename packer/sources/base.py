@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import SourceError
-from packer.format.schema import FieldSpec
+from packer.format import FieldSpec
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # which typing has from Python 3.11 on

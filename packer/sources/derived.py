@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError, first_few
-from packer.format.schema import Field, FieldSpec
+from packer.format import Field, FieldSpec
 from packer.sources.base import Block, DerivedSource, LargeArray, Source, count, fits
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from packer.errors import SourceError, UsageError, first_few
-from packer.format.manifest import MANIFEST
-from packer.format.schema import check_field_name
+from packer.format import MANIFEST, check_field_name
 from packer.sources.base import Looking, OnBad, Source, not_looking, stop
 from packer.sources.derived import LabelledSource, PicturedSource
 from packer.sources.files import CLOUDS, KIND_OF, Found, find, is_basicsr, of_one_kind

@@ -21,13 +21,21 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from packer.errors import DamagedError, UsageError
+from packer.format import (
+    SHAPE,
+    START,
+    Column,
+    Constants,
+    Field,
+    FieldSpec,
+    LocatedFrames,
+    Manifest,
+    Names,
+    Shard,
+    ShardEntry,
+    check_file,
+)
 from packer.format import manifest as manifests
-from packer.format.column import SHAPE, START, Column, LocatedFrames
-from packer.format.constants import Constants
-from packer.format.manifest import Manifest, ShardEntry, check_file
-from packer.format.names import Names
-from packer.format.schema import Field, FieldSpec
-from packer.format.shard import Shard
 from packer.sources.base import BLOCK_BYTES, Block, Source, runs
 
 #: Shards open at a time; each takes two of the 1,024 files that a process may usually have open.

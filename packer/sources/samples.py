@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError
-from packer.format.schema import FieldSpec, no_text, spec_of
+from packer.format import FieldSpec, no_text, spec_of
 from packer.sources.base import Block, Source, common_shape, faults_of, fits
 
 #: Samples looked at to tell which axes are ragged.

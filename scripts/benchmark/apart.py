@@ -18,7 +18,7 @@ from plyfile import PlyData
 
 from packer.codecs import compiled
 from packer.convert import convert
-from packer.format.manifest import file_digest
+from packer.format import file_digest
 from packer.verify import verify
 
 

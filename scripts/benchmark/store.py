@@ -21,7 +21,7 @@ import packer
 from benchmark.measuring import Rounds
 from packer.convert import ConvertOptions, convert
 from packer.errors import UsageError, WriteError
-from packer.format.schema import FieldSpec
+from packer.format import FieldSpec
 from packer.sources.options import SourceOptions
 from packer.warm import warm
 

@@ -17,14 +17,20 @@ from typing import Any
 
 import numpy as np
 
-from packer.codecs.configs import NAMED
-from packer.codecs.stages import Config
+from packer.codecs import NAMED, Config
+from packer.format import (
+    ColumnTotals,
+    Field,
+    FileEntry,
+    FrameRule,
+    Manifest,
+    ShardEntry,
+    ShardWriter,
+    map_size,
+    shard_bytes,
+    write_names,
+)
 from packer.format import manifest as manifests
-from packer.format.manifest import ColumnTotals, FileEntry, Manifest, ShardEntry
-from packer.format.names import write_names
-from packer.format.schema import Field, FrameRule
-from packer.format.shard_writer import ShardWriter
-from packer.format.sizes import map_size, shard_bytes
 
 ORIGIN = {"kind": "golden"}
 NAMES = ("b/1", "a", "größe", "c", "b/2")

@@ -20,12 +20,18 @@ import numpy as np
 import xxhash
 import zstandard
 
+from packer.format import (
+    ColumnTotals,
+    Field,
+    FileEntry,
+    FrameRule,
+    LmdbAppender,
+    Manifest,
+    ShardEntry,
+    ShardWriter,
+    write_names,
+)
 from packer.format import manifest as manifests
-from packer.format.lmdb_appender import LmdbAppender
-from packer.format.manifest import ColumnTotals, FileEntry, Manifest, ShardEntry
-from packer.format.names import write_names
-from packer.format.schema import Field, FrameRule
-from packer.format.shard_writer import ShardWriter
 
 ZSTD = ({"id": "zstd", "level": 1},)
 FIELDS = (

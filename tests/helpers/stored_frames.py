@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.codecs.configs import NAMED
-from packer.codecs.frames import FrameCodec, Frames
+from packer.codecs import NAMED, FrameCodec, Frames
 
 Bytes = NDArray[np.uint8]
 

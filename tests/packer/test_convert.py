@@ -15,8 +15,8 @@ from torch.utils.data import Dataset
 
 from packer.convert import ConvertOptions, convert, processors
 from packer.errors import SourceError, UnfinishedError, UsageError, WriteError
+from packer.format import FieldSpec
 from packer.format import manifest as manifests
-from packer.format.schema import FieldSpec
 from packer.packing import tasks
 from packer.packing.output import OutputFolder, Rejected
 from packer.sources.options import SourceOptions

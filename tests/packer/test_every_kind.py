@@ -16,8 +16,8 @@ from plyfile import PlyData, PlyElement
 from packer.cli import repair as repair_command
 from packer.cli import verify as verify_command
 from packer.cli.main import main
+from packer.format import Constants
 from packer.format import manifest as manifests
-from packer.format.constants import Constants
 from packer.sources.packed import PackedSource, open_packed
 from packer.verify import verify
 from tests.helpers.picture_files import picture, save

@@ -11,8 +11,8 @@ import pytest
 from packer.convert import convert
 from packer.errors import DamagedError, UsageError
 from packer.export import export
+from packer.format import found_constants
 from packer.format import manifest as manifests
-from packer.format.constants import found_constants
 from packer.merge import check_alike, merge
 from packer.packing.output import OutputFolder
 from packer.repack import repack
@@ -173,7 +173,7 @@ def test_check_alike_names_frames(two):
     """Fields that differ in nothing but the size of frames are told apart too."""
     import msgspec
 
-    from packer.format.schema import FrameRule
+    from packer.format import FrameRule
 
     fields = manifests.read(two[0]).fields
     other = (msgspec.structs.replace(fields[0], frame=FrameRule(samples=7)), *fields[1:])

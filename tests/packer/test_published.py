@@ -11,8 +11,8 @@ import pytest
 from packer.append import append
 from packer.convert import convert
 from packer.errors import WriteError
+from packer.format import LmdbAppender
 from packer.format import manifest as manifests
-from packer.format.lmdb_appender import LmdbAppender
 from packer.merge import merge
 from packer.packing.finish import make_manifest
 from packer.writer import DatasetWriter

@@ -7,11 +7,11 @@ import pickle
 import numpy as np
 import pytest
 
-from packer.codecs.configs import codec_name
+from packer.codecs import codec_name
 from packer.convert import ConvertOptions, convert
 from packer.errors import DamagedError, UsageError
+from packer.format import FieldSpec
 from packer.format import manifest as manifests
-from packer.format.schema import FieldSpec
 from packer.repack import repack
 from packer.sources.packed import open_packed, shuffled_order
 from packer.verify import verify

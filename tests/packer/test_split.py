@@ -13,7 +13,7 @@ from packer.append import append
 from packer.convert import convert
 from packer.errors import UsageError, WriteError
 from packer.format import manifest as manifests
-from packer.format.manifest import number_ranges
+from packer.format import number_ranges
 from packer.merge import merge
 from packer.packing.output import LOCK, dataset_lock
 from packer.packing.splits import Samples, parsed, share_out, split_text, splits_of

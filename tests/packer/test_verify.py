@@ -18,10 +18,8 @@ from packer.append import append
 from packer.checking.against import Damage
 from packer.convert import convert
 from packer.errors import DatasetError, ManifestError, PackerError
-from packer.format import column
+from packer.format import Column, ColumnTotals, Shard
 from packer.format import manifest as manifests
-from packer.format.manifest import ColumnTotals
-from packer.format.shard import Shard
 from packer.merge import merge
 from packer.repack import repack
 from packer.repair import repair
@@ -308,7 +306,7 @@ def test_a_file_that_ends_the_process_is_damaged(tmp_path, monkeypatch):
         for n in range(6):
             writer.add({"x": np.full(1000, n)})
     bad = tmp_path / "d" / "shards" / "00002.lmdb"
-    check = column.Column.check_frames
+    check = Column.check_frames
 
     def cut_short(self):
         if self._path == str(bad):
@@ -316,7 +314,7 @@ def test_a_file_that_ends_the_process_is_damaged(tmp_path, monkeypatch):
             os.truncate(bad, 4096)
         return check(self)
 
-    monkeypatch.setattr(column.Column, "check_frames", cut_short)
+    monkeypatch.setattr(Column, "check_frames", cut_short)
     report = verify(tmp_path / "d", workers=2)
     (damage,) = report.damages
     assert (damage.file, damage.samples) == ("shards/00002.lmdb", None)

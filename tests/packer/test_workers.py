@@ -19,7 +19,7 @@ from soaking import start
 from packer import workers
 from packer.convert import ConvertOptions, convert
 from packer.errors import UsageError
-from packer.format.schema import FieldSpec
+from packer.format import FieldSpec
 from packer.sources.base import Source
 from packer.workers import Limits, memory_within
 

@@ -12,8 +12,7 @@ import pytest
 import torch
 
 from packer.errors import PackerError, SourceError, UnfinishedError, UsageError, WriteError
-from packer.format.schema import FieldSpec
-from packer.format.shard_writer import ShardWriter
+from packer.format import FieldSpec, ShardWriter
 from packer.verify import verify
 from packer.writer import HOLD_BYTES, HOLD_SAMPLES, DatasetWriter
 from readers import PackedDataset, Ragged

@@ -11,14 +11,20 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from packer.codecs.frames import FrameCodec, Frames
-from packer.codecs.stages import Buffer
+from packer.codecs import Buffer, FrameCodec, Frames
+from packer.format import (
+    CHUNK_BYTES,
+    NAMES_FILE,
+    Field,
+    FieldSpec,
+    FileEntry,
+    Manifest,
+    ShardWriter,
+    file_digest,
+    total_of,
+    write_names,
+)
 from packer.format import manifest as manifests
-from packer.format.layout import CHUNK_BYTES
-from packer.format.manifest import NAMES_FILE, FileEntry, Manifest, file_digest, total_of
-from packer.format.names import write_names
-from packer.format.schema import Field, FieldSpec
-from packer.format.shard_writer import ShardWriter
 from packer.packing.tasks import ShardReport, report_of, shard_path
 from packer.writer import DatasetWriter
 

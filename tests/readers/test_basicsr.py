@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 
 import readers.basicsr
 from packer.errors import UsageError
-from packer.format.schema import FieldSpec
+from packer.format import FieldSpec
 from packer.writer import DatasetWriter
 from readers.basicsr import PackedPairedImageDataset
 

@@ -15,12 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from packer.codecs.configs import NAMED
+from packer.codecs import NAMED
 from packer.errors import DamagedError
+from packer.format import Field, FrameRule, Shard, column_key, index_arrays
 from packer.format import manifest as manifests
-from packer.format.layout import column_key, index_arrays
-from packer.format.schema import Field, FrameRule
-from packer.format.shard import Shard
 from readers import Crop, Loader, PackedDataset
 from readers.checking import CheckedReader
 

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
-from packer.codecs.configs import NAMED
+from packer.codecs import NAMED
 from packer.errors import UsageError
-from packer.format.schema import Field, FieldSpec, FrameRule
+from packer.format import Field, FieldSpec, FrameRule
 from packer.writer import DatasetWriter
 from readers import Crop, Loader, PackedDataset
 from readers.crop import orient

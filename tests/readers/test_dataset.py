@@ -24,7 +24,7 @@ from packer.errors import (
     UnfinishedError,
     UsageError,
 )
-from packer.format.shard import Shard
+from packer.format import Shard
 from packer.writer import DatasetWriter
 from readers import Loader, Mix, PackedDataset, Ragged
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, RandomSampler
 
-from packer.format.schema import FieldSpec
+from packer.format import FieldSpec
 from packer.writer import DatasetWriter
 from readers import Crop, Loader, PackedDataset, PointSample, Ragged
 

@@ -18,10 +18,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from ways import handled
 
-from packer.codecs.configs import NAMED
+from packer.codecs import NAMED
 from packer.errors import DamagedError
-from packer.format.layout import CHUNK_BYTES
-from packer.format.schema import DTYPES, Field, FrameRule
+from packer.format import CHUNK_BYTES, DTYPES, Field, FrameRule
 from readers import PackedDataset, fields
 from readers.fields import WholeReader
 

@@ -17,11 +17,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from ways import handled
 
-from packer.codecs.configs import NAMED
+from packer.codecs import NAMED
 from packer.errors import DamagedError
-from packer.format.btree import Tree
-from packer.format.layout import CHUNK_BYTES, column_key, index_arrays
-from packer.format.schema import DTYPES, Field, FrameRule
+from packer.format import CHUNK_BYTES, DTYPES, Field, FrameRule, Tree, column_key, index_arrays
 from readers import PackedDataset, Ragged
 
 CODECS = ("none", "lz4", "zstd", "bitshuffle")

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from packer.codecs import compiled
-from packer.format.schema import FieldSpec
+from packer.format import FieldSpec
 from packer.writer import DatasetWriter
 from readers import Loader, PackedDataset
 from readers.joined import ByShard

@@ -17,9 +17,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from packer.codecs.configs import NAMED
+from packer.codecs import NAMED
 from packer.convert import convert
-from packer.format.schema import Field
+from packer.format import Field
 from readers import Loader, Mix, PackedDataset, gather
 from readers.gather import LARGE_BYTES, Pool, Records
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer.errors import MissingNameError, SampleIndexError
-from packer.format.column import Numbers
+from packer.format import Numbers
 from readers.indexing import is_single, number_asked, numbers_asked
 
 SAMPLES = 40

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packer.format.schema import FieldSpec
+from packer.format import FieldSpec
 from packer.writer import DatasetWriter
 from readers import PackedDataset, Ragged
 from readers.joined import ByShard

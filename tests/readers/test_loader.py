@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch.utils.data import DistributedSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
-from packer.codecs.configs import NAMED
+from packer.codecs import NAMED
 from packer.errors import UsageError
-from packer.format.schema import Field, FrameRule
+from packer.format import Field, FrameRule
 from readers import DataTimeMonitor, Loader, PackedDataset, Ragged
 
 gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from packer.errors import UsageError
-from packer.format.schema import FieldSpec
+from packer.format import FieldSpec
 from packer.writer import DatasetWriter
 from readers import Crop, Loader, PackedDataset
 

@@ -13,11 +13,9 @@ import numpy as np
 import pytest
 import torch
 
-from packer.codecs.configs import NAMED
+from packer.codecs import NAMED
 from packer.errors import PackerError
-from packer.format.btree import Tree
-from packer.format.schema import Field, FrameRule
-from packer.format.shard import Shard
+from packer.format import Field, FrameRule, Shard, Tree
 from readers import PackedDataset, Ragged
 from readers.gather import Memory
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from packer.errors import UsageError
-from packer.format.schema import FieldSpec
+from packer.format import FieldSpec
 from packer.split import split
 from packer.writer import DatasetWriter
 from readers import Crop, Loader, Mix, PackedDataset, PointSample, VoxelSample, Windows

@@ -15,9 +15,8 @@ import pytest
 
 from packer.append import append
 from packer.errors import DamagedError, DatasetError, UsageError
+from packer.format import Tree, column_key
 from packer.format import manifest as manifests
-from packer.format.btree import Tree
-from packer.format.layout import column_key
 from packer.writer import DatasetWriter
 from readers import Loader, PackedDataset
 

@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch.utils import _pytree as pytree
 
-from packer.codecs.configs import NAMED
-from packer.format.schema import DTYPES, Field, FrameRule
+from packer.codecs import NAMED
+from packer.format import DTYPES, Field, FrameRule
 from readers import PackedDataset, Ragged
 
 

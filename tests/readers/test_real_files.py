@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 
 from packer.convert import convert
 from packer.errors import SourceError
-from packer.format.schema import Field
+from packer.format import Field
 from readers import PackedDataset, Ragged
 
 Arrays = dict[str, NDArray[Any]]

@@ -14,11 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from packer.codecs.configs import NAMED
+from packer.codecs import NAMED
 from packer.errors import DamagedError, MissingNameError, SampleIndexError, UsageError
-from packer.format.btree import Tree
-from packer.format.layout import CHUNK_BYTES, column_key
-from packer.format.schema import DTYPES, Field, FieldSpec, FrameRule
+from packer.format import CHUNK_BYTES, DTYPES, Field, FieldSpec, FrameRule, Tree, column_key
 from packer.writer import DatasetWriter
 from readers import Crop, PackedDataset
 

@@ -12,10 +12,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packer.codecs.configs import NAMED
-from packer.codecs.frames import FrameCodec
+from packer.codecs import NAMED, FrameCodec
 from packer.errors import DamagedError
-from packer.format.schema import Field, FrameRule
+from packer.format import Field, FrameRule
 from readers import Loader, PackedDataset, Ragged, fields
 from readers.stream import split
 

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from packer.codecs.configs import NAMED
+from packer.codecs import NAMED
 from packer.errors import UsageError
-from packer.format.schema import Field, FrameRule
+from packer.format import Field, FrameRule
 from readers import Crop, Loader, PackedDataset, PointSample, Ragged
 
 LENGTHS = [50, 7, 1, 300, 16, 17, 33]

@@ -18,9 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from packer.codecs.configs import NAMED
+from packer.codecs import NAMED
 from packer.errors import DamagedError, DatasetError, MissingNameError, SampleIndexError, UsageError
-from packer.format.schema import Field, FrameRule
+from packer.format import Field, FrameRule
 from packer.split import split
 from packer.writer import DatasetWriter
 from readers import Crop, Loader, PackedDataset, Windows

@@ -8,8 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from packer.format import shard
-from packer.format.btree import Tree
+from packer.format import Tree
 from readers import Loader, PackedDataset
 from readers import stream as advice
 from readers.stream import GAP_BYTES, PIECE_BYTES, ask
@@ -204,14 +203,13 @@ def test_nothing_is_read_around_while_a_dataset_is_opened(rows, monkeypatch):
     """Trees and indexes are a few pages far apart; else all is as usual."""
     gc.collect()  # other tests have mapped the same files
     seen = []
-    for module, name in ((Tree, "values"), (shard, "ColumnIndex")):
-        inner = getattr(module, name)
+    inner = Tree.values
 
-        def spy(*arguments, inner=inner):
-            seen.append(_read_around(rows))
-            return inner(*arguments)
+    def spy(*arguments):
+        seen.append(_read_around(rows))
+        return inner(*arguments)
 
-        monkeypatch.setattr(module, name, spy)
+    monkeypatch.setattr(Tree, "values", spy)
     dataset = PackedDataset(rows)
     assert dataset.opened
     assert [False, False] in seen

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
-from packer.codecs.configs import NAMED
+from packer.codecs import NAMED
 from packer.errors import UsageError
-from packer.format.schema import Field, FrameRule
+from packer.format import Field, FrameRule
 from readers import Loader, PackedDataset, PointSample, Ragged, VoxelSample
 
 LENGTHS = [50, 7, 0, 300, 16]

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
-from packer.codecs.configs import NAMED
+from packer.codecs import NAMED
 from packer.errors import DamagedError, UsageError
-from packer.format.schema import Field, FrameRule
+from packer.format import Field, FrameRule
 from packer.writer import DatasetWriter
 from readers import Crop, Loader, PackedDataset, Windows
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import msgspec
 
 from packer.errors import SourceError
-from packer.format.manifest import check_count
+from packer.format import check_count
 from packer.sources.hdf5.types import Column, Listed
 from packer.sources.options import SourceOptions, naming
 from packer.sources.units import upwards

@@ -13,8 +13,7 @@ import h5py
 import numpy as np
 
 from packer.errors import SourceError, UsageError, as_text
-from packer.format.manifest import MAX_FIELDS
-from packer.format.schema import MAX_AXES, MAX_AXIS
+from packer.format import MAX_AXES, MAX_AXIS, MAX_FIELDS
 from packer.sources.hdf5.file import FAULTS, plain
 from packer.sources.hdf5.types import Listed, leaves, misread, references_within, remark
 from packer.sources.units import upwards

@@ -20,8 +20,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError, as_text, first_few
-from packer.format.manifest import Count
-from packer.format.schema import DTYPES
+from packer.format import DTYPES, Count
 from packer.sources.hdf5.file import FAULTS, faults_named, opened
 from packer.sources.hdf5.listing import MAX_LINKS, SINGLE, Inventory, has_attributes, walk
 from packer.sources.hdf5.storage import dataset_at

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError
-from packer.format.schema import check_field_name
+from packer.format import check_field_name
 from packer.sources.base import HEADERS, Block, Looking, OnBad, Source, common_shape, difference, joined, usual, watched
 from packer.sources.files import Found
 from packer.sources.hdf5.file import opened

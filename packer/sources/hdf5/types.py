@@ -13,7 +13,7 @@ import h5py
 import numpy as np
 
 from packer.errors import as_text
-from packer.format.schema import DTYPES, FieldSpec
+from packer.format import DTYPES, FieldSpec
 
 #: The name of a field until it is chosen.
 _UNNAMED = "values"

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import DamagedError, SourceError
-from packer.format.btree import HEAD_BYTES, Tree
+from packer.format import HEAD_BYTES, Tree
 from packer.sources.base import OnBad
 from packer.sources.files import LMDB_DATA, LMDB_LIST, Found, join, unreadable
 from packer.sources.images.formats import Place

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError, first_few
-from packer.format.schema import FieldSpec
+from packer.format import FieldSpec
 from packer.sources.base import LARGE_BYTES, Block, LargeArray, OnBad, Source, common_shape, joined
 from packer.sources.files import Found, join
 from packer.sources.images.source import BLOCK_BYTES, NAMED, ImageSource, compared

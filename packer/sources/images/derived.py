@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from packer.errors import SourceError, UsageError
-from packer.format.schema import FieldSpec
+from packer.format import FieldSpec
 from packer.sources.base import Block, DerivedSource
 from packer.sources.images.source import BLOCK_BYTES, ImageSource
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from packer.errors import SourceError, UsageError
-from packer.format.schema import FieldSpec
+from packer.format import FieldSpec
 from packer.sources import files
 from packer.sources.base import HEADERS, Looking, OnBad, Source, common_shape, usual, watched
 from packer.sources.files import Found, is_basicsr

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import SourceError
-from packer.format.schema import FieldSpec
+from packer.format import FieldSpec
 from packer.sources.base import Block, Source, faults_of, joined
 from packer.sources.files import LMDB_DATA, join
 from packer.sources.images.formats import ImageOptions, Place, read_image

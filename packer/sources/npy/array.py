@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import SourceError
-from packer.format.schema import DTYPES
+from packer.format import DTYPES
 from packer.sources.files import refuse_pointer, unreadable
 
 _READERS: dict[tuple[int, int], Any] = {

@@ -18,7 +18,7 @@ from natsort import natsorted
 from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError, as_text, first_few
-from packer.format.schema import FieldSpec
+from packer.format import FieldSpec
 from packer.sources.base import HEADERS, Looking, OnBad, common_shape, difference, stop, usual, watched
 from packer.sources.files import Found, join, unnamed
 from packer.sources.npy.array import Array, open_arrays

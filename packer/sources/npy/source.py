@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.format.schema import FieldSpec
+from packer.format import FieldSpec
 from packer.sources.base import BLOCK_BYTES, LARGE_BYTES, Block, LargeArray, Source, faults_of, joined
 from packer.sources.npy.array import Array
 

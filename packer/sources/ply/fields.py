@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError
-from packer.format.schema import FieldSpec, check_field_name
+from packer.format import FieldSpec, check_field_name
 from packer.sources.base import OnBad, usual
 from packer.sources.ply.header import Element, Header
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError
-from packer.format.schema import DTYPES, FieldSpec
+from packer.format import DTYPES, FieldSpec
 from packer.sources.base import HEADERS, Block, Looking, OnBad, Source, faults_of, watched
 from packer.sources.files import Found, unnamed
 from packer.sources.options import SourceOptions

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from packer.cli import codecs
-from packer.codecs.configs import NAMED, codec_name
+from packer.codecs import NAMED, codec_name
 from packer.convert import convert
+from packer.format import FieldSpec
 from packer.format import manifest as manifests
-from packer.format.schema import FieldSpec
 from packer.sources.ply.source import PointSource
 
 

@@ -7,7 +7,7 @@ import json
 import numpy as np
 from picture_files import save
 
-from packer.codecs.configs import codec_name
+from packer.codecs import codec_name
 from packer.format import manifest as manifests
 from packer.packing.output import LOCK
 from packer.workers import usual_memory

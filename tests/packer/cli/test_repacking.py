@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from PIL import Image
 
-from packer.codecs.configs import codec_name
+from packer.codecs import codec_name
 from packer.format import manifest as manifests
 from packer.verify import verify
 

@@ -9,7 +9,7 @@ from packer.cli import show_views
 from packer.cli.show_views import Sample, SampleReader, View, chosen_numbers, pixels, size_of, value_text, views
 from packer.convert import convert
 from packer.errors import MissingNameError, UsageError
-from packer.format.schema import FieldSpec
+from packer.format import FieldSpec
 from packer.writer import DatasetWriter
 from readers import PackedDataset
 

@@ -15,7 +15,7 @@ from PIL import Image
 from packer.cli import show_page
 from packer.cli.show_page import spread
 from packer.cli.show_views import Sample
-from packer.format.schema import FieldSpec
+from packer.format import FieldSpec
 from packer.split import split
 from packer.writer import DatasetWriter
 

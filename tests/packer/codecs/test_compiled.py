@@ -26,10 +26,8 @@ import pytest
 from stored_frames import mixed, stored
 
 import packer.codecs
-from packer.codecs import compiled
-from packer.codecs.compiled import CODECS, WORTH_SECONDS, Loading, number_of
-from packer.codecs.configs import NAMED, parse_codec
-from packer.codecs.frames import FrameCodec, Frames
+from packer.codecs import NAMED, FrameCodec, Frames, compiled, number_of, parse_codec
+from packer.codecs.compiled import CODECS, WORTH_SECONDS, Loading
 
 ROOT = Path(__file__).resolve().parents[3]
 LOOPS = "packer.codecs.loops"

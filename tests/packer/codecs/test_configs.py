@@ -17,10 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from packer.codecs.configs import NAMED, check_fits, codec_name, parse_codec
-from packer.codecs.frames import LEAST_SAVING, FrameCodec
+from packer.codecs import NAMED, FrameCodec, codec_name, parse_codec
+from packer.codecs.frames import LEAST_SAVING
 from packer.errors import UsageError
-from packer.format.schema import DTYPES, FieldSpec
+from packer.format import DTYPES
 
 ZLIB = '{"id": "zlib", "level": 6}'
 TWO_STAGES = '[{"id": "delta", "dtype": "|u1"}, {"id": "blosc", "cname": "zstd", "clevel": 3, "shuffle": 1}]'
@@ -262,16 +262,3 @@ def test_every_name_is_its_own_codec() -> None:
 def test_a_codec_given_as_json_has_no_name_of_another(text: str) -> None:
     """Its settings are others than those that the name stands for; what is said of it can be given again."""
     assert parse_codec(codec_name(parse_codec(text))) == parse_codec(text)
-
-
-def test_rowdelta_is_for_images_of_bytes() -> None:
-    """Other fields are refused before anything is written."""
-    image = FieldSpec(name="a", dtype="uint16", kind="image", shape=(4, 4, 1))
-    check_fits(NAMED["rowdelta+zstd"], image)
-    for spec in (
-        FieldSpec(name="a", dtype="float32", kind="image", shape=(4, 4, 1)),
-        FieldSpec(name="a", dtype="uint8", shape=(4, 4, 1)),
-    ):
-        check_fits(NAMED["zstd"], spec)
-        with pytest.raises(UsageError, match="rowdelta"):
-            check_fits(NAMED["rowdelta+zstd"], spec)

@@ -10,9 +10,10 @@ import pytest
 from numpy.typing import NDArray
 from ways import handled
 
-from packer.codecs.filters import FILTERS, Filter
+from packer.codecs import FILTERS
+from packer.codecs.filters import Filter
 from packer.errors import UsageError
-from packer.format.schema import FieldSpec
+from packer.format import FieldSpec
 from packer.verify import verify
 from packer.writer import DatasetWriter
 from readers import Crop, PackedDataset

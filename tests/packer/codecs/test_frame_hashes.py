@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from stored_frames import numbers
 from ways import handled
 
-from packer.codecs import compiled
-from packer.codecs.frames import frame_hashes
+from packer.codecs import compiled, frame_hashes
 
 DATA = np.random.default_rng(0).integers(0, 256, 5000, np.uint8).tobytes()
 

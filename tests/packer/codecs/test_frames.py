@@ -13,9 +13,7 @@ import zstandard
 from stored_frames import LIES, OUTSIDE, Guarded, Stored, apart, as_bytes, lying, mixed, numbers, stored
 from ways import handled
 
-from packer.codecs import compiled, filters, stages
-from packer.codecs.configs import NAMED, parse_codec
-from packer.codecs.frames import FrameCodec, Frames
+from packer.codecs import NAMED, FrameCodec, Frames, compiled, filters, parse_codec, stages
 
 CODECS = ("lz4", "lz4hc", "zstd", "bitshuffle", "shuffle+lz4", "shuffle+zstd")
 ZLIB = '{"id": "zlib", "level": 6}'

@@ -36,10 +36,8 @@ from stored_frames import (
     stored,
 )
 
-from packer.codecs import compiled, filters
-from packer.codecs.configs import NAMED
-from packer.codecs.frames import FrameCodec
-from packer.format.schema import DTYPES
+from packer.codecs import NAMED, FrameCodec, compiled, filters
+from packer.format import DTYPES
 
 CODECS = ("lz4", "lz4hc", "zstd", "bitshuffle", "shuffle+lz4", "shuffle+zstd")
 MEMORY = Path("/proc/self/statm")

@@ -20,12 +20,10 @@ from real_files import real_files
 from stored_frames import Guarded, numbers
 from ways import handled
 
-from packer.codecs import compiled, filters
-from packer.codecs.configs import NAMED
-from packer.codecs.frames import FrameCodec, Frames
+from packer.codecs import NAMED, FrameCodec, Frames, compiled, filters
 from packer.convert import convert
-from packer.export.dataset import export
-from packer.format.schema import FieldSpec
+from packer.export import export
+from packer.format import FieldSpec
 from packer.repack import repack
 from packer.verify import verify
 from packer.writer import DatasetWriter

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
+from packer.codecs import FrameCodec
 from packer.codecs.filters import accumulate, difference
-from packer.codecs.frames import FrameCodec
 
 images = hnp.arrays(
     st.sampled_from([np.uint8, np.uint16]), hnp.array_shapes(min_dims=2, max_dims=4, min_side=0, max_side=5)

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from packer.codecs.configs import NAMED
-from packer.codecs.frames import FrameCodec
+from packer.codecs import NAMED, FrameCodec
 from packer.codecs.stages import make_stage
 
 F4 = np.dtype("f4")

@@ -16,7 +16,7 @@ from PIL import Image
 
 from packer.errors import UsageError
 from packer.export import export
-from packer.format.schema import FieldSpec
+from packer.format import FieldSpec
 from packer.writer import DatasetWriter
 
 HR = FieldSpec(name="hr", dtype="uint8", kind="image", shape=(None, None, 3))

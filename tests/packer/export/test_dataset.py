@@ -12,8 +12,8 @@ from packer.convert import convert
 from packer.errors import DamagedError, UsageError, WriteError
 from packer.export import export
 from packer.export.files import checked
+from packer.format import FieldSpec
 from packer.format import manifest as manifests
-from packer.format.schema import FieldSpec
 from packer.sources.options import SourceOptions
 from packer.writer import DatasetWriter
 

@@ -16,7 +16,7 @@ from packer.convert import convert
 from packer.errors import UsageError
 from packer.export import export
 from packer.export.png import write_png
-from packer.format.schema import FieldSpec
+from packer.format import FieldSpec
 from packer.sources.images.png import check, decode
 from packer.writer import DatasetWriter
 

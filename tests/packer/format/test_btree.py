@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packer.errors import DamagedError
-from packer.format.btree import HEAD_BYTES, MAX_PAGE_SIZE, Tree, Value
-from packer.format.layout import chunk_key
+from packer.format import HEAD_BYTES, Tree, Value, chunk_key
+from packer.format.btree import MAX_PAGE_SIZE
 
 Items = list[tuple[bytes, bytes]]
 

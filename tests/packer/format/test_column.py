@@ -15,27 +15,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from packer.codecs.configs import NAMED, parse_codec
-from packer.codecs.filters import FILTERS
-from packer.codecs.stages import Buffer, Config
+from packer.codecs import FILTERS, NAMED, Buffer, Config, parse_codec
 from packer.errors import DamagedError, UsageError
-from packer.format import column_writer
-from packer.format.column import (
+from packer.format import (
     BEFORE,
     BYTES,
     DECODED,
-    FRAME,
-    FRAMES,
+    DTYPES,
     SHAPE,
-    SHARD,
     START,
     STORED,
     Column,
+    ColumnIndex,
+    ColumnWriter,
+    Field,
+    FrameRule,
     Locator,
+    column_writer,
 )
-from packer.format.column_index import ColumnIndex
-from packer.format.column_writer import ColumnWriter
-from packer.format.schema import DTYPES, Field, FrameRule
+from packer.format.column import FRAME, FRAMES, SHARD
 
 Samples = list[NDArray[Any]]
 CODECS = [

@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from packer.codecs.configs import NAMED
+from packer.codecs import NAMED
 from packer.errors import DamagedError
-from packer.format.column import Column
-from packer.format.column_index import ColumnIndex
-from packer.format.schema import Field, FrameRule
+from packer.format import Column, ColumnIndex, Field, FrameRule
 
 
 def column_of(field: Field, samples: int, changed: dict[str, Any], **arrays: Any) -> Column:

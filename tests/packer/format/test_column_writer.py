@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from packer.format.column_writer import ColumnWriter
-from packer.format.schema import Field
+from packer.format import ColumnWriter, Field
 
 
 def chunks_of(sizes: list[int], limit: int, ragged: bool) -> list[int]:

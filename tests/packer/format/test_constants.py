@@ -15,9 +15,8 @@ import pytest
 import xxhash
 
 from packer.errors import DamagedError, UsageError
+from packer.format import Constants, FileEntry, found_constants, write_constants
 from packer.format import manifest as manifests
-from packer.format.constants import Constants, found_constants, write_constants
-from packer.format.manifest import FileEntry
 from packer.verify import verify
 from packer.writer import DatasetWriter
 

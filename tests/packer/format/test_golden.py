@@ -15,11 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from packer.codecs.configs import NAMED
+from packer.codecs import NAMED
+from packer.format import Column, Names, Shard
 from packer.format import manifest as manifests
-from packer.format.column import Column
-from packer.format.names import Names
-from packer.format.shard import Shard
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden"
 EXACT_FILES = ("manifest.json", "names.lmdb", "shards/00000.lmdb", "shards/00001.lmdb")

@@ -11,9 +11,7 @@ import lmdb
 import pytest
 
 from packer.errors import DamagedError
-from packer.format.btree import Tree
-from packer.format.manifest import FileEntry
-from packer.format.names import Names, write_names
+from packer.format import FileEntry, Names, Tree, write_names
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from packer.errors import WriteError
-from packer.format.lmdb_appender import LmdbAppender, clear_errors
+from packer.format import LmdbAppender, clear_errors
 
 
 def is_open(name: str) -> bool:

@@ -17,9 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer.errors import DatasetError, ManifestError, NoDatasetError, UnfinishedError, UsageError
+from packer.format import ColumnTotals, Field, FileEntry, FrameRule, Manifest, ShardEntry
 from packer.format import manifest as manifests
-from packer.format.manifest import ColumnTotals, FileEntry, Manifest, ShardEntry
-from packer.format.schema import Field, FrameRule
 
 DIGEST = "0123456789abcdef" * 2
 FIELDS = (

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packer.errors import DamagedError, MissingNameError, SourceError
-from packer.format.manifest import FileEntry
-from packer.format.names import MAX_NAME, Names, check_names, name_bytes, names_bytes, write_names
+from packer.format import FileEntry, Names, check_names, name_bytes, names_bytes, write_names
+from packer.format.names import MAX_NAME
 from packer.packing.plan import make_plan
 from packer.sources.samples import SampleSource
 

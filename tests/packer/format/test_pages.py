@@ -11,9 +11,8 @@ import lmdb
 import pytest
 
 from packer.errors import UsageError
-from packer.format import sizes
-from packer.format.lmdb_appender import LmdbAppender
-from packer.format.sizes import META_PAGES, PAGE_SIZE, file_bytes, map_size
+from packer.format import PAGE_SIZE, LmdbAppender, map_size, sizes
+from packer.format.sizes import META_PAGES, file_bytes
 
 #: Bytes of all values of one random file: keeps a file's test near 0.1 s.
 FILE_BUDGET = 12_000_000

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer.errors import UsageError
-from packer.format.schema import DTYPES, MAX_AXES, MAX_NAME_BYTES, Field, FieldSpec, FrameRule, spec_of
+from packer.format import DTYPES, MAX_AXES, Field, FieldSpec, FrameRule, spec_of
+from packer.format.schema import MAX_NAME_BYTES
 
 IMAGE: dict[str, Any] = {
     "name": "hr",

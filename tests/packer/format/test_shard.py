@@ -15,14 +15,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from packer.codecs.configs import NAMED
+from packer.codecs import NAMED
 from packer.errors import DamagedError, SourceError, UsageError, WriteError
-from packer.format import sizes
-from packer.format.layout import HEADER, NAME_BYTES, NAME_OFFSETS, ShardHeader, chunk_key
-from packer.format.lmdb_appender import LmdbAppender
-from packer.format.schema import Field, FrameRule
-from packer.format.shard import Shard
-from packer.format.shard_writer import ShardWriter
+from packer.format import Field, FrameRule, LmdbAppender, Shard, ShardHeader, ShardWriter, chunk_key, sizes
+from packer.format.layout import HEADER, NAME_BYTES, NAME_OFFSETS
 
 FIELDS = (
     Field(

@@ -12,12 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packer.codecs.configs import NAMED
-from packer.format import sizes
-from packer.format.layout import CHUNK_BYTES
-from packer.format.schema import MAX_SHARED_FRAME, Field, FrameRule
-from packer.format.shard_writer import ShardWriter
-from packer.format.sizes import column_sizes, map_size, shard_bytes
+from packer.codecs import NAMED
+from packer.format import CHUNK_BYTES, Field, FrameRule, ShardWriter, map_size, shard_bytes, sizes
+from packer.format.schema import MAX_SHARED_FRAME
+from packer.format.sizes import column_sizes
 
 DTYPES = ("uint8", "int16", "float32", "complex128")
 

@@ -22,9 +22,8 @@ import pytest
 import xxhash
 
 from packer.errors import PackerError
+from packer.format import LmdbAppender, Shard
 from packer.format import manifest as manifests
-from packer.format.lmdb_appender import LmdbAppender
-from packer.format.shard import Shard
 from packer.verify import verify
 from readers import PackedDataset
 

@@ -17,7 +17,7 @@ import pytest
 from packer import workers
 from packer.convert import ConvertOptions, convert
 from packer.errors import SourceError, UsageError, WriteError
-from packer.format.schema import FieldSpec
+from packer.format import FieldSpec
 from packer.sources.base import Source
 from packer.sources.hdf5 import source as hdf5
 from packer.sources.options import SourceOptions

@@ -10,10 +10,9 @@ from inputs.pictures import photographs
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from packer.codecs.configs import NAMED, codec_name
+from packer.codecs import NAMED, codec_name
 from packer.errors import UsageError
-from packer.format.layout import BAND_BYTES, BAND_SAMPLE_BYTES
-from packer.format.schema import FieldSpec, FrameRule
+from packer.format import BAND_BYTES, BAND_SAMPLE_BYTES, FieldSpec, FrameRule
 from packer.packing.framing import Extent, choose_codec, codec_by_field, frame_rule, packed_nowhere, stored_field
 from packer.packing.plan import FieldSizes
 
@@ -225,11 +224,12 @@ def test_one_large_sample_among_small_ones() -> None:
 
 def test_the_stored_field_keeps_its_spec() -> None:
     """Codec and frame rule are added; a codec that does not fit is a usage error."""
-    field = stored_field(IMAGE, NAMED["rowdelta+zstd"], Extent(3e6, 3e6, 6000))
+    field = stored_field(IMAGE, NAMED["photo+lz4"], Extent(3e6, 3e6, 6000))
     assert field.spec == IMAGE
-    assert field.codec == NAMED["rowdelta+zstd"]
-    with pytest.raises(UsageError, match="'xyz'"):
-        stored_field(CLOUD, NAMED["rowdelta+zstd"], Extent(100, 100, 12))
+    assert field.codec == NAMED["photo+lz4"]
+    for spec in (CLOUD, replace(IMAGE, dtype="float32"), replace(IMAGE, kind="array")):
+        with pytest.raises(UsageError, match=f"'{spec.name}': photo is for images of uint8 or uint16"):
+            stored_field(spec, NAMED["photo+lz4"], Extent(100, 100, 12))
 
 
 # ---------------------------------------------------------------- codec by field

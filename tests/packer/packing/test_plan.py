@@ -13,9 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer.errors import SourceError, UsageError
-from packer.format.schema import FieldSpec
-from packer.format.shard_writer import ShardWriter
-from packer.format.sizes import map_size
+from packer.format import FieldSpec, ShardWriter, map_size
 from packer.packing.plan import (
     AUTO_SHARDS,
     AUTO_SMALLEST,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from packer.errors import DatasetError
-from packer.format.manifest import FileEntry
+from packer.format import FileEntry
 from packer.remote.cache import Cache, Lease, default_cache
 
 

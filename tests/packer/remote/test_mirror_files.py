@@ -9,8 +9,8 @@ import fsspec
 import pytest
 
 from packer.errors import DatasetError
+from packer.format import FileEntry, file_digest
 from packer.format import manifest as manifests
-from packer.format.manifest import FileEntry, file_digest
 from packer.remote import cache
 from packer.remote.cache import PARTIAL, aside, is_whole
 from packer.remote.mirror import Mirror, fetch_all

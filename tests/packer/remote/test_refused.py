@@ -10,7 +10,7 @@ import pytest
 from packer import stats
 from packer.append import append
 from packer.errors import NoDatasetError, UsageError
-from packer.export.dataset import export
+from packer.export import export
 from packer.merge import merge
 from packer.sources.packed import open_packed
 from packer.writer import DatasetWriter

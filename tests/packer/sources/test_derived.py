@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from packer.errors import UsageError
-from packer.format.schema import FieldSpec
+from packer.format import FieldSpec
 from packer.sources.derived import FittedSource, check_fits
 from packer.sources.samples import SampleSource
 

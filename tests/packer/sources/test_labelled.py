@@ -15,8 +15,8 @@ from picture_files import picture, save
 from packer.append import append
 from packer.convert import convert
 from packer.errors import SourceError, UsageError
+from packer.format import FieldSpec
 from packer.format import manifest as manifests
-from packer.format.schema import FieldSpec
 from packer.merge import merge
 from packer.repack import repack
 from packer.repair import repair

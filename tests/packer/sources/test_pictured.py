@@ -14,7 +14,7 @@ from packer.checking.against import compare
 from packer.cli.main import main
 from packer.convert import ConvertOptions, convert, open_source
 from packer.errors import UsageError
-from packer.export.dataset import export
+from packer.export import export
 from packer.format import manifest as manifests
 from packer.sources import base
 from packer.sources.opening import open_sources

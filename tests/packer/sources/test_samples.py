@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from packer.errors import SourceError
-from packer.format.schema import DTYPES, FieldSpec
+from packer.format import DTYPES, FieldSpec
 from packer.sources.samples import LOOK_AT, SampleSource, as_arrays, infer_fields
 
 DTYPE = st.sampled_from([np.dtype(name) for name in DTYPES])

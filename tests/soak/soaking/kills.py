@@ -20,8 +20,8 @@ from PIL import Image
 from packer.append import append
 from packer.convert import ConvertOptions, convert, open_source
 from packer.errors import DatasetError, UsageError
+from packer.format import MANIFEST, REJECTED_FILE, SHARD_FOLDER
 from packer.format import manifest as manifests
-from packer.format.manifest import MANIFEST, REJECTED_FILE, SHARD_FOLDER
 from packer.merge import merge
 from packer.packing.output import LOCK
 from packer.repack import repack

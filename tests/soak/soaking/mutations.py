@@ -12,9 +12,7 @@ from typing import Any
 
 import xxhash
 
-from packer.format.btree import Tree, Value
-from packer.format.manifest import MANIFEST, file_digest
-from packer.format.sizes import PAGE_SIZE
+from packer.format import MANIFEST, PAGE_SIZE, Tree, Value, file_digest
 
 #: Every codec and kind of field, fixed and ragged, in frames of samples and of rows.
 TEMPLATES = [Path(__file__).parents[2] / "golden" / name for name in ("exact", "coded", "photos")]

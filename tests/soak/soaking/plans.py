@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.convert import convert
-from packer.format.manifest import NAMES_FILE
-from packer.format.schema import FieldSpec
+from packer.format import NAMES_FILE, FieldSpec
 from packer.packing.plan import Plan, estimate
 from packer.sources.base import Block, Source, joined
 

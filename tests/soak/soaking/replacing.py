@@ -11,7 +11,7 @@ import numpy as np
 
 from packer.convert import convert
 from packer.errors import PackerError
-from packer.format.manifest import MANIFEST, SHARD_FOLDER
+from packer.format import MANIFEST, SHARD_FOLDER
 from packer.verify import verify
 from readers import PackedDataset
 from soaking import in_child

@@ -19,7 +19,7 @@ from opened_sources import open_hdf5
 from real_files import real_files
 
 from packer.errors import SourceError, UsageError
-from packer.format.schema import DTYPES
+from packer.format import DTYPES
 from packer.sources.base import BLOCK_BYTES, Source
 
 SAMPLE_FILES = real_files("h5_*/**/*")

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from packer.convert import convert
-from packer.format.layout import BAND_BYTES
+from packer.format import BAND_BYTES
 from readers import PackedDataset
 
 

@@ -17,7 +17,7 @@ from real_files import real_folder
 from packer.checking.against import compare
 from packer.convert import convert
 from packer.errors import SourceError, UsageError
-from packer.format.schema import FieldSpec
+from packer.format import FieldSpec
 from packer.sources.opening import open_sources
 from packer.sources.options import SourceOptions
 

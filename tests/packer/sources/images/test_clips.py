@@ -14,7 +14,7 @@ from picture_files import picture, save
 
 from packer.convert import convert
 from packer.errors import SourceError, UsageError
-from packer.format.schema import FieldSpec
+from packer.format import FieldSpec
 from packer.packing import framing
 from packer.sources import base
 from packer.sources.images import clips

@@ -16,7 +16,7 @@ from PIL import Image
 from real_files import real_folder
 
 from packer.errors import SourceError
-from packer.format.schema import FieldSpec
+from packer.format import FieldSpec
 from packer.sources.images.formats import COLOUR_KEY, FEW_BITS
 from packer.sources.images.source import BLOCK_BYTES
 

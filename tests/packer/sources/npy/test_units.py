@@ -15,7 +15,7 @@ from opened_sources import read_each, source_of
 from packer.checking.against import compare
 from packer.convert import convert
 from packer.errors import SourceError, UsageError
-from packer.format.schema import FieldSpec
+from packer.format import FieldSpec
 from packer.packing import framing
 from packer.sources import base
 from packer.sources.npy import source as npy
