@@ -13,6 +13,7 @@ not noticed.)
 from __future__ import annotations
 
 import itertools
+import math
 from collections import UserDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import is_
@@ -37,8 +38,11 @@ _VALUES = (torch.Tensor, np.ndarray, np.generic, str, bytes, int, float, complex
 class Ragged:
     """Values of a whole batch. torch's pytree takes it for a nest of two tensors, and `DataLoader` pins it.
 
-    It is not a tuple and cannot be iterated over: frameworks look for the batch size in whatever can be, and would find
-    the length of `values`.
+    `len(ragged)` is B, `ragged[i]` are the rows of sample i, a view. Arithmetic changes `values`: `ragged / 255`, or
+    `ragged - centre` with a tensor of one row.
+
+    It is neither a tuple nor an `Iterable`: frameworks look for the batch size in these, and would find the length of
+    `values`.
 
     With `Loader(as_numpy=True)` both are arrays; methods that make tensors, such as `to_padded()`, do not work then.
 
@@ -55,6 +59,35 @@ class Ragged:
 
     def __repr__(self) -> str:
         return f"Ragged(values={self.values!r}, offsets={self.offsets!r})"
+
+    def __len__(self) -> int:
+        return self.batch_size
+
+    def __getitem__(self, number: int) -> Tensor:
+        start, stop = self.offsets[range(len(self))[number] :][:2].tolist()
+        return self.values[start:stop]
+
+    def _with(self, values: Tensor) -> Ragged:
+        if isinstance(values, Ragged):
+            raise TypeError("two Ragged do not add up: their samples may differ in length; use their values")
+        return Ragged(values, self.offsets)
+
+    def __add__(self, other: float | Tensor) -> Ragged:
+        return self._with(self.values + other)
+
+    def __sub__(self, other: float | Tensor) -> Ragged:
+        return self._with(self.values - other)
+
+    def __rsub__(self, other: float | Tensor) -> Ragged:
+        return self._with(other - self.values)
+
+    def __mul__(self, other: float | Tensor) -> Ragged:
+        return self._with(self.values * other)
+
+    def __truediv__(self, other: float | Tensor) -> Ragged:
+        return self._with(self.values / other)
+
+    __radd__, __rmul__ = __add__, __mul__
 
     def to(self, *args: Any, **kwargs: Any) -> Ragged:
         """Return it with `values` and `offsets` moved as by `Tensor.to`; a dtype changes that of `values` alone."""
@@ -90,6 +123,26 @@ class Ragged:
         numbers = torch.arange(self.batch_size, device=self.offsets.device)
         return numbers.repeat_interleave(self.lengths, output_size=len(self.values))
 
+    def cells(self, size: float) -> Tensor:
+        """Return the cell of a grid that each point lies in, (sum of n_i, 3) int32, counted from 0 in each sample.
+
+        As Pointcept's `GridSample`: floor(x / size), worked out in float64, less the lowest cell of the cloud, axis by
+        axis. What `VoxelSample(size)` chose has the cells of the whole cloud.
+
+        Args:
+            size: edge of a cell, in the unit of the coordinates, which are the first three columns.
+
+        Raises:
+            UsageError: a point lies in no cell that int32 counts: NaN, infinite or too far away.
+        """
+        cells = (self.values[:, :3].double() / size).floor()
+        sample = self.batch_index()
+        lowest = cells.new_full((len(self), 3), math.inf)
+        cells -= lowest.scatter_reduce(0, sample[:, None].expand_as(cells), cells, "amin")[sample]
+        if not (cells < 2**31).all():
+            raise UsageError(f"cells: a point lies in no cell of size {size}: NaN, infinite or too far away")
+        return cells.int()
+
     def to_list(self) -> list[Tensor]:
         """Return one tensor a sample, views of `values`."""
         return [self.values[a:b] for a, b in itertools.pairwise(self.offsets.tolist())]
@@ -107,6 +160,10 @@ class Ragged:
     def to_nested(self) -> Tensor:
         """Return a nested tensor of layout `torch.jagged`, sharing `values`."""
         return torch.nested.nested_tensor_from_jagged(self.values, self.offsets)
+
+    def float(self) -> Ragged:
+        """Return it with `values` as float32."""
+        return self._with(self.values.float())
 
 
 pytree.register_pytree_node(

@@ -28,7 +28,6 @@ from readers.batch import Ragged
 from readers.draws import MIX, MIX_AGAIN, STEP, VOXELS, Visits, Words, drawn
 from readers.fields import Describe, FieldReader, WholeReader
 from readers.gather import Allocate, fresh, take_rows
-from readers.valid import check_read
 
 #: Cells further than this from the origin have no number that fits the loop.
 _FURTHEST = 2.0**62
@@ -70,7 +69,11 @@ class VoxelSample:
         Raises:
             UsageError: that one is not read, or holds no coordinates.
         """
-        check_read("VoxelSample", [self.of], fields)
+        if self.of not in fields:
+            raise UsageError(
+                f"VoxelSample: no field {self.of!r} is read; there are {', '.join(fields)}; name the field of "
+                f'coordinates: VoxelSample({self.size}, of="coord")'
+            )
         coordinates = fields[self.of]
         is_ragged = coordinates.kind == "array" and coordinates.ragged_axes == (0,)
         is_real = np.dtype(coordinates.np_dtype).kind in "iuf"

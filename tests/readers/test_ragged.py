@@ -14,6 +14,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from packer.codecs import NAMED
+from packer.errors import UsageError
 from packer.format import DTYPES, Field, FrameRule
 from readers import PackedDataset, Ragged
 
@@ -42,6 +43,62 @@ def test_to_padded_fills_behind_the_shorter_samples(name: str) -> None:
     wanted[0, :2] = ragged.values[:2].to(torch.complex128)
     wanted[2] = ragged.values[2:].to(torch.complex128)
     assert torch.equal(padded.to(torch.complex128), wanted)
+
+
+def test_len_and_index_count_samples() -> None:
+    """As of a list: `ragged[i]` is sample i, a view; negative numbers count from the end, others are an IndexError."""
+    ragged = _ragged()
+    assert len(ragged) == 3
+    assert [part.tolist() for part in ragged] == [part.tolist() for part in ragged.to_list()]
+    assert ragged[-1].data_ptr() == ragged.values[2:].data_ptr()
+    for wrong in (3, -4):
+        with pytest.raises(IndexError):
+            _ = ragged[wrong]
+    assert Ragged(np.arange(3), np.array([0, 1, 3]))[1].tolist() == [1, 2]  # type: ignore[arg-type]
+
+
+def test_arithmetic_changes_the_values() -> None:
+    """With a number, or a tensor of one row, from either side; the offsets stay."""
+    ragged, row = _ragged(), torch.tensor([1.0, 5.0])
+    wanted = {
+        ragged + 1: ragged.values + 1,
+        2 + ragged: ragged.values + 2,
+        ragged - row: ragged.values - row,
+        1 - ragged: 1 - ragged.values,
+        ragged * 3: ragged.values * 3,
+        row * ragged: ragged.values * row,
+        _ragged(torch.uint8).float() / 255: ragged.values / 255,
+    }
+    for found, values in wanted.items():
+        assert found.values.dtype == torch.float32
+        assert torch.equal(found.values, values)
+        assert torch.equal(found.offsets, ragged.offsets)
+    with pytest.raises(TypeError, match="use their values"):
+        _ = ragged + ragged  # type: ignore[operator]
+
+
+def _grid_coord(coord: Any, size: float) -> Any:
+    """What Pointcept's GridSample(grid_size=size, return_grid_coord=True) counts, pointcept/datasets/transform.py."""
+    cells = np.floor(coord / np.array(size)).astype(int)
+    return cells - cells.min(0)
+
+
+def test_cells_are_those_of_each_cloud() -> None:
+    """Counted from the lowest cell of each cloud, as Pointcept does it; a cloud without points has none."""
+    rng = np.random.default_rng(0)
+    clouds = [rng.normal(size=(n, 4)).astype(np.float32) * 9 - 5 for n in (50, 0, 1, 700)]
+    ragged = Ragged(torch.from_numpy(np.concatenate(clouds)), torch.tensor([0, 50, 50, 51, 751]))
+    found = ragged.cells(0.02)
+    assert found.dtype == torch.int32
+    assert found.tolist() == [row for cloud in clouds if len(cloud) for row in _grid_coord(cloud[:, :3], 0.02).tolist()]
+    assert Ragged(torch.zeros(0, 3), torch.tensor([0])).cells(1).shape == (0, 3)
+
+
+@pytest.mark.parametrize("point", [np.nan, np.inf, -1e12])
+def test_a_point_in_no_cell_is_an_error(point: float) -> None:
+    """NaN, infinite, or so far away that the cells do not fit int32."""
+    with pytest.raises(UsageError, match="no cell of size"):
+        Ragged(torch.tensor([[0.0, 0, 0], [0, point, 0]]), torch.tensor([0, 2])).cells(0.5)
 
 
 def test_to_padded_of_nothing() -> None:

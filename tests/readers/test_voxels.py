@@ -208,7 +208,7 @@ def test_what_cannot_be_chosen_is_refused_at_once(pack: Any, packed: Path, tmp_p
     with pytest.raises(UsageError, match="'random' or 'first' is expected"):
         VoxelSample(1, "last")  # type: ignore[arg-type]
     path = _usual(pack, tmp_path)
-    with pytest.raises(UsageError, match="no field 'xyz' is read; there are rgb"):
+    with pytest.raises(UsageError, match=r"no field 'xyz' is read; there are rgb; .*VoxelSample\(\S+, of="):
         PackedDataset(path, ["rgb"], sample_points=VoxelSample(1))
     for name in ("number", "label"):
         with pytest.raises(UsageError, match=f"field '{name}' is int64 of shape .*; points of 3 coordinates"):
