@@ -1,0 +1,206 @@
+"""One small dataset of every kind of source, unit and option: how it is written, and how it is packed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import h5py
+import numpy as np
+from click.testing import CliRunner
+from plyfile import PlyData, PlyElement
+
+from packer.cli.main import main
+from tests.helpers.picture_files import picture, save
+
+
+class Kind(NamedTuple):
+    """One way to make a dataset.
+
+    Attributes:
+        write: given an empty folder and a number, writes the files of a source, other ones for each number; returns
+            what names them on the command line.
+        options: of `convert`, and of all that read the sources again.
+        codec: of `convert` alone.
+        kept: what is kept once for all samples.
+        to: options of an export to what the sources were; None if that is refused, and HDF5 alone can hold it.
+    """
+
+    write: Callable[[Path, int], list[str]]
+    options: tuple[str, ...] = ()
+    codec: str = "none"
+    kept: str = ""
+    to: tuple[str, ...] | None = ()
+
+
+def hdf5(arrays: Callable[[np.random.Generator], dict[str, Any]], **attrs: Any) -> Callable[[Path, int], list[str]]:
+    """Return what writes one file of these datasets."""
+
+    def write(folder: Path, number: int) -> list[str]:
+        path = folder / f"part{number}.h5"
+        write_hdf5(path, arrays(np.random.default_rng(number)), **attrs)
+        return [str(path)]
+
+    return write
+
+
+def write_hdf5(path: Path, arrays: dict[str, Any], **attrs: Any) -> None:
+    with h5py.File(path, "w") as file:
+        for name, values in arrays.items():
+            file[name] = values
+        for group in [file, *(thing for thing in file.values() if isinstance(thing, h5py.Group))]:
+            group.attrs.update(attrs)
+
+
+def hdf5_files(folder: Path, number: int) -> list[str]:
+    for n in range(3):
+        write_hdf5(folder / f"f{number}{n}.h5", {"x": np.full((n + 2, 3), n, "f4"), "grid": np.arange(5.0)}, speed=n)
+    return [str(folder)]
+
+
+def groups(number: int, **more: Any) -> Callable[[np.random.Generator], dict[str, Any]]:
+    """Return what makes so many groups, each with an array x and with what is the same in all."""
+
+    def made(rng: np.random.Generator) -> dict[str, Any]:
+        first = rng.integers(1000)
+        each = {f"demo_{first}_{n}": {"x": rng.normal(size=(n + 1, 4)), **more} for n in range(number)}
+        return {f"{group}/{name}": values for group, held in each.items() for name, values in held.items()}
+
+    return made
+
+
+def csr(rng: np.random.Generator) -> dict[str, Any]:
+    lengths = np.array([0, 2, 3, 1, 0, 4, 1])
+    return {
+        "X/data": rng.normal(size=lengths.sum()).astype("f4"),
+        "X/indices": np.concatenate([np.arange(n) for n in lengths]).astype("i4"),
+        "X/indptr": np.concatenate([[0], np.cumsum(lengths)]).astype("i4"),
+        "y": np.arange(7),
+    }
+
+
+def npy_rows(folder: Path, number: int) -> list[str]:
+    rng = np.random.default_rng(number)
+    np.save(folder / "x.npy", rng.integers(0, 255, (5 + number, 8, 9), dtype=np.uint8))
+    np.save(folder / "y.npy", np.arange(5 + number))
+    return [f"x={folder / 'x.npy'}", f"y={folder / 'y.npy'}"]
+
+
+def npy_files(folder: Path, number: int) -> list[str]:
+    for n in range(4):
+        place = folder / "ab"[n % 2] / f"n{number}{n}.npy"
+        place.parent.mkdir(exist_ok=True)
+        np.save(place, np.random.default_rng(n).normal(size=(n + 1, 3)))
+    return [str(folder)]
+
+
+def npy_folders(folder: Path, number: int) -> list[str]:
+    for n in range(3):
+        place = folder / f"episode{number}{n}"
+        place.mkdir()
+        np.save(place / "state.npy", np.random.default_rng(n).normal(size=(n + 1, 3)))
+        np.save(place / "action.npy", np.full((n + 1,), n + number))
+    return [str(folder)]
+
+
+def pictures(folder: Path, number: int) -> list[str]:
+    for n in range(5):
+        save(folder / "ab"[n % 2] / f"p{number}{n}.png", picture(8, 8 + 4 * (n % 2), seed=n))
+    return [str(folder)]
+
+
+def pairs(folder: Path, number: int) -> list[str]:
+    names = [f"{number}{n}" for n in range(5)]
+    for n, name in enumerate(names):
+        save(folder / "lr" / f"{name}x2.png", picture(8, 8, seed=n))
+        save(folder / "hr" / f"{name}.png", picture(16, 16, seed=10 + n))
+    return [f"lr={folder / 'lr'}", f"hr={folder / 'hr'}"]
+
+
+def clips(folder: Path, number: int) -> list[str]:
+    for n in range(6):
+        save(folder / f"clip{number}{n % 2}" / f"{n:03d}.png", picture(6, 7, seed=n))
+    return [str(folder)]
+
+
+def ply(folder: Path, number: int) -> list[str]:
+    for n in range(4):
+        names = ["x", "y", "z", "rot_0", "rot_1"]
+        rows = np.random.default_rng(number + n).normal(size=(n + 1, 5)).astype("f4")
+        table = np.rec.fromarrays(rows.T, names=",".join(names))
+        PlyData([PlyElement.describe(np.asarray(table), "vertex")]).write(str(folder / f"c{number}{n}.ply"))
+    return [str(folder)]
+
+
+def clouds(folder: Path, number: int) -> list[str]:
+    for n in range(4):
+        np.random.default_rng(n).normal(size=(n + 1, 4)).astype("<f4").tofile(folder / f"c{number}{n}.bin")
+    return [str(folder)]
+
+
+def rows(rng: np.random.Generator) -> dict[str, Any]:
+    return {"x": rng.normal(size=(9, 4)), "label": rng.integers(0, 9, 9), "text": [f"row {n}" for n in range(9)]}
+
+
+def grid(rng: np.random.Generator) -> dict[str, Any]:
+    return {"u": rng.normal(size=(5, 4)), "grid/x": np.arange(4.0), "grid/y": np.arange(3, dtype="i2")}
+
+
+def tables(rng: np.random.Generator) -> dict[str, Any]:
+    return {f"data/d{rng.integers(1000)}_{n}": rng.normal(size=(n + 1, 3)) for n in range(3)}
+
+
+KINDS = {
+    "rows": Kind(hdf5(rows)),
+    "axis": Kind(hdf5(lambda rng: {"x": rng.normal(size=(4, 9))}), ("--axis", "-1")),
+    "rows and constants": Kind(hdf5(grid), ("--once", "grid"), kept="grid.x, grid.y"),
+    "sparse rows": Kind(hdf5(csr), ("--sparse", "X")),
+    "pictures in rows": Kind(hdf5(lambda rng: {"x": rng.integers(0, 9, (5, 6, 7), "u1")}), ("--image", "x")),
+    "files of HDF5": Kind(hdf5_files, ("--samples", "files", "--attr", "speed", "--once", "grid"), kept="grid"),
+    "datasets": Kind(hdf5(tables), ("--samples", "datasets")),
+    "groups": Kind(hdf5(groups(3), note="a"), ("--samples", "groups:/*", "--attr", "note")),
+    "groups and constants": Kind(
+        hdf5(groups(2, grid=np.arange(3))), ("--samples", "groups", "--once", "grid"), kept="grid"
+    ),
+    "npy rows": Kind(npy_rows),
+    "pictures in npy": Kind(npy_rows, ("--image", "x"), codec="x=photo+zstd,y=none"),
+    "npy files": Kind(npy_files, ("--samples", "files")),
+    "classes of npy files": Kind(npy_files, ("--samples", "files", "--label", "folder")),
+    "npy folders": Kind(npy_folders, ("--samples", "folders")),
+    "pictures": Kind(pictures, codec="photo+lz4"),
+    "classes of pictures": Kind(pictures, ("--label", "folder"), to=("--fields", "image")),
+    "squares": Kind(pairs, ("--patch", "8", "--stride", "4")),
+    "downscaled": Kind(pictures, ("--downscale", "2", "--kernel", "matlab")),
+    "pairs": Kind(pairs, codec="photo+zstd"),
+    "clips": Kind(clips, ("--samples", "folders"), to=None),
+    "PLY": Kind(ply),
+    "PLY, one by one": Kind(ply, ("--group", "none")),
+    "clouds": Kind(clouds, ("--columns", "x,y,z,intensity:float32")),
+}
+SPLITS = ("--split", "train=0.6", "--split", "rest=0.4")
+
+
+def run(*words: object, status: int = 0) -> str:
+    """Return what a command prints; it ends with this status."""
+    result = CliRunner().invoke(main, [str(word) for word in words])
+    assert result.exit_code == status, f"{words}: {result.exit_code}: {result.output} {result.exception!r}"
+    return result.output
+
+
+class Dataset(NamedTuple):
+    """A packed dataset, and what it was made from."""
+
+    kind: Kind
+    path: Path
+    sources: list[str]
+
+
+def make(kind: Kind, tmp_path: Path, number: int = 1) -> Dataset:
+    folder, path = tmp_path / f"source{number}", tmp_path / f"{number}.packed"
+    folder.mkdir()
+    sources = kind.write(folder, number)
+    run(
+        "convert", *sources, path, *kind.options, *SPLITS, "--codec", kind.codec, "--workers", 0, "--shard-size", "4KiB"
+    )
+    return Dataset(kind, path, sources)
