@@ -130,7 +130,7 @@ def threads_of(threads: int | str, dataset: PackedDataset | Mix) -> int:
         return int(threads)
     if isinstance(dataset, Mix):
         return max(threads_of(threads, each) for each in dataset.datasets)
-    if dataset.transform is not None:
+    if dataset.transforms:
         return 1  # of two threads either may be first to draw a transform's random numbers
     coded = any(field.codec for field in dataset.fields.values())
     return min(2, os.cpu_count() or 1) if coded else 0

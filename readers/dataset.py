@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, default_collate
 
 from packer.errors import MissingNameError, UsageError
 from packer.format import SHAPE, Constants, Field, Manifest, Names, Numbers
@@ -88,6 +88,9 @@ class PackedDataset(Dataset[Any]):
         fields: names of the fields to read, in order, or the name of one; all by default. The others are not touched.
         transform: called once on what is handed out: the dict of one sample, or that of a whole batch. It runs in the
             thread that reads: with `Loader(threads=n)` in n threads at once, with `threads="auto"` in one.
+        sample_transform: called for each sample before samples become a batch, also by `Loader`; torch's
+            `default_collate` joins what it returns, unless a `DataLoader` has its own `collate_fn`. `transform` is
+            called afterwards. As slow as any function of one sample: do to a whole batch what can be done to it.
         crop: reads crops of one size from pictures of different sizes; see `Crop`.
         sample_points: reads this many points of every cloud, chosen at random, see `PointSample`; or one point of every
             voxel, see `VoxelSample`.
@@ -129,9 +132,11 @@ class PackedDataset(Dataset[Any]):
         verify: bool = False,
         cache: str | os.PathLike[str] | None = None,
         cache_bytes: int | None = None,
+        sample_transform: Transform | None = None,
     ) -> None:
         self._mirror, self.path, self.manifest = _found(path, cache, cache_bytes)
         self.transform = transform
+        self.sample_transform = sample_transform
         self._chosen = (fields,) if isinstance(fields, str) else None if fields is None else tuple(fields)
         self.crop = crop
         self.sample_points = (
@@ -246,9 +251,10 @@ class PackedDataset(Dataset[Any]):
         """
         if is_single(index):
             number = number_asked(index, len(self), self._numbers_of)
-            sample = item_of(self.gather(np.array([number])), 0, 1)
-            return self._transformed(sample)
-        return self._transformed(self.gather(self.numbers(index)))
+            sample = self.samples_of(self.gather(np.array([number])), 1)[0]
+            return sample if self.transform is None else self.transform(sample)
+        numbers = self.numbers(index)
+        return self.transformed(self.gather(numbers), len(numbers))
 
     def __getitems__(self, indices: Sequence[Any]) -> Sequence[Any]:
         """Return a batch for DataLoader and Subset: a sequence of samples that default_collate takes as one."""
@@ -256,7 +262,7 @@ class PackedDataset(Dataset[Any]):
             return [self[index] for index in indices]
         numbers = self.numbers(indices)
         # Batches of one size follow one another: they find the memory of those that are gone.
-        return batch_of(self._transformed(self.gather(numbers, self._session.pool)), len(numbers))
+        return self.items_of(self.gather(numbers, self._session.pool), len(numbers))
 
     def __iter__(self) -> Iterator[Any]:
         return (self[i] for i in range(len(self)))
@@ -271,8 +277,29 @@ class PackedDataset(Dataset[Any]):
         """Return the numbers of the items that an index of many asks for, (n,) int64."""
         return numbers_asked(index, len(self), self._numbers_of)
 
-    def _transformed(self, value: Any) -> Any:
-        return value if self.transform is None else self.transform(value)
+    @property
+    def transforms(self) -> bool:
+        """Return whether functions of the caller's own change samples or batches."""
+        return self.transform is not None or self.sample_transform is not None
+
+    def samples_of(self, batch: dict[str, Any], size: int) -> list[Any]:
+        """Return the samples of a batch that was gathered, each as `sample_transform` changes it."""
+        samples = [item_of(batch, number, size) for number in range(size)]
+        return samples if self.sample_transform is None else list(map(self.sample_transform, samples))
+
+    def transformed(self, batch: dict[str, Any], size: int) -> Any:
+        """Return a batch that was gathered as it is handed out: samples are changed and joined, then the whole is."""
+        if self.sample_transform is not None:
+            if not size:
+                raise UsageError("sample_transform: no samples are asked for, and of none no batch can be made")
+            batch = default_collate(self.samples_of(batch, size))
+        return batch if self.transform is None else self.transform(batch)
+
+    def items_of(self, batch: dict[str, Any], size: int) -> Sequence[Any]:
+        """Return the samples of a batch that was gathered as torch's DataLoader takes them."""
+        if self.sample_transform is not None and self.transform is None:
+            return self.samples_of(batch, size)  # DataLoader joins them, in the way it was told
+        return batch_of(self.transformed(batch, size), size)
 
     def sample_numbers(self, names: Sequence[str]) -> Numbers:
         """Return the numbers of the samples of some names, (n,), in the split if one is read.

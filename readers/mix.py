@@ -10,7 +10,7 @@ A mix looks like a dataset to the loader. Its numbers are those of its datasets 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from operator import is_
@@ -21,7 +21,6 @@ from torch.utils.data import ConcatDataset, Dataset
 
 from packer.errors import UsageError
 from packer.format import Field, Numbers
-from readers.batch import batch_of
 from readers.dataset import PackedDataset, reads_batches
 from readers.draws import new_visits
 from readers.fields import FieldReader, FixedRaw, KnownReader, Places, gathered, starts_of
@@ -42,7 +41,7 @@ class Mix(Dataset[Any]):
     Args:
         datasets: each with its weight, above 0: how often one of its samples comes, compared with the others. Their
             fields must have the same names, kinds, dtypes and fixed axes, after crops and windows; codecs may differ.
-            All have the same transform, or none; it gets whole batches.
+            All have the same `transform` and `sample_transform`, or none.
         stop: an epoch ends when the `"first"` of the datasets has been read once; from the others it takes as many
             samples as the weights say, different ones each time. Or when `"all"` have been read; the shorter ones begin
             again, in another order.
@@ -73,10 +72,9 @@ class Mix(Dataset[Any]):
         for number, dataset in enumerate(self.datasets):
             if not len(dataset):
                 raise UsageError(f"mix: dataset {number} has no samples: {dataset!r}")
-            if dataset.transform != self.datasets[0].transform:
-                raise UsageError(
-                    "mix: the datasets have different transforms; give all the same one, which gets the batch"
-                )
+            first = self.datasets[0]
+            if (dataset.transform, dataset.sample_transform) != (first.transform, first.sample_transform):
+                raise UsageError("mix: the datasets have different transforms; give all the same ones")
             _check_alike(self.datasets[0], dataset)
         if extras and DATASET in self.datasets[0].readers:
             raise UsageError(f"mix: there is a field {DATASET!r} already; leave it out, or leave out extras")
@@ -99,7 +97,7 @@ class Mix(Dataset[Any]):
         samples, anchors = self.items.of(numbers)
         visits = new_visits(len(numbers)) if self.draws else None
         batch = gathered(self.readers, samples, self.opened.pool, visits, anchors)
-        return batch_of(batch if self.transform is None else self.transform(batch), len(numbers))
+        return self.datasets[0].items_of(batch, len(numbers))
 
     def __add__(self, other: Dataset[Any]) -> Dataset[Any]:  # type: ignore[override]  # torch's gives a ConcatDataset
         """Return the samples of this and of another dataset, one after another; each once, without the weights."""
@@ -131,9 +129,13 @@ class Mix(Dataset[Any]):
         return {name: reader.field for name, reader in self.readers.items()}
 
     @property
-    def transform(self) -> Callable[[Any], Any] | None:
-        """Return what is called on every batch."""
-        return self.datasets[0].transform
+    def transforms(self) -> bool:
+        """Return whether functions of the caller's own change samples or batches."""
+        return self.datasets[0].transforms
+
+    def transformed(self, batch: dict[str, Any], size: int) -> Any:
+        """Return a batch that was gathered as it is handed out."""
+        return self.datasets[0].transformed(batch, size)
 
     @property
     def draws(self) -> bool:
@@ -177,7 +179,7 @@ def added(one: Dataset[Any], other: Dataset[Any]) -> Dataset[Any]:
     for part in (one, other):
         of_part = part.datasets if isinstance(part, Mix) and not part.extras else (part,)
         for dataset in of_part:
-            if not isinstance(dataset, PackedDataset) or dataset.transform is not None:
+            if not isinstance(dataset, PackedDataset) or dataset.transforms:
                 return ConcatDataset([one, other])
             mixed[copy(dataset) if dataset in mixed else dataset] = len(dataset)
     try:

@@ -69,7 +69,7 @@ class Stream:
         threads: 0 reads in the caller's thread; else as many read ahead.
         prefetch: batches read ahead by threads, at most, or one a thread if that is more; what counts as one
             are the batches of a run if they are small and there is no transform.
-        finish: applied to each batch, after the dataset's transform, by the thread that read it.
+        finish: applied to each batch, after the dataset's transforms, by the thread that read it.
     """
 
     dataset: PackedDataset | Mix
@@ -89,7 +89,7 @@ class Stream:
         readers, failures = self.dataset.readers, list[Exception]()
         batch_size = min(batch_size, max(len(numbers), 1))  # some ask for one of all there is, whatever that is
         # A transform may take any time, and give any number of bytes: its batches are read ahead one by one.
-        alone = self.threads and self.dataset.transform is not None
+        alone = self.threads and self.dataset.transforms
         # Parts of pinned memory would have to be copied again, into pinned memory of their own.
         limit = 0 if alone or self.pool.pinned else min((reader.run_bytes for reader in readers.values()), default=0)
         located = runs(readers.values(), self.dataset.items, numbers, batch_size, limit, visits)
@@ -109,9 +109,8 @@ class Stream:
             batches = [dict(zip(batch, values, strict=True)) for values in zip(*parts, strict=True)]
         return batches
 
-    def _finished(self, batch: Any) -> Any:
-        if self.dataset.transform is not None:
-            batch = self.dataset.transform(batch)
+    def _finished(self, batch: Any, size: int) -> Any:
+        batch = self.dataset.transformed(batch, size)
         return batch if self.finish is None else self.finish(batch)
 
     def _inline(
@@ -119,7 +118,7 @@ class Stream:
     ) -> Generator[Any, None, None]:
         """Yield batches read by the caller's thread; each is finished when it is asked for."""
         for run in due:
-            yield from map(self._finished, _handed_over(read(run)))
+            yield from map(self._finished, _handed_over(read(run)), run.sizes)
         if failures:
             raise failures.pop()
 
@@ -129,7 +128,7 @@ class Stream:
         """Yield batches read by threads, in order; none is left running when the caller stops."""
 
         def finished(run: Run) -> list[Any]:
-            return [self._finished(batch) for batch in read(run)]
+            return list(map(self._finished, read(run), run.sizes))
 
         # A forked process makes itself a new pool of threads when it first asks torch for one; torch 2.13 fails with
         # "Invalid thread pool!" if two threads ask at once. So this one asks before the others start.

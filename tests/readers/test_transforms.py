@@ -1,0 +1,136 @@
+"""Functions of one sample and of a whole batch: the same by index, with `Loader` and with torch's `DataLoader`."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import ConcatDataset, DataLoader, Subset, default_collate
+from torch.utils.data._utils.collate import default_collate_fn_map
+
+from packer.errors import UsageError
+from readers import Loader, Mix, PackedDataset
+
+
+def doubled(sample: dict[str, Any]) -> dict[str, Any]:
+    """Changes one sample, and adds what no batch has."""
+    assert sample["x"].shape == (33,)
+    return {"double": sample["x"] * 2, "y": sample["y"], "word": f"number {int(sample['y'])}", "half": 0.5}
+
+
+def halved(batch: dict[str, Any]) -> dict[str, Any]:
+    """Changes what was joined of changed samples, or one of them."""
+    return {**batch, "double": batch["double"] / 2}
+
+
+def assert_doubled(batch: dict[str, Any], numbers: list[int], factor: int = 2) -> None:
+    assert batch["y"].tolist() == numbers
+    assert batch["double"].shape == (len(numbers), 33)
+    assert (batch["double"] == factor * batch["y"][:, None]).all()
+    assert batch["word"] == [f"number {number}" for number in numbers]
+    assert batch["half"].tolist() == [0.5] * len(numbers)
+
+
+@pytest.mark.parametrize(("transform", "factor"), [(None, 2), (halved, 1)])
+def test_a_function_of_one_sample_is_called_before_samples_become_a_batch(
+    rows: Path, transform: Any, factor: int
+) -> None:
+    """By index, in `Loader` inline and by threads, in `DataLoader` with workers and without, in a mix and a subset."""
+    ds = PackedDataset(rows, sample_transform=doubled, transform=transform)
+    one = ds[7]
+    assert one["double"].tolist() == [7 * factor] * 33
+    assert (one["word"], one["half"]) == ("number 7", 0.5)
+    assert_doubled(ds[[3, 1]], [3, 1], factor)
+    assert_doubled(pickle.loads(pickle.dumps(ds))[:2], [0, 1], factor)
+    for dataset in (ds, Mix({ds: 1}), Subset(ds, range(6))):
+        for workers in (0, 1):
+            first = next(iter(DataLoader(dataset, batch_size=4, num_workers=workers)))
+            assert_doubled(first, [0, 1, 2, 3], factor)
+    for threads in ("auto", 0, 2):
+        for batch, start in zip(Loader(ds, 128, threads=threads), range(0, 1000, 128), strict=True):
+            assert_doubled(batch, list(range(start, min(start + 128, 1000))), factor)
+    assert_doubled(next(iter(Loader(Mix({ds: 1}), 4))), [0, 1, 2, 3], factor)
+
+
+def test_samples_are_read_together_and_changed_one_by_one(rows: Path) -> None:
+    """The function sees plain dicts, once a sample, in the order of the batch."""
+    seen = []
+
+    def note(sample: dict[str, Any]) -> dict[str, Any]:
+        assert type(sample) is dict
+        seen.append(int(sample["y"]))
+        return sample
+
+    ds = PackedDataset(rows, sample_transform=note)
+    batch = ds.__getitems__([5, 2, 5])
+    assert seen == [5, 2, 5]
+    assert default_collate(batch)["y"].tolist() == [5, 2, 5]
+    next(iter(Loader(ds, 3, sampler=[9, 8, 7], threads=0)))
+    assert seen == [5, 2, 5, 9, 8, 7]
+
+
+class Graph:
+    """An object of one sample, as PyTorch Geometric has them."""
+
+    def __init__(self, pos: torch.Tensor) -> None:
+        self.pos = pos
+
+
+def graph(sample: dict[str, Any]) -> Graph:
+    return Graph(sample["xyz"])
+
+
+def joined(graphs: list[Graph], *, collate_fn_map: Any = None) -> Graph:
+    """What a batch of them is."""
+    return Graph(torch.cat([graph.pos for graph in graphs]))
+
+
+def test_default_collate_is_extended_for_classes_of_ones_own(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line says how objects are joined; `DataLoader` may be given a function of its own instead."""
+    ds = PackedDataset(packed, sample_transform=graph)
+    wanted = PackedDataset(packed)[:8]["xyz"].values
+    found = next(iter(DataLoader(ds, 8, collate_fn=joined)))
+    assert torch.equal(found.pos, wanted)
+    with pytest.raises(TypeError, match="default_collate"):
+        next(iter(Loader(ds, 8)))
+    monkeypatch.setitem(default_collate_fn_map, Graph, joined)
+    for loader in (Loader(ds, 8), DataLoader(ds, 8)):
+        assert torch.equal(next(iter(loader)).pos, wanted)
+
+
+def test_data_of_pytorch_geometric_are_joined_by_a_line(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `Loader` by default_collate, which that line extends; its own DataLoader joins them by itself."""
+    geometric = pytest.importorskip("torch_geometric")
+    data, batch = geometric.data.Data, geometric.data.Batch
+    ds = PackedDataset(packed, sample_transform=lambda sample: data(pos=sample["xyz"], y=sample["label"]))
+    monkeypatch.setitem(default_collate_fn_map, data, lambda samples, **_: batch.from_data_list(samples))
+    wanted = batch.from_data_list([ds[number] for number in range(8)])
+    for loader in (Loader(ds, 8), DataLoader(ds, 8), geometric.loader.DataLoader(ds, 8)):
+        found = next(iter(loader))
+        assert all(torch.equal(found[key], wanted[key]) for key in ("pos", "y", "batch", "ptr"))
+
+
+def test_random_functions_of_one_sample_repeat_with_the_seed(rows: Path) -> None:
+    """They draw from torch's generator; `Loader` calls them in one thread by default."""
+    ds = PackedDataset(rows, sample_transform=lambda sample: {"x": torch.rand(3), "y": sample["y"]})
+
+    def drawn() -> list[torch.Tensor]:
+        torch.manual_seed(4)
+        return [batch["x"] for batch in Loader(ds, 100)]
+
+    assert all(map(torch.equal, drawn(), drawn()))
+    assert len({value for batch in drawn() for value in batch.view(-1).tolist()}) > 2900
+
+
+def test_what_goes_with_a_function_of_one_sample(rows: Path) -> None:
+    """Datasets of a mix share it; a sum is read sample by sample, since it may give anything; none make no batch."""
+    ds = PackedDataset(rows, sample_transform=doubled)
+    with pytest.raises(UsageError, match="different transforms"):
+        Mix({ds: 1, PackedDataset(rows): 1})
+    assert isinstance(ds + PackedDataset(rows), ConcatDataset)
+    with pytest.raises(UsageError, match="of none no batch"):
+        ds[np.zeros(1000, bool)]
