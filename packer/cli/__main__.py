@@ -1,5 +1,5 @@
 """`python -m packer.cli` does what `packer` does."""
 
-from packer.cli.main import main
+from packer.cli.main import run
 
-main(prog_name="packer")
+run()

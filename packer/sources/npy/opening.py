@@ -314,12 +314,12 @@ def _parts(name: str, arrays: Sequence[Array]) -> list[Array]:
         raise UsageError(
             f"{name}={arrays[0].path}: these {len(arrays)} arrays ({listed}) are not numbered parts of one; {advice}"
         )
-    first = arrays[0]
-    for array in arrays[1:]:
-        if _row_kind(array) != _row_kind(first):
+    most = usual(map(_row_kind, arrays))
+    for array in arrays:
+        if _row_kind(array) != most:
             raise UsageError(
-                f"{name}=: {first.shown} holds rows of {_row_kind(first)} and {array.shown} of "
-                f"{_row_kind(array)}, so they are not parts of one array; {advice}"
+                f"{name}=: {array.shown} holds rows of {_row_kind(array)}, but most of these files of {most}, so they "
+                f"are not parts of one array; {advice}"
             )
     return natsorted(arrays, key=lambda array: array.path)
 

@@ -17,6 +17,7 @@ from click import shell_completion
 import packer as package
 from packer.cli.logs import set_up
 from packer.cli.main import COMMANDS, main
+from packer.convert import convert
 from packer.verify import verify
 from packer.writer import DatasetWriter
 
@@ -105,6 +106,19 @@ def test_closed_streams(rows, tmp_path):
     command = [sys.executable, "-m", "packer.cli", "convert", str(rows.path), str(tmp_path / "out")]
     subprocess.run(["sh", "-c", '"$@" <&- >&- 2>&-', "sh", *command], cwd=ROOT, check=True)
     assert not verify(tmp_path / "out").damages
+
+
+@pytest.mark.parametrize(("arguments", "status"), [(["info", "OUT"], 0), (["info", "none"], 2), (["pack"], 2)])
+def test_a_program_ends_with_its_command(rows, tmp_path, arguments, status):
+    """Nothing runs after it: a kill then would make an append that is done look like one that is not."""
+    out = str(convert(rows.sources, tmp_path / "out", workers=0).path)
+    code = "import atexit; atexit.register(print, 'late'); from packer.cli.main import run; run()"
+    command = [sys.executable, "-c", code, *(out if text == "OUT" else text for text in arguments)]
+    ended = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
+    assert ended.returncode == status
+    assert ("samples" in ended.stdout) == (status == 0)
+    assert ("packer: error: " in ended.stderr) == (status != 0)
+    assert "late" not in ended.stdout
 
 
 @pytest.mark.parametrize("charset", ["latin-1", "cp1252"])

@@ -363,7 +363,7 @@ def test_a_folder_named_as_a_field_is_its_parts(tmp_path):
     (note,) = open_sources([f"y={tmp_path}"]).remarks
     assert note == "field y: the rows of 2 files, one after another; `--samples files` makes each a sample"
     save(tmp_path / "8.npy", X)
-    with pytest.raises(UsageError, match=r"rows of .* so they are not parts of one array"):
+    with pytest.raises(UsageError, match=r"8\.npy holds rows of .*, but most of these files of .*not parts of"):
         open_sources([f"y={tmp_path}"])
     save(tmp_path / "8.npy", Y)
     save(tmp_path / "weight.npy", Y)
