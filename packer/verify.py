@@ -213,9 +213,6 @@ def _check_shard(folder: Path, fields: tuple[Field, ...], entry: ShardEntry, pro
             if checked.damages:
                 return checked
             shard.check_index(entry.index)
-            for column in columns:
-                for what, at in column.check_values():
-                    checked.damages.append(Damage(entry.file, what, column.field.name, at))
             if header.named:
                 checked.names = list(itertools.islice(shard.names(entry.samples), _COMPARED))
     except DamagedError as error:

@@ -45,7 +45,6 @@ class Opened:
                 shard = Shard(folder / entry.file, entry.bytes, entry.index)
                 # Descriptors have to be closed here; a map is closed with the last array that looks into it.
                 weakref.finalize(self, shard.close)
-                shard.read_around(False)  # of the indexes a few pages are looked at, too
                 shard.check_header(manifest.fields, entry.samples)
                 self.shards.append(shard)
         self.memory = Memory(self.shards)
@@ -67,7 +66,6 @@ class Opened:
         if NAME in extras:
             self.readers[NAME] = NameReader([(s, e.samples) for s, e in zip(self.shards, self.entries, strict=True)])
         for shard in self.shards:
-            shard.read_around(True)
             shard.forget()
 
 

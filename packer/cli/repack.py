@@ -33,7 +33,7 @@ def repack(dataset: Path, out: Path, options: ConvertOptions, codecs: tuple[str,
     never packed again. Stopped halfway? Run the same command again.
 
     \b
-    $ packer repack div2k.packed small.packed --codec rowdelta+zstd
+    $ packer repack div2k.packed small.packed --codec photo+zstd
     $ packer repack rows.packed shuffled.packed --shuffle 7 --shard-size 256MiB
     """
     with Progress("repacking") as shown:

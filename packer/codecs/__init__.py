@@ -1,7 +1,7 @@
 """The bytes of a frame, and the arrays they hold.
 
     configs     codecs by name, or as numcodecs' configs in JSON
-    filters     what is done to the values of images first: `rowdelta` and `photo`
+    filters     what is done to the values of images first: `photo`
     stages      what makes the bytes smaller, one class for each kind
     frames      encodes, decodes and hashes frames, many by one call
     compiled    whether the machine code of `loops` is there yet, and worth it

@@ -24,7 +24,6 @@ NAMED: dict[str, tuple[Config, ...]] = {
     "bitshuffle": ({"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 2},),
     "shuffle+lz4": ({"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1},),
     "shuffle+zstd": ({"id": "blosc", "cname": "zstd", "clevel": 3, "shuffle": 1},),
-    "rowdelta+zstd": ({"id": "rowdelta"}, {"id": "zstd", "level": 1}),
     "photo+lz4": ({"id": "photo"}, {"id": "blosc", "cname": "lz4hc", "clevel": 5, "shuffle": 2}),
     "photo+zstd": ({"id": "photo"}, {"id": "blosc", "cname": "zstd", "clevel": 1, "shuffle": 2}),
 }

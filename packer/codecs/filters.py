@@ -1,12 +1,12 @@
-"""What codecs do to the values of images before their bytes are encoded; as many bytes come out as go in.
+"""What `photo` does to the values of images before their bytes are encoded; as many bytes come out as go in.
 
-A filter is two functions and an entry in `FILTERS`; it can only be the first part of a codec. Whoever writes frames
-applies it to whole images, or to bands of them, and whoever reads undoes it for a batch at a time. The functions here
-do so if machine code does not: it undoes `rowdelta` and `photo` image by image (`loops.py`).
+A filter can only be the first part of a codec. Whoever writes frames applies it to whole images, or to bands of them,
+and whoever reads undoes it for a batch at a time. The functions here do so if machine code does not, which undoes it
+image by image (`loops.py`).
 
-`rowdelta` stores each row less the row above. `photo` stores red and blue less green, then each row less the row above,
-then the sign in the lowest bit: what is left has mostly zeros in its high bits, which bitshuffle puts next to each
-other. All steps are modulo 2**bits and none looks to the left, so that a whole batch is undone at once.
+`photo` stores red and blue less green, then each row less the row above, then the sign in the lowest bit: what is left
+has mostly zeros in its high bits, which bitshuffle puts next to each other. All steps are modulo 2**bits and none looks
+to the left, so that a whole batch is undone at once.
 """
 
 from __future__ import annotations
@@ -31,28 +31,11 @@ class Filter(NamedTuple):
         undo: gives such images their values back in place; also where some of the columns are there alone, and of
             the rows of a band the first ones, since that is what a crop decodes.
         dtypes: of images that it is for.
-        in_loops: whether the compiled loops undo it too, frame by frame.
-        by_pixel: whether it does something else with each channel, so that a pixel is what comes again in its values.
     """
 
     apply: Callable[[Images], Images]
     undo: Callable[[Images], None]
     dtypes: tuple[str, ...]
-    in_loops: bool = False
-    by_pixel: bool = False
-
-
-def difference(images: Images) -> Images:
-    """Return the rows less the row above of images (n, rows, ...), unsigned integers; a new array."""
-    out = images.copy()
-    np.subtract(images[:, 1:], images[:, :-1], out=out[:, 1:])
-    return out
-
-
-def accumulate(images: Images) -> None:
-    """Undo `difference` in place for images (n, rows, ...)."""
-    for row in range(1, images.shape[1]):
-        images[:, row] += images[:, row - 1]
 
 
 def store_photo(images: Images) -> Images:
@@ -61,7 +44,8 @@ def store_photo(images: Images) -> Images:
     if images.shape[-1] in COLOURS:
         plain[..., 0] -= images[..., 1]
         plain[..., 2] -= images[..., 1]
-    rows = difference(plain)
+    rows = plain.copy()
+    rows[:, 1:] -= plain[:, :-1]
     signed = rows.view(f"i{rows.itemsize}")
     folded: Images = ((signed << 1) ^ (signed >> (8 * rows.itemsize - 1))).view(images.dtype)
     return folded
@@ -72,14 +56,12 @@ def restore_photo(images: Images) -> None:
     signs = images & 1
     images >>= 1
     images ^= np.negative(signs, out=signs)
-    accumulate(images)
+    for row in range(1, images.shape[1]):
+        images[:, row] += images[:, row - 1]
     if images.shape[-1] in COLOURS:
         images[..., 0] += images[..., 1]
         images[..., 2] += images[..., 1]
 
 
 #: By the id in the schema.
-FILTERS = {
-    "rowdelta": Filter(difference, accumulate, ("uint8", "uint16"), in_loops=True),
-    "photo": Filter(store_photo, restore_photo, ("uint8", "uint16"), in_loops=True, by_pixel=True),
-}
+FILTERS = {"photo": Filter(store_photo, restore_photo, ("uint8", "uint16"))}

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from packer.codecs import compiled
 from packer.codecs.filters import FILTERS
-from packer.codecs.stages import BloscOfPixels, Buffer, Config, Lz4, ZstdOfDifferences, flat_bytes, make_stage
+from packer.codecs.stages import BloscOfPixels, Buffer, Config, Lz4, flat_bytes, make_stage
 from packer.errors import UsageError
 
 #: A frame is kept raw unless encoding saves this part of it: to decode one that saves less costs more time than to read
@@ -65,17 +65,13 @@ class FrameCodec:
         self.filter = FILTERS.get(configs[0]["id"]) if configs else None
         coding = list(configs[1:] if self.filter else configs)
         self._stages = [make_stage(config) for config in coding]
-        if configs and configs[0]["id"] == "rowdelta" and coding == [{"id": "zstd", "level": 1}]:
-            self._stages = [ZstdOfDifferences(coding[0])]
-        by_pixel = self.filter is not None and self.filter.by_pixel
-        if by_pixel and coding and coding[0]["id"] == "blosc":
+        if self.filter and coding and coding[0]["id"] == "blosc":
             self._stages[0] = BloscOfPixels(coding[0], channels * dtype.itemsize)
         self.is_raw = not coding
         self._least_saving = LEAST_LZ4_SAVING if [type(stage) for stage in self._stages] == [Lz4] else LEAST_SAVING
         self._number = compiled.number_of(configs)
-        #: For the loops: channels, if the filter asks for them, and whether they can undo it.
-        self._channels = channels if by_pixel else 0
-        self._in_loops = self.filter is not None and self.filter.in_loops and (channels > 0 or not by_pixel)
+        #: The channels of images whose filter the loops can undo; else 0.
+        self._channels = channels if self.filter else 0
 
     def encode(self, frame: NDArray[Any]) -> Buffer:
         """Return the stored bytes of a frame (C-contiguous): the raw bytes if encoding saves too little.
@@ -149,7 +145,7 @@ class FrameCodec:
         loops = compiled.loops() if self._number is not None else None
         # A single frame of zstd is left to Python, which has no decoder to make.
         if loops is not None and (len(sizes) > 1 or self._number != compiled.CODECS["zstd"]):
-            undoes = self._in_loops and rows is not None
+            undoes = self._channels > 0 and rows is not None
             numbers = map(np.ascontiguousarray, (spans, sizes, places, sizes if rows is None else rows))
             item = self.dtype.itemsize if undoes else 0
             data = np.frombuffer(memory, np.uint8)

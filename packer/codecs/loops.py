@@ -84,15 +84,6 @@ def _word(memory: Any, at: int) -> int:  # pragma: no cover
 
 
 @njit
-def _add_rows(values: Any, row: int) -> None:  # pragma: no cover
-    """Add to each row the one above, modulo 2**bits."""
-    for at in range(row, len(values), row):
-        above, below = values[at - row : at], values[at : at + row]
-        for i in range(row):
-            below[i] += above[i]
-
-
-@njit
 def _restore_photo(values: Any, row: int, channels: int) -> None:  # pragma: no cover
     """Do as `filters.restore_photo`; two loops a row, of which no step waits for the one before."""
     number = values.dtype.type
@@ -238,14 +229,6 @@ def _decode_blosc(frame: Any, out: Any, spare: Any, words: Any, context: int) ->
     return True
 
 
-@njit
-def _undo_filter(values: Any, row: int, channels: int) -> None:  # pragma: no cover
-    if channels:
-        _restore_photo(values, row, channels)
-    else:
-        _add_rows(values, row)
-
-
 @compiled.machine_code(_long(_long, _MEMORY, _SPANS, _NUMBERS, _NUMBERS, _NUMBERS, _long, _long, _BYTES))
 def decode(
     codec: int, memory: Any, spans: Any, sizes: Any, places: Any, rows: Any, item: int, channels: int, out: Any
@@ -259,8 +242,8 @@ def decode(
         sizes: raw bytes of each, (n,) int64. A frame that has as many is not encoded.
         places: where in `out` each is to begin, (n,) int64.
         rows: bytes of a row of each, (n,) int64; anything if `item` is 0.
-        item: bytes of a number if a filter is to be undone, 1 or 2; else 0.
-        channels: of a pixel, if that filter is `photo`; 0 if it is `rowdelta`.
+        item: bytes of a number if `photo` is to be undone, 1 or 2; else 0.
+        channels: of a pixel, if that is so.
         out: (bytes,) uint8.
 
     Returns:
@@ -298,12 +281,12 @@ def decode(
                 break
         if item and size:
             row = rows[done] // item
-            if row <= 0 or size % (row * item) or channels < 0 or (channels and row % channels):
+            if row <= 0 or size % (row * item) or channels <= 0 or row % channels:
                 break
             if item == 1:
-                _undo_filter(out[place : place + size], row, channels)
+                _restore_photo(out[place : place + size], row, channels)
             else:
-                _undo_filter(out[place : place + size].view(np.uint16), row, channels)
+                _restore_photo(out[place : place + size].view(np.uint16), row, channels)
         done += 1
     if context:
         _zstd_free(context)

@@ -187,17 +187,6 @@ class Zstd(Stage):
         return _zstd().decompressor.decompress(stored, allow_extra_data=False)
 
 
-class ZstdOfDifferences(Zstd):
-    """zstd, level 1, of differences between rows: frames for any zstd.
-
-    Noise repeats itself by chance. Only matches of 7 bytes and more are looked for, level 1 takes 5: photographs are
-    encoded and decoded faster, for hardly more space.
-    """
-
-    def encode(self, value: Any) -> bytes:
-        return _zstd().coarse.compress(flat_bytes(value))
-
-
 class Stream(Stage):
     """`zlib`, `gzip`, `bz2` and `lzma`: their frames do not say how large they are, so Python is told where to stop."""
 
@@ -263,14 +252,12 @@ def _registered(config: Config) -> Any:
 
 
 class _ZstdState(threading.local):
-    """One compressor and one decompressor a thread: they hold state while they work."""
+    """One decompressor a thread: it holds state while it works."""
 
     def __init__(self) -> None:
         import zstandard
 
         self.decompressor = zstandard.ZstdDecompressor()
-        coarse = zstandard.ZstdCompressionParameters.from_level(1, min_match=7, hash_log=13)
-        self.coarse = zstandard.ZstdCompressor(compression_params=coarse)
 
 
 @lru_cache(maxsize=1)

@@ -372,33 +372,6 @@ class Column:
             self._codec.undo_filter(band[None])
             yield band
 
-    def check_values(self) -> Iterator[tuple[str, tuple[int, int]]]:
-        """Check that every text is UTF-8 and every bool 0 or 1: a checksum does not say so.
-
-        Of other encoded fields the first frame is decoded: who writes one wrong writes all of them wrong.
-
-        Yields:
-            what is wrong, and the sample of the shard: its number and the one after it.
-
-        Raises:
-            DamagedError: a frame cannot be decoded.
-        """
-        if self.field.kind != "text" and self.field.dtype != "bool":
-            self._raw(0, min(self.index.samples, 1))
-            return
-        step = max(_CHECKED // self._together, 1) * self._together
-        for start in range(0, self.index.samples, step):
-            stop = min(start + step, self.index.samples)
-            raw = self._raw(start, stop)
-            sizes = self.locate(np.arange(start, stop, dtype=np.int64))[:, BYTES]
-            ends = sizes.cumsum()
-            if self.field.kind == "text":
-                what, wrong = "text that is not UTF-8", _not_text(raw, ends - sizes)
-            else:
-                what, wrong = "a bool that is neither 0 nor 1", np.flatnonzero(np.frombuffer(raw, np.uint8) > 1)
-            for sample in np.unique(ends.searchsorted(wrong, side="right")).tolist():
-                yield f"it holds {what}", (start + sample, start + sample + 1)
-
     def _raw(self, start: int, stop: int) -> bytes:
         """Return what the frames that hold the samples start..stop decode to, one after another."""
         frames = self.frames(np.arange(start - start % self._together, stop, self._together))
@@ -422,20 +395,6 @@ def items_of(memory: NDArray[np.uint8], nbytes: int) -> NDArray[np.void]:
     """
     count = max(len(memory) - nbytes + 1, 0)
     return np.ndarray((count,), np.dtype((np.void, nbytes)), memory.data, 0, (1,))
-
-
-def _not_text(joined: bytes, starts: Numbers) -> Numbers:
-    """Return the first byte at which `joined`, texts that begin at `starts` (n,), is not UTF-8, (0,) or (1,).
-
-    Joined texts are UTF-8 if each one is, and only then, unless one begins within a character.
-    """
-    try:
-        joined.decode()
-    except UnicodeDecodeError as error:
-        return np.array([error.start])
-    begins = starts[starts < len(joined)]
-    within: Numbers = begins[np.frombuffer(joined, np.uint8)[begins] & 0xC0 == 0x80][:1]
-    return within
 
 
 def _chunk_table(first: int, start: int, index: ColumnIndex) -> Numbers:

@@ -6,7 +6,6 @@ truncated file is an error and not a bus error. Nothing here can write.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import itertools
 import mmap
@@ -74,9 +73,6 @@ class Shard:
             Tree(memoryview(os.read(self.fd, HEAD_BYTES)), self.path, held)
             self.map = with_room(path, lambda: mmap.mmap(self.fd, 0, access=mmap.ACCESS_READ))
             self.bytes = memoryview(self.map)
-            # The tree is a few pages at the end of the file; for each the kernel would read all around it, as much as
-            # it is set to read ahead.
-            self.read_around(False)
             # Apart, and as numbers: a large shard has hundreds of thousands of chunks.
             self._chunks = array("q")
             self._values: dict[bytes, tuple[int, int]] = {}
@@ -85,17 +81,10 @@ class Shard:
                     self._chunks.extend((offset, size))
                 else:
                     self._values[key] = offset, size
-            self.read_around(True)
             self.check_index(index)
         except BaseException:
             os.close(self.fd)
             raise
-
-    def read_around(self, wanted: bool) -> None:
-        """Set whether a page that is not in memory makes the kernel read what lies around it; at first it does."""
-        if hasattr(mmap, "MADV_RANDOM"):
-            with contextlib.suppress(OSError, ValueError):  # a hint; and the map may have been closed meanwhile
-                self.map.madvise(mmap.MADV_NORMAL if wanted else mmap.MADV_RANDOM)
 
     def value(self, key: bytes) -> memoryview:
         """Return the bytes of a value, a view of the map.

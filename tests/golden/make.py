@@ -24,6 +24,7 @@ from packer.format import (
     FileEntry,
     FrameRule,
     Manifest,
+    Shard,
     ShardEntry,
     ShardWriter,
     map_size,
@@ -35,9 +36,9 @@ from packer.format import manifest as manifests
 ORIGIN = {"kind": "golden"}
 NAMES = ("b/1", "a", "größe", "c", "b/2")
 
-DELTA_LZ4: tuple[Config, ...] = ({"id": "rowdelta"}, {"id": "lz4"})
+PHOTO_LZ4: tuple[Config, ...] = ({"id": "photo"}, {"id": "lz4"})
 EXACT = (
-    Field(name="image", dtype="uint8", kind="image", shape=(40, 2, 1), codec=DELTA_LZ4, frame=FrameRule(samples=2)),
+    Field(name="image", dtype="uint8", kind="image", shape=(40, 2, 1), codec=PHOTO_LZ4, frame=FrameRule(samples=2)),
     Field(name="photo", dtype="uint16", kind="image", shape=(None, None, 2), frame=FrameRule(rows=2)),
     Field(name="points", dtype="float32", shape=(None, 3), codec=NAMED["lz4"], frame=FrameRule(samples=2)),
     Field(name="signal", dtype="float16", shape=(600,), frame=FrameRule(samples=2)),
@@ -52,7 +53,7 @@ CODED = (
         dtype="uint8",
         kind="image",
         shape=(None, 8, 3),
-        codec=NAMED["rowdelta+zstd"],
+        codec=NAMED["photo+zstd"],
         frame=FrameRule(rows=16),
     ),
     Field(name="cloud", dtype="float32", shape=(None, 3), codec=NAMED["bitshuffle"], frame=FrameRule(samples=2)),
@@ -64,7 +65,7 @@ CODED = (
 #: The codecs of `photos`.
 PHOTO_CODECS = ("photo+lz4", "photo+zstd")
 #: Those that had a name when `kinds` was made, and one of two stages of numcodecs.
-KINDS_NAMED = ("none", "lz4", "lz4hc", "zstd", "bitshuffle", "shuffle+lz4", "shuffle+zstd", "rowdelta+zstd")
+KINDS_NAMED = ("none", "lz4", "lz4hc", "zstd", "bitshuffle", "shuffle+lz4", "shuffle+zstd")
 KINDS_CODECS = {
     **{name: NAMED[name] for name in KINDS_NAMED},
     "shuffle+zlib": ({"id": "shuffle", "elementsize": 2}, {"id": "zlib", "level": 6}),
@@ -85,7 +86,6 @@ KINDS = tuple(
     Field(name=f"{codec} {form}", codec=configs, **options)
     for codec, configs in KINDS_CODECS.items()
     for form, options in KINDS_FORMS.items()
-    if options.get("kind") == "image" or not codec.startswith("rowdelta")
 )
 #: As `KINDS_FORMS`: one to five channels, so many that a pixel is no element, and other numbers in each sample.
 PHOTO_FORMS: dict[str, dict[str, Any]] = {
@@ -235,7 +235,9 @@ def _shard(
     with ShardWriter(path, number, fields, **options) as writer:
         writer.add(block, count, names)
     entry = _entry(folder, path)
-    return ShardEntry(file=entry.file, bytes=entry.bytes, digest=entry.digest, samples=count), writer
+    with Shard(path) as shard:
+        index = shard.index_digest()
+    return ShardEntry(file=entry.file, bytes=entry.bytes, digest=entry.digest, samples=count, index=index), writer
 
 
 def _shape(value: Any) -> tuple[int, ...]:

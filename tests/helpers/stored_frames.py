@@ -24,10 +24,10 @@ class Stored(NamedTuple):
     wanted: Bytes
 
 
-def stored(codec: str, raw: Sequence[NDArray[Any]], order: Sequence[int] | None = None) -> Stored:
+def stored(codec: str, raw: Sequence[NDArray[Any]], order: Sequence[int] | None = None, channels: int = 0) -> Stored:
     """The frames of arrays in the order asked, in memory with bytes before, between and behind them."""
     dtype = raw[0].dtype if raw else np.dtype("u1")
-    coder, memory, spans = FrameCodec(NAMED[codec], dtype), bytearray(b"\xee" * 5), []
+    coder, memory, spans = FrameCodec(NAMED[codec], dtype, channels), bytearray(b"\xee" * 5), []
     for values in raw:
         data = bytes(coder.encode(np.ascontiguousarray(values)))
         spans.append((len(memory), len(memory) + len(data)))

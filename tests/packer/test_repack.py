@@ -17,7 +17,7 @@ from packer.sources.packed import open_packed, shuffled_order
 from packer.verify import verify
 from packer.writer import DatasetWriter
 
-CODECS = ("none", "lz4", "rowdelta+zstd")
+CODECS = ("none", "lz4", "photo+zstd")
 
 
 def write(folder, count=60, named=True):
@@ -32,7 +32,7 @@ def write(folder, count=60, named=True):
         FieldSpec(name="text", dtype="uint8", kind="text", shape=(None,)),
         FieldSpec(name="empty", dtype="int8", shape=(0, 2)),
     ]
-    codec = "none,image=rowdelta+zstd,square=lz4,cloud=bitshuffle"
+    codec = "none,image=photo+zstd,square=lz4,cloud=bitshuffle"
     with DatasetWriter(folder, fields=specs, codec=codec, shard_size=10_000) as writer:
         for n in range(count):
             sample = {

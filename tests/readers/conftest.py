@@ -117,7 +117,7 @@ def samples() -> list[Sample]:
 def packed(tmp_path_factory: pytest.TempPathFactory, samples: list[Sample]) -> Path:
     """A dataset of every kind of field, in several shards, whose samples are named `a/0` to `a/59`."""
     folder = tmp_path_factory.mktemp("readers") / "packed"
-    codec = {"x": "none", "label": "none", "lr": "lz4", "depth": "rowdelta+zstd", "xyz": "bitshuffle"}
+    codec = {"x": "none", "label": "none", "lr": "lz4", "depth": "photo+zstd", "xyz": "bitshuffle"}
     codec |= {"picture": "zstd", "caption": "lz4"}
     with DatasetWriter(folder, FIELDS, codec=codec, shard_size=5000) as writer:
         for number, sample in enumerate(samples):

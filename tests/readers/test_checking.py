@@ -137,7 +137,7 @@ def test_pickling_keeps_the_choice(copy):
         dataset[31]
 
 
-@pytest.fixture(params=["none", "lz4", "rowdelta+zstd"])
+@pytest.fixture(params=["none", "lz4", "photo+zstd"])
 def banded(request, pack, tmp_path):
     """Six pictures of 12 rows in bands of 4 rows, of fixed and of ragged shape."""
     codec, rule = NAMED[request.param], FrameRule(rows=4)

@@ -35,7 +35,7 @@ def seen(loader):
 @pytest.fixture(scope="module")
 def every_kind(tmp_path_factory, packed, pack, samples):
     """The samples of `packed` with fields that are cut into bands of rows besides, in three shards."""
-    bands = {"frame": FrameRule(rows=2), "codec": NAMED["rowdelta+zstd"]}
+    bands = {"frame": FrameRule(rows=2), "codec": NAMED["photo+zstd"]}
     fields = [*PackedDataset(packed).manifest.fields]
     fields.append(Field(name="banded", dtype="uint8", kind="image", shape=(5, 40, 3), **bands))
     fields.append(Field(name="strips", dtype="uint8", kind="image", shape=(None, 30, 3), **bands))

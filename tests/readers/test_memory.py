@@ -65,7 +65,7 @@ FIELDS = (
         dtype="uint8",
         kind="image",
         shape=(20, 9, 3),
-        codec=NAMED["rowdelta+zstd"],
+        codec=NAMED["photo+zstd"],
         frame=FrameRule(rows=6),
     ),
     Field(name="cloud", dtype="float64", shape=(None, 2), codec=NAMED["zstd"], frame=FrameRule(samples=4)),

@@ -34,7 +34,7 @@ FIELDS = (
 #: Codecs of the three datasets: a batch may hold samples that are stored in quite different ways.
 CODECS = (
     "none",
-    "flat=zstd,image=rowdelta+zstd,cloud=bitshuffle,picture=lz4,text=zstd,number=none",
+    "flat=zstd,image=photo+zstd,cloud=bitshuffle,picture=lz4,text=zstd,number=none",
     "none,cloud=lz4,picture=zstd",
 )
 

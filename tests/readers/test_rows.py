@@ -47,7 +47,7 @@ def _cases(draw: st.DrawFn) -> Case:
     image = draw(st.booleans())
     dtype = draw(st.sampled_from(("uint8", "uint16") if image else DTYPES))
     shape = tuple(draw(st.lists(st.sampled_from([None, 0, 1, 2, 3, 7]), min_size=3 if image else 1, max_size=3)))
-    codec = NAMED[draw(st.sampled_from((*CODECS, "rowdelta+zstd", "photo+lz4", "photo+zstd") if image else CODECS))]
+    codec = NAMED[draw(st.sampled_from((*CODECS, "photo+lz4", "photo+zstd") if image else CODECS))]
     by_rows = draw(st.booleans())
     rule = FrameRule(rows=draw(st.integers(1, 4))) if by_rows else FrameRule(samples=draw(st.sampled_from([1, 2, 5])))
     field = Field(name="x", dtype=dtype, kind="image" if image else "array", shape=shape, codec=codec, frame=rule)
@@ -113,7 +113,7 @@ def _packed(folder: Path, picture: NDArray[np.uint8], codec: str, ragged: bool) 
 
 
 @pytest.mark.parametrize("ragged", [False, True])
-@pytest.mark.parametrize("codec", ["lz4", "bitshuffle", "zstd", "rowdelta+zstd", "photo+zstd"])
+@pytest.mark.parametrize("codec", ["lz4", "bitshuffle", "zstd", "photo+zstd"])
 def test_only_the_bands_of_a_region_are_decoded(
     tmp_path: Path, picture: NDArray[np.uint8], decoded: list[int], codec: str, ragged: bool
 ) -> None:

@@ -1,14 +1,11 @@
 """Advice: exactly the bytes that are wanted are asked for, of the right files, and only while reading is cold."""
 
-import gc
 import os
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from packer.format import Tree
 from readers import Loader, PackedDataset
 from readers import stream as advice
 from readers.stream import GAP_BYTES, PIECE_BYTES, ask
@@ -182,36 +179,3 @@ def test_file_systems_that_take_no_advice_work(rows, disk, monkeypatch):
     monkeypatch.setattr(os, "posix_fadvise", refuse)
     assert len(list(Loader(PackedDataset(rows), 10))) == 100
     assert refusals == [1]
-
-
-SMAPS = Path("/proc/self/smaps")
-
-
-def _read_around(folder):
-    """Whether the kernel reads around a missing page, for each map of a shard in `folder`."""
-    found, inside = [], False
-    for line in SMAPS.read_text().splitlines():
-        if "-" in line.split(maxsplit=1)[0]:
-            inside = str(folder) in line
-        elif inside and line.startswith("VmFlags:"):
-            found.append("rr" not in line.split())
-    return found
-
-
-@pytest.mark.skipif(not SMAPS.exists(), reason="only Linux tells how its maps are advised")
-def test_nothing_is_read_around_while_a_dataset_is_opened(rows, monkeypatch):
-    """Trees and indexes are a few pages far apart; else all is as usual."""
-    gc.collect()  # other tests have mapped the same files
-    seen = []
-    inner = Tree.values
-
-    def spy(*arguments):
-        seen.append(_read_around(rows))
-        return inner(*arguments)
-
-    monkeypatch.setattr(Tree, "values", spy)
-    dataset = PackedDataset(rows)
-    assert dataset.opened
-    assert [False, False] in seen
-    assert not any(any(flags[-1:]) for flags in seen)
-    assert _read_around(rows) == [True, True]

@@ -174,7 +174,7 @@ def test_out_without_permission(refused, out, rows, tmp_path):
         ("--codec", "shrink", ["no codec 'shrink'", "lz4"]),
         ("--codec", "z=lz4", ["no field 'z'", "label, x"]),
         ("--codec", "x=lz4,x=none", ["lz4 and none are both for the field 'x'"]),
-        ("--codec", "x=rowdelta+zstd", ["rowdelta is for images", "--codec x=auto"]),
+        ("--codec", "x=photo+zstd", ["photo is for images", "--codec x=auto"]),
         ("--codec", '{"id":"zstd"', ["not JSON"]),
         ("--field", "y=/nothing", ["/nothing"]),
         ("--field", "y", ["NAME=/PATH"]),

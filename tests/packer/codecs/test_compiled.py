@@ -277,25 +277,25 @@ def test_nobody_waits_for_a_thread_that_loads(
         ("lz4", CODECS["lz4"]),
         ("lz4hc", CODECS["lz4"]),
         ("zstd", CODECS["zstd"]),
-        ("rowdelta+zstd", CODECS["zstd"]),
+        ("photo+zstd", CODECS["blosc"]),
         ("bitshuffle", CODECS["blosc"]),
         ("shuffle+lz4", CODECS["blosc"]),
         ("shuffle+zstd", CODECS["blosc"]),
-        ('[{"id": "rowdelta"}, {"id": "lz4"}]', CODECS["lz4"]),
-        ('[{"id": "rowdelta"}, {"id": "zlib"}]', None),
+        ('[{"id": "photo"}, {"id": "lz4"}]', CODECS["lz4"]),
+        ('[{"id": "photo"}, {"id": "zlib"}]', None),
         ('{"id": "zlib"}', None),
         ('[{"id": "shuffle"}, {"id": "zstd"}]', None),
         ('[{"id": "zstd"}, {"id": "zstd"}]', None),
     ],
 )
 def test_loops_know_codecs_of_one_stage(codec: str, found: int | None) -> None:
-    """Differences between rows aside."""
+    """The filter of images aside."""
     assert number_of(parse_codec(codec)) == found
 
 
-def test_differences_alone_are_no_codec() -> None:
+def test_a_filter_alone_is_no_codec() -> None:
     """There is nothing to decode."""
-    assert number_of(({"id": "rowdelta"},)) is None
+    assert number_of(({"id": "photo"},)) is None
 
 
 def test_every_codec_of_one_stage_has_a_name_here() -> None:

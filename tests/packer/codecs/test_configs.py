@@ -221,7 +221,7 @@ def test_frames_say_their_size(name: str, size: int) -> None:
         '{"id": "lz4", "acceleration": "x"}',
         '{"id": "blosc", "cname": "nope"}',
         '{"id": "vlen-utf8"}',
-        '[{"id": "zstd"}, {"id": "rowdelta"}]',
+        '[{"id": "zstd"}, {"id": "photo"}]',
         json.dumps([{"id": "zlib"}] * 9),
     ],
 )
@@ -257,7 +257,7 @@ def test_every_name_is_its_own_codec() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ['{"id": "zstd", "level": 19}', '{"id": "lz4"}', '[{"id": "rowdelta"}, {"id": "zstd", "level": 9}]']
+    "text", ['{"id": "zstd", "level": 19}', '{"id": "lz4"}', '[{"id": "photo"}, {"id": "zstd", "level": 9}]']
 )
 def test_a_codec_given_as_json_has_no_name_of_another(text: str) -> None:
     """Its settings are others than those that the name stands for; what is said of it can be given again."""

@@ -22,17 +22,17 @@ every_codec = pytest.mark.parametrize("codec", CODECS)
 
 
 def decode(one: Stored, out: Any, rows: Any = None) -> bool:
-    """Whether differences were undone, after decoding all frames."""
+    """Whether the filter was undone, after decoding all frames."""
     frames = one.frames if rows is None else one.frames._replace(rows=numbers(rows))
     return one.codec.decode_frames(memoryview(one.memory), frames, out)
 
 
-def images(dtype: str, rows: int | None = None) -> tuple[Stored, list[int], Any]:
-    """Frames of differences between the rows of images, the bytes of a row of each, and the images' bytes."""
-    shapes = [(9, 5, 3), (1, 8, 3), (30, 20, 1), (0, 6, 3), (2, 7, 3)]
+def images(dtype: str) -> tuple[Stored, list[int], Any]:
+    """Frames of images as `photo` stores them, the bytes of a row of each, and the images' bytes."""
+    shapes = [(9, 5, 3), (1, 8, 3), (30, 20, 3), (0, 6, 3), (2, 7, 3)]
     rng = np.random.default_rng(0)
     whole = [rng.integers(0, 2**16 if n == 1 else 4, shape).astype(dtype) for n, shape in enumerate(shapes)]
-    one = stored("rowdelta+zstd", [filters.difference(image[None])[0] for image in whole])
+    one = stored("photo+zstd", [filters.store_photo(image[None])[0] for image in whole], channels=3)
     return one, [image[:1].nbytes or 1 for image in whole], as_bytes(whole)
 
 
@@ -65,7 +65,7 @@ def test_frames_go_where_they_are_to_go(codec: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "uint16"])
-def test_machine_code_undoes_differences_and_says_so(by_machine: None, dtype: str) -> None:
+def test_machine_code_undoes_the_filter_and_says_so(by_machine: None, dtype: str) -> None:
     """Where it is told the rows of the images."""
     one, rows, wanted = images(dtype)
     out = np.empty(len(wanted), np.uint8)
@@ -74,7 +74,7 @@ def test_machine_code_undoes_differences_and_says_so(by_machine: None, dtype: st
 
 
 @pytest.mark.usefixtures("way")
-def test_differences_are_left_to_whoever_says_nothing_of_rows() -> None:
+def test_the_filter_is_left_to_whoever_says_nothing_of_rows() -> None:
     """The frames hold them as they were stored."""
     one, _, _ = images("uint16")
     out = np.empty(len(one.wanted), np.uint8)
@@ -82,7 +82,7 @@ def test_differences_are_left_to_whoever_says_nothing_of_rows() -> None:
     assert np.array_equal(out, one.wanted)
 
 
-def test_frames_one_by_one_hold_differences(one_by_one: None) -> None:
+def test_frames_one_by_one_hold_what_the_filter_made(one_by_one: None) -> None:
     """Also where rows are told: whole batches are undone at once then."""
     one, rows, _ = images("uint8")
     out = np.empty(len(one.wanted), np.uint8)
@@ -91,7 +91,7 @@ def test_frames_one_by_one_hold_differences(one_by_one: None) -> None:
 
 
 def test_rows_of_other_codecs_mean_nothing(by_machine: None) -> None:
-    """There are no differences to undo."""
+    """There is no filter to undo."""
     one = stored("zstd", mixed(9, "u1"))
     out = np.empty(len(one.wanted), np.uint8)
     assert decode(one, out, [4] * 9) is False
@@ -99,9 +99,9 @@ def test_rows_of_other_codecs_mean_nothing(by_machine: None) -> None:
 
 
 def test_what_machine_code_gives_up_is_decoded_one_by_one(by_machine: None) -> None:
-    """From the first frame on: none is left with its differences undone and others not."""
+    """From the first frame on: none is left with its filter undone and others not."""
     one, rows, _ = images("uint8")
-    rows[2] = 7  # which 600 bytes do not divide into
+    rows[2] = 7  # which 1,800 bytes do not divide into
     out = np.empty(len(one.wanted), np.uint8)
     assert decode(one, out, rows) is False
     assert np.array_equal(out, one.wanted)

@@ -225,13 +225,13 @@ def test_index_arrays_of_a_small_column() -> None:
 
 def test_bands_of_an_image_are_differenced_apart() -> None:
     """With rows a frame, the first row of each band is stored as it is."""
-    field = make_field("uint8", [None, 2, 1], ({"id": "rowdelta"},), rows=2)
+    field = make_field("uint8", [None, 2, 1], ({"id": "photo"},), rows=2)
     stored = Stored(field)
     image = np.array([[5, 6], [7, 6], [100, 3], [99, 5], [8, 8]], np.uint8)[:, :, None]
     stored.writer.add([image])
     assert same(stored.finish().read(0, 1)[0], image)
     at, size = stored.chunks[0]
-    assert stored.file[at : at + size] == bytes([5, 6, 2, 0, 100, 3, 255, 2, 8, 8])
+    assert stored.file[at : at + size] == bytes([10, 12, 4, 0, 200, 6, 1, 4, 16, 16])
     assert np.frombuffer(stored.arrays["frame_offsets"], "<u8").tolist() == [0, 4, 8, 10]
     assert np.frombuffer(stored.arrays["sample_frames"], "<u8").tolist() == [0, 3]
 
@@ -275,7 +275,7 @@ def damaged_columns() -> list[Field]:
         make_field("uint16", [None, 5], samples=2),
         make_field("uint16", [None, None], rows=2),
         make_field("uint8", [4, 5], NAMED["lz4"], samples=2),
-        make_field("uint16", [None, 5, None], NAMED["rowdelta+zstd"], rows=2),
+        make_field("uint16", [None, 5, None], NAMED["photo+zstd"], rows=2),
         make_field("float32", [None, 5], NAMED["bitshuffle"], samples=3),
     ]
 

@@ -19,7 +19,7 @@ IMAGE: dict[str, Any] = {
     "dtype": "uint8",
     "kind": "image",
     "shape": [None, None, 3],
-    "codec": [{"id": "rowdelta"}, {"id": "zstd", "level": 1}],
+    "codec": [{"id": "photo"}, {"id": "zstd", "level": 1}],
     "frame": {"rows": 16},
 }
 
@@ -101,7 +101,7 @@ def test_other_names_are_taken(name: str) -> None:
         {"codec": [{"level": 3}]},
         {"codec": {"id": "zstd"}},
         {"codec": [{"id": "zlib"}] * 9},
-        {"codec": [{"id": "zstd"}, {"id": "rowdelta"}]},
+        {"codec": [{"id": "zstd"}, {"id": "photo"}]},
         {"dtype": "float32"},
         {"kind": "array"},
         {"frame": {}},

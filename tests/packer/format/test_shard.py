@@ -26,7 +26,7 @@ FIELDS = (
         dtype="uint8",
         kind="image",
         shape=(8, 8, 3),
-        codec=NAMED["rowdelta+zstd"],
+        codec=NAMED["photo+zstd"],
         frame=FrameRule(samples=4),
     ),
     Field(name="xyz", dtype="float32", shape=(None, 3), codec=NAMED["bitshuffle"], frame=FrameRule(samples=2)),

@@ -46,9 +46,13 @@ def test_every_bad_dataset_is_listed() -> None:
     assert all(re.match(r"[3-8]: ", bad["rule"]) for bad in BAD.values())
 
 
+#: What only decoding shows, which `packer verify` does not do.
+DECODED = {"bytes-after-a-Zstandard-frame", "Zstandard-frame-of-another-size", "text-that-is-not-UTF-8"}
+
+
 @pytest.mark.parametrize("name", BAD)
 def test_a_broken_rule_is_found(name: str) -> None:
-    """By verify always; by reading all samples if a reader must notice."""
+    """By reading all samples if a reader must notice; by verify, unless only decoding shows it."""
     folder = GOLDEN / "bad" / name
 
     def read() -> None:
@@ -64,7 +68,7 @@ def test_a_broken_rule_is_found(name: str) -> None:
     sound = False
     with contextlib.suppress(PackerError):
         sound = not verify(folder).damages
-    assert not sound
+    assert sound == (name in DECODED)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from packer.format import BAND_BYTES
 from readers import PackedDataset
 
 
-@pytest.mark.parametrize("codec", ["none", "zstd", "rowdelta+zstd", "photo+lz4", "photo+zstd"])
+@pytest.mark.parametrize("codec", ["none", "zstd", "photo+lz4", "photo+zstd"])
 @pytest.mark.parametrize("sizes", [[(600, 700)] * 2, [(600, 700), (620, 640)]], ids=["fixed", "ragged"])
 @pytest.mark.parametrize("kind", ["rgb8", "gray16"])
 def test_large_pictures_are_cut_into_bands(tmp_path, kind: str, sizes, codec: str) -> None:
