@@ -251,7 +251,7 @@ class PackedDataset(Dataset[Any]):
         """
         if is_single(index):
             number = number_asked(index, len(self), self._numbers_of)
-            sample = self.samples_of(self.gather(np.array([number])), 1)[0]
+            sample = self._samples_of(self.gather(np.array([number])), 1)[0]
             return sample if self.transform is None else self.transform(sample)
         numbers = self.numbers(index)
         return self.transformed(self.gather(numbers), len(numbers))
@@ -282,7 +282,7 @@ class PackedDataset(Dataset[Any]):
         """Return whether functions of the caller's own change samples or batches."""
         return self.transform is not None or self.sample_transform is not None
 
-    def samples_of(self, batch: dict[str, Any], size: int) -> list[Any]:
+    def _samples_of(self, batch: dict[str, Any], size: int) -> list[Any]:
         """Return the samples of a batch that was gathered, each as `sample_transform` changes it."""
         samples = [item_of(batch, number, size) for number in range(size)]
         return samples if self.sample_transform is None else list(map(self.sample_transform, samples))
@@ -292,13 +292,13 @@ class PackedDataset(Dataset[Any]):
         if self.sample_transform is not None:
             if not size:
                 raise UsageError("sample_transform: no samples are asked for, and of none no batch can be made")
-            batch = default_collate(self.samples_of(batch, size))
+            batch = default_collate(self._samples_of(batch, size))
         return batch if self.transform is None else self.transform(batch)
 
     def items_of(self, batch: dict[str, Any], size: int) -> Sequence[Any]:
         """Return the samples of a batch that was gathered as torch's DataLoader takes them."""
         if self.sample_transform is not None and self.transform is None:
-            return self.samples_of(batch, size)  # DataLoader joins them, in the way it was told
+            return self._samples_of(batch, size)  # DataLoader joins them, in the way it was told
         return batch_of(self.transformed(batch, size), size)
 
     def sample_numbers(self, names: Sequence[str]) -> Numbers:

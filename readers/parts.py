@@ -49,7 +49,7 @@ class Parts:
                 raise UsageError(
                     "windows and sample_points do not go together: steps have an order, points do not; leave out one"
                 )
-            windows.check(fields, crop.scales if crop else ())
+            windows.check(fields)
         if crop is not None:
             crop.check(fields, samples, windows.offsets(fields) if windows else ())
         if points is not None:

@@ -10,10 +10,10 @@ import numpy as np
 from packer.errors import UsageError
 
 
-def check_count(what: str, count: object, most: float = math.inf) -> None:
-    """Raise UsageError if `count` is no whole number from 1 to `most`."""
-    if isinstance(count, bool) or not isinstance(count, int | np.integer) or not 1 <= count <= most:
-        raise UsageError(f"{what} {count!r}: a whole number from 1 on is expected")
+def check_count(what: str, count: object, most: float = math.inf, least: int = 1) -> None:
+    """Raise UsageError if `count` is no whole number from `least` to `most`."""
+    if isinstance(count, bool) or not isinstance(count, int | np.integer) or not least <= count <= most:
+        raise UsageError(f"{what} {count!r}: a whole number from {least} on is expected")
 
 
 def check_seed(seed: int) -> None:

@@ -8,10 +8,10 @@ An item of such a dataset is a window: `len(ds)` counts them, sample by sample a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from operator import index
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from packer.errors import UsageError
 from packer.format import MAX_AXIS, SHAPE, Field, Numbers
 from readers.draws import Visits
 from readers.fields import KnownReader, Places
+from readers.gather import Allocate, own_parts
 from readers.indexing import Anchors
 from readers.rows import PartReader, Wanted, part_of
 from readers.valid import check_count, check_read
@@ -35,7 +36,7 @@ class Windows:
 
     A step is one index of the first axis of a field. There is a window for each anchor: the steps 0, `stride`, 2 *
     `stride`, ... that all fields with windows have; if fields differ in length, the shortest decides. A window never
-    reaches beyond the ends of its sample.
+    holds steps of another sample. A field that is ragged in other axes, too, comes as a list of tensors (T, ...).
 
     Args:
         steps: how many steps to read, from the anchor on, of every field that is ragged in its first axis. If no field
@@ -47,6 +48,11 @@ class Windows:
         pad: None leaves out the windows that do not lie within their sample in every field. `"edge"` keeps all, and
             repeats the first or last step of the field; `"zero"` fills with zeros. Then `batch[field + "_is_pad"]`
             (B, T) bool says which steps are not the sample's own.
+        pad_before, pad_after: how many steps before the first and behind the last step of a sample a window may reach;
+            anchors may lie as far outside. Steps outside are filled as `pad` says, by `"edge"` if it says nothing.
+            `Windows(16, pad_before=1, pad_after=7)` are the windows of diffusion_policy's `SequenceSampler`,
+            `Windows({"obs": range(-1, 10), ...}, pad_before=1, pad_after=9)` those of robomimic's `SequenceDataset`
+            with `frame_stack=2, seq_length=10` and both its paddings. None: as far as `pad` says.
 
     Raises:
         UsageError: an argument has no meaning.
@@ -57,12 +63,17 @@ class Windows:
     stride: int = 1
     step: int = 1
     pad: Literal["edge", "zero"] | None = None
+    pad_before: int | None = None
+    pad_after: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("stride", "step"):
             check_count(f"windows: {name}", getattr(self, name), MAX_AXIS)
         if self.pad not in (None, "edge", "zero"):
             raise UsageError(f"windows: pad {self.pad!r}: None, 'edge' or 'zero' is expected")
+        for name in ("pad_before", "pad_after"):
+            if getattr(self, name) is not None:
+                check_count(f"windows: {name}", getattr(self, name), MAX_AXIS, least=0)
         if not isinstance(self.steps, Mapping):
             check_count("windows: steps", self.steps, MAX_AXIS)
             if index(self.steps) * index(self.step) > MAX_AXIS:
@@ -89,24 +100,28 @@ class Windows:
                 )
         return {name: np.array([*offsets], np.int64) * self.step for name, offsets in self.steps.items()}
 
-    def check(self, fields: Mapping[str, Field], cropped: Collection[str]) -> None:
-        """Raise UsageError if a dataset has no such windows, as far as its schema tells.
+    @property
+    def fill(self) -> str | None:
+        """Return what steps outside of a sample are: "edge", "zero", or None if there are none."""
+        return self.pad or ("edge" if self.pad_before or self.pad_after else None)
 
-        Args:
-            cropped: names of the fields of which windows are cropped.
-        """
-        for name in self.offsets(fields):
-            if None in fields[name].shape[1:] and name not in cropped:
+    def check(self, fields: Mapping[str, Field]) -> None:
+        """Raise UsageError if a dataset has no such windows, as far as its schema tells."""
+        offsets = self.offsets(fields)
+        low, high = _reach(offsets)
+        for pad in (self.pad_before, self.pad_after):
+            if pad is not None and pad > high - low:
                 raise UsageError(
-                    f"windows: field {name!r} of shape {list(fields[name].shape)} is ragged in other axes than its "
-                    "first; crop it, or leave it out with fields=[...] or Windows({...})"
+                    f"windows: {pad} steps outside of a sample, of windows that span {high - low + 1}: some would have "
+                    "no step of the sample; let fewer lie outside"
                 )
-            if self.pad and name + IS_PAD in fields:
+        for name in offsets:
+            if self.fill and name + IS_PAD in fields:
                 raise UsageError(f"windows: the mask of {name!r} and a field would both be called {name + IS_PAD!r}")
 
     def steps_of(self, fields: Mapping[str, Field]) -> dict[str, Steps]:
         """Return the steps of the windows of every field that has some."""
-        return {name: Steps(offsets, self.pad) for name, offsets in self.offsets(fields).items()}
+        return {name: Steps(offsets, self.fill) for name, offsets in self.offsets(fields).items()}
 
     def anchors(self, offsets: Mapping[str, Numbers], lengths: Mapping[str, Numbers]) -> Anchors:
         """Return the anchor steps of samples (n,).
@@ -115,14 +130,22 @@ class Windows:
             offsets: of each field with windows.
             lengths: of each field with windows, steps of the samples, (n,).
         """
-        first = np.zeros_like(next(iter(lengths.values())))
-        stop = np.minimum.reduce(list(lengths.values()))
-        if self.pad is None:
-            for name, own in offsets.items():
-                first = np.maximum(first, -own.min())
-                stop = np.minimum(stop, lengths[name] - own.max())
+        shortest = np.minimum.reduce(list(lengths.values()))
+        first, stop = np.zeros_like(shortest), shortest
+        inside = None if self.pad else 0  # with pad alone, the anchor has to be a step of the sample, and no other
+        before, after = (inside if pad is None else pad for pad in (self.pad_before, self.pad_after))
+        if before is not None:
+            first = first - _reach(offsets)[0] - before
+        if after is not None:
+            stop = np.minimum.reduce([lengths[name] - max(own.max(), 0) for name, own in offsets.items()]) + after
         first = -(-first // self.stride) * self.stride
-        return Anchors(first, np.maximum(-(-(stop - first) // self.stride), 0), self.stride)
+        counts = np.maximum(-(-(stop - first) // self.stride), 0)
+        return Anchors(first, np.where(shortest > 0, counts, 0), self.stride)
+
+
+def _reach(offsets: Mapping[str, Numbers]) -> tuple[int, int]:
+    """Return the lowest and the highest step that windows reach from their anchor, itself among them."""
+    return min(0, *(int(own.min()) for own in offsets.values())), max(0, *(int(own.max()) for own in offsets.values()))
 
 
 def _with_steps(fields: Mapping[str, Field], steps: int) -> list[str]:
@@ -181,14 +204,16 @@ class Steps:
 
 
 class WindowReader(PartReader):
-    """Windows of one field. Reads like any other field of fixed shape.
+    """Windows of one field. Reads like any other field: of fixed shape, or as a list if it is ragged in other axes.
 
     Args:
         places: where the whole samples lie.
+        shape: of a step; by default as the schema has it.
     """
 
-    def __init__(self, places: Places, steps: Steps) -> None:
-        super().__init__(part_of(places.field, (len(steps.offsets), *places.field.shape[1:])), places)
+    def __init__(self, places: Places, steps: Steps, shape: Sequence[int | None] | None = None) -> None:
+        shape = places.field.shape[1:] if shape is None else shape
+        super().__init__(part_of(places.field, (len(steps.offsets), *shape)), places)
         self._steps = steps
         self._length = self.field.fixed_bytes // len(steps.offsets)
 
@@ -196,6 +221,24 @@ class WindowReader(PartReader):
         """Return the places of samples, and the anchor steps, (n, m + 1)."""
         assert anchors is not None, "windows lie at anchor steps"
         return np.column_stack([super().locate(numbers), anchors])
+
+    def read(self, located: Numbers, allocate: Allocate | None = None) -> Any:
+        """Return the windows, (n, T, ...), in new memory or in what `allocate` gives; a list if their shapes differ.
+
+        Raises:
+            DamagedError: a frame cannot be decoded.
+        """
+        if not self.is_ragged:
+            return super().read(located, allocate)
+        shapes, which = np.unique(located[:, SHAPE + 1 : self._own], axis=0, return_inverse=True)
+        windows: list[Any] = [None] * len(located)
+        for number, shape in enumerate(shapes.tolist()):
+            at = np.flatnonzero(which == number)
+            alike = WindowReader(self._places, self._steps, shape).read(located[at], allocate)
+            parts = own_parts(alike.flatten(0, 1), [alike.shape[1]] * len(at))
+            for place, window in zip(at.tolist(), parts, strict=True):
+                windows[place] = window
+        return windows
 
     def _wanted(self, located: Numbers) -> Wanted:
         steps = self._steps.of(located[:, self._own], located[:, SHAPE])

@@ -60,13 +60,19 @@ def _packed(
 
 
 def _anchors(episode: Episode, offsets: Offsets, windows: Windows) -> list[int]:
-    steps = min(len(episode[name]) for name in offsets)
-    return [
-        anchor
-        for anchor in range(0, steps, windows.stride)
-        if windows.pad
-        or all(0 <= anchor + o * windows.step < len(episode[name]) for name, own in offsets.items() for o in own)
-    ]
+    lengths = {name: len(episode[name]) for name in offsets}
+
+    def is_one(anchor: int) -> bool:
+        reached = {name: [anchor, *(anchor + o * windows.step for o in own)] for name, own in offsets.items()}
+        before = 0 if windows.pad is None and windows.pad_before is None else windows.pad_before
+        after = 0 if windows.pad is None and windows.pad_after is None else windows.pad_after
+        starts = anchor >= 0 if before is None else min(map(min, reached.values())) >= -before
+        if after is None:
+            return starts and all(anchor < length for length in lengths.values())
+        return starts and all(max(reached[name]) < length + after for name, length in lengths.items())
+
+    stepped = [anchor for anchor in range(-60, 60) if anchor % windows.stride == 0]
+    return [anchor for anchor in stepped if is_one(anchor)] if min(lengths.values()) else []
 
 
 def _window(episode: Episode, offsets: Offsets, windows: Windows, anchor: int) -> dict[str, NDArray[Any]]:
@@ -80,7 +86,7 @@ def _window(episode: Episode, offsets: Offsets, windows: Windows, anchor: int) -
         if windows.pad == "zero":
             window = [value * (not outside) for value, outside in zip(window, beyond, strict=True)]
         out[name] = np.stack(window)
-        if windows.pad:
+        if windows.pad or windows.pad_before or windows.pad_after:
             out[name + "_is_pad"] = np.array(beyond)
     return out
 
@@ -123,11 +129,16 @@ def _cases(draw: st.DrawFn) -> Case:
     steps: Any = draw(
         st.integers(1, 5) | st.fixed_dictionaries({"actions": _OFFSETS}, optional={"obs": _OFFSETS | st.just([0, 1])})
     )
+    step = draw(st.integers(1, 3))
+    reached = {0, steps - 1} if isinstance(steps, int) else {0, *itertools.chain(*steps.values())}
+    outside = st.none() | st.integers(0, (max(reached) - min(reached)) * step)
     windows = Windows(
         steps,
         stride=draw(st.integers(1, 5)),
-        step=draw(st.integers(1, 3)),
+        step=step,
         pad=draw(st.sampled_from([None, "edge", "zero"])),
+        pad_before=draw(outside),
+        pad_after=draw(outside),
     )
     codec = draw(st.sampled_from(["none", "lz4", "bitshuffle", "zstd"]))
     lengths = draw(st.lists(st.integers(0, 12), min_size=1, max_size=7))
@@ -310,6 +321,8 @@ def test_a_name_is_no_window(packed_episodes: tuple[Path, list[Episode]]) -> Non
         (lambda: Windows(2, step=1.5), "step 1.5"),  # type: ignore[arg-type]
         (lambda: Windows(2**40, step=2**40), "reach further than any sample"),
         (lambda: Windows(2, pad="both"), "pad 'both'"),  # type: ignore[arg-type]
+        (lambda: Windows(2, pad_before=-1), "pad_before -1: a whole number from 0 on"),
+        (lambda: Windows(2, pad_after=0.5), "pad_after 0.5"),  # type: ignore[arg-type]
         (lambda: Windows({}), "no field is named"),
         (lambda: Windows({"actions": []}), r"offsets \[\] of 'actions'"),
         (lambda: Windows({"actions": [0.5]}), r"offsets \[0.5\] of 'actions'"),  # type: ignore[list-item]
@@ -324,12 +337,13 @@ def test_windows_that_cannot_be(make: Any, message: str) -> None:
 
 
 def test_fields_without_steps_are_refused(packed_episodes: tuple[Path, list[Episode]], packed: Path) -> None:
-    """Windows of a field that is not read, of pictures or text, of two ragged axes, or next to subsets of points."""
+    """Windows of a field that is not read, of pictures or text, wholly outside, or next to subsets of points."""
     path, _ = packed_episodes
     for windows, message in (
         (Windows({"rewards": [0]}), "no field 'rewards' is read; there are obs, actions, label"),
         (Windows({"label": [0]}), "field 'label' has no steps"),
         (3, "a readers.Windows is expected"),
+        (Windows({"actions": [0, 3]}, pad_after=4), "4 steps outside of a sample, of windows that span 4"),
     ):
         with pytest.raises(UsageError, match=message):
             PackedDataset(path, windows=windows)  # type: ignore[arg-type]
@@ -340,20 +354,96 @@ def test_fields_without_steps_are_refused(packed_episodes: tuple[Path, list[Epis
             PackedDataset(packed, windows=Windows({name: [0]}))
 
 
-def test_masks_and_ragged_steps_are_checked(pack: Any, tmp_path: Path) -> None:
-    """A field with the name of a mask, and steps of different shapes."""
+def test_masks_are_checked(pack: Any, tmp_path: Path) -> None:
+    """A field may have the name of a mask, unless there is one."""
     fields = [
-        Field(name="x", dtype="uint8", shape=(None, None)),
         Field(name="y", dtype="uint8", shape=(None,)),
         Field(name="y_is_pad", dtype="uint8"),
     ]
-    sample = {"x": np.zeros((3, 2), np.uint8), "y": np.zeros(3, np.uint8), "y_is_pad": np.uint8(0)}
+    sample = {"y": np.zeros(3, np.uint8), "y_is_pad": np.uint8(0)}
     path = pack(tmp_path / "p", fields, [[sample]])
-    with pytest.raises(UsageError, match=r"'x' of shape \[None, None\] is ragged in other axes"):
-        PackedDataset(path, windows=Windows(2))
-    with pytest.raises(UsageError, match="would both be called 'y_is_pad'"):
-        PackedDataset(path, windows=Windows({"y": [0]}, pad="edge"))
+    for windows in (Windows({"y": [0]}, pad="edge"), Windows({"y": [0, 1]}, pad_after=1)):
+        with pytest.raises(UsageError, match="would both be called 'y_is_pad'"):
+            PackedDataset(path, windows=windows)
     assert PackedDataset(path, windows=Windows({"y": [0]}))[[0, 2]]["y"].shape == (2, 1)
+
+
+def _diffusion_policy(lengths: Sequence[int], steps: int, before: int, after: int) -> list[tuple[int, list[int]]]:
+    """Episode and steps of every window of its `SequenceSampler` (diffusion_policy/common/sampler.py)."""
+    return [
+        (number, np.clip(np.arange(start, start + steps), 0, length - 1).tolist())
+        for number, length in enumerate(lengths)
+        for start in range(-before, length - steps + after + 1)
+    ]
+
+
+def _robomimic(
+    lengths: Sequence[int], stack: int, steps: int, pad_stack: bool, pad_seq: bool
+) -> list[tuple[int, list[int]]]:
+    """Episode and steps of every window of its `SequenceDataset` (robomimic/utils/dataset.py)."""
+    return [
+        (number, np.clip(np.arange(at - stack + 1, at + steps), 0, length - 1).tolist())
+        for number, length in enumerate(lengths)
+        for at in range(0 if pad_stack else stack - 1, length if pad_seq else length - steps + 1)
+    ]
+
+
+def test_padded_windows_are_those_of_the_packages(tmp_path: Path) -> None:
+    """Their numbers of steps that may lie outside give their windows: as many, in their order, edges repeated."""
+    lengths = (20, 5, 11)
+    with DatasetWriter(tmp_path / "p", codec="none") as writer:
+        for number, length in enumerate(lengths):
+            writer.add({"action": np.arange(length) + 100 * number})
+
+    def found(windows: Windows) -> list[tuple[int, list[int]]]:
+        batch = PackedDataset(tmp_path / "p", windows=windows, extras=["number"])[:]
+        return [
+            (n, [step - 100 * n for step in steps])
+            for n, steps in zip(batch["number"].tolist(), batch["action"].tolist(), strict=True)
+        ]
+
+    for before, after in ((1, 7), (0, 7), (0, 0), (7, 0)):
+        wanted = _diffusion_policy(lengths, 8, before, after)
+        assert found(Windows(8, pad_before=before, pad_after=after)) == wanted
+    for pad_stack, pad_seq in itertools.product([True, False], repeat=2):
+        windows = Windows({"action": range(-2, 4)}, pad_before=2 if pad_stack else 0, pad_after=3 if pad_seq else 0)
+        assert found(windows) == _robomimic(lengths, 3, 4, pad_stack, pad_seq)
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_steps_of_different_shapes_come_as_a_list(pack: Any, tmp_path: Path, codec: str) -> None:
+    """Volumes of different widths: each window is a tensor (T, ...) with memory of its own, in `DataLoader`, too."""
+    stored: dict[str, Any] = {"codec": NAMED[codec], "frame": FrameRule(rows=2)}
+    fields = [
+        Field(name="kspace", dtype="complex64", shape=(None, 2, 6, None), **stored),
+        Field(name="mask", dtype="uint8", shape=(None,), **stored),
+    ]
+    rng = np.random.default_rng(0)
+    volumes = [
+        (rng.integers(0, 3, (slices, 2, 6, width)) * (1 + 1j)).astype(np.complex64)
+        for slices, width in ((5, 8), (3, 4), (2, 0), (7, 8))
+    ]
+    samples = [{"kspace": volume, "mask": np.arange(len(volume), dtype=np.uint8)} for volume in volumes]
+    path = pack(tmp_path / "p", fields, [samples[:2], samples[2:]])
+    windows = Windows({"kspace": [-1, 0, 1], "mask": [0]}, pad="zero")
+    wanted = []
+    for volume in volumes:
+        padded = np.pad(volume, [(1, 1), (0, 0), (0, 0), (0, 0)])
+        wanted += [padded[step : step + 3] for step in range(len(volume))]
+    for ds in (PackedDataset(path, windows=windows), PackedDataset(path, windows=windows, verify=True)):
+        assert len(ds) == len(wanted) == 17
+        numbers = [16, 0, 7, 9, 3, 0]
+        batch = ds[numbers]
+        assert batch["mask"].shape == (6, 1)
+        for number, window in zip(numbers, batch["kspace"], strict=True):
+            assert np.array_equal(window.numpy(), wanted[number])
+        assert len({window.untyped_storage().data_ptr() for window in batch["kspace"] if window.numel()}) == 5
+        assert np.array_equal(ds[8]["kspace"].numpy(), wanted[8])
+        for loader in (Loader(ds, 4), DataLoader(ds, 4, num_workers=1)):
+            found = [window for batch in loader for window in batch["kspace"]]
+            assert all(map(np.array_equal, found, wanted))
+    spans = ds.readers["kspace"].spans(ds.readers["kspace"].locate(np.array([0]), None, np.array([3])))
+    assert spans[0, 1] <= 4 * volumes[0][0].nbytes  # of frames of two slices, those that are touched
 
 
 def test_damage_is_found_in_windows(packed_episodes: tuple[Path, list[Episode]], tmp_path: Path) -> None:
