@@ -1,40 +1,36 @@
 """HDF5 files: as the sources were if the dataset was packed from HDF5, else one file with a dataset a field.
 
 Every field is a dataset of native numbers or text at the path that it came from: a compound becomes a group. Text
-becomes strings, lists of numbers become variable-length values; other ragged fields become groups, see `RaggedRows`.
-Constants are in every file, below its root.
+becomes strings, lists of numbers become variable-length values; other ragged fields become groups, see `_RaggedRows`.
+Constants are in every file, below its root, and so are the attributes that were kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
-from contextlib import suppress
+import io
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import groupby, pairwise
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import h5py
-import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
-from packer.errors import UsageError, first_few
+from packer.errors import UsageError
 from packer.export.files import Files, Writer, checked
-from packer.export.hdf5_content import (
-    RaggedRows,
-    Rows,
-    new_file,
-    write_attributes,
-    write_kept,
-    write_value,
-)
+from packer.format import DTYPES, FieldSpec
 from packer.packing.origin import kept_by, leaves
 from packer.sources.base import Block, count
-from packer.sources.hdf5.origin import Described, HDF5Options, HDF5Origin
+from packer.sources.hdf5.origin import HDF5Options, HDF5Origin, KeptFile
+from packer.sources.hdf5.reading import SPARSE_PARTS
 from packer.sources.packed import PackedSource
 
 _SUFFIX = ".h5"
+#: What h5py raises for names and values of a manifest that HDF5 cannot hold.
+_REFUSED = (ValueError, TypeError, LookupError, OverflowError, OSError, RuntimeError)
 
 
 @dataclass(frozen=True)
@@ -44,7 +40,7 @@ class _Segment:
     Attributes:
         file: its name.
         origin: what is known of its source.
-        described: what the source file had besides the samples.
+        attributes: of groups of the source file, by path.
         roots: path of the group or dataset of each sample, empty for the file itself; None if samples are rows.
         places: paths of the fields in the file, or in the group of each sample.
     """
@@ -53,7 +49,7 @@ class _Segment:
     start: int
     stop: int
     origin: HDF5Origin
-    described: Described
+    attributes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     roots: Sequence[str] | None = None
     places: Mapping[str, str] = field(default_factory=dict)
 
@@ -64,25 +60,36 @@ class Hdf5Writer(Writer):
     def __init__(self, source: PackedSource, files: Files) -> None:
         super().__init__(source, files)
         self._specs = {spec.name: spec for spec in source.fields}
-        stem = Path(source.folder).resolve().stem or "data"
-        segments = _named_apart(_segments(source, f"{stem}{_SUFFIX}", self.notes), self.notes)
-        self._segments = [replace(segment, places=self._places_of(segment)) for segment in segments]
+        taken: set[str] = set()
+        self._segments = []
+        for segment in _segments(source, self.notes):
+            # Sets of files that were packed one after another may hold files of one name.
+            path = PurePosixPath(checked(segment.file))
+            while str(path) in taken:
+                path = path.with_stem(f"{path.stem}_2")
+            taken.add(str(path))
+            self._segments.append(replace(segment, file=str(path), places=self._places_of(segment)))
 
     def write(self) -> Generator[Block]:
         blocks = self._pieces()
         for segment in self._segments:
-            with self._files.partial(segment.file, "") as path, new_file(path) as (file, sink):
-                writes = self._begin(file, segment)
+            with self._files.partial(segment.file, "") as path, _new_file(path) as (file, sink):
+                rows = self._begin(file, segment)
                 at = segment.start
                 while at < segment.stop:
                     block = next(blocks)
-                    end = at + count(block)
-                    for write in writes:
-                        write(block, at - segment.start, end - segment.start)
+                    start, end = at - segment.start, at + count(block) - segment.start
+                    for one in rows:
+                        one.write(block, start, end)
+                    if segment.roots is not None:
+                        self._write_units(file, segment, block, start, end)
                     sink.check()
                     yield block
-                    at = end
-                self._end(file, segment)
+                    at += count(block)
+                for place, values in self._constants(segment):
+                    file.create_dataset(place, data=values)
+                for place, attributes in segment.attributes.items():
+                    self._set(file, place, attributes)
 
     def _pieces(self) -> Iterator[Block]:
         """Yield all samples in blocks, each for one file: many small files share what is read at once."""
@@ -92,72 +99,65 @@ class Hdf5Writer(Writer):
             for first, last in pairwise([start, *within, stop]):
                 yield {name: values[first - start : last - start] for name, values in block.items()}
 
-    def _begin(self, file: h5py.File, segment: _Segment) -> Sequence[Callable[[Block, int, int], None]]:
-        """Begin a file with all but its samples; return what writes a block of them, numbered within the file."""
+    def _begin(self, file: h5py.File, segment: _Segment) -> list[_Rows | _RaggedRows]:
+        """Create the datasets of a file of rows, and write the names of its samples."""
         if segment.roots is not None:
-            return [partial(self._write_units, file, segment)]
-        writes = [self._rows_of(file, segment, name, path).write for name, path in segment.places.items()]
+            return []
         if self._source.names is not None:
             names = self._source.names[segment.start : segment.stop]
             path = "names" if "names" not in self._specs else "sample_names"
             file.create_dataset(path, len(names), h5py.string_dtype())[:] = list(names)
-        return writes
+        return [self._rows_of(file, segment, name, path) for name, path in segment.places.items()]
 
-    def _rows_of(self, file: h5py.File, segment: _Segment, name: str, path: str) -> Rows | RaggedRows:
-        spec, is_sparse = self._specs[name], _is_sparse(path, segment.origin)
+    def _rows_of(self, file: h5py.File, segment: _Segment, name: str, path: str) -> _Rows | _RaggedRows:
+        spec = self._specs[name]
+        group, _, values = path.rpartition("/")
+        is_sparse = values in SPARSE_PARTS and group[1:] in [one.strip("/") for one in segment.origin.options.sparse]
         if not is_sparse and (not spec.is_ragged or spec.shape == (None,)):
-            return Rows(file, path, spec, segment.stop - segment.start, segment.origin.options.axis or 0)
+            return _Rows(file, path, spec, segment.stop - segment.start, segment.origin.options.axis or 0)
         shapes = self._source.part(segment.start, segment.stop).shapes(name)
+        assert shapes is not None
         if is_sparse:
-            group, _, values = path.rpartition("/")
-            return RaggedRows(file.require_group(group), spec, shapes, values, "indptr")
-        return RaggedRows(file.create_group(path), spec, shapes)
+            return _RaggedRows(file.require_group(group), spec, shapes, values, "indptr")
+        return _RaggedRows(file.create_group(path), spec, shapes, "values", "offsets")
 
     def _write_units(self, file: h5py.File, segment: _Segment, block: Block, start: int, stop: int) -> None:
         """Write the samples start..stop of a file, each as a group or dataset."""
-        origin = segment.origin
-        for number, root in enumerate((segment.roots or ())[start:stop], start):
+        origin, roots = segment.origin, segment.roots or ()
+        for number, root in enumerate(roots[start:stop], start):
             values = {name: held[number - start] for name, held in block.items()}
             for name, path in segment.places.items():
                 # A unit that is a dataset of numbers or text is the field itself.
                 is_unit = origin.options.samples == "datasets" and path == "/values"
-                write_value(file, root if is_unit else root + path, self._specs[name], values[name], number)
-            unit = file[root or "/"] if segment.places else file.require_group(root or "/")
-            for attribute in origin.attrs:
-                unit.attrs[attribute] = values[attribute]
+                spec, value = self._specs[name], values[name]
+                text = spec.kind == "text"
+                file.create_dataset(
+                    root if is_unit else root + path,
+                    data=_text(value, name, number) if text else np.asarray(value, spec.dtype),
+                    dtype=h5py.string_dtype() if text else None,
+                )
+            unit = file.require_group(root or "/") if not segment.places else file[root or "/"]
+            unit.attrs.update({name: values[name] for name in origin.attrs if name in values})
             if self._source.names is not None:
-                name = self._source.names[segment.start + number]
-                write_attributes(unit, origin.attributes.get(name, {}), self.notes)
+                self._set(file, root or "/", origin.attributes.get(self._source.names[segment.start + number], {}))
 
-    def _end(self, file: h5py.File, segment: _Segment) -> None:
-        """Write what a file holds besides its samples."""
-        described, lost = segment.described, []
-        for path, held in {**described.values, **self._constants(segment)}.items():
-            write_kept(file.create_dataset, path, held, path, self.notes)
-        for path, attributes in described.attributes.items():
-            if path not in file and path in described.groups:
-                with suppress(ValueError, OSError, RuntimeError):  # a dataset is in its way
-                    file.create_group(path)
-            if path in file:
-                write_attributes(file[path], attributes, self.notes)
-            else:
-                lost.append(path)
-        if lost:
-            self.notes.append(f"attributes of {first_few(lost)} are not written: the file does not hold them")
+    def _set(self, file: h5py.File, place: str, attributes: Mapping[str, Any]) -> None:
+        """Set attributes of a group or dataset; those that cannot be are noted."""
+        try:
+            thing = file[place] if place in file else file.create_group(place)
+            for name, held in attributes.items():
+                thing.attrs.create(name, **_value(held))
+        except _REFUSED as error:
+            self.notes.append(f"attributes of {place} are not written: {error}")
 
-    def _constants(self, segment: _Segment) -> dict[str, Any]:
-        """Return what all samples share by its path, which is that in the samples or in the source file."""
+    def _constants(self, segment: _Segment) -> Iterator[tuple[str, NDArray[Any]]]:
+        """Yield the constants with their paths, which are those in the samples or in the source file."""
         asked = {path.strip("/").replace("/", "."): path for path in segment.origin.options.once}
-        constants = self._source.constants.items()
-        return {f"/{asked.get(name, name.replace('.', '/')).strip('/')}": values for name, values in constants}
+        for name, values in self._source.constants.items():
+            yield asked.get(name, name.replace(".", "/")).strip("/"), values
 
     def _places_of(self, segment: _Segment) -> dict[str, str]:
-        """Return the path of each field in a file, or in the group of a sample.
-
-        Raises:
-            UsageError: the file's name or a path cannot be.
-        """
-        checked(segment.file)
+        """Return the path of each field in a file, or in the group of a sample. Raises UsageError if it cannot be."""
         origin = segment.origin
         names = [name for name in self._specs if segment.roots is None or name not in origin.attrs]
         places = {name: origin.paths.get(name) or "/" + name.replace(".", "/") for name in names}
@@ -176,99 +176,208 @@ def _lie_within_one_another(places: Collection[str]) -> bool:
     return len(paths) < len(places) or any(parent in paths for path in paths for parent in path.parents)
 
 
-def _is_sparse(path: str, origin: HDF5Origin) -> bool:
-    """Return whether a dataset is a part of a sparse matrix, of which samples were rows."""
-    return path in {f"/{group.strip('/')}/{part}" for group in origin.options.sparse for part in ("indices", "data")}
-
-
 # ---------------------------------------------------------------- which samples go to which file
 
 
-def _segments(source: PackedSource, file: str, notes: list[str]) -> list[_Segment]:
-    """Return the files to write, in the order of the samples.
-
-    Args:
-        file: name of the one file for samples that came from no HDF5 file, or were put into another order.
-    """
-    whole = leaves(source.origin, len(source))
-    origins = [kept_by("hdf5", leaf.origin, HDF5Origin) for leaf in whole]
+def _segments(source: PackedSource, notes: list[str]) -> list[_Segment]:
+    """Return the files to write, in the order of the samples."""
+    stem = Path(source.folder).resolve().stem or "data"
     found: list[_Segment] = []
     start = 0
-    for leaf, origin in zip(whole, origins, strict=True):
-        stop = start + len(leaf.numbers)
+    for leaf in leaves(source.origin, len(source)):
+        origin, stop = kept_by("hdf5", leaf.origin, HDF5Origin), start + len(leaf.numbers)
         if origin is None or start == stop or not np.array_equal(leaf.numbers, np.arange(start, stop)):
-            return [_one_file(source, file, origins, notes)]
+            if origin is not None:
+                notes.append(
+                    "the samples are in another order than in their files: they are written as rows of one file"
+                )
+            origin = origin or HDF5Origin(HDF5Options({}, []), {spec.name: f"/{spec.name}" for spec in source.fields})
+            return [_Segment(f"{stem}{_SUFFIX}", 0, len(source), origin)]
         if origin.options.samples == "rows":
-            found += _files_of_rows(origin, start, stop, file, notes)
+            found += _files_of_rows(origin, start, stop, notes)
         else:
-            found += _files_of_units((source.names or ())[start:stop], origin, start, file)
+            found += _files_of_units((source.names or ())[start:stop], origin, start, stem)
         start = stop
     return found
 
 
-def _one_file(source: PackedSource, file: str, origins: Sequence[HDF5Origin | None], notes: list[str]) -> _Segment:
-    """Return one file for all samples; if all came from rows of HDF5 files, the first file's attributes stay."""
-    known = [origin for origin in origins if origin is not None]
-    of_rows = [origin for origin in known if origin.options.samples == "rows" and origin.files]
-    if len(of_rows) < len(origins):
-        if any(origin.options.samples != "rows" for origin in known):
-            how = "they are written as rows, without groups or attributes"
-            notes.append(f"the samples are in another order than in their files: {how}")
-        plain = HDF5Origin(HDF5Options({}, []), {spec.name: f"/{spec.name}" for spec in source.fields})
-        return _Segment(file, 0, len(source), plain, Described(file, len(source)))
-    notes.append("the samples are in another order than in their files, so all are written to one file")
-    return _Segment(file, 0, len(source), of_rows[0], of_rows[0].files[0])
-
-
-def _files_of_rows(origin: HDF5Origin, start: int, stop: int, file: str, notes: list[str]) -> Iterator[_Segment]:
+def _files_of_rows(origin: HDF5Origin, start: int, stop: int, notes: list[str]) -> Iterator[_Segment]:
     """Yield the files of rows: those of the source, or one if samples were left out of them."""
-    files = origin.files or [Described(file, stop - start)]
-    if sum(described.samples for described in files) != stop - start:
-        if len(files) > 1:
-            notes.append("samples of the source were left out, so all others are written to one file")
-        files = [msgspec.structs.replace(files[0], samples=stop - start)]
-    for described in files:
-        end = start + described.samples
-        yield _Segment(described.name, start, end, origin, files[0] if described.like_first else described)
-        start = end
+    files = origin.files
+    if sum(kept.samples for kept in files) != stop - start:
+        notes.append("samples of the source were left out, so all others are written to one file")
+        files = [KeptFile(files[0].name if files else f"data{_SUFFIX}", stop - start)]
+    for kept in files:
+        yield _Segment(kept.name, start, start + kept.samples, origin, kept.attributes)
+        start += kept.samples
 
 
-def _files_of_units(names: Sequence[str], origin: HDF5Origin, start: int, file: str) -> Iterator[_Segment]:
+def _files_of_units(names: Sequence[str], origin: HDF5Origin, start: int, stem: str) -> Iterator[_Segment]:
     """Yield the files whose groups or datasets, or which themselves, were samples; `start` is the first sample."""
-    homes = set(origin.homes)
-    places = [_home_and_root(name, origin, homes) for name in names]
+    above = {kept.name: kept.attributes for kept in origin.files}
+    places = [(name, "") if origin.options.samples == "files" else _home_and_root(name, above) for name in names]
     for home, some in groupby(places, key=lambda place: place[0]):
         roots = [root for _, root in some]
-        above = origin.above.get(home, {})
-        name = f"{home}{_SUFFIX}" if home else file
-        described = Described(name, len(roots), attributes=above, groups=list(above))
-        yield _Segment(name, start, start + len(roots), origin, described, roots)
+        yield _Segment(f"{home or stem}{_SUFFIX}", start, start + len(roots), origin, above.get(home, {}), roots)
         start += len(roots)
 
 
-def _home_and_root(name: str, origin: HDF5Origin, homes: Collection[str]) -> tuple[str, str]:
+def _home_and_root(name: str, homes: Collection[str]) -> tuple[str, str]:
     """Return what the names of a file's samples begin with, one of `homes`, and the path of the unit in the file."""
-    if origin.options.samples == "files":
-        return name, ""
     home = name
     while home and home not in homes:
         home = home.rpartition("/")[0]
     return home, f"/{name[len(home) :].lstrip('/')}"
 
 
-def _named_apart(segments: Sequence[_Segment], notes: list[str]) -> list[_Segment]:
-    """Return the segments with a file of their own each: files of several folders may have one name."""
-    found: dict[str, _Segment] = {}
-    renamed = []
-    for segment in segments:
-        path, number = PurePosixPath(segment.file), 1
-        name = segment.file
-        while name in found:
-            number += 1
-            name = str(path.with_name(f"{path.stem}_{number}{path.suffix}"))
-        found[name] = replace(segment, file=name)
-        if number > 1:
-            renamed.append(f"{segment.file} as {name}")
-    if renamed:
-        notes.append(f"source files of one name are told apart by numbers: {first_few(renamed)}")
-    return list(found.values())
+# ---------------------------------------------------------------- values
+
+
+class _Rows:
+    """Samples as rows of a dataset, along `axis`; text and lists of numbers as values of any length."""
+
+    def __init__(self, file: h5py.File, path: str, spec: FieldSpec, count: int, axis: int) -> None:
+        self._spec = spec
+        self._base = np.dtype(spec.dtype) if spec.kind != "text" and spec.shape == (None,) else None
+        dtype = h5py.string_dtype() if spec.kind == "text" else np.dtype(spec.dtype)
+        shape = [] if spec.is_ragged else [n or 0 for n in spec.shape]
+        number = axis if axis >= 0 else len(shape) + 1 + axis
+        self._axis = number if 0 <= number <= len(shape) else 0  # a dataset with fewer axes counts along the first
+        shape.insert(self._axis, count)
+        self._dataset = file.create_dataset(path, tuple(shape), h5py.vlen_dtype(self._base) if self._base else dtype)
+
+    def write(self, block: Mapping[str, Any], start: int, stop: int) -> None:
+        """Write the samples start..stop of the file."""
+        values = block[self._spec.name]
+        if self._base is not None:
+            self._write_lists(values, start)
+        elif self._spec.kind == "text":
+            self._dataset[start:stop] = [_text(text, self._spec.name, start + n) for n, text in enumerate(values)]
+        elif values.size:
+            place = (*[slice(None)] * self._axis, slice(start, stop))
+            self._dataset[place] = np.moveaxis(values, 0, self._axis)
+
+    def _write_lists(self, lists: Sequence[NDArray[Any]], start: int) -> None:
+        """Write arrays of any length as the rows from `start` on; h5py itself would join those of one length."""
+        values = np.empty(len(lists), h5py.vlen_dtype(self._base))
+        for number, row in enumerate(lists):
+            values[number] = np.asarray(row, self._base)
+        place = self._dataset.id.get_space()
+        place.select_hyperslab((start,), (len(values),))
+        self._dataset.id.write(h5py.h5s.create_simple((len(values),)), place, values)
+
+
+class _RaggedRows:
+    """Samples of different shapes as a group.
+
+    It holds `values` (all samples one after another), `offsets` (samples + 1,), and `shapes` (samples, axes) if more
+    than the first axis differs; then `values` is flat. Fields of one group share their offsets.
+    """
+
+    def __init__(
+        self, group: h5py.Group, spec: FieldSpec, shapes: NDArray[np.int64], values: str, offsets: str
+    ) -> None:
+        self._field = spec.name
+        self._flat = spec.ragged_axes != (0,)
+        sizes = shapes.prod(axis=1) if self._flat else shapes[:, 0]
+        self._offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        rest = () if self._flat else spec.shape[1:]
+        self._values = group.create_dataset(values, (int(self._offsets[-1]), *rest), np.dtype(spec.dtype))
+        if offsets not in group:
+            group.create_dataset(offsets, data=self._offsets)
+        if self._flat:
+            group.create_dataset("shapes", data=shapes)
+
+    def write(self, block: Mapping[str, Any], start: int, stop: int) -> None:
+        """Write the samples start..stop of the file."""
+        joined = np.concatenate([value.reshape(-1) if self._flat else value for value in block[self._field]])
+        if joined.size:
+            self._values[int(self._offsets[start]) : int(self._offsets[stop])] = joined
+
+
+def _text(value: Any, field: str, sample: int) -> Any:
+    if "\0" in value:
+        raise UsageError(
+            f"field {field!r}, sample {sample} of its file: the text {value!r:.40} holds a zero byte, which ends a "
+            "string in HDF5; name other fields with --fields"
+        )
+    return value
+
+
+def _value(held: Any) -> dict[str, Any]:
+    """Return the data and dtype of an attribute in the form of `packer.sources.hdf5.origin`. Raises ValueError."""
+    match held:
+        case bool() | int() | float() | str():
+            return {"data": held}
+        case {"dtype": "str", "value": inner}:
+            return {"data": np.array(inner, object), "dtype": h5py.string_dtype()}
+        case {"dtype": str(name), "value": inner} if name in DTYPES:
+            return {"data": np.array(inner, name)}
+    raise ValueError(f"{held!r:.40} is of a kind that is not kept")
+
+
+# ---------------------------------------------------------------- the file below
+
+
+@contextmanager
+def _new_file(path: Path) -> Iterator[tuple[h5py.File, _Sink]]:
+    """Open a new HDF5 file, which is whole at the end of the block.
+
+    Raises:
+        OSError: something could not be written.
+    """
+    with _Sink(path) as sink:
+        try:
+            with h5py.File(sink, "w") as file:
+                yield file, sink
+        finally:
+            sink.check()
+
+
+class _Sink(io.FileIO):
+    """A new file for h5py, which seems to take all that libhdf5 writes, and tells of errors when it is asked.
+
+    libhdf5 cannot close a file that it cannot write to, and often takes the process down later. So what comes after an
+    error is dropped, and reads as zeros; `check` is called after every block.
+
+    Raises:
+        OSError: the file cannot be made.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._error: BaseException | None = None
+        super().__init__(path, "w+")
+
+    def check(self) -> None:
+        """
+        Raises:
+            OSError: something could not be written; has the path in it.
+            BaseException: what came while libhdf5 was writing, such as KeyboardInterrupt.
+        """
+        if isinstance(self._error, OSError):
+            raise OSError(self._error.errno, self._error.strerror or str(self._error), str(self.name))
+        if self._error is not None:
+            raise self._error
+
+    def write(self, data: Any, /) -> int:
+        left = memoryview(data).cast("B")
+        count = len(left)
+        try:
+            while left and self._error is None:
+                left = left[super().write(left) :]  # a disk that is nearly full takes a part
+        except BaseException as error:  # within a call of libhdf5 nothing may be raised
+            self._error = error
+        return count
+
+    def readinto(self, buffer: Any, /) -> int:
+        view = memoryview(buffer).cast("B")
+        count = super().readinto(view)
+        view[count:] = bytes(len(view) - count)
+        return len(view)
+
+    def truncate(self, size: int | None = None, /) -> int:
+        try:
+            return super().truncate(size) if self._error is None else 0
+        except BaseException as error:
+            self._error = error
+            return 0

@@ -1,27 +1,43 @@
-"""Opens HDF5 files for reading, and turns what libhdf5 raises into a SourceError that says where.
+"""Opens HDF5 files and their datasets, and turns what libhdf5 raises into a SourceError that says where.
 
-A file that is no HDF5 is named for what it is.
+libhdf5 gives fill values, and no error, where a file of a virtual dataset is missing or an external raw file is short.
+So the files of a virtual dataset are looked for first, and external raw files are refused.
 """
 
 from __future__ import annotations
 
 import errno
+import importlib
+import math
 import re
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
+from typing import Any
 
 import h5py
 
 from packer.errors import SourceError
-from packer.sources.files import HDF5_SIGNATURE
+from packer.sources.base import faults_of
+from packer.sources.files import refuse_pointer
 
 #: All that h5py has been seen to raise on damaged files. No MemoryError: whoever keeps the limits says which one it is.
 FAULTS = (OSError, RuntimeError, ValueError, TypeError, LookupError, ArithmeticError, SystemError)
 #: How libhdf5 itself says that it gets no memory.
 _NO_MEMORY = re.compile(r"memory allocation failed|image null after H5MM_realloc")
 _TRUNCATED = re.compile(r"truncated file: eof = (\d+), .*stored_eof = (\d+)")
+
+#: Bytes of decoded chunks that libhdf5 is asked to keep at most, of all datasets that are read together. A chunk larger
+#: than that is kept as well: decoding it takes that much memory anyway, and again for every block would take minutes.
+CACHE_BYTES = 2**28
+#: Values that take more bytes than this, and this many times as many as their file has, are not believed. Deflate
+#: reaches 1,032 on zeros.
+_BELIEVED_BYTES, _MAX_RATIO = 2**34, 10_000
+_DEEPEST = 8
+
+
+# ---------------------------------------------------------------- files
 
 
 @contextmanager
@@ -54,11 +70,9 @@ def opened(path: str) -> Iterator[h5py.File]:
     """Open a file for reading; it is closed after the block.
 
     Raises:
-        SourceError: it is missing, no HDF5 file, cut short, or being written by somebody.
+        SourceError: it is missing, no HDF5 file, cut short, or being written by another program.
     """
     try:
-        if Path(path).is_dir():
-            raise SourceError("is a folder; an HDF5 file is expected", path)
         if not h5py.is_hdf5(path):
             raise SourceError(_what_it_is(path), path)
         file = _open_locked(path)
@@ -73,7 +87,7 @@ def opened(path: str) -> Iterator[h5py.File]:
 
 
 def _open_locked(path: str) -> h5py.File:
-    """Open with the library's own locking, which finds out a writer; without if the file system has none."""
+    """Open with the library's own locking, which notices a writer; without if the file system has none."""
     try:
         return h5py.File(path, "r")
     except OSError as error:
@@ -95,44 +109,157 @@ def _why_not(error: BaseException) -> str:
     return f"cannot be opened as HDF5: {text}"
 
 
-# ---------------------------------------------------------------- other kinds of files
-
-_LOOK_BYTES = 512
-
-#: First bytes and what they mean; the advice says how to go on.
-_OTHERS: tuple[tuple[bytes, str], ...] = (
-    (b"version https://git-lfs", "a git-LFS pointer, not the data: run `git lfs pull` to fetch the file"),
-    (b"CDF", "a NetCDF-3 file, not HDF5: rewrite it with `nccopy -k netCDF-4 IN OUT`"),
-    (b"\x0e\x03\x13\x01", "an HDF4 file, not HDF5: rewrite it with `h4toh5 IN OUT`"),
-    (b"MATLAB 5.0", "an old MATLAB file (version 5 to 7.2), not HDF5: save it in MATLAB with `-v7.3`"),
-    (b"MATLAB 7.3", "a MATLAB 7.3 file whose HDF5 part is missing or damaged"),
-    (b"\x89PNG", "a PNG image, not HDF5"),
-    (b"\x93NUMPY", "a NumPy .npy file, not HDF5"),
-    (b"PK\x03\x04", "a zip archive (.npz, .keras or the like), not HDF5"),
-    (b"\x1f\x8b", "a gzip archive, not HDF5: unpack it with `gunzip`"),
-    (b"\xfd7zXZ", "an xz archive, not HDF5: unpack it with `unxz`"),
-    (b"BZh", "a bzip2 archive, not HDF5: unpack it with `bunzip2`"),
-    (b"\x28\xb5\x2f\xfd", "a zstd archive, not HDF5: unpack it with `unzstd`"),
+#: First bytes of files that have the suffixes of HDF5, and what to do with them.
+_OTHERS = (
+    (b"CDF", "is a NetCDF-3 file, not HDF5: rewrite it with `nccopy -k netCDF-4 IN OUT`"),
+    (b"\x0e\x03\x13\x01", "is an HDF4 file, not HDF5: rewrite it with `h4toh5 IN OUT`"),
+    (b"MATLAB 5.0", "is an old MATLAB file (version 5 to 7.2), not HDF5: save it in MATLAB with `-v7.3`"),
+    (b"<", "is a web page, not HDF5: the download went wrong"),
 )
 
 
 def _what_it_is(path: str) -> str:
-    """Return a phrase for a file without a usable HDF5 signature, such as `is an HDF4 file, not HDF5`.
+    """Return a phrase for a file without an HDF5 signature, such as `is an HDF4 file, not HDF5`.
 
     Raises:
         OSError: the file cannot be read.
+        SourceError: it is a pointer of git-LFS.
     """
     with Path(path).open("rb") as file:
-        head = file.read(_LOOK_BYTES)
+        head = file.read(512)
+    refuse_pointer(head, path)
     if not head:
         return "is empty (0 bytes); an HDF5 file is expected"
-    for magic, meaning in _OTHERS:
-        if head.startswith(magic):
-            return f"is {meaning}"
-    if head.lstrip().lower().startswith((b"<!doctype", b"<html")):
-        return "is a web page, not HDF5: the download went wrong"
-    if HDF5_SIGNATURE.startswith(head):
-        return f"is cut short: it holds {len(head)} bytes of the HDF5 signature and nothing else"
-    if not any(head):
-        return f"is not an HDF5 file: its first {len(head)} bytes are all zero"
-    return f"is not an HDF5 file: it begins with {head[:8]!r}, an HDF5 file with {HDF5_SIGNATURE!r}"
+    known = (meaning for magic, meaning in _OTHERS if head.lstrip().startswith(magic))
+    return next(known, f"is not an HDF5 file: it begins with {head[:8]!r}; name the files of HDF5 with a pattern")
+
+
+# ---------------------------------------------------------------- datasets
+
+
+def dataset_at(file: h5py.File, path: str, name: str, axis: int = 0, cache: int = CACHE_BYTES) -> h5py.Dataset:
+    """Return the dataset `name` of the open file `path`, checked as by `files_of`, to be read in order along `axis`.
+
+    Called by each process that reads: files and plug-ins may be missing in any. Each chunk is decoded once, as long as
+    those of a row fit into `cache` bytes.
+
+    Raises:
+        SourceError: its values are not all there, or cannot be decoded.
+    """
+    dataset = file[name]
+    files_of(dataset, path)
+    if not dataset.chunks:
+        return dataset
+    across = [-(-int(n) // int(c)) for n, c in zip(dataset.shape, dataset.chunks, strict=True)]
+    chunks = math.prod(across) // max(1, across[axis])
+    access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
+    _slots, usual, _preemption = dataset.id.get_access_plist().get_chunk_cache()
+    chunk_bytes = math.prod(dataset.chunks) * dataset.dtype.itemsize
+    kept = chunk_bytes * (chunks if chunk_bytes * chunks <= cache else 1)
+    if kept <= usual:
+        return dataset
+    # Chunks in one slot of libhdf5's table drive each other out, so it gets many more slots than chunks.
+    access.set_chunk_cache(min(100 * chunks, 2**20) + 1, kept, 1.0)
+    holder, name_there = dataset.file.id, dataset.name.encode()
+    dataset.id.close()  # a dataset that is open already keeps its cache
+    return h5py.Dataset(h5py.h5d.open(holder, name_there, access))
+
+
+def files_of(dataset: h5py.Dataset, path: str) -> list[str]:
+    """Return the paths of all files that a dataset is read from, besides the one at `path`, which leads to it.
+
+    Raises:
+        SourceError: its values are not all there, or cannot be decoded.
+    """
+    home = str(dataset.file.filename)
+    with faults_of(path):
+        if dataset.external:
+            raise SourceError(
+                f"dataset {dataset.name} keeps its values in a raw file, {dataset.external[0][0]}; "
+                "write them into the HDF5 file, with h5py by x = file[NAME][()]; del file[NAME]; file[NAME] = x"
+            )
+        files = [home, *(_virtual_files(dataset, 0) if dataset.is_virtual else ())]
+        # Rows count too: an axis of length 0 makes any number of them cost no bytes.
+        declared = max([math.prod(dataset.shape) * dataset.dtype.itemsize, *dataset.shape])
+        if declared > max(
+            _BELIEVED_BYTES, _MAX_RATIO * sum(Path(file).stat().st_size for file in dict.fromkeys(files))
+        ):
+            raise SourceError(
+                f"dataset {dataset.name} of shape {dataset.shape} is far too large for its file, so this cannot be "
+                f"right; leave it out with --skip {dataset.name}"
+            )
+        if lacking := _missing_filter(dataset):
+            raise SourceError(f"dataset {dataset.name} cannot be read: {lacking}")
+    return [file for file in dict.fromkeys(files) if file != path]
+
+
+def unwritten(dataset: h5py.Dataset) -> str | None:
+    """Return a sentence on values that were never written; None if all were."""
+    chunks, missing = 1, not dataset.id.get_storage_size() and not dataset.is_virtual
+    if dataset.chunks:
+        chunks = math.prod(-(-n // c) for n, c in zip(dataset.shape, dataset.chunks, strict=True))
+        missing = chunks - dataset.id.get_num_chunks()
+    if not missing or not math.prod(dataset.shape) * dataset.dtype.itemsize:
+        return None
+    how_many = "all its values" if missing == chunks else f"{missing:,} of its {chunks:,} chunks"
+    return f"dataset {dataset.name}: {how_many} were never written, and are the fill value {dataset.fillvalue}"
+
+
+def _virtual_files(dataset: h5py.Dataset, depth: int) -> Iterator[str]:
+    """Yield the paths of all files that a virtual dataset shows, after checking that they hold what it shows."""
+    if depth > _DEEPEST:
+        raise SourceError(f"virtual dataset {dataset.name} leads to virtual datasets more than {_DEEPEST} deep")
+    folder = Path(dataset.file.filename).parent
+    for source in dataset.virtual_sources():
+        name = source.file_name
+        where = f"virtual dataset {dataset.name}: its source dataset {source.dset_name} of file {name}"
+        if "%b" in name or "%b" in source.dset_name:
+            raise SourceError(f"{where} is a pattern, of which some may be missing; name each source instead")
+        # The order in which libhdf5 looks.
+        places = [dataset.file.filename] if name == "." else [folder / name, Path(name), folder / Path(name).name]
+        path = next((str(place) for place in places if Path(place).exists()), None)
+        if path is None:
+            raise SourceError(f"virtual dataset {dataset.name}: its source file {name} does not exist; bring it back")
+        yield path
+        with nullcontext(dataset.file) if path == dataset.file.filename else h5py.File(path, "r") as file:
+            target = file.get(source.dset_name)
+            if not isinstance(target, h5py.Dataset):
+                raise SourceError(f"{where} does not exist")
+            if _falls_short(dataset, source, target):
+                raise SourceError(f"{where} is too small: it has shape {target.shape}")
+            if target.is_virtual:
+                yield from _virtual_files(target, depth + 1)
+
+
+def _falls_short(dataset: h5py.Dataset, source: Any, target: h5py.Dataset) -> bool:
+    """Return whether the source is smaller than what is shown of it; unlimited selections follow the source."""
+    shown, space = source.vspace, source.src_space
+    try:
+        if space.get_select_type() == h5py.h5s.SEL_ALL:
+            all_shown = shown.get_select_type() == h5py.h5s.SEL_ALL
+            return bool(math.prod(target.shape) != (dataset.size if all_shown else shown.get_select_npoints()))
+        _low, high = space.get_select_bounds()
+    except (RuntimeError, ValueError):
+        return False
+    return len(high) == len(target.shape) and any(h >= n for h, n in zip(high, target.shape, strict=True))
+
+
+def _missing_filter(dataset: h5py.Dataset) -> str | None:
+    """Return why the dataset's chunks cannot be decoded here, with the remedy; None if they can.
+
+    Imports hdf5plugin, if it is installed, when a filter is met that libhdf5 does not have.
+    """
+    plist = dataset.id.get_create_plist()
+    for i in range(plist.get_nfilters()):
+        number, _flags, _values, name = plist.get_filter(i)
+        if not h5py.h5z.filter_avail(number):
+            with suppress(ImportError):
+                importlib.import_module("hdf5plugin")
+        if not h5py.h5z.filter_avail(number):
+            label = name.decode("utf-8", "replace").strip() or "a filter without a name"
+            return (
+                f"it is compressed with {label} (HDF5 filter {number}), for which there is no plug-in: `pip install -U "
+                "hdf5plugin` brings most plug-ins; for others set HDF5_PLUGIN_PATH to the folder of the plug-in, or "
+                "rewrite the file with `h5repack -f GZIP=4 IN OUT` on a machine that has it"
+            )
+    return None

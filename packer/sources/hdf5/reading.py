@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import h5py
@@ -14,16 +14,40 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import SourceError
+from packer.format import FieldSpec
 from packer.sources.base import BLOCK_BYTES, LARGE_BYTES, Block, LargeArray, block_bytes, fits, joined
-from packer.sources.hdf5.file import faults_named
+from packer.sources.hdf5.file import CACHE_BYTES, dataset_at, faults_named
 from packer.sources.hdf5.listing import text_attribute
-from packer.sources.hdf5.storage import CACHE_BYTES, dataset_at
-from packer.sources.hdf5.types import Column
 
+#: Datasets of a sparse matrix: numbers of columns, values, and where each row starts.
+SPARSE_PARTS = ("indices", "data", "indptr")
 #: What a str costs besides its characters.
 _STR_BYTES = 64
 #: How many variable-length rows are read at once at first, and at most; how long they are is seen only then.
 _FIRST_RUN, _LONGEST_RUN = 16, 1024
+
+
+@dataclass(frozen=True)
+class Column:
+    """One field and where its values lie.
+
+    Attributes:
+        spec: what the field is.
+        dataset: path of the dataset, from the root of the file (or of a sample's group).
+        members: names of compound members that lead from the dataset's values to the field's.
+        attribute: name of the attribute of the unit that holds the value, if no dataset does.
+        starts: path of the dataset that tells where in `dataset` each sample starts, if rows of it are no samples.
+    """
+
+    spec: FieldSpec
+    dataset: str
+    members: tuple[str, ...] = ()
+    attribute: str = ""
+    starts: str = ""
+
+    @property
+    def path(self) -> str:
+        return "/".join((self.dataset, *self.members))
 
 
 # ---------------------------------------------------------------- rows
@@ -48,7 +72,7 @@ def row_blocks(
         sparse = {c.spec.name: SparseRows(file, path, c) for c in columns if c.starts}
         names = dict.fromkeys(c.dataset for c in columns if not c.starts)
         share = CACHE_BYTES // max(1, len(names))
-        datasets = {name: dataset_at(file, path, name, stop, axis, share) for name in names}
+        datasets = {name: dataset_at(file, path, name, axis, share) for name in names}
         for name, dataset in datasets.items():
             have = dataset.shape[axis]
             if have < stop:
@@ -130,8 +154,8 @@ class SparseRows:
             raise SourceError(
                 f"{group} is a sparse matrix by columns (CSC), whose rows lie scattered; make it CSR", path
             )
-        self._values = dataset_at(file, path, column.dataset, 1)
-        self._starts = np.asarray(dataset_at(file, path, column.starts, 1)[()])
+        self._values = dataset_at(file, path, column.dataset)
+        self._starts = np.asarray(dataset_at(file, path, column.starts)[()])
         is_good = self._starts.ndim == 1 and self._starts.dtype.kind in "iu" and len(self._starts) > 0
         ends = (int(self._starts[0]), int(self._starts[-1])) if is_good else ()
         if ends != (0, len(self._values)) or (self._starts[1:] < self._starts[:-1]).any():
@@ -161,7 +185,7 @@ def unit_sample(file: h5py.File, path: str, root: str, columns: Sequence[Column]
     """
     with faults_named(path, "reading"):
         names = dict.fromkeys(c.dataset for c in columns if not c.attribute)
-        datasets = {name: dataset_at(file, path, root + name, 1) for name in names}
+        datasets = {name: dataset_at(file, path, root + name) for name in names}
         large = [name for name, dataset in datasets.items() if _is_large(dataset)]
         values = {name: _boxed(dataset) for name, dataset in datasets.items() if name not in large}
         sample: dict[str, Any] = {}

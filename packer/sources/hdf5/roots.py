@@ -19,8 +19,6 @@ from packer.errors import SourceError, first_few
 from packer.sources.hdf5.listing import walk
 from packer.sources.units import Asked, folder_of, upwards
 
-#: A file of units may have ten times the links of one of rows: what lies within them is counted for each by itself.
-_MAX_LINKS = 2_000_000
 #: The group in which robomimic lists the demonstrations of each split.
 _MASK = "/mask"
 _MAX_LIST_BYTES = 2**26
@@ -43,67 +41,43 @@ class Roots(NamedTuple):
     notes: list[str]
 
 
-def find_roots(file: h5py.File, asked: Asked, is_left_out: Callable[[str], bool]) -> Roots:
+def find_roots(file: h5py.File, asked: Asked, is_out: Callable[[str], bool]) -> Roots:
     """Return the units of an open file.
 
     Args:
-        is_left_out: tells of a path from the root of the file whether it is left out, with all below it: such a path is
+        is_out: tells of a path from the root of the file whether it is left out, with all below it: such a path is
             not a unit, and nothing in it has to belong to one.
 
     Raises:
-        SourceError: there are no units, or far too many links.
+        SourceError: there are no units, or a group cannot be listed.
     """
     if asked.name == "files":
         return Roots([""], [], {}, [])
     pattern = _pattern(asked)
-    tree = _tree(file, pattern, is_left_out)
+    kinds = {met.path: type(met.thing) for met in walk(file, is_out, lambda path: _fits(path, pattern))}
+    groups = [path for path, kind in kinds.items() if kind is h5py.Group]
+    datasets = [path for path, kind in kinds.items() if kind is h5py.Dataset]
     notes = []
     if asked.name == "datasets":
-        roots = tree.datasets
+        roots = datasets
     elif pattern:
-        roots = [group for group in tree.groups if _fits(group, pattern)]
+        roots = [group for group in groups if _fits(group, pattern)]
     else:
-        roots = alike(tree.datasets)
-        roots += [name for name, same in tree.same.items() if same in roots]
+        roots = alike(datasets)
         # Groups that lie in the file itself are what anybody would take.
         if any(root.count("/") > 1 for root in roots):
             notes.append(f"a sample is a group that fits {_pattern_of(roots)}; --samples groups:PATTERN takes others")
     if not roots:
-        raise _no_units(file, asked, tree)
+        what = f"groups that fit {asked.pattern}" if asked.pattern else f"{asked.name} that could be samples"
+        holds = f"it holds {first_few(groups or datasets)}" if groups or datasets else "it is empty"
+        raise SourceError(f"holds no {what}: {holds}; name another unit with --samples", file.filename)
     inside = set(roots)
-    others = _topmost([path for path in (*tree.datasets, *tree.dead) if not _lies_in(path, inside)], roots)
+    others = _topmost(
+        [path for path, kind in kinds.items() if kind is not h5py.Group and not _lies_in(path, inside)], roots
+    )
     splits, missing = _mask(file, roots) if _MASK in others else ({}, [])
     others = [path for path in others if not (splits and path == _MASK)]
     return Roots(natsorted(roots), others, splits, notes + missing)
-
-
-class _Tree(NamedTuple):
-    """Paths of a file: its groups, datasets and dead links, and what groups met again are other names of."""
-
-    groups: list[str]
-    datasets: list[str]
-    dead: list[str]
-    same: dict[str, str]
-
-
-def _tree(file: h5py.File, pattern: Sequence[str], is_left_out: Callable[[str], bool]) -> _Tree:
-    """Return what lies in a file; groups that fit a pattern are not entered."""
-    tree = _Tree([], [], [], {})
-    known: set[str] = set()
-    for found in walk(file, _MAX_LINKS, lambda path: not (pattern and _fits(path, pattern)) and not is_left_out(path)):
-        if is_left_out(found.path):
-            continue
-        if isinstance(found.thing, h5py.Dataset):
-            tree.datasets.append(found.path)
-        elif isinstance(found.thing, h5py.Group):
-            tree.groups.append(found.path)
-            known.add(found.path)
-        elif found.same in known:
-            tree.groups.append(found.path)
-            tree.same[found.path] = found.same
-        elif found.same is None:
-            tree.dead.append(found.path)
-    return tree
 
 
 def alike(datasets: Sequence[str]) -> list[str]:
@@ -136,16 +110,6 @@ def numbered(datasets: Sequence[str]) -> str | None:
     if len(roots) < 2 or len({_DIGITS.sub("", root) for root in roots}) > 1:
         return None
     return _pattern_of(roots) if all(_lies_in(path, inside) for path in datasets) else None
-
-
-def _no_units(file: h5py.File, asked: Asked, tree: _Tree) -> SourceError:
-    group = f"/{asked.pattern.strip('/')}"
-    if asked.pattern and not glob.has_magic(asked.pattern) and group != "/" and group not in tree.groups:
-        return SourceError(f"has no group {group} for --samples", file.filename)
-    what = f"groups that fit {asked.pattern}" if asked.pattern else f"{asked.name} that could be samples"
-    held = tree.groups or tree.datasets
-    holds = f"it holds {first_few(held)}; name another unit with --samples" if held else "it is empty"
-    return SourceError(f"holds no {what}; {holds}", file.filename)
 
 
 def _pattern(asked: Asked) -> list[str]:

@@ -16,18 +16,20 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import SourceError, UsageError
+from packer.errors import SourceError, UsageError, as_text, first_few
 from packer.format import check_field_name
 from packer.sources.base import HEADERS, Block, Looking, OnBad, Source, common_shape, difference, joined, usual, watched
 from packer.sources.files import Found
 from packer.sources.hdf5.file import opened
-from packer.sources.hdf5.origin import HDF5Options, HDF5Origin, Kept, check_once, common, kept_of_units, like_first
-from packer.sources.hdf5.reading import row_blocks, shaped, unit_sample
-from packer.sources.hdf5.types import Column
-from packer.sources.hdf5.units import FileUnits, Unit, units_of
-from packer.sources.options import SourceOptions
+from packer.sources.hdf5.origin import HDF5Options, HDF5Origin, Kept, KeptFile, common
+from packer.sources.hdf5.reading import Column, row_blocks, shaped, unit_sample
+from packer.sources.hdf5.units import FileUnits, Unit, left_out, units_of
+from packer.sources.options import SourceOptions, naming
 from packer.sources.units import Asked, unit_of
 from packer.workers import Limits, each
+
+#: Samples whose attributes are kept: the manifest is read by people.
+MAX_KEPT = 500
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # which typing has from Python 3.11 on
@@ -61,13 +63,16 @@ def open_hdf5(
         raise UsageError(f"--skip {min(useless)}: {found.text} has no such dataset or group")
     constants = common((Path(file).name, some.once) for file, some in held.items())
     constants |= common((str(one), one.once) for one in kept)
-    check_once(constants, options.once)
+    for one in options.once:
+        if not any(naming(name, [one]) for name in constants):
+            raise UsageError(f"--once {one}: there is no such dataset, neither in the samples nor in the file")
+    told = HDF5Options(dict(options.pick), list(options.skip), list(options.once), list(options.sparse))
     source: Source
     if asked.name == "rows":
         doubts = _doubts(kept, held[kept[0].path].groups, options.samples)
-        source = RowSource(kept, _told(options, axis=options.axis), doubts)
+        source = RowSource(kept, msgspec.structs.replace(told, axis=options.axis), doubts)
     else:
-        source = UnitSource(kept, _told(options, samples=str(asked)), held)
+        source = UnitSource(kept, msgspec.structs.replace(told, samples=str(asked)), held)
     source.constants = Kept(constants)
     return source
 
@@ -97,11 +102,6 @@ def _check(options: SourceOptions, asked: Asked) -> None:
         raise UsageError(f"--sparse {options.sparse[0]}: {reason}")
     if asked.name == "datasets" and options.pick:
         raise UsageError("--field: with --samples datasets there is one field, values; leave --field out")
-
-
-def _told(options: SourceOptions, **unit: Any) -> HDF5Options:
-    """Return what the manifest keeps of what was asked; `unit` is the axis of rows, or what units are."""
-    return HDF5Options(dict(options.pick), list(options.skip), list(options.once), list(options.sparse), **unit)
 
 
 def _fitting(
@@ -167,22 +167,18 @@ def _doubts(found: Sequence[Unit], groups: str | None, samples: str | None) -> l
     Raises:
         UsageError: groups are as likely to be the samples, and the user said nothing.
     """
-    doubts = []
-    if groups:
-        count = len(found[0].columns)
-        if samples is None:
-            raise UsageError(
-                f"{found[0].path}: a sample may be a row of all {count} datasets, or one of the groups {groups}, which "
-                f"are alike; say --samples rows, or --samples 'groups:{groups}'"
-            )
-        doubts.append(f"a sample is a row of {count} datasets; --samples 'groups:{groups}' makes each group one")
-    lengths = [unit.samples for unit in found]
-    if len(set(lengths)) > 1:
-        doubts.append(
-            f"{len(found):,} files of {min(lengths):,} to {max(lengths):,} rows: each row is a sample; --samples files "
-            "makes each file one"
+    if groups and samples is None:
+        raise UsageError(
+            f"{found[0].path}: a sample may be a row of all {len(found[0].columns)} datasets, or one of the groups "
+            f"{groups}, which are alike; say --samples rows, or --samples 'groups:{groups}'"
         )
-    return doubts
+    lengths = [unit.samples for unit in found]
+    if len(set(lengths)) == 1:
+        return []
+    return [
+        f"{len(found):,} files of {min(lengths):,} to {max(lengths):,} rows: each row is a sample; --samples files "
+        "makes each file one"
+    ]
 
 
 # ---------------------------------------------------------------- the samples
@@ -223,6 +219,17 @@ class HDF5Source(Source):
         paths = {c.spec.name: c.path for c in columns if not c.attribute}
         paths = {name: path for name, path in paths.items() if path != "/" + name.replace(".", "/")}
         self.origin = msgspec.to_builtins(msgspec.structs.replace(origin, paths=paths))
+        asides = {path: why for unit in found for path, why in unit.asides.items()}
+        lost = {f"{name!r} of {unit}": None for unit in found for name in unit.attributes[1]}
+        count = sum(bool(unit.attributes[0]) for unit in found)
+        if count > MAX_KEPT:
+            few = f"attributes of the first {MAX_KEPT:,} files or samples are kept"
+            remarks = [*remarks, f"{few}, those of {count - MAX_KEPT:,} others are not"]
+        if asides:
+            remarks = [*remarks, f"left out: {left_out(asides)}. --field NAME=/path takes a link"]
+        if lost:
+            why = "attributes are kept if they are numbers or text of at most 16 KiB"
+            remarks = [*remarks, f"{why}; these are not: {first_few(list(lost))}"]
         self.remarks = list(dict.fromkeys([*(note for unit in found for note in unit.notes), *remarks]))
 
     def __len__(self) -> int:
@@ -239,14 +246,25 @@ class HDF5Source(Source):
         return list(dict.fromkeys(name for run in self._runs for name in (run.path, *run.files)))
 
 
+def _own(found: Sequence[Unit]) -> list[dict[str, Any]]:
+    """Return the attributes of each unit, of the first `MAX_KEPT` that have some."""
+    room = iter(range(MAX_KEPT))
+    return [own if own and next(room, None) is not None else {} for own, _ in (unit.attributes for unit in found)]
+
+
 class RowSource(HDF5Source):
     """One sample a row, of files one after another."""
 
     names = None
 
     def __init__(self, found: Sequence[Unit], options: HDF5Options, remarks: Sequence[str]) -> None:
-        origin = HDF5Origin(options, {}, like_first([unit.kept for unit in found]))
-        super().__init__(found[0].columns, found, origin, remarks)
+        folder = os.path.commonpath([Path(unit.path).parent for unit in found])
+        names = [as_text(Path(os.path.relpath(unit.path, folder)).as_posix()) for unit in found]
+        files = [
+            KeptFile(name, unit.samples, {"/": own} if own else {})
+            for name, unit, own in zip(names, found, _own(found), strict=True)
+        ]
+        super().__init__(found[0].columns, found, HDF5Origin(options, {}, files), remarks)
         self._axis = options.axis or 0
 
     def shapes(self, field: str) -> NDArray[np.int64] | None:
@@ -294,14 +312,12 @@ class UnitSource(HDF5Source):
             columns.append(shaped(column, common_shape(sizes)))
             if columns[-1].spec.is_ragged and not any(None in shape for shape in sizes):
                 self._shapes[column.spec.name] = np.array(sizes, np.int64)
-        above = {home: held[path].above for path, home in homes.items() if held[path].above}
         attrs = [column.attribute for column in columns if column.attribute]
-        # Files that are samples are called as their samples are.
-        origin = HDF5Origin(options, {}, homes=list(homes.values()) if found[0].root else [], attrs=attrs)
-        origin, lost = kept_of_units(origin, self.names, [unit.kept for unit in found], above)
-        within = Counter(what for unit in found for what in unit.lost)
-        lost += [f"{what} within samples are not kept; {count:,} samples have some" for what, count in within.items()]
-        super().__init__(columns, found, origin, [*(note for some in held.values() for note in some.notes), *lost])
+        counts = Counter(unit.path for unit in found)
+        files = [KeptFile(home, counts[path], held[path].above) for path, home in homes.items() if found[0].root]
+        kept = {name: own for name, own in zip(self.names, _own(found), strict=True) if own}
+        notes = [note for some in held.values() for note in some.notes]
+        super().__init__(columns, found, HDF5Origin(options, {}, files, kept, attrs), notes)
 
     def shapes(self, field: str) -> NDArray[np.int64] | None:
         return self._shapes.get(field)

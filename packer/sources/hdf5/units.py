@@ -1,13 +1,14 @@
-"""What samples are read from, found from the headers of one file: its rows, or units that are one sample each.
+"""Chooses what is packed of one file, from headers alone: the fields of its rows, or of units that are a sample each.
 
-What the units of a file are is decided in `roots.py`; all else takes a unit as a path of a file and a root within it.
+Which groups or datasets are the units of a file is decided in `roots.py`; all else takes a unit as a path of a file and
+a root within it.
 """
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +16,16 @@ import h5py
 import msgspec
 
 from packer.errors import SourceError, first_few
-from packer.sources.hdf5.choice import chosen, picked_paths, takes
-from packer.sources.hdf5.file import faults_named, opened
-from packer.sources.hdf5.listing import Inventory, inventory
-from packer.sources.hdf5.origin import Constant, Described, asides, attributes, constants_at, kept_of_rows, kept_of_unit
-from packer.sources.hdf5.reading import SparseRows
+from packer.format import DTYPES, FieldSpec, check_count
+from packer.sources.hdf5.file import FAULTS, faults_named, files_of, opened, unwritten
+from packer.sources.hdf5.listing import UNNAMED, Listed, leaves, listed, walk
+from packer.sources.hdf5.origin import Constant, attributes, constants_at
+from packer.sources.hdf5.reading import SPARSE_PARTS, Column, SparseRows
 from packer.sources.hdf5.roots import find_roots, numbered
-from packer.sources.hdf5.storage import storage_of
-from packer.sources.hdf5.types import Column, Listed, leaves
 from packer.sources.options import SourceOptions, naming
-from packer.sources.units import Asked
+from packer.sources.units import Asked, upwards
+
+_MAX_LINES = 10
 
 
 @dataclass(frozen=True)
@@ -39,9 +40,9 @@ class Unit:
         samples: how many there are.
         files: further files that are read for it.
         notes: sentences for the plan.
-        once: what it holds that is to be the same in all units, by name.
-        kept: what the manifest keeps of it.
-        lost: what of it is not kept, in the words that a sentence begins with.
+        asides: why datasets below it are left out, by path.
+        once: constants that it holds, by name.
+        attributes: its own, and the names of those that are not kept.
     """
 
     path: str
@@ -51,9 +52,9 @@ class Unit:
     samples: int
     files: tuple[str, ...]
     notes: tuple[str, ...]
+    asides: dict[str, str]
     once: dict[str, Constant]
-    kept: Described = field(default_factory=partial(Described, "", 0))
-    lost: tuple[str, ...] = ()
+    attributes: tuple[dict[str, Any], list[str]]
 
     def __str__(self) -> str:
         return Path(self.path).name if self.kind == "row" else f"{self.kind} {self.root or Path(self.path).name}"
@@ -67,7 +68,7 @@ class FileUnits:
         used: entries of the option `skip` that name something here.
         splits: by name, the roots of the samples of each split that the file itself lists.
         notes: sentences for the plan: what was taken for a unit if nobody said it, and names that lead nowhere.
-        once: what lies outside of the units and is to be the same in all files, by name.
+        once: constants that lie outside of the units, by name.
         above: attributes of the groups above the units, by path.
         groups: pattern of the groups that could be samples as well as rows; None if nothing speaks for it.
     """
@@ -79,6 +80,19 @@ class FileUnits:
     once: dict[str, Constant] = field(default_factory=dict)
     above: dict[str, dict[str, Any]] = field(default_factory=dict)
     groups: str | None = None
+
+
+class _LeftOut:
+    """Tells of a path whether the user left it out, and remembers what of --skip named something."""
+
+    def __init__(self, *asked: Sequence[str]) -> None:
+        self._asked = [one for some in asked for one in some]
+        self.used: set[str] = set()
+
+    def __call__(self, path: str) -> bool:
+        found = naming(path, self._asked)
+        self.used.update(found)
+        return bool(found)
 
 
 def units_of(path: str, asked: Asked, options: SourceOptions) -> FileUnits:
@@ -93,125 +107,197 @@ def units_of(path: str, asked: Asked, options: SourceOptions) -> FileUnits:
         SourceError: the file cannot be read, has no such units, holds what belongs to none of them; or its rows cannot
             be packed.
     """
-    with opened(path) as file:
-        if asked.name == "rows":
-            with faults_named(path, "listing the file"):
-                return _rows(file, path, options)
-        return _units(file, path, asked, options)
-
-
-def _unit(file: h5py.File, path: str, root: str, kind: str, held: Inventory, options: SourceOptions) -> Unit:
-    """Return a file's rows, or one of its units, without what the manifest keeps of it.
-
-    Args:
-        held: all that lies there.
-    """
-    columns, samples, notes = chosen(held.entries, options, path)
-    taken = {column.spec.name for column in columns}
-    columns += tuple(_attribute_column(file[root or "/"], name, taken) for name in options.attrs)
-    count = 1 if samples is None else samples
-    names = dict.fromkeys(column.dataset for column in columns if not column.attribute)
-    storages = [storage_of(file[root + name], path, count) for name in names]
-    files = dict.fromkeys(name for storage in storages for name in storage.files)
-    unwritten = [storage.note for storage in storages if storage.note and kind == "row"]
-    once = constants_at(file, path, root, options.once)
-    return Unit(path, root, kind, columns, count, tuple(files), (*unwritten, *notes), once)
-
-
-def _named(held: Inventory, options: SourceOptions) -> set[str]:
-    """Return the entries of the option `skip` that name something of what lies in a file or unit."""
-    return {name for entry in held.entries for name in naming(entry.name, options.skip)}
-
-
-# ---------------------------------------------------------------- rows
+    with opened(path) as file, faults_named(path, "listing the file"):
+        return _units(file, path, asked, options) if asked.name != "rows" else _rows(file, path, options)
 
 
 def _rows(file: h5py.File, path: str, options: SourceOptions) -> FileUnits:
-    held = inventory(file, path, options.axis, partial(takes, options), picked_paths(options))
-    rows = _unit(file, path, "", "row", held, options)
-    names = list(dict.fromkeys(column.dataset for column in rows.columns))
-
-    def is_kept(thing: str) -> bool:
-        if options.pick:
-            return any(f"{name}/".startswith(f"{thing.rstrip('/')}/") for name in names)
-        return not naming(thing, options.skip)
-
-    kept, lost = kept_of_rows(file, path, rows.samples, held, is_kept)
-    notes = [f"{rows}: {note}" for note in (*rows.notes, *lost)]
-    notes += [] if options.pick else asides(held.entries, options.skip, kept.values)
+    is_out = _LeftOut(options.skip, options.once, options.sparse)
+    rows = _unit(file, path, "", "row", is_out, options)
+    datasets = list(dict.fromkeys(column.dataset for column in rows.columns))
+    notes = [f"{rows}: {note}" for note in (*map(unwritten, map(file.get, datasets)), *rows.notes) if note]
     for column in rows.columns:
         if column.starts:
             SparseRows(file, path, column)  # checks where its rows start
-    rows = replace(rows, notes=tuple(notes), kept=kept)
-    return FileUnits([rows], _named(held, options), groups=None if options.pick else numbered(names))
-
-
-# ---------------------------------------------------------------- units that are one sample each
+    groups = None if options.pick else numbered(datasets)
+    return FileUnits([replace(rows, notes=tuple(notes))], is_out.used, groups=groups)
 
 
 def _units(file: h5py.File, path: str, asked: Asked, options: SourceOptions) -> FileUnits:
-    used: set[str] = set()
-
-    def is_left_out(place: str) -> bool:
-        found = naming(place, (*options.skip, *options.once))
-        used.update(found)
-        return bool(found)
-
-    with faults_named(path, "listing the file"):
-        roots = find_roots(file, asked, is_left_out)
-        _refuse_others(roots.others, asked, path)
-        outside = [name for name in options.once if asked.name != "files" and file.get(name) is not None]
-        once = constants_at(file, path, "", outside)
-        # What names something next to the units, from the root of the file, is not also the name of a field.
-        within = tuple(skip for skip in options.skip if skip not in used or skip[0] != "/")
-        inner = replace(options, skip=within, once=tuple(name for name in options.once if name not in outside))
-        places = dict.fromkeys(place for root in roots.roots for place in _groups_above(root))
-        above = {place: found for place in places if (found := attributes(file[place]))}
+    is_out = _LeftOut(options.skip, options.once)
+    roots = find_roots(file, asked, is_out)
+    if roots.others:
+        skips = " ".join(f"--skip {shlex.quote(other)}" for other in roots.others)
+        raise SourceError(
+            f"{first_few(roots.others)} {'belongs' if len(roots.others) == 1 else 'belong'} to no sample: --samples "
+            f"{asked} packs what lies in these {asked.name}. Leave it out with {skips}, or try another unit: --samples "
+            "files takes all that is in a file",
+            path,
+        )
+    outside = [name for name in options.once if asked.name != "files" and file.get(name) is not None]
+    once = constants_at(file, path, "", outside)
+    # A path from the root of the file that names something next to the units is not also the name of a field.
+    within = tuple(skip for skip in options.skip if skip not in is_out.used or skip[0] != "/")
+    inner = replace(options, skip=within, once=tuple(name for name in options.once if name not in outside))
+    is_inner_out = _LeftOut(inner.skip, inner.once)
+    above = {}
+    for place in dict.fromkeys(place for root in roots.roots for place in _above(root)):
+        if found := attributes(file[place])[0]:
+            above[place] = found
     units: list[Unit | SourceError] = []
     for root in roots.roots:
         kind = asked.name[:-1]
         try:
             with faults_named(path, "listing it"):
-                held = inventory(file[root or "/"], path, None, partial(takes, inner), picked_paths(inner))
-                used |= _named(held, inner)
-                units.append(_one_sample(file, path, root, kind, held, inner))
+                units.append(_unit(file, path, root, kind, is_inner_out, inner))
         except SourceError as error:
             units.append(SourceError(f"{kind} {root}: {error.reason}" if root else error.reason, path))
-    return FileUnits(units, used, roots.splits, roots.notes, once, above)
+    return FileUnits(units, is_out.used | is_inner_out.used, roots.splits, roots.notes, once, above)
 
 
-def _refuse_others(others: list[str], asked: Asked, path: str) -> None:
-    """Raise SourceError if something belongs to no unit."""
-    if others:
-        skips = " ".join(f"--skip {shlex.quote(other)}" for other in others)
-        raise SourceError(
-            f"{first_few(others)} {'belongs' if len(others) == 1 else 'belong'} to no sample: --samples {asked} "
-            f"packs what lies in these {asked.name}. Leave it out with {skips}, or try another unit: --samples files "
-            "takes all that is in a file",
-            path,
-        )
-
-
-def _groups_above(root: str) -> list[str]:
+def _above(root: str) -> list[str]:
     """Return the paths of the groups above a root, from the root of the file down."""
-    parts = root.split("/")
-    return ["/".join(parts[:number]) or "/" for number in range(1, len(parts))]
+    return ["/", *reversed([*upwards(root)][1:])] if root else []
 
 
-def _one_sample(file: h5py.File, path: str, root: str, kind: str, held: Inventory, options: SourceOptions) -> Unit:
-    """Return a unit, of which `held` is all that lies there."""
-    unit = _unit(file, path, root, kind, held, options)
-    kept, notes = kept_of_unit(file[root or "/"], root)
-    lost = {
-        "attributes of datasets and groups": any(held.described),
-        "further names of datasets and groups": any(entry.same is not None for entry in held.entries),
+# ---------------------------------------------------------------- fields
+
+
+def _unit(file: h5py.File, path: str, root: str, kind: str, is_out: _LeftOut, options: SourceOptions) -> Unit:
+    """Return a file's rows, or one of its units.
+
+    Raises:
+        UsageError: there are more fields than a dataset may have.
+        SourceError: a wanted one is missing or cannot be stored, or the sample axes differ.
+    """
+    thing = file[root or "/"]
+    axis = options.axis if kind == "row" else None
+    asides: dict[str, str] = {}
+    if options.pick:
+        is_out.used.update(options.skip)  # nothing is listed that it could name
+        wanted = {
+            name: entry for name, where in options.pick.items() for name, entry in _picked(thing, name, where, axis)
+        }
+    else:
+        entries, asides = _below(thing, axis, is_out)
+        wanted = _all(entries)
+    for group in options.sparse:
+        wanted.update(_sparse(thing, group.strip("/")))
+    check_count(len(wanted))
+    if not wanted:
+        raise SourceError(f"holds no dataset with a sample axis{_and(asides)}" if asides else "holds no datasets")
+    if len({entry.samples for entry in wanted.values()}) > 1:
+        raise SourceError(
+            "the datasets have no common sample axis: pick those that belong together with --field NAME=/path, or "
+            "leave some out with --skip FIELD; if rows are not samples, try --samples groups, --samples files or "
+            f"--samples datasets. It holds:\n{_lines(list(wanted.values()))}"
+        )
+    columns = []
+    for name, entry in wanted.items():
+        assert entry.spec is not None
+        try:
+            spec = msgspec.structs.replace(entry.spec, name=name)
+        except ValueError as error:
+            raise SourceError(f"{entry.path}: {error}; name it with --field NAME=/path") from None
+        columns.append(Column(spec, entry.dataset, entry.members, starts=entry.starts))
+    columns += [_attribute_column(thing, name, {*wanted}) for name in options.attrs]
+    files = [
+        other
+        for name in {c.dataset: c for c in columns if not c.attribute}
+        for other in files_of(file[root + name], path)
+    ]
+    notes = dict.fromkeys(f"dataset {entry.dataset} {entry.note}" for entry in wanted.values() if entry.note)
+    samples = next(iter(wanted.values())).samples
+    return Unit(
+        path, root, kind, tuple(columns), 1 if samples is None else samples, tuple(dict.fromkeys(files)), tuple(notes),
+        asides, constants_at(file, path, root, options.once), attributes(thing),
+    )  # fmt: skip
+
+
+def _below(thing: h5py.Group | h5py.Dataset, axis: int | None, is_out: _LeftOut) -> tuple[list[Listed], dict[str, str]]:
+    """Return what the datasets of a file or unit can become, and why others are left out, by path."""
+    entries: list[Listed] = []
+    asides: dict[str, str] = {}
+    for path, found, why, is_bad in walk(thing, is_out) if isinstance(thing, h5py.Group) else [("", thing, "", False)]:
+        some = listed(path, found, axis) if isinstance(found, h5py.Dataset) else why
+        if is_bad:
+            some = [Listed(path, problem=why)]
+        if isinstance(some, str):
+            asides |= {path: some} if some else {}
+        else:
+            entries += [entry for entry in some if not entry.members or not is_out(entry.path)]
+    return entries, asides
+
+
+def _all(entries: Sequence[Listed]) -> dict[str, Listed]:
+    """Return all entries by field name. Raises SourceError if one cannot be a field, or if two would have one name."""
+    bad = [entry for entry in entries if entry.problem]
+    if bad:
+        what = first_few([f"{entry.path or 'it'} {entry.problem}" for entry in bad], joined="; ")
+        if len(bad) == len(entries):
+            raise SourceError(f"holds nothing that can be packed: {what}")
+        skips = " ".join(f"--skip {shlex.quote(entry.name)}" for entry in bad[:5])
+        raise SourceError(f"{what}. Leave out with {skips}, or pick fields with --field NAME=/path")
+    wanted: dict[str, Listed] = {}
+    for entry in entries:
+        twin = wanted.setdefault(entry.name, entry)
+        if twin is not entry:
+            raise SourceError(
+                f"{twin.path} and {entry.path} would both be field {entry.name}; pick with --field NAME=/path"
+            )
+    return wanted
+
+
+def _picked(thing: h5py.Group | h5py.Dataset, name: str, where: str, axis: int | None) -> list[tuple[str, Listed]]:
+    """Return the fields of the dataset or compound member at a path, which is opened directly and may be a link.
+
+    Raises:
+        SourceError: there is none, or it cannot be a field.
+    """
+    asked = "/" + where.strip("/")
+    hits: list[Listed] = []
+    for place in upwards(asked):
+        try:
+            found = thing[place[1:]]
+        except FAULTS:
+            continue
+        some = listed(place, found, axis) if isinstance(found, h5py.Dataset) else []
+        if isinstance(some, str):
+            raise SourceError(f"field {name}: {asked} {some}")
+        hits = [entry for entry in some if asked in (entry.path, entry.dataset)]
+        break
+    if not hits:
+        entries, asides = _below(thing, axis, _LeftOut())
+        raise SourceError(f"has no dataset {asked} for field {name}; it holds:\n{_lines(entries)}{_and(asides)}")
+    for entry in hits:
+        if entry.problem:
+            raise SourceError(f"field {name}: {entry.path} {entry.problem}")
+    return [(".".join((name, *entry.members)) if entry.path != asked else name, entry) for entry in hits]
+
+
+def _sparse(thing: h5py.Group, group: str) -> dict[str, Listed]:
+    """Return the two fields that a sparse matrix becomes: of each row the numbers of its columns, and its values.
+
+    Raises:
+        SourceError: the group holds no such matrix.
+    """
+    parts = {name: thing.get(f"{group}/{name}") for name in SPARSE_PARTS}
+    for part in parts.values():
+        is_part = isinstance(part, h5py.Dataset) and part.ndim == 1 and part.dtype.newbyteorder("=").name in DTYPES
+        if not is_part:
+            raise SourceError(
+                f"--sparse {group}: a group with the datasets data, indices and indptr, each of one axis, is expected"
+            )
+    starts = parts.pop("indptr")
+    return {
+        f"{group.replace('/', '.')}.{name}": Listed(
+            f"/{group}/{name}",
+            spec=FieldSpec(name=UNNAMED, dtype=part.dtype.newbyteorder("=").name, shape=(None,)),
+            samples=len(starts) - 1,
+            starts=f"/{group}/indptr",
+        )
+        for name, part in parts.items()
     }
-    return replace(
-        unit,
-        notes=(*unit.notes, *notes),
-        kept=kept,
-        lost=tuple(what for what, is_lost in lost.items() if is_lost),
-    )
 
 
 def _attribute_column(thing: h5py.HLObject, name: str, taken: set[str]) -> Column:
@@ -235,3 +321,20 @@ def _attribute_column(thing: h5py.HLObject, name: str, taken: set[str]) -> Colum
         return Column(msgspec.structs.replace(found[0].spec, name=name), "", attribute=name)
     except ValueError as error:
         raise SourceError(f"has an attribute that cannot be a field: {error}") from None
+
+
+# ---------------------------------------------------------------- words
+
+
+def left_out(asides: dict[str, str]) -> str:
+    """Return in words what is left out, by path, and why."""
+    return first_few([f"{path} {why}" for path, why in asides.items()], joined="; ")
+
+
+def _and(asides: dict[str, str]) -> str:
+    return f"\nLeft out: {left_out(asides)}. --field NAME=/path takes a link" if asides else ""
+
+
+def _lines(entries: Sequence[Listed]) -> str:
+    lines = [f"  {e.path}  {e.looks}" + (f"  ({e.problem})" if e.problem else "") for e in entries]
+    return first_few(lines, _MAX_LINES, "\n")

@@ -10,6 +10,7 @@ import pytest
 from packer.convert import convert
 from packer.export import export
 from packer.format import manifest as manifests
+from packer.merge import merge
 from packer.sources.options import SourceOptions
 
 #: What is said if datasets would have to be one, or lie within one another.
@@ -39,11 +40,8 @@ def test_dots_of_names_stay_dots(tmp_path):
     def make(file):
         for name in ("a", "a.b", "conv1.weight", "g/x", "g/x.y"):
             file[name] = np.arange(3)
-        file["g/x"].attrs["unit"] = "m"
 
     assert exported(tmp_path, make) == (["a", "a.b", "conv1.weight", "g", "g/x", "g/x.y"], ())
-    with h5py.File(tmp_path / "out/a.h5") as file:
-        assert file["g/x"].attrs["unit"] == "m"
 
 
 def test_dots_of_compound_members(tmp_path):
@@ -65,57 +63,6 @@ def test_dots_of_groups_that_are_samples(tmp_path):
 
     expected = ["s0", "s0/x", "s0/x.y", "s0/x/z", "s1", "s1/x", "s1/x.y", "s1/x/z"]
     assert sorted(exported(tmp_path, make, samples="groups")[0]) == expected
-
-
-def with_attributes(file):
-    """A packed dataset, one that is to be skipped, and a group without datasets, all with attributes."""
-    file["x.y"] = np.arange(3)
-    file["x/y/z"] = np.arange(5)
-    file.create_group("empty")
-    for path in ("x.y", "x/y/z", "empty"):
-        file[path].attrs["k"] = 1
-
-
-def test_what_was_skipped_is_not_missed(tmp_path):
-    """A dataset that was skipped does not become a group for its attributes; a group that holds nothing does."""
-    assert exported(tmp_path, with_attributes, skip=("/x/y/z",)) == (["empty", "x.y"], ())
-
-
-def test_attributes_of_fields_that_are_not_exported(tmp_path):
-    """One note for all of them."""
-
-    def make(file):
-        for n in range(8):
-            file[f"x{n}"] = np.arange(3)
-            file[f"x{n}"].attrs["k"] = 1
-
-    note = "attributes of /x1, /x2, /x3, /x4, /x5 and 2 more are not written: the file does not hold them"
-    assert exported(tmp_path, make, ["x0"]) == (["x0"], (note,))
-
-
-def test_files_that_lack_the_same(tmp_path):
-    """One note for all files of a set."""
-    (tmp_path / "in").mkdir()
-    for name in "ab":
-        with h5py.File(tmp_path / f"in/{name}.h5", "w") as file:
-            file["x"], file["y"] = np.arange(3), np.arange(3)
-            file["y"].attrs["k"] = 1
-    convert(str(tmp_path / "in"), tmp_path / "d", workers=0)
-    (note,) = export(tmp_path / "d", tmp_path / "out", fields=["x"]).notes
-    assert note == "attributes of /y are not written: the file does not hold them"
-
-
-def test_a_value_that_was_not_kept_is_no_group(tmp_path):
-    """A single value too large for the manifest leaves its attributes without a place."""
-
-    def make(file):
-        file["x"] = np.arange(3)
-        file["v"] = "y" * 20_000
-        file["v"].attrs["k"] = 1
-
-    paths, notes = exported(tmp_path, make)
-    assert paths == ["x"]
-    assert "attributes of /v are not written: the file does not hold them" in notes
 
 
 def test_fields_of_one_dataset(tmp_path):
@@ -154,19 +101,25 @@ def test_a_group_in_the_place_of_a_dataset(tmp_path):
     """Attributes of a group that a manifest puts within a dataset are a note, and no error."""
     exported(tmp_path, lambda file: file.__setitem__("a", np.arange(3)))
     known = manifests.read(tmp_path / "d")
-    known.origin["files"][0].update({"attributes": {"/a/b": {"k": 1}}, "groups": ["/a/b"]})
+    known.origin["files"][0]["attributes"] = {"/a/b": {"k": 1}}
     manifests.write(tmp_path / "d", msgspec.structs.replace(known, origin=known.origin))
-    assert held(tmp_path) == (["a"], ("attributes of /a/b are not written: the file does not hold them",))
+    paths, (note,) = held(tmp_path)
+    assert paths == ["a"]
+    assert note.startswith("attributes of /a/b are not written: ")
 
 
 def test_files_of_one_name(tmp_path):
-    """Files of several folders that have one name get numbers, and one note says which."""
-    for folder in "pqr":
-        (tmp_path / "in" / folder).mkdir(parents=True)
-        with h5py.File(tmp_path / "in" / folder / "a.h5", "w") as file:
-            file["x"] = np.arange(3)
-    convert(str(tmp_path / "in"), tmp_path / "d", workers=0)
-    report = export(tmp_path / "d", tmp_path / "out")
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {"a.h5", "a_2.h5", "a_3.h5"}
-    told = "source files of one name are told apart by numbers: a.h5 as a_2.h5, a.h5 as a_3.h5"
-    assert report.notes == (told,)
+    """Files of several folders keep their folders; those of datasets that were joined are told apart by a number."""
+    parts = []
+    for part in "12":
+        for folder in "pq":
+            (tmp_path / part / folder).mkdir(parents=True)
+            with h5py.File(tmp_path / part / folder / "a.h5", "w") as file:
+                file["x"] = np.full(3, int(part))
+        parts.append(convert(str(tmp_path / part), tmp_path / f"d{part}", workers=0).path)
+    merge(parts, tmp_path / "d")
+    export(tmp_path / "d", tmp_path / "out")
+    found = {path.relative_to(tmp_path / "out").as_posix(): path for path in (tmp_path / "out").rglob("*.h5")}
+    assert set(found) == {"p/a.h5", "q/a.h5", "p/a_2.h5", "q/a_2.h5"}
+    with h5py.File(found["q/a_2.h5"]) as file:
+        assert file["x"][()].tolist() == [2, 2, 2]

@@ -49,7 +49,8 @@ def test_bfloat16_becomes_float32(tmp_path: Path, order: str, layout: dict) -> N
     source = open_hdf5(str(path))
     assert source.fields[0].dtype == "float32"
     assert source.remarks == [
-        "a.h5: dataset /x is bfloat16, stored as float32: all numbers are exact, but NaNs lose the bits they carry"
+        "a.h5: dataset /x holds floats of 16 bits that numpy does not have, such as bfloat16, stored as float32: "
+        "all numbers are exact, but NaNs lose the bits they carry"
     ]
     expected = (BITS.astype("u4") << 16).view("f4")
     found = read(path)
@@ -74,7 +75,7 @@ def test_bfloat16_in_groups_and_lists(tmp_path: Path) -> None:
         for name in "ab":
             create(file.create_group(name), "x", bfloat16(), BITS[16256:16260])
     source = open_hdf5(str(path), samples="groups")
-    assert source.remarks[0].startswith("dataset /x is bfloat16, stored as float32")
+    assert source.remarks[0].startswith("dataset /x holds floats of 16 bits that numpy does not have")
     assert len(source.remarks) == 1
     assert read(path, samples="groups").tolist() == [[1.0, 1.0078125, 1.015625, 1.0234375]] * 2
     with h5py.File(path, "w") as file:
@@ -100,6 +101,8 @@ def test_bfloat16_within_compounds_is_refused(tmp_path: Path) -> None:
         file["good"] = np.arange(3)
         for name, type_ in (("c", pair), ("d", outer)):
             h5py.h5d.create(file.id, name.encode(), type_, h5py.h5s.create_simple((3,)))
-    with pytest.raises(SourceError, match=r"/c has the compound member p of bfloat16.*--skip c --skip d"):
+    with pytest.raises(
+        SourceError, match=r"/c has the member p of floats of 16 bits.*write it as float32.*--skip c --skip d"
+    ):
         open_hdf5(str(path))
     assert [f.name for f in open_hdf5(str(path), skip=["c", "d"]).fields] == ["good"]

@@ -235,7 +235,7 @@ def test_rows_and_groups_that_are_equally_likely(tmp_path: Path) -> None:
     path = str(tmp_path / "burgers.h5")
     with pytest.raises(UsageError, match=r"say --samples rows, or --samples 'groups:/\*'"):
         open_hdf5(path)
-    assert "makes each group one" in open_hdf5(path, samples="rows").remarks[0]
+    assert not open_hdf5(path, samples="rows").remarks
     packed(tmp_path / "burgers.h5", tmp_path / "out", samples="groups:/*")
     assert_holds(PackedDataset(tmp_path / "out"), expected)
 

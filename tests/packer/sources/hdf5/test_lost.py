@@ -13,7 +13,7 @@ from opened_sources import open_hdf5
 from packer.convert import convert
 from packer.export import export
 from packer.repack import repack
-from packer.sources.hdf5 import origin
+from packer.sources.hdf5 import source
 from packer.sources.options import SourceOptions
 
 Notes = tuple[str, ...]
@@ -22,8 +22,8 @@ Notes = tuple[str, ...]
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> int:
     """Lets a manifest keep 5 things of one kind, and not 500."""
-    assert origin.MAX_KEPT == 500
-    monkeypatch.setattr(origin, "MAX_KEPT", 5)
+    assert source.MAX_KEPT == 500
+    monkeypatch.setattr(source, "MAX_KEPT", 5)
     return 5
 
 
@@ -34,41 +34,6 @@ def told(work: Path, make: Callable[[h5py.File], None], samples: str = "rows") -
     notes = open_hdf5(str(work / "d.h5"), samples=samples).remarks
     convert(str(work / "d.h5"), work / "d", workers=0, source=SourceOptions(samples=samples))
     return tuple(notes), export(work / "d", work / "out").notes
-
-
-def test_rows_of_many_datasets(tmp_path: Path, few: int) -> None:
-    """Attributes beyond the first are counted; objects without attributes take no place."""
-
-    def make(file: h5py.File) -> None:
-        for n in range(3):
-            file[f"p{n}"] = np.arange(3)
-        for n in range(few + 2):
-            file[f"q{n}"] = np.arange(3)
-            file[f"q{n}"].attrs["k"] = n
-
-    notes, exported = told(tmp_path, make)
-    said = {
-        "d.h5: attributes of 2 datasets and groups are not kept: 5 is the most",
-    }
-    assert set(notes) == said
-    assert not exported
-    with h5py.File(tmp_path / "out/d.h5") as file:
-        assert dict(file["q4"].attrs) == {"k": 4}
-        assert not file["q5"].attrs
-
-
-def test_many_single_values(tmp_path: Path, few: int) -> None:
-    """Those beyond the first are counted, and not said to be kept."""
-
-    def make(file: h5py.File) -> None:
-        file["x"] = np.arange(3)
-        for n in range(few + 2):
-            file[f"k{n}"] = n
-
-    notes, exported = told(tmp_path, make)
-    said = "d.h5: 2 single values are not kept: 5 is the most"
-    assert notes == (said, *(f"/k{n} is a single value: kept with the attributes" for n in range(few)))
-    assert not exported
 
 
 def test_attributes_above_the_samples_come_back(tmp_path: Path) -> None:
@@ -87,25 +52,6 @@ def test_attributes_above_the_samples_come_back(tmp_path: Path) -> None:
                 assert dict(file[path].attrs) == {"of": name + path}
 
 
-def test_what_groups_lose(tmp_path: Path) -> None:
-    """Attributes within the samples, and further names there: a sentence each."""
-
-    def make(file: h5py.File) -> None:
-        for name in "abc":
-            file[f"data/{name}/x"] = np.arange(3)
-            file[f"data/{name}/sub/y"] = file[f"data/{name}/x"]
-        file["data/a/x"].attrs["unit"] = "m"
-        file["data/b/sub"].attrs["q"] = 1
-
-    said = {
-        "attributes of datasets and groups within samples are not kept; 2 samples have some",
-        "further names of datasets and groups within samples are not kept; 3 samples have some",
-    }
-    notes, exported = told(tmp_path, make, "groups:/data")
-    assert set(notes) == said
-    assert not exported
-
-
 def test_many_groups(tmp_path: Path, few: int) -> None:
     """Attributes of samples beyond the first are counted."""
 
@@ -115,7 +61,7 @@ def test_many_groups(tmp_path: Path, few: int) -> None:
             file[f"s{n}"].attrs["n"] = n
 
     notes, exported = told(tmp_path, make, "groups")
-    assert notes == ("attributes of 3 samples are not kept: 5 is the most",)
+    assert notes == ("attributes of the first 5 files or samples are kept, those of 3 others are not",)
     assert not exported
 
 
@@ -127,7 +73,7 @@ def test_groups_in_another_order_are_said_to_be_rows(tmp_path: Path) -> None:
     convert(str(tmp_path / "d.h5"), tmp_path / "d", workers=0, source=SourceOptions(samples="groups"))
     repack(tmp_path / "d", tmp_path / "mixed", seed=1, workers=0)
     (note,) = export(tmp_path / "mixed", tmp_path / "out").notes
-    assert "they are written as rows, without groups" in note
+    assert "they are written as rows of one file" in note
 
 
 @pytest.mark.parametrize("samples", ["rows", "groups"])

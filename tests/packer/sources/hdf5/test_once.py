@@ -131,18 +131,16 @@ def test_other_commands_keep_constants(tmp_path: Path) -> None:
 
 
 def test_an_export_writes_constants_where_they_were(tmp_path: Path) -> None:
-    """Names with dots, single values and attributes too; files of other kinds cannot hold them, which is said."""
+    """Names with dots and single values too; files of other kinds cannot hold them, which is said."""
     path = tmp_path / "a.h5"
     with h5py.File(path, "w") as file:
         file["image"] = np.zeros((3, 5, 7), "u1")
         file["grid/x.y"], file["t"], file["on"] = X, 0.5, np.array([True])
-        file["grid/x.y"].attrs["units"] = "m"
     once = ("grid/x.y", "/t", "on")
     packed(path, tmp_path / "out", once=once, images=("image",))
     report = export(tmp_path / "out", tmp_path / "back")
     assert not report.notes
     with h5py.File(tmp_path / "back/a.h5") as file:
-        assert file["grid/x.y"].attrs["units"] == "m"
         assert np.array_equal(file["grid/x.y"], X)
         assert (file["t"][()], file["on"][()].tolist()) == (0.5, [True])
     again = packed(tmp_path / "back/a.h5", tmp_path / "again", once=once, images=("image",))

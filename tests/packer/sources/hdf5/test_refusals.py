@@ -24,11 +24,9 @@ FOREIGN = {
     "netcdf3": (b"CDF\x01" + bytes(100), "NetCDF-3"),
     "hdf4": (b"\x0e\x03\x13\x01" + bytes(100), "HDF4"),
     "matlab5": (b"MATLAB 5.0 MAT-file, Platform: GLNXA64" + bytes(600), "old MATLAB file"),
-    "matlab73": (b"MATLAB 7.3 MAT-file, Platform: GLNXA64" + bytes(600), "HDF5 part is missing"),
     "html": (b"<!DOCTYPE html><html>", "web page"),
-    "zeros": (bytes(5000), "all zero"),
+    "zeros": (bytes(5000), r"not an HDF5 file: it begins with b'\\x00"),
     "other": (b"hello, world, this is text", "not an HDF5 file"),
-    "stub": (b"\x89HDF\r\n", "cut short"),
 }
 
 
@@ -85,17 +83,17 @@ def test_types_that_cannot_be_stored_are_named_and_can_be_skipped(tmp_path: Path
     with pytest.raises(SourceError) as caught:
         open_hdf5(path)
     for words in (
-        "/opaque holds opaque",
+        "/opaque holds values of |V5, which cannot be stored",
         "/ref holds references",
         "/none is empty",
-        "/#wide has dtype",
+        "/#wide holds values of float128, which",
         "--skip opaque",
         "--skip '#wide'",
     ):
         assert words in str(caught.value)
     assert [f.name for f in open_hdf5(path, skip=["opaque", "ref", "none", "#wide"]).fields] == ["good"]
     assert [f.name for f in open_hdf5(path, pick={"g": "/good"}).fields] == ["g"]
-    with pytest.raises(SourceError, match="field o: /opaque holds opaque"):
+    with pytest.raises(SourceError, match="field o: /opaque holds values"):
         open_hdf5(path, pick={"o": "/opaque"})
 
 
@@ -112,10 +110,8 @@ def test_several_texts_or_lists_a_sample_are_named_and_can_be_skipped(tmp_path: 
         open_hdf5(path)
     for words in (
         "/words holds strings of shape (2,) a sample, but only one can be stored",
-        "/fixed holds strings of shape (2,) a sample, but only one can be stored: it is text as a matrix",
-        "file['NEW'] = numpy.ascontiguousarray(file['OLD']).view('S2')[..., 0]",
-        "/longer holds strings of shape (2,) a sample, but only one can be stored: make a dataset of each of them",
-        "/lists holds variable-length arrays of shape (4,) a sample, but only one can be stored",
+        "/fixed holds strings of shape (2,) a sample, but only one can be stored; make a dataset of each",
+        "/lists holds lists of shape (4,) a sample, but only one can be stored; make a dataset of each",
         "Leave out with --skip fixed --skip lists --skip longer --skip words",
     ):
         assert words in str(caught.value)
@@ -128,7 +124,7 @@ def test_declared_sizes_are_not_believed(tmp_path: Path, shape: tuple[int, ...])
     path = str(tmp_path / "x.h5")
     with h5py.File(path, "w") as file:
         file.create_dataset("x", shape, "f4", maxshape=[None] * len(shape), chunks=(100,) * len(shape))
-    with pytest.raises(SourceError, match=r"cannot be right|at most"):
+    with pytest.raises(SourceError, match=r"cannot be right|is too large"):
         open_hdf5(path)
 
 
@@ -143,8 +139,8 @@ def test_never_written_values_are_the_fill_value_and_noted(tmp_path: Path) -> No
     block = next(iter(source.read()))
     assert np.all(block["none"] == 7)
     assert np.asarray(block["part"])[:, 0].tolist() == [1] * 4 + [5] * 6
-    assert any("/none was never written" in note for note in source.remarks)
-    assert any("/part: 3 of 5 chunks were never written" in note for note in source.remarks)
+    assert any("/none: all its values were never written" in note for note in source.remarks)
+    assert any("/part: 3 of its 5 chunks were never written" in note for note in source.remarks)
 
 
 def _virtual(tmp_path: Path) -> str:
@@ -184,27 +180,30 @@ def test_a_virtual_source_that_vanishes_before_reading_is_an_error(tmp_path: Pat
         list(source.read())
 
 
-def test_external_raw_files_need_to_be_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are found beside the HDF5 file from any folder; missing or short ones are errors."""
-    monkeypatch.chdir(tmp_path)
-    with h5py.File("x.h5", "w") as file:
-        file.create_dataset("x", data=np.arange(10), external=[("raw.bin", 0, 80)])
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    monkeypatch.chdir(elsewhere)
-    source = open_hdf5(str(tmp_path / "x.h5"))
-    assert np.asarray(next(iter(source.read()))["x"]).tolist() == list(range(10))
-    assert str(tmp_path / "raw.bin") in source.files()
-    os.truncate(tmp_path / "raw.bin", 40)
-    with pytest.raises(SourceError, match="cut short: it has 40 bytes, 80 are expected"):
-        open_hdf5(str(tmp_path / "x.h5"))
-    (tmp_path / "raw.bin").unlink()
-    with pytest.raises(SourceError, match=r"raw\.bin, which does not exist"):
-        open_hdf5(str(tmp_path / "x.h5"))
+def test_external_raw_files_are_refused(tmp_path: Path) -> None:
+    """libhdf5 makes fill values of what they lack, so the sentence says how to write them into the file."""
+    path = str(tmp_path / "x.h5")
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=np.arange(10), external=[(str(tmp_path / "raw.bin"), 0, 80)])
+    with pytest.raises(SourceError, match=r"dataset /x keeps its values in a raw file, .*raw\.bin; write them into"):
+        open_hdf5(path)
 
 
-def test_links_are_followed_once_and_dead_ones_named(tmp_path: Path) -> None:
-    """External links give fields; a second link to one dataset gives none; a dead link is an error."""
+def test_virtual_sources_that_are_a_pattern_are_refused(tmp_path: Path) -> None:
+    """Which files `%b` stands for is not known, so a missing one could not be found."""
+    shown = h5py.h5s.create_simple((0,), (h5py.h5s.UNLIMITED,))
+    shown.select_hyperslab((0,), (h5py.h5s.UNLIMITED,), (4,), (4,))
+    plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    plist.set_virtual(shown, b"4_%b.h5", b"d", h5py.h5s.create_simple((4,)))
+    path = str(tmp_path / "4_vds.h5")
+    with h5py.File(path, "w", libver="latest") as file:
+        h5py.h5d.create(file.id, b"v", h5py.h5t.STD_I64LE, h5py.h5s.create_simple((0,), (h5py.h5s.UNLIMITED,)), plist)
+    with pytest.raises(SourceError, match=r"source dataset d of file 4_%b\.h5 is a pattern"):
+        open_hdf5(path)
+
+
+def test_links_are_left_out_with_a_remark_and_followed_if_named(tmp_path: Path) -> None:
+    """External and soft links give no fields by themselves; one that is named and leads nowhere is an error."""
     with h5py.File(tmp_path / "other.h5", "w") as file:
         file["d"] = np.arange(3)
     path = str(tmp_path / "x.h5")
@@ -214,11 +213,17 @@ def test_links_are_followed_once_and_dead_ones_named(tmp_path: Path) -> None:
         file["loop/up"] = file["/"]
         file["there"] = h5py.ExternalLink("other.h5", "/d")
     source = open_hdf5(path)
-    assert [f.name for f in source.fields] == ["here", "there"]
+    assert [f.name for f in source.fields] == ["here"]
+    said = (
+        "left out: /alias is a link; /there is a link; /loop/up is another name of /. --field NAME=/path takes a link"
+    )
+    assert source.remarks == [said]
+    source = open_hdf5(path, pick={"x": "/there"})
+    assert np.asarray(next(iter(source.read()))["x"]).tolist() == [0, 1, 2]
     assert source.files() == [path, str(tmp_path / "other.h5")]
     (tmp_path / "other.h5").unlink()
-    with pytest.raises(SourceError, match=r"/there is a link to /d of file other\.h5, which does not exist"):
-        open_hdf5(path)
+    with pytest.raises(SourceError, match=r"has no dataset /there for field x"):
+        open_hdf5(path, pick={"x": "/there"})
 
 
 def test_a_corrupt_chunk_names_the_first_bad_sample(tmp_path: Path) -> None:
@@ -263,7 +268,7 @@ def test_lists_of_foreign_byte_order_are_refused(tmp_path: Path) -> None:
     path = str(tmp_path / "x.h5")
     with h5py.File(path, "w") as file:
         file.create_dataset("x", 2, h5py.vlen_dtype(np.dtype(np.uint16).newbyteorder("S")))
-    with pytest.raises(SourceError, match=r"/x holds variable-length arrays of .*: write them as uint16"):
+    with pytest.raises(SourceError, match=r"/x holds lists of .*; write them as uint16"):
         open_hdf5(path)
 
 
@@ -329,46 +334,9 @@ def test_names_that_are_not_utf8_are_named(tmp_path: Path) -> None:
     path = str(tmp_path / "x.h5")
     with h5py.File(path, "w") as file:
         file["x"] = np.arange(3)
-        file["x"].attrs[b"\xff"] = 1
-    assert open_hdf5(path).origin["files"][0]["attributes"] == {"/x": {"\\xff": 1}}
+        file.attrs[b"\xff"] = 1
+    assert open_hdf5(path).origin["files"][0]["attributes"] == {"/": {"\\xff": 1}}
     with h5py.File(path, "r+") as file:
         file[b"\xfe"] = np.arange(3)
     with pytest.raises(SourceError, match=r"/\\xfe has a name that is not UTF-8"):
         open_hdf5(path)
-
-
-def test_numbered_parts_of_a_virtual_dataset_are_numbers_alone(tmp_path: Path) -> None:
-    """`%b` in a name of a source stands for a number: 4_vds.h5, the file itself, is no part of it."""
-    for number in range(3):
-        with h5py.File(tmp_path / f"4_{number}.h5", "w") as file:
-            file["d"] = np.arange(4) + number
-    parts = h5py.h5s.create_simple((4,))
-    shown = h5py.h5s.create_simple((0,), (h5py.h5s.UNLIMITED,))
-    shown.select_hyperslab((0,), (h5py.h5s.UNLIMITED,), (4,), (4,))
-    plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    plist.set_virtual(shown, b"4_%b.h5", b"d", parts)
-    path = str(tmp_path / "4_vds.h5")
-    with h5py.File(path, "w", libver="latest") as file:
-        h5py.h5d.create(file.id, b"v", h5py.h5t.STD_I64LE, h5py.h5s.create_simple((0,), (h5py.h5s.UNLIMITED,)), plist)
-    source = open_hdf5(path)
-    assert source.files() == [path, *(str(tmp_path / f"4_{number}.h5") for number in range(3))]
-    assert np.concatenate([np.asarray(block["v"]) for block in source.read()]).tolist() == [
-        number + i for number in range(3) for i in range(4)
-    ]
-
-
-def test_too_many_fields_are_counted_before_each_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a file with more fields than a dataset may have no further dataset is looked at, and the storage of none."""
-    path = str(tmp_path / "x.h5")
-    with h5py.File(path, "w") as file:
-        for n in range(1100):
-            file[f"x{n:04}"] = np.zeros(2, [("a", "u1"), ("b", "u1")])
-    looked = []
-    dtype = h5py.Dataset.dtype.fget
-    monkeypatch.setattr(h5py.Dataset, "dtype", property(lambda dataset: looked.append(dataset.name) or dtype(dataset)))
-    monkeypatch.setattr(h5py.Dataset, "is_virtual", property(lambda dataset: pytest.fail("it is looked at")))
-    with pytest.raises(UsageError, match=r"more than 1,000 fields, the most that a dataset has.*--field, --skip"):
-        open_hdf5(path)
-    assert len(looked) <= 501
-    monkeypatch.undo()
-    assert len(open_hdf5(path, pick={"q": "/x0000/a"})) == 2

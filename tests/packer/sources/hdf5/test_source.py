@@ -228,24 +228,25 @@ def test_text_ragged_and_compound(tmp_path: Path) -> None:
     assert set(everything(open_hdf5(path, pick={"t": "/table/in/ok"}))) == {"t"}
 
 
-def test_attributes_and_single_values_are_kept(tmp_path: Path) -> None:
-    """Provenance gives attributes and scalars back as JSON; what is not kept is named once."""
+def test_attributes_of_a_file_are_kept(tmp_path: Path) -> None:
+    """Attributes of the file are JSON values in the manifest; others, and single values, are named once."""
     path = str(tmp_path / "a.h5")
     with h5py.File(path, "w") as file:
         file.create_dataset("e", data=[1, 2], dtype=h5py.enum_dtype({"cat": 1, "dog": 2}, "u1"))
         file["version"] = 3
         file.attrs["author"] = "me"
-        file["e"].attrs["scale"] = np.float32([0.5, np.nan])
-        file["e"].attrs["pair"] = np.zeros((), "i4,f4")
+        file.attrs["scale"] = np.float32([0.5, np.nan])
+        file.attrs["pair"] = np.zeros((), "i4,f4")
+        file.attrs["long"] = "a" * 20_000
     source = open_hdf5(path)
     same(everything(source)["e"], np.array([1, 2], "u1"))
-    kept = source.origin["files"][0]
-    assert kept["values"] == {"/version": 3}
-    assert kept["attributes"]["/"] == {"author": "me"}
-    assert kept["attributes"]["/e"]["scale"] == {"dtype": "<f4", "value": [0.5, "nan"]}
+    (kept,) = source.origin["files"]
+    scale = {"dtype": "float32", "value": [0.5, "nan"]}
+    assert kept == {"name": "a.h5", "samples": 2, "attributes": {"/": {"author": "me", "scale": scale}}}
     assert source.remarks == [
-        "a.h5: attributes too large or of a kind that is not kept: 'pair' of /e",
-        "/version is a single value: kept with the attributes",
+        "left out: /version is a single value, which --once /version keeps. --field NAME=/path takes a link",
+        "attributes are kept if they are numbers or text of at most 16 KiB; these are not: 'long' of a.h5, 'pair' of "
+        "a.h5",
     ]
 
 

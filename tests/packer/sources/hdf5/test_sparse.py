@@ -70,17 +70,14 @@ def test_rows_are_read_in_blocks_and_parts(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_an_export_writes_the_matrix_again(tmp_path: Path) -> None:
-    """With its attributes; the same options pack it again."""
+    """The same options pack it again."""
     path = write(tmp_path / "a.h5ad", [[0] * GENES, [1] * GENES, [0, 2, *[0] * 7]], indices=np.arange(10, dtype=">i4"))
-    with h5py.File(path, "r+") as file:
-        file["X"].attrs["encoding-type"] = "csr_matrix"
     options = SourceOptions(sparse=("/X/",), skip=("var",))
     convert(path, tmp_path / "out", workers=0, source=options)
     export(tmp_path / "out", tmp_path / "back")
     with h5py.File(path) as file, h5py.File(tmp_path / "back/a.h5ad") as back:
         for name in ("data", "indices", "indptr"):
             assert np.array_equal(file["X"][name], back["X"][name])
-        assert back["X"].attrs["encoding-type"] == "csr_matrix"
     again = open_hdf5(str(tmp_path / "back/a.h5ad"), sparse=("X",))
     assert [row.tolist() for block in again.read() for row in block["X.data"]] == [[], [1] * GENES, [2]]
 

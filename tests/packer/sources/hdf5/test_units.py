@@ -114,7 +114,7 @@ def test_wrong_requests_are_usage_errors(tmp_path: Path) -> None:
         open_hdf5(path, samples="group")
     with pytest.raises(UsageError, match="--axis 1 is for rows"):
         open_hdf5(path, samples="groups", axis=1)
-    with pytest.raises(SourceError, match="has no group /nope"):
+    with pytest.raises(SourceError, match="holds no groups that fit /nope: it holds /s0, /s1"):
         open_hdf5(path, samples="groups:/nope")
     with pytest.raises(SourceError, match="holds no groups"):
         open_hdf5(path, samples="groups:/s0/deep")
