@@ -4,11 +4,13 @@
 .venv/bin/python tests/soak/soak.py plan --count 300      # plans of random datasets, against what is made
 .venv/bin/python tests/soak/soak.py damage --count 2000   # damaged datasets, read in every way
 .venv/bin/python tests/soak/soak.py replace --count 200   # datasets and shards replaced by others of the same size
+.venv/bin/python tests/soak/soak.py ways --count 200      # random datasets, read in every way, by machine code too
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -16,11 +18,15 @@ from pathlib import Path
 
 from soaking import kills, plans, replacing, survival
 
+sys.path.insert(0, str(Path(__file__).parents[2]))  # for tests.survival, when this file is run
+from tests.survival import two_ways
+
 TRIALS = {
     "kill": kills.trial,
     "plan": plans.trial,
     "damage": survival.trial,
     "replace": replacing.trial,
+    "ways": two_ways.trial,
 }
 
 

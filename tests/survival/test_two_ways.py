@@ -1,0 +1,84 @@
+"""By machine code or Python, by Loader, DataLoader or index: every dataset, codec and part reads as the same bytes."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from torch.utils.data import DataLoader
+
+from packer.codecs import NAMED
+from readers import Crop, Loader, PackedDataset, PointSample, VoxelSample
+from tests.helpers.kinds import KINDS, make
+from tests.helpers.ways import handled
+from tests.survival import two_ways
+
+ROOT = Path(__file__).parents[2]
+GOLDEN = ROOT / "tests" / "golden"
+
+
+@pytest.mark.parametrize("name", sorted(path.parent.name for path in GOLDEN.glob("*/manifest.json")))
+def test_golden_datasets(name: str) -> None:
+    """Every codec with every form of field, fixed and ragged, in frames of samples and of rows."""
+    two_ways.check_all_ways(GOLDEN / name, ways_each=1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_fresh_datasets_of_every_kind(kind: str, tmp_path: Path) -> None:
+    """What every kind of source makes, in frames that are encoded where that pays."""
+    chosen = KINDS[kind] if KINDS[kind].codec != "none" else KINDS[kind]._replace(codec="zstd")
+    two_ways.check_all_ways(make(chosen, tmp_path).path, ways_each=2)
+
+
+def test_every_codec(tmp_path: Path) -> None:
+    """Random datasets of every codec that has a name; the soak tries many."""
+    assert [two_ways.trial(tmp_path, seed, ways_each=1) for seed in range(len(NAMED))] == list(NAMED)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"crop": Crop(8, of="picture", flips=True, turns=True), "fields": ["picture", "label"]},
+        {"sample_points": PointSample(50, fields=["xyz"]), "fields": ["xyz", "label"]},
+        {"sample_points": VoxelSample(1), "fields": ["xyz", "label"]},
+        {},
+    ],
+    ids=["crops", "points", "voxels", "whole"],
+)
+def test_epochs_are_alike(tmp_path: Path, options: dict[str, Any]) -> None:
+    """An epoch in random order, with random parts, is the same by machine code and Python, with and without threads."""
+    two_ways.write(tmp_path / "d", "photo+lz4", np.random.default_rng(1), least=3)
+    epochs = []
+    for by_machine in (True, False):
+        for threads in (0, 2):
+            with handled(by_machine):
+                dataset = PackedDataset(tmp_path / "d", extras=("name", "number"), **options)
+                epochs.append(two_ways.items_of(list(Loader(dataset, 5, shuffle=True, seed=3, threads=threads))))
+    assert len(epochs[0]) == len(PackedDataset(tmp_path / "d"))
+    assert all(epoch == epochs[0] for epoch in epochs)
+
+
+def test_processes_read_alike() -> None:
+    """DataLoader's processes give what this process reads."""
+    numbers = [4, 2, 0, 3, 1]
+    with handled(by_machine=True):
+        wanted = two_ways.WAYS["one by one"](PackedDataset(GOLDEN / "kinds"), numbers)
+        loader = DataLoader(PackedDataset(GOLDEN / "kinds"), 2, sampler=numbers, num_workers=2)
+        assert two_ways.items_of(list(loader)) == wanted
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="damages as the soak does, which forks")
+def test_bounds_are_kept(tmp_path: Path) -> None:
+    """Machine code that checks every index stays within its arrays, over damaged frames as well."""
+    environment = os.environ | {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "soak")])
+    command = [sys.executable, ROOT / "tests" / "survival" / "bounds.py", tmp_path, "24"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"24 read, [1-9]\d* refused\n", done.stdout), done.stdout

@@ -1,0 +1,172 @@
+"""Reads datasets by machine code and by Python, by index, by `Loader` and DataLoader, whole and in parts: all alike."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader
+
+from packer.codecs import NAMED
+from packer.format import FieldSpec
+from packer.writer import DatasetWriter
+from readers import Crop, Loader, PackedDataset, PointSample, Ragged, VoxelSample, Windows
+from tests.helpers.ways import handled
+
+#: Of an item: dtype, shape and bytes of each field.
+Item = dict[str, Any]
+Options = dict[str, Any]
+
+
+def bits(value: Any) -> Any:
+    """What makes two values the same: dtype, shape and bytes; NaN is NaN."""
+    if isinstance(value, str):
+        return value
+    array = value.numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
+    return array.dtype.name, array.shape, array.tobytes()
+
+
+def items_of(batches: Sequence[dict[str, Any]]) -> list[Item]:
+    """The items of batches, in order."""
+    found = []
+    for batch in batches:
+        parts = {name: value.to_list() if isinstance(value, Ragged) else value for name, value in batch.items()}
+        found += [dict(zip(parts, map(bits, one), strict=True)) for one in zip(*parts.values(), strict=True)]
+    return found
+
+
+def _one_by_one(dataset: PackedDataset, numbers: list[int]) -> list[Item]:
+    return [{name: bits(value) for name, value in dataset[number].items()} for number in numbers]
+
+
+def _loaded(dataset: PackedDataset, numbers: list[int], threads: int) -> list[Item]:
+    lists = [numbers[at : at + 3] for at in range(0, len(numbers), 3)]
+    return items_of(list(Loader(dataset, batch_sampler=lists, threads=threads)))
+
+
+#: Each reads some items of a dataset, in order.
+WAYS: dict[str, Callable[[PackedDataset, list[int]], list[Item]]] = {
+    "one by one": _one_by_one,
+    "one batch": lambda dataset, numbers: items_of([dataset[numbers]]),
+    "Loader": lambda dataset, numbers: _loaded(dataset, numbers, 0),
+    "Loader of two threads": lambda dataset, numbers: _loaded(dataset, numbers, 2),
+    "DataLoader": lambda dataset, numbers: items_of(list(DataLoader(dataset, batch_size=3, sampler=numbers))),
+}
+
+
+def whole(folder: Path) -> Iterator[tuple[Options, list[int]]]:
+    """Yield how all samples are read, and which: backwards, and the first once more."""
+    numbers = [*range(len(PackedDataset(folder)))[::-1], 0]
+    yield {"extras": ("number",)}, numbers
+    yield {"verify": True}, numbers
+
+
+def parts(folder: Path) -> Iterator[tuple[Options, list[int]]]:
+    """Yield how every field is read in parts of every kind, and the items that are large enough."""
+    dataset = PackedDataset(folder)
+    for place, field in enumerate(dataset.fields.values()):
+        if field.kind == "text" or not field.shape:
+            continue
+        chosen: Options = {"fields": field.name, "verify": place % 3 == 0}
+        shapes = dataset.shapes(field.name)
+        held = np.flatnonzero(shapes.all(axis=1)).tolist()
+        if field.kind == "image" and field.shape[2] is not None:
+            wide = np.flatnonzero((shapes[:, :2] >= 3).all(axis=1)).tolist()
+            yield chosen | {"crop": Crop((3, 2), of=field.name, at="center")}, wide
+            yield chosen | {"crop": Crop(2, of=field.name, flips=True)}, wide
+        if field.kind == "array" and field.shape[0] is None and None not in field.shape[1:]:
+            yield chosen | {"sample_points": PointSample(7, fields=[field.name])}, held
+            if field.shape[1:] == (3,):
+                yield chosen | {"sample_points": VoxelSample(0.5, "first", of=field.name)}, held
+        if field.kind == "array" and None not in field.shape[1:]:
+            padded = {"windows": Windows({field.name: [-1, 0, 3]}, stride=2, pad="zero"), "extras": ("number", "step")}
+            for windows in (padded, {"windows": Windows({field.name: [0, 1]})}):
+                count = len(PackedDataset(folder, **windows))
+                yield chosen | windows, sorted({*range(0, count, count // 6 + 1)})
+
+
+def check_all_ways(folder: Path, ways_each: int = len(WAYS)) -> None:
+    """Raise AssertionError if one way of reading gives other items than another.
+
+    Random parts are drawn in another order by each way, so they are compared with those of the same way by Python.
+
+    Args:
+        ways_each: how many ways each part is read in, in turn.
+    """
+    for turn, (options, numbers) in enumerate((*whole(folder), *parts(folder))):
+
+        def read(way: str, by_machine: bool, options: Options = options, numbers: list[int] = numbers) -> list[Item]:
+            torch.manual_seed(5)
+            with handled(by_machine):
+                return WAYS[way](PackedDataset(folder, **options), numbers)
+
+        draws = PackedDataset(folder, **options).draws
+        wanted = None if draws else read("one by one", by_machine=False)
+        for way in [*WAYS, *WAYS][turn % len(WAYS) :][:ways_each]:
+            by_python, by_machine = read(way, by_machine=False), read(way, by_machine=True)
+            assert by_python == by_machine, (way, options)
+            assert wanted is None or by_python == wanted, (way, options)
+    _check_regions(folder)
+
+
+def _check_regions(folder: Path) -> None:
+    """Raise AssertionError if rows and columns of a sample differ by machine code and by Python."""
+    found: list[list[Any]] = [[], []]
+    for by_machine, values in enumerate(found):
+        dataset = PackedDataset(folder)
+        for field in dataset.fields.values():
+            if field.kind == "text" or not field.shape:
+                continue
+            columns = slice(0, 5) if len(field.shape) > 1 else None
+            with handled(bool(by_machine)):
+                for number in range(0, len(dataset), 2):
+                    values.append(bits(dataset.read(number, field.name, rows=slice(1, 30, 2), columns=columns)))
+                    values.append(bits(dataset.read(number, field.name, rows=slice(2))))
+    assert found[0] == found[1], "regions"
+
+
+def trial(folder: Path, seed: int, ways_each: int = len(WAYS)) -> str:
+    """Write a dataset of random fields with a codec, and read it in all ways; return the name of the codec."""
+    rng = np.random.default_rng(seed)
+    codec = list(NAMED)[seed % len(NAMED)]
+    place = folder / str(seed)
+    write(place, codec, rng)
+    check_all_ways(place, ways_each)
+    shutil.rmtree(place)
+    return codec
+
+
+def write(folder: Path, codec: str, rng: np.random.Generator, least: int = 0) -> None:
+    """Write pictures, clips, clouds and text with a codec; with zstd what a codec for pictures is not for.
+
+    Args:
+        least: steps of the shortest clip; pictures and clouds have three times as many rows.
+    """
+    fields = [
+        FieldSpec(name="picture", dtype="uint8", kind="image", shape=(None, 24, 3)),
+        FieldSpec(name="depth", dtype="uint16", kind="image", shape=(8, 9, 1)),
+        FieldSpec(name="clip", dtype="uint8", shape=(None, 12, 10, 3)),
+        FieldSpec(name="xyz", dtype="float32", shape=(None, 3)),
+        FieldSpec(name="grid", dtype="float64", shape=(int(rng.integers(1, 9)), int(rng.integers(1, 400)))),
+        FieldSpec(name="label", dtype="int64", shape=()),
+        FieldSpec(name="caption", dtype="uint8", kind="text", shape=(None,)),
+    ]
+    is_filtered = [spec.kind == "image" for spec in fields]
+    chosen = {
+        spec.name: codec if "photo" not in codec or pictures else "zstd"
+        for spec, pictures in zip(fields, is_filtered, strict=True)
+    }
+    with DatasetWriter(folder, fields, codec=chosen, shard_size=int(rng.integers(5_000, 100_000))) as writer:
+        for number in range(int(rng.integers(3, 20))):
+            steps = int(rng.integers(least, 9))
+            shapes = [tuple(3 * steps if axis is None else axis for axis in spec.shape) for spec in fields[:-1]]
+            few = int(rng.integers(1, 200))
+            sample = {
+                spec.name: rng.integers(0, few, shape).astype(spec.dtype)
+                for spec, shape in zip(fields[:-1], shapes, strict=True)
+            }
+            writer.add(sample | {"caption": "größer " * steps}, name=f"s{number}")
