@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 Transform = Callable[[Any], Any]
 
+#: The field of classes, as `packer convert --label folder` calls it.
+LABEL = "label"
 #: What `extras` may ask for, besides names.
 NUMBER, STEP = "number", "step"
 
@@ -173,7 +175,7 @@ class PackedDataset(Dataset[Any]):
 
     def __getstate__(self) -> dict[str, Any]:
         # The manifest goes along: on the other side numbers mean the same samples, whatever became of the folder.
-        found = ("fields", "_samples", "_items", "_last_session")
+        found = ("fields", "targets", "_samples", "_items", "_last_session")
         return {name: value for name, value in vars(self).items() if name not in found}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -215,6 +217,21 @@ class PackedDataset(Dataset[Any]):
         They are known of a dataset that was converted with `--label folder`.
         """
         return list(self.manifest.classes) if self.manifest.classes else None
+
+    @property
+    def class_to_idx(self) -> dict[str, int] | None:
+        """Return the number of each class by its name, as torchvision's `ImageFolder`; None if nobody knows any."""
+        return {name: number for number, name in enumerate(self.classes)} if self.classes else None
+
+    @cached_property
+    def targets(self) -> list[int] | None:
+        """Return the field `label` of every item, as torchvision's datasets; None if it is not read, or no number."""
+        label = self.fields.get(LABEL)
+        if label is None or label.shape or np.dtype(label.np_dtype).kind not in "iu":
+            return None
+        samples, _ = self.items.of(np.arange(len(self)))
+        found: list[int] = gathered({LABEL: self.readers[LABEL]}, samples)[LABEL].tolist()
+        return found
 
     @property
     def constants(self) -> Mapping[str, torch.Tensor]:

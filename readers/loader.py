@@ -14,6 +14,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from inspect import signature
 from operator import index
 from typing import Any, cast
 
@@ -21,7 +22,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch.utils import _pytree as pytree
-from torch.utils.data import BatchSampler, DataLoader
+from torch.utils.data import BatchSampler, DataLoader, Subset, default_collate
 from torch.utils.data.distributed import DistributedSampler
 
 from packer.errors import UsageError
@@ -46,6 +47,15 @@ from readers.order import (
 )
 from readers.stream import Stream
 from readers.valid import check_count
+
+#: What torch's DataLoader takes, and what a Loader has instead.
+_INSTEAD = {
+    "num_workers": "it reads in this process, by threads where that pays; leave it out, or give threads=",
+    "prefetch_factor": "give prefetch=, how many batches threads read ahead",
+    "collate_fn": "batches are read as one; give PackedDataset a transform= of batches or a sample_transform=, or use "
+    "DataLoader",
+    "generator": "the order follows from seed and epoch; give seed=",
+}
 
 
 class Loader(DataLoader[Any]):
@@ -90,6 +100,8 @@ class Loader(DataLoader[Any]):
             memory allows.
         pin_memory: gives page-locked batches, for callers who copy them to a device themselves.
         as_numpy: gives numpy arrays instead of tensors.
+        channels_last: False hands out contiguous (B, C, H, W), as other datasets give it, at the cost of a copy after
+            the transform. By default images are (B, C, H, W) in channels_last memory, of which `view` cannot join axes.
         repeat: visits of each sample in an epoch, which has this many passes, each in another order. Random crops and
             points differ from visit to visit. The order of an epoch takes 8 bytes a visit.
 
@@ -118,7 +130,22 @@ class Loader(DataLoader[Any]):
         pin_memory: bool = False,
         as_numpy: bool = False,
         repeat: int = 1,
+        channels_last: bool = True,
+        **others: Any,
     ) -> None:
+        for name, value in others.items():
+            of_torch = signature(DataLoader.__init__).parameters
+            if name not in of_torch:
+                raise TypeError(f"Loader got an unexpected keyword argument {name!r}")
+            # Frameworks that make a loader anew hand on what torch has by default.
+            if value not in (of_torch[name].default, default_collate):
+                instead = _INSTEAD.get(name, "it reads in this process, without workers; leave it out")
+                raise UsageError(f"Loader takes no {name}: {instead}")
+        if isinstance(dataset, Subset):
+            raise UsageError(
+                "Loader reads a PackedDataset, not a Subset: for some of its samples give PackedDataset(..., "
+                "split=name), or Loader(..., sampler=numbers) with the numbers of the samples, in the order wanted"
+            )
         if not isinstance(dataset, Mix) and not reads_batches(dataset):
             raise UsageError(
                 f"Loader reads a PackedDataset, not a {type(dataset).__name__}; for others, and for subclasses that "
@@ -132,6 +159,7 @@ class Loader(DataLoader[Any]):
         # How batches are read, and into what memory.
         self.seed = seed
         self.as_numpy = as_numpy
+        self.channels_last = channels_last
         self.device = None if device is None else device_of(device)
         self.threads = threads_of(threads, dataset)
         self.prefetch = prefetch
@@ -146,8 +174,8 @@ class Loader(DataLoader[Any]):
         self._given_rank = None if rank is None or world_size is None else (rank, world_size)
         self.order: Order
         if batch_sampler is not None:
-            others = (batch_size != 1, shuffle, drop_last, sampler is not None, window, repeat != 1, rank is not None)
-            if any(others):
+            given = (batch_size != 1, shuffle, drop_last, sampler is not None, window, repeat != 1, rank is not None)
+            if any(given):
                 raise UsageError(
                     "batch_sampler makes the batches: leave out batch_size, shuffle, drop_last, sampler, window, "
                     "repeat and rank"
@@ -277,10 +305,17 @@ class Loader(DataLoader[Any]):
                 # The generator must not hold a batch whose memory the pool could use again.
                 del batch
 
+    def _finished(self, batch: Any) -> Any:
+        """Return a batch as it is handed out; called by the thread that read it."""
+        if not self.channels_last:
+            batch = pytree.tree_map_only(torch.Tensor, partial(_contiguous, pinned=self._pool.pinned), batch)
+        if self.as_numpy:
+            batch = pytree.tree_map_only(torch.Tensor, torch.Tensor.numpy, batch)
+        return batch
+
     def _batches(self, order: NDArray[Any], epoch: int, done: int) -> Generator[Any, None, None]:
         """Yield what this rank still has of an epoch; closing it stops the threads."""
-        finish = _to_numpy if self.as_numpy else None
-        stream = Stream(self.dataset, self._pool, self.threads, self.prefetch, finish)
+        stream = Stream(self.dataset, self._pool, self.threads, self.prefetch, self._finished)
         if isinstance(self.order, BatchOrder):
             pieces: Iterable[tuple[Numbers, Numbers, int]] = self.order.pieces(order, done)
         else:
@@ -348,5 +383,7 @@ def _check_process(process: int) -> None:
         )
 
 
-def _to_numpy(batch: Any) -> Any:
-    return pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.numpy(), batch)
+def _contiguous(tensor: torch.Tensor, pinned: bool) -> torch.Tensor:
+    if tensor.is_contiguous():
+        return tensor
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device, pin_memory=pinned).copy_(tensor)

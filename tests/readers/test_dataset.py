@@ -15,6 +15,7 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils.data import ConcatDataset, DataLoader, Subset
 
+from packer.convert import ConvertOptions, convert
 from packer.errors import (
     DamagedError,
     DatasetError,
@@ -25,8 +26,9 @@ from packer.errors import (
     UsageError,
 )
 from packer.format import Shard
+from packer.sources.options import SourceOptions
 from packer.writer import DatasetWriter
-from readers import Loader, Mix, PackedDataset, Ragged
+from readers import Loader, Mix, PackedDataset, Ragged, Windows
 
 Sample = dict[str, Any]
 IMAGES = ("lr", "depth", "picture")
@@ -464,3 +466,26 @@ def test_shapes_of_all_samples(packed: Path, samples: list[Sample]) -> None:
     for name in ("nothing", "caption"):
         with pytest.raises(UsageError, match=f"no field '{name}' with shapes"):
             ds.shapes(name)
+
+
+def test_labels_by_the_words_of_torchvision(tmp_path: Path, packed: Path, rows: Path) -> None:
+    """`targets` are the labels of all items, of a split and of windows too; `class_to_idx` the numbers of classes."""
+    for number, kind in enumerate(["owl", "cat", "owl", "dog"]):
+        folder = tmp_path / "files" / kind
+        folder.mkdir(parents=True, exist_ok=True)
+        np.save(folder / f"{number}.npy", np.arange(number + 2))
+    source = SourceOptions(samples="files", label="folder")
+    options = ConvertOptions(source=source, splits={"owls": "owl/*"}, workers=0)
+    convert(tmp_path / "files", tmp_path / "d", options)
+    ds = PackedDataset(tmp_path / "d")
+    assert ds.class_to_idx == {"cat": 0, "dog": 1, "owl": 2}
+    assert ds.targets == [int(sample["label"]) for sample in ds] == [0, 1, 2, 2]
+    assert PackedDataset(tmp_path / "d", split="owls").targets == [2, 2]
+    windows = PackedDataset(tmp_path / "d", windows=Windows(3))
+    assert windows.targets == windows[:]["label"].tolist()
+    again = pickle.loads(pickle.dumps(ds))
+    assert "targets" not in vars(again)
+    assert again.targets == ds.targets
+    assert PackedDataset(packed).targets == [i * i - 50 for i in range(60)]
+    assert PackedDataset(packed).class_to_idx is None
+    assert PackedDataset(rows).targets is PackedDataset(packed, ["x"]).targets is None

@@ -6,7 +6,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DistributedSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
+from torch.utils.data import DistributedSampler, RandomSampler, Subset, SubsetRandomSampler, WeightedRandomSampler
 
 from packer.codecs import NAMED
 from packer.errors import UsageError
@@ -216,6 +216,28 @@ def test_wrong_arguments_are_refused(rows, arguments, message):
         Loader(PackedDataset(rows), **arguments)
 
 
+@pytest.mark.parametrize(
+    ("argument", "instead"),
+    [
+        ({"num_workers": 4}, "give threads="),
+        ({"collate_fn": list}, "transform= of batches or a sample_transform="),
+        ({"persistent_workers": True}, "without workers; leave it out"),
+        ({"generator": torch.Generator()}, "give seed="),
+        ({"prefetch_factor": 4}, "give prefetch="),
+        ({"worker_init_fn": print}, "without workers; leave it out"),
+        ({"timeout": 3}, "without workers; leave it out"),
+    ],
+)
+def test_arguments_of_torchs_loader_are_refused(rows, argument, instead):
+    """Each by a sentence that says what to do instead; those that ask for nothing are those of frameworks."""
+    dataset = PackedDataset(rows)
+    with pytest.raises(UsageError, match=f"Loader takes no {next(iter(argument))}: .*{instead}"):
+        Loader(dataset, 4, **argument)
+    Loader(dataset, 4, num_workers=0, generator=None, collate_fn=torch.utils.data.default_collate)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'workers'"):
+        Loader(dataset, 4, workers=2)
+
+
 def test_whole_numbers_may_be_those_of_numpy(rows):
     """They are as good as Python's, and a saved state has none of them; a window may be larger than any dataset."""
     loader = Loader(PackedDataset(rows), np.int64(300), "block", np.uint8(1), threads=np.int8(1), window=10**30)
@@ -232,6 +254,8 @@ def test_other_datasets_and_samplers_of_one_rank_are_refused(rows):
     with pytest.raises(UsageError, match="list"):
         Loader([1, 2, 3])
     dataset = PackedDataset(rows)
+    with pytest.raises(UsageError, match=r"not a Subset: .*split=name.*sampler=numbers"):
+        Loader(Subset(dataset, [1, 2]))
     with pytest.raises(UsageError, match="DistributedSampler"):
         Loader(dataset, sampler=DistributedSampler(dataset, num_replicas=2, rank=0))
 
@@ -414,3 +438,25 @@ def test_loader_can_be_pickled(rows):
     sent = pickle.dumps(loader)
     assert len(sent) < 10_000
     assert seen(pickle.loads(sent)) == expected
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_images_may_be_contiguous(every_kind, threads):
+    """With channels_last=False, `view` joins axes of images, of lists of them and of what a transform made."""
+
+    def transform(batch):
+        return {**batch, "half": batch["lr"] / 2}
+
+    dataset = PackedDataset(every_kind, transform=transform)
+    plain, other = Loader(dataset, 16, threads=threads), Loader(dataset, 16, threads=threads, channels_last=False)
+    arrays = Loader(dataset, 16, threads=threads, channels_last=False, as_numpy=True)
+    for wanted, got, array in zip(plain, other, arrays, strict=True):
+        assert not wanted["lr"].is_contiguous()
+        for name in ("x", "lr", "depth", "half"):
+            assert got[name].is_contiguous()
+            assert array[name].flags.c_contiguous
+            assert torch.equal(got[name], wanted[name])
+        assert got["lr"].view(len(got["lr"]), -1).shape[1] == got["lr"][0].numel()
+        assert all(picture.is_contiguous() for picture in got["picture"])
+        assert all(map(torch.equal, got["picture"], wanted["picture"]))
+        assert torch.equal(got["xyz"].values, wanted["xyz"].values)
