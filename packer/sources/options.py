@@ -38,8 +38,8 @@ class SourceOptions:
     The command line is made from this class: its options are the attributes, its help the lines below.
 
     Attributes:
-        samples: What one sample is made from; PATTERN as in /data/*.  [default: rows of HDF5 and npy, files of images
-            and PLY]
+        samples: What one sample is made from; PATTERN as in /data/*, and PATH of an array that says where episodes of
+            rows end.  [default: rows of HDF5 and npy, files of images and PLY]
         label: Make a field label: the number of the first folder that a file lies in, such as cat of cat/1.png.
         mode: Images: convert all to this.
         palette: Images with a palette: pack their colours, or the indices.
@@ -66,7 +66,7 @@ class SourceOptions:
         images: HDF5 and npy: the arrays of this field, (H, W) or (H, W, C), are pictures.
     """
 
-    samples: str | None = _of(_ALL, form="rows|files|folders|datasets|groups[:PATTERN]")
+    samples: str | None = _of(_ALL, form="rows|files|folders|datasets|groups[:PATTERN]|episodes:PATH")
     label: str | None = _of(_ALL, choices="folder")
     mode: str | None = _of(_PICTURES, choices="gray|rgb|rgba")
     palette: str = _of(_PICTURES, "colour", choices="colour|index")

@@ -1,4 +1,4 @@
-"""What one sample is made from: `--samples rows|files|folders|datasets|groups[:PATTERN]`, and folders as samples.
+"""What one sample is made from, as `--samples UNIT[:PATTERN]` says it, and folders as samples.
 
 This module works with strings only; it opens no file.
 """
@@ -15,15 +15,15 @@ from packer.sources.files import join
 
 #: Units by kind of source; the first one is taken if nobody says otherwise.
 UNITS_OF = {
-    "hdf5": ("rows", "files", "datasets", "groups"),
-    "npy": ("rows", "files", "folders"),
+    "hdf5": ("rows", "files", "datasets", "groups", "episodes"),
+    "npy": ("rows", "files", "folders", "episodes"),
     "images": ("files", "folders"),
     "basicsr": ("files", "folders"),
     "ply": ("files",),
     "clouds": ("files",),
 }
 #: How a unit is written, if it is not its name alone.
-_FORMS = {"groups": "groups[:PATTERN]"}
+_FORMS = {"groups": "groups[:PATTERN]", "episodes": "episodes:PATH"}
 _NUMBER = re.compile(r"(\d+)")
 
 
@@ -31,8 +31,9 @@ class Asked(NamedTuple):
     """What `--samples` says that one sample is made from.
 
     Attributes:
-        name: `rows`, `files`, `folders`, `datasets` or `groups`.
-        pattern: paths of the units, such as `/data/*`; empty for those that the source finds itself.
+        name: `rows`, `files`, `folders`, `datasets`, `groups` or `episodes`.
+        pattern: paths of the units, such as `/data/*`, empty for those that the source finds itself; or of the arrays
+            that say where episodes end.
     """
 
     name: str
@@ -57,7 +58,7 @@ def unit_of(kind: str, samples: str | None) -> Asked:
     if name not in offered:
         forms = " or ".join(_FORMS.get(unit, unit) for unit in offered)
         raise UsageError(f"--samples {samples}: sources of {kind} take {forms}")
-    if colon and (name not in _FORMS or not pattern):
+    if (colon and name not in _FORMS) or (not pattern and (colon or name == "episodes")):
         raise UsageError(f"--samples {samples}: {_FORMS.get(name, name)} is expected")
     return Asked(name, pattern)
 

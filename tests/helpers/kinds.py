@@ -147,6 +147,10 @@ def grid(rng: np.random.Generator) -> dict[str, Any]:
     return {"u": rng.normal(size=(5, 4)), "grid/x": np.arange(4.0), "grid/y": np.arange(3, dtype="i2")}
 
 
+def flat(rng: np.random.Generator) -> dict[str, Any]:
+    return {"data/x": rng.normal(size=(9, 4)), "meta/ends": np.array([2, 3, 7, 9])}
+
+
 def tables(rng: np.random.Generator) -> dict[str, Any]:
     return {f"data/d{rng.integers(1000)}_{n}": rng.normal(size=(n + 1, 3)) for n in range(3)}
 
@@ -163,6 +167,7 @@ KINDS = {
     "groups and constants": Kind(
         hdf5(groups(2, grid=np.arange(3))), ("--samples", "groups", "--once", "grid"), kept="grid"
     ),
+    "episodes": Kind(hdf5(flat), ("--samples", "episodes:meta/ends")),
     "npy rows": Kind(npy_rows),
     "pictures in npy": Kind(npy_rows, ("--image", "x"), codec="x=photo+zstd,y=none"),
     "npy files": Kind(npy_files, ("--samples", "files")),

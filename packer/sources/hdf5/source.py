@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -19,8 +20,9 @@ from numpy.typing import NDArray
 from packer.errors import SourceError, UsageError, as_text, first_few
 from packer.format import check_field_name
 from packer.sources.base import HEADERS, Block, Looking, OnBad, Source, common_shape, difference, joined, usual, watched
+from packer.sources.episodes import Marks, open_episodes
 from packer.sources.files import Found
-from packer.sources.hdf5.file import opened
+from packer.sources.hdf5.file import faults_named, opened
 from packer.sources.hdf5.origin import HDF5Options, HDF5Origin, Kept, KeptFile, common
 from packer.sources.hdf5.reading import Column, row_blocks, shaped, unit_sample
 from packer.sources.hdf5.units import FileUnits, Unit, left_out, units_of
@@ -56,6 +58,8 @@ def open_hdf5(
     asked = unit_of("hdf5", options.samples)
     _check(options, asked)
     files = [found.path(file) for file in found.pick()]
+    if asked.name == "episodes":
+        return _open_episodes(found, files, asked.pattern, options, on_bad, looking, limits)
     looked = each(partial(units_of, asked=asked, options=options), files, limits)
     listed = watched(zip(files, looked, strict=True), HEADERS, looking, len(files))
     held, kept = _fitting(listed, found.text, on_bad)
@@ -75,6 +79,47 @@ def open_hdf5(
         source = UnitSource(kept, msgspec.structs.replace(told, samples=str(asked)), held)
     source.constants = Kept(constants)
     return source
+
+
+def _open_episodes(
+    found: Found,
+    files: list[str],
+    pattern: str,
+    options: SourceOptions,
+    on_bad: OnBad,
+    looking: Looking,
+    limits: Limits | None,
+) -> Source:
+    """Return the episodes that the rows of the files are; the arguments are those of `open_hdf5`."""
+    marks: dict[str, Marks] = {}
+    for path, some in zip(files, each(partial(_marks, pattern), files, limits), strict=True):
+        if isinstance(some, SourceError):
+            on_bad(some)
+        else:
+            marks[path] = some
+    if not marks:
+        raise SourceError(f"no file says by {pattern} where episodes end; nothing is left to pack", found.text)
+    rest = found._replace(files=[file for file in found.files if found.path(file) in marks])
+
+    def open_rows(tables: list[str]) -> Source:
+        skip = (*options.skip, *(() if options.pick else tables))
+        as_rows = replace(options, samples="rows", skip=skip)
+        return open_hdf5({"": rest}, as_rows, on_bad=on_bad, looking=looking, limits=limits)
+
+    return open_episodes(pattern, marks, open_rows)
+
+
+def _marks(pattern: str, path: str) -> Marks:
+    """Return the arrays of one file that say where episodes end; raises SourceError if one is not there."""
+    marks = {}
+    with opened(path) as file, faults_named(path, "reading the ends of episodes"):
+        for name in pattern.split(","):
+            thing = file.get(name)
+            if not isinstance(thing, h5py.Dataset) or thing.ndim != 1:
+                what = f"has no dataset {name} of one axis, which would say where episodes end"
+                raise SourceError(f"{what}; it holds {first_few(list(file))}", path)
+            marks[name] = thing[()]
+    return marks
 
 
 def _check(options: SourceOptions, asked: Asked) -> None:

@@ -14,12 +14,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from natsort import natsorted
 from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError, as_text, first_few
 from packer.format import FieldSpec
-from packer.sources.base import HEADERS, Looking, OnBad, common_shape, difference, stop, usual, watched
+from packer.sources.base import HEADERS, Looking, OnBad, Source, common_shape, difference, stop, usual, watched
+from packer.sources.episodes import open_episodes
 from packer.sources.files import Found, join, unnamed
 from packer.sources.npy.array import Array, open_arrays
 from packer.sources.npy.source import NpySource
@@ -41,7 +43,7 @@ _ADVICE = {
 }
 
 
-def open_npy(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: OnBad, looking: Looking) -> NpySource:
+def open_npy(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: OnBad, looking: Looking) -> Source:
     """Open arrays.
 
     Args:
@@ -56,7 +58,9 @@ def open_npy(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: OnB
             cannot be told what is a field and what a sample.
         SourceError: a file is damaged or holds what cannot be packed, or the fields differ in their number of rows.
     """
-    unit = unit_of("npy", options.samples).name
+    unit, pattern = unit_of("npy", options.samples)
+    if unit == "episodes":
+        return _open_episodes(inputs, pattern, options, on_bad, looking)
     if options.pick and "" not in inputs:
         raise UsageError("--field chooses among the arrays of one source; give its path without FIELD=")
     # Rows of files that lack a part would be those of other samples.
@@ -71,6 +75,38 @@ def open_npy(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: OnB
     if options.once:
         source.origin = {**source.origin, "options": {"once": list(options.once)}}
     return source
+
+
+def _open_episodes(
+    inputs: Mapping[str, Found], pattern: str, options: SourceOptions, on_bad: OnBad, looking: Looking
+) -> Source:
+    """Return the episodes that the rows are; the arguments are those of `open_npy`.
+
+    Raises:
+        UsageError: no array is called as the pattern says, or several are.
+    """
+    marks, files = {}, []
+    for name in pattern.split(","):
+        arrays = [
+            array
+            for field, some in inputs.items()
+            for file in some.pick()
+            for array in open_arrays(some.path(file))[0]
+            if not array.problem and naming(field or array.own_name, [name])
+        ]
+        if len(arrays) != 1 or len(arrays[0].shape) != 1:
+            what = f"{len(arrays):,} arrays are called {name}"
+            raise UsageError(f"--samples episodes:{pattern}: {what}; one, of one axis, says where episodes end")
+        marks[name] = np.asarray(arrays[0].values(arrays[0].whole()))
+        files.append(arrays[0].path)
+
+    def open_rows(tables: list[str]) -> Source:
+        rest = {field: some for field, some in inputs.items() if not field or field not in tables}
+        inner = () if options.pick else tuple(name for name in tables if name not in inputs)
+        as_rows = replace(options, samples="rows", skip=(*options.skip, *inner))
+        return open_npy(rest, as_rows, on_bad=on_bad, looking=looking)
+
+    return open_episodes(pattern, {files[0]: marks}, open_rows)
 
 
 def _arrays(found: Found, on_bad: OnBad) -> Found:

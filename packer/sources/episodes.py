@@ -1,0 +1,150 @@
+"""Episodes out of flat rows: `--samples episodes:PATH`, where PATH is an array that says where each episode ends.
+
+    episodes:meta/episode_ends        diffusion_policy: the number of rows up to the end of each episode, ascending
+    episodes:terminals,timeouts       D4RL: true in the last row of each episode; in one of several arrays
+    episodes:episode_index            the number of the episode of each row, as in LeRobot
+
+Rows after the last one that is true are an episode as well: nothing is left out. No episode goes from one file into the
+next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.errors import SourceError, UsageError
+from packer.sources.base import Block, DerivedSource, Source, count, joined
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # which typing has from Python 3.11 on
+
+#: The arrays of one file that say where episodes end, by path.
+Marks = Mapping[str, NDArray[Any]]
+
+
+def open_episodes(pattern: str, marks: Mapping[str, Marks], open_rows: Callable[[list[str]], Source]) -> Source:
+    """Return the episodes that the rows of some files are.
+
+    Args:
+        pattern: paths of the arrays that say where episodes end, with commas between them.
+        marks: by file, in the order of the rows, these arrays.
+        open_rows: opens the rows, without the arrays of these paths, which have no value for each row.
+
+    Raises:
+        SourceError: an array cannot say where episodes end, or speaks of another number of rows.
+        UsageError: a field cannot be one of episodes.
+    """
+    ends = {file: _ends(arrays, file) for file, arrays in marks.items()}
+    rows = open_rows([name for name in pattern.split(",") if any(is_table(arrays[name]) for arrays in marks.values())])
+    held = set(rows.files())  # a bad file may have been left out
+    found = [some for file, some in ends.items() if file in held] or list(ends.values())
+    before = np.cumsum([0, *(int(some[-1]) for some in found)])
+    bounds = np.concatenate([[0], *(some + start for some, start in zip(found, before[:-1], strict=True))])
+    if bounds[-1] != len(rows):
+        reason = f"{pattern} speaks of {int(bounds[-1]):,} rows, but there are {len(rows):,}"
+        raise SourceError(f"{reason}; name the array that belongs to these rows", next(iter(marks)))
+    return EpisodeSource(rows, bounds, pattern, list(marks))
+
+
+def is_table(values: NDArray[Any]) -> bool:
+    """Return whether an array is a table of the ends of episodes, and does not have a value for each row."""
+    is_rising = values.dtype.kind in "iu" and len(values) > 0 and bool((values[1:] > values[:-1]).all())
+    return is_rising and int(values[0]) > 0 and int(values[-1]) > len(values)
+
+
+def _ends(arrays: Marks, file: str) -> NDArray[np.int64]:
+    """Return the row behind each episode of a file, ascending, (episodes,); the last is the number of rows."""
+    named, some = ", ".join(arrays), list(arrays.values())
+    if min(map(len, some)) == 0:
+        raise SourceError(f"{named}: there is no value, so no episode ends anywhere", file)
+    if len(some) == 1 and is_table(some[0]):
+        return some[0].astype(np.int64)
+    if len({len(values) for values in some}) == 1 and all(map(_is_flag, some)):
+        is_last = np.logical_or.reduce([values != 0 for values in some])
+        if len(some) > 1 or some[0].dtype.kind not in "iu" or (some[0][1:] < some[0][:-1]).any():
+            is_last[-1] = True
+            return np.flatnonzero(is_last) + 1
+        # Integers of 0 and 1 that only rise are the numbers of two episodes.
+    if len(some) > 1 or some[0].dtype.kind not in "iu":
+        raise SourceError(
+            f"{named}: one array of ascending ends or of numbers of episodes, or arrays that are true (or 1) in the "
+            "last row of an episode and false (or 0) in all others, are expected",
+            file,
+        )
+    return np.flatnonzero(np.append(some[0][1:] != some[0][:-1], True)) + 1
+
+
+def _is_flag(values: NDArray[Any]) -> bool:
+    return values.dtype.kind in "biuf" and bool(((values == 0) | (values == 1)).all())
+
+
+class EpisodeSource(DerivedSource):
+    """Runs of rows of a source, one sample a run; every field gets an axis of steps before its own.
+
+    Args:
+        rows: the rows, in fields of one shape.
+        bounds: the row at which each episode begins, and the end of the last, (episodes + 1,).
+        marked: what says so.
+        files: the files that say so.
+
+    Raises:
+        UsageError: a field is text, or its rows differ in shape.
+    """
+
+    def __init__(self, rows: Source, bounds: NDArray[np.int64], marked: str, files: Sequence[str]) -> None:
+        for spec in rows.fields:
+            if spec.is_ragged:
+                what = "text" if spec.kind == "text" else "of another shape in each row"
+                raise UsageError(f"field {spec.name} is {what}, which no episode can hold; leave it out with --skip")
+        super().__init__(rows)
+        self.kind, self.names = "episodes", None
+        self._bounds, self._marked = bounds, list(files)
+        self.origin = {"samples": f"episodes:{marked}", "rows": dict(rows.origin)}
+        self.fields = tuple(msgspec.structs.replace(spec, shape=(None, *spec.shape)) for spec in rows.fields)
+        steps = np.diff(bounds)
+        how = f"{len(steps):,} episodes of {steps.min():,} to {steps.max():,} rows"
+        self.remarks = [*rows.remarks, f"{marked} says where each episode ends: {how}"]
+
+    def __len__(self) -> int:
+        return len(self._bounds) - 1
+
+    def shapes(self, field: str) -> NDArray[np.int64]:
+        (spec,) = (spec for spec in self.fields if spec.name == field)
+        steps = np.diff(self._bounds)
+        return np.column_stack([steps, *(np.full_like(steps, length) for length in spec.shape[1:])])
+
+    def part(self, start: int, stop: int) -> Self:
+        part = copy(self)
+        part.origin, part.remarks = {}, ()
+        bounds = self._bounds[start : stop + 1]
+        part._adopt(self._source.part(int(bounds[0]), int(bounds[-1])))
+        part._bounds = bounds - bounds[0]
+        return part
+
+    def files(self) -> list[str]:
+        return list(dict.fromkeys([*self._source.files(), *self._marked]))
+
+    def read(self) -> Iterator[Block]:
+        yield from joined(self._episodes(), self.fields)
+
+    def _episodes(self) -> Iterator[dict[str, Any]]:
+        number, held = 0, 0
+        parts: list[Block] = []
+        try:
+            for block in self._source.read():
+                first, rows = 0, count(block)
+                while first < rows:
+                    stop = min(rows, first + int(self._bounds[number + 1]) - int(self._bounds[number]) - held)
+                    parts.append({name: values[first:stop] for name, values in block.items()})
+                    held, first = held + stop - first, stop
+                    if held == self._bounds[number + 1] - self._bounds[number]:
+                        yield {spec.name: np.concatenate([part[spec.name] for part in parts]) for spec in self.fields}
+                        number, held, parts = number + 1, 0, []
+        except SourceError as error:
+            raise SourceError(error.reason, error.path, None if error.sample is None else number) from error

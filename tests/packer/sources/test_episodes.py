@@ -1,0 +1,152 @@
+"""Episodes out of flat rows: which arrays say where they end, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from packer.convert import convert
+from packer.errors import PackerError, SourceError, UsageError
+from packer.sources.options import SourceOptions
+from readers import PackedDataset, Windows
+
+STEPS = (3, 1, 4)
+TOTAL = sum(STEPS)
+ENDS = np.cumsum(STEPS)
+LAST = np.isin(np.arange(TOTAL), ENDS - 1)
+
+
+def rows(total: int = TOTAL) -> dict[str, Any]:
+    return {
+        "data/action": np.arange(2 * total, dtype="f4").reshape(total, 2),
+        "data/img": np.arange(12 * total, dtype="u1").reshape(total, 2, 2, 3),
+        "reward": np.arange(total, dtype="f8"),
+    }
+
+
+def write(path: Path, arrays: dict[str, Any]) -> str:
+    if path.suffix == ".npz":
+        np.savez(path, **arrays)
+    else:
+        with h5py.File(path, "w") as file:
+            for name, values in arrays.items():
+                file[name] = values
+    return str(path)
+
+
+def packed(source: object, out: Path, where: str, **options: Any) -> PackedDataset:
+    chosen = SourceOptions(samples=f"episodes:{where}", **options)
+    return PackedDataset(convert(source, out, source=chosen, workers=0).path)
+
+
+MARKS = {
+    "ends": ({"meta/episode_ends": ENDS}, "meta/episode_ends"),
+    "flags": ({"terminals": LAST}, "terminals"),
+    "flags as numbers": ({"terminals": LAST.astype("f4")}, "terminals"),
+    "flags as integers": ({"terminals": LAST.astype("i8")}, "terminals"),
+    "one of two flags": ({"terminals": LAST & (np.arange(TOTAL) < 3), "timeouts": LAST}, "terminals,timeouts"),
+    "no flag at the end": ({"timeouts": LAST & (np.arange(TOTAL) < 7)}, "timeouts"),
+    "numbers": ({"episode_index": np.repeat([4, 5, 9], STEPS)}, "/episode_index"),
+    "numbers that come again": ({"episode_index": np.repeat([2, 3, 2], STEPS)}, "episode_index"),
+}
+
+
+@pytest.mark.parametrize("suffix", [".h5", ".npz"])
+@pytest.mark.parametrize(("marks", "where"), MARKS.values(), ids=MARKS)
+def test_rows_become_episodes(tmp_path: Path, suffix: str, marks: dict[str, Any], where: str) -> None:
+    """Whatever says where episodes end, each is a sample with all its rows; ends are no field, values a row are one."""
+    held = packed(write(tmp_path / f"rows{suffix}", rows() | marks), tmp_path / "out", where)
+    per_row = {name: values for name, values in (rows() | marks).items() if len(values) == TOTAL}
+    assert {field.name for field in held.manifest.fields} == {name.replace("/", ".") for name in per_row}
+    assert [len(held[n]["reward"]) for n in range(len(held))] == list(STEPS)
+    for name, values in per_row.items():
+        found = [held[n][name.replace("/", ".")].numpy() for n in range(len(held))]
+        np.testing.assert_array_equal(np.concatenate(found), values)
+    assert len(PackedDataset(held.path, windows=Windows(2))) == 2 + 0 + 3
+
+
+def test_episodes_end_with_their_files(tmp_path: Path) -> None:
+    """Several files are read one after another, each with its own ends; numbers may begin anew in each."""
+    for number in range(3):
+        marks = {"meta/episode_ends": ENDS, "episode_index": np.repeat([0, 1, 2], STEPS)}
+        write(tmp_path / f"part{number}.h5", rows() | marks)
+    for where, out in (("meta/episode_ends", "a"), ("episode_index", "b")):
+        held = packed(str(tmp_path / "part*.h5"), tmp_path / out, where, skip=("meta",) if out == "b" else ())
+        assert [len(held[n]["reward"]) for n in range(len(held))] == 3 * list(STEPS)
+
+
+def test_ends_in_a_file_of_their_own(tmp_path: Path) -> None:
+    """Arrays that are named on the command line are found by these names, or by those of their files."""
+    np.save(tmp_path / "actions.npy", rows()["data/action"])
+    np.save(tmp_path / "episode_ends.npy", ENDS)
+    named = {"action": tmp_path / "actions.npy", "ends": tmp_path / "episode_ends.npy"}
+    held = packed(named, tmp_path / "a", "ends")
+    assert ([field.name for field in held.manifest.fields], len(held)) == (["action"], 3)
+    held = packed(str(tmp_path / "*.npy"), tmp_path / "b", "episode_ends")
+    assert ([field.name for field in held.manifest.fields], len(held)) == (["actions"], 3)
+
+
+def test_chosen_fields(tmp_path: Path) -> None:
+    """`--field` and `--skip` choose among the rows."""
+    source = write(tmp_path / "rows.h5", rows() | {"meta/episode_ends": ENDS, "caption": ["a"] * TOTAL})
+    held = packed(source, tmp_path / "a", "meta/episode_ends", pick={"a": "/data/action"})
+    assert [field.name for field in held.manifest.fields] == ["a"]
+    with pytest.raises(UsageError, match="field caption is text, which no episode can hold; leave it out with --skip"):
+        packed(source, tmp_path / "b", "meta/episode_ends")
+    assert len(packed(source, tmp_path / "b", "meta/episode_ends", skip=("caption",))) == 3
+
+
+def test_a_bad_file_is_left_out(tmp_path: Path) -> None:
+    """With `on_error` skip a file without ends, or one that is no HDF5 file, costs its own episodes alone."""
+    for number in range(3):
+        write(tmp_path / f"{number}.h5", rows() | ({} if number == 1 else {"meta/episode_ends": ENDS}))
+    (tmp_path / "3.h5").write_bytes(b"nothing")
+    options = SourceOptions(samples="episodes:meta/episode_ends")
+    with pytest.raises(SourceError, match=r"1\.h5: has no dataset meta/episode_ends of one axis"):
+        convert(str(tmp_path / "*.h5"), tmp_path / "out", source=options, workers=0)
+    report = convert(str(tmp_path / "*.h5"), tmp_path / "out", source=options, workers=0, on_error="skip")
+    assert (report.samples, len(report.rejected)) == (6, 2)
+
+
+REFUSED = {
+    "too few": ({"e": np.array([3, 4, 9])}, "e speaks of 9 rows, but there are 8; name the array"),
+    "fractions": ({"e": np.linspace(0, 1, TOTAL)}, "e: one array of ascending ends or of numbers"),
+    "nothing": ({"e": np.zeros(0, int)}, "e: there is no value"),
+    "two tables": ({"e": ENDS, "f": ENDS}, "e, f: one array of ascending ends"),
+}
+
+
+@pytest.mark.parametrize(("marks", "said"), REFUSED.values(), ids=REFUSED)
+def test_what_says_of_no_row_where_an_episode_ends(tmp_path: Path, marks: dict[str, Any], said: str) -> None:
+    """The error names the array, and what is expected."""
+    source = write(tmp_path / "rows.h5", rows() | marks)
+    with pytest.raises(PackerError, match=said):
+        packed(source, tmp_path / "out", ",".join(marks))
+
+
+def test_a_path_is_needed(tmp_path: Path) -> None:
+    """`episodes` alone says of no array; of pictures there are no episodes; a path may lead nowhere."""
+    source = write(tmp_path / "rows.npz", rows())
+    with pytest.raises(UsageError, match="--samples episodes: episodes:PATH is expected"):
+        convert(source, tmp_path / "out", source=SourceOptions(samples="episodes"), workers=0)
+    with pytest.raises(UsageError, match="0 arrays are called nowhere; one, of one axis, says where episodes end"):
+        packed(source, tmp_path / "out", "nowhere")
+
+
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=12), st.data())
+@settings(max_examples=20, deadline=None)
+def test_parts_and_blocks_give_every_row_once(tmp_path_factory: Any, steps: list[int], data: Any) -> None:
+    """However episodes are cut into shards, all rows come back in order."""
+    folder = tmp_path_factory.mktemp("episodes")
+    x = np.repeat(np.arange(sum(steps))[:, None], 128, axis=1)
+    source = write(folder / "rows.h5", {"x": x, "ends": np.cumsum(steps)})
+    size = data.draw(st.integers(4096, 2**14))
+    chosen = SourceOptions(samples="episodes:ends")
+    held = PackedDataset(convert(source, folder / "out", source=chosen, workers=0, shard_size=size).path)
+    assert [held[n]["x"].tolist() for n in range(len(held))] == [s.tolist() for s in np.split(x, np.cumsum(steps)[:-1])]
