@@ -54,10 +54,7 @@ from packer.packing.output import (
     rejected_of,
     write_list,
 )
-from packer.sources.base import Source, no_progress
-from packer.sources.derived import FittedSource
-from packer.sources.packed import open_packed, read_names
-from packer.sources.samples import SampleSource
+from packer.sources import FittedSource, SampleSource, Source, no_progress, open_packed, read_names
 
 
 @dataclass(frozen=True)

@@ -32,12 +32,19 @@ from packer.packing.plan import Plan, make_plan
 from packer.packing.remote_output import RemoteOutput
 from packer.packing.splits import Rule, Samples, parsed, splits_of
 from packer.packing.tasks import ShardReport, ShardTask, report_of, run_executor, run_processes, write_shard
-from packer.remote.sources import local_input
-from packer.remote.store import is_url
-from packer.sources.base import FETCHING, UPLOADING, Looking, Progress, Source, no_progress, not_looking
-from packer.sources.opening import open_sources
-from packer.sources.options import SourceOptions
-from packer.sources.samples import SampleSource
+from packer.remote import is_url, local_input
+from packer.sources import (
+    FETCHING,
+    UPLOADING,
+    Looking,
+    Progress,
+    SampleSource,
+    Source,
+    SourceOptions,
+    no_progress,
+    not_looking,
+    open_sources,
+)
 from packer.workers import Limits, check_may_start, usual_memory
 
 _log = logging.getLogger(__name__)

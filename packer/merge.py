@@ -36,8 +36,7 @@ from packer.packing.origin import joined
 from packer.packing.output import Note, OutputFolder, Rejected, list_lines, rejected_of, write_list
 from packer.packing.splits import joined_splits
 from packer.packing.tasks import shard_path
-from packer.sources.base import Progress, no_progress
-from packer.sources.packed import read_names
+from packer.sources import Progress, no_progress, read_names
 
 
 def merge(

@@ -16,8 +16,8 @@ from packer.convert import ConvertOptions, Report, check_apart, convert
 from packer.errors import UsageError
 from packer.format import manifest as manifests
 from packer.packing.framing import OTHERS, codec_texts
-from packer.remote.store import is_url
-from packer.sources.packed import open_packed
+from packer.remote import is_url
+from packer.sources import open_packed
 
 
 def repack(

@@ -22,7 +22,7 @@ from packer.packing.origin import given_by
 from packer.packing.output import dataset_lock, known_lines, next_to, write_list
 from packer.packing.plan import field_sizes, look, plan_shards
 from packer.packing.tasks import ShardTask, report_of, run_processes, write_shard
-from packer.sources.base import Progress, Source, no_progress
+from packer.sources import Progress, Source, no_progress
 from packer.verify import verify
 from packer.workers import Limits
 

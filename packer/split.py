@@ -17,8 +17,8 @@ from packer.format import Manifest
 from packer.format import manifest as manifests
 from packer.packing.output import dataset_lock
 from packer.packing.splits import Rule, Samples, parsed, share_out
-from packer.remote.store import refuse_url
-from packer.sources.packed import read_names
+from packer.remote import refuse_url
+from packer.sources import read_names
 
 
 def split(

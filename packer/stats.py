@@ -21,8 +21,7 @@ from packer.errors import UsageError
 from packer.format import FieldSpec, FieldStats, Manifest, ValueStats
 from packer.format import manifest as manifests
 from packer.packing.output import dataset_lock
-from packer.sources.base import Progress, block_bytes, count
-from packer.sources.packed import PackedSource
+from packer.sources import PackedSource, Progress, block_bytes, count
 
 #: A last axis that is longer is no list of channels.
 MAX_CHANNELS = 1024

@@ -38,7 +38,7 @@ from packer.format import (
 )
 from packer.format import manifest as manifests
 from packer.packing.output import known_lines, next_to
-from packer.sources.base import Progress, no_progress
+from packer.sources import Progress, no_progress
 from packer.workers import Here, Limits, Lost, run
 
 #: Names of each shard that are compared with the table of names: its digest finds what was changed, and who writes one

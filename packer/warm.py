@@ -21,7 +21,7 @@ from pathlib import Path
 from packer.errors import DamagedError
 from packer.format import check_file
 from packer.format import manifest as manifests
-from packer.sources.base import Progress, no_progress
+from packer.sources import Progress, no_progress
 
 #: Bytes between two reports of progress.
 _STEP = 2**26

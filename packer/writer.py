@@ -24,8 +24,7 @@ from packer.packing.finish import finish
 from packer.packing.output import Note, OutputFolder
 from packer.packing.plan import FieldSizes, stored_fields
 from packer.packing.tasks import ShardReport, publish, shard_path
-from packer.sources.base import Block, arrays_of
-from packer.sources.samples import Sample, as_arrays, infer_fields, one_block
+from packer.sources import Block, Sample, arrays_of, as_arrays, infer_fields, one_block
 
 GIB = 2**30
 #: Samples held back at the start, to tell which axes are ragged and which codec pays.

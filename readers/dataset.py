@@ -16,7 +16,7 @@ from torch.utils.data import Dataset, default_collate
 from packer.errors import MissingNameError, UsageError
 from packer.format import SHAPE, Constants, Field, Manifest, Names, Numbers
 from packer.format import manifest as manifests
-from packer.remote.store import is_url
+from packer.remote import is_url
 from readers.batch import batch_of, item_of
 from readers.checking import CheckedReader
 from readers.crop import Crop
@@ -35,7 +35,7 @@ from readers.voxels import VoxelSample
 from readers.windows import Windows
 
 if TYPE_CHECKING:
-    from packer.remote.mirror import Mirror
+    from packer.remote import Mirror
 
 Transform = Callable[[Any], Any]
 
@@ -492,7 +492,7 @@ def _found(
         # Absolute, since shards are opened late: the program may have changed its folder by then.
         folder = Path(path).absolute()
         return None, folder, manifests.read(folder)
-    from packer.remote.mirror import Mirror  # here: it is loaded where there is something to fetch
+    from packer.remote import Mirror  # here: it is loaded where there is something to fetch
 
     mirror, manifest, _ = Mirror.open(path, cache, cache_bytes)
     return mirror, mirror.folder, manifest

@@ -23,8 +23,7 @@ from readers.gather import Allocate, fresh
 from readers.opened import Opened
 
 if TYPE_CHECKING:
-    from packer.remote.cache import Lease
-    from packer.remote.mirror import Mirror
+    from packer.remote import Lease, Mirror
 
 
 def by_part(numbers: Numbers, starts: Numbers) -> list[tuple[int, Numbers]]:

@@ -23,7 +23,7 @@ from packer.format import manifest as manifests
 from packer.packing.origin import given_by, is_in_order
 from packer.packing.output import Rejected
 from packer.packing.tasks import read_blocks
-from packer.sources.base import LargeArray, Progress, Source, block_bytes, count
+from packer.sources import LargeArray, Progress, Source, block_bytes, count
 from packer.workers import Limits, each
 
 #: Ragged samples that are read at once: as arrays, small ones take much more memory than they hold.

@@ -20,7 +20,7 @@ from packer.cli.options import names_in
 from packer.cli.text import counted, indented, size_text, table, wrapped
 from packer.errors import DatasetError
 from packer.format import manifest as manifests
-from packer.sources.base import watched
+from packer.sources import watched
 from packer.warm import warm
 
 if TYPE_CHECKING:

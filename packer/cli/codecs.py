@@ -21,8 +21,7 @@ from packer.convert import ConvertOptions, convert, guard
 from packer.errors import SourceError, UsageError
 from packer.format import FieldSpec
 from packer.packing.plan import field_sizes, look, stored_fields
-from packer.sources.base import Source, watched
-from packer.sources.samples import SampleSource
+from packer.sources import SampleSource, Source, watched
 
 _HEADS = ("codec", "ratio", "packing", "reading")
 #: Samples are read in batches of this size, for this many seconds at least.

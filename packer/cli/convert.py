@@ -22,8 +22,7 @@ from packer.cli.text import size_text
 from packer.convert import ConvertOptions, Report
 from packer.errors import SourceError, UsageError
 from packer.packing.plan import Plan
-from packer.remote.cache import default_cache
-from packer.remote.store import is_url
+from packer.remote import default_cache, is_url
 
 _log = logging.getLogger(__name__)
 

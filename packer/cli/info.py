@@ -21,8 +21,7 @@ from packer.format import REJECTED_FILE, Constants, Manifest, Names, check_file
 from packer.format import manifest as manifests
 from packer.packing.output import known_lines
 from packer.packing.splits import split_text
-from packer.remote.mirror import Mirror
-from packer.remote.store import is_url
+from packer.remote import Mirror, is_url
 
 #: Names that are shown.
 _FIRST = 5

@@ -21,7 +21,7 @@ import click
 
 import packer
 from packer.cli.text import printable, shortened, size_text, time_text
-from packer.sources.base import FETCHING, UPLOADING
+from packer.sources import FETCHING, UPLOADING
 
 if TYPE_CHECKING:
     from packer.packing.plan import Plan

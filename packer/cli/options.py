@@ -16,8 +16,7 @@ from packer.cli.text import parse_size
 from packer.codecs import NAMED
 from packer.convert import ConvertOptions, open_source
 from packer.packing.splits import SPLIT
-from packer.sources.base import Source
-from packer.sources.options import SourceOptions, flag_of
+from packer.sources import Source, SourceOptions, flag_of
 from packer.workers import usual_memory
 
 Command = Callable[..., Any]

@@ -16,8 +16,8 @@ from packer.cli.options import SourceCommand, conversion_options, open_shown, so
 from packer.cli.text import counted, indented, printable, size_text
 from packer.convert import ConvertOptions, processors
 from packer.format import manifest as manifests
-from packer.remote.mirror import whole
-from packer.sources.base import FETCHING
+from packer.remote import whole
+from packer.sources import FETCHING
 from packer.verify import VerifyReport
 
 #: Damages shown to people.

@@ -13,9 +13,8 @@ from packer.cli.machine import free_memory
 from packer.cli.text import size_text
 from packer.errors import UsageError
 from packer.format import manifest as manifests
-from packer.remote.mirror import Mirror, whole
-from packer.remote.store import is_url
-from packer.sources.base import FETCHING
+from packer.remote import Mirror, is_url, whole
+from packer.sources import FETCHING
 
 
 @click.command()

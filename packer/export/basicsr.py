@@ -22,8 +22,7 @@ from packer.errors import UsageError
 from packer.export.files import Files, Writer, sample_names
 from packer.export.png import check_image, check_png, write_png
 from packer.format import FieldSpec, clear_errors, open_new
-from packer.sources.base import Block
-from packer.sources.packed import PackedSource
+from packer.sources import Block, PackedSource
 
 #: What a folder is called that BasicSR takes for LMDB.
 _SUFFIX = ".lmdb"

@@ -13,9 +13,8 @@ from typing import Any
 
 from packer.errors import UsageError, WriteError
 from packer.export.files import Files, Writer
-from packer.remote.store import refuse_url
-from packer.sources.base import Progress, block_bytes, count
-from packer.sources.packed import PackedSource, open_packed
+from packer.remote import refuse_url
+from packer.sources import PackedSource, Progress, block_bytes, count, open_packed
 
 #: The kinds of files, and the module and class that write them; imported when they are used.
 _WRITERS = {

@@ -10,8 +10,7 @@ from typing import BinaryIO
 
 from packer.errors import UsageError
 from packer.packing.output import LOCK
-from packer.sources.base import Block, count
-from packer.sources.packed import PackedSource
+from packer.sources import Block, PackedSource, count
 
 
 class Writer:

@@ -23,10 +23,8 @@ from packer.errors import UsageError
 from packer.export.files import Files, Writer, checked
 from packer.format import DTYPES, FieldSpec
 from packer.packing.origin import kept_by, leaves
-from packer.sources.base import Block, count
-from packer.sources.hdf5.origin import HDF5Options, HDF5Origin, KeptFile
-from packer.sources.hdf5.reading import SPARSE_PARTS
-from packer.sources.packed import PackedSource
+from packer.sources import Block, PackedSource, count
+from packer.sources.hdf5 import SPARSE_PARTS, HDF5Options, HDF5Origin, KeptFile
 
 _SUFFIX = ".h5"
 #: What h5py raises for names and values of a manifest that HDF5 cannot hold.

@@ -17,10 +17,8 @@ from packer.errors import UsageError
 from packer.export.files import Files, Writer, sample_names
 from packer.format import FieldSpec
 from packer.packing.origin import Leaf, kept_by, leaves
-from packer.sources.base import Block
-from packer.sources.packed import PackedSource
-from packer.sources.ply.fields import property_names
-from packer.sources.ply.header import SIZES, CountType, Element, Header, Property
+from packer.sources import Block, PackedSource
+from packer.sources.ply import SIZES, CountType, Element, Header, Property, property_names
 
 
 class _Options(msgspec.Struct, frozen=True):

@@ -13,9 +13,8 @@ from PIL import Image
 from packer.errors import UsageError
 from packer.export.files import Files, Writer, sample_names
 from packer.format import FieldSpec
-from packer.sources.base import Block
-from packer.sources.images.png import GRAY, GRAY_ALPHA, IHDR, RGB, RGBA, SIGNATURE, chunk_parts
-from packer.sources.packed import PackedSource
+from packer.sources import Block, PackedSource
+from packer.sources.images import GRAY, GRAY_ALPHA, IHDR, RGB, RGBA, SIGNATURE, chunk_parts
 
 #: Pillow's modes and PNG's colour types, by channels.
 _MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}

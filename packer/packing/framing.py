@@ -25,7 +25,7 @@ from packer.format import (
     FieldSpec,
     FrameRule,
 )
-from packer.sources.base import runs
+from packer.sources import runs
 
 #: Smaller records of fixed shape stay raw under `auto`: to read one at random would mean decoding 16 KiB.
 LEAST_RECORD = 2048

@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 
 from packer.errors import UsageError
 from packer.format import Manifest, Names, ShardEntry
-from packer.sources.base import Source
-from packer.sources.packed import shuffled_order
+from packer.sources import Source, shuffled_order
 
 Origin = dict[str, Any]
 Kept = TypeVar("Kept", bound=msgspec.Struct)

@@ -38,7 +38,7 @@ from packer.format import (
     write_synced,
 )
 from packer.format import manifest as manifests
-from packer.remote.store import refuse_url
+from packer.remote import refuse_url
 
 _log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from packer.errors import SourceError, UsageError, first_few
 from packer.format import Field, FieldSpec, check_count, check_names, map_size, names_bytes, shard_bytes
 from packer.packing.framing import Extent, choose_codec, codec_by_field, packed_nowhere, stored_field
 from packer.packing.origin import Origin, origin_of
-from packer.sources.base import Looking, Source, arrays_of, not_looking, watched
+from packer.sources import Looking, Source, arrays_of, not_looking, watched
 from packer.workers import Limits, each
 
 GIB = 2**30

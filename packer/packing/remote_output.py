@@ -16,8 +16,7 @@ from packer.errors import RemoteError, UsageError, WriteError
 from packer.format import CONSTANTS_FILE, MANIFEST, REJECTED_FILE, SHARD_FOLDER, Manifest
 from packer.format import manifest as manifests
 from packer.packing.output import locked
-from packer.remote.cache import default_cache
-from packer.remote.store import Found, Moved, RemoteFolder, Transfer, label, note, noted
+from packer.remote import Found, Moved, RemoteFolder, Transfer, default_cache, label, note, noted
 
 _log = logging.getLogger(__name__)
 

@@ -35,7 +35,7 @@ from packer.format import (
 )
 from packer.packing.output import Rejected, list_lines, listed_in
 from packer.packing.plan import ShardPlan
-from packer.sources.base import BLOCK_BYTES, Block, Progress, Source, block_bytes, count, no_progress, read_through
+from packer.sources import BLOCK_BYTES, Block, Progress, Source, block_bytes, count, no_progress, read_through
 from packer.workers import Here, Limits, Lost, run
 
 #: Progress is sent after this many raw bytes, since a message costs more than a small sample.

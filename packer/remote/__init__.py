@@ -7,3 +7,25 @@
 
 fsspec is imported when the first URL is opened.
 """
+
+from packer.remote.cache import Lease, default_cache
+from packer.remote.mirror import Mirror, whole
+from packer.remote.sources import local_input
+from packer.remote.store import Found, Moved, RemoteFolder, Transfer, is_url, label, note, noted, refuse_url
+
+__all__ = [
+    "Found",
+    "Lease",
+    "Mirror",
+    "Moved",
+    "RemoteFolder",
+    "Transfer",
+    "default_cache",
+    "is_url",
+    "label",
+    "local_input",
+    "note",
+    "noted",
+    "refuse_url",
+    "whole",
+]

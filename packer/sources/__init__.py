@@ -1,1 +1,63 @@
 """What a packed dataset is made from. A new source is one module that offers a `Source`."""
+
+from packer.sources.base import (
+    BLOCK_BYTES,
+    FETCHING,
+    UPLOADING,
+    Block,
+    LargeArray,
+    Looking,
+    OnBad,
+    Progress,
+    Source,
+    arrays_of,
+    block_bytes,
+    count,
+    joined,
+    no_progress,
+    not_looking,
+    read_through,
+    runs,
+    stop,
+    watched,
+)
+from packer.sources.derived import FittedSource
+from packer.sources.opening import open_sources
+from packer.sources.options import SourceOptions, flag_of
+from packer.sources.packed import PackedSource, open_packed, read_names, shuffled_order
+from packer.sources.samples import Sample, SampleSource, as_arrays, infer_fields, one_block
+
+__all__ = [
+    "BLOCK_BYTES",
+    "FETCHING",
+    "UPLOADING",
+    "Block",
+    "FittedSource",
+    "LargeArray",
+    "Looking",
+    "OnBad",
+    "PackedSource",
+    "Progress",
+    "Sample",
+    "SampleSource",
+    "Source",
+    "SourceOptions",
+    "arrays_of",
+    "as_arrays",
+    "block_bytes",
+    "count",
+    "flag_of",
+    "infer_fields",
+    "joined",
+    "no_progress",
+    "not_looking",
+    "one_block",
+    "open_packed",
+    "open_sources",
+    "read_names",
+    "read_through",
+    "runs",
+    "shuffled_order",
+    "stop",
+    "watched",
+]

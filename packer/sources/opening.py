@@ -17,15 +17,15 @@ from packer.sources.files import CLOUDS, KIND_OF, Found, find, is_basicsr, of_on
 from packer.sources.options import SourceOptions, check_options
 from packer.workers import Limits
 
-#: The module and function that open the sources of each kind, given what was found for each field and the options;
+#: The room and its function that open the sources of each kind, given what was found for each field and the options;
 #: imported when they are used, since `packer --help` needs none.
 _OPENERS = {
-    "images": ("packer.sources.images.opening", "open_images"),
-    "basicsr": ("packer.sources.images.opening", "open_images"),
-    "npy": ("packer.sources.npy.opening", "open_npy"),
-    "ply": ("packer.sources.ply.source", "open_ply"),
-    "clouds": ("packer.sources.ply.clouds", "open_clouds"),
-    "hdf5": ("packer.sources.hdf5.source", "open_hdf5"),
+    "images": ("packer.sources.images", "open_images"),
+    "basicsr": ("packer.sources.images", "open_images"),
+    "npy": ("packer.sources.npy", "open_npy"),
+    "ply": ("packer.sources.ply", "open_ply"),
+    "clouds": ("packer.sources.ply", "open_clouds"),
+    "hdf5": ("packer.sources.hdf5", "open_hdf5"),
 }
 #: Kinds whose fields are named on the command line; files of the others name theirs themselves.
 _FIELDS_NAMED = ("images", "basicsr", "npy")
@@ -60,12 +60,12 @@ def open_sources(
     check_options(options, kind)
     if kind not in _FIELDS_NAMED:
         _check_is_one(kind, named)
-    module, function = _OPENERS[kind]
+    room, function = _OPENERS[kind]
     told: dict[str, Any] = {"on_bad": on_bad, "looking": looking}
     if kind == "hdf5":  # of whose library alone headers can crash the process
         told["limits"] = limits
     found = {name: some for name, (_, some) in looked.items()}
-    source: Source = getattr(importlib.import_module(module), function)(found, options, **told)
+    source: Source = getattr(importlib.import_module(room), function)(found, options, **told)
     source.remarks = [*(said for name, some in found.items() for said in some.remarks(name)), *source.remarks]
     if options.images:
         source = PicturedSource(source, options.images)

@@ -22,7 +22,7 @@ from benchmark.measuring import Rounds
 from packer.convert import ConvertOptions, convert
 from packer.errors import UsageError, WriteError
 from packer.format import FieldSpec
-from packer.sources.options import SourceOptions
+from packer.sources import SourceOptions
 from packer.warm import warm
 
 #: Fields by name, (n, ...); of ragged samples one after another (m, ...), and `offsets` (n + 1,) of each among them.

@@ -9,9 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.convert import ConvertOptions, open_source
-from packer.sources.base import OnBad, Source, stop
-from packer.sources.opening import open_sources
-from packer.sources.options import SourceOptions
+from packer.sources import OnBad, Source, SourceOptions, open_sources, stop
 
 
 def source_of(sources: Iterable[str], **options: Any) -> Source:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from opened_sources import open_images
 from PIL import Image
 
-from packer.sources.base import Source
+from packer.sources import Source
 
 
 def picture(height: int = 4, width: int = 5, channels: int = 3, seed: int = 0) -> NDArray[np.uint8]:

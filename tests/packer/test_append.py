@@ -18,7 +18,7 @@ from packer.errors import DatasetError, SourceError, UsageError
 from packer.format import manifest as manifests
 from packer.packing.output import dataset_lock
 from packer.repair import repair
-from packer.sources.options import SourceOptions
+from packer.sources import SourceOptions
 from packer.verify import verify
 from packer.writer import DatasetWriter
 from readers import PackedDataset

@@ -19,7 +19,7 @@ from packer.format import FieldSpec
 from packer.format import manifest as manifests
 from packer.packing import tasks
 from packer.packing.output import OutputFolder, Rejected
-from packer.sources.options import SourceOptions
+from packer.sources import SourceOptions
 from packer.writer import DatasetWriter
 from readers import PackedDataset
 

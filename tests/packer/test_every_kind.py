@@ -15,7 +15,7 @@ from packer.cli import repair as repair_command
 from packer.cli import verify as verify_command
 from packer.format import Constants
 from packer.format import manifest as manifests
-from packer.sources.packed import PackedSource, open_packed
+from packer.sources import PackedSource, open_packed
 from packer.verify import verify
 from tests.helpers.kinds import KINDS, SPLITS, Dataset, make, run
 

@@ -13,7 +13,7 @@ from packer.errors import DamagedError, UsageError
 from packer.format import FieldSpec
 from packer.format import manifest as manifests
 from packer.repack import repack
-from packer.sources.packed import open_packed, shuffled_order
+from packer.sources import open_packed, shuffled_order
 from packer.verify import verify
 from packer.writer import DatasetWriter
 

@@ -19,8 +19,7 @@ from packer.packing.output import LOCK, dataset_lock
 from packer.packing.splits import Samples, parsed, share_out, split_text, splits_of
 from packer.repack import repack
 from packer.repair import repair
-from packer.sources.options import SourceOptions
-from packer.sources.samples import SampleSource
+from packer.sources import SampleSource, SourceOptions
 from packer.split import split
 from packer.writer import DatasetWriter
 from readers import PackedDataset

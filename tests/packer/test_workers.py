@@ -20,7 +20,7 @@ from packer import workers
 from packer.convert import ConvertOptions, convert
 from packer.errors import UsageError
 from packer.format import FieldSpec
-from packer.sources.base import Source
+from packer.sources import Source
 from packer.workers import Limits, memory_within
 
 

@@ -13,7 +13,7 @@ from examples import behaviour_cloning, mlp, pointnet, srcnn, video_sr
 
 from packer.convert import convert
 from packer.errors import UsageError
-from packer.sources.options import SourceOptions
+from packer.sources import SourceOptions
 
 ROOT = Path(__file__).resolve().parents[2]
 DEMO = {

@@ -21,7 +21,7 @@ from benchmark.loops import Values, data_loaders, in_ram, loader_side, shuffled
 from benchmark.measuring import Row, Side, checksum, epochs, files_of
 from benchmark.store import Bench
 from packer.convert import convert
-from packer.sources.options import SourceOptions
+from packer.sources import SourceOptions
 from readers import Crop, PackedDataset, Windows
 
 BATCH = 16

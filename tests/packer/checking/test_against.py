@@ -20,9 +20,7 @@ from packer.format import manifest as manifests
 from packer.merge import merge
 from packer.repack import repack
 from packer.repair import RepairReport, repair
-from packer.sources.derived import FittedSource
-from packer.sources.options import SourceOptions
-from packer.sources.packed import open_packed
+from packer.sources import FittedSource, SourceOptions, open_packed
 
 
 def test_a_dataset_is_what_its_sources_are(pairs, clouds, rows, tmp_path):
@@ -144,7 +142,7 @@ def test_same_bits():
 
 
 def _gray():
-    from packer.sources.options import SourceOptions
+    from packer.sources import SourceOptions
 
     return SourceOptions(mode="gray")
 

@@ -19,7 +19,7 @@ from packer.format import manifest as manifests
 from packer.merge import merge
 from packer.repack import repack
 from packer.repair import repair
-from packer.sources.options import SourceOptions
+from packer.sources import SourceOptions
 from packer.verify import verify
 from packer.writer import DatasetWriter
 

@@ -16,7 +16,7 @@ from packer.codecs import NAMED, codec_name
 from packer.convert import convert
 from packer.format import FieldSpec
 from packer.format import manifest as manifests
-from packer.sources.ply.source import PointSource
+from packer.sources import open_sources
 
 
 @pytest.fixture(autouse=True)
@@ -88,7 +88,7 @@ def test_a_source_that_crashes(packer, clouds, monkeypatch):
         faulthandler.disable()  # pytest's own, which would fill the screen
         os.kill(os.getpid(), signal.SIGSEGV)
 
-    monkeypatch.setattr(PointSource, "read", crash)
+    monkeypatch.setattr(type(open_sources(clouds.sources)), "read", crash)
     result = packer("codecs", *clouds.sources)
     assert result.exit_code == 1
     assert "none of the samples looked at can be read; `packer convert` says why" in result.stderr

@@ -14,7 +14,7 @@ from packer.export import export
 from packer.export.files import checked
 from packer.format import FieldSpec
 from packer.format import manifest as manifests
-from packer.sources.options import SourceOptions
+from packer.sources import SourceOptions
 from packer.writer import DatasetWriter
 
 

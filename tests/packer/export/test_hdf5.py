@@ -13,7 +13,7 @@ from packer.export import export
 from packer.format import manifest as manifests
 from packer.merge import merge
 from packer.repack import repack
-from packer.sources.options import SourceOptions
+from packer.sources import SourceOptions
 
 
 def assert_same_hdf5(a, b):

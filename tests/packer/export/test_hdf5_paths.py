@@ -11,7 +11,7 @@ from packer.convert import convert
 from packer.export import export
 from packer.format import manifest as manifests
 from packer.merge import merge
-from packer.sources.options import SourceOptions
+from packer.sources import SourceOptions
 
 #: What is said if datasets would have to be one, or lie within one another.
 CLASH = "fields that were one dataset are written by their own names, below the root"

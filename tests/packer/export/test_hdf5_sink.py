@@ -13,7 +13,7 @@ import pytest
 from packer.convert import convert
 from packer.errors import WriteError
 from packer.export import export
-from packer.sources.options import SourceOptions
+from packer.sources import SourceOptions
 
 #: Exports argv[1] to argv[2] where no file may grow beyond so many bytes, and says what became of it.
 LIMITED = """

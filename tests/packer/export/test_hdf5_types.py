@@ -11,7 +11,7 @@ from opened_sources import open_hdf5
 
 from packer.convert import convert
 from packer.export import export
-from packer.sources.options import SourceOptions
+from packer.sources import SourceOptions
 
 NUMBERS = [f"{order}{kind}" for kind in ("i2", "u4", "i8", "f2", "f4", "f8", "c8", "c16") for order in "<>"]
 NUMBERS += ["|i1", "|u1", "|b1"]

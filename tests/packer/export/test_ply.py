@@ -11,8 +11,8 @@ from packer.convert import convert
 from packer.errors import UsageError
 from packer.export import export
 from packer.format import manifest as manifests
-from packer.sources.options import SourceOptions
-from packer.sources.ply.header import Header, opened
+from packer.sources import SourceOptions
+from packer.sources.ply import Header, opened
 from readers import PackedDataset
 
 #: plyfile reads an empty list as numpy warns of.

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import io
+import tempfile
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from opened_sources import open_images, read_each
 from PIL import Image
 from real_files import real_files
 
@@ -17,7 +19,6 @@ from packer.errors import UsageError
 from packer.export import export
 from packer.export.png import write_png
 from packer.format import FieldSpec
-from packer.sources.images.png import check, decode
 from packer.writer import DatasetWriter
 
 
@@ -28,14 +29,16 @@ def test_every_pixel_comes_back(data):
     dtype = data.draw(st.sampled_from([np.uint8, np.uint16]))
     shape = data.draw(st.tuples(st.integers(1, 9), st.integers(1, 9), st.integers(1, 4)))
     image = data.draw(hnp.arrays(dtype, shape))
-    file = io.BytesIO()
-    write_png(file, image)
-    found = decode(check(file.getvalue()))
-    assert found.dtype == dtype
-    assert np.array_equal(found.reshape(shape), image)
-    with Image.open(file) as picture:
-        picture.load()
-        assert picture.size == (shape[1], shape[0])
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "a.png"
+        with path.open("wb") as file:
+            write_png(file, image)
+        (found,) = read_each(open_images({"x": folder}))["x"]
+        assert found.dtype == dtype
+        assert np.array_equal(found, image)
+        with Image.open(path) as picture:
+            picture.load()
+            assert picture.size == (shape[1], shape[0])
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3, 4])

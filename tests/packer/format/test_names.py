@@ -16,7 +16,7 @@ from packer.errors import DamagedError, MissingNameError, SourceError
 from packer.format import FileEntry, Names, check_names, name_bytes, names_bytes, write_names
 from packer.format.names import MAX_NAME
 from packer.packing.plan import make_plan
-from packer.sources.samples import SampleSource
+from packer.sources import SampleSource
 
 
 def opened(path: Path, names: list[str]) -> Names:

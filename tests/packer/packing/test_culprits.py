@@ -18,9 +18,7 @@ from packer import workers
 from packer.convert import ConvertOptions, convert
 from packer.errors import SourceError, UsageError, WriteError
 from packer.format import FieldSpec
-from packer.sources.base import Source
-from packer.sources.hdf5 import source as hdf5
-from packer.sources.options import SourceOptions
+from packer.sources import Source, SourceOptions
 from packer.workers import Limits, each, run
 from readers import PackedDataset
 
@@ -212,15 +210,14 @@ def folder(tmp_path):
 def test_headers_that_do_harm(folder, tmp_path, monkeypatch, samples, harm):
     """A file whose headers crash the library, hang it or fill the memory is named, or left out."""
 
-    def harmful(whole):
-        def scan(path, *rest, **more):
-            if path.endswith("b.h5"):
-                harm()
-            return whole(path, *rest, **more)
+    opened = h5py.File.__init__
 
-        return scan
+    def harmful(file, path, *rest, **more):
+        if str(path).endswith("b.h5"):
+            harm()
+        opened(file, path, *rest, **more)
 
-    monkeypatch.setattr(hdf5, "units_of", harmful(hdf5.units_of))
+    monkeypatch.setattr(h5py.File, "__init__", harmful)
     skip = () if samples == "rows" else ("/x",)
     source = SourceOptions(samples=samples, pick={"x": "x"}, skip=skip)
     with pytest.raises(SourceError, match=r"b\.h5: reading it"):

@@ -10,7 +10,7 @@ import pytest
 
 from packer.convert import ConvertOptions, convert, open_source
 from packer.packing.plan import TRIAL_PLACES, TRIAL_RUN_BYTES, estimate, look, make_plan
-from packer.sources.samples import SampleSource
+from packer.sources import SampleSource
 from packer.workers import Limits
 from readers import PackedDataset
 

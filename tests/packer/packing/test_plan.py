@@ -23,8 +23,7 @@ from packer.packing.plan import (
     field_sizes,
     make_plan,
 )
-from packer.sources.base import Block, Source
-from packer.sources.samples import SampleSource
+from packer.sources import Block, SampleSource, Source
 
 MIB = 2**20
 

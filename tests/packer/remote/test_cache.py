@@ -8,7 +8,8 @@ import pytest
 
 from packer.errors import DatasetError
 from packer.format import FileEntry
-from packer.remote.cache import Cache, Lease, default_cache
+from packer.remote import Lease, default_cache
+from packer.remote.cache import Cache
 
 
 def test_what_is_on_its_way_counts(tmp_path: Path) -> None:

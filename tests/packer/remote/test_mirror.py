@@ -15,8 +15,7 @@ from torch.utils.data import DataLoader
 
 from packer.errors import DamagedError, DatasetError, NoDatasetError, RemoteError, UsageError
 from packer.format import manifest as manifests
-from packer.remote import store
-from packer.remote.mirror import Mirror
+from packer.remote import Mirror, store
 from packer.remote.store import Patience
 from packer.writer import DatasetWriter
 from readers import Loader, PackedDataset

@@ -11,10 +11,9 @@ import pytest
 from packer.errors import DatasetError
 from packer.format import FileEntry, file_digest
 from packer.format import manifest as manifests
-from packer.remote import cache
+from packer.remote import Mirror, RemoteFolder, cache
 from packer.remote.cache import PARTIAL, aside, is_whole
-from packer.remote.mirror import Mirror, fetch_all
-from packer.remote.store import RemoteFolder
+from packer.remote.mirror import fetch_all
 
 DATA = bytes(range(256)) * 40
 

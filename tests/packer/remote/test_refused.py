@@ -12,7 +12,7 @@ from packer.append import append
 from packer.errors import NoDatasetError, UsageError
 from packer.export import export
 from packer.merge import merge
-from packer.sources.packed import open_packed
+from packer.sources import open_packed
 from packer.writer import DatasetWriter
 
 URL = "s3://bucket/set"

@@ -8,8 +8,8 @@ import pytest
 
 from packer.convert import convert
 from packer.errors import SourceError
-from packer.remote import store
-from packer.remote.sources import fetch_source, local_input
+from packer.remote import local_input, store
+from packer.remote.sources import fetch_source
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from packer.cli import logs
 from packer.cli.main import main
 from packer.convert import convert
-from packer.remote.store import RemoteFolder, Transfer
-from packer.sources.base import FETCHING, UPLOADING
+from packer.remote import RemoteFolder, Transfer
+from packer.sources import FETCHING, UPLOADING
 
 
 @pytest.fixture

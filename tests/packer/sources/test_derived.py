@@ -7,8 +7,8 @@ import pytest
 
 from packer.errors import UsageError
 from packer.format import FieldSpec
-from packer.sources.derived import FittedSource, check_fits
-from packer.sources.samples import SampleSource
+from packer.sources import FittedSource, SampleSource
+from packer.sources.derived import check_fits
 
 WANTED = FieldSpec(name="x", dtype="uint8", kind="image", shape=(None, 5, 3))
 

@@ -13,9 +13,8 @@ import pytest
 from PIL import Image
 
 from packer.errors import SourceError, UsageError
+from packer.sources import SourceOptions, open_sources
 from packer.sources.files import find, of_one_kind
-from packer.sources.opening import open_sources
-from packer.sources.options import SourceOptions
 
 NAMES = ["1.ply", "01.ply", "001.ply", "2.ply", "10.ply"]
 

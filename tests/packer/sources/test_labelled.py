@@ -20,7 +20,7 @@ from packer.format import manifest as manifests
 from packer.merge import merge
 from packer.repack import repack
 from packer.repair import repair
-from packer.sources.options import SourceOptions
+from packer.sources import SourceOptions
 from readers import PackedDataset
 
 BY_FOLDER = SourceOptions(label="folder")

@@ -11,9 +11,8 @@ from PIL import Image
 
 from packer.convert import convert
 from packer.errors import SourceError, UsageError
+from packer.sources import SourceOptions, open_sources
 from packer.sources.files import IMAGES
-from packer.sources.opening import open_sources
-from packer.sources.options import SourceOptions
 
 
 def names(fields):

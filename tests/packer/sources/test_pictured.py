@@ -16,9 +16,7 @@ from packer.convert import ConvertOptions, convert, open_source
 from packer.errors import UsageError
 from packer.export import export
 from packer.format import manifest as manifests
-from packer.sources import base
-from packer.sources.opening import open_sources
-from packer.sources.options import SourceOptions
+from packer.sources import SourceOptions, base, open_sources
 from readers import Crop, PackedDataset
 
 

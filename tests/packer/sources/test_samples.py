@@ -13,7 +13,8 @@ from hypothesis.extra import numpy as arrays
 
 from packer.errors import SourceError
 from packer.format import DTYPES, FieldSpec
-from packer.sources.samples import LOOK_AT, SampleSource, as_arrays, infer_fields
+from packer.sources import SampleSource, as_arrays, infer_fields
+from packer.sources.samples import LOOK_AT
 
 DTYPE = st.sampled_from([np.dtype(name) for name in DTYPES])
 

@@ -13,8 +13,8 @@ from plyfile import PlyData, PlyElement
 
 from packer.convert import ConvertOptions, convert
 from packer.errors import SourceError
+from packer.sources import SourceOptions
 from packer.sources.base import usual
-from packer.sources.options import SourceOptions
 from readers import PackedDataset
 from tests.helpers.picture_files import picture, save
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from packer.convert import convert
 from packer.format import NAMES_FILE, FieldSpec
 from packer.packing.plan import Plan, estimate
-from packer.sources.base import Block, Source, joined
+from packer.sources import Block, Source, joined
 
 _DTYPES = ("uint8", "int16", "float32", "float64")
 _BLOCK_BYTES = 2**20

@@ -17,7 +17,7 @@ from packer.cli.main import main
 from packer.convert import Report, convert
 from packer.errors import SourceError, UsageError
 from packer.export import export
-from packer.sources.options import SourceOptions
+from packer.sources import SourceOptions
 from readers import PackedDataset
 
 RNG = np.random.default_rng(0)

@@ -13,8 +13,8 @@ from opened_sources import open_hdf5
 from packer.convert import convert
 from packer.export import export
 from packer.repack import repack
+from packer.sources import SourceOptions
 from packer.sources.hdf5 import source
-from packer.sources.options import SourceOptions
 
 Notes = tuple[str, ...]
 

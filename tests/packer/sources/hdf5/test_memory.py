@@ -14,10 +14,9 @@ from packer.checking.against import compare
 from packer.convert import convert
 from packer.errors import SourceError
 from packer.packing import framing
-from packer.sources import base
+from packer.sources import SourceOptions, base
 from packer.sources.hdf5 import reading
 from packer.sources.hdf5.file import faults_named
-from packer.sources.options import SourceOptions
 from packer.workers import memory_within
 from readers import PackedDataset
 

@@ -19,7 +19,7 @@ from packer.export import export
 from packer.merge import merge
 from packer.repack import repack
 from packer.repair import repair
-from packer.sources.options import SourceOptions
+from packer.sources import SourceOptions
 from packer.verify import verify
 from readers import PackedDataset
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from packer.errors import SourceError
-from packer.sources.opening import open_sources
+from packer.sources import open_sources
 
 
 def rows(path: Path) -> str:

@@ -20,7 +20,7 @@ from real_files import real_files
 
 from packer.errors import SourceError, UsageError
 from packer.format import DTYPES
-from packer.sources.base import BLOCK_BYTES, Source
+from packer.sources import BLOCK_BYTES, Source
 
 SAMPLE_FILES = real_files("h5_*/**/*")
 #: Files that must pack, so that refusing everything cannot pass.

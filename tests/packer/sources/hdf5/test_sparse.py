@@ -16,7 +16,7 @@ from opened_sources import open_hdf5
 from packer.convert import convert
 from packer.errors import SourceError, UsageError
 from packer.export import export
-from packer.sources.options import SourceOptions
+from packer.sources import SourceOptions
 from readers import PackedDataset
 
 GENES = 9

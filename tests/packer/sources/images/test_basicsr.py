@@ -18,8 +18,7 @@ from packer.checking.against import compare
 from packer.convert import convert
 from packer.errors import SourceError, UsageError
 from packer.format import FieldSpec
-from packer.sources.opening import open_sources
-from packer.sources.options import SourceOptions
+from packer.sources import SourceOptions, open_sources
 
 
 def encoded(seed=0, height=4, width=5, **options):

@@ -16,10 +16,9 @@ from packer.convert import convert
 from packer.errors import SourceError, UsageError
 from packer.format import FieldSpec
 from packer.packing import framing
-from packer.sources import base
+from packer.sources import SourceOptions, base
 from packer.sources.images import clips
 from packer.sources.images import source as reading
-from packer.sources.options import SourceOptions
 from packer.verify import verify
 from readers import PackedDataset
 

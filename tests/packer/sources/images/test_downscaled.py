@@ -12,9 +12,8 @@ from PIL import Image
 from packer.checking.against import compare
 from packer.convert import ConvertOptions, convert
 from packer.errors import SourceError, UsageError
+from packer.sources import SourceOptions, open_sources
 from packer.sources.images.derived import KERNELS
-from packer.sources.opening import open_sources
-from packer.sources.options import SourceOptions
 
 
 @pytest.fixture(params=["RGB", "L"])

@@ -9,8 +9,7 @@ from PIL import Image
 from packer.convert import ConvertOptions, convert
 from packer.errors import UsageError
 from packer.export import export
-from packer.sources.opening import open_sources
-from packer.sources.options import SourceOptions
+from packer.sources import SourceOptions, open_sources
 from readers import PackedDataset
 
 

@@ -13,10 +13,9 @@ from PIL import Image
 from packer.checking.against import compare
 from packer.convert import ConvertOptions, convert
 from packer.errors import SourceError, UsageError
+from packer.sources import SourceOptions, open_sources
 from packer.sources.images import derived, source
 from packer.sources.images.formats import read_image
-from packer.sources.opening import open_sources
-from packer.sources.options import SourceOptions
 
 SIZES = {"a": (20, 28), "b": (8, 8), "c": (17, 9), "d": (4, 40)}
 

@@ -13,9 +13,8 @@ from picture_files import open_pairs, picture, save, save_pairs
 from PIL import Image
 
 from packer.errors import SourceError, UsageError
+from packer.sources import SourceOptions, open_sources
 from packer.sources.images import png
-from packer.sources.opening import open_sources
-from packer.sources.options import SourceOptions
 
 
 def collect():

@@ -17,8 +17,8 @@ from real_files import real_folder
 
 from packer.errors import SourceError
 from packer.format import FieldSpec
+from packer.sources import BLOCK_BYTES
 from packer.sources.images.formats import COLOUR_KEY, FEW_BITS
-from packer.sources.images.source import BLOCK_BYTES
 
 SET5 = real_folder("png_pairs/JingyunLiang+SwinIR/testsets/Set5")
 KINDS = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}

@@ -17,9 +17,8 @@ from packer.convert import convert
 from packer.errors import SourceError, UsageError
 from packer.format import FieldSpec
 from packer.packing import framing
-from packer.sources import base
+from packer.sources import SourceOptions, base
 from packer.sources.npy import source as npy
-from packer.sources.options import SourceOptions
 from packer.verify import verify
 from readers import PackedDataset
 

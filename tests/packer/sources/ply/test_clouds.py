@@ -16,9 +16,7 @@ from plyfile import PlyData
 from packer.convert import convert
 from packer.errors import SourceError, UsageError
 from packer.export import export
-from packer.sources.base import Source
-from packer.sources.opening import open_sources
-from packer.sources.options import SourceOptions
+from packer.sources import Source, SourceOptions, open_sources
 from readers import PackedDataset
 
 KITTI = "x,y,z,intensity:float32"

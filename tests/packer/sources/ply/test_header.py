@@ -6,7 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from packer.errors import SourceError
-from packer.sources.ply.header import Element, Property, opened, parse_header
+from packer.sources.ply import Element, Property, opened
+from packer.sources.ply.header import parse_header
 
 HEADER = (
     b"ply",

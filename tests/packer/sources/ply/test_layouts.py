@@ -11,8 +11,7 @@ import pytest
 from opened_sources import open_ply
 
 from packer.errors import SourceError, UsageError
-from packer.sources.opening import open_sources
-from packer.sources.options import SourceOptions
+from packer.sources import SourceOptions, open_sources
 
 #: The properties of a Gaussian splat, in the order of its reference implementation.
 SPLAT = [
