@@ -43,14 +43,15 @@ from packer.format import (
 )
 from packer.format import manifest as manifests
 from packer.merge import check_classes, check_constants, check_names, take_shards, write_joined
-from packer.packing.origin import classes_of, origin_of
-from packer.packing.output import (
+from packer.packing import (
     APPENDED,
     Rejected,
+    classes_of,
     dataset_lock,
     known_lines,
     list_lines,
     next_to,
+    origin_of,
     rejected_of,
     write_list,
 )

@@ -21,17 +21,33 @@ from typing import Any
 import msgspec
 
 import packer
-from packer.checking.against import compare_shard
+from packer.checking import compare_shard
 from packer.codecs import codec_name, parse_codec
 from packer.errors import DamagedError, SourceError, UsageError
 from packer.format import FieldSpec, Manifest, ShardNames, Splits, write_constants
-from packer.packing.finish import finish
-from packer.packing.framing import codec_texts
-from packer.packing.output import Note, OutputFolder, Rejected, check_output, source_files, warn_of_room
-from packer.packing.plan import Plan, make_plan
-from packer.packing.remote_output import RemoteOutput
-from packer.packing.splits import Rule, Samples, parsed, splits_of
-from packer.packing.tasks import ShardReport, ShardTask, report_of, run_executor, run_processes, write_shard
+from packer.packing import (
+    Note,
+    OutputFolder,
+    Plan,
+    Rejected,
+    RemoteOutput,
+    Rule,
+    Samples,
+    ShardReport,
+    ShardTask,
+    check_output,
+    codec_texts,
+    finish,
+    make_plan,
+    parsed,
+    report_of,
+    run_executor,
+    run_processes,
+    source_files,
+    splits_of,
+    warn_of_room,
+    write_shard,
+)
 from packer.remote import is_url, local_input
 from packer.sources import (
     FETCHING,

@@ -31,11 +31,18 @@ from packer.format import (
     write_synced,
 )
 from packer.format import manifest as manifests
-from packer.packing.finish import make_manifest
-from packer.packing.origin import joined
-from packer.packing.output import Note, OutputFolder, Rejected, list_lines, rejected_of, write_list
-from packer.packing.splits import joined_splits
-from packer.packing.tasks import shard_path
+from packer.packing import (
+    Note,
+    OutputFolder,
+    Rejected,
+    joined,
+    joined_splits,
+    list_lines,
+    make_manifest,
+    rejected_of,
+    shard_path,
+    write_list,
+)
 from packer.sources import Progress, no_progress, read_names
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from packer.convert import ConvertOptions, Report, check_apart, convert
 from packer.errors import UsageError
 from packer.format import manifest as manifests
-from packer.packing.framing import OTHERS, codec_texts
+from packer.packing import OTHERS, codec_texts
 from packer.remote import is_url
 from packer.sources import open_packed
 

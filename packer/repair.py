@@ -12,16 +12,25 @@ from pathlib import Path
 
 import msgspec
 
-from packer.checking.against import check_same_schema
-from packer.checking.rebuild import rebuild_manifest
+from packer.checking import check_same_schema, rebuild_manifest
 from packer.errors import DamagedError, DatasetError, ManifestError, SourceError
 from packer.format import CONSTANTS_FILE, MANIFEST, SHARD_FOLDER, Manifest, ShardEntry, constants_entry, write_constants
 from packer.format import manifest as manifests
-from packer.packing.finish import make_manifest
-from packer.packing.origin import given_by
-from packer.packing.output import dataset_lock, known_lines, next_to, write_list
-from packer.packing.plan import field_sizes, look, plan_shards
-from packer.packing.tasks import ShardTask, report_of, run_processes, write_shard
+from packer.packing import (
+    ShardTask,
+    dataset_lock,
+    field_sizes,
+    given_by,
+    known_lines,
+    look,
+    make_manifest,
+    next_to,
+    plan_shards,
+    report_of,
+    run_processes,
+    write_list,
+    write_shard,
+)
 from packer.sources import Progress, Source, no_progress
 from packer.verify import verify
 from packer.workers import Limits

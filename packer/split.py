@@ -15,8 +15,7 @@ import msgspec
 from packer.errors import UsageError
 from packer.format import Manifest
 from packer.format import manifest as manifests
-from packer.packing.output import dataset_lock
-from packer.packing.splits import Rule, Samples, parsed, share_out
+from packer.packing import Rule, Samples, dataset_lock, parsed, share_out
 from packer.remote import refuse_url
 from packer.sources import read_names
 

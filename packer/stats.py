@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from packer.errors import UsageError
 from packer.format import FieldSpec, FieldStats, Manifest, ValueStats
 from packer.format import manifest as manifests
-from packer.packing.output import dataset_lock
+from packer.packing import dataset_lock
 from packer.sources import PackedSource, Progress, block_bytes, count
 
 #: A last axis that is longer is no list of channels.

@@ -18,7 +18,7 @@ from typing import TypeVar
 
 import xxhash
 
-from packer.checking.against import SHOWN_NAMES, Damage
+from packer.checking import SHOWN_NAMES, Damage
 from packer.errors import DamagedError, DatasetError
 from packer.format import (
     MANIFEST,
@@ -37,7 +37,7 @@ from packer.format import (
     total_of,
 )
 from packer.format import manifest as manifests
-from packer.packing.output import known_lines, next_to
+from packer.packing import known_lines, next_to
 from packer.sources import Progress, no_progress
 from packer.workers import Here, Limits, Lost, run
 

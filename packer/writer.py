@@ -20,10 +20,7 @@ import xxhash
 import packer
 from packer.errors import SourceError, UsageError, WriteError
 from packer.format import UNFINISHED, Field, FieldSpec, ShardWriter, check_count, name_bytes
-from packer.packing.finish import finish
-from packer.packing.output import Note, OutputFolder
-from packer.packing.plan import FieldSizes, stored_fields
-from packer.packing.tasks import ShardReport, publish, shard_path
+from packer.packing import FieldSizes, Note, OutputFolder, ShardReport, finish, publish, shard_path, stored_fields
 from packer.sources import Block, Sample, arrays_of, as_arrays, infer_fields, one_block
 
 GIB = 2**30

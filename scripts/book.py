@@ -13,7 +13,7 @@ from typing import Any
 from click.testing import CliRunner
 from mkdocs.structure.files import File, Files
 
-from packer.cli.main import COMMANDS, main
+from packer.cli import COMMANDS, main
 
 ROOT = Path(__file__).resolve().parent.parent
 #: The page that gets the help of every command; and pages that are copies: page of the book to file of the project.

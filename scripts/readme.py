@@ -31,7 +31,7 @@ from unittest.mock import patch
 
 from click.testing import CliRunner
 
-from packer.cli.main import main as packer
+from packer.cli import main as packer
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

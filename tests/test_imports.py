@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import importlib
 import subprocess
 import sys
 from graphlib import TopologicalSorter
@@ -80,7 +81,6 @@ def listed(path):
 
 #: The interface of each room, which its `__all__` lists. `packer` itself is none: each of its modules is a public verb.
 ROOMS = {m: listed(path) for m, path in MODULES.items() if path.name == "__init__.py" and m != "packer"}
-ROOMS = {room: names for room, names in ROOMS.items() if names and room != "readers"}
 #: The package that each file belongs to; a test belongs to the one that its folder mirrors.
 OWNER = {path: module if path.name == "__init__.py" else module.rpartition(".")[0] for module, path in MODULES.items()}
 for folder in ("tests", "scripts"):
@@ -96,6 +96,14 @@ def entered(path):
             room = max((room for room in ROOMS if within(module, room)), default=None)
             if room is not None and not within(OWNER[path], room):
                 yield room, module, taken, node.lineno
+
+
+def test_every_room_lists_its_interface():
+    """Each has an `__all__`; the names in it are there."""
+    for room, names in ROOMS.items():
+        assert names, f"{room} has no __all__"
+        offered = importlib.import_module(room)
+        assert not [name for name in names if not hasattr(offered, name)]
 
 
 def test_rooms_are_entered_by_their_door():

@@ -14,7 +14,7 @@ import pictures
 import pytest
 import readme
 
-from packer.cli.main import COMMANDS
+from packer.cli import COMMANDS
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"

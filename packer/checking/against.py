@@ -20,9 +20,7 @@ from numpy.typing import NDArray
 from packer.errors import DamagedError, SourceError, UsageError
 from packer.format import CONSTANTS_FILE, SHAPE, Column, Field, Manifest, Shard, ShardEntry, constants_entry
 from packer.format import manifest as manifests
-from packer.packing.origin import given_by, is_in_order
-from packer.packing.output import Rejected
-from packer.packing.tasks import read_blocks
+from packer.packing import Rejected, given_by, is_in_order, read_blocks
 from packer.sources import LargeArray, Progress, Source, block_bytes, count
 from packer.workers import Limits, each
 

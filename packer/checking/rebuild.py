@@ -31,10 +31,7 @@ from packer.format import (
     found_constants,
 )
 from packer.format import manifest as manifests
-from packer.packing.finish import make_manifest
-from packer.packing.origin import joined
-from packer.packing.output import Rejected, list_lines, listed_in, next_to, write_list
-from packer.packing.tasks import report_of
+from packer.packing import Rejected, joined, list_lines, listed_in, make_manifest, next_to, report_of, write_list
 
 _log = logging.getLogger(__name__)
 

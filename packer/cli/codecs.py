@@ -20,7 +20,7 @@ from packer.codecs import NAMED, codec_name, compiled
 from packer.convert import ConvertOptions, convert, guard
 from packer.errors import SourceError, UsageError
 from packer.format import FieldSpec
-from packer.packing.plan import field_sizes, look, stored_fields
+from packer.packing import field_sizes, look, stored_fields
 from packer.sources import SampleSource, Source, watched
 
 _HEADS = ("codec", "ratio", "packing", "reading")

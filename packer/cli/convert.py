@@ -21,7 +21,7 @@ from packer.cli.summary import summary, warn_left_out
 from packer.cli.text import size_text
 from packer.convert import ConvertOptions, Report
 from packer.errors import SourceError, UsageError
-from packer.packing.plan import Plan
+from packer.packing import Plan
 from packer.remote import default_cache, is_url
 
 _log = logging.getLogger(__name__)

@@ -19,8 +19,7 @@ from packer.codecs import codec_name
 from packer.errors import DamagedError, first_few
 from packer.format import REJECTED_FILE, Constants, Manifest, Names, check_file
 from packer.format import manifest as manifests
-from packer.packing.output import known_lines
-from packer.packing.splits import split_text
+from packer.packing import known_lines, split_text
 from packer.remote import Mirror, is_url
 
 #: Names that are shown.

@@ -24,7 +24,7 @@ from packer.cli.text import printable, shortened, size_text, time_text
 from packer.sources import FETCHING, UPLOADING
 
 if TYPE_CHECKING:
-    from packer.packing.plan import Plan
+    from packer.packing import Plan
 
 _LEVELS = {"quiet": logging.WARNING, "usual": logging.INFO, "verbose": logging.DEBUG}
 #: Seconds between two drawings on a terminal, and between two lines of a log.

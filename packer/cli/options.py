@@ -15,7 +15,7 @@ from packer.cli.logs import Progress
 from packer.cli.text import parse_size
 from packer.codecs import NAMED
 from packer.convert import ConvertOptions, open_source
-from packer.packing.splits import SPLIT
+from packer.packing import SPLIT
 from packer.sources import Source, SourceOptions, flag_of
 from packer.workers import usual_memory
 

@@ -18,9 +18,7 @@ from packer.cli.text import counted, indented, listing, size_text, time_text
 from packer.codecs import codec_name
 from packer.convert import ConvertOptions, guard, open_source, planned_splits, processors
 from packer.format import Splits
-from packer.packing.output import Rejected
-from packer.packing.plan import Estimate, FieldEstimate, Plan, estimate, make_plan
-from packer.packing.splits import split_text
+from packer.packing import Estimate, FieldEstimate, Plan, Rejected, estimate, make_plan, split_text
 
 
 @click.command(cls=SourceCommand)

@@ -9,7 +9,7 @@ import click
 from packer.cli.logs import log_options, say
 from packer.cli.options import named
 from packer.cli.summary import split_lines
-from packer.packing.splits import SPLIT
+from packer.packing import SPLIT
 from packer.split import split as run
 
 

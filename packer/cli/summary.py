@@ -9,8 +9,7 @@ from packer.cli.text import counted, printable, size_text, table, time_text
 from packer.codecs import codec_name
 from packer.convert import Report
 from packer.format import REJECTED_FILE, ColumnTotals, Field, FieldSpec, Manifest
-from packer.packing.output import Rejected
-from packer.packing.splits import split_text
+from packer.packing import Rejected, split_text
 
 _RIGHT = ("raw", "stored", "ratio")
 

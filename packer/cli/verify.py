@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from packer import verify as checking
-from packer.checking.against import Damage, compare
+from packer.checking import Damage, compare
 from packer.cli.logs import Progress, log_options
 from packer.cli.options import SourceCommand, conversion_options, open_shown, sources_argument
 from packer.cli.text import counted, indented, printable, size_text

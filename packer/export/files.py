@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from packer.errors import UsageError
-from packer.packing.output import LOCK
+from packer.packing import LOCK
 from packer.sources import Block, PackedSource, count
 
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from packer.errors import UsageError
 from packer.export.files import Files, Writer, checked
 from packer.format import DTYPES, FieldSpec
-from packer.packing.origin import kept_by, leaves
+from packer.packing import kept_by, leaves
 from packer.sources import Block, PackedSource, count
 from packer.sources.hdf5 import SPARSE_PARTS, HDF5Options, HDF5Origin, KeptFile
 

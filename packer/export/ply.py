@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from packer.errors import UsageError
 from packer.export.files import Files, Writer, sample_names
 from packer.format import FieldSpec
-from packer.packing.origin import Leaf, kept_by, leaves
+from packer.packing import Leaf, kept_by, leaves
 from packer.sources import Block, PackedSource
 from packer.sources.ply import SIZES, CountType, Element, Header, Property, property_names
 

@@ -11,7 +11,7 @@ import numpy as np
 from click.testing import CliRunner
 from plyfile import PlyData, PlyElement
 
-from packer.cli.main import main
+from packer.cli import main
 from tests.helpers.picture_files import picture, save
 
 

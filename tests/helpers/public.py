@@ -14,7 +14,7 @@ from typing import Any
 from click.testing import CliRunner
 
 import readers
-from packer.cli.main import COMMANDS, main
+from packer.cli import COMMANDS, main
 from packer.convert import ConvertOptions, convert
 from packer.split import split
 from packer.writer import DatasetWriter

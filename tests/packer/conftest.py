@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from packer.packing.output import LOCK
+from packer.packing import LOCK
 
 
 @pytest.fixture

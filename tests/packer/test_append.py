@@ -16,7 +16,7 @@ from packer.append import append
 from packer.convert import convert
 from packer.errors import DatasetError, SourceError, UsageError
 from packer.format import manifest as manifests
-from packer.packing.output import dataset_lock
+from packer.packing import dataset_lock
 from packer.repair import repair
 from packer.sources import SourceOptions
 from packer.verify import verify

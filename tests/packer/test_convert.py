@@ -17,8 +17,7 @@ from packer.convert import ConvertOptions, convert, processors
 from packer.errors import SourceError, UnfinishedError, UsageError, WriteError
 from packer.format import FieldSpec
 from packer.format import manifest as manifests
-from packer.packing import tasks
-from packer.packing.output import OutputFolder, Rejected
+from packer.packing import OutputFolder, Rejected, write_shard
 from packer.sources import SourceOptions
 from packer.writer import DatasetWriter
 from readers import PackedDataset
@@ -155,12 +154,11 @@ def test_looking_at_sources_is_told(source, count, tmp_path, request):
 def test_going_on_after_a_failure(tmp_path, monkeypatch, files_of, workers):
     """Shards finished before a failure are kept as they are; the rest is packed, and the result is the same."""
     count = itertools.count()
-    whole = tasks.write_shard
 
     def third_time(task, *rest):
         if task.shard.number == 3 and next(count) == 0:
             raise WriteError("the disk is full")
-        return whole(task, *rest)
+        return write_shard(task, *rest)
 
     options = ConvertOptions(shard_size=4096, workers=workers)
     out = tmp_path / "out"

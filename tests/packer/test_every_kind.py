@@ -11,8 +11,6 @@ import h5py
 import numpy as np
 import pytest
 
-from packer.cli import repair as repair_command
-from packer.cli import verify as verify_command
 from packer.format import Constants
 from packer.format import manifest as manifests
 from packer.sources import PackedSource, open_packed
@@ -53,8 +51,8 @@ def as_value(value: Any) -> Any:
 @pytest.fixture(autouse=True)
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spares the start of hundreds of processes."""
-    for command in (verify_command, repair_command):
-        monkeypatch.setattr(command, "processors", lambda: 0)
+    for command in ("verify", "repair"):
+        monkeypatch.setattr(f"packer.cli.{command}.processors", lambda: 0)
 
 
 def test_verify_and_info(dataset: Dataset) -> None:

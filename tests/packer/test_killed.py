@@ -11,7 +11,7 @@ from soaking import kills
 
 from packer.convert import convert
 from packer.format import manifest as manifests
-from packer.packing.output import LOCK
+from packer.packing import LOCK
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks, and looks into /proc")
 

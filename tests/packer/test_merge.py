@@ -14,7 +14,7 @@ from packer.export import export
 from packer.format import found_constants
 from packer.format import manifest as manifests
 from packer.merge import check_alike, merge
-from packer.packing.output import OutputFolder
+from packer.packing import OutputFolder
 from packer.repack import repack
 from packer.verify import verify
 from packer.writer import DatasetWriter

@@ -14,7 +14,7 @@ from packer.errors import WriteError
 from packer.format import LmdbAppender
 from packer.format import manifest as manifests
 from packer.merge import merge
-from packer.packing.finish import make_manifest
+from packer.packing import make_manifest
 from packer.writer import DatasetWriter
 
 

@@ -19,7 +19,7 @@ from packer.convert import convert
 from packer.errors import DatasetError, SourceError, UnfinishedError, UsageError
 from packer.format import manifest as manifests
 from packer.merge import merge
-from packer.packing.output import dataset_lock
+from packer.packing import dataset_lock
 from packer.repack import repack
 from packer.repair import RepairReport, repair
 from packer.verify import verify

@@ -15,8 +15,7 @@ from packer.errors import UsageError, WriteError
 from packer.format import manifest as manifests
 from packer.format import number_ranges
 from packer.merge import merge
-from packer.packing.output import LOCK, dataset_lock
-from packer.packing.splits import Samples, parsed, share_out, split_text, splits_of
+from packer.packing import LOCK, Samples, dataset_lock, parsed, share_out, split_text, splits_of
 from packer.repack import repack
 from packer.repair import repair
 from packer.sources import SampleSource, SourceOptions

@@ -15,7 +15,7 @@ from packer import stats
 from packer.convert import convert
 from packer.errors import DamagedError, UsageError, WriteError
 from packer.format import manifest as manifests
-from packer.packing.output import dataset_lock
+from packer.packing import dataset_lock
 
 
 def test_images_by_channel(pairs, tmp_path):

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from packer.append import append
-from packer.checking.against import Damage
+from packer.checking import Damage
 from packer.convert import convert
 from packer.errors import DatasetError, ManifestError, PackerError
 from packer.format import Column, ColumnTotals, Shard

@@ -25,7 +25,7 @@ from packer.format import (
     write_names,
 )
 from packer.format import manifest as manifests
-from packer.packing.tasks import ShardReport, report_of, shard_path
+from packer.packing import ShardReport, report_of, shard_path
 from packer.writer import DatasetWriter
 
 Sample = dict[str, Any]

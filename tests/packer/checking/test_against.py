@@ -12,8 +12,8 @@ from opened_sources import source_of
 from PIL import Image
 
 from packer.append import append
-from packer.checking import against
-from packer.checking.against import compare, same_bits
+from packer.checking import against, compare
+from packer.checking.against import same_bits
 from packer.convert import convert
 from packer.errors import SourceError, UsageError
 from packer.format import manifest as manifests

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packer.append import append
-from packer.checking.rebuild import rebuild_manifest
+from packer.checking import rebuild_manifest
 from packer.convert import ConvertOptions, convert, open_source
 from packer.errors import DatasetError
 from packer.format import manifest as manifests

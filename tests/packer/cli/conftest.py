@@ -7,7 +7,7 @@ import logging
 import pytest
 from click.testing import CliRunner
 
-from packer.cli.main import main
+from packer.cli import main
 
 
 @pytest.fixture

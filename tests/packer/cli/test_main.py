@@ -15,8 +15,8 @@ import pytest
 from click import shell_completion
 
 import packer as package
+from packer.cli import COMMANDS, main
 from packer.cli.logs import set_up
-from packer.cli.main import COMMANDS, main
 from packer.convert import convert
 from packer.verify import verify
 from packer.writer import DatasetWriter

@@ -8,10 +8,12 @@ import sys
 import threading
 from types import SimpleNamespace
 
+import fsspec
 import pytest
 
 from packer.cli import logs
 from packer.cli.logs import Progress
+from packer.convert import convert
 
 
 @pytest.fixture(autouse=True)
@@ -213,3 +215,16 @@ def test_every_long_command_says_how_far_it_is(packer, rows, monkeypatch, tmp_pa
     assert result.exit_code == 0, result.stderr
     assert f"packer: {said}" in result.stderr
     assert "(100%)" in result.stderr
+
+
+@pytest.mark.parametrize("command", ["verify", "warm"])
+def test_commands_show_what_they_fetch(packer, rows, tmp_path, monkeypatch, command):
+    """`verify` and `warm` of a URL say how much of it has come, in bytes."""
+    folder = convert(rows.sources, tmp_path / "set", workers=0).path
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    fsspec.filesystem("memory").put(str(folder), f"/to-{command}", recursive=True)
+    monkeypatch.setattr(logs, "_LINE", 0.0)
+    monkeypatch.setattr(logs, "_SHORT", 0.0)
+    result = packer(command, f"memory://to-{command}")
+    assert result.exit_code == 0, result.stderr
+    assert "kB (100%)" in next(line for line in result.stderr.splitlines() if "fetching: " in line)

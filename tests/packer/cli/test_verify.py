@@ -7,7 +7,7 @@ import json
 import pytest
 from PIL import Image
 
-from packer.checking.against import Damage
+from packer.checking import Damage
 from packer.cli.logs import Progress
 from packer.cli.text import size_text
 from packer.convert import convert

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from packer.errors import DamagedError, MissingNameError, SourceError
 from packer.format import FileEntry, Names, check_names, name_bytes, names_bytes, write_names
 from packer.format.names import MAX_NAME
-from packer.packing.plan import make_plan
+from packer.packing import make_plan
 from packer.sources import SampleSource
 
 

@@ -11,7 +11,7 @@ import distributed
 import pytest
 from click.testing import CliRunner
 
-from packer.cli.main import main
+from packer.cli import main
 from packer.convert import convert
 
 # The client's own threads and pools stay in this process when it is closed.

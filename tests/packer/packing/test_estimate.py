@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from packer.convert import ConvertOptions, convert, open_source
-from packer.packing.plan import TRIAL_PLACES, TRIAL_RUN_BYTES, estimate, look, make_plan
+from packer.packing import estimate, look, make_plan
+from packer.packing.plan import TRIAL_PLACES, TRIAL_RUN_BYTES
 from packer.sources import SampleSource
 from packer.workers import Limits
 from readers import PackedDataset

@@ -12,7 +12,7 @@ from packer.convert import convert
 from packer.errors import UsageError, WriteError
 from packer.export import export
 from packer.format import manifest as manifests
-from packer.packing.output import LOCK, Note, OutputFolder, dataset_lock, next_to, source_files, warn_of_room
+from packer.packing import LOCK, Note, OutputFolder, dataset_lock, next_to, source_files, warn_of_room
 from packer.split import split
 from packer.verify import verify
 

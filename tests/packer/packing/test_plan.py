@@ -14,15 +14,8 @@ from hypothesis import strategies as st
 
 from packer.errors import SourceError, UsageError
 from packer.format import FieldSpec, ShardWriter, map_size
-from packer.packing.plan import (
-    AUTO_SHARDS,
-    AUTO_SMALLEST,
-    GIB,
-    FieldSizes,
-    cut,
-    field_sizes,
-    make_plan,
-)
+from packer.packing import FieldSizes, field_sizes, make_plan
+from packer.packing.plan import AUTO_SHARDS, AUTO_SMALLEST, GIB, cut
 from packer.sources import Block, SampleSource, Source
 
 MIB = 2**20

@@ -17,7 +17,7 @@ from packer.convert import convert
 from packer.errors import DamagedError, DatasetError, WriteError
 from packer.format import manifest as manifests
 from packer.merge import merge
-from packer.packing.output import Rejected, known_lines, list_lines, rejected_of, write_list
+from packer.packing import Rejected, known_lines, list_lines, rejected_of, write_list
 from packer.repair import repair
 from packer.stats import save, statistics
 from packer.verify import verify

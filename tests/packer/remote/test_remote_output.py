@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from packer.cli.main import main
+from packer.cli import main
 from packer.convert import convert
 from packer.errors import UsageError, WriteError
 from readers import PackedDataset

@@ -6,10 +6,7 @@ import threading
 
 import fsspec
 import pytest
-from click.testing import CliRunner
 
-from packer.cli import logs
-from packer.cli.main import main
 from packer.convert import convert
 from packer.remote import RemoteFolder, Transfer
 from packer.sources import FETCHING, UPLOADING
@@ -47,18 +44,6 @@ def test_what_is_fetched_and_uploaded_is_told(memory, told, rows, tmp_path):
     told.clear()
     convert(["memory://moved/rows.h5"], tmp_path / "again", workers=0, looking=told.look)
     assert FETCHING not in told
-
-
-@pytest.mark.parametrize("command", ["verify", "warm"])
-def test_commands_show_what_they_fetch(memory, rows, tmp_path, monkeypatch, command):
-    """`verify` and `warm` of a URL say how much of it has come, in bytes."""
-    folder = convert(rows.sources, tmp_path / "set", workers=0).path
-    memory.put(str(folder), f"/to-{command}", recursive=True)
-    monkeypatch.setattr(logs, "_LINE", 0.0)
-    monkeypatch.setattr(logs, "_SHORT", 0.0)
-    result = CliRunner().invoke(main, [command, f"memory://to-{command}"])
-    assert result.exit_code == 0, result.stderr
-    assert "kB (100%)" in next(line for line in result.stderr.splitlines() if "fetching: " in line)
 
 
 def test_bytes_that_come_again_are_not_counted_twice():

@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
-from packer.checking.against import compare
-from packer.cli.main import main
+from packer.checking import compare
+from packer.cli import main
 from packer.convert import ConvertOptions, convert, open_source
 from packer.errors import UsageError
 from packer.export import export

@@ -23,7 +23,7 @@ from packer.errors import DatasetError, UsageError
 from packer.format import MANIFEST, REJECTED_FILE, SHARD_FOLDER
 from packer.format import manifest as manifests
 from packer.merge import merge
-from packer.packing.output import LOCK
+from packer.packing import LOCK
 from packer.repack import repack
 from packer.repair import repair
 from packer.verify import verify

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from packer.convert import convert
 from packer.format import NAMES_FILE, FieldSpec
-from packer.packing.plan import Plan, estimate
+from packer.packing import Plan, estimate
 from packer.sources import Block, Source, joined
 
 _DTYPES = ("uint8", "int16", "float32", "float64")

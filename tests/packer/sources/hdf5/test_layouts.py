@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from numpy.typing import NDArray
 from opened_sources import open_hdf5
 
-from packer.cli.main import main
+from packer.cli import main
 from packer.convert import Report, convert
 from packer.errors import SourceError, UsageError
 from packer.export import export

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from opened_sources import open_hdf5
 
 from packer.append import append
-from packer.cli.main import main
+from packer.cli import main
 from packer.convert import convert
 from packer.errors import DamagedError, DatasetError, SourceError, UsageError
 from packer.export import export

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 from opened_sources import open_hdf5
 
-from packer.cli.main import main
+from packer.cli import main
 from packer.convert import convert
 from packer.errors import SourceError, UsageError
 

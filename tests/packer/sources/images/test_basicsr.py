@@ -14,7 +14,7 @@ from opened_sources import open_images, read_each
 from PIL import Image
 from real_files import real_folder
 
-from packer.checking.against import compare
+from packer.checking import compare
 from packer.convert import convert
 from packer.errors import SourceError, UsageError
 from packer.format import FieldSpec

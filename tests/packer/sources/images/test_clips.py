@@ -15,7 +15,6 @@ from picture_files import picture, save
 from packer.convert import convert
 from packer.errors import SourceError, UsageError
 from packer.format import FieldSpec
-from packer.packing import framing
 from packer.sources import SourceOptions, base
 from packer.sources.images import clips
 from packer.sources.images import source as reading
@@ -113,19 +112,20 @@ def test_large_clips_are_what_small_ones_are(tmp_path, reds, monkeypatch, codec)
     """Clips that are read in pieces come out equal; one with a damaged frame far from its start is left out."""
     monkeypatch.setattr(clips, "LARGE_BYTES", 100)
     monkeypatch.setattr(clips, "BLOCK_BYTES", 100)
-    monkeypatch.setattr(base, "PIECE_BYTES", 200)
-    monkeypatch.setattr(framing, "BAND_SAMPLE_BYTES", 100)
-    monkeypatch.setattr(framing, "BAND_BYTES", 70)
-    path = tmp_path / "HR" / "002" / "00000004.png"
+    monkeypatch.setattr(base, "PIECE_BYTES", 200_000)
+    made = {"0": range(3), "002": range(5), "010": range(3)}
+    hr = {name: clip(tmp_path / "large" / name, frames, 300, 400) for name, frames in made.items()}
+    path = tmp_path / "large" / "002" / "00000004.png"
     path.write_bytes(path.read_bytes()[:-20])
-    sources = [f"lr={tmp_path}/LR", f"hr={tmp_path}/HR"]
+    sources = [f"lr={tmp_path}/LR", f"hr={tmp_path}/large"]
     report = convert(sources, tmp_path / "out", workers=0, source=FOLDERS, codec=codec, on_error="skip")
     assert [(bad.file, bad.shard) for bad in report.rejected] == [(str(path), 0)]
-    assert all(field.frame.rows for field in report.manifest.fields)
+    assert [bool(field.frame.rows) for field in report.manifest.fields] == [False, True]
     dataset = PackedDataset(tmp_path / "out")
     assert list(dataset.names) == ["0", "010"]
     for number, name in enumerate(("0", "010")):
-        np.testing.assert_array_equal(dataset[name]["hr"], reds["hr"][2 * number])
+        np.testing.assert_array_equal(dataset[name]["lr"], reds["lr"][2 * number])
+        np.testing.assert_array_equal(dataset[name]["hr"], hr[name])
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the limit is kept on Linux alone")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from packer.checking.against import compare
+from packer.checking import compare
 from packer.convert import ConvertOptions, convert
 from packer.errors import SourceError, UsageError
 from packer.sources import SourceOptions, open_sources

@@ -10,7 +10,7 @@ import pytest
 from opened_sources import read_joined
 from PIL import Image
 
-from packer.checking.against import compare
+from packer.checking import compare
 from packer.convert import ConvertOptions, convert
 from packer.errors import SourceError, UsageError
 from packer.sources import SourceOptions, open_sources

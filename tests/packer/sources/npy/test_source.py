@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from opened_sources import open_npy, read_joined
 
-from packer.checking.against import compare
+from packer.checking import compare
 from packer.convert import convert
 from packer.errors import SourceError, UsageError
 from packer.format import FieldSpec
