@@ -17,17 +17,14 @@ import torch
 from file_datasets import InMemory
 from numpy.typing import NDArray
 
-from benchmark.inputs import COLD_SAMPLES, TINY_ROWS, cold, tiny_rows
+from benchmark.inputs import COLD_SAMPLES, cold, tiny_rows
 from benchmark.measuring import Figures, Row, Side, files_of, repeated, warm
 from benchmark.store import Bench
 from packer.warm import drop_files
 from readers import Loader, PackedDataset
-from readers.order import BlockShuffled
 
 COLD_BATCH = 32
 SHARDS = 100
-#: Rows of 132 bytes that share a frame of 16 KiB.
-BLOCK = 124
 BATCH = 1_000
 
 
@@ -52,13 +49,12 @@ def cold_against_memmap(bench: Bench) -> list[Side]:
     return [ours, Side("np.memmap", mapped, prepare=partial(drop_files, [array]))]
 
 
-@Row("block shuffle, an epoch's order", against="rng.permutation", at_least=1)
+@Row("block shuffle, to an epoch's first batch", against="rng.permutation", at_least=1)
 def order(bench: Bench) -> list[Side]:
-    """Do arithmetic alone, without files."""
-    n = min(TINY_ROWS, bench.some(TINY_ROWS))
-    shuffled, epoch = BlockShuffled(np.append(np.arange(0, n, BLOCK), n)), iter(range(2**31))
-    rng = np.random.default_rng(0)
-    ours = Side("BlockShuffled", lambda: len(shuffled.epoch(next(epoch))))
+    """Make the order of an epoch, and read the first batch of it."""
+    loader = Loader(PackedDataset(bench.packed(tiny_rows, shards=SHARDS)), BATCH, shuffle="block")
+    rng, n = np.random.default_rng(0), len(loader.dataset)
+    ours = Side("Loader", lambda: n * bool(next(iter(loader))))
     return [ours, Side("permutation", lambda: len(rng.permutation(n)))]
 
 
