@@ -26,7 +26,7 @@ from packer.errors import (
     UsageError,
 )
 from packer.format import Shard
-from packer.sources.options import SourceOptions
+from packer.sources import SourceOptions
 from packer.writer import DatasetWriter
 from readers import Loader, Mix, PackedDataset, Ragged, Windows
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from packer.convert import convert
 from packer.errors import PackerError, SourceError, UsageError
-from packer.sources.options import SourceOptions
+from packer.sources import SourceOptions
 from readers import PackedDataset, Windows
 
 STEPS = (3, 1, 4)
