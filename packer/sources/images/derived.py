@@ -241,26 +241,15 @@ class PatchSource(DerivedSource):
         return windows.transpose(0, 1, 3, 4, 2)
 
     def _lost(self, field: str, sides: NDArray[np.int64], grid: NDArray[np.int64]) -> list[str]:
-        """Return which pixels of the largest field lie in no square, and which stride loses fewer.
+        """Return how many pixels of the largest field lie in no square, as a sentence, if any do.
 
         Args:
             sides: height and width of every picture that is cut, (n, 2).
             grid: rows and columns of squares of each, (n, 2).
         """
-        size, step = self._size, self._stride
-        spanned = (grid - 1) * step + size
-        within = grid * min(size, step) + max(size - step, 0)
+        within = grid * min(self._size, self._stride) + max(self._size - self._stride, 0)
         total, lost = int(sides.prod(1).sum()), int((sides.prod(1) - within.prod(1)).sum())
-        if not lost:
-            return []
-        where = ["at the right and bottom edges"] if (spanned < sides).any() else []
-        where += ["between squares"] if step > size and (grid > 1).any() else []
-        # The largest stride under which nothing is lost, if one at least half as large as the square is.
-        left, scale = int(np.gcd.reduce(sides - size, axis=None)), max(self._scales.values())
-        strides = range(min(step, size), max(size // 2, 1) - 1, -1)
-        found = next((n for n in strides if n % scale == 0 and left % n == 0), None)
-        advice = "a smaller --stride loses fewer" if found is None else f"--stride {found} loses none"
-        return [f"{lost:,} of {total:,} pixels of field {field} lie in no square, {' and '.join(where)}; {advice}"]
+        return [f"{lost:,} of {total:,} pixels of field {field} lie in no square"] if lost else []
 
 
 def _scales(source: ImageSource | DownscaledSource) -> tuple[str, dict[str, int]]:

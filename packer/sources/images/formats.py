@@ -21,8 +21,7 @@ import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,11 +43,11 @@ HEAD_BYTES = 1024
 # What the plan says of files whose pixels are not kept as they are.
 FEW_BITS = "gray of 1, 2 or 4 bits is stored as 8 bits, 0 for black and 255 for white"
 COLOUR_KEY = "one colour is marked as transparent: the pixels keep that colour, the mark is not kept"
-TURNED = "Pillow turns the picture as the orientation tag of the TIFF says"
 NOT_TURNED = "an orientation tag (EXIF) is not applied: pixels stay where the file has them"
-DIVIDED = "the TIFF has its colours multiplied by alpha: Pillow divides them again, in 8 bits"
-INVERTED = "0 is white in the TIFF: Pillow inverts the values, so that 0 is black"
-NOT_INVERTED = "0 is white in the TIFF, and stays so: Pillow does not invert more than 8 bits"
+CHANGED_TIFF = (
+    "Pillow reads this TIFF in its own way: it applies the orientation tag, divides by alpha, inverts 8-bit "
+    "values whose 0 is white (not wider ones), and leaves out further channels"
+)
 
 #: Formats, named as in `packer.sources.files.IMAGES` if they are those of images, and how their files begin.
 _STARTS = {
@@ -60,18 +59,6 @@ _STARTS = {
     "GIF": rb"GIF8[79]a",
     "AVIF or HEIC": rb".{4}ftyp",
     "HDF5": rb"\x89HDF",
-    "JNG": rb"\x8bJNG",
-    "MNG": rb"\x8aMNG",
-    "JPEG 2000": rb"\x00\x00\x00\x0cjP  ",
-    "Photoshop": rb"8BPS",
-    "OpenEXR": rb"v/1\x01",
-    "NumPy": rb"\x93NUMPY",
-    "PLY": rb"ply",
-    "zip": rb"PK\x03\x04",
-    "gzip": rb"\x1f\x8b",
-    "PDF": rb"%PDF",
-    "XML": rb"<\?xml",
-    "SVG": rb"<svg",
     "HTML": rb"<",
 }
 
@@ -83,17 +70,11 @@ _READERS: dict[str, Any] = {
     "GIF": GifImagePlugin.GifImageFile,
 }
 
-#: Words of Pillow for what it does not know.
-_UNREAD = re.compile("unknown pixel mode|cannot handle|unsupported", re.IGNORECASE)
-
 # Tags of TIFF, and values of them.
 _BITS, _PHOTOMETRIC, _ORIENTATION, _SAMPLES, _EXTRA, _SAMPLE_FORMAT = 258, 262, 274, 277, 338, 339
-_COLOUR_MAP = 320
 #: Tag of the index of an MPO: how many pictures it holds.
 _MPO_PICTURES = 0xB001
 _TURNS = range(2, 9)
-#: The version that is not BigTIFF.
-_CLASSIC = 42
 _WHITE_IS_ZERO = 0
 _MULTIPLIED_ALPHA = 1
 _UNSIGNED, _SIGNED = 1, 2
@@ -330,27 +311,8 @@ def _opened(file: str | io.BytesIO, kind: str, options: ImageOptions) -> Iterato
     except MemoryError as error:
         raise SourceError("has pixels that do not fit into memory") from error
     except Exception as error:  # Damaged files make Pillow raise anything from SyntaxError to struct.error.
-        raise SourceError(_why_not(kind, error, file)) from error
-
-
-def _why_not(kind: str, error: Exception, file: str | io.BytesIO) -> str:
-    """Return why Pillow does not read a file: it is of a kind that Pillow does not know, or it is damaged."""
-    said, cause = str(error), error.__cause__
-    if kind == "TIFF" and isinstance(cause, KeyError) and said.isdigit() and cause.args[0] != _COLOUR_MAP:
-        said = f"unsupported compression {said}"
-    if _UNREAD.search(said) and not (kind == "TIFF" and _tags_are_cut(file)):
-        return f"is a kind of {kind} that Pillow does not read ({said}); save it as PNG"
-    return f"is damaged ({said}); get the file again"
-
-
-def _tags_are_cut(file: str | io.BytesIO) -> bool:
-    """Return whether a TIFF ends within its tags, of which Pillow then takes those that are there."""
-    data = Path(file).read_bytes() if isinstance(file, str) else file.getvalue()
-    order: Literal["little", "big"] = "little" if data[:2] == b"II" else "big"
-    if int.from_bytes(data[2:4], order) != _CLASSIC:
-        return False
-    at = int.from_bytes(data[4:8], order)
-    return at + 2 + 12 * int.from_bytes(data[at : at + 2], order) > len(data)
+        reason = f"cannot be read by Pillow ({error}): it is damaged, or a kind of {kind} that Pillow does not know"
+        raise SourceError(f"{reason}; get it again, or save it as PNG") from error
 
 
 def _layout(image: Image.Image, options: ImageOptions) -> _Layout:
@@ -406,17 +368,13 @@ def _changes(image: Image.Image, *, with_alpha: bool) -> Iterator[str]:
             yield NOT_TURNED
         return
     tags = image.tag_v2
-    if tags.get(_ORIENTATION, 1) in _TURNS:
-        yield TURNED
-    if image.mode == "RGBA" and _MULTIPLIED_ALPHA in tags.get(_EXTRA, ()):
-        yield DIVIDED
-    if tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO:
-        yield INVERTED if image.mode in ("1", "L") else NOT_INVERTED
+    is_divided = image.mode == "RGBA" and _MULTIPLIED_ALPHA in tags.get(_EXTRA, ())
+    is_inverted = tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO
+    is_turned, is_cut = tags.get(_ORIENTATION, 1) in _TURNS, tags.get(_SAMPLES, 1) > len(image.getbands())
+    if is_divided or is_inverted or is_turned or is_cut:
+        yield CHANGED_TIFF
     if image.mode in ("1", "L") and max(tags.get(_BITS, (1,))) < 8:
         yield FEW_BITS
-    samples, kept = tags.get(_SAMPLES, 1), len(image.getbands())
-    if samples > kept:
-        yield f"{samples - kept} of the {samples} channels are not kept: Pillow does not read them"
 
 
 # ---------------------------------------------------------------- modes

@@ -207,9 +207,9 @@ def open_arrays(path: str) -> tuple[list[Array], list[str]]:
 def _read_header(file: IO[bytes], size: int, path: str, member: str = "") -> list[Array]:
     """Return what `file` begins with, and what takes all of its `size` bytes: an array, or the members of one."""
     try:
-        version = np.lib.format.read_magic(file)
-        read = _READERS.get(version)
-        shape, is_fortran, dtype = read(file) if read else ((), False, np.dtype(float))
+        # Version 3 is that of member names outside of Latin-1.
+        read = _READERS[np.lib.format.read_magic(file)]
+        shape, is_fortran, dtype = read(file)
     except OSError:
         raise
     except Exception as error:  # numpy evaluates the header as Python: a damaged one raises anything
@@ -218,12 +218,7 @@ def _read_header(file: IO[bytes], size: int, path: str, member: str = "") -> lis
     header = Header(tuple(map(int, shape)), dtype, bool(is_fortran), file.tell())
     nbytes = math.prod(header.shape) * dtype.itemsize
     held = size - header.start
-    if not read:
-        problem = (
-            f"is a .npy of version {version[0]}.{version[1]}, which only names of members outside of Latin-1 need; "
-            "save each member as an array of its own"
-        )
-    elif dtype.hasobject:
+    if dtype.hasobject:
         problem = (
             "holds Python objects, which only pickle reads, and packer never runs pickle; save it with a plain dtype, "
             "or give the samples to packer.convert as dicts"

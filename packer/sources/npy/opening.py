@@ -226,8 +226,6 @@ def _source(
                 specs.append(FieldSpec(name=name, dtype=arrays[0].type_name, shape=shape))
         except ValueError as error:
             raise UsageError(str(error)) from None
-        if any(array.dtype.byteorder == ">" and not array.is_text for array in arrays):
-            notes.append(f"field {name}: big-endian in the file, stored little-endian; the values are the same")
         if name == arrays[0].own_name and "=" in (arrays[0].member or Path(arrays[0].path).stem):
             notes.append(
                 f"field {name}: {arrays[0].shown} holds =, which no name of a field can; _ stands in its place"
@@ -236,27 +234,9 @@ def _source(
         notes.append(f"left out, since they are not arrays: {first_few(others)}")
     held = {name: tuple(arrays) for name, arrays in fields.items()}
     rows = sum(map(len, next(iter(held.values()))))
-    return NpySource(tuple(specs), held, names, 0, rows, _origin_of(fields, unit), notes)
-
-
-def _origin_of(fields: Mapping[str, Sequence[Array]], unit: str) -> dict[str, Any]:
-    """Return what the manifest keeps: where each field comes from, a list if it has several parts.
-
-    Of files and folders it is the unit, and of each field the dtype of the first sample as it is in the file.
-    """
-    if unit != "rows":
-        return {"samples": unit, "dtypes": {name: arrays[0].dtype.str for name, arrays in fields.items()}}
-    told = {name: [_told(array) for array in arrays] for name, arrays in fields.items()}
-    return {"arrays": {name: parts if parts[1:] else parts[0] for name, parts in told.items()}}
-
-
-def _told(array: Array) -> dict[str, Any]:
-    return {
-        "file": as_text(Path(array.path).name),
-        "member": array.member,
-        "dtype": array.dtype.str,
-        "fortran": array.header.is_fortran,
-    }
+    shown = {name: [as_text(Path(array.shown).name) for array in arrays] for name, arrays in fields.items()}
+    origin = {"arrays": shown} if unit == "rows" else {"samples": unit}
+    return NpySource(tuple(specs), held, names, 0, rows, origin, notes)
 
 
 # ---------------------------------------------------------------- rows
@@ -343,20 +323,15 @@ def _parts(name: str, arrays: Sequence[Array]) -> list[Array]:
     Raises:
         UsageError: they are no parts of one array.
     """
-    choose = "give the path without FIELD= and choose with --field NAME=/ARRAY"
-    advice = f"{choose}, or add --samples files if each file is a sample"
-    if len({pattern_of(a.path) for a in arrays}) > 1 or len({array.path for array in arrays}) < len(arrays):
-        listed = ", ".join(array.own_name for array in arrays[:_SHOWN])
+    kinds = [(pattern_of(array.path), _row_kind(array)) for array in arrays]
+    most = usual(kinds)
+    odd = next((array for array, kind in zip(arrays, kinds, strict=True) if kind != most), None)
+    if odd or len({array.path for array in arrays}) < len(arrays):
+        what = f"{odd.shown} holds rows of {_row_kind(odd)}, most of {most[1]}" if odd else "some are of one file"
         raise UsageError(
-            f"{name}={arrays[0].path}: these {len(arrays)} arrays ({listed}) are not numbered parts of one; {advice}"
+            f"{name}=: these {len(arrays)} arrays are not numbered parts of one: {what}; give the path without FIELD= "
+            "and choose with --field NAME=/ARRAY, or add --samples files if each file is a sample"
         )
-    most = usual(map(_row_kind, arrays))
-    for array in arrays:
-        if _row_kind(array) != most:
-            raise UsageError(
-                f"{name}=: {array.shown} holds rows of {_row_kind(array)}, but most of these files of {most}, so they "
-                f"are not parts of one array; {advice}"
-            )
     return natsorted(arrays, key=lambda array: array.path)
 
 

@@ -129,7 +129,7 @@ def test_a_picture_that_changed_is_refused(tmp_path):
     [
         (b"", r"is empty \(0 bytes\)"),
         (b"\xff\xd8\xff\xe0 a JPEG", "is damaged"),
-        (b"%PDF-1.7", "holds PDF data, but has the suffix of a PNG"),
+        (b"\x89HDF\r\n", "holds HDF5 data, but has the suffix of a PNG"),
         (encoded()[1][:40], "cut short"),
         (bytes(100), "is not a PNG: it begins with zeros"),
     ],

@@ -62,7 +62,6 @@ def test_members_of_an_npz(tmp_path, savez, monkeypatch):
     source = open_sources([str(tmp_path / "rows.npz")])
     assert [spec.name for spec in source.fields] == ["x", "y", "f", "big"]
     assert any("not arrays: " in note and "[readme.txt]" in note for note in source.remarks)
-    assert any("field big: big-endian" in note for note in source.remarks)
     assert len(list(source.read())) > 3
     for start, stop in ((0, 10), (4, 9)):
         values = read_joined(source.part(start, stop))
@@ -305,7 +304,7 @@ def test_arrays_that_do_not_go_together(tmp_path):
     with pytest.raises(SourceError, match="x has 10, y has 9"):
         open_npy({"x": x, "y": y})
     save(tmp_path / "a" / "x.npy", X)
-    with pytest.raises(UsageError, match=r"z=.*: these 2 arrays \(x, y\)"):
+    with pytest.raises(UsageError, match=r"z=: these 2 arrays are not numbered parts of one: "):
         open_npy({"z": str(tmp_path / "a")})
     with pytest.raises(UsageError, match="are both called 'x'"):
         open_npy({"": str(tmp_path / "**" / "x.npy")})
@@ -362,11 +361,11 @@ def test_a_folder_named_as_a_field_is_its_parts(tmp_path):
     (note,) = open_sources([f"y={tmp_path}"]).remarks
     assert note == "field y: the rows of 2 files, one after another; `--samples files` makes each a sample"
     save(tmp_path / "8.npy", X)
-    with pytest.raises(UsageError, match=r"8\.npy holds rows of .*, but most of these files of .*not parts of"):
+    with pytest.raises(UsageError, match=r"8\.npy holds rows of .*, most of "):
         open_sources([f"y={tmp_path}"])
     save(tmp_path / "8.npy", Y)
     save(tmp_path / "weight.npy", Y)
-    with pytest.raises(UsageError, match=r"4 arrays \(.*weight.*\) are not numbered parts of one"):
+    with pytest.raises(UsageError, match=r"4 arrays are not numbered parts of one: .*weight.* holds rows of"):
         open_sources([f"y={tmp_path}"])
 
 
