@@ -47,6 +47,7 @@ def convert(sources: tuple[str, ...], out: str, options: ConvertOptions, schedul
     $ packer convert imagenet/train train.packed --label folder --mode rgb
     $ packer convert scans/ scans.packed --codec bitshuffle --workers 8
     $ packer convert velodyne/ kitti.packed --columns x,y,z,intensity:float32
+    $ packer convert image=images boxes=labels yolo.packed --columns boxes=cls,x,y,w,h:float32
     $ packer convert train.h5 train.packed --field x=/data --field y=/label
     """
     _check_out(sources, out)

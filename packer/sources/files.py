@@ -47,8 +47,11 @@ KIND_OF = {
 }
 
 #: Suffixes of clouds without a header, which are looked at only if somebody says what their columns are: many other
-#: files have them.
+#: files have them. Labels of points are such files if they are a field of their own.
 CLOUDS = (".bin", ".pts", ".txt", ".xyz")
+LABELS = ".label"
+#: What captions have; they are text if they lie beside pictures.
+TEXT = ".txt"
 
 #: What `kind_of` calls a file that is known to lie beside data: its suffix or its name says that it is no data.
 BESIDE = "beside"
@@ -61,6 +64,8 @@ _BESIDE_NAMES = re.compile(
     r"|(eh)?thumbs\.db",
     re.IGNORECASE,
 )
+
+_NO_MORE: Mapping[str, str] = {}
 
 #: How HDF5 files begin.
 HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
@@ -116,11 +121,11 @@ class Found(NamedTuple):
 _NOT_REGULAR = "is a broken link, or not a regular file; remove it or mend the link"
 
 
-def kind_of(path: str, clouds: bool = False) -> str | None:
+def kind_of(path: str, more: Mapping[str, str] = _NO_MORE) -> str | None:
     """Return the kind of a file by its suffix, `BESIDE`, or `hdf5` by its first bytes; None if it cannot be packed.
 
     Args:
-        clouds: whether files of `CLOUDS` are clouds.
+        more: kinds of further suffixes, such as those of clouds.
     """
     name = path.rpartition("/")[2]
     if name.startswith("."):
@@ -130,25 +135,25 @@ def kind_of(path: str, clouds: bool = False) -> str | None:
         return kind
     if _BESIDE_NAMES.fullmatch(name):
         return BESIDE
-    if clouds and suffix in CLOUDS:
-        return "clouds"
+    if suffix in more:
+        return more[suffix]
     if suffix in _BESIDE_SUFFIXES:
         return BESIDE
     return "hdf5" if _has_hdf5_signature(path) else None
 
 
-def of_one_kind(found: Found, clouds: bool = False, on_bad: OnBad = stop) -> tuple[str | None, Found]:
+def of_one_kind(found: Found, more: Mapping[str, str] = _NO_MORE, on_bad: OnBad = stop) -> tuple[str | None, Found]:
     """Return the kind of the files found, None if none can be packed, and those of them that are of this kind.
 
     Args:
-        clouds: whether files of `CLOUDS` are clouds.
+        more: kinds of further suffixes, such as those of clouds.
         on_bad: told of every file that is of no kind and not known to lie beside data.
 
     Raises:
         UsageError: they are of several kinds.
         SourceError: what `on_bad` raises.
     """
-    kinds = {file: kind_of(found.path(file), clouds) for file in found.files}
+    kinds = {file: kind_of(found.path(file), more) for file in found.files}
     counts = Counter(kind for kind in kinds.values() if kind and kind != BESIDE)
     if not counts:
         return None, found
@@ -160,16 +165,16 @@ def of_one_kind(found: Found, clouds: bool = False, on_bad: OnBad = stop) -> tup
     (kind,) = counts
     files = [file for file in found.files if kinds[file] == kind]
     strange = [file for file in found.files if kinds[file] is None]
-    reason = _strange(found, kind, files, len(strange)) if strange else ""
+    suffixes = [suffix for suffix, other in {**KIND_OF, **more}.items() if other == kind]
+    reason = _strange(found, kind, suffixes, files, len(strange)) if strange else ""
     for file in strange:
         on_bad(SourceError(reason, found.path(file)))
     beside = Counter(suffix_of(file) or "without suffix" for file in found.files if kinds[file] == BESIDE)
     return kind, found._replace(files=files, beside=beside + Counter(found.beside))
 
 
-def _strange(found: Found, kind: str, files: list[str], count: int) -> str:
+def _strange(found: Found, kind: str, suffixes: list[str], files: list[str], count: int) -> str:
     """Return why a file that lies among those of a kind cannot be packed; there are so many like it."""
-    suffixes = CLOUDS if kind == "clouds" else tuple(suffix for suffix in KIND_OF if KIND_OF[suffix] == kind)
     ((usual, _),) = Counter(map(suffix_of, files)).most_common(1)
     pattern = join(glob.escape(found.folder), f"**/*{usual}")
     many = f" (one of {count:,} such files)" if count > 1 else ""

@@ -6,6 +6,7 @@ import importlib
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ from packer.errors import SourceError, UsageError, first_few
 from packer.format import MANIFEST, check_field_name
 from packer.sources.base import Looking, OnBad, Source, not_looking, stop
 from packer.sources.derived import LabelledSource, PicturedSource
-from packer.sources.files import CLOUDS, KIND_OF, Found, find, is_basicsr, of_one_kind
-from packer.sources.options import SourceOptions, check_options
+from packer.sources.files import CLOUDS, KIND_OF, LABELS, TEXT, Found, find, is_basicsr, of_one_kind
+from packer.sources.options import SourceOptions, check_options, columns_by_field
 from packer.workers import Limits
 
 #: The room and its function that open the sources of each kind, given what was found for each field and the options;
@@ -52,25 +53,47 @@ def open_sources(
     """
     options = options or SourceOptions()
     named = _named(inputs)
-    looked = {name: _look(path, options.columns is not None, on_bad, looking) for name, path in named.items()}
-    kind = next(kind for kind, _ in looked.values())
-    if any(other != kind for other, _ in looked.values()):
-        said = ", ".join(f"{named[name]} holds {kind}" for name, (kind, _) in looked.items())
+    columns = columns_by_field(options)
+    if unknown := [name for name in columns if name and name not in named]:
+        raise UsageError(f"--columns {unknown[0]}={columns[unknown[0]]}: no source is named {unknown[0]}=")
+    looked = {name: _look(name, path, columns, len(named) > 1, on_bad, looking) for name, path in named.items()}
+    sides = {name: some for name, (kind, some) in looked.items() if kind == "text" or (name and name in columns)}
+    if len(sides) == len(looked):  # then the first points are the samples
+        sides.pop(next((name for name in sides if name in columns), ""), None)
+    found = {name: some for name, (_, some) in looked.items() if name not in sides}
+    if not found:
+        raise UsageError(f"{next(iter(sides))}= is text, which lies beside pictures or clouds; name these as well")
+    kinds = {name: looked[name][0] for name in found}
+    (kind, *others) = dict.fromkeys(kinds.values())
+    if others:
+        said = ", ".join(f"{named[name]} holds {kind}" for name, kind in kinds.items())
         raise UsageError(f"sources of several kinds cannot be packed together: {said}; pack each alone")
-    check_options(options, kind)
-    if kind not in _FIELDS_NAMED:
-        _check_is_one(kind, named)
-    room, function = _OPENERS[kind]
-    told: dict[str, Any] = {"on_bad": on_bad, "looking": looking}
-    if kind == "hdf5":  # of whose library alone headers can crash the process
-        told["limits"] = limits
-    found = {name: some for name, (_, some) in looked.items()}
-    source: Source = getattr(importlib.import_module(room), function)(found, options, **told)
-    source.remarks = [*(said for name, some in found.items() for said in some.remarks(name)), *source.remarks]
+    main = replace(
+        options, columns=tuple(f"{name}={c}" if name else c for name, c in columns.items() if name not in sides)
+    )
+    check_options(main, kind)
+    if kind not in _FIELDS_NAMED and not (kind == "clouds" and columns.keys() >= found.keys()):
+        _check_is_one(kind, {name: named[name] for name in found})
+
+    def opened(files: Mapping[str, Found]) -> Source:
+        room, function = _OPENERS[kind]
+        told: dict[str, Any] = {"on_bad": on_bad, "looking": looking}
+        if kind == "hdf5":  # of whose library alone headers can crash the process
+            told["limits"] = limits
+        source: Source = getattr(importlib.import_module(room), function)(files, main, **told)
+        source.remarks = [*(said for name, some in found.items() for said in some.remarks(name)), *source.remarks]
+        return source
+
+    if sides:
+        from packer.sources.beside import open_beside  # which loads what reads clouds
+
+        source = open_beside(found, sides, opened, options, on_bad, looking)
+    else:
+        source = opened(found)
     if options.images:
         source = PicturedSource(source, options.images)
     if options.label is not None:
-        source = LabelledSource(source, list(named.values()))
+        source = LabelledSource(source, [named[name] for name in found])
     return source
 
 
@@ -128,11 +151,18 @@ def _split(text: str) -> tuple[str, str]:
     return name, path
 
 
-def _look(path: str, clouds: bool, on_bad: OnBad, looking: Looking) -> tuple[str, Found]:
-    """Return the kind of the files that `path` names, one of `_OPENERS`, and the files; an LMDB folder is not listed.
+def _look(
+    name: str, path: str, columns: Mapping[str, str], has_others: bool, on_bad: OnBad, looking: Looking
+) -> tuple[str, Found]:
+    """Return the kind of the files that `path` names, and the files; an LMDB folder is not listed.
+
+    The kind is one of `_OPENERS`, or `text`.
 
     Args:
-        clouds: whether files of `CLOUDS` are looked at too; their kind is `clouds`.
+        name: of the field; empty if none is given.
+        columns: what is said of columns, by field. Files of `CLOUDS` are looked at if it is said for this one, or for
+            all.
+        has_others: whether there are other fields, next to which files of `TEXT` are text.
         on_bad: told of every file that is of no kind and not known to lie beside data.
 
     Raises:
@@ -141,7 +171,11 @@ def _look(path: str, clouds: bool, on_bad: OnBad, looking: Looking) -> tuple[str
     """
     if is_basicsr(Path(path)):
         return "basicsr", Found(path, [], text=path)
-    kind, found = of_one_kind(find(path, looking), clouds, on_bad)
+    suffixes = (*CLOUDS, LABELS) if name and name in columns else CLOUDS if "" in columns else ()
+    listed = find(path, looking)
+    kind, found = of_one_kind(listed, dict.fromkeys(suffixes, "clouds"), on_bad)
+    if kind is None and name and has_others:
+        kind, found = of_one_kind(listed, {TEXT: "text"}, on_bad)
     if kind is not None:
         return kind, found
     known = f"{', '.join(sorted(KIND_OF))}, and with --columns x,y,z also {', '.join(CLOUDS)}"

@@ -55,7 +55,8 @@ class SourceOptions:
         triangulate: PLY: make polygons into triangles, a fan from the first corner of each face.
         group: PLY: make one field of numbered properties (rot of rot_0 to rot_3), or a field of each.
         columns: Clouds without a header (.bin, .txt, .xyz, .pts): names and types of their columns, such as
-            x,y,z,intensity:float32 or x,y,z:float32,r,g,b:uint8.
+            x,y,z,intensity:float32 or x,y,z:float32,r,g,b:uint8, a field each; or of a source FIELD= whose columns are
+            one field, such as boxes=cls,x,y,w,h:float32 of files beside pictures.
         pick: HDF5 and npy: take this dataset or array, under this name.
         skip: HDF5 and npy: leave out a field, dataset, group or array.
         axis: HDF5: number of the axis that counts samples.
@@ -80,7 +81,7 @@ class SourceOptions:
     cast: Mapping[str, str] = _of("ply", {}, form="FIELD=DTYPE")
     triangulate: bool = _of("ply", False)
     group: str = _of("ply", "numbered", choices="numbered|none")
-    columns: str | None = _of("clouds", form="NAMES[:TYPE]")
+    columns: str | tuple[str, ...] = _of("clouds", (), form="[FIELD=]NAMES[:TYPE]")
     pick: Mapping[str, str] = _of("hdf5 npy", {}, "--field", form="NAME=/PATH")
     skip: tuple[str, ...] = _of("hdf5 npy", (), form="FIELD")
     axis: int = _of("hdf5", 0)
@@ -98,6 +99,21 @@ def flag_of(option: Field[Any]) -> str:
 def naming(name: str, asked: Iterable[str]) -> list[str]:
     """Return those of `asked`, paths or field names, that name a path or field, or a group above it."""
     return [one for one in asked if f"{_dotted(name)}.".startswith(f"{_dotted(one)}.")]
+
+
+def columns_by_field(options: SourceOptions) -> dict[str, str]:
+    """Return the columns that are given for each field; those without FIELD= by the empty name.
+
+    Raises:
+        UsageError: there are two of one field.
+    """
+    found: dict[str, str] = {}
+    for text in (options.columns,) if isinstance(options.columns, str) else options.columns:
+        field, _, columns = text.rpartition("=")
+        if field in found:
+            raise UsageError(f"--columns {text}: there are columns of {field or 'all'} already; give them once")
+        found[field] = columns
+    return found
 
 
 def _dotted(path: str) -> str:

@@ -110,6 +110,15 @@ def pictures(folder: Path, number: int) -> list[str]:
     return [str(folder)]
 
 
+def boxes(folder: Path, number: int) -> list[str]:
+    for n in range(4):
+        save(folder / "images" / f"p{number}{n}.png", picture(8, 8, seed=n))
+        for kind, text in (("labels", "1 0.5 0.25\n" * n), ("captions", f"picture {n}\n")):
+            (folder / kind).mkdir(exist_ok=True)
+            (folder / kind / f"p{number}{n}.txt").write_text(text)
+    return [f"image={folder / 'images'}", f"boxes={folder / 'labels'}", f"caption={folder / 'captions'}"]
+
+
 def pairs(folder: Path, number: int) -> list[str]:
     names = [f"{number}{n}" for n in range(5)]
     for n, name in enumerate(names):
@@ -178,6 +187,7 @@ KINDS = {
     "squares": Kind(pairs, ("--patch", "8", "--stride", "4")),
     "downscaled": Kind(pictures, ("--downscale", "2", "--kernel", "matlab")),
     "pairs": Kind(pairs, codec="photo+zstd"),
+    "boxes and captions": Kind(boxes, ("--columns", "boxes=cls,x,y:float32"), to=("--fields", "image")),
     "clips": Kind(clips, ("--samples", "folders"), to=None),
     "PLY": Kind(ply),
     "PLY, one by one": Kind(ply, ("--group", "none")),

@@ -3,6 +3,17 @@
 from packer.sources.ply.clouds import open_clouds
 from packer.sources.ply.fields import property_names
 from packer.sources.ply.header import SIZES, CountType, Element, Header, Property, opened
-from packer.sources.ply.source import open_ply
+from packer.sources.ply.source import PointSource, open_ply
 
-__all__ = ["SIZES", "CountType", "Element", "Header", "Property", "open_clouds", "open_ply", "opened", "property_names"]
+__all__ = [
+    "SIZES",
+    "CountType",
+    "Element",
+    "Header",
+    "PointSource",
+    "Property",
+    "open_clouds",
+    "open_ply",
+    "opened",
+    "property_names",
+]

@@ -10,6 +10,7 @@ passed over, and so is a first line with the number of those after it, as `.pts`
 are float64, the nearest to what is written.
 
 Columns become fields as the properties of PLY vertices do (`packer.sources.ply.fields`): x, y, z are `xyz`, and so on.
+Columns that are given for a field, as in boxes=cls,x,y,w,h:float32, are that one field, (n, 5); a single one is (n,).
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ import numpy as np
 
 from packer.errors import SourceError, UsageError
 from packer.sources.base import Looking, OnBad
-from packer.sources.files import Found, refuse_pointer, suffix_of, unreadable
-from packer.sources.options import SourceOptions
-from packer.sources.ply.fields import Lengths, Member, rules_of
+from packer.sources.files import LABELS, Found, refuse_pointer, suffix_of, unreadable
+from packer.sources.options import SourceOptions, columns_by_field
+from packer.sources.ply.fields import Lengths, Member, Rule, rules_of
 from packer.sources.ply.header import SIZES, TYPES, Element, Header, Property
 from packer.sources.ply.source import Contents, PointSource, members_of
 from packer.sources.ply.table import DoesNotFitError, Table, convert, least_row, read_binary
 from packer.sources.ply.text import BadNumberError, count_rows, parse_rows
 
 #: Only text can do without types: what the bytes of other files are, nobody can tell.
-_BINARY = ".bin"
+_BINARY = (".bin", LABELS)
 _TEXT_TYPE = "float64"
 #: Short names of colours, and what PLY calls them.
 _COLOURS = {"r": "red", "g": "green", "b": "blue"}
@@ -51,7 +52,7 @@ def open_clouds(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: 
 
     Args:
         inputs: the one source.
-        options: `columns` are names and types, see above.
+        options: `columns` are names and types, see above; if they are given for its field, they are that one field.
         on_bad: told of each file that does not hold rows of these columns.
         looking: told how far reading the files is.
 
@@ -59,18 +60,19 @@ def open_clouds(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: 
         UsageError: there are files of several suffixes, or `columns` are wrong.
         SourceError: no file is good; or whatever `on_bad` raises.
     """
-    (found,) = inputs.values()
-    columns = options.columns or ""
+    ((field, found),) = inputs.items()
+    given = columns_by_field(options)
+    columns = given.get(field) or given[""]
     files = found.pick(on_bad)
     suffixes = sorted({suffix_of(file) for file in found.files})
     if len(suffixes) > 1:
         raise UsageError(
             f"{found.text}: files of several kinds, {' and '.join(suffixes)}; name one kind with a pattern like '*.bin'"
         )
-    is_text = suffixes[0] != _BINARY
+    is_text = suffixes[0] not in _BINARY
     element, untyped = element_of(columns, is_text)
     try:
-        rules = rules_of((element,))
+        rules = _rules(element, field if field in given else "")
     except SourceError as error:
         raise UsageError(f"--columns {columns}: {error.reason}") from None
     header = Header("ascii" if is_text else "binary_little_endian", (element,))
@@ -80,11 +82,26 @@ def open_clouds(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: 
         return Member(path, name, header, rules, dict.fromkeys(rules, Lengths(rows(path, element))))
 
     members = members_of(found, files, member, on_bad, looking)
-    source = PointSource.of("clouds", members, rules, partial(_read, header=header), {"columns": columns})
+    source = PointSource.of("clouds", members, rules, partial(_read, header=header, rules=rules), {"columns": columns})
     if untyped:
         typed = f"{untyped[-1]}:float32 takes half the room"
         source.remarks = [f"{', '.join(untyped)}: {_TEXT_TYPE}, since --columns gives no type; {typed}"]
     return source
+
+
+def _rules(element: Element, field: str) -> dict[str, Rule]:
+    """Return the fields that columns become: one, if it has a name.
+
+    Raises:
+        UsageError: the columns of one field differ in their types.
+        SourceError: a name cannot be one.
+    """
+    if not field:
+        return rules_of((element,))
+    types = sorted({prop.dtype for prop in element.properties})
+    if len(types) > 1:
+        raise UsageError(f"--columns {field}=: one field has one type, but these are {' and '.join(types)}")
+    return {field: Rule(field, element.name, tuple(range(len(element.properties))), types[0])}
 
 
 def element_of(columns: str, is_text: bool) -> tuple[Element, list[str]]:
@@ -111,8 +128,8 @@ def element_of(columns: str, is_text: bool) -> tuple[Element, list[str]]:
             waiting = []
     if waiting and not is_text:
         raise UsageError(
-            f"--columns {columns}: no type is given for {', '.join(waiting)}, and {_BINARY} files do not say; put one "
-            f"after the last of them, as in {waiting[-1]}:float32"
+            f"--columns {columns}: no type is given for {', '.join(waiting)}, and {_BINARY[0]} files do not say; put "
+            f"one after the last of them, as in {waiting[-1]}:float32"
         )
     types += [(name, _TEXT_TYPE) for name in waiting]
     short = _COLOURS if all(name in dict(types) for name in _COLOURS) else {}
@@ -120,11 +137,11 @@ def element_of(columns: str, is_text: bool) -> tuple[Element, list[str]]:
     return Element("vertex", tuple(properties)), waiting
 
 
-def _read(path: str, header: Header) -> Contents:
+def _read(path: str, header: Header, rules: Mapping[str, Rule]) -> Contents:
     """Return what a file holds that has rows of the properties of a header."""
     (element,) = header.elements
     table = _text_table(path, element) if header.format == "ascii" else _binary_table(path, element)
-    return Contents(header, rules_of(header.elements), {element.name: table})
+    return Contents(header, rules, {element.name: table})
 
 
 def _load(path: str) -> bytes:

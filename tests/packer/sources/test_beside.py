@@ -1,0 +1,141 @@
+"""Fields out of files that lie beside those of the samples: boxes, labels of points, captions."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from packer.convert import ConvertOptions, convert
+from packer.errors import PackerError, SourceError, UsageError
+from packer.sources import SourceOptions
+from readers import PackedDataset
+from tests.helpers.picture_files import picture, save
+
+BOXES = "boxes=cls,x,y,w,h:float32"
+
+
+@pytest.fixture
+def yolo(tmp_path: Path) -> dict[str, Path]:
+    """Five pictures in two folders, each with as many boxes as its number: none beside the first."""
+    for number in range(5):
+        place = f"{'ab'[number % 2]}/{number}"
+        save(tmp_path / "images" / f"{place}.png", picture(8, 8 + number, seed=number))
+        rows = "".join(f"{n} 0.5 0.25 0.{number} 1\n" for n in range(number))
+        (tmp_path / "labels" / place).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "labels" / f"{place}.txt").write_text(rows)
+    return {"image": tmp_path / "images", "boxes": tmp_path / "labels"}
+
+
+def opened(sources: object, out: Path, columns: tuple[str, ...] = (), on_error: str = "stop") -> PackedDataset:
+    options = ConvertOptions(source=SourceOptions(columns=columns), on_error=on_error, workers=0)
+    return PackedDataset(convert(sources, out, options).path)
+
+
+def test_boxes_beside_pictures(yolo: dict[str, Path], tmp_path: Path) -> None:
+    """The columns of a text are one field, in the sample of the picture of its name; a text without lines is no box."""
+    held = opened(yolo, tmp_path / "out", (BOXES,))
+    assert {field.name: (field.kind, field.dtype, field.shape) for field in held.manifest.fields} == {
+        "image": ("image", "uint8", (8, None, 3)),
+        "boxes": ("array", "float32", (None, 5)),
+    }
+    for number in range(5):
+        sample = held[f"{'ab'[number % 2]}/{number}"]
+        wanted = np.array([[n, 0.5, 0.25, number / 10, 1] for n in range(number)], "f4").reshape(-1, 5)
+        np.testing.assert_array_equal(sample["boxes"].numpy(), wanted)
+        np.testing.assert_array_equal(sample["image"].permute(1, 2, 0).numpy(), picture(8, 8 + number, seed=number))
+
+
+@pytest.mark.parametrize("side", ["boxes", "image"])
+def test_a_missing_file_is_an_error_that_names_it(yolo: dict[str, Path], tmp_path: Path, side: str) -> None:
+    """Nothing is left out in silence; with `on_error` skip the other samples are packed."""
+    (gone,) = yolo[side].glob("a/2.*")
+    gone.unlink()
+    there = next(yolo["image" if side == "boxes" else "boxes"].glob("a/2.*"))
+    with pytest.raises(SourceError, match=f"^{there}: .* no partner of that name in '{side}'"):
+        opened(yolo, tmp_path / "out", (BOXES,))
+    held = opened(yolo, tmp_path / "out", (BOXES,), "skip")
+    assert sorted(held.names) == ["a/0", "a/4", "b/1", "b/3"]
+    assert len(held["b/3"]["boxes"]) == 3
+
+
+@pytest.mark.parametrize("bad", ["picture", "row", "number"])
+def test_a_bad_file_costs_its_sample_alone(yolo: dict[str, Path], tmp_path: Path, bad: str) -> None:
+    """Whichever of the two files is bad, and whenever it is found; the others keep what is theirs."""
+    if bad == "picture":
+        (yolo["image"] / "a" / "2.png").write_bytes(b"nothing")
+    else:
+        (yolo["boxes"] / "a" / "2.txt").write_text("1 2 3\n" if bad == "row" else "1 2 3 4 five\n")
+    with pytest.raises(SourceError, match=r"/a/2\."):
+        opened(yolo, tmp_path / "out", (BOXES,))
+    held = opened(yolo, tmp_path / "out", (BOXES,), "skip")
+    assert {name: len(held[name]["boxes"]) for name in held.names} == {"a/0": 0, "a/4": 4, "b/1": 1, "b/3": 3}
+
+
+def test_captions_beside_pictures(yolo: dict[str, Path], tmp_path: Path) -> None:
+    """A folder of text without columns is text, as it is in the files; in one folder, patterns tell them apart."""
+    for number in range(5):
+        name = f"{'ab'[number % 2]}/{number}"
+        (yolo["boxes"] / f"{name}.txt").write_text(f"Bild {number}: schön\n", "utf-8")
+        shutil.copy(yolo["image"] / f"{name}.png", yolo["boxes"] / f"{name}.png")
+    sources = {"image": yolo["image"], "caption": f"{yolo['boxes']}/**/*.txt"}
+    held = opened(sources, tmp_path / "out")
+    assert held[[4, 0]]["caption"] == ["Bild 3: schön\n", "Bild 0: schön\n"]
+    (yolo["boxes"] / "a" / "2.txt").write_bytes(b"\xff")
+    with pytest.raises(SourceError, match=r"a/2\.txt: is not text in UTF-8"):
+        opened(sources, tmp_path / "again")
+    assert len(opened(sources, tmp_path / "again", on_error="skip")) == 4
+
+
+def test_labels_beside_clouds(tmp_path: Path) -> None:
+    """As SemanticKITTI has them, in folders of their own below each sequence; columns of 16 bits take a label apart."""
+    scans, wanted = {}, {}
+    for name, count in (("00/000000", 3), ("00/000001", 5), ("01/000000", 2)):
+        sequence, scan = name.split("/")
+        for kind in ("velodyne", "labels"):
+            (tmp_path / "sequences" / sequence / kind).mkdir(parents=True, exist_ok=True)
+        scans[name] = np.random.default_rng(count).normal(size=(count, 4)).astype("<f4")
+        wanted[name] = np.arange(count, dtype="<u4") * 65536 + 40
+        scans[name].tofile(tmp_path / "sequences" / sequence / "velodyne" / f"{scan}.bin")
+        wanted[name].tofile(tmp_path / "sequences" / sequence / "labels" / f"{scan}.label")
+    sources = [f"{tmp_path}/sequences/*/velodyne/*.bin", f"label={tmp_path}/sequences/*/labels/*.label"]
+    scan = "x,y,z,intensity:float32"
+    held = opened(sources, tmp_path / "out", (scan, "label=label:uint32"))
+    apart = opened(sources, tmp_path / "apart", (scan, "label=semantic,instance:uint16"))
+    for name, number in zip(scans, range(3), strict=True):
+        assert held[number]["label"].tolist() == wanted[name].tolist()
+        assert apart[number]["label"].tolist() == [[40, n] for n in range(len(scans[name]))]
+        np.testing.assert_array_equal(held[number]["xyz"].numpy(), scans[name][:, :3])
+    whole = [f"points={tmp_path}/sequences/*/velodyne/*.bin", sources[1]]
+    assert opened(whole, tmp_path / "whole", (f"points={scan}", "label=label:uint32"))[0]["points"].shape == (3, 4)
+
+
+REFUSED = {
+    "no such source": (("image",), ("boxs=x:float32",), "--columns boxs=x:float32: no source is named boxs="),
+    "given twice": (("image", "boxes"), (BOXES, BOXES), "there are columns of boxes already"),
+    "several types": (("image", "boxes"), ("boxes=c:uint8,x,y,w,h:float32",), "one field has one type, but these are"),
+    "columns of pictures": (
+        ("image",),
+        ("x,y:float32",),
+        "--columns is for sources of clouds, but this one holds images",
+    ),
+    "text alone": (("boxes",), (), "not a kind of file|none of a kind that can be packed"),
+}
+
+
+@pytest.mark.parametrize(("names", "columns", "said"), REFUSED.values(), ids=REFUSED)
+def test_what_is_refused(
+    yolo: dict[str, Path], tmp_path: Path, names: tuple[str, ...], columns: tuple[str, ...], said: str
+) -> None:
+    """The message names the option and what is wrong with it."""
+    with pytest.raises(PackerError, match=said):
+        opened({name: yolo[name] for name in names}, tmp_path / "out", columns)
+
+
+def test_squares_have_no_boxes(yolo: dict[str, Path], tmp_path: Path) -> None:
+    """What lies beside whole pictures cannot lie beside squares of them."""
+    options = SourceOptions(columns=(BOXES,), patch=4)
+    with pytest.raises(UsageError, match=r"boxes: these lie beside whole files.*leave out --patch"):
+        convert(yolo, tmp_path / "out", source=options, workers=0)
