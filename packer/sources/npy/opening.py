@@ -23,8 +23,7 @@ from packer.format import FieldSpec
 from packer.sources.base import HEADERS, Looking, OnBad, Source, common_shape, difference, stop, usual, watched
 from packer.sources.episodes import open_episodes
 from packer.sources.files import Found, join, unnamed
-from packer.sources.npy.array import Array, open_arrays
-from packer.sources.npy.source import NpySource
+from packer.sources.npy.array import Array, NpySource, open_arrays
 from packer.sources.options import SourceOptions, naming
 from packer.sources.pairing import partners, share_out
 from packer.sources.units import by_folder, folder_of, pattern_of, refuse_strays, unit_name, unit_of

@@ -19,7 +19,7 @@ from packer.convert import convert
 from packer.errors import SourceError, UsageError
 from packer.format import FieldSpec
 from packer.sources import SourceOptions, open_sources
-from packer.sources.npy import source as npy
+from packer.sources.npy import array as npy
 
 X = np.arange(60, dtype=np.float32).reshape(10, 2, 3)
 Y = np.arange(10, dtype=np.int64)

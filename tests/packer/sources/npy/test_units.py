@@ -17,7 +17,7 @@ from packer.convert import convert
 from packer.errors import SourceError, UsageError
 from packer.format import FieldSpec
 from packer.sources import SourceOptions, base
-from packer.sources.npy import source as npy
+from packer.sources.npy import array as npy
 from packer.verify import verify
 from readers import PackedDataset
 
