@@ -39,7 +39,7 @@ def export(dataset: Path, out: Path, to: str | None, fields: str | None, values:
     compared on the way.
 
     With --to basicsr-lmdb, OUT/FIELD.lmdb are folders that BasicSR's FileClient reads; an OUT that ends in .lmdb is one
-    itself, of one field.
+    itself, of one field. Frames of clips have the keys of REDS, such as 000/00000000.
 
     \b
     $ packer export div2k.packed div2k.png

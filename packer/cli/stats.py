@@ -16,6 +16,8 @@ from packer.stats import statistics
 
 #: Channels shown of one field.
 _MOST_CHANNELS = 64
+#: Arrays of so many axes, such as volumes and clips, have no columns and one line.
+_ONE_LINE = 3
 _NUMBERS = ("count", "min", "max", "mean", "std", "nan", "inf")
 
 
@@ -27,7 +29,8 @@ _NUMBERS = ("count", "min", "max", "mean", "std", "nan", "inf")
 def stats(dataset: Path, save: bool, as_json: bool) -> None:
     """Say count, minimum, maximum, mean and standard deviation of each field of DATASET, and of its channels.
 
-    Channels are those of images, and the columns of clouds and tables. NaN and infinities are counted, but left out of
+    Channels are those of images, and the columns of clouds and tables; arrays of three axes and more have one line, and
+    all of their last axis in --json. NaN and infinities are counted, but left out of
     the rest. Text and complex numbers have no statistics. The whole dataset is read once, unless its manifest has kept
     the statistics.
 
@@ -53,8 +56,11 @@ def _lines(manifest: Manifest, found: Mapping[str, FieldStats]) -> list[str]:
     if not any(stats.all.nan or stats.all.inf for stats in found.values()):
         heads = heads[:-2]
     rows = []
+    axes = {field.name: len(field.shape) for field in manifest.fields if field.kind == "array"}
     for name, stats in found.items():
         rows.append([name, "all", *_cells(stats.all)])
+        if axes.get(name, 0) >= _ONE_LINE:
+            continue
         if len(stats.channels) > 1:
             rows += [["", str(n), *_cells(channel)] for n, channel in enumerate(stats.channels[:_MOST_CHANNELS])]
         if len(stats.channels) > _MOST_CHANNELS:

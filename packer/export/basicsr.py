@@ -2,6 +2,7 @@
 
 Each holds `data.mdb`, whose keys are the samples' names and whose values are whole PNG or BMP files, and
 `meta_info.txt` with a line `NAME.png (height,width,channels) 1` for each: what BasicSR's `make_lmdb_from_imgs` writes.
+The frames of a clip are pictures of their own, with REDS' keys: `NAME/00000000`, `NAME/00000001` and so on.
 Its code decodes BMP many times as fast as PNG (docs/benchmark.md), but BMP is as large as the pixels.
 """
 
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import lmdb
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
@@ -26,6 +28,8 @@ from packer.sources import Block, PackedSource
 
 #: What a folder is called that BasicSR takes for LMDB.
 _SUFFIX = ".lmdb"
+#: Axes of a clip: frames, height, width, channels.
+_CLIP_AXES = 4
 #: Bytes besides its pixels that a value may take: with its key, its share of LMDB's pages and the head of its file.
 _SLACK = 3 * 4096
 
@@ -39,7 +43,7 @@ class BasicsrWriter(Writer):
 
     def __init__(self, source: PackedSource, files: Files, values: str = "png") -> None:
         for spec in source.fields:
-            (check_png if values == "png" else _check_bmp)(spec)
+            (check_png if values == "png" else _check_bmp)(_picture(spec))
         super().__init__(source, files)
         self._names = sample_names(source.names, len(source))
         for name in self._names:
@@ -47,9 +51,11 @@ class BasicsrWriter(Writer):
         self._values = values
         self._folders = _folders(files.folder, [spec.name for spec in source.fields])
         # Room for every value as it is: LMDB's file grows to what is written, not to this.
-        self._room = {spec.name: (len(source) + 1) * _SLACK for spec in source.fields}
+        self._room = {}
         for spec in source.fields:
-            self._room[spec.name] += int(source.shapes(spec.name).prod(axis=1).sum()) * spec.itemsize * 9 // 8
+            shapes = source.shapes(spec.name)
+            pictures = len(source) if spec.kind == "image" else int(shapes[:, 0].sum())
+            self._room[spec.name] = (pictures + 1) * _SLACK + int(shapes.prod(axis=1).sum()) * spec.itemsize * 9 // 8
 
     def write(self) -> Generator[Block]:
         lines: dict[str, list[str]] = {field: [] for field in self._folders}
@@ -59,9 +65,10 @@ class BasicsrWriter(Writer):
                 for field, (path, environment) in opened.items():
                     images: Any = block[field]
                     with clear_errors(path), environment.begin(write=True) as txn:
-                        for image, name in zip(images, self._names[start:stop], strict=True):
-                            txn.put(name.encode(), self._coded(image))
-                            lines[field].append(f"{name}.png ({','.join(map(str, image.shape))}) 1\n")
+                        for value, name in zip(images, self._names[start:stop], strict=True):
+                            for key, image in _pictures(name, value):
+                                txn.put(key.encode(), self._coded(image))
+                                lines[field].append(f"{key}.png ({','.join(map(str, image.shape))}) 1\n")
                 yield block
         for field, folder in self._folders.items():
             with self._files.new(f"{folder}meta_info", ".txt") as file:
@@ -86,6 +93,19 @@ class BasicsrWriter(Writer):
         else:
             Image.fromarray(np.ascontiguousarray(image[:, :, 0] if image.shape[2] == 1 else image)).save(file, "BMP")
         return file.getvalue()
+
+
+def _picture(spec: FieldSpec) -> FieldSpec:
+    """Return what the pictures of a field are: those of a clip, (T, H, W, C), are its frames."""
+    is_clip = spec.kind == "array" and len(spec.shape) == _CLIP_AXES
+    return msgspec.structs.replace(spec, kind="image", shape=spec.shape[1:]) if is_clip else spec
+
+
+def _pictures(name: str, value: NDArray[Any]) -> list[tuple[str, NDArray[Any]]]:
+    """Return the pictures that a sample holds, with their keys."""
+    if value.ndim < _CLIP_AXES:
+        return [(name, value)]
+    return [(f"{name}/{number:08d}", frame) for number, frame in enumerate(value)]
 
 
 def _folders(out: Path, fields: list[str]) -> dict[str, str]:

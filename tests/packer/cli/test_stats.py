@@ -53,6 +53,16 @@ def test_many_channels_are_cut_short(packer, tmp_path):
     assert len(found["fields"]["x"]["channels"]) == 100
 
 
+def test_arrays_of_three_axes_have_one_line(packer, tmp_path):
+    """Volumes and clips have no columns that anyone would look at; pictures have channels, and JSON has all."""
+    values = {"ct": np.zeros((2, 3, 40)), "clip": np.zeros((2, 4, 4, 3), "u1"), "table": np.zeros((2, 3))}
+    convert([values], tmp_path / "out")
+    fields = [line[:5].split() for line in packer("stats", tmp_path / "out").stdout.splitlines()[1:]]
+    assert fields == [["ct"], ["clip"], ["table"], [], [], []]
+    found = json.loads(packer("stats", tmp_path / "out", "--json").stdout)
+    assert len(found["fields"]["ct"]["channels"]) == 40
+
+
 def test_save_keeps_them_for_the_next_call(packer, rows, tmp_path):
     """With --save they stand in the manifest, and the next call reads no shard."""
     out = convert(rows.sources, tmp_path / "out", workers=0).path

@@ -84,6 +84,24 @@ def test_every_field_is_a_folder_of_its_own(tmp_path, form):
     assert sorted(path.name for path in (tmp_path / "out/hr.lmdb").iterdir()) == ["data.mdb", "meta_info.txt"]
 
 
+def test_frames_of_clips_have_the_keys_of_reds(tmp_path):
+    """Each frame is a picture, `NAME/00000000` and so on, as `prepare_keys_reds` of BasicSR makes them."""
+    clips = {name: np.random.default_rng(n).integers(0, 255, (n + 2, 6, 5, 3), "u1") for n, name in enumerate("ab")}
+    with DatasetWriter(tmp_path / "d") as writer:
+        for name, clip in clips.items():
+            writer.add({"gt": clip}, name=name)
+    export(tmp_path / "d", tmp_path / "gt.lmdb", to="basicsr-lmdb")
+    found = values(tmp_path / "gt.lmdb")
+    assert list(found) == ["a/00000000", "a/00000001", "b/00000000", "b/00000001", "b/00000002"]
+    for key, value in found.items():
+        assert np.array_equal(decoded(value, "PNG"), clips[key[0]][int(key[2:])])
+    assert "b/00000002.png (6,5,3) 1" in (tmp_path / "gt.lmdb/meta_info.txt").read_text().splitlines()
+    with DatasetWriter(tmp_path / "odd") as writer:
+        writer.add({"gt": clips["a"][:, :, :, :2]}, name="a")
+    with pytest.raises(UsageError, match="BMP holds images of uint8 with 1 or 3 channels"):
+        export(tmp_path / "odd", tmp_path / "out", to="basicsr-lmdb", values="bmp")
+
+
 @pytest.mark.parametrize("form", ["png", "bmp"])
 def test_one_field_may_be_the_folder_itself(tmp_path, form):
     """An OUT that ends in .lmdb is the folder of the one field, and is packed again from there as it was."""
