@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from packer.errors import UsageError
+from packer.format import starts_of
 from readers.dataset import PackedDataset
-from readers.fields import starts_of
 from readers.mix import Mix
 from readers.order import (
     WINDOW,

@@ -18,9 +18,9 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from packer.errors import UsageError
-from packer.format import SHAPE, Field, Numbers
+from packer.format import Field, Located, Numbers
 from readers.draws import CROPS, Visits, below, drawn
-from readers.fields import Describe, Places
+from readers.fields import Describe, Once, Places
 from readers.indexing import Items
 from readers.rows import PartReader, Wanted, part_of
 from readers.valid import check_count, check_read, check_seed
@@ -155,24 +155,23 @@ def is_random(crop: Crop) -> bool:
     return crop.at is None or crop.flips or crop.turns
 
 
-@dataclass(frozen=True)
 class Placing:
-    """Where crops lie, in pixels of the field that the others are aligned with.
+    """Where crops lie, in pixels of the field that the others are aligned with; worked out once for all of a batch.
 
-    Attributes:
+    Args:
         of: where the samples of that field lie.
         axis: its axis of rows.
         describe: gives a sample in words, by its number.
         samples: of the dataset that is read, or of its split, by whose numbers places are given.
     """
 
-    crop: Crop
-    of: Places
-    axis: int
-    describe: Describe
-    samples: Items
+    def __init__(self, crop: Crop, of: Places, axis: int, describe: Describe, samples: Items) -> None:
+        self.crop = crop
+        self.describe = describe
+        self._of, self._axis, self._samples = of, axis, samples
+        self.place = Once(self._place)
 
-    def place(self, numbers: Numbers, visits: Visits | None) -> tuple[Numbers, Numbers]:
+    def _place(self, numbers: Numbers, visits: Visits | None) -> tuple[Numbers, Numbers]:
         """Place the crops of samples (n,).
 
         Returns:
@@ -183,7 +182,7 @@ class Placing:
             UsageError: a sample is smaller than a crop; or a given place does not lie within its sample, or not on
                 whole pixels of the others.
         """
-        crop, sizes = self.crop, self.of.locate(numbers)[:, SHAPE + self.axis :][:, :2]
+        crop, sizes = self.crop, self._of.locate(numbers).shape[:, self._axis : self._axis + 2]
         step, room, given = crop.step, sizes - crop.shape, crop.given
         small = (room < 0).any(axis=1)
         if small.any():
@@ -197,7 +196,7 @@ class Placing:
             assert visits is not None, "random crops are drawn by their visits"
             words = drawn(visits, crop.seed, CROPS, COUNT)
         if given is not None:
-            out[:, :2] = given if given.ndim == 1 else given[self.samples.in_split(numbers)]
+            out[:, :2] = given if given.ndim == 1 else given[self._samples.in_split(numbers)]
         elif crop.at is None:
             out[:, :2] = below(words[:, :2], room // step + 1) * step
         else:
@@ -240,15 +239,15 @@ class CropReader(PartReader):
         #: Values of a pixel.
         self._cell = math.prod(n or 0 for n in shape[axis + 2 :])
 
-    def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Numbers:
-        """Return the places of samples, anchor steps, and row, column and orientation of their crops, (n, m + 4).
+    def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Located:
+        """Return where samples lie, their anchor steps, and `crop`: row, column and orientation, (n, 3).
 
         Raises:
             UsageError: a sample is smaller than a crop, or not of the size that the scale asks for.
         """
         located = super().locate(numbers)
         sizes, places = self._placing.place(numbers, visits)
-        own = located[:, SHAPE + self._axis :][:, :2]
+        own = located.shape[:, self._axis : self._axis + 2]
         wrong = (own * self._scale != sizes).any(axis=1)
         if wrong.any():
             at = int(wrong.argmax())
@@ -257,26 +256,26 @@ class CropReader(PartReader):
                 f"{self._placing.crop.of!r} {by(sizes[at])}; exactly {self._scale} times as many are expected on both "
                 "axes"
             )
-        places[:, :2] //= self._scale
-        return np.column_stack([located, np.zeros_like(numbers) if anchors is None else anchors, places])
+        crop = np.column_stack([places[:, :2] // self._scale, places[:, 2]])
+        return located.adding(crop=crop, anchor=np.zeros_like(numbers) if anchors is None else anchors)
 
-    def _wanted(self, located: Numbers) -> Wanted:
+    def _wanted(self, located: Located) -> Wanted:
         """Return the rows of the crops, counted through all planes of a sample."""
-        anchors, tops, lefts, _ = located[:, self._own :].T[:4]
+        tops, lefts, _ = located.crop.T
         planes, (height, width) = np.arange(self._planes)[None], self._crop
         if self._steps is not None:
-            steps = self._steps.of(anchors, located[:, SHAPE])
+            steps = self._steps.of(located)
             planes = (steps[:, :, None] * self._planes + planes).reshape(len(steps), steps.shape[1] * self._planes)
-        first = planes * located[:, SHAPE + self._axis, None] + tops[:, None]
+        first = planes * located.shape[:, self._axis, None] + tops[:, None]
         rows = (first[:, :, None] + np.arange(height)).reshape(len(located), first.shape[1] * height)
         pixel = self._cell * self.field.itemsize
         return Wanted(rows, lefts * pixel, width * pixel)
 
-    def _finished(self, flat: torch.Tensor, located: Numbers) -> torch.Tensor:
+    def _finished(self, flat: torch.Tensor, located: Located) -> torch.Tensor:
         crops = super()._finished(flat, located)
         planes = math.prod(self._shape[: self._axis])
-        orient(crops.view(len(crops), planes, *self._crop, self._cell).numpy(), located[:, self._own + 3])
-        return crops if self._steps is None else self._steps.fill(crops, located[:, self._own], located[:, SHAPE])
+        orient(crops.view(len(crops), planes, *self._crop, self._cell).numpy(), located.crop[:, 2])
+        return crops if self._steps is None else self._steps.fill(crops, located)
 
 
 def orient(crops: NDArray[np.generic], orientations: Numbers) -> None:

@@ -14,14 +14,14 @@ import torch
 from torch.utils.data import Dataset, default_collate
 
 from packer.errors import MissingNameError, UsageError
-from packer.format import SHAPE, Constants, Field, Manifest, Names, Numbers
+from packer.format import Constants, Field, Manifest, Names, Numbers
 from packer.format import manifest as manifests
 from packer.remote import is_url
 from readers.batch import batch_of, item_of
 from readers.checking import CheckedReader
 from readers.crop import Crop
 from readers.draws import new_visits
-from readers.fields import NAME, FieldReader, FixedRaw, KnownReader, WholeReader, as_images, gathered
+from readers.fields import NAME, FieldReader, KnownReader, as_images, gathered
 from readers.gather import Allocate, Pool
 from readers.indexing import Items, SampleNames, is_single, number_asked, numbers_asked
 from readers.joined import ByShard
@@ -397,7 +397,7 @@ class PackedDataset(Dataset[Any]):
                 f"{self.path}: no field {field!r} with shapes is read; fields are {', '.join(self.fields)}"
             )
         samples = self._samples.in_whole(np.arange(self._samples.samples))
-        return self.opened.places[field].locate(samples)[:, SHAPE:].copy()
+        return self.opened.places[field].locate(samples).shape
 
     # ------------------------------------------------------------ what is open
 
@@ -452,8 +452,6 @@ class PackedDataset(Dataset[Any]):
         name = reader.field.name
         if not self.verify or name not in self.fields:
             return reader
-        if isinstance(reader, FixedRaw):  # which knows addresses alone
-            reader = WholeReader(opened.places[name])
         return CheckedReader(reader, opened, partial(in_words, self.path, self.manifest))
 
     @property

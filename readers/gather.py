@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import math
 import multiprocessing
 import os
 import threading
@@ -25,17 +24,18 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
-from packer.format import DTYPES, Numbers, Shard
+from packer.format import DTYPES, Numbers, Shard, items_of
 
 #: Gives `n` bytes of writable memory as a uint8 tensor (n,).
 Allocate = Callable[[int], torch.Tensor]
 TORCH_DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in DTYPES}
+#: What records are copied in by torch, the longest first.
+UNITS = torch.int64, torch.int32, torch.int16, torch.uint8
 #: The device itself, not its name, which torch would have to look up.
 CPU = torch.device("cpu")
 #: Smaller memory for decoded batches comes from the system's allocator, which finds it again by itself.
@@ -102,68 +102,44 @@ class Memory:
         window = window.view()
         window.flags.writeable = False
         self.array: NDArray[np.uint8] = window
+        self._items: dict[int, NDArray[np.void]] = {}
 
-    def records(self, unit: torch.dtype, dtype: DTypeLike, shape: tuple[int, ...]) -> Records:
-        """Return the memory as records of a dtype and shape; record i begins at address `i * unit.itemsize`."""
-        elements = self._flat[: len(self._flat) // unit.itemsize * unit.itemsize].view(unit)
-        return Records(elements, dtype, shape)
+    def gather(self, at: Numbers, length: int, allocate: Allocate | None = None) -> torch.Tensor:
+        """Return records of `length` bytes at addresses (n,), one after another, uint8 (n * length,).
 
-
-class Records:
-    """Records of one dtype and shape that begin at any element of a stretch of memory; they overlap.
-
-    Args:
-        elements: the memory, (n,); writable as far as torch can see, and never to be handed out.
-        dtype: that of a record's values.
-        shape: that of a record, which has a whole number of elements.
-    """
-
-    def __init__(self, elements: torch.Tensor, dtype: DTypeLike, shape: tuple[int, ...]) -> None:
-        self._shape = shape
-        self._dtype = TORCH_DTYPES[np.dtype(dtype).name]
-        self._nbytes = math.prod(shape) * self._dtype.itemsize
-        self._length = self._nbytes // elements.itemsize
-        self._count = max(len(elements) - self._length + 1, 0)
-        self._elements = elements
-        self._array: NDArray[Any] = elements.numpy()
-        self._items: NDArray[np.void] | None = None
-        if self._nbytes <= MOST_ITEM_BYTES:
-            opaque = np.dtype((np.void, self._nbytes))
-            self._items = np.ndarray((self._count,), opaque, self._array.data, 0, (elements.itemsize,))
-            self._item = np.dtype((dtype, shape))
-
-    def tensor(self, places: Numbers, allocate: Allocate | None = None) -> torch.Tensor:
-        """Return the records at the elements `places` (n,), (n, *shape), in new memory or in what `allocate` gives."""
-        nbytes = len(places) * self._nbytes
-        if self._items is not None and nbytes >= LARGE_BYTES and _threads.are_free():
+        In new memory, or in what `allocate` gives.
+        """
+        nbytes = len(at) * length
+        if not nbytes:
+            return (allocate or fresh)(0)
+        if nbytes >= LARGE_BYTES and length <= MOST_ITEM_BYTES and _threads.are_free():
             out = (allocate or fresh)(nbytes)
             began = time.perf_counter()
-            rows = self._elements.as_strided((self._count, self._length), (1, 1))
-            into = out.view(rows.dtype).view(len(places), self._length)
-            torch.index_select(rows, 0, torch.from_numpy(places), out=into)
+            # The longest elements that all records are made of: torch is slow for single bytes.
+            odd = int(np.bitwise_or.reduce(at)) | length
+            unit = next(unit for unit in UNITS if not odd % unit.itemsize)
+            count = length // unit.itemsize
+            elements = self._flat[: len(self._flat) // unit.itemsize * unit.itemsize].view(unit)
+            rows = elements.as_strided((len(elements) - count + 1, count), (1, 1))
+            places = torch.from_numpy(at // unit.itemsize)
+            torch.index_select(rows, 0, places, out=out.view(unit).view(len(at), count))
             _threads.note(nbytes, time.perf_counter() - began)
-        elif self._items is not None and allocate is None:
-            return torch.from_numpy(self._items[places].view(self._item))
-        elif self._items is None or self._nbytes >= LONG_ITEM_BYTES:
+            return out
+        if length > MOST_ITEM_BYTES or (allocate is not None and length >= LONG_ITEM_BYTES):
             out = (allocate or fresh)(nbytes)
-            parts = [self._array[place : place + self._length] for place in places.tolist()]
-            if parts:
-                np.concatenate(parts, out=out.numpy().view(self._array.dtype))
-        else:
-            assert allocate is not None
-            out = allocate(nbytes)
-            # In blocks: numpy has no gather into given memory of items that overlap.
-            items, step = out.numpy().view(self._items.dtype), max(BLOCK_BYTES // max(self._nbytes, 1), 1)
-            for at in range(0, len(places) if self._nbytes else 0, step):
-                items[at : at + step] = self._items[places[at : at + step]]
-        return out.view(self._dtype).view(len(places), *self._shape)
-
-
-def take_rows(memory: torch.Tensor, rows: Numbers, out: torch.Tensor) -> None:
-    """Copy rows (n,) of `memory`, uint8 of rows one after another, into `out` (n, length)."""
-    length = out.shape[1]
-    items = memory.numpy()[: len(memory) // length * length].view(np.dtype((np.void, length)))
-    items.take(rows, out=out.numpy().reshape(-1).view(items.dtype), mode="clip")
+            np.concatenate([self.array[place : place + length] for place in at.tolist()], out=out.numpy())
+            return out
+        if length not in self._items:
+            self._items[length] = items_of(self.array, length)
+        items = self._items[length]
+        if allocate is None:
+            return torch.from_numpy(items[at].view(np.uint8))
+        out = allocate(nbytes)
+        # In blocks: numpy has no gather into given memory of items that overlap.
+        into, step = out.numpy().view(items.dtype), max(BLOCK_BYTES // length, 1)
+        for first in range(0, len(at), step):
+            into[first : first + step] = items[at[first : first + step]]
+        return out
 
 
 class _Threads:

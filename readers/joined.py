@@ -15,10 +15,10 @@ import msgspec
 import numpy as np
 import torch
 
-from packer.format import Manifest, Numbers, ShardEntry
+from packer.format import Located, Manifest, Numbers, ShardEntry, starts_of
 from readers.batch import Ragged
 from readers.draws import Visits
-from readers.fields import FieldReader, gathered, starts_of
+from readers.fields import FieldReader, gathered
 from readers.gather import Allocate, fresh
 from readers.opened import Opened
 
@@ -46,46 +46,51 @@ class JoinedReader(FieldReader):
         self.readers = readers
         self._starts = starts
         self._shifts = np.zeros(len(readers), np.int64) if shifts is None else shifts
-        none = np.zeros(0, np.int64)
-        #: Numbers that a place takes.
-        self._widths = [reader.locate(none, none.view(np.uint64), none).shape[1] for reader in readers]
 
-    def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Numbers:
-        """Return the part of each sample, and its places there, (n, m + 1)."""
-        located = np.zeros((len(numbers), 1 + max(self._widths)), np.int64)
-        for part, at in by_part(numbers, self._starts):
+    def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Located:
+        """Return the `part` of each sample, and where it lies there; other arrays of a part are 0 in other parts."""
+        arrays = {"part": self._starts[1:-1].searchsorted(numbers, side="right")}
+        for part, at in by_part(numbers, self._starts) or [(0, np.zeros(0, np.int64))]:
             drawn, steps = None if visits is None else visits[at], None if anchors is None else anchors[at]
             found = self.readers[part].locate(numbers[at] - self._starts[part], drawn, steps)
-            located[at, 0] = part
-            located[at, 1 : 1 + self._widths[part]] = found
-        return located
+            for name, own in vars(found).items():
+                if name not in arrays:
+                    arrays[name] = np.zeros((len(numbers), *own.shape[1:]), own.dtype)
+                arrays[name][at] = own
+        return Located(**arrays)
 
-    def spans(self, located: Numbers) -> Numbers:
-        """Return the address and size of the bytes that `read` will touch, (n, 2)."""
+    @property
+    def run_bytes(self) -> int:
+        """Return what the part that likes least at once likes."""
+        return min(reader.run_bytes for reader in self.readers)
+
+    def nbytes(self, located: Located) -> Numbers:
+        """Return the bytes of each sample when it is read, (n,)."""
+        nbytes = np.zeros(len(located), np.int64)
+        for part, at in self._parts(located):
+            nbytes[at] = self.readers[part].nbytes(located[at])
+        return nbytes
+
+    def spans(self, located: Located) -> Numbers:
+        """Return the first address that `read` touches for each sample and the one after the last, (n, 2)."""
         spans = np.zeros((len(located), 2), np.int64)
         for part, at in self._parts(located):
-            spans[at] = self.readers[part].spans(self._places(part, located[at]))
-            spans[at, 0] += self._shifts[part]
+            spans[at] = self.readers[part].spans(located[at]) + self._shifts[part]
         return spans
 
-    def read(self, located: Numbers, allocate: Allocate | None = None) -> Any:
+    def read(self, located: Located, allocate: Allocate | None = None) -> Any:
         """Return the values of the samples, in new memory or in what `allocate` gives.
 
         Raises:
             DamagedError: what is stored cannot be decoded.
         """
-        parts = self._parts(located)
-        read = [(at, self.readers[part].read(self._places(part, located[at]), allocate)) for part, at in parts]
+        read = [(at, self.readers[part].read(located[at], allocate)) for part, at in self._parts(located)]
         return read[0][1] if len(read) == 1 else joined(read, len(located), allocate or fresh)
 
-    def _parts(self, located: Numbers) -> list[tuple[int, Numbers]]:
+    def _parts(self, located: Located) -> list[tuple[int, Numbers]]:
         """Return each part that samples are of, and which samples these are; the first one if there are no samples."""
-        found = np.unique(located[:, 0]).tolist() or [0]
-        return [(part, np.flatnonzero(located[:, 0] == part)) for part in found]
-
-    def _places(self, part: int, located: Numbers) -> Numbers:
-        """Return the places as the reader of one part has them."""
-        return located[:, 1 : 1 + self._widths[part]]
+        found = np.unique(located.part).tolist() or [0]
+        return [(part, np.flatnonzero(located.part == part)) for part in found]
 
 
 def joined(parts: Sequence[tuple[Numbers, Any]], count: int, allocate: Allocate) -> Any:

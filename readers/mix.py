@@ -20,10 +20,10 @@ import numpy as np
 from torch.utils.data import ConcatDataset, Dataset
 
 from packer.errors import UsageError
-from packer.format import Field, Numbers
+from packer.format import Field, Numbers, starts_of
 from readers.dataset import PackedDataset, reads_batches
 from readers.draws import new_visits
-from readers.fields import FieldReader, FixedRaw, KnownReader, Places, gathered, starts_of
+from readers.fields import FieldReader, FixedRaw, KnownReader, Places, gathered
 from readers.gather import Memory, Pool
 from readers.indexing import numbers_asked
 from readers.joined import JoinedReader, by_part
@@ -235,8 +235,9 @@ class Together:
         self.readers: dict[str, FieldReader] = {}
         for name in self.made_of[0]:
             readers = [each[name] for each in self.made_of]
-            if all(type(reader) is FixedRaw for reader in readers):  # one gather from the memory of all
-                indexes = [index for each in opened for index in each.places[name].indexes]
+            places = [reader.places for reader in readers if reader.places is not None and reader.is_copied]
+            if len(places) == len(readers):  # one gather from the memory of all
+                indexes = [index for each in places for index in each.indexes]
                 self.readers[name] = FixedRaw(Places(readers[0].field, indexes, self.memory))
             else:
                 self.readers[name] = JoinedReader(readers, starts, shifts)

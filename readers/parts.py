@@ -10,7 +10,7 @@ from packer.format import Field
 from readers.crop import Crop, CropReader, Placing, is_random
 from readers.fields import Describe, FieldReader, Places, WholeReader
 from readers.indexing import Items
-from readers.points import Points, PointSample, PointsReader
+from readers.points import PointSample, PointsReader, drawn_rows
 from readers.voxels import VoxelReader, Voxels, VoxelSample
 from readers.windows import IS_PAD, WindowReader, Windows, pad_reader
 
@@ -93,8 +93,8 @@ class Parts:
                 voxels = Voxels(points, WholeReader(places[tied[0]]), describe)
                 readers |= {name: VoxelReader(WholeReader(places[name]), voxels) for name in tied}
             else:
-                chosen = Points(points)
-                readers |= {name: PointsReader(places[name], places[tied[0]], chosen, describe) for name in tied}
+                first, count, rows = places[tied[0]], int(points.count), drawn_rows(points)
+                readers |= {name: PointsReader(places[name], first, count, rows, describe) for name in tied}
         for name, own in steps.items():
             if name not in readers:
                 readers[name] = WindowReader(places[name], own)

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from packer.errors import UsageError
-from packer.format import SHAPE, Field, Numbers
+from packer.format import Field, Located, Numbers
 from readers.draws import POINTS, ROUNDS, Visits, drawn, permuted
-from readers.fields import Describe, Places
+from readers.fields import Describe, Once, Places
 from readers.rows import PartReader, Wanted, part_of
 from readers.valid import check_count, check_read, check_seed
 
@@ -72,49 +72,30 @@ class PointSample:
         return found
 
 
-class Points:
-    """Draws the points of batches."""
-
-    def __init__(self, sample: PointSample) -> None:
-        self.count = int(sample.count)
-        self._seed = sample.seed
-        self._last: tuple[bytes, Numbers] = (b"", np.zeros((0, sample.count), np.int64))
-
-    def rows(self, located: Numbers) -> Numbers:
-        """Return the rows of samples, from their visits and lengths (n, 2): (n, count)."""
-        # All fields of a batch ask for the same, one after another.
-        key = located.tobytes()
-        last = self._last
-        if last[0] != key:
-            words = drawn(located[:, 0].view(np.uint64), self._seed, POINTS, COUNT)
-            last = (key, permuted(words, located[:, 1], self.count))
-            self._last = last
-        return last[1]
-
-
 class PointsReader(PartReader):
     """Subsets of the points of one field. Reads like any other field of fixed shape.
 
     Args:
         places: where the whole samples lie.
         first: the same of the field that tells how many points there are.
+        rows: gives the rows of samples, from their visits and lengths, see `drawn_rows`.
         describe: gives a sample in words, by its number.
     """
 
-    def __init__(self, places: Places, first: Places, points: Points, describe: Describe) -> None:
-        super().__init__(part_of(places.field, (points.count, *places.field.shape[1:])), places)
+    def __init__(self, places: Places, first: Places, count: int, rows: Once, describe: Describe) -> None:
+        super().__init__(part_of(places.field, (count, *places.field.shape[1:])), places)
         self._first = first
-        self._points = points
+        self._rows = rows
         self._describe = describe
 
-    def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Numbers:
-        """Return the places of samples, and their visits and lengths, (n, m + 2).
+    def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Located:
+        """Return where samples lie, and their `visit`.
 
         Raises:
             UsageError: a cloud is empty, or a field has not as many rows as the others.
         """
-        located = super().locate(numbers)
-        lengths, first = located[:, SHAPE], self._first.locate(numbers)[:, SHAPE]
+        located = self._places.locate(numbers)
+        lengths, first = located.shape[:, 0], self._first.locate(numbers).shape[:, 0]
         if (lengths != first).any():
             at = int((lengths != first).argmax())
             raise UsageError(
@@ -125,12 +106,21 @@ class PointsReader(PartReader):
             at = int((lengths == 0).argmax())
             raise UsageError(
                 f"{self._describe(int(numbers[at]))}: field {self.field.name!r} has no points to choose "
-                f"{self._points.count} from; leave the sample out, by torch.utils.data.Subset or Loader's sampler"
+                f"{self._shape[0]} from; leave the sample out, by torch.utils.data.Subset or Loader's sampler"
             )
         assert visits is not None, "points are drawn by their visits"
-        return np.column_stack([located, visits.view(np.int64), lengths])
+        return located.adding(visit=visits.view(np.int64))
 
-    def _wanted(self, located: Numbers) -> Wanted:
+    def _wanted(self, located: Located) -> Wanted:
         """Return the points, in random order."""
-        rows = self._points.rows(located[:, self._own : self._own + 2])
-        return Wanted(rows, np.zeros(len(located), np.int64), self.field.fixed_bytes // self._points.count)
+        rows = self._rows(located.visit, located.shape[:, 0])
+        return Wanted(rows, np.zeros(len(located), np.int64), self.field.fixed_bytes // self._shape[0])
+
+
+def drawn_rows(sample: PointSample) -> Once:
+    """Return what gives the rows of samples (n, count), from their visits and lengths, (n,) each."""
+
+    def rows(visits: Numbers, lengths: Numbers) -> Numbers:
+        return permuted(drawn(visits.view(np.uint64), sample.seed, POINTS, COUNT), lengths, int(sample.count))
+
+    return Once(rows)

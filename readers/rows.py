@@ -15,12 +15,11 @@ import torch
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from packer.codecs import Frames
 from packer.errors import UsageError
-from packer.format import BEFORE, BYTES, DECODED, SHAPE, START, STORED, Field, FrameRule, Numbers, items_of
+from packer.format import Field, FrameRule, Located, Numbers, distinct, items_of, starts_of
 from readers.draws import Visits
-from readers.fields import Places, StoredReader, distinct
-from readers.gather import Allocate, Records, fresh
+from readers.fields import FieldReader, Places
+from readers.gather import Allocate, fresh
 
 #: How many bytes of frames are decoded at a time: what is copied from them is still in the processor's cache.
 DECODED_BYTES = 2**20
@@ -54,7 +53,7 @@ def part_of(field: Field, shape: tuple[int | None, ...]) -> Field:
         raise UsageError(f"what is read of each sample is too large: {error}") from None
 
 
-class PartReader(StoredReader):
+class PartReader(FieldReader):
     """Reads rows of the samples of one field. A subclass says which, by `_wanted`.
 
     Args:
@@ -65,43 +64,39 @@ class PartReader(StoredReader):
     """
 
     def __init__(self, field: Field, places: Places, axis: int = 0) -> None:
-        super().__init__(field, places)
+        super().__init__(field)
+        self._places = places
         self._whole = places.field
         self._axis = axis
-        self._records: dict[torch.dtype, Records] = {}
-        #: The first column of a place that is the subclass's own.
-        self._own = SHAPE + len(self._whole.shape)
 
-    def _wanted(self, located: Numbers) -> Wanted:
+    def _wanted(self, located: Located) -> Wanted:
         """Return which parts of which rows of the samples are wanted."""
         raise NotImplementedError
 
-    def _finished(self, flat: torch.Tensor, located: Numbers) -> torch.Tensor:
+    def _finished(self, flat: torch.Tensor, located: Located) -> torch.Tensor:
         """Return what is handed out, from the bytes of all parts, one after another."""
         return self._shaped(flat, len(located))
 
-    def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Numbers:
-        """Return the places of samples; a subclass adds columns of its own, (n, SHAPE + axes + own)."""
+    def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Located:
+        """Return where samples lie; a subclass adds what it needs to know of each."""
         return self._places.locate(numbers)
 
-    def spans(self, located: Numbers) -> Numbers:
-        """Return the address and size of the rows of each sample and of what lies between them, (n, 2)."""
+    def spans(self, located: Located) -> Numbers:
+        """Return the first address of the rows of each sample, or of their frames, and the one after these, (n, 2)."""
         rows = self._wanted(located).rows
         if not rows.size:
             return np.zeros((len(located), 2), np.int64)
         first, last = rows.min(axis=1), rows.max(axis=1)
         if not self._whole.codec:
-            row = self._row_bytes(located)
-            return np.stack([located[:, START] + first * row, (last - first + 1) * row], axis=1)
-        band_rows = self._band_rows(located)
-        if band_rows is None:
-            return located[:, [START, STORED]]
-        item = np.arange(len(located))
-        start = self._places.some_frames(located, item, first // band_rows).spans[:, 0]
-        end = self._places.some_frames(located, item, last // band_rows).spans[:, 1]
-        return np.stack([start, end - start], axis=1)
+            edges: Numbers = np.stack([first, last + 1], axis=1) * self._row_bytes(located)[:, None]
+            return located.start[:, None] + edges
+        if self._whole.frame.rows is None:
+            return located.spans
+        item, band_rows = np.arange(len(located)), self._band_rows(located)
+        ends = [self._places.frames(located, item, row // band_rows).spans for row in (first, last)]
+        return np.stack([ends[0][:, 0], ends[1][:, 1]], axis=1)
 
-    def read(self, located: Numbers, allocate: Allocate | None = None) -> torch.Tensor:
+    def read(self, located: Located, allocate: Allocate | None = None) -> torch.Tensor:
         """Return the parts of the samples, (n, *shape), in new memory or in what `allocate` gives.
 
         Raises:
@@ -109,102 +104,76 @@ class PartReader(StoredReader):
         """
         wanted = self._wanted(located)
         nbytes = wanted.rows.size * wanted.length
-        are_raw = self._codec.filter is None and (located[:, STORED] == located[:, DECODED]).all()
+        # Frames that their codec hardly shrank were kept raw.
+        are_raw = self._places.codec.filter is None and (located.stored == located.decoded).all()
         if not nbytes:
             flat = fresh(0)
         elif not self._whole.codec or are_raw:
-            flat = self._gathered(located, wanted, allocate)
+            starts = located.start + located.before + wanted.starts
+            at = wanted.rows * self._row_bytes(located)[:, None] + starts[:, None]
+            flat = self._places.memory.gather(at.reshape(-1), wanted.length, allocate)
         else:
             flat = (allocate or fresh)(nbytes)
-            try:
-                self._decode(located, wanted, flat.numpy())
-            except ValueError as error:
-                raise self._damaged(error) from None
+            self._decode(located, wanted, flat.numpy())
         return self._finished(flat, located)
 
-    def _gathered(self, located: Numbers, wanted: Wanted, allocate: Allocate | None) -> torch.Tensor:
-        """Return the bytes of the parts, by one gather over the memory of all shards."""
-        starts = located[:, START] + located[:, BEFORE] + wanted.starts
-        at = (wanted.rows * self._row_bytes(located)[:, None] + starts[:, None]).reshape(-1)
-        # The longest elements that records at these addresses, of this length, are made of.
-        odd = int(np.bitwise_or.reduce(at)) | wanted.length
-        units = torch.int64, torch.int32, torch.int16, torch.uint8
-        unit = next(unit for unit in units if not odd % unit.itemsize)
-        if unit not in self._records:  # of one length: that of a reader is always the same
-            self._records[unit] = self._memory.records(unit, np.uint8, (wanted.length,))
-        return self._records[unit].tensor(at // unit.itemsize, allocate)
+    def _decode(self, located: Located, wanted: Wanted, out: NDArray[np.uint8]) -> None:
+        """Decode the pieces that are touched, each once, some at a time, and copy the rows that lie in them.
 
-    def _decode(self, located: Numbers, wanted: Wanted, out: NDArray[np.uint8]) -> None:
-        """Decode each frame that is touched once, some at a time, and copy the rows that lie in them."""
-        n, k = wanted.rows.shape
-        item, row, band_rows = np.arange(n).repeat(k), wanted.rows.reshape(-1), self._band_rows(located)
-        if band_rows is None:
-            frames = self._places.some_frames(located, np.arange(n), np.zeros(n, np.int64))
+        Pieces are bands, or whole samples if frames hold these.
+        """
+        item, row = np.arange(len(located)).repeat(wanted.rows.shape[1]), wanted.rows.reshape(-1)
+        if self._whole.frame.rows is None:
+            _, each, piece = distinct(located.number)
+            pieces, piece = located[each], piece[item]
+            sizes = pieces.nbytes
         else:
-            band, row = np.divmod(row, band_rows[item])
-            frames = self._places.some_frames(located, item, band)
-        _, each, inverse = distinct(frames.spans[:, 0])
-        spans, sizes = frames.spans[each], frames.sizes[each]
-        frame = inverse[item] if band_rows is None else inverse  # of each row
-        into = out.view(np.dtype((np.void, wanted.length)))
-        if band_rows is not None and self._codec.filter is None and (sizes == wanted.length).all():
-            # Each frame is one row that is wanted whole, such as a step of a clip: it is decoded to where it goes.
-            self._codec.decode_frames(self._memory.array.data, Frames(spans, sizes, each * wanted.length), out)
-            again = np.flatnonzero(each[frame] != np.arange(len(frame)))
-            into[again] = into[each[frame[again]]]
-            return
-        starts, widths = located[:, BEFORE] + wanted.starts, self._row_bytes(located)
-        groups = _groups(sizes, frame)
-        room = np.empty(max(int(sizes[start:stop].sum()) for start, stop, _ in groups), np.uint8)
-        before = np.zeros(len(sizes), np.int64)
-        for start, stop, some in groups:
-            decoded = room[: sizes[start:stop].sum()]
-            self._codec.decode_frames(self._memory.array.data, Frames(spans[start:stop], sizes[start:stop]), decoded)
-            before[start + 1 : stop] = sizes[start : stop - 1].cumsum()
-            own, of = item[some], frame[some]
-            at = before[of] + starts[own]
-            if self._codec.filter is None:
-                into[some] = items_of(decoded, wanted.length)[at + row[some] * widths[own]]
-                continue
-            # Undone for the columns that are wanted alone, once for each sample and frame.
-            _, one, local = distinct(own * len(sizes) + of)
-            owner, depth = own[one], np.arange(int(row[some].max()) + 1)
-            held = (located[owner, BYTES] if band_rows is None else sizes[of[one]]) // widths[owner]
-            rows = at[one, None] + np.minimum(depth, held[:, None] - 1) * widths[owner, None]
-            cut = items_of(decoded, wanted.length)[rows.reshape(-1)]
-            values = cut.view(self.field.np_dtype).reshape(*rows.shape, -1)
-            self._undo_filter(values, located[owner, SHAPE + 2])
-            into[some] = cut[local * len(depth) + row[some]]
+            band, row = np.divmod(row, self._band_rows(located)[item])
+            frames = self._places.frames(located, item, band)
+            _, each, piece = distinct(frames.start)
+            pieces = frames[each]
+            sizes = pieces.decoded
+            if (sizes == wanted.length).all():
+                # Each band is one row that is wanted whole, such as a step of a clip: it is decoded to where it goes.
+                into = out.view(np.dtype((np.void, wanted.length)))
+                self._places.decode_frames(pieces, out, each * wanted.length)
+                again = np.flatnonzero(each[piece] != np.arange(len(piece)))
+                into[again] = into[each[piece[again]]]
+                return
+        at = (row * self._row_bytes(located)[item]) + wanted.starts[item]
+        groups = _groups(sizes, piece)
+        room = np.empty(max(int(sizes[first:stop].sum()) for first, stop, _ in groups), np.uint8)
+        into, before = out.view(np.dtype((np.void, wanted.length))), starts_of(sizes)
+        for first, stop, some in groups:
+            decoded = room[: before[stop] - before[first]]
+            if self._whole.frame.rows is None:
+                self._places.decode(pieces[first:stop], decoded)
+            else:
+                self._places.decode_frames(pieces[first:stop], decoded)
+            into[some] = items_of(decoded, wanted.length)[at[some] + before[piece[some]] - before[first]]
 
-    def _undo_filter(self, rows: NDArray[Any], channels: Numbers) -> None:
-        """Undo the filter of rows (n, depth, values) of images that have these numbers of channels, (n,), in place."""
-        for count in np.unique(channels).tolist():
-            alike = rows[channels == count]
-            self._codec.undo_filter(alike.reshape(*alike.shape[:2], -1, count))
-            rows[channels == count] = alike
+    def _band_rows(self, located: Located) -> Numbers:
+        """Return the rows of a band of each sample, (n,), if frames hold bands."""
+        rows: Numbers = (self._whole.frame.rows or 1) * located.shape[:, 1 : 1 + self._axis].prod(axis=1)
+        return rows
 
-    def _band_rows(self, located: Numbers) -> Numbers | None:
-        """Return the rows of a band of each sample, (n,); None if frames hold whole samples."""
-        rows = self._whole.frame.rows
-        return None if rows is None else rows * located[:, SHAPE + 1 : SHAPE + 1 + self._axis].prod(axis=1)
-
-    def _row_bytes(self, located: Numbers) -> Numbers:
+    def _row_bytes(self, located: Located) -> Numbers:
         """Return the bytes of a row of each sample, (n,)."""
-        size: Numbers = located[:, SHAPE + 1 + self._axis : self._own].prod(axis=1) * self.field.itemsize
+        size: Numbers = located.shape[:, 1 + self._axis :].prod(axis=1) * self.field.itemsize
         return size
 
 
-def _groups(sizes: Numbers, frame: Numbers) -> list[tuple[int, int, Any]]:
-    """Return start and stop of the frames (m,) that are decoded at once, a few bytes or one, and which rows they hold.
+def _groups(sizes: Numbers, piece: Numbers) -> list[tuple[int, int, Any]]:
+    """Return start and stop of the pieces (m,) that are decoded at once, a few bytes or one, and which rows they hold.
 
     Args:
-        frame: that of each row, (r,).
+        piece: that of each row, (r,).
     """
     edges = [0, *(np.flatnonzero(np.diff(sizes.cumsum() // DECODED_BYTES)) + 1).tolist(), len(sizes)]
     if len(edges) == 2:
         return [(0, len(sizes), slice(None))]
-    order = frame.argsort(kind="stable")
-    rows = np.split(order, frame[order].searchsorted(edges[1:-1]))
+    order = piece.argsort(kind="stable")
+    rows = np.split(order, piece[order].searchsorted(edges[1:-1]))
     return list(zip(edges[:-1], edges[1:], rows, strict=True))
 
 
@@ -234,17 +203,17 @@ class RegionReader(PartReader):
                 raise UsageError(f"{name} {wanted!r}: a step of 1 or more is expected")
         self._rows, self._columns = rows or slice(None), columns or slice(None)
 
-    def _wanted(self, located: Numbers) -> Wanted:
+    def _wanted(self, located: Located) -> Wanted:
         """Return the rows of the one sample (1,)."""
-        shape = located[0, SHAPE : self._own].tolist()
+        shape = located.shape[0].tolist()
         start, stop, _ = self._columns.indices(shape[1] if len(shape) > 1 else 1)
         cell = self.field.itemsize * int(np.prod(shape[2:], dtype=np.int64))
         rows = np.arange(shape[0])[None, self._rows]
         return Wanted(rows, np.array([start * cell]), max(stop - start, 0) * cell)
 
-    def _finished(self, flat: torch.Tensor, located: Numbers) -> torch.Tensor:
+    def _finished(self, flat: torch.Tensor, located: Located) -> torch.Tensor:
         """Return the region, (1, rows, columns, ...)."""
-        shape = located[0, SHAPE : self._own].tolist()
+        shape = located.shape[0].tolist()
         count = len(range(shape[0])[self._rows])
         if len(shape) == 1:
             return flat.view(self._dtype).view(1, count)

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from packer.format import PAGE_SIZE, Numbers
+from packer.format import PAGE_SIZE, Located, Numbers
 from readers.batch import Ragged
 from readers.dataset import PackedDataset
 from readers.draws import Visits
@@ -57,7 +57,7 @@ GAP_BYTES = 16 * 2**10
 class Run(NamedTuple):
     """Some batches that are read by one call a field: places of their samples by field, and samples of each."""
 
-    places: list[Numbers]
+    places: list[Located]
     sizes: list[int]
 
 
@@ -243,7 +243,7 @@ def told(runs: Iterator[Run], readers: Collection[FieldReader], opened: Opened |
         nbytes = 0
         if cold:
             spans = np.concatenate([reader.spans(at) for reader, at in zip(readers, run.places, strict=True)])
-            nbytes = int(spans[:, 1].sum())
+            nbytes = int((spans[:, 1] - spans[:, 0]).sum())
             works = works and ask(opened, spans)
         waiting.append((run, nbytes))
         ahead += nbytes
@@ -262,12 +262,12 @@ def told(runs: Iterator[Run], readers: Collection[FieldReader], opened: Opened |
 
 
 def ask(opened: Opened | Together, spans: Numbers) -> bool:
-    """Ask for the bytes of `spans`, address and size each, (n, 2); return whether the file system takes advice."""
+    """Ask for the bytes of `spans`, start and end each, (n, 2); return whether the file system takes advice."""
     starts = opened.memory.starts
-    spans = spans[spans[:, 1] > 0]  # samples of no bytes lie nowhere, and a length of 0 would ask for the whole file
+    spans = spans[spans[:, 1] > spans[:, 0]]  # samples of no bytes lie nowhere; a length of 0 asks for the whole file
     spans = spans[spans[:, 0].argsort()]
     first = spans[:, 0] // PAGE_SIZE * PAGE_SIZE
-    reach = np.maximum.accumulate(spans.sum(axis=1))
+    reach = np.maximum.accumulate(spans[:, 1])
     by_start = starts.argsort()
     shard = by_start[starts[by_start].searchsorted(first, side="right") - 1]
     # Maps of two files often lie side by side in memory.

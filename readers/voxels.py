@@ -11,7 +11,6 @@ that the work grows with the number of points alone.
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -23,11 +22,11 @@ from numpy.typing import NDArray
 
 from packer.codecs import machine_code
 from packer.errors import UsageError
-from packer.format import SHAPE, Field, Numbers
+from packer.format import Field, Located, Numbers, take_rows
 from readers.batch import Ragged
 from readers.draws import MIX, MIX_AGAIN, STEP, VOXELS, Visits, Words, drawn
-from readers.fields import Describe, FieldReader, WholeReader
-from readers.gather import Allocate, fresh, take_rows
+from readers.fields import Describe, FieldReader, Once, WholeReader
+from readers.gather import Allocate, fresh
 
 #: Cells further than this from the origin have no number that fits the loop.
 _FURTHEST = 2.0**62
@@ -116,28 +115,19 @@ class Voxels:
         self._describe = describe
         self._dtype = np.float32 if whole.field.np_dtype == np.float32 else np.float64
         self._loop = _loop(np.dtype(self._dtype).name)
-        self._last = threading.local()
+        self.chosen = Once(self._choose)
 
-    def chosen(self, visits: Visits, numbers: Numbers) -> Chosen:
+    def _choose(self, visits: Numbers, numbers: Numbers) -> Chosen:
         """Return the points of a batch of samples (n,) at some visits (n,).
 
         Raises:
             UsageError: a point lies in no voxel.
             DamagedError: a frame cannot be decoded.
         """
-        # All fields of a batch ask for the same, one after another in one thread.
-        key = visits.tobytes() + numbers.tobytes()
-        if getattr(self._last, "key", None) != key:
-            self._last.chosen = self._choose(visits, numbers)
-            self._last.key = key
-        chosen: Chosen = self._last.chosen
-        return chosen
-
-    def _choose(self, visits: Visits, numbers: Numbers) -> Chosen:
         whole = self._whole.read(self._whole.locate(numbers))
         assert isinstance(whole, Ragged), "the field of coordinates is ragged in its first axis"
         coordinates, before = whole.values.numpy(), whole.offsets.numpy()
-        words = drawn(visits, 0, VOXELS, 1).reshape(-1)
+        words = drawn(visits.view(np.uint64), 0, VOXELS, 1).reshape(-1)
         rows, offsets = np.empty(len(coordinates), np.int64), np.zeros(len(before), np.int64)
         # Of more than twice as many slots as a sample has points, a power of two.
         table = np.full(2 << int(np.diff(before).max(initial=0)).bit_length(), -1)
@@ -172,32 +162,31 @@ class VoxelReader(FieldReader):
         super().__init__(whole.field)
         self._whole = whole
         self._voxels = voxels
-        self._own = SHAPE + len(self.field.shape)
 
-    def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Numbers:
-        """Return the places of samples, and their visits and numbers, (n, m + 2)."""
-        drawn = np.zeros_like(numbers) if visits is None else visits.view(np.int64)
-        return np.column_stack([self._whole.locate(numbers), drawn, numbers])
+    def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Located:
+        """Return where samples lie, and their `visit`."""
+        return self._whole.locate(numbers).adding(
+            visit=np.zeros_like(numbers) if visits is None else visits.view(np.int64)
+        )
 
-    def spans(self, located: Numbers) -> Numbers:
-        """Return the address and size of the bytes of the samples, (n, 2): all of them are read."""
+    def spans(self, located: Located) -> Numbers:
+        """Return the first address of each sample and the one after its last, (n, 2): all of it is read."""
         return self._whole.spans(located)
 
-    def read(self, located: Numbers, allocate: Allocate | None = None) -> Ragged:
+    def read(self, located: Located, allocate: Allocate | None = None) -> Ragged:
         """Return the points, in new memory or in what `allocate` gives.
 
         Raises:
             UsageError: a point lies in no voxel.
             DamagedError: a frame cannot be decoded.
         """
-        visits, numbers = np.ascontiguousarray(located[:, self._own : self._own + 2].T)
-        chosen = self._voxels.chosen(visits.view(np.uint64), numbers)
+        chosen: Chosen = self._voxels.chosen(located.visit, located.number)
         whole = chosen.whole if self.field.name == self._voxels.name else self._whole.read(located)
         assert isinstance(whole, Ragged), "fields of one element are ragged in their first axis"
         count, row = len(chosen.rows), self.field.fixed_bytes
         flat = (allocate or fresh)(count * row)
         if len(flat):
-            take_rows(whole.values.view(-1).view(torch.uint8), chosen.rows, flat.view(count, row))
+            take_rows(whole.values.numpy().reshape(-1).view(np.uint8), chosen.rows, flat.view(count, row).numpy())
         values = flat.view(self._dtype).view(count, *self._shape[1:])
         return Ragged(values, torch.from_numpy(chosen.offsets.copy()))
 

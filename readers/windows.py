@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from packer.errors import UsageError
-from packer.format import MAX_AXIS, SHAPE, Field, Numbers
+from packer.format import MAX_AXIS, Field, Located, Numbers
 from readers.draws import Visits
 from readers.fields import KnownReader, Places
 from readers.gather import Allocate, own_parts
@@ -185,21 +185,21 @@ class Steps:
     offsets: Numbers
     pad: str | None
 
-    def of(self, anchors: Numbers, lengths: Numbers) -> Numbers:
-        """Return the steps of windows (n, T) of samples of some lengths (n,); beyond an end, the first or last."""
-        steps: Numbers = anchors[:, None] + self.offsets
-        return np.maximum(np.minimum(steps, lengths[:, None] - 1), 0)
+    def of(self, located: Located) -> Numbers:
+        """Return the steps of windows (n, T) that lie at the anchors of samples; beyond an end, the first or last."""
+        steps: Numbers = located.anchor[:, None] + self.offsets
+        return np.maximum(np.minimum(steps, located.shape[:, :1] - 1), 0)
 
-    def beyond(self, anchors: Numbers, lengths: Numbers) -> NDArray[np.bool_]:
+    def beyond(self, located: Located) -> NDArray[np.bool_]:
         """Return whether the steps of windows lie beyond the ends of their samples, (n, T)."""
-        steps = anchors[:, None] + self.offsets
-        outside: NDArray[np.bool_] = (steps < 0) | (steps >= lengths[:, None])
+        steps = located.anchor[:, None] + self.offsets
+        outside: NDArray[np.bool_] = (steps < 0) | (steps >= located.shape[:, :1])
         return outside
 
-    def fill(self, values: torch.Tensor, anchors: Numbers, lengths: Numbers) -> torch.Tensor:
+    def fill(self, values: torch.Tensor, located: Located) -> torch.Tensor:
         """Return the values of windows (n, T, ...), with zeros where they are wanted, in place."""
         if self.pad == "zero":
-            values.numpy()[self.beyond(anchors, lengths)] = 0
+            values.numpy()[self.beyond(located)] = 0
         return values
 
 
@@ -217,12 +217,12 @@ class WindowReader(PartReader):
         self._steps = steps
         self._length = self.field.fixed_bytes // len(steps.offsets)
 
-    def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Numbers:
-        """Return the places of samples, and the anchor steps, (n, m + 1)."""
+    def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Located:
+        """Return where samples lie, and the `anchor` steps of their windows."""
         assert anchors is not None, "windows lie at anchor steps"
-        return np.column_stack([super().locate(numbers), anchors])
+        return self._places.locate(numbers).adding(anchor=anchors)
 
-    def read(self, located: Numbers, allocate: Allocate | None = None) -> Any:
+    def read(self, located: Located, allocate: Allocate | None = None) -> Any:
         """Return the windows, (n, T, ...), in new memory or in what `allocate` gives; a list if their shapes differ.
 
         Raises:
@@ -230,7 +230,7 @@ class WindowReader(PartReader):
         """
         if not self.is_ragged:
             return super().read(located, allocate)
-        shapes, which = np.unique(located[:, SHAPE + 1 : self._own], axis=0, return_inverse=True)
+        shapes, which = np.unique(located.shape[:, 1:], axis=0, return_inverse=True)
         windows: list[Any] = [None] * len(located)
         for number, shape in enumerate(shapes.tolist()):
             at = np.flatnonzero(which == number)
@@ -240,12 +240,11 @@ class WindowReader(PartReader):
                 windows[place] = window
         return windows
 
-    def _wanted(self, located: Numbers) -> Wanted:
-        steps = self._steps.of(located[:, self._own], located[:, SHAPE])
-        return Wanted(steps, np.zeros(len(located), np.int64), self._length)
+    def _wanted(self, located: Located) -> Wanted:
+        return Wanted(self._steps.of(located), np.zeros(len(located), np.int64), self._length)
 
-    def _finished(self, flat: torch.Tensor, located: Numbers) -> torch.Tensor:
-        return self._steps.fill(super()._finished(flat, located), located[:, self._own], located[:, SHAPE])
+    def _finished(self, flat: torch.Tensor, located: Located) -> torch.Tensor:
+        return self._steps.fill(super()._finished(flat, located), located)
 
 
 def pad_reader(places: Places, steps: Steps) -> KnownReader:
@@ -253,6 +252,6 @@ def pad_reader(places: Places, steps: Steps) -> KnownReader:
 
     def beyond(numbers: Numbers, anchors: Numbers | None) -> Numbers:
         assert anchors is not None, "windows lie at anchor steps"
-        return steps.beyond(anchors, places.locate(numbers)[:, SHAPE]).astype(np.int64)
+        return steps.beyond(places.locate(numbers).adding(anchor=anchors)).astype(np.int64)
 
     return KnownReader(Field(name=places.field.name + IS_PAD, dtype="bool", shape=(len(steps.offsets),)), beyond)

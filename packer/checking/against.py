@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import DamagedError, SourceError, UsageError
-from packer.format import CONSTANTS_FILE, SHAPE, Column, Field, Manifest, Shard, ShardEntry, constants_entry
+from packer.format import CONSTANTS_FILE, Column, Field, Manifest, Shard, ShardEntry, constants_entry
 from packer.format import manifest as manifests
 from packer.packing import Rejected, given_by, is_in_order, read_blocks
 from packer.sources import LargeArray, Progress, Source, block_bytes, count
@@ -224,7 +224,7 @@ def differing_samples(column: Column, at: int, values: Sequence[Any] | NDArray[A
 
 def _differs(column: Column, number: int, sample: LargeArray, rows: int) -> bool:
     """Return whether a large array differs from a sample of a column, whose bands hold this many rows."""
-    if tuple(column.locate(np.array([number], np.int64))[0, SHAPE:].tolist()) != sample.shape:
+    if tuple(column.locate(np.array([number], np.int64)).shape[0].tolist()) != sample.shape:
         return True
     packed = column.bands(number)
     bands = (piece[start : start + rows] for piece in sample.pieces(rows) for start in range(0, len(piece), rows))

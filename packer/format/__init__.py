@@ -5,6 +5,7 @@
     constants       constants.npz, arrays that all samples share
     layout          keys and header of a shard, and the sizes that the format is built around
     column          finds and decodes the samples of a column; column_index checks its index arrays first
+    frame_cache     decoded frames that several samples share, kept for the next read
     column_writer   samples become frames, frames fill chunks
     shard           reads one shard through a map; btree finds its values, and names in names.lmdb, without LMDB
     shard_writer    writes one shard, through lmdb_appender
@@ -17,22 +18,11 @@ Importing this package loads numpy, msgspec and the codecs, and none of torch, c
 
 from packer.format import manifest
 from packer.format.btree import HEAD_BYTES, Tree, Value
-from packer.format.column import (
-    BEFORE,
-    BYTES,
-    DECODED,
-    SHAPE,
-    START,
-    STORED,
-    Column,
-    LocatedFrames,
-    Locator,
-    Numbers,
-    items_of,
-)
+from packer.format.column import Column, Located, Locator, Numbers, distinct, items_of, starts_of, take_rows
 from packer.format.column_index import ColumnIndex
 from packer.format.column_writer import ColumnWriter
 from packer.format.constants import Constants, constants_entry, found_constants, read_constants, write_constants
+from packer.format.frame_cache import FrameCache
 from packer.format.layout import (
     BAND_BYTES,
     BAND_SAMPLE_BYTES,
@@ -93,11 +83,8 @@ from packer.format.sync import sync_folder, write_synced
 __all__ = [
     "BAND_BYTES",
     "BAND_SAMPLE_BYTES",
-    "BEFORE",
-    "BYTES",
     "CHUNK_BYTES",
     "CONSTANTS_FILE",
-    "DECODED",
     "DTYPES",
     "FRAME_BYTES",
     "HEAD_BYTES",
@@ -113,10 +100,7 @@ __all__ = [
     "PAGE_SIZE",
     "RAW_FRAME_BYTES",
     "REJECTED_FILE",
-    "SHAPE",
     "SHARD_FOLDER",
-    "START",
-    "STORED",
     "UNFINISHED",
     "URL_AS_PATH",
     "Column",
@@ -129,9 +113,10 @@ __all__ = [
     "FieldSpec",
     "FieldStats",
     "FileEntry",
+    "FrameCache",
     "FrameRule",
     "LmdbAppender",
-    "LocatedFrames",
+    "Located",
     "Locator",
     "Manifest",
     "Names",
@@ -153,6 +138,7 @@ __all__ = [
     "clear_errors",
     "column_key",
     "constants_entry",
+    "distinct",
     "file_digest",
     "found_constants",
     "index_arrays",
@@ -168,7 +154,9 @@ __all__ = [
     "read_constants",
     "shard_bytes",
     "spec_of",
+    "starts_of",
     "sync_folder",
+    "take_rows",
     "total_of",
     "write_constants",
     "write_names",

@@ -6,66 +6,97 @@ once. `Column` reads one shard with it: for verifying, exporting and packing aga
 
 from __future__ import annotations
 
-import math
+import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.codecs import FrameCodec, frame_hashes
+from packer.codecs import FrameCodec, Frames, frame_hashes
 from packer.errors import DamagedError
 from packer.format.column_index import ColumnIndex
+from packer.format.frame_cache import FrameCache
 from packer.format.layout import MAX_CHUNK_BYTES
 from packer.format.schema import MAX_AXIS, Field
 
 Numbers = NDArray[np.int64]
 
-#: The columns of what `Locator.locate` returns:
-#:
-#:     SHARD        the shard of the sample
-#:     FRAME        number in that shard of its first frame
-#:     FRAMES       how many frames it has
-#:     START        address of the stored bytes of these frames
-#:     STORED       how many stored bytes these are
-#:     BEFORE       where the sample starts in what they decode to
-#:     DECODED      how many bytes they decode to
-#:     BYTES        bytes of the sample itself
-#:     SHAPE, ...   length of each of its axes
-#:
-#: If the field is not compressed, START to DECODED are of the sample itself, whatever else its frames hold.
-SHARD, FRAME, FRAMES, START, STORED, BEFORE, DECODED, BYTES, SHAPE = range(9)
-
 #: What wrong numbers in an index lead to, wherever they are first used.
 _DAMAGE = (ValueError, IndexError, OverflowError, MemoryError)
 #: Frames checked at a time: enough that the array of their checksums costs nothing, few enough for a progress bar.
 _CHECKED = 4096
+#: Bytes of decoded frames that a column keeps.
+_COLUMN_BYTES = 2**22
 
 
-class LocatedFrames(NamedTuple):
-    """Some frames, as an index tells of them; what a codec takes are the `Frames` of `packer.codecs.frames`.
+class Located:
+    """Where some samples lie, or some frames: arrays with one entry each, which are sliced together.
+
+    A reader that needs less has fewer of these, and one that knows more adds arrays by names of its own.
 
     Attributes:
-        item: which of the located samples each is of, (m,).
-        number: its number in the shard, (m,).
-        spans: start and end in memory of its stored bytes, (m, 2).
-        sizes: bytes that it decodes to, (m,).
+        number: of the sample, over all shards, (n,).
+        shard: the shard, (n,).
+        frame: number in that shard of its first frame, (n,).
+        frames: how many frames it has, (n,).
+        start: address of the stored bytes of these frames, (n,).
+        stored: how many stored bytes these are, (n,).
+        before: where the sample starts in what they decode to, (n,).
+        decoded: how many bytes they decode to, (n,).
+        nbytes: bytes of the sample itself, (n,).
+        shape: length of each of its axes, (n, axes).
+
+    If the field is not compressed, `start` to `decoded` are of the sample itself, whatever else its frames hold.
     """
 
-    item: Numbers
     number: Numbers
-    spans: Numbers
-    sizes: Numbers
+    shard: Numbers
+    frame: Numbers
+    frames: Numbers
+    start: Numbers
+    stored: Numbers
+    before: Numbers
+    decoded: Numbers
+    nbytes: Numbers
+    shape: Numbers
+
+    def __init__(self, **arrays: Numbers) -> None:
+        vars(self).update(arrays)
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Numbers:
+            """Return an array that a reader has added."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"{name}: a Located is not changed; `adding` makes another one")
+
+    def __len__(self) -> int:
+        return len(next(iter(vars(self).values())))
+
+    def __getitem__(self, index: Any) -> Located:
+        """Return some of the samples, by a slice, a mask, or their numbers (m,)."""
+        return Located(**{name: array[index] for name, array in vars(self).items()})
+
+    def adding(self, **arrays: Numbers) -> Located:
+        """Return the same with more arrays, or with others in the place of some."""
+        return Located(**{**vars(self), **arrays})
+
+    @property
+    def spans(self) -> Numbers:
+        """Return the first address of the stored bytes of each and the one after its last, (n, 2)."""
+        return np.stack([self.start, self.start + self.stored], axis=1)
 
 
 class Locator:
-    """Finds the samples of one field in some shards. It holds a few numbers a chunk and a shard, none a sample.
+    """Finds and decodes the samples of one field in some shards. It holds a few numbers a chunk and a shard.
 
     Args:
         indexes: of the field's column in each shard; the arrays are views into `memory`.
         memory: bytes in which all these shards lie, (n,) uint8.
         starts: where each shard starts in it, (shards,).
-        path: the shard, if there is but one, for messages.
+        cache: keeps decoded frames, where they hold several samples.
 
     Attributes:
         first: number of the first sample of each shard and the number after the last, (shards + 1,).
@@ -74,12 +105,18 @@ class Locator:
     """
 
     def __init__(
-        self, field: Field, indexes: Sequence[ColumnIndex], memory: NDArray[np.uint8], starts: Numbers, path: str = ""
+        self,
+        field: Field,
+        indexes: Sequence[ColumnIndex],
+        memory: NDArray[np.uint8],
+        starts: Numbers,
+        cache: FrameCache | None = None,
     ) -> None:
         self.field = field
         self.indexes = indexes
+        self.cache = FrameCache() if cache is None else cache
+        self.codec = FrameCodec(field.codec, field.np_dtype, field.channels)
         self._bytes = memory
-        self._path = path
         self.first: Numbers = np.cumsum([0, *(index.samples for index in indexes)], dtype=np.int64)
         tables = [_chunk_table(self.first[s], starts[s], index) for s, index in enumerate(indexes)]
         joined = np.concatenate([np.zeros((0, 4), np.int64), *tables])
@@ -88,11 +125,7 @@ class Locator:
         self._edges = self.ends[:-1]
         self._total = np.array([index.frames for index in indexes], np.int64)
         self._axes = field.ragged_axes
-        self._size, self._band_count = field.fixed_bytes, field.bands if field.frame.rows is not None else 1
-        #: What samples have in common, so far as they do.
-        self._alike: Numbers = np.array([0] * SHAPE + [n or 0 for n in field.shape], np.int64)
-        self._alike[[BYTES, DECODED]] = self._size
-        self._alike[FRAMES] = self._band_count
+        self._together = field.frame.samples or 1
         self._records: dict[int, NDArray[Any]] = {}
         names = indexes[0].arrays if indexes else ()
         base = _position(memory)
@@ -122,80 +155,183 @@ class Locator:
             raise self.damaged()
         return lengths.astype(np.int64)
 
-    def locate(self, numbers: Numbers) -> Numbers:
-        """Return where the samples (n,) lie, (n, SHAPE + axes); see SHARD and what follows it for the columns.
+    def locate(self, numbers: Numbers) -> Located:
+        """Return where the samples (n,) lie.
 
         Raises:
             DamagedError: an index array is damaged.
         """
-        rule, size = self.field.frame, self._size
+        field, count = self.field, len(numbers)
         shard = self.shard_of(numbers)
         local = numbers - self.first[shard]
-        out = np.empty((len(numbers), len(self._alike)), np.int64)
-        out[:] = self._alike
-        out[:, SHARD] = shard
+        shape = np.empty((count, len(field.shape)), np.int64)
+        shape[:] = [n or 0 for n in field.shape]
         own = None
+        nbytes = np.full(count, field.fixed_bytes)
         if self._axes:
             own = self._words("sample_offsets", shard, local, 2)
-            self._put_shapes(numbers, local, own, out)
-        frame = self._put_bands(numbers, local, out) if rule.samples is None else local // rule.samples
-        out[:, FRAME] = frame
-        if self.field.codec:
-            if rule.samples is not None and rule.samples > 1:
-                self._put_shared(numbers, local, own, out)
-            ends = [self._words("frame_offsets", shard, at) for at in (frame, frame + out[:, FRAMES])]
+            nbytes = own[:, 1] - own[:, 0]
+            self._put_shapes(numbers, shard, local, nbytes, shape)
+        if field.frame.samples is not None:
+            frame, frames = local // self._together, np.ones(count, np.int64)
+        else:
+            frame, frames = self._bands(numbers, shard, local, shape)
+        before, decoded = np.zeros(count, np.int64), nbytes
+        if field.codec:
+            if self._together > 1:
+                before, decoded = self._shared(numbers, shard, local, own)
+            ends = [self._words("frame_offsets", shard, at) for at in (frame, frame + frames)]
             offsets = np.concatenate(ends, axis=1)
         else:
+            size = field.fixed_bytes
             offsets = np.stack([local * size, (local + 1) * size], axis=1) if own is None else own
-        stored = self._addresses(numbers, offsets)
-        out[:, START] = stored[:, 0]
-        out[:, STORED] = stored[:, 1] - stored[:, 0]
-        return out
+        start, end = self._addresses(numbers, offsets).T
+        return Located(
+            number=numbers,
+            shard=shard,
+            frame=frame,
+            frames=frames,
+            start=start,
+            stored=end - start,
+            before=before,
+            decoded=decoded,
+            nbytes=nbytes,
+            shape=shape,
+        )
 
-    def frames(self, located: Numbers) -> LocatedFrames:
-        """Return all frames of located samples, one sample after another; a frame that several share comes as often.
+    def frames(self, located: Located, item: Numbers | None = None, band: Numbers | None = None) -> Located:
+        """Return frames of located samples: shard, frame, start, stored, decoded, and the `item` that each is of.
+
+        All of them, one sample after another, a frame that several share as often; or those with number `band` (m,)
+        among the frames of the samples `item` (m,). `shape` is that of the rows in a frame, if samples share none.
 
         Raises:
             DamagedError: an index array is damaged.
         """
-        counts = located[:, FRAMES]
-        item = np.arange(len(located)).repeat(counts)
-        return self.some_frames(located, item, np.arange(len(item)) - (counts.cumsum() - counts)[item])
-
-    def some_frames(self, located: Numbers, item: Numbers, band: Numbers) -> LocatedFrames:
-        """Return the frames with number `band` (m,) among those of the samples `item` (m,) of `located`.
-
-        Raises:
-            DamagedError: an index array is damaged.
-        """
+        if item is None or band is None:
+            item = np.arange(len(located)).repeat(located.frames)
+            band = np.arange(len(item)) - (located.frames.cumsum() - located.frames)[item]
         of = located[item]
-        start, end = of[:, START], of[:, START] + of[:, STORED]
-        if self.field.frame.rows is None:
-            together, shard, frame = self.field.frame.samples or 1, of[:, SHARD], of[:, FRAME]
-            if self.field.codec or together == 1:
-                return LocatedFrames(item, frame, np.stack([start, end], axis=1), of[:, DECODED])
+        shard, frame, start, stored, decoded, shape = of.shard, of.frame, of.start, of.stored, of.decoded, of.shape
+        band_rows = self.field.frame.rows
+        if band_rows is not None:
+            frame = frame + band
+            row_bytes = of.nbytes // np.maximum(shape[:, 0], 1)
+            rows = np.minimum(shape[:, 0] - band * band_rows, band_rows)
+            shape = np.column_stack([rows, shape[:, 1:]])
+            decoded = rows * row_bytes
+            if self.field.codec:
+                shift = start - self._words("frame_offsets", shard, of.frame)[:, 0]
+                begin, end = self._words("frame_offsets", shard, frame, 2).T + shift
+                if not ((start <= begin) & (begin <= end) & (end <= start + of.stored)).all():
+                    raise self.damaged()
+                start, stored = begin, end - begin
+            else:
+                start, stored = start + band * band_rows * row_bytes, decoded
+        elif not self.field.codec and self._together > 1:
             # Uncompressed, a frame begins with its first sample and ends with its last.
-            first = self.first[shard] + frame * together
-            last = self.locate(np.minimum(first + together, self.first[shard + 1]) - 1)
-            spans = np.stack([self.locate(first)[:, START], last[:, START] + last[:, STORED]], axis=1)
-            if not ((spans[:, 0] <= start) & (end <= spans[:, 1])).all():
+            first = self.first[shard] + frame * self._together
+            last = self.locate(np.minimum(first + self._together, self.first[shard + 1]) - 1)
+            begin, end = self.locate(first).start, last.start + last.stored
+            if not ((begin <= start) & (start + stored <= end)).all():
                 raise self.damaged()
-            return LocatedFrames(item, frame, spans, spans[:, 1] - spans[:, 0])
-        rows, band_rows = of[:, SHAPE], self.field.frame.rows
-        row_bytes = of[:, BYTES] // np.maximum(rows, 1)
-        sizes = np.minimum(rows - band * band_rows, band_rows) * row_bytes
-        if not self.field.codec:
-            start = start + band * band_rows * row_bytes
-            return LocatedFrames(item, of[:, FRAME] + band, np.stack([start, start + sizes], axis=1), sizes)
-        edges = self._words("frame_offsets", of[:, SHARD], of[:, FRAME] + band, 2)
-        spans = edges + (start - self._words("frame_offsets", of[:, SHARD], of[:, FRAME])[:, 0])[:, None]
-        if not ((spans[:, 0] >= start) & (spans[:, 0] <= spans[:, 1]) & (spans[:, 1] <= end)).all():
-            raise self.damaged()
-        return LocatedFrames(item, of[:, FRAME] + band, spans, sizes)
+            start, stored, decoded = begin, end - begin, end - begin
+        return Located(shard=shard, frame=frame, start=start, stored=stored, decoded=decoded, shape=shape, item=item)
 
-    def checksums(self, located: Numbers, frames: LocatedFrames) -> NDArray[np.uint64]:
-        """Return the checksum that each frame of located samples should have, (m,)."""
-        return self._words("checksums", located[frames.item, SHARD], frames.number)[:, 0].view(np.uint64)
+    def decode(self, located: Located, out: NDArray[np.uint8]) -> None:
+        """Put the samples into `out` (bytes,), one after another, as they were before they were packed.
+
+        A frame of one sample, or of a part of one, is decoded to where it goes. Of frames of several samples each is
+        decoded once, and kept in the cache.
+
+        Raises:
+            DamagedError: a frame cannot be decoded.
+        """
+        if not self.field.codec:
+            join(self._bytes, located.start, located.stored, out)
+        elif self._together > 1:
+            self._decode_shared(located, out)
+            if self.codec.filter:
+                self._undo_filter(located, out)
+        else:
+            self.decode_frames(self.frames(located), out)
+
+    def decode_frames(self, frames: Located, out: NDArray[np.uint8], places: Numbers | None = None) -> None:
+        """Decode frames into `out` (bytes,), each to its place (m,), or one after another.
+
+        A filter is undone, but for frames of several samples: of these that is left to whoever takes samples out.
+
+        Raises:
+            DamagedError: a frame cannot be decoded; the message names the samples that it holds.
+        """
+        own = self.codec.filter is not None and self._together == 1
+        rows = frames.decoded // np.maximum(frames.shape[:, 0], 1) if own else None
+        try:
+            undone = self.codec.decode_frames(self._bytes.data, Frames(frames.spans, frames.decoded, places, rows), out)
+        except _DAMAGE as error:
+            raise self._undecoded(frames, error) from None
+        if own and not undone:
+            self._undo_filter(frames, out)
+
+    def _undecoded(self, frames: Located, error: Exception) -> Exception:
+        """Return the error of the first of some frames (m,) that cannot be decoded."""
+        for number, (start, end) in enumerate(frames.spans.tolist()):
+            try:
+                self.codec.decode(self._bytes[start:end].data, int(frames.decoded[number]))
+            except _DAMAGE as found:
+                index = self.indexes[int(frames.shard[number])]
+                first, stop = index.samples_of(frames.frame[number : number + 1])[0].tolist()
+                return DamagedError(
+                    f"{index.path}: field {self.field.name!r}, samples {first} to {stop - 1} of the shard: {found}; "
+                    "run `packer verify`, then `packer repair`"
+                )
+        return error
+
+    def _decode_shared(self, located: Located, out: NDArray[np.uint8]) -> None:
+        """Decode samples out of frames that they share; if the cache has not so much room, in two halves.
+
+        Raises:
+            DamagedError: a frame cannot be decoded, or two samples of one frame say different things of it.
+        """
+        located = located[located.nbytes > 0]  # others lie nowhere
+        _, item, inverse = distinct(located.start)
+        frames = located[item]
+        if (located.decoded != frames.decoded[inverse]).any():
+            raise self.damaged()
+        if not len(located):
+            return
+        half = len(located) // 2
+        if half and self.cache.is_too_small(frames.decoded):
+            edge = int(located.nbytes[:half].sum())
+            self._decode_shared(located[:half], out[:edge])
+            self._decode_shared(located[half:], out[edge:])
+            return
+
+        def decode(some: Numbers, places: Numbers, memory: NDArray[np.uint8]) -> None:
+            self.decode_frames(frames[some], memory, places)
+
+        with self.cache.lock:
+            begin = self.cache.fill(frames.start, frames.decoded, decode)[inverse] + located.before
+            if self._axes:
+                join(self.cache.memory, begin, located.nbytes, out)
+            else:
+                take_rows(self.cache.memory, begin // self.field.fixed_bytes, out.reshape(len(located), -1))
+
+    def _undo_filter(self, images: Located, out: NDArray[np.uint8]) -> None:
+        """Undo the filter of whole images, or of bands of them, which lie one after another in `out`."""
+        values, shapes = out.view(self.field.np_dtype), images.shape
+        if len(shapes) and (shapes == shapes[0]).all():
+            self.codec.undo_filter(values.reshape(shapes.shape[0], *shapes[0].tolist()))
+            return
+        edges = starts_of(shapes.prod(axis=1)).tolist()
+        for number, shape in enumerate(shapes.tolist()):
+            self.codec.undo_filter(values[edges[number] : edges[number + 1]].reshape(1, *shape))
+
+    def are_wrong(self, frames: Located) -> NDArray[np.bool_]:
+        """Return whether the bytes of each frame do not have the checksum of its index, (m,)."""
+        wanted = self._words("checksums", frames.shard, frames.frame)[:, 0].view(np.uint64)
+        wrong: NDArray[np.bool_] = frame_hashes(self._bytes.data, frames.spans) != wanted
+        return wrong
 
     def _addresses(self, numbers: Numbers, offsets: Numbers) -> Numbers:
         """Return the addresses of the offsets (n, 2) at which samples (n,) start and end in the stored bytes.
@@ -221,46 +357,44 @@ class Locator:
 
     def damaged(self, number: int | None = None) -> DamagedError:
         """Return the error of a damaged index; it names the sample `number`, if that is known."""
-        where, of = (f"{self._path}: ", " of the shard") if self._path else ("", "")
-        sample = "" if number is None else f", sample {number}{of}"
+        path = sample = ""
+        if number is not None:
+            shard = int(self.shard_of(np.array([number]))[0])
+            path = f"{self.indexes[shard].path}: "
+            sample = f", sample {number - int(self.first[shard])} of the shard"
         return DamagedError(
-            f"{where}field {self.field.name!r}{sample}: an index of its column is damaged; "
+            f"{path}field {self.field.name!r}{sample}: an index of its column is damaged; "
             "run `packer verify`, then `packer repair`"
         )
 
-    def _put_shapes(self, numbers: Numbers, local: Numbers, own: Numbers, out: Numbers) -> None:
-        """Fill in sizes and shapes, and check that they agree before anything is allocated by them."""
-        axes = self._words("shapes", out[:, SHARD], local * len(self._axes), len(self._axes))
-        out[:, BYTES] = out[:, DECODED] = own[:, 1] - own[:, 0]
-        out[:, [SHAPE + axis for axis in self._axes]] = axes
-        size = self._size * axes.astype(np.float64).prod(axis=1)
+    def _put_shapes(self, numbers: Numbers, shard: Numbers, local: Numbers, nbytes: Numbers, shape: Numbers) -> None:
+        """Fill in the ragged axes of shapes, and check that they agree with the sizes before anything is allocated."""
+        axes = self._words("shapes", shard, local * len(self._axes), len(self._axes))
+        shape[:, self._axes] = axes
+        size = self.field.fixed_bytes * axes.astype(np.float64).prod(axis=1)
         sound = ((axes >= 0) & (axes <= MAX_AXIS)).all(axis=1)
-        self._check(sound & (size == out[:, BYTES]) & (size <= MAX_CHUNK_BYTES), numbers)
+        self._check(sound & (size == nbytes) & (size <= MAX_CHUNK_BYTES), numbers)
 
-    def _put_bands(self, numbers: Numbers, local: Numbers, out: Numbers) -> Numbers:
-        """Fill in how many frames samples have, if frames hold rows; return the number of the first, (n,)."""
+    def _bands(self, numbers: Numbers, shard: Numbers, local: Numbers, shape: Numbers) -> tuple[Numbers, Numbers]:
+        """Return the number of the first frame of samples, and how many they have, (n,) each, if frames hold rows."""
+        counts = -(-shape[:, 0] // (self.field.frame.rows or 1))
         if not self._axes:
-            first: Numbers = local * self._band_count
-            return first
-        shard = out[:, SHARD]
+            return local * self.field.bands, counts
         first, last = self._words("sample_frames", shard, local, 2).T
-        out[:, FRAMES] = -(-out[:, SHAPE] // (self.field.frame.rows or 1))
-        self._check((first >= 0) & (last - first == out[:, FRAMES]) & (last <= self._total[shard]), numbers)
-        return first
+        self._check((first >= 0) & (last - first == counts) & (last <= self._total[shard]), numbers)
+        return first, counts
 
-    def _put_shared(self, numbers: Numbers, local: Numbers, own: Numbers | None, out: Numbers) -> None:
-        """Fill in where samples begin in what their frames decode to, and its size."""
-        shard, together = out[:, SHARD], self.field.frame.samples or 1
-        first = out[:, FRAME] * together
-        stop = np.minimum(first + together, self.first[shard + 1] - self.first[shard])
+    def _shared(self, numbers: Numbers, shard: Numbers, local: Numbers, own: Numbers | None) -> tuple[Numbers, Numbers]:
+        """Return where samples begin in what the frames that they share decode to, and its size, (n,) each."""
+        first = local // self._together * self._together
+        stop = np.minimum(first + self._together, self.first[shard + 1] - self.first[shard])
         if own is None:
-            out[:, BEFORE] = (local - first) * self._size
-            out[:, DECODED] = (stop - first) * self._size
-            return
+            return (local - first) * self.field.fixed_bytes, (stop - first) * self.field.fixed_bytes
         begin, end = (self._words("sample_offsets", shard, at)[:, 0] for at in (first, stop))
-        out[:, BEFORE] = own[:, 0] - begin
-        out[:, DECODED] = end - begin
-        self._check((begin <= own[:, 0]) & (own[:, 1] <= end) & (end - begin <= MAX_CHUNK_BYTES), numbers)
+        self._check(
+            (begin >= 0) & (begin <= own[:, 0]) & (own[:, 1] <= end) & (end - begin <= MAX_CHUNK_BYTES), numbers
+        )
+        return own[:, 0] - begin, end - begin
 
     def _words(self, array: str, shard: Numbers, at: Numbers, count: int = 1) -> Numbers:
         """Return `count` numbers of an index array from number `at` (n,) on, (n, count); 2**63 and more wrap."""
@@ -275,37 +409,22 @@ class Locator:
 class Column:
     """Reads one column of one shard: decodes its samples, and checks its frames."""
 
-    def __init__(self, index: ColumnIndex, file: memoryview, path: str) -> None:
+    def __init__(self, index: ColumnIndex, file: memoryview) -> None:
         self.index = index
         self.field = index.field
         self._together = self.field.frame.samples or 1
-        self._file = file
-        self._path = path
-        self._codec = FrameCodec(self.field.codec, self.field.np_dtype, self.field.channels)
-        self._locator = Locator(self.field, [index], np.frombuffer(file, np.uint8), np.zeros(1, np.int64), path)
+        memory = np.frombuffer(file, np.uint8)
+        self._locator = Locator(self.field, [index], memory, np.zeros(1, np.int64), FrameCache(_COLUMN_BYTES))
+        self.locate = self._locator.locate
+        self.are_wrong = self._locator.are_wrong
 
-    def locate(self, numbers: Numbers) -> Numbers:
-        """Return where samples of the shard (n,) lie in its file, (n, SHAPE + axes).
-
-        Raises:
-            DamagedError: an index array is damaged.
-        """
-        return self._locator.locate(numbers)
-
-    def frames(self, numbers: Numbers) -> LocatedFrames:
-        """Return the frames that hold some samples (n,), each once.
+    def frames(self, numbers: Numbers) -> Located:
+        """Return the frames that hold some samples of the shard (n,), each once.
 
         Raises:
             DamagedError: an index array is damaged.
         """
         return self._locator.frames(self.locate(np.unique(numbers // self._together) * self._together))
-
-    def is_wrong(self, frames: LocatedFrames) -> NDArray[np.bool_]:
-        """Return whether the bytes of each frame do not have their checksum, (m,)."""
-        wrong: NDArray[np.bool_] = (
-            frame_hashes(self._file, frames.spans) != self.index.arrays["checksums"][frames.number]
-        )
-        return wrong
 
     def check_samples(self) -> None:
         """Check that shape, size and frames of every sample agree, if samples differ in them.
@@ -329,35 +448,30 @@ class Column:
         for start in range(0, self.index.samples, _CHECKED * self._together):
             stop = min(start + _CHECKED * self._together, self.index.samples)
             frames = self.frames(np.arange(start, stop, self._together))
-            yield int(np.diff(frames.spans).sum()), frames.number[self.is_wrong(frames)]
+            yield int(frames.stored.sum()), frames.frame[self.are_wrong(frames)]
 
     def read(self, start: int, stop: int) -> Any:
-        """Return the samples start..stop: one array (m, *shape), not to be written to; of a ragged field a list.
+        """Return the samples start..stop: one new array (m, *shape); of a ragged field a list.
 
         The arrays of a list own their memory, each as much as it holds.
 
         Raises:
             DamagedError: a frame cannot be decoded; the message names the samples it holds.
         """
-        raw, dtype, band = self._raw(start, stop), self.field.np_dtype, self.field.frame.rows
-        before = start % self._together  # samples that the first frame holds before these
-        if not self.field.is_ragged:
-            shape = tuple(n or 0 for n in self.field.shape)
-            first, last = before * math.prod(shape), (before + stop - start) * math.prod(shape)
-            samples = np.frombuffer(raw, dtype)[first:last].reshape(stop - start, *shape)
-            if self._codec.filter:
-                samples = samples.copy()
-                self._codec.undo_filter(samples, band)
-            return samples
-        located = self.locate(np.arange(start - before, stop))
-        begins = located[:, BYTES].cumsum() - located[:, BYTES]
-        out = []
-        for begin, shape in zip(begins[before:].tolist(), located[before:, SHAPE:].tolist(), strict=True):
-            array = np.frombuffer(raw, dtype, math.prod(shape), begin).reshape(shape).copy()
-            if self._codec.filter:
-                self._codec.undo_filter(array[None], band)
-            out.append(array)
-        return out
+        field = self.field
+        if not field.is_ragged:
+            out = np.empty((stop - start, *(n or 0 for n in field.shape)), field.np_dtype)
+            for first in range(start, stop, _CHECKED):  # so that places of many small samples take no memory
+                some = out[first - start : first - start + _CHECKED]
+                self._locator.decode(self.locate(np.arange(first, first + len(some))), some.reshape(-1).view(np.uint8))
+            return out
+        located = self.locate(np.arange(start, stop))
+        whole = np.empty(int(located.nbytes.sum()), np.uint8)
+        self._locator.decode(located, whole)
+        flat = whole.view(field.np_dtype)
+        edges = starts_of(located.nbytes // field.itemsize).tolist()
+        parts = zip(itertools.pairwise(edges), located.shape.tolist(), strict=True)
+        return [flat[first:last].reshape(shape).copy() for (first, last), shape in parts]
 
     def bands(self, number: int) -> Iterator[NDArray[Any]]:
         """Yield the bands of one sample in order, if frames hold rows; each owns its memory.
@@ -365,27 +479,50 @@ class Column:
         Raises:
             DamagedError: as `read`.
         """
-        rest = self.locate(np.array([number], np.int64))[0, SHAPE + 1 :].tolist()
+        rest = self.locate(np.array([number], np.int64)).shape[0, 1:].tolist()
         frames = self.frames(np.array([number]))
-        for frame, span, size in zip(*(part.tolist() for part in frames[1:]), strict=True):
-            band = np.frombuffer(self._decode(frame, span, size), self.field.np_dtype).reshape(-1, *rest).copy()
-            self._codec.undo_filter(band[None])
-            yield band
+        for at, size in enumerate(frames.decoded.tolist()):
+            band = np.empty(size, np.uint8)
+            self._locator.decode_frames(frames[at : at + 1], band)
+            yield band.view(self.field.np_dtype).reshape(-1, *rest)
 
-    def _raw(self, start: int, stop: int) -> bytes:
-        """Return what the frames that hold the samples start..stop decode to, one after another."""
-        frames = self.frames(np.arange(start - start % self._together, stop, self._together))
-        return b"".join(map(self._decode, frames.number.tolist(), frames.spans.tolist(), frames.sizes.tolist()))
 
-    def _decode(self, frame: int, span: tuple[int, int], size: int) -> bytes | bytearray | memoryview:
-        try:
-            return self._codec.decode(self._file[span[0] : span[1]], size)
-        except _DAMAGE as error:
-            first, stop = self.index.samples_of(np.array([frame]))[0].tolist()
-            raise DamagedError(
-                f"{self._path}: field {self.field.name!r}, samples {first} to {stop - 1} of the shard: {error}; "
-                "run `packer verify`, then `packer repair`"
-            ) from None
+def distinct(frames: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+    """Return the distinct ones of frames at addresses (n,): addresses (m,), an item of each (m,), frames of items (n,).
+
+    What np.unique does with return_index and return_inverse, in less time.
+    """
+    ordered = np.sort(frames)
+    addresses = ordered[np.append(True, ordered[1:] != ordered[:-1])] if len(ordered) else ordered
+    inverse = addresses.searchsorted(frames)
+    item = np.empty(len(addresses), np.int64)
+    item[inverse] = np.arange(len(frames))
+    return addresses, item, inverse
+
+
+def starts_of(sizes: Sequence[int] | Numbers) -> Numbers:
+    """Return where each of some parts (n,) starts if they lie one after another, and where the last stops, (n + 1,)."""
+    starts = np.zeros(len(sizes) + 1, np.int64)
+    np.cumsum(sizes, out=starts[1:])
+    return starts
+
+
+def join(memory: NDArray[np.uint8], starts: Numbers, sizes: Numbers, out: NDArray[np.uint8]) -> None:
+    """Copy stretches of `memory` into `out`, one after another, by one call; neighbours are one stretch."""
+    kept = sizes > 0
+    starts, ends = starts[kept], (starts + sizes)[kept]
+    apart = starts[1:] != ends[:-1]
+    firsts, lasts = starts[np.append(True, apart)[: len(starts)]], ends[np.append(apart, True)[: len(ends)]]
+    parts = [memory[start:end] for start, end in zip(firsts.tolist(), lasts.tolist(), strict=True)]
+    if parts:
+        np.concatenate(parts, out=out)
+
+
+def take_rows(memory: NDArray[np.uint8], rows: Numbers, out: NDArray[np.uint8]) -> None:
+    """Copy rows (n,) of `memory`, rows one after another, into `out` (n, length)."""
+    length = out.shape[1]
+    items = memory[: len(memory) // length * length].view(np.dtype((np.void, length)))
+    items.take(rows, out=out.reshape(-1).view(items.dtype), mode="clip")
 
 
 def items_of(memory: NDArray[np.uint8], nbytes: int) -> NDArray[np.void]:

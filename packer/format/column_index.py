@@ -26,7 +26,7 @@ class ColumnIndex:
     Args:
         data: bytes of the index arrays, by name (see `layout.index_arrays`).
         find_chunks: gives file offset and size, (n, 2), of the chunks of some numbers, (n,).
-        path: names the shard in messages.
+        path: names the shard in messages; an attribute, too.
 
     Attributes:
         arrays: the index arrays by name, views of `data`, uint64; `chunks` and `shapes` have two axes.
@@ -49,7 +49,7 @@ class ColumnIndex:
     ) -> None:
         self.field = field
         self.samples = samples
-        self._path = path
+        self.path = path
         self.arrays: dict[str, Index] = {}
         for name, held in data.items():
             if len(held) % 8:
@@ -115,5 +115,5 @@ class ColumnIndex:
 
     def _damaged(self, what: str) -> DamagedError:
         return DamagedError(
-            f"{self._path}: field {self.field.name!r}: {what}; run `packer verify`, then `packer repair`"
+            f"{self.path}: field {self.field.name!r}: {what}; run `packer verify`, then `packer repair`"
         )

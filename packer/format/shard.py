@@ -169,7 +169,7 @@ class Shard:
 
     def column(self, number: int, field: Field, samples: int) -> Column:
         """Return the column of field `number`, for decoding."""
-        return Column(self.index(number, field, samples), self.bytes, self.path)
+        return Column(self.index(number, field, samples), self.bytes)
 
     def names(self, samples: int) -> Iterator[bytes]:
         """Yield the name of every sample, UTF-8; of a million, only some are in memory at a time.

@@ -22,13 +22,10 @@ from numpy.typing import NDArray
 
 from packer.errors import DamagedError, UsageError
 from packer.format import (
-    SHAPE,
-    START,
     Column,
     Constants,
     Field,
     FieldSpec,
-    LocatedFrames,
     Manifest,
     Names,
     Shard,
@@ -196,7 +193,7 @@ class _Shards:
             shapes[:] = [n or 0 for n in field.shape]
             return shapes
         for places, column, local in self._columns(position, field, numbers):
-            shapes[places] = column.column.locate(local)[:, SHAPE:]
+            shapes[places] = column.column.locate(local).shape
         return shapes
 
     def _columns(
@@ -251,7 +248,7 @@ class _CheckedColumn:
         field = self.column.field
         if field.fixed_bytes and not field.is_ragged and not field.codec:
             # Straight out of the map, by one call for all.
-            at = self.column.locate(local)[:, START]
+            at = self.column.locate(local).start
             rows = sliding_window_view(np.frombuffer(self._shard.bytes, np.uint8), field.fixed_bytes)[at]
             return rows.view(field.np_dtype).reshape(len(local), *(n or 0 for n in field.shape))
         # Neighbours, and samples of one frame with those between them, are decoded together.
@@ -269,12 +266,12 @@ class _CheckedColumn:
 
     def _check(self, local: NDArray[np.int64]) -> None:
         frames = self.column.frames(local)
-        todo = LocatedFrames(*(part[~self._good[frames.number]] for part in frames))
-        wrong = todo.number[self.column.is_wrong(todo)]
+        todo = frames[~self._good[frames.frame]]
+        wrong = todo.frame[self.column.are_wrong(todo)]
         if len(wrong):
             a, b = self.column.index.samples_of(wrong)[0].tolist()
             raise DamagedError(
                 f"{self._shard.path}: field {self.column.field.name!r}, samples {a} to {b - 1} of the shard: "
                 "the checksum is wrong; run `packer verify`, then `packer repair`"
             )
-        self._good[todo.number] = True
+        self._good[todo.frame] = True

@@ -309,7 +309,7 @@ def test_a_file_that_ends_the_process_is_damaged(tmp_path, monkeypatch):
     check = Column.check_frames
 
     def cut_short(self):
-        if self._path == str(bad):
+        if self.index.path == str(bad):
             faulthandler.disable()  # of the process that ends
             os.truncate(bad, 4096)
         return check(self)

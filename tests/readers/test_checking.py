@@ -38,7 +38,7 @@ def flip(folder: Path, field: str, sample: int) -> list[int]:
         column = shard.column(number, manifest.fields[number], entry.samples)
         frames = column.frames(np.array([sample - first]))
         start, end = frames.spans[0].tolist()
-        held = [first + n for n in range(*column.index.samples_of(frames.number)[0].tolist())]
+        held = [first + n for n in range(*column.index.samples_of(frames.frame)[0].tolist())]
         del column, frames
     with (folder / entry.file).open("r+b") as file:
         file.seek((start + end) // 2)

@@ -20,8 +20,8 @@ from ways import handled
 
 from packer.codecs import NAMED
 from packer.errors import DamagedError
-from packer.format import CHUNK_BYTES, DTYPES, Field, FrameRule
-from readers import PackedDataset, fields
+from packer.format import CHUNK_BYTES, DTYPES, Field, FrameCache, FrameRule
+from readers import PackedDataset
 from readers.fields import WholeReader
 
 CODECS = ("none", "lz4", "zstd", "bitshuffle")
@@ -136,15 +136,14 @@ def test_a_frame_is_decoded_once_for_a_batch_and_its_neighbours(pack: Any, tmp_p
     assert decoded == [640, 640]
 
 
-def test_reading_everything_keeps_little(pack: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_everything_keeps_little(pack: Any, tmp_path: Path) -> None:
     """A batch of very many frames is read in pieces: the decoded frames kept do not grow with it."""
-    monkeypatch.setattr(fields, "CACHE_BYTES", 4 * 640)
     ds = _shared_frames(pack, tmp_path, 995, 10)
+    places = ds.opened.places["x"]
+    places.cache = FrameCache(4 * 640)
     order = np.random.default_rng(0).permutation(995)
     assert ds[order]["x"][:, 3].tolist() == order.tolist()
-    reader = ds.opened.readers["x"]
-    assert isinstance(reader, WholeReader)
-    assert reader._cache.memory.nbytes <= 4 * 640
+    assert places.cache.memory.nbytes <= 4 * 640
 
 
 @pytest.mark.usefixtures("way")
@@ -174,14 +173,14 @@ def test_slots_do_not_change_while_a_batch_is_read(pack: Any, tmp_path: Path) ->
     reader = ds.opened.readers["x"]
     assert isinstance(reader, WholeReader)
     began, go_on = threading.Event(), threading.Event()
-    decode = reader._codec.decode_frames
+    decode = reader.places.codec.decode_frames
 
     def slowly(*args: Any) -> bool:
         began.set()
         go_on.wait(30)
         return decode(*args)
 
-    reader._codec.decode_frames = slowly  # type: ignore[method-assign]
+    reader.places.codec.decode_frames = slowly  # type: ignore[method-assign]
     with ThreadPoolExecutor(2) as threads:
         batch = threads.submit(ds.__getitem__, [3, 30, 17])
         assert began.wait(30)
@@ -192,4 +191,4 @@ def test_slots_do_not_change_while_a_batch_is_read(pack: Any, tmp_path: Path) ->
         assert batch.result()["x"][:, 0].tolist() == [3, 30, 17]
         keeping.result()
     assert waited
-    assert reader._cache.memory.nbytes >= 4000 * 5600
+    assert reader.places.cache.memory.nbytes >= 4000 * 5600

@@ -88,9 +88,12 @@ def test_a_lock_on_decoded_frames_is_free_in_a_child(shared: Path, field: str) -
     ds = PackedDataset(shared)
     assert len(list(Loader(ds, 50, shuffle="block", threads=0))) == 8
     reader: Any = ds.opened.readers[field]
-    assert forked_while_held(reader._cache.lock, lambda: check(ds)) == 0
+    assert forked_while_held(reader.places.cache.lock, lambda: check(ds)) == 0
     assert (
-        forked_while_held(reader._cache.lock, lambda: list(Loader(ds, 50, shuffle="block", window=300, threads=2))) == 0
+        forked_while_held(
+            reader.places.cache.lock, lambda: list(Loader(ds, 50, shuffle="block", window=300, threads=2))
+        )
+        == 0
     )
     check(ds)
 
@@ -162,7 +165,7 @@ def test_slots_left_half_done_are_not_read(shared: Path) -> None:
     reader: Any = ds.opened.readers["x"]
     reader.keep(COUNT)
     check(ds, 1)
-    reader._cache.memory.fill_(0)
+    reader.places.cache.memory.fill(0)
     assert in_child(lambda: check(ds, 1)) == 0
 
 

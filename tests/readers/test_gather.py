@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import pickle
 import sys
@@ -10,6 +11,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,10 +23,9 @@ from packer.codecs import NAMED
 from packer.convert import convert
 from packer.format import Field
 from readers import Loader, Mix, PackedDataset, gather
-from readers.gather import LARGE_BYTES, Pool, Records
+from readers.gather import LARGE_BYTES, Memory, Pool
 
 MIB = 2**20
-UNITS = [torch.uint8, torch.bool, torch.float16, torch.int32, torch.float64, torch.complex128]
 
 
 # ---------------------------------------------------------------- records
@@ -32,52 +33,42 @@ UNITS = [torch.uint8, torch.bool, torch.float16, torch.int32, torch.float64, tor
 
 @pytest.mark.parametrize("most", [gather.MOST_ITEM_BYTES, 0])
 @pytest.mark.parametrize("block", [1, gather.BLOCK_BYTES])
-@pytest.mark.parametrize("shape", [(), (3,), (2, 5)])
-@pytest.mark.parametrize("unit", UNITS)
-def test_records_begin_at_every_element(
-    monkeypatch: pytest.MonkeyPatch, unit: torch.dtype, shape: tuple[int, ...], block: int, most: int
-) -> None:
+@pytest.mark.parametrize("length", [1, 3, 8, 40])
+def test_records_begin_at_every_byte(monkeypatch: pytest.MonkeyPatch, length: int, block: int, most: int) -> None:
     """Overlapping records come whole, in order and more than once, as copies; in new memory and in the caller's.
 
     So do those that are too large for numpy's items.
     """
     monkeypatch.setattr(gather, "BLOCK_BYTES", block)
     monkeypatch.setattr(gather, "MOST_ITEM_BYTES", most)
-    elements = torch.arange(400).to(unit)
-    values = elements.numpy().copy()
-    records = Records(elements, values.dtype, shape)
-    size = int(np.prod(shape))
-    places = np.array([7, 0, 400 - size, 7, 8])
-    wanted = np.stack([values[at : at + size].reshape(shape) for at in places])
-    found = records.tensor(places)
-    assert found.dtype == unit
+    memory = mapped(400)
+    places = np.array([7, 0, 400 - length, 7, 8])
+    wanted = np.concatenate([memory.array[at : at + length] for at in places])
+    found = memory.gather(places, length)
     assert np.array_equal(found.numpy(), wanted)
-    memory = torch.empty(wanted.nbytes, dtype=torch.uint8)
-    given = records.tensor(places, lambda nbytes: memory[:nbytes])
-    assert given.data_ptr() == memory.data_ptr()
+    room = torch.empty(wanted.nbytes, dtype=torch.uint8)
+    given = memory.gather(places, length, lambda nbytes: room[:nbytes])
+    assert given.data_ptr() == room.data_ptr()
     assert np.array_equal(given.numpy(), wanted)
     found.zero_()
-    assert np.array_equal(elements.numpy(), values)
+    assert np.array_equal(memory.gather(places, length).numpy(), wanted)
 
 
-def test_records_may_be_made_of_other_elements() -> None:
-    """Values of 8 bytes begin at odd bytes; unsigned ones of 2 are addressed as signed ones."""
-    memory = torch.arange(200, dtype=torch.uint8)
-    found = Records(memory, np.float64, (2,)).tensor(np.array([3, 100]))
-    assert found.numpy().tobytes() == memory[3:19].numpy().tobytes() + memory[100:116].numpy().tobytes()
-    large = np.array([65_535, 1, 40_000], np.uint16)
-    found = Records(torch.from_numpy(large.view(np.int16)), np.uint16, (2,)).tensor(np.array([0, 1]))
-    assert found.dtype == torch.uint16
-    assert found.tolist() == [[65_535, 1], [1, 40_000]]
+def mapped(nbytes: int) -> Memory:
+    """The bytes 0, 1, 2, ... as the map of a shard."""
+    held: Any = SimpleNamespace(bytes=memoryview(bytearray(np.arange(nbytes, dtype=np.uint8).tobytes())))
+    memory = Memory([held])
+    memory.kept = held  # type: ignore[attr-defined]
+    return memory
 
 
 @pytest.mark.parametrize("allocate", [None, lambda nbytes: torch.empty(nbytes, dtype=torch.uint8)])
 def test_no_record_outside_is_copied(allocate: Any) -> None:
     """The record behind the last one that fits is refused."""
-    records = Records(torch.zeros(10), np.float32, (3,))
-    assert records.tensor(np.array([7]), allocate).shape == (1, 3)
+    memory = mapped(40)
+    assert len(memory.gather(np.array([28]), 12, allocate)) == 12
     with pytest.raises(IndexError):
-        records.tensor(np.array([8]), allocate)
+        memory.gather(np.array([29]), 12, allocate)
 
 
 # ---------------------------------------------------------------- memory
@@ -357,7 +348,8 @@ def test_memory_is_used_again_and_not_before_it_is_free(
     dataset: Any = Mix({PackedDataset(folder): 1}) if is_mixed else PackedDataset(folder)
     places = []
     held = None
-    for at, batch in enumerate(kind(dataset, 8)):
+    loader = kind(dataset, 8)
+    for at, batch in enumerate(itertools.chain(loader, loader)):
         places.append(batch["hr"].data_ptr())
         if at == 1:
             held = batch["hr"]
@@ -430,7 +422,7 @@ def test_fields_of_no_bytes_need_no_place(tmp_path: Path) -> None:
             {name: np.full(shape, number, dtype) for name, (dtype, shape) in shapes.items()} for number in range(40)
         ]
         dataset = PackedDataset(convert(samples, tmp_path / str(odd), codec="none").path)
-        places += dataset.opened.readers["empty"]._places.span_at.tolist()
+        places += dataset.opened.readers["empty"].places.span_at.tolist()
         batch = next(iter(Loader(dataset, 20)))
         assert (batch["empty"].shape, batch["empty"].dtype) == ((20, 0, 2), torch.float32)
         assert torch.equal(batch["big"][:, -1], torch.arange(20, dtype=torch.uint8))
@@ -454,11 +446,10 @@ def test_threads_that_hold_a_copy_up_are_left_alone_for_a_while(monkeypatch: pyt
     monkeypatch.setattr(gather, "SLOW", 0.0)  # any copy is too slow
     select, done = torch.index_select, list[int]()
     monkeypatch.setattr(torch, "index_select", lambda *given, **out: done.append(1) or select(*given, **out))
-    elements = torch.arange(100)
-    records, places = Records(elements, np.int64, (4,)), np.array([3, 90, 0])
-    wanted = torch.stack([elements[at : at + 4] for at in places])
-    assert torch.equal(elsewhere(lambda: records.tensor(places)), wanted)
+    memory, places = mapped(200), np.array([24, 90, 0])
+    wanted = torch.cat([torch.arange(at, at + 8, dtype=torch.uint8) for at in places])
+    assert torch.equal(elsewhere(lambda: memory.gather(places, 8)), wanted)
     assert done == []
     for _ in range(3):
-        assert torch.equal(records.tensor(places), wanted)
+        assert torch.equal(memory.gather(places, 8), wanted)
     assert done == [1]

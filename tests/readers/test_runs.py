@@ -146,17 +146,6 @@ def test_offsets_of_one_part_are_not_those_of_another() -> None:
 # ---------------------------------------------------------------- how many at once
 
 
-@pytest.mark.parametrize("verify", [False, True])
-def test_readers_say_what_a_batch_has(datasets: Callable[..., PackedDataset], verify: bool) -> None:
-    """Whole samples have their own bytes; a checked ragged field cannot say, and is read batch by batch."""
-    dataset = datasets("cloud", "own", verify=verify)
-    for name, reader in dataset.readers.items():
-        if reader.run_bytes:
-            located = reader.locate(np.arange(COUNT))
-            assert reader.nbytes(located).tolist() == [dataset[number][name].nbytes for number in range(COUNT)]
-    assert [name for name, reader in dataset.readers.items() if not reader.run_bytes] == ["cloud"] * verify
-
-
 @pytest.mark.usefixtures("by_machine")
 def test_runs_are_cut_by_what_samples_have(pack: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not by the mean: large samples behind many small ones would come by hundreds."""
@@ -236,7 +225,8 @@ def test_batches_of_runs_are_those_that_were_packed(
     wanted = [plain(batch_of(names, order[at : at + 5])) for at in range(0, COUNT, 5)]
     assert [plain(dataset[order[at : at + 5]]) for at in range(0, COUNT, 5)] == wanted
     for most in (2**23, 30_000, 1):
-        monkeypatch.setattr(fields, "RUN_BYTES", most)
+        for name in ("RUN_BYTES", "COPIED_RUN_BYTES"):
+            monkeypatch.setattr(fields, name, most)
         loader = Loader(dataset, 5, sampler=order, threads=threads)
         assert [plain(batch) for batch in loader] == wanted
 
@@ -301,11 +291,11 @@ def test_a_damaged_frame_is_an_error_of_its_run(pack: Any, tmp_path: Path) -> No
     folder = pack(tmp_path / "p", [FIELDS["own"]], [samples])
     dataset = PackedDataset(folder)
     reader = dataset.opened.readers["own"]
-    address, size = reader.spans(reader.locate(np.array([50])))[0].tolist()
+    first, end = reader.spans(reader.locate(np.array([50])))[0].tolist()
     (shard,) = (folder / "shards").iterdir()
     data = bytearray(shard.read_bytes())
-    start = address - int(dataset.opened.memory.starts[0])
-    data[start : start + size] = b"\xff" * size
+    start = first - int(dataset.opened.memory.starts[0])
+    data[start : start + end - first] = b"\xff" * (end - first)
     shard.write_bytes(bytes(data))
     got = 0
     with pytest.raises(DamagedError, match="field 'own'"):  # noqa: PT012

@@ -93,7 +93,7 @@ def test_calls_of_small_batches_are_shared(dataset, monkeypatch):
     assert len(list(Stream(dataset, Pool()).batches(np.arange(20_000) % 1000, 10))) == 2000
     assert 0 < len(counts) < 2 * 2000 / 20
     row_bytes = 33 * 4 + 8
-    assert max(counts) * row_bytes <= fields.RUN_BYTES
+    assert max(counts) * row_bytes <= fields.COPIED_RUN_BYTES
     counts.clear()
     list(Stream(dataset, Pool()).batches(np.arange(10_000) % 1000, 5000))
     assert counts == [5000] * 4

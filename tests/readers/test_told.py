@@ -33,7 +33,8 @@ def maps_at(*starts):
 
 
 def spans(*pairs):
-    return np.array(pairs, np.int64).reshape(-1, 2)
+    """Start and end of stretches, from start and size of each."""
+    return np.array([(start, start + size) for start, size in pairs], np.int64).reshape(-1, 2)
 
 
 @pytest.fixture
@@ -105,10 +106,10 @@ def covered(calls, opened):
 def assert_covered(masks, opened, wanted):
     """Holds the masks against the spans wanted, one at a time."""
     starts = opened.memory.starts
-    for address, size in wanted[wanted[:, 1] > 0].tolist():
-        shard = int(np.where(starts <= address, starts, -1).argmax())
-        offset = address - int(starts[shard])
-        assert masks[opened.shards[shard].fd][offset : offset + size].all()
+    for start, end in wanted[wanted[:, 1] > wanted[:, 0]].tolist():
+        shard = int(np.where(starts <= start, starts, -1).argmax())
+        first = int(starts[shard])
+        assert masks[opened.shards[shard].fd][start - first : end - first].all()
 
 
 def test_every_byte_of_a_batch_is_covered(packed, calls):
@@ -123,7 +124,7 @@ def test_every_byte_of_a_batch_is_covered(packed, calls):
 
 def test_advice_is_given_while_reading_is_cold(rows, calls, disk, monkeypatch):
     """The first run of all is asked for; the others only while blocks are read from the disk."""
-    monkeypatch.setattr("readers.fields.RUN_BYTES", 1400)
+    monkeypatch.setattr("readers.fields.COPIED_RUN_BYTES", 1400)
     monkeypatch.setattr(advice, "GAP_BYTES", 0)
     loader = Loader(PackedDataset(rows), 10, shuffle=True)
     asked = []
@@ -141,7 +142,7 @@ def test_advice_is_given_while_reading_is_cold(rows, calls, disk, monkeypatch):
 def test_advice_runs_ahead_of_reading(rows, calls, disk, monkeypatch):
     """While it stays cold, what the next batches need is asked for before they are read."""
     disk(True)
-    monkeypatch.setattr("readers.fields.RUN_BYTES", 25 * 140)
+    monkeypatch.setattr("readers.fields.COPIED_RUN_BYTES", 25 * 140)
     monkeypatch.setattr(advice, "COLD_BYTES", 50 * 140)
     dataset = PackedDataset(rows)
     places = dataset.opened.readers["x"]

@@ -27,7 +27,7 @@ def column_of(field: Field, samples: int, changed: dict[str, Any], **arrays: Any
     index = ColumnIndex(field, samples, sound, lambda numbers: chunks[numbers], "a.lmdb")
     # Changed after the checks, as a file may be.
     index.arrays |= {name: np.ndarray(shape, np.uint64, memory, at) for name, (at, shape) in places.items()}
-    return Column(index, memoryview(memory), "a.lmdb")
+    return Column(index, memoryview(memory))
 
 
 def coded(**changed: Any) -> Column:
@@ -78,7 +78,7 @@ def test_what_is_damaged_below_is_sound(kind: str) -> None:
     column = KINDS[kind]()
     frames = column.frames(np.arange(column.index.samples))
     assert frames.spans.tolist() == [[100, 110], [110, 120], [500, 510], [510, 520]]
-    assert frames.number.tolist() == [0, 1, 2, 3]
+    assert frames.frame.tolist() == [0, 1, 2, 3]
     column.check_samples()
 
 

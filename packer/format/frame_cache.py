@@ -1,0 +1,76 @@
+"""Decoded frames that are kept, so that samples which share a frame decode it once."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+Numbers = NDArray[np.int64]
+
+#: Bytes of decoded frames that are kept between two reads, unless more are asked for.
+CACHE_BYTES = 32 * 2**20
+
+
+class FrameCache:
+    """Keeps decoded frames in a ring of memory, where the newest are written over the oldest.
+
+    Positions count the bytes decoded so far; position n is stored at n % len(memory). For one thread at a time: whoever
+    uses it holds `lock`.
+
+    Args:
+        limit: bytes that it grows to by itself.
+    """
+
+    def __init__(self, limit: int = CACHE_BYTES) -> None:
+        self.lock = threading.RLock()
+        self.memory = np.empty(0, np.uint8)
+        self._limit = limit
+        self._end = 0
+        self._held: OrderedDict[int, int] = OrderedDict()  # address of a frame: its first byte; the oldest first
+
+    def grow(self, nbytes: int) -> None:
+        """Make room for at least `nbytes` bytes of frames; forget all held ones if that is more than there is."""
+        if nbytes > len(self.memory):
+            # First: if there is not so much memory, all stays as it was.
+            self.memory = np.empty(nbytes, np.uint8)
+            self._end = 0
+            self._held.clear()
+
+    def is_too_small(self, sizes: Numbers) -> bool:
+        """Return whether frames of these sizes (n,) should not be held all at once."""
+        return int(sizes.sum() + sizes.max(initial=0)) > self._limit // 2
+
+    def fill(
+        self, addresses: Numbers, sizes: Numbers, decode: Callable[[Numbers, Numbers, NDArray[np.uint8]], None]
+    ) -> Numbers:
+        """Return the place in `memory` of each frame, (n,), after decoding those that are not held.
+
+        Args:
+            addresses: of the frames, each once, (n,).
+            sizes: bytes that each decodes to, (n,).
+            decode: decodes some of the frames, (m,), to places (m,) in memory.
+        """
+        # A frame that would go beyond the end of the memory begins at its start: that leaves less than one unused.
+        need = int(sizes.sum() + sizes.max(initial=0))
+        self.grow(max(need, min(2 * need, self._limit)))
+        room = len(self.memory)
+        while self._held and next(iter(self._held.values())) < self._end + need - room:
+            self._held.popitem(last=False)
+        found = [self._held.get(address, -1) for address in addresses.tolist()]
+        missing = [i for i, begin in enumerate(found) if begin < 0]
+        if missing:
+            end = self._end
+            for i, size in zip(missing, sizes[missing].tolist(), strict=True):
+                if end % room + size > room:
+                    end += room - end % room
+                found[i] = end
+                end += size
+            decode(np.array(missing), np.array(found)[missing] % room, self.memory)
+            # Not before: a frame that cannot be decoded is not held.
+            self._held.update(zip(addresses[missing].tolist(), [found[i] for i in missing], strict=True))
+            self._end = end
+        return np.array(found, np.int64) % max(room, 1)
