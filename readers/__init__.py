@@ -12,7 +12,8 @@ A batch passes these modules from top to bottom:
     parts       which parts of samples are read, if not whole ones: those of `crop`, `windows`, `points` and `voxels`
     rows        reads some rows of samples, for all but `voxels`, and for regions; `draws` makes the random numbers
     checking    compares frames with their checksums before any of these is read, with `verify=True`
-    batch       what is handed out, also to torch's DataLoader; `device` moves it there, `monitor` times the wait
+    batch       what is handed out, also to torch's DataLoader; `device` moves it there, `vision`
+                types its images for torchvision, `monitor` times the wait
 
 Counts, seeds and names of fields that callers give are checked by `valid`. `basicsr` gives packed pairs in the shape of
 BasicSR's own dataset; nothing here imports it.
@@ -26,6 +27,7 @@ from readers.loader import Loader
 from readers.mix import Mix
 from readers.monitor import DataTimeMonitor
 from readers.points import PointSample
+from readers.vision import as_tv_tensors
 from readers.voxels import VoxelSample
 from readers.windows import Windows
 
@@ -39,5 +41,6 @@ __all__ = [
     "Ragged",
     "VoxelSample",
     "Windows",
+    "as_tv_tensors",
     "to_device",
 ]
