@@ -48,11 +48,13 @@ class Windows:
         pad: None leaves out the windows that do not lie within their sample in every field. `"edge"` keeps all, and
             repeats the first or last step of the field; `"zero"` fills with zeros. Then `batch[field + "_is_pad"]`
             (B, T) bool says which steps are not the sample's own.
-        pad_before, pad_after: how many steps before the first and behind the last step of a sample a window may reach;
-            anchors may lie as far outside. Steps outside are filled as `pad` says, by `"edge"` if it says nothing.
+        pad_before: how many steps before the first step of a sample a window may begin; its anchor may lie as far
+            outside. Steps outside are filled as `pad` says, by `"edge"` if it says nothing. None: as `pad` says.
+        pad_after: how many steps behind the last step of a sample a window may end, likewise.
+
             `Windows(16, pad_before=1, pad_after=7)` are the windows of diffusion_policy's `SequenceSampler`,
-            `Windows({"obs": range(-1, 10), ...}, pad_before=1, pad_after=9)` those of robomimic's `SequenceDataset`
-            with `frame_stack=2, seq_length=10` and both its paddings. None: as far as `pad` says.
+            `Windows({"obs": range(-1, 10)}, pad_before=1, pad_after=9)` those of robomimic's `SequenceDataset` with
+            `frame_stack=2`, `seq_length=10` and both its paddings.
 
     Raises:
         UsageError: an argument has no meaning.

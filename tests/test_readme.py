@@ -32,7 +32,8 @@ WORDS = "trainner"
 
 def _page(page: Path) -> object:
     """Return the page as a parameter; packages that it imports next to ours may warn, or hold on to datasets."""
-    others = re.search(r"^(?:import|from) (?:accelerate|grain|lightning|webdataset)", page.read_text(), re.MULTILINE)
+    packages = "accelerate|grain|ignite|kornia|lightning|monai|torchdata|transformers|webdataset"
+    others = re.search(rf"^(?:import|from) (?:{packages})", page.read_text(), re.MULTILINE)
     marks = [pytest.mark.filterwarnings("ignore"), pytest.mark.keeps_open] if others else []
     return pytest.param(page, marks=marks, id=str(page.relative_to(ROOT)))
 
