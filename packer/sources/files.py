@@ -43,6 +43,7 @@ KIND_OF = {
     **dict.fromkeys(IMAGES, "images"),
     ".ply": "ply",
     **dict.fromkeys((".npy", ".npz"), "npy"),
+    **dict.fromkeys((".nii", ".nii.gz"), "nifti"),
     **dict.fromkeys((".h5", ".hdf5", ".hdf", ".h5ad", ".he5", ".mat", ".nc", ".nc4", ".nxs"), "hdf5"),
 }
 
@@ -64,6 +65,10 @@ _BESIDE_NAMES = re.compile(
     r"|(eh)?thumbs\.db",
     re.IGNORECASE,
 )
+
+#: What `kind_of` calls files of DICOM, which are refused with the tool that makes NIfTI of them.
+DICOM = "dicom"
+_DICOM_SUFFIXES, _DICOM_SIGNATURE, _DICOM_START = (".dcm", ".dicom"), b"DICM", 128
 
 _NO_MORE: Mapping[str, str] = {}
 
@@ -122,7 +127,7 @@ _NOT_REGULAR = "is a broken link, or not a regular file; remove it or mend the l
 
 
 def kind_of(path: str, more: Mapping[str, str] = _NO_MORE) -> str | None:
-    """Return the kind of a file by its suffix, `BESIDE`, or `hdf5` by its first bytes; None if it cannot be packed.
+    """Return the kind of a file by its suffix, `BESIDE`, or `hdf5` or `DICOM` by its first bytes; None if it has none.
 
     Args:
         more: kinds of further suffixes, such as those of clouds.
@@ -139,7 +144,7 @@ def kind_of(path: str, more: Mapping[str, str] = _NO_MORE) -> str | None:
         return more[suffix]
     if suffix in _BESIDE_SUFFIXES:
         return BESIDE
-    return "hdf5" if _has_hdf5_signature(path) else None
+    return DICOM if suffix in _DICOM_SUFFIXES else _kind_by_bytes(path)
 
 
 def of_one_kind(found: Found, more: Mapping[str, str] = _NO_MORE, on_bad: OnBad = stop) -> tuple[str | None, Found]:
@@ -150,13 +155,18 @@ def of_one_kind(found: Found, more: Mapping[str, str] = _NO_MORE, on_bad: OnBad 
         on_bad: told of every file that is of no kind and not known to lie beside data.
 
     Raises:
-        UsageError: they are of several kinds.
+        UsageError: they are of several kinds, or DICOM.
         SourceError: what `on_bad` raises.
     """
     kinds = {file: kind_of(found.path(file), more) for file in found.files}
     counts = Counter(kind for kind in kinds.values() if kind and kind != BESIDE)
     if not counts:
         return None, found
+    if DICOM in counts:
+        raise UsageError(
+            f"{found.text}: {counts[DICOM]:,} of the files are DICOM, which is not read; make NIfTI of them with "
+            f"`dcm2niix -z y -o OUT {found.text}`, and pack OUT"
+        )
     if len(counts) > 1:
         said = ", ".join(f"{count:,} of {kind}" for kind, count in counts.most_common())
         raise UsageError(
@@ -185,20 +195,24 @@ def _strange(found: Found, kind: str, suffixes: list[str], files: list[str], cou
 
 
 def suffix_of(path: str) -> str:
-    """Return the suffix of a path in small letters, such as `.png`; empty if it has none."""
+    """Return the suffix of a path in small letters, such as `.png` or `.nii.gz`; empty if it has none."""
+    if path.lower().endswith(".nii.gz"):
+        return ".nii.gz"
     stem, dot, suffix = path.rpartition(".")
     return f".{suffix.lower()}" if dot and stem and stem[-1] != "/" and "/" not in suffix else ""
 
 
-def _has_hdf5_signature(path: str) -> bool:
+def _kind_by_bytes(path: str) -> str | None:
     try:
         if not Path(path).is_file():
-            return False  # reading a pipe would wait
+            return None  # reading a pipe would wait
         with open_raw(path) as opened:
             head = opened.read(_HDF5_STARTS[-1] + len(HDF5_SIGNATURE))
     except OSError:
-        return False
-    return any(head.startswith(HDF5_SIGNATURE, start) for start in _HDF5_STARTS)
+        return None
+    if head.startswith(_DICOM_SIGNATURE, _DICOM_START):
+        return DICOM
+    return "hdf5" if any(head.startswith(HDF5_SIGNATURE, start) for start in _HDF5_STARTS) else None
 
 
 def is_basicsr(folder: Path) -> bool:

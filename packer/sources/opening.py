@@ -27,9 +27,10 @@ _OPENERS = {
     "ply": ("packer.sources.ply", "open_ply"),
     "clouds": ("packer.sources.ply", "open_clouds"),
     "hdf5": ("packer.sources.hdf5", "open_hdf5"),
+    "nifti": ("packer.sources.nifti", "open_nifti"),
 }
 #: Kinds whose fields are named on the command line; files of the others name theirs themselves.
-_FIELDS_NAMED = ("images", "basicsr", "npy")
+_FIELDS_NAMED = ("images", "basicsr", "npy", "nifti")
 
 
 def open_sources(

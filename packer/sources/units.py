@@ -21,6 +21,7 @@ UNITS_OF = {
     "basicsr": ("files", "folders"),
     "ply": ("files",),
     "clouds": ("files",),
+    "nifti": ("files",),
 }
 #: How a unit is written, if it is not its name alone.
 _FORMS = {"groups": "groups[:PATTERN]", "episodes": "episodes:PATH"}

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import h5py
+import nibabel
 import numpy as np
 from click.testing import CliRunner
 from plyfile import PlyData, PlyElement
@@ -148,6 +149,16 @@ def clouds(folder: Path, number: int) -> list[str]:
     return [str(folder)]
 
 
+def volumes(folder: Path, number: int) -> list[str]:
+    for n in range(3):
+        rng, name = np.random.default_rng(n), f"case{number}{n}"
+        for place, dtype in ((f"images/{name}_0000", "i2"), (f"images/{name}_0001", "i2"), (f"labels/{name}", "u1")):
+            path = folder / f"{place}.nii.gz"
+            path.parent.mkdir(exist_ok=True)
+            nibabel.save(nibabel.Nifti1Image(rng.integers(0, 9, (4 + n, 5, 6), dtype), np.eye(4)), path)
+    return [f"image={folder / 'images'}", f"label={folder / 'labels'}"]
+
+
 def rows(rng: np.random.Generator) -> dict[str, Any]:
     return {"x": rng.normal(size=(9, 4)), "label": rng.integers(0, 9, 9), "text": [f"row {n}" for n in range(9)]}
 
@@ -191,6 +202,7 @@ KINDS = {
     "clips": Kind(clips, ("--samples", "folders"), to=None),
     "PLY": Kind(ply),
     "PLY, one by one": Kind(ply, ("--group", "none")),
+    "volumes": Kind(volumes),
     "clouds": Kind(clouds, ("--columns", "x,y,z,intensity:float32")),
 }
 SPLITS = ("--split", "train=0.6", "--split", "rest=0.4")

@@ -1,0 +1,204 @@
+"""NIfTI volumes come out as nibabel gives them, with where they lie; channels and partners are found by name."""
+
+from __future__ import annotations
+
+import gzip
+import pickle
+from pathlib import Path
+from typing import Any
+
+import nibabel
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from opened_sources import read_each
+
+from packer.convert import convert
+from packer.errors import SourceError, UsageError
+from packer.sources.opening import open_sources
+from readers import PackedDataset
+
+AFFINE = np.array([[-0.8, 0, 0, 90.5], [0, 0.8, 0.1, -126], [0, 0, 2.5, -72], [0, 0, 0, 1]])
+DTYPES = ("i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f4", "f8", "c8")
+
+
+def save(path: Path, values: Any, affine: Any = AFFINE, slope: float = 1, inter: float = 0, two: bool = False) -> str:
+    """Write a NIfTI file; `slope` and `inter` are put into the header, so that values are scaled when they are read."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image = (nibabel.Nifti2Image if two else nibabel.Nifti1Image)(values, affine, dtype=values.dtype)
+    image.header.set_slope_inter(1, 0)
+    data = bytearray(image.to_bytes())
+    if (slope, inter) != (1, 0):
+        place, kind = (176, "f8") if two else (112, "f4")
+        data[place : place + 2 * np.dtype(kind).itemsize] = np.array([slope, inter], kind).tobytes()
+    path.write_bytes(gzip.compress(data, 1) if path.suffix == ".gz" else data)
+    return str(path)
+
+
+def brats(folder: Path, cases: int = 3, channels: int = 4) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Files as nnU-Net names them: channels of each case in imagesTr, a mask in labelsTr. Return both by case."""
+    rng = np.random.default_rng(0)
+    images, labels = {}, {}
+    for number in range(cases):
+        name, shape = f"BRATS_{number:03d}", (6 + number, 5, 4)
+        images[name] = rng.integers(-99, 999, (*shape, channels), "i2")
+        labels[name] = rng.integers(0, 4, shape, "u1")
+        for channel in range(channels):
+            save(folder / f"imagesTr/{name}_{channel:04d}.nii.gz", images[name][..., channel])
+        save(folder / f"labelsTr/{name}.nii.gz", labels[name])
+    (folder / "imagesTr/dataset.json").write_text("{}")
+    return images, labels
+
+
+def open_both(folder: Path, **more: Any) -> Any:
+    return open_sources([f"image={folder}/imagesTr", f"label={folder}/labelsTr"], **more)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    kind=st.sampled_from(DTYPES),
+    shape=st.lists(st.integers(1, 4), min_size=2, max_size=5),
+    scale=st.sampled_from([(1, 0), (0.5, 0), (2, -7.25)]),
+    two=st.booleans(),
+    suffix=st.sampled_from([".nii", ".nii.gz", ".NII.GZ"]),
+)
+def test_volumes_are_those_of_nibabel(tmp_path_factory, kind, shape, scale, two, suffix) -> None:
+    """Of any dtype and axes, as stored; scaled ones are float32; C order, with affine and spacing; parts too."""
+    folder = tmp_path_factory.mktemp("nifti")
+    values = np.random.default_rng(0).integers(0, 100, shape).astype(kind)
+    paths = [save(folder / f"{name}{suffix.lower()}", values, slope=scale[0], inter=scale[1], two=two) for name in "ab"]
+    if suffix.isupper():
+        paths = [str(Path(path).rename(path.replace(".nii.gz", suffix))) for path in paths]
+    if kind == "c8" and scale != (1, 0):
+        return
+    source = open_sources([str(folder)])
+    assert source.names == ["a", "b"]
+    part = pickle.loads(pickle.dumps(source.part(1, 2)))
+    assert part.files() == source.files()[1:] == paths[1:]
+    found = read_each(part)
+    expected = nibabel.load(paths[1])
+    wanted = expected.get_fdata(dtype=np.float32) if scale != (1, 0) else values
+    (image,), (affine,), (spacing,) = found["image"], found["affine"], found["spacing"]
+    assert (image.dtype, image.flags.c_contiguous) == (wanted.dtype, True)
+    assert np.array_equal(image, wanted)
+    assert np.array_equal(affine, expected.affine)
+    assert np.array_equal(spacing, np.asarray(expected.header["pixdim"][1:4], "f4"))
+
+
+def test_channels_and_masks_of_nnunet(tmp_path: Path) -> None:
+    """Channels become the last axis, in order; a mask is the partner of its case; what lies beside is counted."""
+    images, labels = brats(tmp_path)
+    source = open_both(tmp_path)
+    assert "field image: files numbered from _0000 on are the channels of one volume, its last axis" in source.remarks
+    assert "field image: left out 1 .json" in source.remarks
+    convert(source, tmp_path / "out", workers=0)
+    dataset = PackedDataset(tmp_path / "out")
+    assert list(dataset.names or ()) == list(images)
+    assert {name: tuple(spec.shape) for name, spec in dataset.fields.items()} == {
+        "image": (None, 5, 4, 4),
+        "label": (None, 5, 4),
+        "affine": (4, 4),
+        "spacing": (3,),
+    }
+    for name, sample in ((name, dataset[name]) for name in images):
+        assert np.array_equal(sample["image"].numpy(), images[name])
+        assert np.array_equal(sample["label"].numpy(), labels[name])
+        assert np.allclose(sample["affine"].numpy(), AFFINE)
+        assert np.allclose(sample["spacing"].numpy(), [0.8, 0.8, np.hypot(0.1, 2.5)])
+
+
+def test_one_channel_is_an_axis_too(tmp_path: Path) -> None:
+    """Of CT, where every case has _0000 alone, the last axis has length 1."""
+    brats(tmp_path, channels=1)
+    assert open_both(tmp_path).fields[0].shape == (None, 5, 4, 1)
+
+
+def test_numbers_that_are_no_channels(tmp_path: Path) -> None:
+    """Volumes that are numbered themselves stay volumes, alone, and as partners of volumes with channels."""
+    for number in range(3):
+        save(tmp_path / f"labelsTr/img_{number:04d}.nii.gz", np.zeros((3, 3, 3), "u1"))
+    assert open_sources([f"{tmp_path}/labelsTr"]).names == ["img_0000", "img_0001", "img_0002"]
+    for number in range(3):
+        for channel in range(2):
+            save(tmp_path / f"imagesTr/img_{number:04d}_{channel:04d}.nii.gz", np.zeros((3, 3, 3), "i2"))
+    source = open_both(tmp_path)
+    assert source.names == ["img_0000", "img_0001", "img_0002"]
+    assert [spec.shape for spec in source.fields[:2]] == [(3, 3, 3, 2), (3, 3, 3)]
+
+
+def test_one_case_has_channels_if_its_mask_says_so(tmp_path: Path) -> None:
+    """A single run of numbers is channels if another field has a file of its name, and else volumes."""
+    brats(tmp_path, cases=1)
+    assert open_both(tmp_path).fields[0].shape == (6, 5, 4, 4)
+    assert len(open_sources([f"{tmp_path}/imagesTr"])) == 4
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda f: (f / "imagesTr/BRATS_001_0002.nii.gz").unlink(), r"BRATS_001_0000\.nii\.gz: .*no partner"),
+        (lambda f: (f / "imagesTr/BRATS_001_0003.nii.gz").unlink(), r"3 channels, not int16 of 4 axes, 4 channels"),
+        (lambda f: (f / "labelsTr/BRATS_001.nii.gz").unlink(), r"BRATS_001_0000\.nii\.gz: field 'image' has this file"),
+        (lambda f: save(f / "labelsTr/BRATS_001.nii.gz", np.zeros((7, 5, 4), "f4")), "label is float32 of 3 axes, not"),
+        (lambda f: save(f / "labelsTr/BRATS_001.nii.gz", np.zeros((7, 5, 3), "u1")), "differ in size: .*7, 5, 3"),
+        (lambda f: save(f / "imagesTr/BRATS_001_0002.nii.gz", np.zeros((7, 5, 4), "f4")), "is float32 of 3 axes.*but "),
+        (lambda f: (f / "labelsTr/BRATS_001.nii.gz").write_bytes(b"x" * 500), r"BRATS_001\.nii\.gz: cannot be read as"),
+        (lambda f: (f / "labelsTr/BRATS_001.nii.gz").write_bytes(b""), r"BRATS_001\.nii\.gz: cannot be read as NIfTI"),
+    ],
+    ids=["gap", "channel", "mask", "dtype", "size", "channels", "damaged", "empty"],
+)
+def test_a_bad_case_is_named_and_may_be_left_out(tmp_path: Path, change: Any, reason: str) -> None:
+    """A file that is missing, damaged or does not fit is an error; where `on_bad` returns, the others are packed."""
+    brats(tmp_path)
+    change(tmp_path)
+    with pytest.raises(SourceError, match=reason):
+        open_both(tmp_path)
+    source = open_both(tmp_path, on_bad=lambda error: None)
+    assert source.names == ["BRATS_000", "BRATS_002"]
+
+
+@pytest.mark.parametrize("place", [-6, 60_000], ids=["checksum", "values"])
+def test_a_flipped_bit_is_found(tmp_path: Path, place: int) -> None:
+    """The checksum of gzip is compared, so that damage behind the header is an error of its sample."""
+    values = np.random.default_rng(0).integers(0, 2**15, (40, 40, 40), "i2")
+    for name in "abc":
+        save(tmp_path / f"in/{name}.nii.gz", values)
+    path = tmp_path / "in/b.nii.gz"
+    data = bytearray(path.read_bytes())
+    data[place] ^= 4
+    path.write_bytes(data)
+    with pytest.raises(SourceError, match=r"b\.nii\.gz: cannot be read as NIfTI") as caught:
+        list(open_sources([f"{tmp_path}/in"]).read())
+    assert caught.value.sample == 1
+    report = convert(f"{tmp_path}/in", tmp_path / "out", on_error="skip", workers=0)
+    assert (report.samples, len(report.rejected)) == (2, 1)
+
+
+def test_affines_that_differ_are_said(tmp_path: Path) -> None:
+    """That of the first field is kept."""
+    brats(tmp_path)
+    save(tmp_path / "labelsTr/BRATS_002.nii.gz", np.zeros((8, 5, 4), "u1"), np.eye(4))
+    assert "affines of the fields differ in BRATS_002; that of image is kept" in open_both(tmp_path).remarks
+
+
+def test_names_and_other_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A field cannot be called affine; colours are refused; without nibabel the error says what to install."""
+    brats(tmp_path)
+    with pytest.raises(UsageError, match="affine= is a field that every volume has"):
+        open_sources([f"affine={tmp_path}/imagesTr"])
+    colours = np.zeros((3, 3, 3), [("R", "u1"), ("G", "u1"), ("B", "u1")])
+    save(tmp_path / "rgb.nii.gz", colours)
+    with pytest.raises(SourceError, match=r"rgb\.nii\.gz: holds values of .*, which cannot be packed"):
+        open_sources([str(tmp_path / "rgb.nii.gz")])
+    monkeypatch.setattr("packer.sources.nifti.find_spec", lambda name: None)
+    with pytest.raises(UsageError, match="NIfTI is read by nibabel: pip install"):
+        open_both(tmp_path)
+
+
+def test_dicom_is_refused_with_the_tool_that_makes_nifti(tmp_path: Path) -> None:
+    """By its suffix, or by its first bytes if it has none, as scanners write it."""
+    (tmp_path / "IM0001").write_bytes(bytes(128) + b"DICM" + bytes(100))
+    (tmp_path / "b.dcm").write_bytes(b"old")
+    with pytest.raises(UsageError, match=r"2 of the files are DICOM.*`dcm2niix -z y -o OUT .*`, and pack OUT"):
+        open_sources([str(tmp_path)])
