@@ -333,7 +333,7 @@ def _new_file(path: Path) -> Iterator[tuple[h5py.File, _Sink]]:
 
 
 class _Sink(io.FileIO):
-    """A new file for h5py, which seems to take all that libhdf5 writes, and tells of errors when it is asked.
+    """A new file for h5py that never fails while libhdf5 writes; `check` raises the error afterwards.
 
     libhdf5 cannot close a file that it cannot write to, and often takes the process down later. So what comes after an
     error is dropped, and reads as zeros; `check` is called after every block.

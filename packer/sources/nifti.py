@@ -88,10 +88,10 @@ def open_nifti(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: O
     shown = {name: some._replace(files=list(volumes[name])) for name, some in found.items()}
     real = {shown[name].path(key): volume.paths[0] for name, some in volumes.items() for key, volume in some.items()}
 
-    def told(error: SourceError) -> None:
+    def report(error: SourceError) -> None:
         on_bad(SourceError(error.reason, real.get(error.path or "", error.path)))
 
-    paired, said = partners(shown, "files", told)
+    paired, said = partners(shown, "files", report)
     rows: dict[str, dict[str, _Volume]] = {}
     for number, name in enumerate(watched(paired.names, HEADERS, looking, len(paired.names))):
         try:

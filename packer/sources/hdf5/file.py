@@ -232,7 +232,7 @@ def _virtual_files(dataset: h5py.Dataset, depth: int) -> Iterator[str]:
 
 
 def _falls_short(dataset: h5py.Dataset, source: Any, target: h5py.Dataset) -> bool:
-    """Return whether the source is smaller than what is shown of it; unlimited selections follow the source."""
+    """Return whether the source lacks some of the rows that are shown; an unlimited selection follows the source."""
     shown, space = source.vspace, source.src_space
     try:
         if space.get_select_type() == h5py.h5s.SEL_ALL:

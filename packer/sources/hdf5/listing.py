@@ -39,8 +39,8 @@ def walk(
     """Yield groups and datasets below `root`, each once, in the file's order; soft and external links are not followed.
 
     Args:
-        is_out: tells of a path whether it is left out without a word, with all below it.
-        is_unit: tells of the path of a group whether it is taken as a whole: it is not entered, and may be a link.
+        is_out: whether a path is left out, with all below it; it is not yielded.
+        is_unit: whether the group at a path is one sample; it is not entered, and may be a link.
 
     Raises:
         SourceError: a group cannot be listed, or there are far too many links.
@@ -104,7 +104,7 @@ class Listed:
         spec: what the field is, but for its name; None if there is a `problem`.
         samples: length along the sample axis; None if the whole dataset is one sample's value.
         problem: why it cannot be a field, as a phrase that follows the path.
-        note: what is not stored as it is in the file, as a phrase that follows the path.
+        note: how stored values differ from those in the file, as a phrase that follows the path.
         starts: as in `Column`.
     """
 
@@ -202,7 +202,7 @@ def leaves(entry: Listed, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Itera
 
 
 def _doubts(type_: h5py.h5t.TypeID) -> tuple[str, str]:
-    """Return why values of a datatype cannot be read rightly, and what is to be said of them, as phrases; or "".
+    """Return why a datatype is misread, and a remark on its values, as phrases; either may be empty.
 
     libhdf5 widens floats that numpy does not have, bfloat16 above all. h5py lays the members of a compound where the
     file has them: one that is widened would run into the next. It corrupts memory when it reads lists of references.

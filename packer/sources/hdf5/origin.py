@@ -42,7 +42,7 @@ class KeptFile(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class HDF5Options(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What was asked: of rows their `axis`, of units what they are."""
+    """The options of the conversion: `axis` if rows are samples, else `samples`."""
 
     fields: dict[str, str]
     skip: list[str]
@@ -56,7 +56,7 @@ class HDF5Origin(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is kept of all that was packed.
 
     Attributes:
-        paths: those of fields that are not their names with slashes for dots.
+        paths: paths of fields, by name, where the path is not the name with slashes for dots.
         files: the files, in order; none if each is a sample.
         attributes: of units, by the names of the samples.
         attrs: the fields that were attributes of units.
@@ -120,7 +120,7 @@ def _lists(value: Any) -> Any:
     return value if not isinstance(value, complex) and math.isfinite(value) else str(value)
 
 
-# ---------------------------------------------------------------- what is kept once for all samples
+# ---------------------------------------------------------------- arrays kept once for all samples
 
 
 @dataclass(frozen=True)

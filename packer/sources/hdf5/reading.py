@@ -36,7 +36,7 @@ class Column:
         dataset: path of the dataset, from the root of the file (or of a sample's group).
         members: names of compound members that lead from the dataset's values to the field's.
         attribute: name of the attribute of the unit that holds the value, if no dataset does.
-        starts: path of the dataset that tells where in `dataset` each sample starts, if rows of it are no samples.
+        starts: path of the dataset with the row of `dataset` at which each sample starts; empty if rows are samples.
     """
 
     spec: FieldSpec

@@ -29,7 +29,7 @@ class Roots(NamedTuple):
     """What the units of a file are.
 
     Attributes:
-        roots: those of the units, in natural order.
+        roots: the roots of the units, in natural order.
         others: topmost paths of what belongs to none.
         splits: by name, the roots of the samples of each split that the file itself lists.
         notes: sentences for the plan: what was taken for a unit if nobody said it, and names that lead nowhere.
@@ -45,8 +45,8 @@ def find_roots(file: h5py.File, asked: Asked, is_out: Callable[[str], bool]) -> 
     """Return the units of an open file.
 
     Args:
-        is_out: tells of a path from the root of the file whether it is left out, with all below it: such a path is
-            not a unit, and nothing in it has to belong to one.
+        is_out: whether a path from the root of the file is left out, with all below it. Such a path is no unit, and
+            nothing in it has to belong to one.
 
     Raises:
         SourceError: there are no units, or a group cannot be listed.
@@ -147,7 +147,7 @@ def _topmost(paths: Sequence[str], roots: Sequence[str]) -> list[str]:
 def _mask(file: h5py.File, roots: Sequence[str]) -> tuple[dict[str, set[str]], list[str]]:
     """Return the splits that `mask` lists: for each of its datasets the units that it names, by their last names.
 
-    Empty if it is anything else. Sentences on names of what is not in the file come with it.
+    No splits if `mask` is anything else. Also return sentences on names that the file does not hold.
     """
     by_name = {root.rpartition("/")[2]: root for root in roots}
     folders = {folder_of(root) for root in roots}

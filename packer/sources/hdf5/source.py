@@ -45,8 +45,8 @@ def open_hdf5(
     Args:
         inputs: the one source, whose files name their fields themselves.
         options: paths in `pick` and `skip` start from a sample, if that is a file, dataset or group.
-        on_bad: told of each file (or unit) that cannot be used; if it returns, that is left out.
-        looking: told how far reading headers is.
+        on_bad: called with the error of each bad file or unit; if it returns, that one is left out.
+        looking: called with the number of headers read.
         limits: what the headers of one file may take, in a process of its own: files exist that crash the library,
             or of which it makes gigabytes. None: in this process.
 
@@ -70,13 +70,13 @@ def open_hdf5(
     for one in options.once:
         if not any(naming(name, [one]) for name in constants):
             raise UsageError(f"--once {one}: there is no such dataset, neither in the samples nor in the file")
-    told = HDF5Options(dict(options.pick), list(options.skip), list(options.once), list(options.sparse))
+    asked_for = HDF5Options(dict(options.pick), list(options.skip), list(options.once), list(options.sparse))
     source: Source
     if asked.name == "rows":
         doubts = _doubts(kept, held[kept[0].path].groups, options.samples)
-        source = RowSource(kept, msgspec.structs.replace(told, axis=options.axis), doubts)
+        source = RowSource(kept, msgspec.structs.replace(asked_for, axis=options.axis), doubts)
     else:
-        source = UnitSource(kept, msgspec.structs.replace(told, samples=str(asked)), held)
+        source = UnitSource(kept, msgspec.structs.replace(asked_for, samples=str(asked)), held)
     source.constants = Kept(constants)
     return source
 
@@ -152,7 +152,7 @@ def _check(options: SourceOptions, asked: Asked) -> None:
 def _fitting(
     found: Iterator[tuple[str, FileUnits | SourceError]], path: str, on_bad: OnBad
 ) -> tuple[dict[str, FileUnits], list[Unit]]:
-    """Return what was found in each file, and the units that can be packed together; the others are told to `on_bad`.
+    """Return the units of each file, and those that can be packed together; call `on_bad` with the others.
 
     Raises:
         SourceError: none is left.
@@ -313,7 +313,7 @@ class RowSource(HDF5Source):
         self._axis = options.axis or 0
 
     def shapes(self, field: str) -> NDArray[np.int64] | None:
-        """Return None: HDF5 tells how long a variable-length value is only when it is read."""
+        """Return None: the length of a variable-length value is known only when it is read."""
         return None
 
     def part(self, start: int, stop: int) -> RowSource:

@@ -1,4 +1,4 @@
-"""Chooses what is packed of one file, from headers alone: the fields of its rows, or of units that are a sample each.
+"""Chooses the fields of one file from headers alone: those of its rows, or of units that are a sample each.
 
 Which groups or datasets are the units of a file is decided in `roots.py`; all else takes a unit as a path of a file and
 a root within it.
@@ -327,7 +327,7 @@ def _attribute_column(thing: h5py.HLObject, name: str, taken: set[str]) -> Colum
 
 
 def left_out(asides: dict[str, str]) -> str:
-    """Return in words what is left out, by path, and why."""
+    """Return the paths that are left out, with the reasons, in words."""
     return first_few([f"{path} {why}" for path, why in asides.items()], joined="; ")
 
 

@@ -49,12 +49,12 @@ def open_npy(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: OnB
         inputs: by field name; an empty name for files that name their fields.
         options: of `samples`, `rows`: a row of each array is a sample; `files`: a file; `folders`: a folder; `pick`,
             `skip` and `once` name arrays, or members of structured ones.
-        on_bad: told of every file or folder that cannot be a sample; if it returns, that one is left out.
-        looking: told how far reading headers is.
+        on_bad: called with the error of every bad file or folder; if it returns, that one is left out.
+        looking: called with the number of headers read.
 
     Raises:
-        UsageError: no array is there, two have one name, a named path holds what are no parts of one array, or it
-            cannot be told what is a field and what a sample.
+        UsageError: no array is there, two have one name, a named path holds arrays that are not parts of one, or
+            nothing says whether a file is a field or a sample.
         SourceError: a file is damaged or holds what cannot be packed, or the fields differ in their number of rows.
     """
     unit, pattern = unit_of("npy", options.samples)
@@ -296,7 +296,7 @@ def _open_rows(found: Mapping[str, Found], choice: _Choice) -> NpySource:
 
 
 def _without_singles(arrays: list[Array]) -> tuple[list[Array], list[str]]:
-    """Return arrays without those of no axes that nobody named, and what messages call these; all if all have none."""
+    """Return the arrays that have axes or were named, and the names of the others; all arrays if none has axes."""
     singles = [array.shown for array in arrays if not array.shape and not array.name]
     if len(singles) == len(arrays):
         return arrays, []
@@ -376,7 +376,7 @@ def _open_units(found: dict[str, Found], choice: _Choice, on_bad: OnBad, looking
 
 
 def _files_of(found: dict[str, Found], unit: str, on_bad: OnBad) -> tuple[dict[str, _Files], list[str]]:
-    """Return the files of every sample by its name, and what is to be said of them.
+    """Return the files of every sample by its name, and sentences for the plan.
 
     Files of named fields are partners by name, or by the folder they lie in.
     """
@@ -421,7 +421,7 @@ def _fields_of(files: _Files, choice: _Choice) -> tuple[dict[str, Array], list[s
 
 
 def _alike(units: Mapping[str, dict[str, Array]], unit: str, on_bad: OnBad) -> dict[str, dict[str, Array]]:
-    """Return the samples that have the fields of most; the others are told to `on_bad`.
+    """Return the samples that have the fields of most; call `on_bad` with the others.
 
     Raises:
         SourceError: what `on_bad` raises; no sample is left.
