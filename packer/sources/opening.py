@@ -161,8 +161,7 @@ def _look(
 
     Args:
         name: of the field; empty if none is given.
-        columns: what is said of columns, by field. Files of `CLOUDS` are looked at if it is said for this one, or for
-            all.
+        columns: what is said of columns, by field. Files of `CLOUDS` are looked at if it is said of this one.
         has_others: whether there are other fields, next to which files of `TEXT` are text.
         on_bad: told of every file that is of no kind and not known to lie beside data.
 
@@ -172,7 +171,11 @@ def _look(
     """
     if is_basicsr(Path(path)):
         return "basicsr", Found(path, [], text=path)
-    suffixes = (*CLOUDS, LABELS) if name and name in columns else CLOUDS if "" in columns else ()
+    suffixes: tuple[str, ...] = ()
+    if name in columns:
+        suffixes = (*CLOUDS, LABELS) if name else CLOUDS
+    elif "" in columns and not has_others:
+        suffixes = CLOUDS
     listed = find(path, looking)
     kind, found = of_one_kind(listed, dict.fromkeys(suffixes, "clouds"), on_bad)
     if kind is None and name and has_others:

@@ -139,3 +139,15 @@ def test_squares_have_no_boxes(yolo: dict[str, Path], tmp_path: Path) -> None:
     options = SourceOptions(columns=(BOXES,), patch=4)
     with pytest.raises(UsageError, match=r"boxes: these lie beside whole files.*leave out --patch"):
         convert(yolo, tmp_path / "out", source=options, workers=0)
+
+
+def test_text_beside_clouds(tmp_path: Path) -> None:
+    """Columns that are given without FIELD= are those of the scans alone; text of a field is text, as KITTI's labels."""
+    (tmp_path / "label_2").mkdir()
+    (tmp_path / "velodyne").mkdir()
+    for number in range(2):
+        np.zeros((number + 1, 4), "<f4").tofile(tmp_path / "velodyne" / f"{number}.bin")
+        (tmp_path / "label_2" / f"{number}.txt").write_text(f"Car {number}\n")
+    sources = [str(tmp_path / "velodyne"), f"label={tmp_path / 'label_2'}"]
+    held = opened(sources, tmp_path / "out", ("x,y,z,intensity:float32",))
+    assert ([len(held[n]["xyz"]) for n in (0, 1)], held[[0, 1]]["label"]) == ([1, 2], ["Car 0\n", "Car 1\n"])
