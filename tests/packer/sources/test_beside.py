@@ -142,7 +142,7 @@ def test_squares_have_no_boxes(yolo: dict[str, Path], tmp_path: Path) -> None:
 
 
 def test_text_beside_clouds(tmp_path: Path) -> None:
-    """Columns that are given without FIELD= are those of the scans alone; text of a field is text, as KITTI's labels."""
+    """Columns that are given without FIELD= are those of the scans; text of a field is text, as KITTI has it."""
     (tmp_path / "label_2").mkdir()
     (tmp_path / "velodyne").mkdir()
     for number in range(2):
