@@ -4,8 +4,9 @@ The rule, with names that are paths without their suffix:
 
 1. Names are compared as they are. Equal names are partners.
 2. If some have no partner, what most names of a field share at an end comes off, word by word: at the end `x4` or
-   `_LR`, then at the beginning `img_`, and whole folders. A scale such as `x4` is one word whatever its value. Digits
-   alone never come off, nor does what all fields share: it is part of the name.
+   `_LR`, then at the beginning `img_`, and whole folders. A scale such as `x4` is one word whatever its value, and an
+   end such as `t1` or `t2w`, letters with one digit, is one. Digits alone never come off, nor does what all fields
+   share: it is part of the name.
 3. One file for each field is one sample, whatever their names are, and has the name of the first.
 
 What is left over is an error that names it. This module works with strings only; it opens no file.
@@ -32,8 +33,8 @@ from packer.sources.units import folder_of, unit_name, upwards
 NAMED = 5
 
 _SCALE = r"[xX](?:[23468]|16)(?!\d)|(?<![^\W_])[23468][xX](?![^\W_])"
-#: A scale, a number, letters, or one separator.
-_WORD = re.compile(rf"{_SCALE}|\d+|(?:(?!{_SCALE})[^\W\d_])+|[\W_]")
+#: A scale, an end such as `t1`, a number, letters, or one separator.
+_WORD = re.compile(rf"{_SCALE}|(?<=[\W_])[^\W\d_]{{1,3}}\d[^\W\d_]*$|\d+|(?:(?!{_SCALE})[^\W\d_])+|[\W_]")
 _IS_SCALE = re.compile(_SCALE)
 
 
