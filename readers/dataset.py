@@ -100,9 +100,8 @@ class PackedDataset(Dataset[Any]):
         split: name of the split to read; numbers and names are those of its samples.
         extras: what batches also hold: `"name"` and `"number"` of the sample, and with windows the anchor `"step"`.
         verify: compares every frame with its checksum before it is decoded or copied; a wrong one is a `DamagedError`
-            that names field and sample. If frames do not tell the shape of a sample, since several of its axes are
-            ragged, each shard is compared with its digest when it is first used. Without `verify` damage may give an
-            error, or wrong values of the right shape.
+            that names field and sample. Index arrays are compared with their digest whenever a shard is opened. Without
+            `verify` a damaged frame may give an error, or wrong values of the right shape.
         cache: folder into which a dataset at a URL is fetched, by one process for all; by default `lmdb-packer` in the
             user's folder of caches.
         cache_bytes: how much the datasets in the cache may take: if it is more, the least recently used files that no

@@ -211,7 +211,7 @@ class FixedRaw(FieldReader):
 
     def read(self, located: Located, allocate: Allocate | None = None) -> torch.Tensor:
         """Return the samples, (n, *shape), in new memory or in what `allocate` gives."""
-        return self._shaped(self.places.memory.gather(located.start, self._row, allocate), len(located))
+        return self.places.memory.gather(located.start, self._dtype, self._shape, allocate)
 
 
 class WholeReader(FieldReader):

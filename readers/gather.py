@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import math
 import multiprocessing
 import os
 import threading
@@ -24,6 +25,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -102,17 +104,22 @@ class Memory:
         window = window.view()
         window.flags.writeable = False
         self.array: NDArray[np.uint8] = window
-        self._items: dict[int, NDArray[np.void]] = {}
+        self._records: dict[tuple[torch.dtype, tuple[int, ...]], _Record] = {}
 
-    def gather(self, at: Numbers, length: int, allocate: Allocate | None = None) -> torch.Tensor:
-        """Return records of `length` bytes at addresses (n,), one after another, uint8 (n * length,).
+    def gather(
+        self, at: Numbers, dtype: torch.dtype, shape: tuple[int, ...], allocate: Allocate | None = None
+    ) -> torch.Tensor:
+        """Return the values of a dtype and shape that lie at addresses (n,), (n, *shape).
 
         In new memory, or in what `allocate` gives.
         """
+        if (dtype, shape) not in self._records:
+            self._records[dtype, shape] = _Record.of(self.array, dtype, shape)
+        length, items, values = self._records[dtype, shape]
         nbytes = len(at) * length
         if not nbytes:
-            return (allocate or fresh)(0)
-        if nbytes >= LARGE_BYTES and length <= MOST_ITEM_BYTES and _threads.are_free():
+            out = fresh(0)
+        elif nbytes >= LARGE_BYTES and length <= MOST_ITEM_BYTES and _threads.are_free():
             out = (allocate or fresh)(nbytes)
             began = time.perf_counter()
             # The longest elements that all records are made of: torch is slow for single bytes.
@@ -124,22 +131,33 @@ class Memory:
             places = torch.from_numpy(at // unit.itemsize)
             torch.index_select(rows, 0, places, out=out.view(unit).view(len(at), count))
             _threads.note(nbytes, time.perf_counter() - began)
-            return out
-        if length > MOST_ITEM_BYTES or (allocate is not None and length >= LONG_ITEM_BYTES):
+        elif items is None or (allocate is not None and length >= LONG_ITEM_BYTES):
             out = (allocate or fresh)(nbytes)
             np.concatenate([self.array[place : place + length] for place in at.tolist()], out=out.numpy())
-            return out
-        if length not in self._items:
-            self._items[length] = items_of(self.array, length)
-        items = self._items[length]
-        if allocate is None:
-            return torch.from_numpy(items[at].view(np.uint8))
-        out = allocate(nbytes)
-        # In blocks: numpy has no gather into given memory of items that overlap.
-        into, step = out.numpy().view(items.dtype), max(BLOCK_BYTES // length, 1)
-        for first in range(0, len(at), step):
-            into[first : first + step] = items[at[first : first + step]]
-        return out
+        elif allocate is None:
+            return torch.from_numpy(items[at].view(values))
+        else:
+            out = allocate(nbytes)
+            # In blocks: numpy has no gather into given memory of items that overlap.
+            into, step = out.numpy().view(items.dtype), max(BLOCK_BYTES // length, 1)
+            for first in range(0, len(at), step):
+                into[first : first + step] = items[at[first : first + step]]
+        return out.view(dtype).view(len(at), *shape)
+
+
+class _Record(NamedTuple):
+    """A record: its bytes; what begins at each byte of the memory, as records; and numpy's dtype of its values."""
+
+    length: int
+    items: NDArray[np.void] | None
+    values: np.dtype[Any] | None
+
+    @classmethod
+    def of(cls, memory: NDArray[np.uint8], dtype: torch.dtype, shape: tuple[int, ...]) -> _Record:
+        length = math.prod(shape) * dtype.itemsize
+        if not 0 < length <= MOST_ITEM_BYTES:
+            return cls(length, None, None)
+        return cls(length, items_of(memory, length), np.dtype((str(dtype).removeprefix("torch."), shape)))
 
 
 class _Threads:

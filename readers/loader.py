@@ -10,23 +10,21 @@ if there is time to hide (see `threads`).
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from inspect import signature
 from operator import index
 from typing import Any, cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch.utils import _pytree as pytree
 from torch.utils.data import BatchSampler, DataLoader, Subset, default_collate
 from torch.utils.data.distributed import DistributedSampler
 
 from packer.errors import UsageError
-from packer.format import Numbers
 from readers.arguments import keep_frames, order_of, threads_of
 from readers.dataset import PackedDataset, reads_batches
 from readers.device import ahead, device_of
@@ -35,15 +33,10 @@ from readers.gather import Pool
 from readers.mix import Mix
 from readers.order import (
     BatchOrder,
-    BlockShuffled,
-    Mixed,
     Order,
     Share,
     check_state,
-    order_in_words,
     present_rank,
-    resumed,
-    unrepeated,
 )
 from readers.stream import Stream
 from readers.valid import check_count
@@ -173,6 +166,7 @@ class Loader(DataLoader[Any]):
         self._position = Position()
         self._given_rank = None if rank is None or world_size is None else (rank, world_size)
         self.order: Order
+        self._make_order: Callable[[int], Order] | None
         if batch_sampler is not None:
             given = (batch_size != 1, shuffle, drop_last, sampler is not None, window, repeat != 1, rank is not None)
             if any(given):
@@ -181,6 +175,7 @@ class Loader(DataLoader[Any]):
                     "repeat and rank"
                 )
             self.share = Share(1)
+            self._make_order = None
             self.order = BatchOrder(batch_sampler, len(dataset), seed)
             super().__init__(dataset, batch_sampler=cast(Any, batch_sampler), pin_memory=pin_memory)
             return
@@ -214,35 +209,22 @@ class Loader(DataLoader[Any]):
 
     def _settle(self) -> None:
         """Take another share if torch.distributed was initialised after the loader was made."""
-        if isinstance(self.order, BatchOrder):
+        if self._make_order is None:
             return
         rank, world_size = self._given_rank or present_rank()
         if (rank, world_size) != (self.share.rank, self.share.world_size):
             self.share = replace(self.share, rank=rank, world_size=world_size)
             self.order = self._make_order(self.share.step_size)
             vars(self)["sampler"] = EpochSampler(self.order, self._position, self.share)
-            vars(self).pop("_order_in_words", None)
 
     @property
     def _present_order(self) -> Order:
         """Return the order of the present epoch."""
         return self.order if self._position.begun is None else self._position.begun
 
-    @cached_property
-    def _order_in_words(self) -> str:
-        # Once: some take a state at every step.
-        return order_in_words(self.order)
-
     def state_dict(self) -> dict[str, Any]:
         """Return where the loader stands: epoch, and how many samples of the common order all ranks were given."""
-        order = unrepeated(self._present_order)
-        return {
-            "epoch": self._position.epoch,
-            "done": self._position.done,
-            "samples": len(self._present_order),
-            "order": self._order_in_words,
-            **({"weights": list(order.weights)} if isinstance(order, Mixed) else {}),
-        }
+        return {"epoch": self._position.epoch, "done": self._position.done, **self._present_order.saved()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on after the last batch handed out before `state_dict()`, at once; with any batch size and any ranks.
@@ -256,8 +238,8 @@ class Loader(DataLoader[Any]):
                 compared.
         """
         self._settle()
-        order = resumed(self.order, state)
-        check_state(state, len(order), self._order_in_words)
+        order = self.order.resumed(state)
+        check_state(state, order)
         self.share.steps(len(order), state["done"])
         self._position.begin(state["epoch"])
         if state["done"]:
@@ -269,8 +251,7 @@ class Loader(DataLoader[Any]):
 
         Raises:
             UsageError: the sampler gives a number that no sample has, or a sample does not have the size that its crop
-                or points ask for. This and damage of an index may come early, since the places of several thousand
-                samples are looked up at once.
+                or points ask for.
             UsageError: the loop goes on in a process that was forked within it.
             DamagedError: what is stored cannot be decoded.
         """
@@ -289,10 +270,14 @@ class Loader(DataLoader[Any]):
         if not steps:
             position.begin(epoch + 1)
             return
-        shuffled = unrepeated(self.order)
-        if isinstance(shuffled, BlockShuffled) and isinstance(self.dataset, PackedDataset):
-            keep_frames(self.dataset, shuffled.window, self.share.batch_size)
-        read = self._batches(order, epoch, done)
+        if self.order.shuffled_at_once and isinstance(self.dataset, PackedDataset):
+            keep_frames(self.dataset, self.order.shuffled_at_once, self.share.batch_size)
+        numbers, positions, edges = self.order.share(order, self.share, done)
+        visits = visits_of(self.seed, epoch, positions) if self.dataset.draws else None
+        is_changed = self.as_numpy or not self.channels_last
+        finish = self._finished if is_changed else None
+        stream = Stream(self.dataset, self._pool, self.threads, self.prefetch, finish)
+        read = stream.batches(stream.plan(numbers, edges, visits))
         moved = read if self.device is None else cast(Generator[Any, None, None], ahead(read, self.device))
         with closing(read), closing(moved):
             for step in range(1, steps + 1):
@@ -312,19 +297,6 @@ class Loader(DataLoader[Any]):
         if self.as_numpy:
             batch = pytree.tree_map_only(torch.Tensor, torch.Tensor.numpy, batch)
         return batch
-
-    def _batches(self, order: NDArray[Any], epoch: int, done: int) -> Generator[Any, None, None]:
-        """Yield what this rank still has of an epoch; closing it stops the threads."""
-        stream = Stream(self.dataset, self._pool, self.threads, self.prefetch, self._finished)
-        if isinstance(self.order, BatchOrder):
-            pieces: Iterable[tuple[Numbers, Numbers, int]] = self.order.pieces(order, done)
-        else:
-            positions = self.share.numbers(np.arange(len(order)), done)
-            pieces = [(self.share.numbers(order, done), positions, self.share.batch_size)]
-        for numbers, positions, batch_size in pieces:
-            visits = visits_of(self.seed, epoch, positions) if self.dataset.draws else None
-            with closing(stream.batches(numbers, batch_size, visits)) as batches:
-                yield from batches
 
 
 @dataclass

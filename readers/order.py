@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import index
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,7 +31,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from packer.errors import UsageError
-from packer.format import Numbers
+from packer.format import Numbers, starts_of
 from readers.gather import CPU
 from readers.valid import check_count, check_seed
 
@@ -43,18 +43,66 @@ _WAY = ", way "
 WINDOW = 16_384
 
 
-class Order(Protocol):
-    """The order in which the samples of an epoch are read."""
+class Order:
+    """The order in which the samples of an epoch are read.
+
+    Attributes:
+        is_drawn: whether it is drawn by our own random numbers, so that a saved state names their version.
+    """
+
+    is_drawn = False
 
     def __len__(self) -> int:
         """Return how many numbers an epoch has."""
+        raise NotImplementedError
 
     def epoch(self, epoch: int) -> NDArray[Any]:
         """Return the sample numbers of this epoch, (n,), a new array; the same for the same epoch, on every rank."""
+        raise NotImplementedError
+
+    def share(self, order: NDArray[Any], share: Share, done: int) -> tuple[Numbers, Numbers, Numbers]:
+        """Return what one rank still has of an epoch, of which `done` numbers were taken.
+
+        Returns:
+            The numbers of samples (n,), their positions in the epoch (n,), and the first of each batch and the end of
+            the last (batches + 1,).
+        """
+        numbers, size = share.numbers(order, done), share.batch_size
+        return numbers, share.numbers(np.arange(len(order)), done), _edges(len(numbers), size)
+
+    @property
+    def shuffled_at_once(self) -> int:
+        """Return how many samples a block shuffle shuffles among each other; 0 for other orders."""
+        return 0
+
+    @property
+    def words(self) -> str:
+        """Return what the order depends on, but for the version of the random numbers."""
+        return f"{type(self).__name__}, seed {getattr(self, 'seed', None)}, window {getattr(self, 'window', None)}"
+
+    @cached_property
+    def in_words(self) -> str:
+        """Return what the order depends on, for a saved state: one of another order would go on with other samples.
+
+        Of a torch sampler only the kind and the seed are known here.
+        """
+        return f"{self.words}{_WAY}{ORDER_VERSION}" if self.is_drawn else self.words
+
+    def saved(self) -> dict[str, Any]:
+        """Return what a saved state says of the order."""
+        return {"samples": len(self), "order": self.in_words}
+
+    def resumed(self, state: Mapping[str, Any]) -> Order:
+        """Return the order of the epoch that a state was saved in.
+
+        Raises:
+            UsageError: the state's weights do not fit this mix.
+        """
+        return self
 
 
 @dataclass(frozen=True)
-class Sequential:
+class Sequential(Order):
     """0 to n - 1, in every epoch."""
 
     n: int
@@ -68,9 +116,10 @@ class Sequential:
 
 
 @dataclass(frozen=True)
-class Shuffled:
+class Shuffled(Order):
     """0 to n - 1, every epoch in another order; all orders are equally likely."""
 
+    is_drawn = True
     n: int
     seed: int = 0
 
@@ -86,7 +135,7 @@ class Shuffled:
 
 
 @dataclass(frozen=True, eq=False)
-class Given:
+class Given(Order):
     """The numbers of a subset, in the order given, in every epoch; a number may come more than once.
 
     Args:
@@ -116,9 +165,13 @@ class Given:
         """Return the numbers, (m,)."""
         return _within(self.indices.copy(), self.samples, "sampler: the array")
 
+    @property
+    def words(self) -> str:
+        return f"{super().words}, numbers {_digest(self.indices)}"
+
 
 @dataclass(frozen=True, eq=False)
-class BlockShuffled:
+class BlockShuffled(Order):
     """0 to n - 1, every epoch in another order: blocks are shuffled, and then the samples of each window of blocks.
 
     Args:
@@ -129,6 +182,7 @@ class BlockShuffled:
         UsageError: the window is below 1.
     """
 
+    is_drawn = True
     edges: Numbers
     window: int = WINDOW
     seed: int = 0
@@ -155,9 +209,18 @@ class BlockShuffled:
             state.shuffle(order[start:stop])
         return order
 
+    @property
+    def shuffled_at_once(self) -> int:
+        """Return the samples of a window."""
+        return self.window
+
+    @property
+    def words(self) -> str:
+        return f"{super().words}, blocks {_digest(self.edges)}"
+
 
 @dataclass(frozen=True)
-class Repeated:
+class Repeated(Order):
     """Several epochs of another order, one after another, as one: each pass in an order of its own.
 
     Raises:
@@ -178,9 +241,30 @@ class Repeated:
         first = epoch * self.times
         return np.concatenate([self.order.epoch(number) for number in range(first, first + self.times)])
 
+    @property
+    def is_drawn(self) -> bool:  # type: ignore[override]
+        return self.order.is_drawn
+
+    @property
+    def shuffled_at_once(self) -> int:
+        """Return that of the order."""
+        return self.order.shuffled_at_once
+
+    @property
+    def words(self) -> str:
+        return f"{self.order.words}, {self.times} times"
+
+    def saved(self) -> dict[str, Any]:
+        """Return what a saved state says of the order."""
+        return self.order.saved() | super().saved()
+
+    def resumed(self, state: Mapping[str, Any]) -> Order:
+        """Return as many epochs of the order that a state was saved in."""
+        return replace(self, order=self.order.resumed(state))
+
 
 @dataclass(frozen=True)
-class Mixed:
+class Mixed(Order):
     """The numbers of several datasets by weight. Those of the second dataset come after those of the first, and so on.
 
     An epoch holds from each dataset a number of samples in proportion to its weight, as closely as whole numbers can. A
@@ -201,6 +285,7 @@ class Mixed:
         UsageError: one of the datasets would give nothing.
     """
 
+    is_drawn = True
     sizes: tuple[int, ...]
     weights: tuple[float, ...]
     seed: int = 0
@@ -251,8 +336,32 @@ class Mixed:
             first += size
         return order
 
+    @property
+    def words(self) -> str:
+        stop = "all" if self.every else "first"
+        of = f"sizes {list(self.sizes)}, shuffle {self.shuffle}, stop {stop}, {self.together} together"
+        return f"{super().words}, {of}"
 
-class SamplerOrder:
+    def saved(self) -> dict[str, Any]:
+        """Return what a saved state says of the order, with the weights: they may be others when it goes on."""
+        return super().saved() | {"weights": list(self.weights)}
+
+    def resumed(self, state: Mapping[str, Any]) -> Order:
+        """Return the order with the weights that it had when a state was saved.
+
+        Raises:
+            UsageError: the state's weights do not fit this mix.
+        """
+        weights = state.get("weights")
+        if weights is None:
+            return self
+        numbers = isinstance(weights, Sequence) and all(isinstance(w, int | float) and w > 0 for w in weights)
+        if not numbers or len(weights) != len(self.weights):
+            raise UsageError(f"the state's weights are {weights!r}; {len(self.weights)} numbers above 0 are expected")
+        return replace(self, weights=tuple(weights))
+
+
+class SamplerOrder(Order):
     """What `sampler` gives, epoch by epoch.
 
     While it is iterated, torch's random numbers, and those of its own `generator`, start from seed and epoch,
@@ -351,17 +460,11 @@ class BatchOrder(SamplerOrder):
 
     _argument = "batch_sampler"
 
-    def pieces(self, order: NDArray[Any], done: int) -> Iterator[tuple[Numbers, Numbers, int]]:
-        """Yield the batches of an epoch that are left, those of one size after another together.
-
-        Yields:
-            Numbers of the samples (n,), their positions in the epoch (n,), and samples of each batch.
-        """
-        position = sum(map(len, order[:done]))
-        for size, some in itertools.groupby(order[done:], len):
-            numbers = np.concatenate(list(some))
-            yield numbers, position + np.arange(len(numbers)), size
-            position += len(numbers)
+    def share(self, order: NDArray[Any], share: Share, done: int) -> tuple[Numbers, Numbers, Numbers]:
+        """Return the batches of an epoch that are left, as `Order.share` does: they are this rank's."""
+        first = sum(map(len, order[:done]))
+        numbers = np.concatenate([np.zeros(0, np.int64), *order[done:]])
+        return numbers, first + np.arange(len(numbers)), starts_of(list(map(len, order[done:])))
 
     def _numbers(self) -> NDArray[Any]:
         found = [self._whole(batch) for batch in self._sampler]
@@ -371,6 +474,11 @@ class BatchOrder(SamplerOrder):
                 raise UsageError(f"{self._argument}: {type(self._sampler).__name__} gives an empty batch")
             order[place] = batch
         return order
+
+
+def _edges(count: int, batch_size: int) -> Numbers:
+    """Return the first of each batch of `count` samples, and the end of the last."""
+    return np.append(np.arange(0, count, batch_size), count)
 
 
 def _within(numbers: Numbers, samples: int, who: str) -> Numbers:
@@ -466,52 +574,13 @@ def present_rank() -> tuple[int, int]:
 # ---------------------------------------------------------------- saved states
 
 
-def unrepeated(order: Order) -> Order:
-    """Return the order that is repeated, if it is."""
-    return order.order if isinstance(order, Repeated) else order
-
-
-def order_in_words(order: Order) -> str:
-    """Return what an order depends on, for a saved state: one of another order would go on with other samples.
-
-    Of a torch sampler only the kind and the seed are known here.
-    """
-    once = unrepeated(order)
-    said = f"{type(once).__name__}, seed {getattr(once, 'seed', None)}, window {getattr(once, 'window', None)}"
-    if isinstance(once, BlockShuffled):
-        said += f", blocks {_digest(once.edges)}"
-    if isinstance(once, Given):
-        said += f", numbers {_digest(once.indices)}"
-    if isinstance(once, Mixed):
-        said += f", sizes {list(once.sizes)}, shuffle {once.shuffle}, stop {'all' if once.every else 'first'}"
-        said += f", {once.together} together"
-    if isinstance(order, Repeated):
-        said += f", {order.times} times"
-    return f"{said}{_WAY}{ORDER_VERSION}" if isinstance(once, Shuffled | BlockShuffled | Mixed) else said
-
-
 def _digest(numbers: Numbers) -> str:
     return str(xxhash.xxh3_64_hexdigest(np.ascontiguousarray(numbers).data))
 
 
-def resumed(order: Order, state: Mapping[str, Any]) -> Order:
-    """Return the order of the epoch that a state was saved in: of a mix, with the weights that it had then.
-
-    Raises:
-        UsageError: the state's weights do not fit this mix.
-    """
-    mixed, weights = unrepeated(order), state.get("weights")
-    if not isinstance(mixed, Mixed) or weights is None:
-        return order
-    numbers = isinstance(weights, Sequence) and all(isinstance(w, int | float) and w > 0 for w in weights)
-    if not numbers or len(weights) != len(mixed.weights):
-        raise UsageError(f"the state's weights are {weights!r}; {len(mixed.weights)} numbers above 0 are expected")
-    mixed = replace(mixed, weights=tuple(weights))
-    return Repeated(mixed, order.times) if isinstance(order, Repeated) else mixed
-
-
-def check_state(state: Mapping[str, Any], samples: int, own: str) -> None:
+def check_state(state: Mapping[str, Any], order: Order) -> None:
     """Raise UsageError if a saved state is not that of a loader, or is of an order of another length or description."""
+    samples, own = len(order), order.in_words
     for name in ("epoch", "done", "samples"):
         number = state.get(name)
         if not isinstance(number, int | np.integer) or number < 0:

@@ -33,25 +33,29 @@ MIB = 2**20
 
 @pytest.mark.parametrize("most", [gather.MOST_ITEM_BYTES, 0])
 @pytest.mark.parametrize("block", [1, gather.BLOCK_BYTES])
-@pytest.mark.parametrize("length", [1, 3, 8, 40])
-def test_records_begin_at_every_byte(monkeypatch: pytest.MonkeyPatch, length: int, block: int, most: int) -> None:
+@pytest.mark.parametrize("shape", [(), (3,), (2, 5)])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.uint16, torch.float16, torch.int32, torch.complex128])
+def test_records_begin_at_every_byte(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, shape: tuple[int, ...], block: int, most: int
+) -> None:
     """Overlapping records come whole, in order and more than once, as copies; in new memory and in the caller's.
 
     So do those that are too large for numpy's items.
     """
     monkeypatch.setattr(gather, "BLOCK_BYTES", block)
     monkeypatch.setattr(gather, "MOST_ITEM_BYTES", most)
-    memory = mapped(400)
+    memory, length = mapped(400), int(np.prod(shape)) * dtype.itemsize
     places = np.array([7, 0, 400 - length, 7, 8])
-    wanted = np.concatenate([memory.array[at : at + length] for at in places])
-    found = memory.gather(places, length)
-    assert np.array_equal(found.numpy(), wanted)
-    room = torch.empty(wanted.nbytes, dtype=torch.uint8)
-    given = memory.gather(places, length, lambda nbytes: room[:nbytes])
+    wanted = b"".join(memory.array[at : at + length].tobytes() for at in places)
+    found = memory.gather(places, dtype, shape)
+    assert (found.dtype, found.shape) == (dtype, (5, *shape))
+    assert found.numpy().tobytes() == wanted
+    room = torch.empty(len(wanted), dtype=torch.uint8)
+    given = memory.gather(places, dtype, shape, lambda nbytes: room[:nbytes])
     assert given.data_ptr() == room.data_ptr()
-    assert np.array_equal(given.numpy(), wanted)
+    assert given.numpy().tobytes() == wanted
     found.zero_()
-    assert np.array_equal(memory.gather(places, length).numpy(), wanted)
+    assert memory.gather(places, dtype, shape).numpy().tobytes() == wanted
 
 
 def mapped(nbytes: int) -> Memory:
@@ -66,9 +70,9 @@ def mapped(nbytes: int) -> Memory:
 def test_no_record_outside_is_copied(allocate: Any) -> None:
     """The record behind the last one that fits is refused."""
     memory = mapped(40)
-    assert len(memory.gather(np.array([28]), 12, allocate)) == 12
+    assert memory.gather(np.array([28]), torch.float32, (3,), allocate).shape == (1, 3)
     with pytest.raises(IndexError):
-        memory.gather(np.array([29]), 12, allocate)
+        memory.gather(np.array([29]), torch.float32, (3,), allocate)
 
 
 # ---------------------------------------------------------------- memory
@@ -447,9 +451,9 @@ def test_threads_that_hold_a_copy_up_are_left_alone_for_a_while(monkeypatch: pyt
     select, done = torch.index_select, list[int]()
     monkeypatch.setattr(torch, "index_select", lambda *given, **out: done.append(1) or select(*given, **out))
     memory, places = mapped(200), np.array([24, 90, 0])
-    wanted = torch.cat([torch.arange(at, at + 8, dtype=torch.uint8) for at in places])
-    assert torch.equal(elsewhere(lambda: memory.gather(places, 8)), wanted)
+    wanted = torch.stack([torch.arange(at, at + 8, dtype=torch.uint8) for at in places])
+    assert torch.equal(elsewhere(lambda: memory.gather(places, torch.uint8, (8,))), wanted)
     assert done == []
     for _ in range(3):
-        assert torch.equal(memory.gather(places, 8), wanted)
+        assert torch.equal(memory.gather(places, torch.uint8, (8,)), wanted)
     assert done == [1]

@@ -28,18 +28,18 @@ def pictures(tmp_path_factory):
 
 @pytest.mark.parametrize("cold", [False, True])
 @pytest.mark.parametrize("threads", [0, 1, 3])
-def test_what_was_located_comes_before_an_error(pictures, monkeypatch, threads, cold):
+def test_an_error_comes_where_its_batch_would(pictures, monkeypatch, threads, cold):
     """With threads, or asked for ahead of time, no batch is lost that comes without; the place in the epoch fits."""
     monkeypatch.setattr("readers.stream.GROUP_SAMPLES", 512)
     blocks = itertools.count(step=int(cold))
-    monkeypatch.setattr("readers.stream._blocks_read", lambda: next(blocks))
+    monkeypatch.setattr("readers.readahead._blocks_read", lambda: next(blocks))
     loader = Loader(PackedDataset(pictures, crop=Crop(3, of="picture")), 8, threads=threads, prefetch=9)
     got = []
     with pytest.raises(UsageError, match="2 x 2 pixels"):  # noqa: PT012
         for batch in loader:
             got += batch["picture"][:, 0, 0, 0].tolist()
-    # Places are looked up for 8, 512, 512 and 468 samples at once; the small picture is among the last of these.
-    assert got == [number % 251 for number in range(8 + 512 + 512)]
+    # Places are looked up for 512 samples at once; the batch of the small picture is one of these.
+    assert got == [number % 251 for number in range(SMALL // 8 * 8)]
     assert loader.state_dict()["done"] == len(got)
 
 

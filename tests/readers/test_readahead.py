@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from readers import Loader, PackedDataset
-from readers import stream as advice
-from readers.stream import GAP_BYTES, PIECE_BYTES, ask
+from readers import readahead as advice
+from readers.readahead import GAP_BYTES, PIECE_BYTES, ask
 
 PAGE = advice.PAGE_SIZE
 

@@ -1,0 +1,101 @@
+"""Asks the kernel for the bytes of the next runs while this one is read.
+
+A page that is not in memory costs a wait for the disk, one after another. Named beforehand (`posix_fadvise`, WILLNEED)
+pages are read next to each other. Asking for bytes that are in memory already costs time for nothing, so that is done
+only while the process really reads from the disk.
+
+Its constants were fitted to the rows `cold` of `scripts/bench`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+import numpy as np
+
+from packer.format import PAGE_SIZE, Numbers
+from readers.mix import Together
+from readers.opened import Opened
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
+
+#: Most kernels read no more than their read-ahead for one call, and drop the rest.
+PIECE_BYTES = 128 * 2**10
+#: How far ahead to ask while reading is cold, at most, and at first.
+COLD_BYTES = 8 * 2**20
+FIRST_BYTES = 2**20
+#: While reading is warm, this many runs are read before another look at whether it still is.
+CHECKED_RUNS = 8
+#: Stretches with a smaller gap than this between them are asked for as one: a call costs as much as the gap.
+GAP_BYTES = 16 * 2**10
+
+Run = TypeVar("Run")
+
+
+def asked_for(runs: Iterator[Run], spans_of: Callable[[Run], Numbers], opened: Opened | Together) -> Iterator[Run]:
+    """Yield the same runs, each when it is to be read; while reading is cold they are asked for `COLD_BYTES` earlier.
+
+    The very first run is asked for too, since nobody knows whether it is in memory.
+
+    Args:
+        spans_of: gives the first address of each stretch that a run reads and the one after its last, (n, 2).
+    """
+    waiting: deque[tuple[Run, int]] = deque()
+    ahead, reach, blocks = 0, 0, _blocks_read()
+    works = hasattr(os, "posix_fadvise") and resource is not None
+    cold = works and not opened.is_warm
+    for number, run in enumerate(runs, 1):
+        nbytes = 0
+        if cold:
+            spans = spans_of(run)
+            nbytes = int((spans[:, 1] - spans[:, 0]).sum())
+            works = works and ask(opened, spans)
+        waiting.append((run, nbytes))
+        ahead += nbytes
+        while waiting and (ahead > reach or not cold):
+            due, nbytes = waiting.popleft()
+            ahead -= nbytes
+            yield due
+            if cold or number % CHECKED_RUNS == 0:
+                before, blocks = blocks, _blocks_read()
+                cold = works and blocks > before  # what was asked for counts as reading, too
+                opened.is_warm = not cold
+            # Not far at first, or the first batch would be long in coming.
+            reach = min(2 * reach + FIRST_BYTES, COLD_BYTES) if cold else 0
+    for due, _ in waiting:
+        yield due
+
+
+def ask(opened: Opened | Together, spans: Numbers) -> bool:
+    """Ask for the bytes of `spans`, start and end each, (n, 2); return whether the file system takes advice."""
+    starts = opened.memory.starts
+    spans = spans[spans[:, 1] > spans[:, 0]]  # samples of no bytes lie nowhere; a length of 0 asks for the whole file
+    spans = spans[spans[:, 0].argsort()]
+    first = spans[:, 0] // PAGE_SIZE * PAGE_SIZE
+    reach = np.maximum.accumulate(spans[:, 1])
+    by_start = starts.argsort()
+    shard = by_start[starts[by_start].searchsorted(first, side="right") - 1]
+    # Maps of two files often lie side by side in memory.
+    parted = (first[1:] > reach[:-1] + GAP_BYTES) | (shard[1:] != shard[:-1])
+    edges = [0, *(np.flatnonzero(parted) + 1).tolist(), len(first)] if len(first) else []
+    for begin, end in itertools.pairwise(edges):
+        offset, stop = (int(at - starts[shard[begin]]) for at in (first[begin], reach[end - 1]))
+        for piece in range(offset, stop, PIECE_BYTES):
+            length = min(PIECE_BYTES, stop - piece)
+            try:
+                os.posix_fadvise(opened.shards[shard[begin]].fd, piece, length, os.POSIX_FADV_WILLNEED)
+            except OSError:
+                return False
+    return True
+
+
+def _blocks_read() -> int:
+    """Return how many blocks this process has read from the disk."""
+    return 0 if resource is None else resource.getrusage(resource.RUSAGE_SELF).ru_inblock
