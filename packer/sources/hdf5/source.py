@@ -218,7 +218,7 @@ def _doubts(found: Sequence[Unit], groups: str | None, samples: str | None) -> l
             f"{groups}, which are alike; say --samples rows, or --samples 'groups:{groups}'"
         )
     lengths = [unit.samples for unit in found]
-    if len(set(lengths)) == 1:
+    if samples is not None or len(set(lengths)) == 1:
         return []
     return [
         f"{len(found):,} files of {min(lengths):,} to {max(lengths):,} rows: each row is a sample; --samples files "

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from packer.convert import convert
 from packer.errors import PackerError, SourceError, UsageError
-from packer.sources import SourceOptions
+from packer.sources import SourceOptions, open_sources
 from readers import PackedDataset, Windows
 
 STEPS = (3, 1, 4)
@@ -79,6 +79,14 @@ def test_episodes_end_with_their_files(tmp_path: Path) -> None:
     for where, out in (("meta/episode_ends", "a"), ("episode_index", "b")):
         held = packed(str(tmp_path / "part*.h5"), tmp_path / out, where, skip=("meta",) if out == "b" else ())
         assert [len(held[n]["reward"]) for n in range(len(held))] == 3 * list(STEPS)
+
+
+def test_the_plan_says_how_many_episodes_there_are(tmp_path: Path) -> None:
+    """It does not say what rows could be, which nobody asked for."""
+    for number in (8, 9):
+        write(tmp_path / f"{number}.h5", rows(number) | {"timeouts": np.arange(number) == 2})
+    source = open_sources([str(tmp_path)], SourceOptions(samples="episodes:timeouts"))
+    assert source.remarks == ["timeouts says where each episode ends: 4 episodes of 3 to 6 rows"]
 
 
 def test_ends_in_a_file_of_their_own(tmp_path: Path) -> None:
