@@ -45,6 +45,7 @@ class Job:
 
 
 PAIRS = Job("pairs", ("lr=data/pairs/lr", "hr=data/pairs/hr"), 128, lambda: pair_files(DATA / "pairs"))
+VOLUMES = ("image=data/volumes/imagesTr", "label=data/volumes/labelsTr")
 JOBS = (
     PAIRS,
     # The same without the codec that `auto` chooses for photographs: larger, and faster to read.
@@ -54,6 +55,7 @@ JOBS = (
     Job("clouds", ("data/clouds",), 16, lambda: cloud_files(DATA / "clouds"), list),
     Job("digits", ("data/digits.h5",), 128, lambda: Rows(DATA / "digits.h5", "images", "labels")),
     Job("demos", ("data/demos.hdf5",), 32, None, options=("--samples", "groups")),
+    Job("volumes", VOLUMES, 4, None, options=("--split", "train=0.8", "--split", "test=0.2")),
 )
 
 NEXT = """

@@ -1,4 +1,4 @@
-"""Make the demo inputs: pairs of images and clips, point clouds and HDF5 files, from data that our dependencies ship.
+"""Make the demo inputs: pictures, clips, clouds, HDF5 files and volumes, from data that our dependencies ship.
 
 $ python scripts/make_data.py --out data
 
@@ -16,6 +16,7 @@ from pathlib import Path
 from inputs.clouds import make_clouds
 from inputs.pictures import make_clips, make_pairs, make_pictures
 from inputs.tables import make_demos, make_digits
+from inputs.volumes import make_volumes
 
 ROOT = Path(__file__).resolve().parent.parent
 MAKERS = {
@@ -25,6 +26,7 @@ MAKERS = {
     "clouds": make_clouds,
     "digits.h5": make_digits,
     "demos.hdf5": make_demos,
+    "volumes": make_volumes,
 }
 _STAMP = ".made"
 

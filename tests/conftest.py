@@ -77,7 +77,7 @@ def _open_files() -> set[str]:
 
 @pytest.fixture(scope="session")
 def demo_data() -> Path:
-    """The folder data/, filled with the demo inputs: pairs, pictures, clips, clouds, digits.h5 and demos.hdf5."""
+    """The folder data/, filled with the demo inputs: pairs, pictures, clips, clouds, digits.h5, demos.hdf5, volumes."""
     from make_data import make_data  # here, because matplotlib and scikit-learn take a second to import
 
     make_data(ROOT / "data")

@@ -9,7 +9,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from examples import behaviour_cloning, mlp, pointnet, srcnn, video_sr
+from examples import behaviour_cloning, mlp, pointnet, segmentation, srcnn, video_sr
 
 from packer.convert import convert
 from packer.errors import UsageError
@@ -22,7 +22,9 @@ DEMO = {
     "clouds": ("{}/clouds",),
     "digits": ("{}/digits.h5",),
     "demos": ("{}/demos.hdf5",),
+    "volumes": ("image={}/volumes/imagesTr", "label={}/volumes/labelsTr"),
 }
+SPLITS = {"volumes": {"train": 0.8, "test": 0.2}}
 CLIPS, GROUPS = SourceOptions(samples="folders"), SourceOptions(samples="groups")
 UNITS = {"clips": CLIPS, "demos": GROUPS}
 EXAMPLES = sorted(Path(srcnn.__file__).parent.glob("*.py"))
@@ -40,7 +42,7 @@ def test_the_commands_of_the_book_run(
     """Each is given the datasets that scripts/demo makes, and there is one for every script; here without an epoch."""
     for name, sources in DEMO.items():
         given, out = [source.format(demo_data) for source in sources], tmp_path / f"data/packed/{name}.packed"
-        convert(given, out, codec="none", source=UNITS.get(name, SourceOptions()))
+        convert(given, out, codec="none", source=UNITS.get(name, SourceOptions()), splits=SPLITS.get(name))
     monkeypatch.chdir(tmp_path)
     page = (ROOT / "docs" / "examples.md").read_text()
     commands = re.findall(r"^\.venv/bin/python (scripts/examples/\S+) ([^#\n]*)", page, re.MULTILINE)
@@ -50,7 +52,7 @@ def test_the_commands_of_the_book_run(
         runpy.run_path(str(ROOT / script), run_name="__main__")
 
 
-@pytest.mark.parametrize("name", ["behaviour_cloning", "mlp", "pointnet", "srcnn", "video_sr"])
+@pytest.mark.parametrize("name", ["behaviour_cloning", "mlp", "pointnet", "segmentation", "srcnn", "video_sr"])
 def test_a_dataset_of_something_else_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """The fields that it has are named."""
     convert([{"depth": np.zeros(3)}] * 4, tmp_path / "depth.packed")
@@ -90,6 +92,13 @@ def test_behaviour_is_cloned(demo_data: Path, tmp_path: Path) -> None:
     """What was learnt of windows of demonstrations does far better than nothing on those that were held back."""
     convert([str(demo_data / "demos.hdf5")], tmp_path / "demos.packed", workers=0, source=GROUPS)
     assert behaviour_cloning.main([str(tmp_path / "demos.packed"), "--epochs", "3", "--device", "cpu"]) < 0.6
+
+
+def test_lesions_are_found(demo_data: Path, tmp_path: Path) -> None:
+    """On whole volumes that were held back, the masks overlap with those that were drawn."""
+    sources = [source.format(demo_data) for source in DEMO["volumes"]]
+    convert(sources, tmp_path / "volumes.packed", workers=0, splits=SPLITS["volumes"])
+    assert segmentation.main([str(tmp_path / "volumes.packed"), "--epochs", "2", "--device", "cpu"]) > 0.6
 
 
 def test_mlp_learns_33_features(tmp_path: Path) -> None:

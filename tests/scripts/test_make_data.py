@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import h5py
+import nibabel
 import numpy as np
 import pytest
 from inputs.clouds import FORMATS, write_ply
@@ -57,6 +58,19 @@ def test_digits_have_images_and_labels(demo_data: Path) -> None:
     assert images.shape == (len(labels), 8, 8)
     assert images.max() == 16
     assert set(labels) == set(range(10))
+
+
+def test_volumes_have_two_channels_and_a_mask(demo_data: Path) -> None:
+    """There are 12 of as many sizes, named as nnU-Net has it; the three files of each lie on one grid."""
+    sizes = set()
+    for path in sorted((demo_data / "volumes" / "labelsTr").iterdir()):
+        label, name = nibabel.load(path), path.name.removesuffix(".nii.gz")
+        channels = [nibabel.load(demo_data / f"volumes/imagesTr/{name}_{n:04d}.nii.gz") for n in range(2)]
+        assert {image.shape for image in (label, *channels)} == {label.shape}
+        assert all(np.array_equal(image.affine, label.affine) for image in channels)
+        assert set(np.unique(np.asarray(label.dataobj))) == {0, 1}
+        sizes.add(label.shape)
+    assert len(sizes) == 12
 
 
 @pytest.mark.parametrize("format", FORMATS)
