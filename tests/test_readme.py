@@ -114,6 +114,18 @@ def test_the_book_is_whole(book: Path) -> None:
         assert re.findall(r"<(?:script|link|img)[^>]* (?:src|href)=\"https?:[^>]*", page.read_text()) == [], page
 
 
+def test_pages_lie_there_as_markdown(book: Path) -> None:
+    """Next to every page is its text, with what was made for it; llms.txt lists each of them once."""
+    pages = {page.relative_to(book).with_suffix(".md").as_posix() for page in book.rglob("*.html")} - {"404.md"}
+    listed = re.findall(r"^- \[[^\]]+\]\((.*)\)$", (book / "llms.txt").read_text(), re.MULTILINE)
+    assert sorted(listed) == sorted(pages)
+    assert "packer convert [OPTIONS]" in (book / "reference" / "commands.md").read_text()
+    text = (book / "reference" / "python.md").read_text()
+    assert "sample_transform: called for each sample" in text
+    assert "### load_state_dict(self, state" in text
+    assert [page for page in pages if re.search(r"^:::|<!--", (book / page).read_text(), re.MULTILINE)] == []
+
+
 def test_the_book_is_searched_from_a_file(book: Path) -> None:
     """Opened without a server, in a browser, the search finds the class that a word stands for."""
     playwright = pytest.importorskip("playwright.sync_api", reason="there is no playwright")
