@@ -13,7 +13,10 @@ def test_what_a_kind_offers(kind: str) -> None:
     """A unit is the word and its pattern; without --samples it is the first one offered."""
     assert unit_of(kind, None) == Asked(UNITS_OF[kind][0])
     for name in UNITS_OF[kind]:
-        assert unit_of(kind, name) == Asked(name)
+        pattern = "ends" if name == "episodes" else ""
+        asked = f"{name}:{pattern}" if pattern else name
+        assert unit_of(kind, asked) == Asked(name, pattern)
+        assert str(unit_of(kind, asked)) == asked
     assert str(unit_of("hdf5", "groups:/data/*")) == "groups:/data/*"
 
 
