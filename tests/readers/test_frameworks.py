@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import ConcatDataset, DataLoader, StackDataset
+from torch.utils.data import ConcatDataset, DataLoader, StackDataset, default_collate
 
 from packer.errors import UsageError
 from packer.writer import DatasetWriter
@@ -363,7 +363,7 @@ def test_a_sum_of_datasets_is_read_in_whole_batches(path: Path, dataset: PackedD
 
 
 def test_the_trainer_of_transformers_takes_a_dataset(path: Path, tmp_path: Path) -> None:
-    """HF Trainer with default_data_collator trains on and predicts every sample."""
+    """HF Trainer, with its own collator, torch's, or a Loader, trains on and predicts every sample."""
     from transformers import Trainer, TrainingArguments, default_data_collator
 
     class Model(torch.nn.Module):
@@ -383,6 +383,78 @@ def test_the_trainer_of_transformers_takes_a_dataset(path: Path, tmp_path: Path)
     run.train()
     assert run.state.global_step == 5
     assert run.predict(dataset).predictions[-1].tolist() == list(range(SAMPLES))
+
+    class Packed(Trainer):
+        def get_train_dataloader(self) -> Any:
+            return self.accelerator.prepare(Loader(self.train_dataset, 8, shuffle=True, seed=1))
+
+    model = Model()
+    model.register_forward_pre_hook(lambda _, args, given: seen.append(given["n"].tolist()), with_kwargs=True)
+    seen: list[list[int]] = []
+    Packed(model, arguments, train_dataset=dataset).train()
+    assert seen == alone(dataset, 1, 8)[0]
+    by_torch = Trainer(Model(), arguments, train_dataset=dataset, data_collator=default_collate)
+    assert by_torch.predict(dataset).predictions[-1].tolist() == list(range(SAMPLES))
+
+
+def test_ignite_goes_on_in_the_middle_of_an_epoch(path: Path) -> None:
+    """With the states of its engine and of the loader: the same batches as without a stop."""
+    from ignite.engine import Engine, Events
+
+    def made() -> tuple[Loader, Any, list[list[int]]]:
+        seen: list[list[int]] = []
+        loader = Loader(PackedDataset(path, ["x", "n"]), 4, shuffle=True, seed=1)
+        return loader, Engine(lambda engine, batch: seen.append(batch["n"].tolist())), seen
+
+    loader, engine, stopped = made()
+    engine.add_event_handler(Events.ITERATION_COMPLETED(once=13), lambda: engine.terminate())
+    engine.run(loader, max_epochs=3)
+    states = engine.state_dict(), loader.state_dict()
+    loader, engine, resumed = made()
+    engine.load_state_dict(states[0])
+    loader.load_state_dict(states[1])
+    engine.run(loader, max_epochs=3)
+    assert [len(stopped), len(resumed)] == [13, 17]
+    assert stopped + resumed == [batch for epoch in alone(PackedDataset(path), 3) for batch in epoch]
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twelve pictures of floats, (1, 8, 8), and labels that say where they are not 0."""
+    folder = tmp_path_factory.mktemp("scenes") / "packed"
+    with DatasetWriter(folder) as writer:
+        for number in range(12):
+            label = np.zeros((1, 8, 8), np.float32)
+            label[0, :, : number % 4 + 1] = 1
+            writer.add({"image": label * (number + 1), "label": label})
+    return folder
+
+
+def test_monai_changes_one_sample_at_a_time(scenes: Path) -> None:
+    """A dictionary transform flips pictures with their labels, each or not, in Loader and in its DataLoader."""
+    import monai
+
+    change = monai.transforms.RandFlipd(["image", "label"], prob=0.5, spatial_axis=1).set_random_state(0)
+    dataset = PackedDataset(scenes, sample_transform=change)
+    for loader in (Loader(dataset, 12), monai.data.DataLoader(dataset, batch_size=12)):
+        batch = next(iter(loader))
+        assert torch.equal(batch["image"] > 0, batch["label"] > 0)
+        assert 0 < int((batch["label"][:, 0, 0, 0] == 0).sum()) < 12
+
+
+def test_kornia_changes_a_batch_with_its_labels(scenes: Path) -> None:
+    """Its sequence takes what is read, and draws for each sample."""
+    from kornia.augmentation import AugmentationSequential, RandomHorizontalFlip
+
+    torch.manual_seed(0)
+    flip = AugmentationSequential(RandomHorizontalFlip(), data_keys=["input", "mask"])
+
+    def change(batch: dict[str, Any]) -> dict[str, Any]:
+        return dict(zip(("image", "label"), flip(batch["image"], batch["label"]), strict=True))
+
+    batch = next(iter(Loader(PackedDataset(scenes, transform=change), 12)))
+    assert torch.equal(batch["image"] > 0, batch["label"] > 0)
+    assert 0 < int((batch["label"][:, 0, 0, 0] == 0).sum()) < 12
 
 
 def arrays(sample: dict[str, torch.Tensor]) -> dict[str, np.ndarray[Any, Any]]:
