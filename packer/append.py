@@ -38,6 +38,7 @@ from packer.format import (
     ShardEntry,
     clear_errors,
     constants_entry,
+    read_errors,
     sync_folder,
     write_synced,
 )
@@ -146,10 +147,11 @@ def _is_taken_in(held: Manifest, work: Path, more: Manifest | None = None) -> bo
         more: what is packed in `work` now, which has to be what that call packed. If the files are others, the note is
             gone; samples in memory are told by their shards.
     """
-    try:
-        is_done = (work / APPENDED).read_bytes() == _digest(held.shards)
-    except FileNotFoundError:
+    path = work / APPENDED
+    if not path.exists():
         return False
+    with read_errors(path):
+        is_done = path.read_bytes() == _digest(held.shards)
     digests = [entry.digest for entry in more.shards] if more else []
     return is_done and digests == [entry.digest for entry in held.shards[len(held.shards) - len(digests) :]]
 
@@ -212,4 +214,5 @@ def _tidy(folder: Path, work: Path) -> None:
     with contextlib.suppress(OSError):
         shutil.rmtree(work / SHARD_FOLDER, ignore_errors=True)  # a call that was killed may have removed it
         work.rename(done)
+        sync_folder(work.parent)  # or a later append of the same samples would find the note, and add nothing
         shutil.rmtree(done)

@@ -4,6 +4,7 @@
     ├── UsageError              what was asked for cannot be done: wrong option, wrong folder (exit 2)
     ├── SourceError             a source file is damaged or does not fit its neighbours (exit 1)
     ├── WriteError              the output could not be written: disk full, permission lost (exit 1)
+    ├── ResourceError           no more open files, memory or processes are to be had (exit 1)
     └── DatasetError            a packed dataset cannot be read (exit 1)
         ├── NoDatasetError      nothing is there, or something else: a file, another folder (exit 2)
         ├── ManifestError       manifest.json is wrong; says the place in it
@@ -68,6 +69,10 @@ class SourceError(PackerError):
 
 class WriteError(PackerError):
     """The output could not be written."""
+
+
+class ResourceError(PackerError):
+    """The system gives this program no more open files, memory or processes; no file is at fault."""
 
 
 class DatasetError(PackerError):

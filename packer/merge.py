@@ -27,6 +27,7 @@ from packer.format import (
     ShardEntry,
     check_file,
     clear_errors,
+    read_errors,
     sync_folder,
     write_synced,
 )
@@ -96,7 +97,9 @@ def merge(
         if first.constants:
             constants = folders[0] / first.constants.file
             check_file(constants, first.constants, whole=True)
-            write_synced(output.work / constants.name, constants.read_bytes())
+            with read_errors(constants):
+                data = constants.read_bytes()
+            write_synced(output.work / constants.name, data)
         made = write_joined(output.work, held, entries, NAMES_FILE, list_lines(rejected))
         output.publish(made)
     return made

@@ -14,7 +14,18 @@ import msgspec
 
 from packer.checking import check_same_schema, rebuild_manifest
 from packer.errors import DamagedError, DatasetError, ManifestError, SourceError
-from packer.format import CONSTANTS_FILE, MANIFEST, SHARD_FOLDER, Manifest, ShardEntry, constants_entry, write_constants
+from packer.format import (
+    CONSTANTS_FILE,
+    MANIFEST,
+    SHARD_FOLDER,
+    Manifest,
+    ShardEntry,
+    clear_errors,
+    constants_entry,
+    make_folder,
+    sync_folder,
+    write_constants,
+)
 from packer.format import manifest as manifests
 from packer.packing import (
     ShardTask,
@@ -176,7 +187,7 @@ def _pack_again(
     tasks = _tasks(folder, work, manifest, source, Limits() if guarded else None)
     if lacking := [entry for entry in bad if entry not in tasks]:
         raise DatasetError(f"{folder}: {lacking[0].file} is damaged too; give the sources it was made from as well")
-    (work / SHARD_FOLDER).mkdir(parents=True)
+    make_folder(work / SHARD_FOLDER)
     for entry in bad:
         task = tasks[entry]
         (report,) = run_processes([task], 1, progress) if guarded else [write_shard(task, progress)]
@@ -185,7 +196,9 @@ def _pack_again(
                 f"the sources do not give the bytes that were packed into {entry.file}: a source has changed, or the "
                 "library of a codec; give the sources as they were, or convert them anew"
             )
-        task.path.replace(folder / entry.file)
+        with clear_errors(folder / entry.file):
+            task.path.replace(folder / entry.file)
+    sync_folder(folder / SHARD_FOLDER)
 
 
 def _publish(folder: Path, manifest: Manifest, keeps_stats: bool) -> None:

@@ -6,7 +6,6 @@ report.damages      # what is damaged: shard, field, sample numbers and names
 
 from __future__ import annotations
 
-import errno
 import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +18,7 @@ from typing import TypeVar
 import xxhash
 
 from packer.checking import SHOWN_NAMES, Damage
-from packer.errors import DamagedError, DatasetError
+from packer.errors import DamagedError
 from packer.format import (
     MANIFEST,
     SHARD_FOLDER,
@@ -121,10 +120,6 @@ def _checked_file(
         return read(path, entry)
     except DamagedError as error:
         damages.append(Damage.of(error, folder, entry.file))
-    except OSError as error:
-        if error.errno != errno.EIO:
-            raise DatasetError(f"{path}: cannot be opened: {error.strerror}") from None
-        damages.append(Damage(entry.file, "it cannot be read: the disk has an error"))
     return None
 
 

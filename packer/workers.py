@@ -26,7 +26,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, TypeVar
 
-from packer.errors import SourceError, UsageError
+from packer.errors import ResourceError, SourceError, UsageError
 
 if sys.platform.startswith("linux"):
     import resource
@@ -168,7 +168,7 @@ def run(
         heard: called with the number of an item and each value that `function` reports of it.
 
     Raises:
-        UsageError: this process may start no others.
+        UsageError, ResourceError: this process may start no others.
         What `function` raises; the others are stopped.
     """
     waiting = deque(range(len(items)))
@@ -221,20 +221,26 @@ class _Worker:
 
     Raises:
         UsageError: as `check_may_start`.
+        ResourceError: the system starts no more processes.
     """
 
     def __init__(self, function: Callable[[Any, Here], Any], items: Sequence[Any], limits: Limits) -> None:
         check_may_start()
         self._limits = limits
-        self.connection, other_end = context().Pipe()
-        # In shared memory, since a message a step would cost more than a small sample.
-        self._at: Any = context().RawValue("q", _NOWHERE)
-        args = (function, items, Here(limits, self._at, other_end))
-        self.process: BaseProcess = context().Process(target=_serve, args=args, daemon=True)  # type: ignore[attr-defined]
         self.number = 0
         self.is_late = False
         self._seen, self._waited = _NOWHERE, 0.0
-        self.process.start()
+        try:
+            self.connection, other_end = context().Pipe()
+            # In shared memory, since a message a step would cost more than a small sample.
+            self._at: Any = context().RawValue("q", _NOWHERE)
+            args = (function, items, Here(limits, self._at, other_end))
+            self.process: BaseProcess = context().Process(target=_serve, args=args, daemon=True)  # type: ignore[attr-defined]
+            self.process.start()
+        except OSError as error:
+            raise ResourceError(
+                f"no process can be started: {error.strerror}; take fewer --workers, or 0 to do all in this one"
+            ) from None
         other_end.close()
 
     def take(self, number: int) -> None:

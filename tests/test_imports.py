@@ -177,6 +177,7 @@ def test_the_library_of_lmdb_writes_alone():
     assert of(layer("packer", "readers"), "lmdb") == [
         "packer.export.basicsr imports lmdb",
         "packer.format.lmdb_appender imports lmdb",
+        "packer.format.sync imports lmdb",
     ]
 
 

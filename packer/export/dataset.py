@@ -112,6 +112,8 @@ def export(
             for block in blocks:
                 if options.progress:
                     options.progress(count(block), block_bytes(block))
+        if hasattr(os, "sync"):
+            os.sync()  # all files at once: one by one, thousands of small ones take as long again as to write them
     except OSError as error:
         raise WriteError(f"{error.filename or path}: {error.strerror or error}; it cannot be written") from None
     seconds = time.perf_counter() - began

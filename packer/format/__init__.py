@@ -11,7 +11,7 @@
     shard_writer    writes one shard, through lmdb_appender
     names           names.lmdb, written and looked up
     sizes           how large files get, before they are written
-    sync            files and renames that last
+    sync            files, folders and renames that last, and clear errors of writing
 
 Importing this package loads numpy, msgspec and the codecs, and none of torch, click, h5py, PIL, plyfile.
 """
@@ -37,7 +37,7 @@ from packer.format.layout import (
     column_key,
     index_arrays,
 )
-from packer.format.lmdb_appender import LmdbAppender, clear_errors, open_new
+from packer.format.lmdb_appender import LmdbAppender, open_new
 from packer.format.manifest import (
     CONSTANTS_FILE,
     MANIFEST,
@@ -61,6 +61,7 @@ from packer.format.manifest import (
     file_digest,
     number_ranges,
     range_numbers,
+    read_errors,
     total_of,
 )
 from packer.format.names import Names, check_names, name_bytes, names_bytes, write_names
@@ -78,7 +79,7 @@ from packer.format.schema import (
 from packer.format.shard import Shard, ShardNames
 from packer.format.shard_writer import ShardWriter
 from packer.format.sizes import PAGE_SIZE, map_size, shard_bytes
-from packer.format.sync import sync_folder, write_synced
+from packer.format.sync import clear_errors, make_folder, sync_folder, write_synced
 
 __all__ = [
     "BAND_BYTES",
@@ -143,6 +144,7 @@ __all__ = [
     "found_constants",
     "index_arrays",
     "items_of",
+    "make_folder",
     "manifest",
     "map_size",
     "name_bytes",
@@ -152,6 +154,7 @@ __all__ = [
     "open_new",
     "range_numbers",
     "read_constants",
+    "read_errors",
     "shard_bytes",
     "spec_of",
     "starts_of",

@@ -14,8 +14,8 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from packer.errors import DamagedError, UsageError
-from packer.format.manifest import CONSTANTS_FILE, FileEntry, check_file
+from packer.errors import DamagedError, DatasetError, UsageError
+from packer.format.manifest import CONSTANTS_FILE, FileEntry, check_file, read_errors
 from packer.format.schema import DTYPES, check_field_name, spec_of
 from packer.format.sync import write_synced
 
@@ -60,12 +60,12 @@ def read_constants(path: Path, entry: FileEntry) -> dict[str, NDArray[Any]]:
 
     Raises:
         DamagedError: the file has another size or digest, or is none that FORMAT.md allows.
-        OSError: it cannot be read.
+        DatasetError: it cannot be opened.
     """
     check_file(path, entry, whole=True)
     found: dict[str, NDArray[Any]] = {}
     try:
-        with zipfile.ZipFile(path) as archive:
+        with read_errors(path), zipfile.ZipFile(path) as archive:
             members = archive.infolist()
             if sum(member.compress_size for member in members) > entry.bytes:
                 raise ValueError("its members claim more bytes than it has")
@@ -75,7 +75,7 @@ def read_constants(path: Path, entry: FileEntry) -> dict[str, NDArray[Any]]:
                     raise ValueError("its names are not NAME.npy, each once")
                 check_field_name(name)
                 found[name] = _read_array(archive, member)
-    except OSError:
+    except DatasetError:
         raise
     except Exception as error:  # zipfile and numpy raise many kinds
         raise _damaged(path, str(error)) from None
@@ -111,7 +111,8 @@ def found_constants(folder: Path) -> FileEntry | None:
     path = folder / CONSTANTS_FILE
     if not path.exists():
         return None
-    entry = _entry(path.read_bytes())
+    with read_errors(path):
+        entry = _entry(path.read_bytes())
     len(Constants(folder, entry))  # reads all of them
     return entry
 
@@ -150,10 +151,7 @@ class Constants(Mapping[str, NDArray[Any]]):
         if self._entry is None:
             return {}
         path = self._folder / self._entry.file
-        try:
-            return read_constants(path, self._entry)
-        except OSError as error:
-            raise _damaged(path, str(error.strerror or error)) from None
+        return read_constants(path, self._entry)
 
     def __reduce__(self) -> tuple[type[Constants], tuple[Path, FileEntry | None]]:
         return Constants, (self._folder, self._entry)

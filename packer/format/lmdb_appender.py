@@ -1,12 +1,9 @@
-"""Writes a new LMDB file in ascending key order; clear errors of writing."""
+"""Writes a new LMDB file in ascending key order."""
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
@@ -14,27 +11,10 @@ from typing import TypeVar
 import lmdb
 
 from packer.codecs import Buffer
-from packer.errors import UsageError, WriteError
+from packer.errors import UsageError
 from packer.format import sizes
 
 File = TypeVar("File", bound="LmdbAppender")
-
-#: If fewer bytes than this are free, a write that failed is taken for a full disk.
-_HARDLY_ANY = 64 * 10**6
-
-
-@contextlib.contextmanager
-def clear_errors(path: Path) -> Iterator[None]:
-    """Turn what LMDB and the system raise while writing into a WriteError that names the file."""
-    try:
-        yield
-    except (lmdb.Error, OSError) as error:
-        reason = getattr(error, "strerror", None) or str(error).removeprefix(f"{path}: ")
-        with contextlib.suppress(OSError):
-            # LMDB calls it an input/output error when the disk took only a part.
-            if "Input/output error" in reason and shutil.disk_usage(path.parent).free < _HARDLY_ANY:
-                reason = os.strerror(errno.ENOSPC)
-        raise WriteError(f"{path}: {reason}; free some space or choose another folder, then run again") from None
 
 
 def open_new(path: Path, map_size: int) -> lmdb.Environment:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
 
@@ -21,7 +22,6 @@ from packer.errors import (
     NoDatasetError,
     UnfinishedError,
     UsageError,
-    WriteError,
 )
 from packer.format.layout import FORMAT_NAME, FORMAT_VERSION
 from packer.format.schema import Field
@@ -305,11 +305,27 @@ def write(folder: Path, manifest: Manifest) -> None:
     Raises:
         WriteError: the folder cannot be written.
     """
-    try:
-        write_synced(folder / MANIFEST, encode(manifest))
-    except OSError as error:
-        raise WriteError(f"{folder}: cannot be written: {error.strerror or error}") from None
+    sync_folder(folder)  # before: the files that it names have their names
+    write_synced(folder / MANIFEST, encode(manifest))
     sync_folder(folder)
+
+
+@contextlib.contextmanager
+def read_errors(path: Path) -> Iterator[None]:
+    """Turn what the system raises while a file of a dataset is read into an error that names the file.
+
+    Raises:
+        DamagedError: it is missing or no file, or the disk cannot read it.
+        DatasetError: it cannot be opened, for want of permission, memory or room for open files, which says nothing of
+            the file.
+    """
+    try:
+        yield
+    except FileNotFoundError:
+        raise DamagedError(f"{path}: it is missing; copy it again or run `packer repair`") from None
+    except OSError as error:
+        kind = DamagedError if error.errno in (errno.EIO, errno.EISDIR) else DatasetError
+        raise kind(f"{path}: cannot be read: {error.strerror or error}") from None
 
 
 def check_file(path: Path, entry: FileEntry, whole: bool = False) -> None:
@@ -331,7 +347,7 @@ def check_file(path: Path, entry: FileEntry, whole: bool = False) -> None:
 def file_digest(path: Path) -> str:
     """Return the xxh3-128 of a file's bytes, in hex."""
     digest = xxhash.xxh3_128()
-    with path.open("rb", buffering=0) as file:
+    with read_errors(path), path.open("rb", buffering=0) as file:
         while block := file.read(2**20):
             digest.update(block)
     return digest.hexdigest()

@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 
 from packer.errors import DamagedError, MissingNameError, SourceError
 from packer.format.btree import Tree
-from packer.format.lmdb_appender import LmdbAppender, clear_errors
+from packer.format.lmdb_appender import LmdbAppender
 from packer.format.manifest import FileEntry, check_file
 from packer.format.schema import no_text
 from packer.format.shard import with_room
 from packer.format.sizes import file_bytes, map_size
+from packer.format.sync import clear_errors
 
 #: Keys of the two directions: `#` and the number, 8 bytes big-endian; `=` and the name, UTF-8.
 BY_NUMBER = b"#"
@@ -124,7 +125,7 @@ class Names:
         try:
             with with_room(path, lambda: path.open("rb")) as file:
                 self._map = with_room(path, lambda: mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-        except (OSError, ValueError) as error:  # ValueError: nothing in it
+        except ValueError as error:  # nothing in it
             raise DamagedError(f"{path}: it cannot be mapped: {error}; run `packer repair`") from None
         self._tree = Tree(memoryview(self._map), str(path))
 

@@ -37,7 +37,7 @@ from packer.format.layout import (
     column_key,
     index_arrays,
 )
-from packer.format.manifest import ShardEntry
+from packer.format.manifest import ShardEntry, read_errors
 from packer.format.schema import Field
 
 #: Names of samples that are cut apart at a time.
@@ -157,10 +157,8 @@ class Shard:
         return digest.hexdigest()
 
     def _read(self, size: int) -> bytes:
-        try:
+        with read_errors(Path(self.path)):
             return os.read(self.fd, size)
-        except OSError as error:
-            raise DamagedError(f"{self.path}: cannot be read: {error.strerror}") from None
 
     def index(self, number: int, field: Field, samples: int) -> ColumnIndex:
         """Return the checked index of the column of field `number`."""
@@ -248,16 +246,11 @@ def open_file(path: Path) -> int:
         DamagedError: it is missing, or no file.
         DatasetError: it cannot be opened: no permission, or too many open files.
     """
-    try:
+    with read_errors(path):
         if not stat.S_ISREG(path.stat().st_mode):  # a pipe would be waited for, for ever
             raise DamagedError(f"{path}: it is not a file, where a shard is expected")
-        flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-        return with_room(path, lambda: os.open(path, flags))
-    except FileNotFoundError:
-        raise DamagedError(f"{path}: the shard is missing; copy it again or run `packer repair`") from None
-    except OSError as error:
-        kind = DamagedError if error.errno == errno.EIO else DatasetError
-        raise kind(f"{path}: cannot be opened: {error.strerror}") from None
+    flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+    return with_room(path, lambda: os.open(path, flags))
 
 
 def with_room(path: Path, make: Callable[[], Opened]) -> Opened:
@@ -267,25 +260,27 @@ def with_room(path: Path, make: Callable[[], Opened]) -> Opened:
 
     Raises:
         DatasetError: the limit cannot be raised, or there is no room in memory for another map.
+        DamagedError, DatasetError: as `read_errors`.
     """
-    try:
-        return make()
-    except OSError as error:
-        if error.errno == errno.ENOMEM:
-            raise DatasetError(
-                f"{path}: cannot be mapped: this process may have no more memory, of which a map counts as much as its "
-                "file has, read or not; allow it more (`ulimit -v`, h_vmem of a cluster)"
-            ) from None
-        if error.errno != errno.EMFILE:
-            raise
-    try:
-        import resource  # not on Windows
+    with read_errors(path):
+        try:
+            return make()
+        except OSError as error:
+            if error.errno == errno.ENOMEM:
+                raise DatasetError(
+                    f"{path}: cannot be mapped: this process may have no more memory, of which a map counts as much as "
+                    "its file has, read or not; allow it more (`ulimit -v`, h_vmem of a cluster)"
+                ) from None
+            if error.errno != errno.EMFILE:
+                raise
+        try:
+            import resource  # not on Windows
 
-        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-        return make()
-    except (ImportError, ValueError, OSError):
-        raise DatasetError(
-            f"{path}: cannot be opened: this process has as many files open as it may, and each shard takes two; "
-            "allow more (`ulimit -n`), or make fewer, larger shards (`packer repack --shard-size`)"
-        ) from None
+            most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+            return make()
+        except (ImportError, ValueError, OSError):
+            raise DatasetError(
+                f"{path}: cannot be opened: this process has as many files open as it may, and each shard takes two; "
+                "allow more (`ulimit -n`), or make fewer, larger shards (`packer repack --shard-size`)"
+            ) from None

@@ -22,8 +22,9 @@ from packer.format.layout import (
     chunk_key,
     column_key,
 )
-from packer.format.lmdb_appender import LmdbAppender, clear_errors
+from packer.format.lmdb_appender import LmdbAppender
 from packer.format.schema import Field, no_text
+from packer.format.sync import clear_errors
 
 
 class ShardWriter(LmdbAppender):

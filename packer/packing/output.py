@@ -23,7 +23,7 @@ import filelock
 import msgspec
 import xxhash
 
-from packer.errors import DamagedError, DatasetError, SourceError, UsageError, WriteError, as_text
+from packer.errors import DamagedError, SourceError, UsageError, WriteError, as_text
 from packer.format import (
     CONSTANTS_FILE,
     MANIFEST,
@@ -34,6 +34,8 @@ from packer.format import (
     FileEntry,
     Manifest,
     clear_errors,
+    make_folder,
+    read_errors,
     sync_folder,
     write_synced,
 )
@@ -139,9 +141,13 @@ class OutputFolder:
         try:
             if self.work != self.path:
                 self.path.rename(self._old)
-                self.work.rename(self.path)
-                shutil.rmtree(self._old)
+                try:
+                    self.work.rename(self.path)
+                except OSError:
+                    self._old.rename(self.path)
+                    raise
                 self.work = self.path
+                self._remove_old()
             self._tidy()
         except OSError as error:
             raise WriteError(f"{self.path}: {error}") from None
@@ -159,10 +165,10 @@ class OutputFolder:
     def _open(self, note: Note, overwrite: bool) -> None:
         self._undo_swap()
         check_output(self.path, overwrite)  # before a lock is made: the dataset may be one that nobody may write to
-        self.path.mkdir(parents=True, exist_ok=True)
+        make_folder(self.path)
         self._lock(self.path)
         if self._old.exists():
-            shutil.rmtree(self._old)
+            self._remove_old()
         if _is_finished(self.path):
             self._tidy()
             if not overwrite:
@@ -170,7 +176,7 @@ class OutputFolder:
             if self.path.name in ("", ".."):
                 raise UsageError(f"{self.path}: the folder you are in cannot be replaced; run this from another one")
             self.work = self._beside
-            self.work.mkdir(exist_ok=True)
+            make_folder(self.work)
             # Its lock moves to `path` with it, and holds others off there until all is tidied up.
             self._lock(self.work)
         self._claim(note, overwrite)
@@ -194,10 +200,16 @@ class OutputFolder:
         write_synced(path, msgspec.json.encode(note))
         sync_folder(self.work)
 
+    def _remove_old(self) -> None:
+        """Remove the dataset that was replaced, once it is sure that the new one stays in its place."""
+        sync_folder(self.path.parent)
+        shutil.rmtree(self._old)
+
     def _tidy(self) -> None:
         """Remove what a finished dataset does not need; the note last, since it says that there is something to do."""
         for left in [*self.shards.glob("*.rejected.jsonl"), *self.shards.glob("*.partial")]:
             left.unlink()
+        sync_folder(self.shards)
         (self.work / UNFINISHED).unlink(missing_ok=True)
 
     def _undo_swap(self) -> None:
@@ -270,7 +282,7 @@ def _difference(path: Path, note: Note) -> str | None:
         return msgspec.json.decode(path.read_bytes(), type=Note).difference(note)
     except FileNotFoundError:
         return None
-    except (msgspec.DecodeError, OSError):
+    except msgspec.DecodeError:
         return f"{path.name} cannot be read"
 
 
@@ -297,6 +309,7 @@ def _empty(folder: Path) -> None:
     if (folder / SHARD_FOLDER).exists():
         for file in (folder / SHARD_FOLDER).iterdir():
             file.unlink()
+        sync_folder(folder / SHARD_FOLDER)
     for name in sorted(_OURS - {LOCK, SHARD_FOLDER}, key=lambda name: name == UNFINISHED):
         (folder / name).unlink(missing_ok=True)
 
@@ -426,18 +439,11 @@ def known_lines(folder: Path, manifest: Manifest) -> bytes:
 
 def _read(path: Path, nbytes: int | None = None) -> bytes:
     """Return the bytes of a list, or its first `nbytes` bytes."""
-    try:
-        with path.open("rb") as file:
-            held = os.fstat(file.fileno()).st_size
-            if nbytes is not None and held < nbytes:
-                raise _damaged(path, f"{held:,} bytes, {nbytes:,} expected")
-            return file.read(nbytes)
-    except PermissionError as error:
-        raise DatasetError(f"{path}: cannot be read: {error.strerror}") from None
-    except FileNotFoundError:
-        raise _damaged(path, "it is missing") from None
-    except OSError as error:
-        raise _damaged(path, f"it cannot be read: {error.strerror}") from None
+    with read_errors(path), path.open("rb") as file:
+        held = os.fstat(file.fileno()).st_size
+        if nbytes is not None and held < nbytes:
+            raise _damaged(path, f"{held:,} bytes, {nbytes:,} expected")
+        return file.read(nbytes)
 
 
 def rejected_of(folder: Path, manifest: Manifest) -> list[Rejected]:

@@ -180,6 +180,7 @@ def publish(partial: Path, path: Path, fields: Sequence[Field], rejected: Sequen
     with clear_errors(path):
         if rejected:
             write_synced(noted, list_lines(rejected))
+            sync_folder(path.parent)
         else:
             noted.unlink(missing_ok=True)  # of a run that was killed at this very point
         partial.replace(path)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import filelock
 
-from packer.errors import DamagedError, DatasetError, NoDatasetError, UsageError
+from packer.errors import DamagedError, DatasetError, NoDatasetError, UsageError, WriteError
 from packer.format import MANIFEST, MAX_MANIFEST_BYTES, FileEntry, Manifest, write_synced
 from packer.format import manifest as manifests
 from packer.remote.cache import LOCK, PARTIAL, Cache, Lease, aside, default_cache, is_whole
@@ -68,7 +68,7 @@ def _fetch(remote: RemoteFolder, folder: Path, transfer: Transfer, entry: FileEn
             raise DatasetError(f"{folder}: it was removed while files were fetched into it; try again") from None
         raise DamagedError(f"{remote.url_of(entry.file)}: the file is missing; upload the dataset again") from None
     except OSError as error:
-        raise DatasetError(f"{target}: the cache cannot be written: {error.strerror}") from None
+        raise DatasetError(f"{target}: the cache cannot be written: {error.strerror or error}") from None
 
 
 def _write(remote: RemoteFolder, entry: FileEntry, path: Path, transfer: Transfer) -> str:
@@ -153,6 +153,8 @@ class Mirror:
                     os.utime(path)
                 else:
                     write_synced(path, data)
+        except WriteError as error:
+            raise DatasetError(str(error)) from None
         except OSError as error:
             raise DatasetError(f"{path}: the cache cannot be written: {error.strerror}") from None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import glob
 import logging
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ from pathlib import Path
 import filelock
 
 from packer.errors import RemoteError, SourceError
+from packer.format import sync_folder
 from packer.remote.cache import LOCK, PARTIAL, default_cache
 from packer.remote.store import BLOCK_BYTES, Found, Moved, RemoteFolder, Transfer, is_url, label, note, noted
 
@@ -89,11 +91,14 @@ def _fetch(remote: RemoteFolder, found: Mapping[str, Found], top: Path, notes: P
         try:
             with temporary.open("wb") as written:
                 remote.fetch(name, file.size, written, transfer)
+                written.flush()
+                os.fsync(written.fileno())
             if file.size > BLOCK_BYTES and remote.found(name) != file:
                 raise FileNotFoundError
         except FileNotFoundError:
             raise SourceError("it changed while it was fetched; try again", remote.url_of(name)) from None
         temporary.replace(target)
+        sync_folder(target.parent)
         return name
 
     with notes.open("ab") as lines:

@@ -10,6 +10,7 @@ error. Hidden files and folders (`._a.png`, as some systems leave behind) lie be
 
 from __future__ import annotations
 
+import errno
 import glob
 import os
 import re
@@ -21,8 +22,11 @@ from typing import NamedTuple
 
 from natsort import natsorted
 
-from packer.errors import SourceError, UsageError
+from packer.errors import PackerError, ResourceError, SourceError, UsageError
 from packer.sources.base import FINDING, Looking, OnBad, not_looking, stop, watched
+
+#: What keeps a file from being read and passes: there are too many open files, or there is no memory.
+NOT_ITS_FAULT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EINTR, errno.EAGAIN)
 
 #: What an LMDB folder of BasicSR holds: the values, and the list of their keys.
 LMDB_DATA, LMDB_LIST = "data.mdb", "meta_info.txt"
@@ -314,8 +318,14 @@ def unnamed(file: str) -> str:
     return ""
 
 
-def unreadable(error: OSError, path: str) -> SourceError:
-    """Return the error of a file that the operating system does not give."""
+def unreadable(error: OSError, path: str) -> PackerError:
+    """Return the error of a file that the operating system does not give.
+
+    A SourceError is the file's fault, for which it may be left out; a ResourceError is nobody's, and never skipped.
+    """
+    if error.errno in NOT_ITS_FAULT:
+        reason = os.strerror(error.errno)
+        return ResourceError(f"{path}: cannot be read now: {reason}; run the same command again, with fewer --workers")
     return SourceError(f"cannot be read: {error.strerror or error}; check that it is there and may be read", path)
 
 

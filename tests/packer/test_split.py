@@ -407,7 +407,7 @@ def test_splitting_waits_for_nobody_and_breaks_nothing(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     before = (folder / "manifest.json").read_bytes()
-    monkeypatch.setattr("packer.format.manifest.write_synced", full)
+    monkeypatch.setattr("os.fsync", full)
     with pytest.raises(WriteError, match="No space left"):
         split(folder, {"train": 0.5})
     assert (folder / "manifest.json").read_bytes() == before

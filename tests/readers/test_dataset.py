@@ -419,7 +419,7 @@ def _first_shard(folder: Path) -> Path:
 def test_a_missing_shard_is_an_error_that_names_it(copy: Path) -> None:
     """Found when the shards are opened, before anything is handed out."""
     _first_shard(copy).unlink()
-    with pytest.raises(DamagedError, match=r"00000\.lmdb: the shard is missing"):
+    with pytest.raises(DamagedError, match=r"00000\.lmdb: it is missing"):
         _ = PackedDataset(copy)[59]
 
 

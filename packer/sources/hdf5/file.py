@@ -20,7 +20,7 @@ import h5py
 
 from packer.errors import SourceError
 from packer.sources.base import faults_of
-from packer.sources.files import refuse_pointer
+from packer.sources.files import NOT_ITS_FAULT, refuse_pointer, unreadable
 
 #: All that h5py has been seen to raise on damaged files. No MemoryError: whoever keeps the limits says which one it is.
 FAULTS = (OSError, RuntimeError, ValueError, TypeError, LookupError, ArithmeticError, SystemError)
@@ -81,6 +81,8 @@ def opened(path: str) -> Iterator[h5py.File]:
     except PermissionError:
         raise SourceError("may not be read: permission denied", path) from None
     except FAULTS as error:
+        if isinstance(error, OSError) and error.errno in NOT_ITS_FAULT:
+            raise unreadable(error, path) from error
         raise SourceError(_why_not(error), path) from error
     with file:
         yield file

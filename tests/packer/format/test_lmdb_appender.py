@@ -32,6 +32,9 @@ def test_the_file_is_let_go(tmp_path: Path, end: str) -> None:
 def test_an_error_names_the_file_once(tmp_path: Path) -> None:
     """LMDB itself names it in some errors."""
     path = tmp_path / "nowhere" / "a.lmdb"
-    with pytest.raises(WriteError, match=r"a\.lmdb: No such file or directory; free") as caught, clear_errors(path):
+    with (
+        pytest.raises(WriteError, match=r"a\.lmdb: cannot be written: No such file or directory; free") as caught,
+        clear_errors(path),
+    ):
         LmdbAppender(path, 2**20)
     assert str(caught.value).count(str(path)) == 1
