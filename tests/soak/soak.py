@@ -1,6 +1,8 @@
 """Runs for long what the tests run for seconds.
 
 .venv/bin/python tests/soak/soak.py kill --count 200      # conversions, appending, merging, repacking, repairing
+.venv/bin/python tests/soak/soak.py power --count 5000    # disks that a power cut can leave, of all that writes
+.venv/bin/python tests/soak/soak.py fail --count 5000     # calls of the system that fail, of all that writes
 .venv/bin/python tests/soak/soak.py plan --count 300      # plans of random datasets, against what is made
 .venv/bin/python tests/soak/soak.py damage --count 2000   # damaged datasets, read in every way
 .venv/bin/python tests/soak/soak.py replace --count 200   # datasets and shards replaced by others of the same size
@@ -16,13 +18,15 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from soaking import kills, plans, replacing, survival
+from soaking import disks, failing, kills, plans, replacing, survival
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # for tests.survival, when this file is run
 from tests.survival import two_ways
 
 TRIALS = {
     "kill": kills.trial,
+    "power": disks.trial,
+    "fail": failing.trial,
     "plan": plans.trial,
     "damage": survival.trial,
     "replace": replacing.trial,

@@ -4,6 +4,10 @@ A trial is a function of a folder for its files and of a seed. It returns in a f
 AssertionError if something is wrong.
 
 kills.py      kills whatever makes or changes a dataset
+jobs.py       whatever makes or changes files that somebody would miss, and what it may leave of them
+disks.py      every disk that a power cut can leave of a job
+failing.py    the n-th call of a kind fails while a job runs
+watched.py    tells of the calls that this process makes, and may have one fail
 plans.py      plans of random datasets against what is made
 mutations.py  damage to datasets
 survival.py   reads damaged datasets in every way

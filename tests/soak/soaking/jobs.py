@@ -1,0 +1,318 @@
+"""Every call that makes or changes files that somebody would miss, on small data, and what it may leave of them."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from unittest import mock
+
+import fsspec
+import h5py
+import numpy as np
+
+from packer.append import append
+from packer.convert import ConvertOptions, convert, open_source
+from packer.errors import DatasetError, UsageError
+from packer.export import export
+from packer.format import MANIFEST, REJECTED_FILE
+from packer.merge import merge
+from packer.repack import repack
+from packer.repair import repair
+from packer.sources import SourceOptions
+from packer.split import split
+from packer.verify import verify
+from packer.writer import DatasetWriter
+from readers import PackedDataset
+from soaking.kills import files, make_pairs
+
+Files = dict[str, bytes]
+OPTIONS = ConvertOptions(codec="zstd", shard_size=4096, on_error="skip")
+NEW = ConvertOptions(shard_size=4096, on_error="skip")
+
+#: What a job works at: a dataset, which is the old one or the new one at every instant; a dataset that is mended file
+#: by file; a folder that is filled file by file; a cache, whose files are taken for whole if they have their name.
+DATASET, MENDED, EXPORTED, CACHE = "dataset", "mended", "exported", "cache"
+
+
+@dataclass(frozen=True)
+class Job:
+    """A call, and the files of `out` before and after it.
+
+    Attributes:
+        out: what it makes or changes; the folder above it holds nothing else.
+        run: makes the call, with so many workers.
+        again: makes it once more after it was cut off; as a rule the same.
+        old: what `files` gives of `out` before; empty if there was nothing.
+        wanted: the same after a call that nothing disturbed.
+    """
+
+    name: str
+    out: Path
+    run: Callable[[int], object]
+    again: Callable[[int], object]
+    works_at: str = DATASET
+    old: Files = field(default_factory=dict)
+    wanted: Files = field(default_factory=dict)
+
+    @property
+    def disk(self) -> Path:
+        """Return the folder that holds all that the call changes."""
+        return self.out.parent
+
+    def reset(self) -> None:
+        """Put back what was there before the call."""
+        shutil.rmtree(self.disk, ignore_errors=True)
+        self.disk.mkdir()
+        for name, content in self.old.items():
+            path = self.out / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+
+    def check_left(self, may_be_away: bool) -> None:
+        """Check what is there after the call was cut off.
+
+        Args:
+            may_be_away: whether the old dataset may lie beside its place: between the two renames of a replacement.
+        """
+        held = files(self.out)
+        if self.works_at == MENDED:
+            wrong = [name for name, old in self.old.items() if held.get(name) not in (old, self.wanted[name])]
+            assert not wrong, f"{wrong} are neither as they were nor mended"
+        elif self.works_at == DATASET:
+            old = self.old if MANIFEST in self.old else None
+            if _can_be_opened(self.out):
+                is_old = old is not None and _holds(held, old)
+                assert is_old or self.is_new(), "a dataset can be opened that is neither the old one nor the new one"
+            elif old is not None:
+                beside = files(self.out.with_name(f".{self.out.name}.replaced"))
+                assert may_be_away, "the old dataset is away"
+                assert _holds(beside, old), "the old dataset is gone"
+
+    def check_over(self) -> None:
+        """Check what is there after the call has returned, whatever became of the disk since."""
+        if self.works_at != CACHE:
+            held = files(self.out)
+            wrong = [name for name, content in self.wanted.items() if held.get(name) != content]
+            assert not wrong, f"the call had returned, and {wrong} are lost or not whole"
+
+    def check_again(self, workers: int = 0) -> None:
+        """Check that the call ends well when it is made again, and leaves what it always leaves, and nothing else."""
+        was_new = self.works_at == DATASET and self.is_new()
+        with suppress(*[UsageError] * was_new):  # it is done
+            self.again(workers)
+        if self.works_at != CACHE:
+            held = files(self.out)
+            wrong = [name for name in held.keys() | self.wanted if held.get(name) != self.wanted.get(name)]
+            assert not wrong, f"made again, {wrong} are not what they should be"
+            assert [path.name for path in self.disk.iterdir()] == [self.out.name], "something is left beside it"
+
+    def is_new(self) -> bool:
+        """Return whether the dataset that the call makes is there."""
+        return _holds(files(self.out), self.wanted)
+
+
+def _holds(held: Files, dataset: Files) -> bool:
+    """Return whether files are those of a dataset; of the list of rejected samples as much as its manifest says."""
+    listed = held.get(REJECTED_FILE, b"").startswith(dataset.get(REJECTED_FILE, b""))
+    return listed and held.items() >= {n: data for n, data in dataset.items() if n != REJECTED_FILE}.items()
+
+
+def _can_be_opened(folder: Path) -> bool:
+    try:
+        PackedDataset(folder)
+    except DatasetError:
+        return False
+    return True
+
+
+def new_job(folder: Path, name: str) -> Job:
+    """Make a job in an empty folder: its sources and its disk."""
+    (folder / "disk").mkdir(parents=True)
+    job = _MAKERS[name](folder, folder / "disk" / "out")
+    job.reset()
+    job.run(0)
+    if job.works_at not in (EXPORTED, CACHE):
+        assert not verify(job.out).damages
+    return replace(job, name=name, wanted=files(job.out))
+
+
+def _job(out: Path, run: Callable[[int], object], again: Callable[[int], object] | None = None, **more: object) -> Job:
+    return Job("", out, run, again or run, **more)  # type: ignore[arg-type]
+
+
+def _pairs(folder: Path, out: Path) -> Job:
+    pairs = make_pairs(folder / "pairs", 13)
+    return _job(out, lambda workers: convert(pairs, out, OPTIONS, workers=workers))
+
+
+def _overwrite(folder: Path, out: Path) -> Job:
+    pairs = make_pairs(folder / "pairs", 13)
+    old = _made(folder / "old", pairs, codec="none")
+    return _job(out, lambda workers: convert(pairs, out, OPTIONS, workers=workers, overwrite=True), old=old)
+
+
+def _constants(folder: Path, out: Path) -> Job:
+    """Rows without names, and a grid that all of them share."""
+    with h5py.File(folder / "rows.h5", "w") as file:
+        file["x"] = np.random.default_rng(1).normal(size=(400, 6)).astype("f4")
+        file["grid"] = np.arange(5.0)
+    options = replace(OPTIONS, source=SourceOptions(once=("grid",)))
+    return _job(out, lambda workers: convert(folder / "rows.h5", out, options, workers=workers))
+
+
+def _anew(folder: Path, out: Path) -> Job:
+    """An unfinished conversion of other options is begun anew."""
+    pairs = make_pairs(folder / "pairs", 13)
+
+    def stop(samples: int, nbytes: int) -> None:
+        if (folder / "old" / "shards" / "00001.lmdb").exists():
+            raise KeyboardInterrupt
+
+    with suppress(KeyboardInterrupt):
+        convert(pairs, folder / "old", OPTIONS, codec="none", workers=0, progress=stop)
+    old = files(folder / "old")
+    assert "shards/00001.lmdb" in old
+    assert MANIFEST not in old
+    return _job(out, lambda workers: convert(pairs, out, OPTIONS, workers=workers, overwrite=True), old=old)
+
+
+def _append(folder: Path, out: Path) -> Job:
+    more = make_pairs(folder / "more", 8)
+    old = _made(folder / "old", make_pairs(folder / "pairs", 9))
+    return _job(out, lambda workers: append(out, more, NEW, workers=workers), old=old)
+
+
+def _merge(folder: Path, out: Path) -> Job:
+    parts = [folder / "first", folder / "second"]
+    for count, part in enumerate(parts, 7):
+        _made(part, make_pairs(folder / f"{part.name}-pairs", count))
+    return _job(out, lambda workers: merge(parts, out))
+
+
+def _repack(folder: Path, out: Path) -> Job:
+    _made(folder / "old", make_pairs(folder / "pairs", 13), codec="none")
+    return _job(out, lambda workers: repack(folder / "old", out, NEW, codec="zstd", seed=1, workers=workers))
+
+
+def _split(folder: Path, out: Path) -> Job:
+    old = _made(folder / "old", make_pairs(folder / "pairs", 9))
+    return _job(out, lambda workers: split(out, {"train": 0.7, "valid": 0.3}), old=old)
+
+
+def _repair(folder: Path, out: Path) -> Job:
+    """Two shards and the table of names are damaged."""
+    pairs = make_pairs(folder / "pairs", 13)
+    old = _made(folder / "old", pairs)
+    for name in ("shards/00000.lmdb", "shards/00002.lmdb", "names.lmdb"):
+        middle = len(old[name]) // 2
+        old[name] = old[name][:middle] + bytes(999) + old[name][middle + 999 :]
+    return _job(
+        out, lambda workers: repair(out, open_source(pairs, OPTIONS, []), workers=workers), works_at=MENDED, old=old
+    )
+
+
+def _rebuild(folder: Path, out: Path) -> Job:
+    """The manifest is damaged, and made again from the shards."""
+    old = _made(folder / "old", make_pairs(folder / "pairs", 13))
+    old["manifest.json"] = old["manifest.json"][:-100] + bytes(100)
+    return _job(out, lambda workers: repair(out, workers=workers), works_at=MENDED, old=old)
+
+
+def _writer(folder: Path, out: Path) -> Job:
+    values = np.random.default_rng(1).normal(size=(20, 100))
+
+    def write(overwrite: bool) -> None:
+        with DatasetWriter(out, codec="zstd", shard_size=4096, overwrite=overwrite) as writer:
+            for number, value in enumerate(values):
+                writer.add({"x": value}, name=f"s{number}")
+
+    return _job(out, lambda workers: write(overwrite=False), lambda workers: write(overwrite=True))
+
+
+def _export(to: str) -> Callable[[Path, Path], Job]:
+    def make(folder: Path, out: Path) -> Job:
+        dataset = folder / "old"
+        _made(dataset, make_pairs(folder / "pairs", 5))
+        return _job(
+            out,
+            lambda workers: export(dataset, out, to=to),
+            lambda workers: export(dataset, out, to=to, overwrite=True),
+            works_at=EXPORTED,
+        )
+
+    return make
+
+
+def _dataset_at_url(folder: Path, out: Path) -> Job:
+    """A dataset at a URL, read through the cache `out`."""
+    _made(folder / "old", make_pairs(folder / "pairs", 9))
+    url = f"memory://{folder.name}/packed"
+    _put(folder / "old", url)
+    expected = _samples(PackedDataset(folder / "old"))
+
+    def read(workers: int) -> None:
+        dataset = PackedDataset(url, cache=out)
+        assert _samples(dataset) == expected, "the cache gives other values than the URL has"
+        assert len(dataset.names) == len(expected)
+
+    return _job(out, read, works_at=CACHE)
+
+
+def _sources_at_url(folder: Path, out: Path) -> Job:
+    """Sources at a URL, fetched into the cache `out` and packed, each time into another folder."""
+    pairs = make_pairs(folder / "pairs", 7)
+    _put(folder / "pairs", f"memory://{folder.name}/pairs")
+    sources = [source.replace(f"={folder}", f"=memory://{folder.name}") for source in pairs]
+    _made(folder / "old", pairs)
+    expected = _samples(PackedDataset(folder / "old"))
+    packed = (folder / f"packed{number}" for number in itertools.count())
+
+    def pack(workers: int) -> None:
+        made = next(packed)
+        with mock.patch.dict(os.environ, {"XDG_CACHE_HOME": str(out)}):
+            convert(sources, made, OPTIONS, workers=workers)
+        assert _samples(PackedDataset(made)) == expected, "the cache gives other files than the URL has"
+
+    return _job(out, pack, works_at=CACHE)
+
+
+def _made(folder: Path, sources: list[str], codec: str = "zstd") -> Files:
+    """Convert sources into a dataset, and return its files."""
+    convert(sources, folder, OPTIONS, codec=codec, workers=0)
+    return files(folder)
+
+
+def _put(folder: Path, url: str) -> None:
+    """Put a folder at a URL of this process's memory: a server whose files fail no call."""
+    for name, content in files(folder).items():
+        fsspec.filesystem("memory").pipe_file(f"{url.removeprefix('memory:/')}/{name}", content)
+
+
+def _samples(dataset: PackedDataset) -> list[dict[str, bytes]]:
+    return [{name: value.numpy().tobytes() for name, value in sample.items()} for sample in dataset]
+
+
+_MAKERS: dict[str, Callable[[Path, Path], Job]] = {
+    "convert": _pairs,
+    "convert --overwrite": _overwrite,
+    "convert --overwrite of an unfinished one": _anew,
+    "convert --once": _constants,
+    "append": _append,
+    "merge": _merge,
+    "repack": _repack,
+    "split": _split,
+    "repair": _repair,
+    "repair the manifest": _rebuild,
+    "DatasetWriter": _writer,
+    "export --to png": _export("png"),
+    "export --to hdf5": _export("hdf5"),
+    "export --to basicsr-lmdb": _export("basicsr-lmdb"),
+    "read a URL": _dataset_at_url,
+    "convert a URL": _sources_at_url,
+}
+JOBS = tuple(_MAKERS)

@@ -1,0 +1,31 @@
+"""Any call of the system fails: an error of ours, nothing lost or left open, and the same call then ends well."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+if sys.platform.startswith("linux"):
+    from soaking import failing
+    from soaking.jobs import JOBS
+    from soaking.watched import KINDS
+else:
+    pytest.skip("looks into /proc", allow_module_level=True)
+
+#: Calls of each kind that fail in each job, evenly among all. `soak.py fail` has more fail.
+MOST = 3
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_every_kind_of_call(folder: Path, name: str) -> None:
+    """Whichever call fails, for whatever reason, the job ends with exit status 1, and then as if nothing had been."""
+    job = failing.new_job(folder, name)
+    seen = set()
+    for turn, kind in enumerate(KINDS):
+        calls = failing.count(job, kind)
+        for number in range(min(MOST, calls)):
+            error = failing.ERRORS[(turn + number) % len(failing.ERRORS)]
+            seen.add(failing.check(job, kind, number * calls // MOST, error))
+    assert len(seen) > 1
