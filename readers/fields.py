@@ -161,6 +161,10 @@ class NameReader(FieldReader):
         """Return the least that any likes: names are short."""
         return COPIED_RUN_BYTES
 
+    def nbytes(self, located: Located) -> Numbers:
+        """Return none, (n,): names are short."""
+        return np.zeros(len(located), np.int64)
+
     def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Located:
         """Return shard and number within it."""
         shard = self._first[1:-1].searchsorted(numbers, side="right")

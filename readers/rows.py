@@ -189,6 +189,7 @@ class RegionReader(PartReader):
 
     def __init__(self, places: Places, rows: slice | None, columns: slice | None) -> None:
         super().__init__(places.field, places)
+        self.is_ragged = True
         if self.field.kind == "text":
             raise UsageError(f"field {self.field.name!r} is text, which has no rows; read it with ds[i]")
         for axis, (name, wanted) in enumerate((("rows", rows), ("columns", columns))):

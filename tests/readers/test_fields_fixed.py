@@ -2,95 +2,28 @@
 
 from __future__ import annotations
 
-import itertools
-import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from numpy.typing import NDArray
-from ways import handled
 
 from packer.codecs import NAMED
 from packer.errors import DamagedError
-from packer.format import CHUNK_BYTES, DTYPES, Field, FrameCache, FrameRule
+from packer.format import Field, FrameCache, FrameRule
 from readers import PackedDataset
 from readers.fields import WholeReader
 
 CODECS = ("none", "lz4", "zstd", "bitshuffle")
 
 
-@dataclass(frozen=True)
-class Case:
-    """A field, what its samples hold, how many samples each shard has, and what is asked for."""
-
-    field: Field
-    values: NDArray[Any]
-    shards: list[int]
-    chunk_bytes: int
-    asked: list[int]
-
-
-@st.composite
-def _cases(draw: st.DrawFn) -> Case:
-    image = draw(st.booleans())
-    dtype = draw(st.sampled_from(("uint8", "uint16") if image else DTYPES))
-    axis = st.sampled_from([0, 1, 2, 3, 7])
-    shape = tuple(draw(st.lists(axis, min_size=3 if image else 0, max_size=3)))
-    codec = NAMED[draw(st.sampled_from((*CODECS, "photo+lz4", "photo+zstd") if image else CODECS))]
-    rule = FrameRule(samples=draw(st.sampled_from([1, 2, 3, 50])))
-    if shape and draw(st.booleans()):
-        rule = FrameRule(rows=draw(st.integers(1, 4)))
-    field = Field(name="x", dtype=dtype, kind="image" if image else "array", shape=shape, codec=codec, frame=rule)
-    shards = draw(st.lists(st.integers(0, 9), min_size=1, max_size=4).filter(any))
-    rng = np.random.default_rng(draw(st.integers(0, 99)))
-    values = _bytes(rng, (sum(shards), *shape), np.dtype(dtype), draw(st.sampled_from([2, 256])))
-    asked = draw(st.lists(st.integers(0, sum(shards) - 1), max_size=12))
-    return Case(field, values, shards, draw(st.sampled_from([8, 100, CHUNK_BYTES])), asked)
-
-
-def _bytes(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any], most: int) -> NDArray[Any]:
-    """Numbers of any bits, NaN among them; with `most` 2 they shrink."""
-    if dtype.kind == "b":
-        return rng.integers(0, 2, shape).astype(bool)
-    count = int(np.prod(shape)) * dtype.itemsize
-    return rng.integers(0, most, count).astype(np.uint8).view(dtype).reshape(shape)
-
-
-def _write(pack: Any, folder: Path, case: Case) -> Path:
-    starts = np.cumsum([0, *case.shards]).tolist()
-    shards = [[{"x": v} for v in case.values[a:b]] for a, b in itertools.pairwise(starts)]
-    path: Path = pack(folder / "packed", [case.field], shards, chunk_bytes=case.chunk_bytes)
-    return path
-
-
-def _channels_last(field: Field, batch: torch.Tensor) -> NDArray[Any]:
-    return (batch.permute(0, 2, 3, 1) if field.kind == "image" else batch).numpy()
-
-
 def _same(found: NDArray[Any], wanted: NDArray[Any]) -> None:
     assert found.dtype == wanted.dtype
     assert found.shape == wanted.shape
     assert found.tobytes() == wanted.tobytes()
-
-
-@settings(max_examples=60)
-@given(case=_cases(), by_machine=st.booleans())
-def test_what_goes_in_comes_out(pack: Any, case: Case, by_machine: bool) -> None:
-    """All samples, some in any order and more than once, none, and one, have the very bits that were packed."""
-    with tempfile.TemporaryDirectory() as folder, handled(by_machine):
-        ds = PackedDataset(_write(pack, Path(folder), case))
-        for numbers in (list(range(len(ds))), case.asked, []):
-            _same(_channels_last(case.field, ds[numbers]["x"]), case.values[numbers])
-        one = ds[len(ds) - 1]["x"][None]
-        _same(_channels_last(case.field, one), case.values[-1:])
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -180,7 +113,7 @@ def test_slots_do_not_change_while_a_batch_is_read(pack: Any, tmp_path: Path) ->
         go_on.wait(30)
         return decode(*args)
 
-    reader.places.codec.decode_frames = slowly  # type: ignore[method-assign]
+    reader.places.codec.decode_frames = slowly  # type: ignore[assignment,method-assign]
     with ThreadPoolExecutor(2) as threads:
         batch = threads.submit(ds.__getitem__, [3, 30, 17])
         assert began.wait(30)
