@@ -1,4 +1,4 @@
-"""`packer export`: a packed dataset back to PNG, PLY or HDF5 files, or to BasicSR's LMDB."""
+"""`packer export`: a packed dataset back to files."""
 
 from __future__ import annotations
 
@@ -17,13 +17,29 @@ from packer.format import manifest as manifests
 _log = logging.getLogger(__name__)
 
 
-@click.command()
+_HELP = """Write the samples of DATASET as files into the folder OUT. Every checksum is compared on the way.
+
+\b
+{kinds}
+
+For BasicSR, frames of clips have the keys of REDS, such as 000/00000000.
+
+\b
+$ packer export div2k.packed div2k.png
+$ packer export scans.packed scans --to hdf5 --fields xyz,rgb
+$ packer export div2k.packed hr.lmdb --to basicsr-lmdb --field hr --values bmp
+"""
+_LINES = "\n".join(f"--to {name:13} {kind.writes}" for name, kind in KINDS.items())
+_USUAL = ", ".join(f"{name} from {' and '.join(kind.sources)}" for name, kind in KINDS.items() if kind.sources)
+
+
+@click.command(help=_HELP.format(kinds=_LINES))
 @click.argument("dataset", type=click.Path(path_type=Path))
 @click.argument("out", type=click.Path(path_type=Path))
 @click.option(
     "--to",
-    type=click.Choice(KINDS),
-    help="Kind of the files.  [default: what the dataset was packed from]",
+    type=click.Choice(list(KINDS)),
+    help=f"Kind of the files.  [default: {_USUAL}; else png if all fields are images, or hdf5, which holds all]",
 )
 @click.option("--fields", "--field", metavar="A,B", help="Export only these fields.")
 @click.option("--values", type=click.Choice(VALUES), help="basicsr-lmdb: what each value is.  [default: png]")
@@ -32,20 +48,7 @@ _log = logging.getLogger(__name__)
 )
 @log_options
 def export(dataset: Path, out: Path, to: str | None, fields: str | None, values: str | None, overwrite: bool) -> None:
-    """Write the samples of DATASET as files into the folder OUT, by their names.
-
-    Images become OUT/FIELD/NAME.png; clouds and meshes OUT/NAME.ply with the properties, types and comments of their
-    source; rows HDF5 files with the datasets and attributes of theirs. Any dataset can go to HDF5. Every checksum is
-    compared on the way.
-
-    With --to basicsr-lmdb, OUT/FIELD.lmdb are folders that BasicSR's FileClient reads; an OUT that ends in .lmdb is one
-    itself, of one field. Frames of clips have the keys of REDS, such as 000/00000000.
-
-    \b
-    $ packer export div2k.packed div2k.png
-    $ packer export scans.packed scans --to hdf5 --fields xyz,rgb
-    $ packer export div2k.packed hr.lmdb --to basicsr-lmdb --field hr --values bmp
-    """
+    """Parse, export and say how many files there are."""
     names = names_in(fields)
     with Progress("exporting") as shown:
         shown.start(manifests.read(dataset).samples)

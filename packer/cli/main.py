@@ -36,7 +36,7 @@ GROUPS = {
         "split": "Share the samples of a dataset out into splits.",
         "repack": "Pack a dataset with another codec, shard size or order.",
         "repair": "Repair a damaged dataset, and leave the rest as it is.",
-        "export": "Write a packed dataset as PNG, PLY or HDF5 files again.",
+        "export": "Write the samples of a dataset as files again.",
     },
 }
 COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}

@@ -1,4 +1,4 @@
-"""Back from a packed dataset to PNG, PLY or HDF5 files, or to BasicSR's LMDB.
+"""Back from a packed dataset to files, of the kinds that `dataset` lists.
 
 report = export("div2k.packed", "div2k.png")
 report = export("rows.packed", "rows", to="hdf5", fields=["x", "y"])

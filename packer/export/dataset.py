@@ -9,24 +9,37 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from packer.errors import UsageError, WriteError
 from packer.export.files import Files, Writer
 from packer.remote import refuse_url
 from packer.sources import PackedSource, Progress, block_bytes, count, open_packed
 
-#: The kinds of files, and the module and class that write them; imported when they are used.
-_WRITERS = {
-    "png": ("packer.export.png", "PngWriter"),
-    "ply": ("packer.export.ply", "PlyWriter"),
-    "ply-text": ("packer.export.ply", "PlyTextWriter"),
-    "hdf5": ("packer.export.hdf5", "Hdf5Writer"),
-    "basicsr-lmdb": ("packer.export.basicsr", "BasicsrWriter"),
+
+class Kind(NamedTuple):
+    """A kind of files: the module and class that write them, imported when they are used.
+
+    Attributes:
+        writes: what they write, in a line of help.
+        sources: kinds of sources that are exported to it if nobody asks for another.
+    """
+
+    module: str
+    writer: str
+    writes: str
+    sources: tuple[str, ...] = ()
+
+
+#: The kinds of files that a dataset can be exported to.
+KINDS = {
+    "png": Kind("png", "PngWriter", "OUT/FIELD/NAME.png for each sample and image", ("images", "basicsr")),
+    "ply": Kind("ply", "PlyWriter", "OUT/NAME.ply, as the source: types, comments, layout", ("ply", "clouds")),
+    "ply-text": Kind("ply", "PlyTextWriter", "the same as text"),
+    "hdf5": Kind("hdf5", "Hdf5Writer", "OUT/*.h5, as the source: paths, attributes", ("hdf5",)),
+    "npy": Kind("npy", "NpyWriter", "OUT/FIELD.npy; ragged or named OUT/FIELD/NAME.npy"),
+    "basicsr-lmdb": Kind("basicsr", "BasicsrWriter", "OUT/FIELD.lmdb for BasicSR; OUT itself if it is named *.lmdb"),
 }
-KINDS = tuple(_WRITERS)
-#: What the kinds of sources go back to.
-_OF_SOURCE = {"images": "png", "ply": "ply", "clouds": "ply", "hdf5": "hdf5"}
 #: What a value of BasicSR's LMDB may be.
 VALUES = ("png", "bmp")
 
@@ -103,8 +116,8 @@ def export(
     path = Path(out)
     refuse_url(path)
     files = Files(path, options.overwrite)
-    module, name = _WRITERS[to]
-    make = getattr(importlib.import_module(module), name)
+    kind = KINDS[to]
+    make = getattr(importlib.import_module(f"packer.export.{kind.module}"), kind.writer)
     writer: Writer = make(source, files) if options.values is None else make(source, files, options.values)
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -117,13 +130,13 @@ def export(
     except OSError as error:
         raise WriteError(f"{error.filename or path}: {error.strerror or error}; it cannot be written") from None
     seconds = time.perf_counter() - began
-    notes = [*_notes(source, to), *writer.notes]
+    notes = [*_notes(source, writer), *writer.notes]
     return ExportReport(path, to, len(source), files.count, files.bytes, tuple(dict.fromkeys(notes)), seconds)
 
 
-def _notes(source: PackedSource, to: str) -> Iterator[str]:
+def _notes(source: PackedSource, writer: Writer) -> Iterator[str]:
     """Yield what files of this kind do not hold, and what is not as it was in the source files."""
-    if source.constants and to != "hdf5":
+    if source.constants and not writer.keeps_constants:
         yield f"constants are not written: {', '.join(source.constants)}"
     if source.splits:
         yield f"splits are not written: {', '.join(source.splits)}"
@@ -136,7 +149,7 @@ def _notes(source: PackedSource, to: str) -> Iterator[str]:
 
 def _kind_of(source: PackedSource) -> str:
     """Return what the dataset was packed from; else PNG if all fields are images, and HDF5 for all else."""
-    kind = _OF_SOURCE.get(str(source.origin.get("kind")))
-    if kind:
-        return kind
+    for to, kind in KINDS.items():
+        if source.origin.get("kind") in kind.sources:
+            return to
     return "png" if all(spec.kind == "image" for spec in source.fields) else "hdf5"

@@ -17,9 +17,11 @@ class Writer:
     """Writes the samples of a dataset to files of one kind; checks first whether it can.
 
     Attributes:
+        keeps_constants: whether these files hold what all samples share.
         notes: sentences on what could not be written as it was in the source; each may come several times.
     """
 
+    keeps_constants = False
     notes: list[str]
 
     def __init__(self, source: PackedSource, files: Files) -> None:

@@ -55,6 +55,8 @@ class _Segment:
 class Hdf5Writer(Writer):
     """Writes a file for each source file, or one, under a temporary name while it is written."""
 
+    keeps_constants = True
+
     def __init__(self, source: PackedSource, files: Files) -> None:
         super().__init__(source, files)
         self._specs = {spec.name: spec for spec in source.fields}

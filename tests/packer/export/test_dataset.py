@@ -1,21 +1,143 @@
-"""Exporting: where files may go, what happens to what is there, and damage on the way."""
+"""What holds for every kind of files that a dataset can be exported to, so also for the next one."""
 
 from __future__ import annotations
 
 import os
+import re
 import time
 
+import h5py
 import numpy as np
 import pytest
+from msgspec.structs import replace
+from opened_sources import read_each
 
 from packer.convert import convert
 from packer.errors import DamagedError, UsageError, WriteError
-from packer.export import export
+from packer.export import KINDS, export
 from packer.export.files import checked
-from packer.format import FieldSpec
+from packer.format import DTYPES, FieldSpec, Shard
 from packer.format import manifest as manifests
-from packer.sources import SourceOptions
+from packer.sources import SourceOptions, open_sources
 from packer.writer import DatasetWriter
+
+FILES = SourceOptions(samples="files")
+NAMES = ("b", "sub/a", "c", "d")
+#: Fields of many kinds; each kind of files holds some, and refuses the others.
+FIELDS = [
+    *(FieldSpec(name="a", dtype=dtype, shape=(3, 2)) for dtype in DTYPES),
+    *(FieldSpec(name="a", dtype=dtype, kind="image", shape=(4, None, 3)) for dtype in ("uint8", "uint16", "float32")),
+    *(FieldSpec(name="a", dtype="uint8", kind="image", shape=(4, 5, channels)) for channels in (1, 2, 4, 5)),
+    FieldSpec(name="a", dtype="float32", shape=()),
+    FieldSpec(name="a", dtype="int64", shape=(None, None)),
+    FieldSpec(name="xyz", dtype="float32", shape=(None, 3)),
+    FieldSpec(name="a", dtype="uint8", kind="text", shape=(None,)),
+]
+
+
+def sample_of(spec, number):
+    """The value of a sample: any bytes, or text."""
+    if spec.kind == "text":
+        return f"sample {number} ü\n"
+    rng = np.random.default_rng(number)
+    shape = tuple(5 + number if n is None else n for n in spec.shape)
+    if spec.dtype == "bool":
+        return rng.integers(0, 2, shape).astype(bool)
+    return rng.integers(0, 100, shape).astype(spec.dtype)
+
+
+def packed(path, spec, names=NAMES, **options):
+    """A dataset of one field and some named samples; returns their values."""
+    values = [sample_of(spec, number) for number in range(len(names))]
+    with DatasetWriter(path, fields=[spec], **options) as writer:
+        for name, value in zip(names, values, strict=True):
+            writer.add({spec.name: value}, name=name)
+    return values
+
+
+def from_hdf5(out, spec):
+    """Values of a field that no HDF5 file gave its layout."""
+    (path,) = out.glob("*.h5")
+    with h5py.File(path) as file:
+        held = file[spec.name]
+        if isinstance(held, h5py.Dataset):
+            return list(held.asstr()[()] if spec.kind == "text" else held[()])
+        values, ends = held["values"][()], held["offsets"][1:-1]
+        parts = np.split(values, ends)
+        return [p.reshape(s) for p, s in zip(parts, held["shapes"][()], strict=True)] if "shapes" in held else parts
+
+
+def opened(form, options=None):
+    """What opens the files of an export as a source; `form` says which."""
+    return lambda out, spec: read_each(open_sources([form.format(out=out, field=spec.name)], options))[spec.name]
+
+
+#: How the values of a field are read from the files, by kind, for the names of `NAMES` in their order there.
+READ = {
+    "png": opened("{field}={out}/{field}"),
+    "ply": opened("{out}"),
+    "ply-text": opened("{out}"),
+    "hdf5": from_hdf5,
+    "npy": opened("{field}={out}/{field}", FILES),
+    "basicsr-lmdb": opened("{field}={out}/{field}.lmdb"),
+}
+
+
+def refused(dataset, out, to):
+    """Exports; returns why it is refused, or nothing."""
+    try:
+        export(dataset, out, to=to)
+    except UsageError as error:
+        return str(error)
+    return ""
+
+
+@pytest.fixture(params=KINDS)
+def to(request):
+    """Every kind of files."""
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def held(tmp_path_factory):
+    """By kind of files, the fields that it holds."""
+    folder = tmp_path_factory.mktemp("held")
+    found = {to: [] for to in KINDS}
+    for number, spec in enumerate(FIELDS):
+        packed(folder / str(number), spec)
+        for to in KINDS:
+            if not refused(folder / str(number), folder / f"{number} {to}", to):
+                found[to].append(spec)
+    return found
+
+
+@pytest.fixture
+def spec(to, held):
+    """A field that this kind of files holds."""
+    return held[to][-1]
+
+
+@pytest.mark.parametrize("spec", FIELDS, ids=lambda spec: spec.in_words)
+def test_every_value_comes_back_or_its_field_is_refused(tmp_path, to, spec):
+    """Read from the files, values are the same to the bit; what a kind cannot hold is refused before it writes."""
+    values = packed(tmp_path / "d", spec)
+    if said := refused(tmp_path / "d", tmp_path / "out", to):
+        assert f"'{spec.name}'" in said
+        assert "export to hdf5" in said
+        assert not (tmp_path / "out").exists()
+        return
+    report = export(tmp_path / "d", tmp_path / "out", to=to, overwrite=True)
+    found = READ[to](tmp_path / "out", spec)
+    order = range(4) if to == "hdf5" else sorted(range(4), key=lambda number: NAMES[number])
+    for value, wanted in zip(found, [values[number] for number in order], strict=True):
+        if spec.kind == "text":
+            assert value == wanted
+        else:
+            assert (value.dtype, value.shape) == (wanted.dtype, wanted.shape)
+            assert np.asarray(value).tobytes() == wanted.tobytes()
+    files = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    assert report.bytes == sum(path.stat().st_size for path in files if path.name != "lock.mdb")
+    assert not [path for path in files if path.name.endswith(".partial")]
 
 
 def named_images(folder, names):
@@ -27,22 +149,24 @@ def named_images(folder, names):
 
 
 @pytest.mark.parametrize("name", ["../x", "a/../../x", "/etc/x", "a//b", ".", "a/./b", "x/..", "a/"])
-def test_a_name_cannot_lead_out_of_the_folder(tmp_path, name):
-    """A name that is no plain path is refused before anything is written, and HDF5 is advised."""
-    named_images(tmp_path / "d", ["good", name])
-    with pytest.raises(UsageError, match=r"cannot be the name of a file.*export to hdf5"):
-        export(tmp_path / "d", tmp_path / "in" / "out", to="png")
+def test_a_name_cannot_lead_out_of_the_folder(tmp_path, to, spec, name):
+    """A name that is no plain path is refused before anything is written, and HDF5 advised, which keeps it as text."""
+    packed(tmp_path / "d", spec, ["good", name])
+    if to == "hdf5":
+        assert export(tmp_path / "d", tmp_path / "in" / "out", to=to).files == 1
+        return
+    with pytest.raises(UsageError, match="export to hdf5"):
+        export(tmp_path / "d", tmp_path / "in" / "out", to=to)
     assert not (tmp_path / "in").exists()
 
 
-def test_a_field_cannot_lead_out_of_the_folder(tmp_path):
-    """Fields become folders, and may be called `..` in a dataset."""
-    spec = FieldSpec(name="..", dtype="uint8", kind="image", shape=(2, 2, 1))
-    convert([{"..": np.zeros((2, 2, 1), np.uint8)}], tmp_path / "d", fields=[spec])
-    with pytest.raises(UsageError, match="leads out of the folder"):
-        export(tmp_path / "d", tmp_path / "out", to="png")
-    with pytest.raises(UsageError, match="HDF5 cannot hold"):
-        export(tmp_path / "d", tmp_path / "h5", to="hdf5")
+def test_a_field_cannot_lead_out_of_the_folder(tmp_path, to, spec):
+    """Fields become folders or names of files, and may be called `..` in a dataset; a property of PLY is no path."""
+    packed(tmp_path / "d", replace(spec, name=".."))
+    said = refused(tmp_path / "d", tmp_path / "in" / "out", to)
+    assert re.search("leads out of the folder|HDF5 cannot hold|^$", said)
+    assert {path.name for path in tmp_path.iterdir()} <= {"d", "in"}
+    assert {path.name for path in tmp_path.glob("in/*")} <= {"out"}
 
 
 def test_plain_names_are_taken_as_they_are():
@@ -86,18 +210,17 @@ def test_unknown_kinds_and_fields_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("codec", ["none", "lz4"])
-@pytest.mark.parametrize("to", ["png", "hdf5"])
-def test_damage_is_not_exported(tmp_path, codec, to):
-    """A flipped bit in a pixel is found on the way, and the field and samples are named."""
-    spec = FieldSpec(name="a", dtype="uint8", kind="image", shape=(64, 64, 1))
-    image = np.tile(np.random.default_rng(0).integers(0, 255, (8, 64, 1), np.uint8), (8, 1, 1))
-    convert([{"a": image}] * 4, tmp_path / "d", fields=[spec], codec=codec)
+def test_damage_is_not_exported(tmp_path, to, spec, codec):
+    """A flipped bit of a value is found on the way, and the field and samples are named; no file is left of it."""
+    packed(tmp_path / "d", spec, codec=codec)
     (entry,) = manifests.read(tmp_path / "d").shards
     path = tmp_path / "d" / entry.file
+    with Shard(path) as shard:
+        ((offset, _size),) = shard.chunks(np.zeros(1, np.int64))
     data = bytearray(path.read_bytes())
-    data[data.index(image[0].tobytes()) + 3] ^= 4
+    data[offset + 3] ^= 4
     path.write_bytes(data)
-    with pytest.raises(DamagedError, match=r"field 'a', samples 0 to [03] of the shard: the checksum is wrong"):
+    with pytest.raises(DamagedError, match=rf"field '{spec.name}', samples 0 to [0-3] of the shard: the checksum is"):
         export(tmp_path / "d", tmp_path / "out", to=to)
     assert not [p for p in (tmp_path / "out").rglob("*") if p.is_file()]
 
@@ -126,14 +249,16 @@ def test_progress_counts_all_samples(tmp_path):
     assert report.bytes == sum(p.stat().st_size for p in (tmp_path / "out" / "a").iterdir())
 
 
-def test_nothing_depends_on_the_time(tmp_path, files_of):
+def test_nothing_depends_on_the_time(tmp_path, files_of, held):
     """Exported twice, files are the same to the byte, HDF5 too."""
-    named_images(tmp_path / "d", ["x", "y"])
-    export(tmp_path / "d", tmp_path / "one", to="hdf5")
-    os.utime(tmp_path / "d" / "manifest.json", (1, 1))
+    for to, (*_, spec) in held.items():
+        packed(tmp_path / to, spec)
+        export(tmp_path / to, tmp_path / f"{to} one", to=to)
+        os.utime(tmp_path / to / "manifest.json", (1, 1))
     time.sleep(1.1)  # HDF5 counts whole seconds
-    export(tmp_path / "d", tmp_path / "two", to="hdf5")
-    assert files_of(tmp_path / "one") == files_of(tmp_path / "two")
+    for to in KINDS:
+        export(tmp_path / to, tmp_path / f"{to} two", to=to)
+        assert files_of(tmp_path / f"{to} one") == files_of(tmp_path / f"{to} two")
 
 
 @pytest.mark.parametrize("options", [{"patch": 4, "stride": 2}, {"downscale": 2}], ids=str)
