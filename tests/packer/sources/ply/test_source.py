@@ -16,7 +16,7 @@ from plyfile import PlyData, PlyElement
 from real_files import real_files
 
 from packer.errors import PackerError, SourceError, UsageError
-from packer.sources.ply.source import PointSource
+from packer.sources.ply import PointSource
 
 
 def vertices(count: int, spec: str = "x:f4 y:f4 z:f4") -> PlyElement:
