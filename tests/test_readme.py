@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pictures
@@ -15,6 +16,9 @@ import pytest
 import readme
 
 from packer.cli import COMMANDS
+from packer.codecs import NAMED
+from packer.export import KINDS
+from packer.sources import UNITS_OF, SourceOptions, flag_of
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -76,10 +80,27 @@ def test_pictures_show_the_figures_of_the_pages(name: str) -> None:
     assert pictures.pictures()[name] == (pictures.FOLDER / name).read_text()
 
 
-@pytest.mark.parametrize("command", sorted(COMMANDS))
-def test_every_command_has_its_line(command: str) -> None:
-    """The table of commands names each of them."""
-    assert f"| `packer {command}` |" in (DOCS / "reference" / "commands.md").read_text()
+def listed(page: str, head: str) -> list[str]:
+    """Return the names in the first column of the tables of a page that begin with this line, in their order."""
+    tables = (DOCS / page).read_text().split(f"\n{head}\n")[1:]
+    rows = [row for table in tables for row in table.partition("\n\n")[0].splitlines()[1:]]
+    return [name for row in rows for name in re.findall(r"`([^`]+)`", row.split("|")[1])]
+
+
+def test_tables_list_what_there_is() -> None:
+    """Commands, codecs and kinds of exports have their lines in the book, and nothing else does."""
+    assert listed("reference/commands.md", "| command | does |") == [f"packer {command}" for command in COMMANDS]
+    assert sorted(listed("want/smaller.md", "| codec | for | ratio | decodes at |")) == sorted(NAMED)
+    assert listed("want/changing.md", "| `--to` | writes |") == list(KINDS)
+    for name, kind in KINDS.items():
+        assert f"| `{name}` | {kind.writes} |" in (DOCS / "want/changing.md").read_text()
+
+
+def test_options_of_sources_are_told_of() -> None:
+    """The page of sources names every option, every unit and the files of every kind."""
+    page = (DOCS / "reference/sources.md").read_text()
+    assert [flag for flag in map(flag_of, fields(SourceOptions)) if f"`{flag}" not in page] == []
+    assert [unit for units in UNITS_OF.values() for unit in units if not re.search(rf"`{unit}[:`]", page)] == []
 
 
 @pytest.mark.parametrize("page", readme.PAGES, ids=lambda page: str(page.relative_to(ROOT)))

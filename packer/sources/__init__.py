@@ -26,10 +26,12 @@ from packer.sources.opening import open_sources
 from packer.sources.options import SourceOptions, flag_of
 from packer.sources.packed import PackedSource, open_packed, read_names, shuffled_order
 from packer.sources.samples import Sample, SampleSource, as_arrays, infer_fields, one_block
+from packer.sources.units import UNITS_OF
 
 __all__ = [
     "BLOCK_BYTES",
     "FETCHING",
+    "UNITS_OF",
     "UPLOADING",
     "Block",
     "FittedSource",

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import h5py
+import lmdb
 import nibabel
 import numpy as np
 from click.testing import CliRunner
@@ -22,6 +23,7 @@ class Kind(NamedTuple):
     Attributes:
         write: given an empty folder and a number, writes the files of a source, other ones for each number; returns
             what names them on the command line.
+        source: kind of its files, as `UNITS_OF` has them.
         options: of `convert`, and of all that read the sources again.
         codec: of `convert` alone.
         kept: what is kept once for all samples.
@@ -29,6 +31,7 @@ class Kind(NamedTuple):
     """
 
     write: Callable[[Path, int], list[str]]
+    source: str
     options: tuple[str, ...] = ()
     codec: str = "none"
     kept: str = ""
@@ -105,6 +108,12 @@ def npy_folders(folder: Path, number: int) -> list[str]:
     return [str(folder)]
 
 
+def npy_episodes(folder: Path, number: int) -> list[str]:
+    path = folder / f"flat{number}.npz"
+    np.savez(path, x=np.random.default_rng(number).normal(size=(9, 4)), ends=np.array([2, 3, 7, 9]))
+    return [str(path)]
+
+
 def pictures(folder: Path, number: int) -> list[str]:
     for n in range(5):
         save(folder / "ab"[n % 2] / f"p{number}{n}.png", picture(8, 8 + 4 * (n % 2), seed=n))
@@ -126,6 +135,20 @@ def pairs(folder: Path, number: int) -> list[str]:
         save(folder / "lr" / f"{name}x2.png", picture(8, 8, seed=n))
         save(folder / "hr" / f"{name}.png", picture(16, 16, seed=10 + n))
     return [f"lr={folder / 'lr'}", f"hr={folder / 'hr'}"]
+
+
+def basicsr(folder: Path, number: int) -> list[str]:
+    place = folder / f"hr{number}.lmdb"
+    lines = []
+    with lmdb.open(str(place), map_size=2**24) as env, env.begin(write=True) as txn:
+        for n in range(5):
+            key, file = f"clip{number}{n % 2}/{n:03d}", folder / f"{n}.png"
+            save(file, picture(6, 7, seed=n))
+            txn.put(key.encode(), file.read_bytes())
+            lines.append(f"{key}.png (6,7,3) 1\n")
+            file.unlink()
+    (place / "meta_info.txt").write_text("".join(lines))
+    return [f"hr={place}"]
 
 
 def clips(folder: Path, number: int) -> list[str]:
@@ -176,34 +199,37 @@ def tables(rng: np.random.Generator) -> dict[str, Any]:
 
 
 KINDS = {
-    "rows": Kind(hdf5(rows)),
-    "axis": Kind(hdf5(lambda rng: {"x": rng.normal(size=(4, 9))}), ("--axis", "-1")),
-    "rows and constants": Kind(hdf5(grid), ("--once", "grid"), kept="grid.x, grid.y"),
-    "sparse rows": Kind(hdf5(csr), ("--sparse", "X")),
-    "pictures in rows": Kind(hdf5(lambda rng: {"x": rng.integers(0, 9, (5, 6, 7), "u1")}), ("--image", "x")),
-    "files of HDF5": Kind(hdf5_files, ("--samples", "files", "--attr", "speed", "--once", "grid"), kept="grid"),
-    "datasets": Kind(hdf5(tables), ("--samples", "datasets")),
-    "groups": Kind(hdf5(groups(3), note="a"), ("--samples", "groups:/*", "--attr", "note")),
+    "rows": Kind(hdf5(rows), "hdf5"),
+    "axis": Kind(hdf5(lambda rng: {"x": rng.normal(size=(4, 9))}), "hdf5", ("--axis", "-1")),
+    "rows and constants": Kind(hdf5(grid), "hdf5", ("--once", "grid"), kept="grid.x, grid.y"),
+    "sparse rows": Kind(hdf5(csr), "hdf5", ("--sparse", "X")),
+    "pictures in rows": Kind(hdf5(lambda rng: {"x": rng.integers(0, 9, (5, 6, 7), "u1")}), "hdf5", ("--image", "x")),
+    "files of HDF5": Kind(hdf5_files, "hdf5", ("--samples", "files", "--attr", "speed", "--once", "grid"), kept="grid"),
+    "datasets": Kind(hdf5(tables), "hdf5", ("--samples", "datasets")),
+    "groups": Kind(hdf5(groups(3), note="a"), "hdf5", ("--samples", "groups:/*", "--attr", "note")),
     "groups and constants": Kind(
-        hdf5(groups(2, grid=np.arange(3))), ("--samples", "groups", "--once", "grid"), kept="grid"
+        hdf5(groups(2, grid=np.arange(3))), "hdf5", ("--samples", "groups", "--once", "grid"), kept="grid"
     ),
-    "episodes": Kind(hdf5(flat), ("--samples", "episodes:meta/ends")),
-    "npy rows": Kind(npy_rows, to=("--to", "npy")),
-    "pictures in npy": Kind(npy_rows, ("--image", "x"), codec="x=photo+zstd,y=none", to=("--to", "npy")),
-    "npy files": Kind(npy_files, ("--samples", "files"), to=("--to", "npy")),
-    "classes of npy files": Kind(npy_files, ("--samples", "files", "--label", "folder"), to=("--to", "npy")),
-    "npy folders": Kind(npy_folders, ("--samples", "folders"), to=("--to", "npy")),
-    "pictures": Kind(pictures, codec="photo+lz4"),
-    "classes of pictures": Kind(pictures, ("--label", "folder"), to=("--fields", "image")),
-    "squares": Kind(pairs, ("--patch", "8", "--stride", "4")),
-    "downscaled": Kind(pictures, ("--downscale", "2", "--kernel", "matlab")),
-    "pairs": Kind(pairs, codec="photo+zstd"),
-    "boxes and captions": Kind(boxes, ("--columns", "boxes=cls,x,y:float32"), to=("--fields", "image")),
-    "clips": Kind(clips, ("--samples", "folders"), to=None),
-    "PLY": Kind(ply),
-    "PLY, one by one": Kind(ply, ("--group", "none")),
-    "volumes": Kind(volumes),
-    "clouds": Kind(clouds, ("--columns", "x,y,z,intensity:float32")),
+    "episodes": Kind(hdf5(flat), "hdf5", ("--samples", "episodes:meta/ends")),
+    "npy rows": Kind(npy_rows, "npy", to=("--to", "npy")),
+    "pictures in npy": Kind(npy_rows, "npy", ("--image", "x"), codec="x=photo+zstd,y=none", to=("--to", "npy")),
+    "npy episodes": Kind(npy_episodes, "npy", ("--samples", "episodes:ends")),
+    "npy files": Kind(npy_files, "npy", ("--samples", "files"), to=("--to", "npy")),
+    "classes of npy files": Kind(npy_files, "npy", ("--samples", "files", "--label", "folder"), to=("--to", "npy")),
+    "npy folders": Kind(npy_folders, "npy", ("--samples", "folders"), to=("--to", "npy")),
+    "pictures": Kind(pictures, "images", codec="photo+lz4"),
+    "classes of pictures": Kind(pictures, "images", ("--label", "folder"), to=("--fields", "image")),
+    "squares": Kind(pairs, "images", ("--patch", "8", "--stride", "4")),
+    "downscaled": Kind(pictures, "images", ("--downscale", "2", "--kernel", "matlab")),
+    "pairs": Kind(pairs, "images", codec="photo+zstd"),
+    "boxes and captions": Kind(boxes, "images", ("--columns", "boxes=cls,x,y:float32"), to=("--fields", "image")),
+    "LMDB of BasicSR": Kind(basicsr, "basicsr"),
+    "clips in LMDB": Kind(basicsr, "basicsr", ("--samples", "folders"), to=None),
+    "clips": Kind(clips, "images", ("--samples", "folders"), to=None),
+    "PLY": Kind(ply, "ply"),
+    "PLY, one by one": Kind(ply, "ply", ("--group", "none")),
+    "volumes": Kind(volumes, "nifti"),
+    "clouds": Kind(clouds, "clouds", ("--columns", "x,y,z,intensity:float32")),
 }
 SPLITS = ("--split", "train=0.6", "--split", "rest=0.4")
 

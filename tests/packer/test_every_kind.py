@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
 import shutil
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +13,36 @@ import h5py
 import numpy as np
 import pytest
 
+from packer.convert import open_source
 from packer.format import Constants
 from packer.format import manifest as manifests
-from packer.sources import PackedSource, open_packed
+from packer.sources import UNITS_OF, Source, open_packed
 from packer.verify import verify
 from tests.helpers.kinds import KINDS, SPLITS, Dataset, make, run
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], Dataset]:
+    """A function that makes the dataset of a kind and a number, once."""
+
+    @cache
+    def once(kind: str, number: int) -> Dataset:
+        return make(KINDS[kind], tmp_path_factory.mktemp("made"), number)
+
+    return once
+
+
 @pytest.fixture(params=KINDS)
-def dataset(request: pytest.FixtureRequest, tmp_path: Path) -> Dataset:
-    return make(KINDS[request.param], tmp_path)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def dataset(kind: str, made: Callable[[str, int], Dataset], tmp_path: Path) -> Dataset:
+    """A dataset of the test's own; the files of its source are read by several."""
+    one = made(kind, 1)
+    shutil.copytree(one.path, tmp_path / one.path.name)
+    return one._replace(path=tmp_path / one.path.name)
 
 
 def content(path: Path) -> dict[str, Any]:
@@ -32,20 +54,25 @@ def content(path: Path) -> dict[str, Any]:
         "classes": manifest.classes,
         "names": list(source.names) if source.names is not None else None,
         "constants": {name: (a.dtype, a.tolist()) for name, a in Constants(path, manifest.constants).items()},
-        "values": values(source),
+        "values": values(samples(source)),
     }
 
 
-def values(source: PackedSource) -> dict[str, list[Any]]:
+def samples(source: Source) -> dict[str, list[Any]]:
+    """The samples of a source by field; large ones are read."""
     found: dict[str, list[Any]] = {spec.name: [] for spec in source.fields}
     for block in source.read():
         for name, some in block.items():
-            found[name] += [(v.shape, v.tobytes()) if isinstance(v, np.ndarray) else v for v in map(as_value, some)]
+            found[name] += [value if isinstance(value, str) else np.asarray(value) for value in some]
     return found
 
 
-def as_value(value: Any) -> Any:
-    return value if isinstance(value, str) else np.asarray(value)
+def values(found: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """What makes samples the same."""
+    return {
+        name: [value if isinstance(value, str) else (value.shape, value.tobytes()) for value in some]
+        for name, some in found.items()
+    }
 
 
 @pytest.fixture(autouse=True)
@@ -53,6 +80,50 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spares the start of hundreds of processes."""
     for command in ("verify", "repair"):
         monkeypatch.setattr(f"packer.cli.{command}.processors", lambda: 0)
+
+
+def test_a_source_keeps_its_contract(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Samples have the dtypes and shapes that were said of them, in blocks, again and in pickled parts."""
+    opened: list[Source] = []
+    whole = open_source
+
+    def spied(*arguments: Any) -> Source:
+        opened.append(whole(*arguments))
+        return opened[-1]
+
+    monkeypatch.setattr("packer.convert.open_source", spied)
+    made = make(KINDS[kind], tmp_path)
+    (source,) = opened
+    assert source.kind in (KINDS[kind].source, "episodes")
+    assert all(Path(file).exists() for file in source.files())
+    assert source.names is None or len(set(source.names)) == len(source.names) == len(source)
+    held = samples(source)
+    for spec in source.fields:
+        assert len(held[spec.name]) == len(source)
+        shapes = source.shapes(spec.name) if spec.is_ragged else None
+        for number, value in enumerate(held[spec.name]):
+            if spec.kind == "text":
+                assert isinstance(value, str)
+                continue
+            assert (value.dtype, value.dtype.isnative, value.flags.c_contiguous) == (np.dtype(spec.dtype), True, True)
+            assert all(n in (None, m) for n, m in zip(spec.shape, value.shape, strict=True))
+            assert shapes is None or tuple(shapes[number]) == value.shape
+    assert values(samples(source)) == values(held)
+    cut = len(source) // 2
+    parts = [samples(pickle.loads(pickle.dumps(source.part(*ends)))) for ends in ((0, cut), (cut, len(source)))]
+    first, second = map(values, parts)
+    assert {name: first[name] + second[name] for name in first} == values(held)
+    assert values(samples(open_packed(made.path))) == values(held)
+
+
+def test_every_source_and_unit_is_tried() -> None:
+    """`KINDS` has a dataset of each unit of each kind of source; a new one gets a line there."""
+    asked = {
+        (kind.source, dict(zip(kind.options, kind.options[1:], strict=False)).get("--samples", ""))
+        for kind in KINDS.values()
+    }
+    units = {(source, unit.partition(":")[0] or UNITS_OF[source][0]) for source, unit in asked}
+    assert units == {(source, unit) for source, units in UNITS_OF.items() for unit in units}
 
 
 def test_verify_and_info(dataset: Dataset) -> None:
@@ -96,9 +167,11 @@ def test_repair_makes_the_manifest_again(dataset: Dataset) -> None:
 
 
 @pytest.mark.parametrize("verb", ["append", "append packed", "merge"])
-def test_more_samples(dataset: Dataset, tmp_path: Path, verb: str) -> None:
+def test_more_samples(
+    dataset: Dataset, kind: str, made: Callable[[str, int], Dataset], tmp_path: Path, verb: str
+) -> None:
     """Appended or merged samples come after all others, with classes, constants and splits, and can be verified."""
-    more = make(dataset.kind, tmp_path, 2)
+    more = made(kind, 2)
     first, second, out = content(dataset.path), content(more.path), tmp_path / "joined.packed"
     splits = manifests.read(dataset.path).splits
     if verb == "merge":
@@ -117,8 +190,8 @@ def test_more_samples(dataset: Dataset, tmp_path: Path, verb: str) -> None:
     assert isinstance(found, dict)
     assert isinstance(splits, dict)
     assert {name: found[name][: len(some)] for name, some in splits.items()} == splits
-    for made in (dataset, more):
-        run("verify", out, "--against", *made.sources, *dataset.kind.options)
+    for part in (dataset, more):
+        run("verify", out, "--against", *part.sources, *dataset.kind.options)
 
 
 def test_export_writes_all(dataset: Dataset, tmp_path: Path) -> None:

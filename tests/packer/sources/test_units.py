@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from packer.errors import UsageError
-from packer.sources.units import UNITS_OF, Asked, unit_of
+from packer.sources import UNITS_OF
+from packer.sources.units import Asked, unit_of
 
 
 @pytest.mark.parametrize("kind", UNITS_OF)
