@@ -16,7 +16,7 @@ from opened_sources import read_each
 
 from packer.convert import convert
 from packer.errors import SourceError, UsageError
-from packer.sources.opening import open_sources
+from packer.sources import open_sources
 from readers import PackedDataset
 
 AFFINE = np.array([[-0.8, 0, 0, 90.5], [0, 0.8, 0.1, -126], [0, 0, 2.5, -72], [0, 0, 0, 1]])
