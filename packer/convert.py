@@ -345,6 +345,7 @@ def _note_of(plan: Plan, options: ConvertOptions, files: list[tuple[str, int, in
     settings["the list of fields"] = ", ".join(each.name for each in plan.fields)
     for each in plan.fields:
         settings[f"the codec of {each.name}"] = codec_name(each.codec)
+        settings |= {f"the digits of {each.name}": c["digits"] for c in each.codec if c["id"] == "decimal"}
         settings[f"the type of {each.name}"] = each.in_words
         settings[f"the frames of {each.name}"] = msgspec.to_builtins(each.frame)
     settings["the source"] = plan.origin

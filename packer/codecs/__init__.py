@@ -1,26 +1,29 @@
 """The bytes of a frame, and the arrays they hold.
 
     configs     codecs by name, or as numcodecs' configs in JSON
-    filters     what is done to the values of images first: `photo`
+    filters     what is done to values first: `photo` for images, `decimal` for floats that were written as decimals
     stages      what makes the bytes smaller, one class for each kind
     frames      encodes, decodes and hashes frames, many by one call
     compiled    whether the machine code of `loops` is there yet, and worth it
 
-A new filter is two functions and an entry in `filters.FILTERS`; a new kind of stage is a class and an entry in
-`stages.STAGES`; a name for the command line is an entry in `configs.NAMED`.
+A new kind of stage is a class and an entry in `stages.STAGES`; a name for the command line is an entry in
+`configs.NAMED`.
 """
 
 from packer.codecs import compiled
 from packer.codecs.compiled import machine_code, number_of
 from packer.codecs.configs import LZ4, MAX_STAGES, NAMED, codec_name, parse_codec
-from packer.codecs.filters import FILTERS
+from packer.codecs.filters import DECIMAL, DECIMAL_DTYPES, FILTERS, MOST_DIGITS, digits_of
 from packer.codecs.frames import FrameCodec, Frames, frame_hashes
 from packer.codecs.stages import Buffer, Config
 
 __all__ = [
+    "DECIMAL",
+    "DECIMAL_DTYPES",
     "FILTERS",
     "LZ4",
     "MAX_STAGES",
+    "MOST_DIGITS",
     "NAMED",
     "Buffer",
     "Config",
@@ -28,6 +31,7 @@ __all__ = [
     "Frames",
     "codec_name",
     "compiled",
+    "digits_of",
     "frame_hashes",
     "machine_code",
     "number_of",

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from packer.codecs.filters import FILTERS
+from packer.codecs.filters import DECIMAL, FILTERS
 
 #: Seconds spent on frames one by one after which the loops are loaded.
 WORTH_SECONDS = 0.5
@@ -86,7 +86,7 @@ def loops() -> ModuleType | None:
 
 def number_of(codec: Sequence[dict[str, Any]]) -> int | None:
     """Return what the loops call the codec of a column, its filter aside, or None if they do not know it."""
-    ids = [config["id"] for config in codec if config["id"] not in FILTERS]
+    ids = [config["id"] for config in codec if config["id"] not in (DECIMAL, *FILTERS)]
     return CODECS.get(ids[0]) if len(ids) == 1 else None
 
 

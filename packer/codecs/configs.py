@@ -1,7 +1,7 @@
 """Codecs by name: names for the common ones, and any numcodecs config as JSON.
 
-A codec is a tuple of configs, applied first to last when encoding: at most one filter of images (`filters.py`), then
-stages that make bytes smaller (`stages.py`).
+A codec is a tuple of configs, applied first to last when encoding: at most one filter (`filters.py`), then stages that
+make bytes smaller (`stages.py`).
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from packer.codecs.filters import DECIMAL
 from packer.codecs.frames import FrameCodec
 from packer.codecs.stages import Config
 from packer.errors import UsageError
 
-#: The codecs that have a name on the command line.
+#: The codecs that have a name on the command line. The `digits` of decimals are those of a field's values.
 NAMED: dict[str, tuple[Config, ...]] = {
     "none": (),
     "lz4": ({"id": "lz4"},),
@@ -24,6 +25,8 @@ NAMED: dict[str, tuple[Config, ...]] = {
     "bitshuffle": ({"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 2},),
     "shuffle+lz4": ({"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1},),
     "shuffle+zstd": ({"id": "blosc", "cname": "zstd", "clevel": 3, "shuffle": 1},),
+    "decimal+lz4": ({"id": "decimal"}, {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 2}),
+    "decimal+zstd": ({"id": "decimal"}, {"id": "blosc", "cname": "zstd", "clevel": 1, "shuffle": 2}),
     "photo+lz4": ({"id": "photo"}, {"id": "blosc", "cname": "lz4hc", "clevel": 5, "shuffle": 2}),
     "photo+zstd": ({"id": "photo"}, {"id": "blosc", "cname": "zstd", "clevel": 1, "shuffle": 2}),
 }
@@ -36,6 +39,8 @@ LZ4 = ("lz4", "lz4hc")
 
 def parse_codec(text: str) -> tuple[Config, ...]:
     """Return the configs that `text` names: one of `NAMED`, or a numcodecs config (or a list of them) as JSON.
+
+    Those of decimals may lack their `digits`; `packer.packing.framing` finds these.
 
     Raises:
         UsageError: no codec of that name, or not a config.
@@ -59,7 +64,7 @@ def parse_codec(text: str) -> tuple[Config, ...]:
 
 def _try(configs: tuple[Config, ...]) -> None:
     """Raise UsageError if a codec cannot encode bytes; zeros, which no codec for numbers changes."""
-    codec = FrameCodec(configs, np.dtype("u1"))
+    codec = FrameCodec(configs[configs[:1] != () and configs[0]["id"] == DECIMAL :], np.dtype("u1"))
     try:
         codec.encode(np.zeros(256, np.uint8))
     except Exception as error:  # numcodecs raises many kinds for a wrong setting
@@ -68,8 +73,9 @@ def _try(configs: tuple[Config, ...]) -> None:
 
 def codec_name(configs: Sequence[Config]) -> str:
     """Return the short name of a codec, for people; JSON where its short name is that of another codec."""
+    no_digits = tuple({"id": DECIMAL} if {**c, "digits": 0} == {"id": DECIMAL, "digits": 0} else c for c in configs)
     for name, named in NAMED.items():
-        if tuple(configs) == named:
+        if no_digits == named:
             return name
     joined = "+".join(str(c["id"]) for c in configs)
     return json.dumps(configs if len(configs) > 1 else configs[0]) if joined in NAMED else joined

@@ -1,17 +1,21 @@
-"""What `photo` does to the values of images before their bytes are encoded; as many bytes come out as go in.
+"""What is done to values before their bytes are encoded; as many bytes come out as go in.
 
-A filter can only be the first part of a codec. Whoever writes frames applies it to whole images, or to bands of them,
-and whoever reads undoes it for a batch at a time. The functions here do so if machine code does not, which undoes it
-image by image (`loops.py`).
+A filter can only be the first part of a codec. There are two.
 
-`photo` stores red and blue less green, then each row less the row above, then the sign in the lowest bit: what is left
-has mostly zeros in its high bits, which bitshuffle puts next to each other. All steps are modulo 2**bits and none looks
-to the left, so that a whole batch is undone at once.
+`photo` is for images. It stores red and blue less green, then each row less the row above, then the sign in the lowest
+bit: what is left has mostly zeros in its high bits, which bitshuffle puts next to each other. All steps are modulo
+2**bits and none looks to the left, so that a whole batch is undone at once. Whoever writes frames applies it to whole
+images, or to bands of them, and whoever reads undoes it. The functions here do so if machine code does not, which
+undoes it image by image (`loops.py`).
+
+`decimal` is for floats that were written with few decimals: it stores the integers they came from. Each value is for
+itself, so it is undone with its frame (`frames.py`), and no reader knows of it. Idea: ALP (Afroozeh and Boncz, "ALP:
+Adaptive Lossless floating-Point Compression", SIGMOD 2024), without its lists of exceptions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +28,7 @@ COLOURS = (3, 4)
 
 
 class Filter(NamedTuple):
-    """One filter.
+    """A filter of images.
 
     Attributes:
         apply: makes a new array of images (n, rows, width, channels), of their dtype and shape.
@@ -65,3 +69,95 @@ def restore_photo(images: Images) -> None:
 
 #: By the id in the schema.
 FILTERS = {"photo": Filter(store_photo, restore_photo, ("uint8", "uint16"))}
+
+# ---------------------------------------------------------------- decimals
+
+#: The id of the filter of decimals in the schema, and the dtypes that it is for.
+DECIMAL, DECIMAL_DTYPES = "decimal", ("float32", "float64")
+#: The most decimals of a value; a float64 has hardly more digits.
+MOST_DIGITS = 15
+#: Values that have integers of their own, the lowest four of their dtype, in this order. NaN is the quiet one, sign 0.
+STRANGE = (-0.0, np.nan, np.inf, -np.inf)
+#: So many values are stored at a time: what is made of them on the way stays in the processor's cache.
+_STRETCH = 2**15
+#: Digits are searched for in so many pieces of so many values.
+_PIECES, _PIECE = 256, 64
+
+
+def store_decimals(values: NDArray[Any], digits: int) -> NDArray[Any] | None:
+    """Return what `decimal` stores of values (n,): int32 of float32, int64 of float64.
+
+    None if some value would not come back bit for bit.
+    """
+    ints = np.empty(len(values), f"<i{values.itemsize}")
+    room = np.empty((2, min(len(values), _STRETCH)))
+    for at in range(0, len(values), _STRETCH):
+        if _integers(values[at : at + _STRETCH], digits, ints[at : at + _STRETCH], room).any():
+            return None
+    return ints
+
+
+def restore_decimals(ints: NDArray[Any], digits: int, out: NDArray[Any]) -> None:
+    """Undo `store_decimals`: put the values of `ints` (n,), int32 or int64, into `out` (n,), float32 or float64."""
+    lowest = np.iinfo(ints.dtype).min
+    out[...] = ints / float(10**digits)
+    strange = np.flatnonzero(ints < lowest + len(STRANGE))
+    out[strange] = np.array(STRANGE, out.dtype)[ints[strange] - lowest]
+
+
+def _integers(values: NDArray[Any], digits: int, ints: NDArray[Any], room: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Put the integers of values (n,) into `ints` (n,); return which of the values would not come back, (n,).
+
+    Args:
+        room: for what is made on the way, (2, n or more); to ask for memory each time takes as long as all else.
+    """
+    kind, scale = ints.dtype, float(10**digits)
+    limit = 2.0 ** (31 if kind.itemsize == 4 else 53) - 8
+    scaled, back = room[0, : len(values)], room[1].view(values.dtype)[: len(values)]
+    with np.errstate(all="ignore"):
+        np.multiply(values, scale, out=scaled, dtype=np.float64)
+        np.rint(scaled, out=scaled)
+        if not (scaled.min(initial=0) > -limit and scaled.max(initial=0) < limit):  # or there is a NaN
+            scaled[~(np.abs(scaled) < limit)] = 0
+        np.copyto(ints, scaled, casting="unsafe")
+        np.divide(ints, scale, out=scaled)
+        np.copyto(back, scaled, casting="same_kind")
+    bits = values.view(kind)
+    is_lost: NDArray[np.bool_] = back.view(kind) != bits
+    if is_lost.any():
+        for number, strange in enumerate(np.array(STRANGE, values.dtype).view(kind)):
+            same = is_lost & (bits == strange)
+            ints[same] = np.iinfo(kind).min + number
+            is_lost &= ~same
+    return is_lost
+
+
+def digits_of(samples: Sequence[NDArray[Any]]) -> tuple[int, float] | None:
+    """Return how many decimals values have, by pieces of some: those with which all pieces take the fewest bits.
+
+    A piece of which some value would not come back takes as many bits as it has.
+
+    Args:
+        samples: arrays of float32, or of float64.
+
+    Returns:
+        the digits, 0 to `MOST_DIGITS`, and the share of the bits that integers take; None if no piece comes back.
+    """
+    flat = [np.ascontiguousarray(sample).reshape(-1) for sample in samples if sample.size]
+    each = -(-_PIECES // max(len(flat), 1))
+    cuts = [(values, at) for values in flat for at in range(0, len(values), max(_PIECE, len(values) // each))]
+    pieces = [values[at : at + _PIECE] for values, at in cuts[:: -(-len(cuts) // _PIECES) or 1]]
+    if not pieces:
+        return None
+    values, starts = np.concatenate(pieces), np.cumsum([0, *map(len, pieces[:-1])])
+    ints, room = np.empty(len(values), f"<i{values.itemsize}"), np.empty((2, len(values)))
+    found, least = None, 1.0
+    for digits in range(MOST_DIGITS + 1):
+        is_lost = _integers(values, digits, ints, room)
+        ints[ints < np.iinfo(ints.dtype).min + len(STRANGE)] = 0
+        bits = 1 + np.log2(1.0 + np.maximum.reduceat(np.abs(ints), starts))
+        bits[np.logical_or.reduceat(is_lost, starts)] = 8 * values.itemsize
+        share = float(bits.mean()) / (8 * values.itemsize)
+        if share < least:
+            found, least = digits, share
+    return None if found is None else (found, least)

@@ -15,7 +15,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from packer.codecs import compiled
-from packer.codecs.filters import FILTERS
+from packer.codecs.filters import DECIMAL, FILTERS, restore_decimals, store_decimals
 from packer.codecs.stages import BloscOfPixels, Buffer, Config, Lz4, flat_bytes, make_stage
 from packer.errors import UsageError
 
@@ -49,8 +49,8 @@ class Frames(NamedTuple):
 class FrameCodec:
     """Encodes and decodes the frames of one column.
 
-    Its filter is the caller's to apply before `encode` and to undo after decoding, unless `decode_frames` says that it
-    has done so. Instances hold no state between calls and may be used by several threads.
+    A filter of images is the caller's to apply before `encode` and to undo after decoding, unless `decode_frames` says
+    that it has done so. Instances hold no state between calls and may be used by several threads.
 
     Args:
         channels: of the images of the column; 0 if they differ, or it has no images.
@@ -62,8 +62,10 @@ class FrameCodec:
 
     def __init__(self, configs: Sequence[Config], dtype: np.dtype[Any], channels: int = 0) -> None:
         self.dtype = dtype
-        self.filter = FILTERS.get(configs[0]["id"]) if configs else None
-        coding = list(configs[1:] if self.filter else configs)
+        first = configs[0]["id"] if configs else ""
+        self.filter = FILTERS.get(first)
+        self._digits: int | None = configs[0]["digits"] if first == DECIMAL else None
+        coding = list(configs[1:] if first in (DECIMAL, *FILTERS) else configs)
         self._stages = [make_stage(config) for config in coding]
         if self.filter and coding and coding[0]["id"] == "blosc":
             self._stages[0] = BloscOfPixels(coding[0], channels * dtype.itemsize)
@@ -83,6 +85,8 @@ class FrameCodec:
         if self.is_raw or not frame.nbytes:
             return raw
         value: Any = frame.reshape(-1).view(self.dtype)
+        if self._digits is not None and (value := store_decimals(value, self._digits)) is None:
+            return raw
         try:
             for stage in self._stages:
                 value = stage.encode(value)
@@ -127,7 +131,11 @@ class FrameCodec:
             raise ValueError(f"{type(error).__name__}: {error}") from None
         if len(raw) != nbytes:
             raise ValueError(f"{len(raw)} bytes decoded, {nbytes} expected")
-        return raw
+        if self._digits is None:
+            return raw
+        values = np.empty(nbytes // self.dtype.itemsize, self.dtype)
+        restore_decimals(np.frombuffer(raw, f"<i{self.dtype.itemsize}"), self._digits, values)
+        return flat_bytes(values)
 
     def decode_frames(self, memory: memoryview, frames: Frames, out: NDArray[np.uint8]) -> bool:
         """Decode frames of `memory` into `out` (bytes,), C-contiguous.
@@ -147,9 +155,9 @@ class FrameCodec:
         if loops is not None and (len(sizes) > 1 or self._number != compiled.CODECS["zstd"]):
             undoes = self._channels > 0 and rows is not None
             numbers = map(np.ascontiguousarray, (spans, sizes, places, sizes if rows is None else rows))
-            item = self.dtype.itemsize if undoes else 0
-            data = np.frombuffer(memory, np.uint8)
-            if loops.decode(self._number, data, *numbers, item, self._channels, out) == len(sizes):
+            data, channels = np.frombuffer(memory, np.uint8), self._channels if undoes else 0
+            scale = 0.0 if self._digits is None else float(10**self._digits)
+            if loops.decode(self._number, data, *numbers, self.dtype.itemsize, channels, scale, out) == len(sizes):
                 return undoes
         # One that is damaged is found once more, and named, by what Python calls.
         starts, ends = spans.T

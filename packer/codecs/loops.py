@@ -46,7 +46,7 @@ for _module, _names in _FUNCTIONS.items():
         # A name of our own: numba keeps what it compiled, in which functions go by their names.
         llvmlite.binding.add_symbol(f"packer_{_name}", ctypes.cast(getattr(_library, _name), ctypes.c_void_p).value)
 
-_int, _long, _word64, _pointer = types.int32, types.int64, types.uint64, types.intp
+_int, _long, _word64, _pointer, _double = types.int32, types.int64, types.uint64, types.intp, types.float64
 _lz4 = types.ExternalFunction("packer_LZ4_decompress_safe", _int(_pointer, _pointer, _int, _int))
 _blosc = types.ExternalFunction("packer_blosc_decompress_ctx", _int(_pointer, _pointer, _pointer, _int))
 _zstd_new = types.ExternalFunction("packer_ZSTD_createDCtx", _pointer())
@@ -70,6 +70,11 @@ _LZ4_SIZE, _BLOSC_HEADER = 4, 16
 #: Of that header: bits of its third byte, and in the upper three of them what made the blocks.
 _BY_BYTES, _COPIED, _BY_BITS, _UNKNOWN, _UNCUT = 1, 2, 4, 8, 16
 _BLOSC_LZ4, _BLOSC_ZSTD = 1, 4
+#: `decimal` stores strange values as integers below these, of 32 and of 64 bits.
+_LEAST_32, _LEAST_64 = -(2**31) + 4, -(2**63) + 4
+_STRANGE = (-0.0, np.nan, np.inf, -np.inf)
+#: Decimals are restored in stretches of so many, which stay in the processor's nearest cache.
+_STRETCH = 2048
 #: Bytes of a frame, at most: the decoders take some of these numbers as 32 bits.
 _MOST = 2**31 - 1
 #: Bytes of a blosc block up to which it is taken apart here: two rooms of its size are taken for that.
@@ -229,11 +234,45 @@ def _decode_blosc(frame: Any, out: Any, spare: Any, words: Any, context: int) ->
     return True
 
 
-@compiled.machine_code(_long(_long, _MEMORY, _SPANS, _NUMBERS, _NUMBERS, _NUMBERS, _long, _long, _BYTES))
+@njit
+def _bits(value: float, item: int) -> Any:  # pragma: no cover
+    """Return the bits of a float of 4 or 8 bytes as an integer."""
+    if item == 4:
+        return np.int64(np.float32(value).view(np.int32))
+    return np.float64(value).view(np.int64)
+
+
+@njit(error_model="numpy")  # without a check for division by zero, which would keep loops from becoming vector code
+def _restore_decimals(ints: Any, scale: float, item: int) -> None:  # pragma: no cover
+    """Do as `filters.restore_decimals`, in place, for values of `item` bytes. Most stretches have no strange ones."""
+    least = _LEAST_32 if item == 4 else _LEAST_64
+    for at in range(0, len(ints), _STRETCH):
+        some = ints[at : at + _STRETCH]
+        lowest = some[0]
+        for i in range(len(some)):
+            lowest = min(lowest, some[i])
+        if lowest >= least:
+            for i in range(len(some)):
+                some[i] = _bits(some[i] / scale, item)
+            continue
+        for i in range(len(some)):
+            some[i] = _bits(_STRANGE[some[i] - (least - 4)] if some[i] < least else some[i] / scale, item)
+
+
+@compiled.machine_code(_long(_long, _MEMORY, _SPANS, _NUMBERS, _NUMBERS, _NUMBERS, _long, _long, _double, _BYTES))
 def decode(
-    codec: int, memory: Any, spans: Any, sizes: Any, places: Any, rows: Any, item: int, channels: int, out: Any
+    codec: int,
+    memory: Any,
+    spans: Any,
+    sizes: Any,
+    places: Any,
+    rows: Any,
+    item: int,
+    channels: int,
+    scale: float,
+    out: Any,
 ) -> int:  # pragma: no cover
-    """Decode frames; of images that are stored through a filter, also undo this.
+    """Decode frames, and undo what their values are stored through: `photo` or `decimal`.
 
     Args:
         codec: a value of `compiled.CODECS`.
@@ -241,9 +280,10 @@ def decode(
         spans: first byte of each frame and the one after its last, (n, 2) int64.
         sizes: raw bytes of each, (n,) int64. A frame that has as many is not encoded.
         places: where in `out` each is to begin, (n,) int64.
-        rows: bytes of a row of each, (n,) int64; anything if `item` is 0.
-        item: bytes of a number if `photo` is to be undone, 1 or 2; else 0.
-        channels: of a pixel, if that is so.
+        rows: bytes of a row of each, (n,) int64; anything if `channels` is 0.
+        item: bytes of a number: 1 or 2 if `photo` is to be undone, 4 or 8 if `decimal` is.
+        channels: of a pixel if `photo` is to be undone; else 0.
+        scale: 10**digits if `decimal` is to be undone; else 0.
         out: (bytes,) uint8.
 
     Returns:
@@ -279,9 +319,17 @@ def decode(
                 break
             if _zstd(context, target + place, size, source + start, stored) != size:
                 break
-        if item and size:
+        if scale and size and stored != size:
+            if size % item:
+                break
+            part = out[place : place + size]
+            if item == 4:
+                _restore_decimals(part.view(np.int32), scale, 4)
+            else:
+                _restore_decimals(part.view(np.int64), scale, 8)
+        if channels and size:
             row = rows[done] // item
-            if row <= 0 or size % (row * item) or channels <= 0 or row % channels:
+            if row <= 0 or size % (row * item) or channels < 0 or row % channels:
                 break
             if item == 1:
                 _restore_photo(out[place : place + size], row, channels)

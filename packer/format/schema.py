@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 import numpy as np
 
-from packer.codecs import FILTERS, MAX_STAGES
+from packer.codecs import DECIMAL, DECIMAL_DTYPES, FILTERS, MAX_STAGES, MOST_DIGITS
 from packer.errors import SourceError, UsageError
 
 Kind = Literal["image", "array", "text"]
@@ -72,6 +72,12 @@ class FieldSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     def misfit(self, config: dict[str, Any]) -> str:
         """Return in words why the config of a codec is not for this field; nothing if it is."""
+        if config["id"] == DECIMAL:
+            digits = config.get("digits", 0)
+            if self.dtype not in DECIMAL_DTYPES:
+                return f"field {self.name!r}: {DECIMAL} is for {' or '.join(DECIMAL_DTYPES)}, not {self.dtype}"
+            if type(digits) is not int or not 0 <= digits <= MOST_DIGITS or not set(config) <= {"id", "digits"}:
+                return f"field {self.name!r}: {config}: digits from 0 to {MOST_DIGITS} are expected, and nothing else"
         its_filter = FILTERS.get(config["id"])
         if its_filter is None or (self.kind == "image" and self.dtype in its_filter.dtypes):
             return ""
@@ -155,10 +161,12 @@ class Field(FieldSpec, frozen=True, kw_only=True, forbid_unknown_fields=True):
         for number, config in enumerate(self.codec):
             if not isinstance(config.get("id"), str):
                 raise ValueError(f"field {self.name!r}: codec {number} has no id")
-            if number and config["id"] in FILTERS:
+            if number and config["id"] in (DECIMAL, *FILTERS):
                 raise ValueError(f"field {self.name!r}: {config['id']} comes first in a codec, not after another")
             if wrong := self.misfit(config):
                 raise ValueError(wrong)
+            if config["id"] == DECIMAL and "digits" not in config:
+                raise ValueError(f"field {self.name!r}: {DECIMAL} without its digits")
 
     @property
     def bands(self) -> int:

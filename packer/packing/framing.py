@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.codecs import LZ4, NAMED, Config
+from packer.codecs import DECIMAL, DECIMAL_DTYPES, LZ4, MOST_DIGITS, NAMED, Config, digits_of
 from packer.errors import UsageError
 from packer.format import (
     BAND_BYTES,
@@ -32,6 +32,10 @@ LEAST_RECORD = 2048
 #: Fields with less than this share of all bytes stay raw under `auto`: nothing is gained.
 LEAST_SHARE = 0.01
 
+#: Decimals are weighed if their integers take at most this share of the bits of a float: with nine decimals every
+#: float32 near 1 comes back, and nothing is gained.
+MOST_BITS = 0.8
+
 #: Bytes of samples that are packed to nowhere at once: a copy is made of those of one shape.
 _AT_ONCE = 2**20
 #: What blosc calls shuffling by bytes.
@@ -43,8 +47,10 @@ _CANDIDATES: tuple[tuple[tuple[Config, ...], float], ...] = (
     (NAMED["shuffle+lz4"], 1.1),
     (NAMED["bitshuffle"], 1.1),
     (NAMED["photo+lz4"], 1.05),
+    (NAMED["decimal+lz4"], 1.1),
     (NAMED["shuffle+zstd"], 1.25),
     (NAMED["zstd"], 1.25),
+    (NAMED["decimal+zstd"], 1.25),
     (NAMED["photo+zstd"], 1.4),
 )
 
@@ -97,9 +103,14 @@ def choose_codec(spec: FieldSpec, samples: Sequence[NDArray[Any]], share: float,
     if small or share < LEAST_SHARE or not sum(s.nbytes for s in samples):
         return ()
     best, best_ratio = NAMED["none"], 1.0
+    found = digits_of(samples) if spec.dtype in DECIMAL_DTYPES else None
     for codec, gain in _CANDIDATES:
         if not _is_for(codec, spec):
             continue
+        if lacks_digits(codec):
+            if found is None or found[1] > MOST_BITS:
+                continue
+            codec = ({**codec[0], "digits": found[0]}, *codec[1:])
         column = packed_nowhere(stored_field(spec, codec, extent), samples)
         ratio = column.raw_bytes / column.stored_bytes
         if ratio >= best_ratio * gain:
@@ -113,14 +124,34 @@ def _is_for(codec: Sequence[Config], spec: FieldSpec) -> bool:
     return not spec.misfit(codec[0]) and (spec.itemsize > 1 or codec[0].get("shuffle") != BYTES)
 
 
+def lacks_digits(codec: Sequence[Config]) -> bool:
+    """Return whether a codec is for decimals and does not say how many digits these have."""
+    return bool(codec) and codec[0]["id"] == DECIMAL and "digits" not in codec[0]
+
+
+def with_digits(spec: FieldSpec, codec: tuple[Config, ...], samples: Sequence[NDArray[Any]]) -> tuple[Config, ...]:
+    """Return a codec that lacks its digits with those that some samples of a field have.
+
+    Raises:
+        UsageError: it cannot be used for this field, or the samples have no decimals.
+    """
+    _check_fits(spec, codec)
+    found = digits_of(samples)
+    if found is None and any(sample.size for sample in samples):
+        raise UsageError(
+            f"field {spec.name!r}: the values looked at are no decimals: with 0 to {MOST_DIGITS} digits none come back "
+            f"bit for bit; take another codec, as in --codec {spec.name}=auto"
+        )
+    return ({**codec[0], "digits": found[0] if found else 0}, *codec[1:])
+
+
 def stored_field(spec: FieldSpec, codec: Sequence[Config], extent: Extent) -> Field:
     """Return the schema of a field with its codec and frame rule.
 
     Raises:
         UsageError: the codec cannot be used for this field.
     """
-    if wrong := next(filter(None, map(spec.misfit, codec)), None):
-        raise UsageError(f"{wrong}; give it a codec of its own, as in --codec {spec.name}=auto")
+    _check_fits(spec, codec)
     return Field(
         name=spec.name,
         dtype=spec.dtype,
@@ -129,6 +160,11 @@ def stored_field(spec: FieldSpec, codec: Sequence[Config], extent: Extent) -> Fi
         codec=tuple(codec),
         frame=frame_rule(spec, codec, extent),
     )
+
+
+def _check_fits(spec: FieldSpec, codec: Sequence[Config]) -> None:
+    if wrong := next(filter(None, map(spec.misfit, codec)), None):
+        raise UsageError(f"{wrong}; give it a codec of its own, as in --codec {spec.name}=auto")
 
 
 def packed_nowhere(field: Field, samples: Sequence[NDArray[Any]]) -> ColumnWriter:

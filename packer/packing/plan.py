@@ -19,7 +19,15 @@ from numpy.typing import NDArray
 from packer.codecs import parse_codec
 from packer.errors import SourceError, UsageError, first_few
 from packer.format import Field, FieldSpec, check_count, check_names, map_size, names_bytes, shard_bytes
-from packer.packing.framing import Extent, choose_codec, codec_by_field, packed_nowhere, stored_field
+from packer.packing.framing import (
+    Extent,
+    choose_codec,
+    codec_by_field,
+    lacks_digits,
+    packed_nowhere,
+    stored_field,
+    with_digits,
+)
 from packer.packing.origin import Origin, origin_of
 from packer.sources import Looking, Source, arrays_of, not_looking, watched
 from packer.workers import Limits, each
@@ -168,7 +176,7 @@ def stored_fields(
     Args:
         specs: what each field is. One that is a `Field`, as of samples that are added to a dataset, stays as it is.
         codec: a codec for all fields, `hr=zstd,label=none`, or a mapping of field to codec.
-        looked: gives what `look` does; called if `auto` is to choose.
+        looked: gives what `look` does; called if `auto` is to choose, or decimals are to be found.
 
     Raises:
         UsageError: a codec cannot be used, or is named for a field that does not exist.
@@ -176,6 +184,9 @@ def stored_fields(
     open_ = [spec for spec in specs if not isinstance(spec, Field)]
     texts = codec_by_field(codec, [spec.name for spec in open_])
     codecs = {name: parse_codec(text) for name, text in texts.items() if text != "auto"}
+    for spec in open_:
+        if lacks_digits(codecs.get(spec.name, ())):
+            codecs[spec.name] = with_digits(spec, codecs[spec.name], looked().get(spec.name, []))
     extents = {spec.name: sizes[spec.name].extent(spec) for spec in open_}
     auto = [spec for spec in open_ if spec.name not in codecs]
     if auto:

@@ -72,6 +72,41 @@ def clouds(bench: Bench) -> Arrays:
     return {"xyz": xyz + rng.standard_normal(xyz.shape, dtype=np.float32) * _NOISE, "rgb": rgb, "offsets": offsets}
 
 
+def scans(bench: Bench) -> Arrays:
+    """Return `points` (m, 4) float32 of lidar scans: x, y and z in metres to the millimetre, intensity to two decimals.
+
+    64 rings turn past walls at 8 to 38 m; distances have an error of 2 cm, as a scanner's have.
+    """
+    rng, (count, turn) = np.random.default_rng(8), (bench.some(24), 900)
+    edges = np.arange(count + 1) * 64 * turn
+    angle = np.tile(np.linspace(0, 2 * np.pi, turn, endpoint=False), 64 * count)
+    ring = np.tile(np.repeat(np.linspace(-0.4, 0.05, 64), turn), count)
+    away = 8 + 30 * np.abs(np.sin(3 * angle + np.repeat(rng.uniform(0, 6, count), 64 * turn)))
+    away += rng.normal(0, 0.02, len(away))
+    places = [away * np.cos(angle) * np.cos(ring), away * np.sin(angle) * np.cos(ring), away * np.sin(ring)]
+    points = np.stack([*np.round(places, 3), np.round(rng.random(len(away)), 2)], axis=1).astype(np.float32)
+    return {"points": points, "offsets": edges}
+
+
+def rooms(bench: Bench) -> Arrays:
+    """Return `xyz` (m, 3) float32 of rooms that were scanned: walls and floors, to four decimals of a metre."""
+    rng, (count, size) = np.random.default_rng(9), (bench.some(8), 20_000)
+    xyz = rng.uniform([-3, -2, 0], [3, 2, 2.5], (count * size, 3))
+    wall, side = rng.integers(0, 3, len(xyz)), rng.integers(0, 2, len(xyz))
+    xyz[np.arange(len(xyz)), wall] = np.array([[-3, 3], [-2, 2], [0, 2.5]])[wall, side]
+    xyz += rng.normal(0, 0.004, xyz.shape)
+    return {"xyz": np.round(xyz, 4).astype(np.float32), "offsets": np.arange(count + 1) * size}
+
+
+def measurements(bench: Bench) -> Arrays:
+    """Return `x` (n, 24) float64, a station a column: temperatures of an hour a row, to two decimals."""
+    rng, n = np.random.default_rng(10), bench.some(40_000)
+    hours = np.arange(n)[:, None]
+    season = 9 * np.sin(hours / 24 / 365 * 2 * np.pi) + 4 * np.sin(hours / 24 * 2 * np.pi + rng.uniform(0, 1, 24))
+    weather = np.cumsum(rng.normal(0, 0.3, (n, 24)), axis=0) % 6
+    return {"x": np.round(12 + season + weather, 2)}
+
+
 def cold(bench: Bench) -> Arrays:
     """Return `x` (n, 48,000) uint8."""
     return {"x": np.random.default_rng(3).integers(0, 256, (bench.some(COLD_SAMPLES), 48_000), dtype=np.uint8)}
@@ -171,6 +206,24 @@ def ply_clouds(path: Path, bench: Bench, format: Any, most: int | None = None) -
     made = bench.arrays(clouds)
     for i, (start, stop) in enumerate(pairwise(made["offsets"][: most and most + 1])):
         write_ply(path / f"{i:05d}.ply", joined(made["xyz"][start:stop], made["rgb"][start:stop]), format)
+
+
+def text_rooms(path: Path, bench: Bench) -> None:
+    """Write a folder of PLY files of text with four decimals, one for each room."""
+    path.mkdir()
+    made = bench.arrays(rooms)
+    for i, (start, stop) in enumerate(pairwise(made["offsets"])):
+        axes = "".join(f"property float {axis}\n" for axis in "xyz")
+        header = f"ply\nformat ascii 1.0\nelement vertex {stop - start}\n{axes}end_header"
+        np.savetxt(path / f"{i:05d}.ply", made["xyz"][start:stop], fmt="%.4f", header=header, comments="")
+
+
+def bin_scans(path: Path, bench: Bench) -> None:
+    """Write a folder of .bin files as KITTI has them, one for each scan."""
+    path.mkdir()
+    made = bench.arrays(scans)
+    for i, (start, stop) in enumerate(pairwise(made["offsets"])):
+        made["points"][start:stop].tofile(path / f"{i:06d}.bin")
 
 
 def hdf5_rows(path: Path, bench: Bench, most: int | None = None) -> None:

@@ -2,9 +2,9 @@
 
 `exact` holds only codecs whose bytes do not depend on a library's version, and every way to store a column;
 `coded` holds the others; `kinds` holds codecs with every kind of field, fixed and ragged, in frames of samples and of
-rows; `photos` holds the codecs for photographs, which came later. They are committed. A new codec gets a dataset of its
-own here, as `photos` is; those that are there are made anew only after a deliberate change of the format, with a new
-format version.
+rows; `photos` holds the codecs for photographs and `decimals` those for decimals, which came later. They are committed.
+A new codec gets a dataset of its own here, as `photos` is; those that are there are made anew only after a deliberate
+change of the format, with a new format version.
 """
 
 from __future__ import annotations
@@ -103,6 +103,29 @@ PHOTOS = tuple(
     for codec in PHOTO_CODECS
     for form, options in PHOTO_FORMS.items()
 )
+#: The codecs of `decimals`, each with so many digits.
+DECIMAL_CODECS: dict[str, tuple[Config, ...]] = {
+    "decimal+lz4": ({**NAMED["decimal+lz4"][0], "digits": 3}, *NAMED["decimal+lz4"][1:]),
+    "decimal+zstd": ({**NAMED["decimal+zstd"][0], "digits": 2}, *NAMED["decimal+zstd"][1:]),
+    "decimal, plain lz4": ({"id": "decimal", "digits": 0}, {"id": "lz4"}),
+    "decimal, plain zstd": ({"id": "decimal", "digits": 15}, {"id": "zstd", "level": 3}),
+}
+#: As `KINDS_FORMS`. `strange` has values with integers of their own, and `raw` a sample of other values in each shard.
+DECIMAL_FORMS: dict[str, dict[str, Any]] = {
+    "fixed": {"dtype": "float32", "shape": (64,), "frame": FrameRule(samples=3)},
+    "bands": {"dtype": "float64", "shape": (6, 40), "frame": FrameRule(rows=4)},
+    "ragged": {"dtype": "float64", "shape": (None, 3), "frame": FrameRule(samples=2)},
+    "ragged bands": {"dtype": "float32", "shape": (None, 4), "frame": FrameRule(rows=50)},
+    "strange": {"dtype": "float32", "shape": (9, 20), "frame": FrameRule(samples=1)},
+    "strange doubles": {"dtype": "float64", "shape": (None, 2), "frame": FrameRule(samples=1)},
+    "raw": {"dtype": "float32", "shape": (80,), "frame": FrameRule(samples=1)},
+    "image": {"dtype": "float32", "kind": "image", "shape": (12, 10, 2), "frame": FrameRule(rows=5)},
+}
+DECIMALS = tuple(
+    Field(name=f"{codec} {form}", codec=configs, **options)
+    for codec, configs in DECIMAL_CODECS.items()
+    for form, options in DECIMAL_FORMS.items()
+)
 KINDS_NAMES = tuple(f"sample {n}" for n in range(5))
 
 
@@ -139,6 +162,24 @@ def photos_samples(start: int, stop: int) -> dict[str, Any]:
                     field.dtype
                 )
             )
+        found[field.name] = values if field.is_ragged else np.array(values)
+    return found
+
+
+def decimals_samples(start: int, stop: int) -> dict[str, Any]:
+    """The samples start..stop of `decimals`; those that are ragged grow with their number, from nothing."""
+    found: dict[str, Any] = {}
+    for field in DECIMALS:
+        values = []
+        for n in range(start, stop):
+            shape = [31 * n if axis is None else axis for axis in field.shape]
+            steps = np.arange(np.prod(shape, dtype=int)) // 4 % 40 * (n + 1) - 60
+            value = (steps / 10.0 ** field.codec[0]["digits"]).astype(field.dtype)
+            if "strange" in field.name:
+                value[n::9], value[n + 1 :: 11], value[n + 2 :: 13], value[n + 3 :: 17] = -0.0, np.nan, np.inf, -np.inf
+            if field.name.endswith("raw") and n in (1, 4):
+                value[7] = np.pi * 1e-16
+            values.append(value.reshape(shape))
         found[field.name] = values if field.is_ragged else np.array(values)
     return found
 
@@ -211,6 +252,14 @@ def make_photos(folder: Path) -> None:
     _manifest(folder, PHOTOS, shards, 5, False)
 
 
+def make_decimals(folder: Path) -> None:
+    """Two shards of three and two samples without names: the last frames are not full."""
+    shards = [
+        _shard(folder, number, DECIMALS, decimals_samples(a, b), None) for number, (a, b) in enumerate([(0, 3), (3, 5)])
+    ]
+    _manifest(folder, DECIMALS, shards, 5, False)
+
+
 def make_kinds(folder: Path) -> None:
     """Two shards of three and two samples with names: the last frames are not full."""
     shards = [
@@ -278,3 +327,4 @@ if __name__ == "__main__":
     make_coded(Path(sys.argv[1], "coded"))
     make_kinds(Path(sys.argv[1], "kinds"))
     make_photos(Path(sys.argv[1], "photos"))
+    make_decimals(Path(sys.argv[1], "decimals"))

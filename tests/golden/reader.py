@@ -104,11 +104,11 @@ class Field:
         check(self.nbytes([length or 1 for length in self.shape]) <= 2**48, f"{self.name}: too large")
         check(1 <= self.count <= 2**32 and (self.rule, self.shape) != ("rows", []), f"{self.name}: its frames")
         check(not whole or self.count * self.nbytes(self.shape) <= 2**24, f"{self.name}: frames of too many bytes")
-        self.photo = self.stages[:1] == ["photo"]
-        del self.stages[: self.photo]
-        fits_photo = self.kind == "image" and self.dtype in (np.uint8, np.uint16)
-        check(not {"pickle", "photo"} & set(self.stages), f"{self.name}: codecs {self.stages}")
-        check(not self.photo or fits_photo, f"{self.name}: photo is for images of uint8 and uint16")
+        self.filter = self.stages.pop(0) if self.stages[:1] in (["photo"], ["decimal"]) else None
+        self.digits = self.described["codec"][0].get("digits") if self.filter == "decimal" else 0
+        good = self.filter != "photo" or (self.kind == "image" and self.dtype in (np.uint8, np.uint16))
+        good &= self.filter != "decimal" or (self.dtype in (np.float32, np.float64) and self.digits in range(16))
+        check(good and not {"pickle", "photo", "decimal"} & set(self.stages), f"{self.name}: codecs {self.stages}")
 
     def nbytes(self, shape: list[int]) -> int:
         return int(self.dtype.itemsize) * math.prod(shape)
@@ -116,14 +116,14 @@ class Field:
     def array(self, piece: bytes, shape: list[int]) -> Any:
         """Return a sample, or a band of one: section 6, step 4."""
         values = np.frombuffer(piece, self.dtype).reshape(shape)
-        if self.photo:
+        if self.filter == "photo":
             values = np.cumsum((values >> 1) ^ -(values & 1), axis=0, dtype=self.dtype)
             if shape[2] in (3, 4):
                 values[..., [0, 2]] += values[..., [1]]
         return values
 
     def decoded(self, stored: bytes, raw: int) -> bytes:
-        """Return the raw bytes of an encoded frame: section 6, step 3. One codec besides photo is enough here."""
+        """Return the raw bytes of an encoded frame: section 6, step 3. One codec besides a filter is enough here."""
         codec, found = " and ".join(self.stages), b""
         wrong = f"{self.name}: a frame of {codec} that is not one of {raw} bytes"
         if codec in ("lz4", "lz4hc"):
@@ -142,6 +142,11 @@ class Field:
         else:
             raise NotImplementedError(f"{self.name}: this reader lacks {codec}; it can read the other fields")
         check(len(found) == raw, wrong)
+        if self.filter == "decimal":
+            values = ((q := np.frombuffer(found, f"<i{self.dtype.itemsize}")) / 10.0**self.digits).astype(self.dtype)
+            for n, value in enumerate((-0.0, np.nan, np.inf, -np.inf)):
+                values[q == np.iinfo(q.dtype).min + n] = value
+            found = values.tobytes()
         return found
 
 

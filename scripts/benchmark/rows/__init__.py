@@ -7,3 +7,4 @@ from benchmark.rows import clouds as clouds
 from benchmark.rows import parts as parts
 from benchmark.rows import opening as opening
 from benchmark.rows import converting as converting
+from benchmark.rows import decimals as decimals

@@ -34,7 +34,7 @@ def _packing(
 ) -> Side:
     """Return a conversion from beginning to end, its processes and syncing the output included."""
     sources = pair_sources(inputs) if (inputs / "lr").is_dir() else [str(inputs)]
-    return _writing(
+    return writing(
         bench,
         name or f"{workers} workers",
         lambda out: apart(pack, sources, out, codec=codec, workers=workers, shard_size=shard),
@@ -42,7 +42,7 @@ def _packing(
     )
 
 
-def _writing(bench: Bench, name: str, write: Callable[[Path], int], inputs: Path) -> Side:
+def writing(bench: Bench, name: str, write: Callable[[Path], int], inputs: Path) -> Side:
     """Return a side that writes, each time to where nothing is, once all that was written before is on the disk."""
     out = bench.scratch(f"{name}.packed")
 
@@ -89,7 +89,7 @@ def against_copying(bench: Bench, is_hdf5: bool) -> list[Side]:
         os.sync()
         return samples
 
-    return [ours, _writing(bench, "cp", copy, path)]
+    return [ours, writing(bench, "cp", copy, path)]
 
 
 @Row("packer plan of 100,000 PNG pairs", at_most=20, unit="s")

@@ -52,7 +52,11 @@ def test_json(packer, clouds):
     found = reports(packer, *clouds.sources, "--cast", "xyz=float64")
     assert [(name, field["spec"]["dtype"]) for name, field in found.items()] == [("xyz", "float64"), ("rgb", "uint8")]
     for field in found.values():
-        assert [t["codec"] for t in field["trials"]] == [n for n in NAMED if not n.startswith("photo")]
+        assert [t["codec"] for t in field["trials"]] == [
+            n
+            for n in NAMED
+            if not n.startswith("photo") and (field["spec"]["dtype"] == "float64" or "decimal" not in n)
+        ]
         assert all(0 < trial[number] < 1e12 for trial in field["trials"] for number in ("ratio", "packing", "reading"))
 
 

@@ -59,7 +59,7 @@ def run(
     at = sizes.cumsum() - sizes if places is None else places
     row = sizes if rows is None else numbers(rows)
     memory = np.frombuffer(one.memory, np.uint8)
-    return int(loops.decode(number(codec), memory, spans, sizes, at, row, item, channels, out))
+    return int(loops.decode(number(codec), memory, spans, sizes, at, row, item, channels, 0.0, out))
 
 
 def singly(one: Stored) -> Bytes:
@@ -122,7 +122,7 @@ def test_blosc_of_any_settings(
     assume(len(frame) != len(values))  # such a frame is stored as it is, and taken for that
     out, one = Guarded(len(values)), numbers([len(values)])
     span = numbers([[0, len(frame)]])
-    assert loops.decode(compiled.CODECS["blosc"], frame, span, one, numbers([0]), one, 0, 0, out.out) == 1
+    assert loops.decode(compiled.CODECS["blosc"], frame, span, one, numbers([0]), one, 0, 0, 0.0, out.out) == 1
     assert np.array_equal(out.out, values)
     assert out.is_whole()
 
@@ -235,11 +235,13 @@ def test_frames_of_two_gibibytes_are_left_to_others(loops: ModuleType, codec: st
         pytest.skip("there is no room for 4 GiB")
     memory[: end - start] = np.frombuffer(one.memory, np.uint8)[start:end]
     at, size, out = numbers([0]), numbers([400]), np.empty(400, np.uint8)
-    assert loops.decode(number(codec), memory, numbers([[0, end - start]]), size, at, size, 0, 0, out) == 1
+    assert loops.decode(number(codec), memory, numbers([[0, end - start]]), size, at, size, 0, 0, 0.0, out) == 1
     for more in (2**31, 2**32):
-        assert loops.decode(number(codec), memory, numbers([[0, end - start + more]]), size, at, size, 0, 0, out) == 0
+        assert (
+            loops.decode(number(codec), memory, numbers([[0, end - start + more]]), size, at, size, 0, 0, 0.0, out) == 0
+        )
         as_is = numbers([[0, more]]), numbers([more])
-        assert loops.decode(number(codec), memory, *as_is, at, size, 0, 0, memory) == 0
+        assert loops.decode(number(codec), memory, *as_is, at, size, 0, 0, 0.0, memory) == 0
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is taken away as Linux does it")
@@ -251,10 +253,10 @@ def test_nothing_behind_the_memory_is_read(loops: ModuleType, codec: str) -> Non
     out, at, size = Guarded(3600), numbers([0]), numbers([3600])
     for length in [*range(40), *range(40, end - start, 7), end - start]:
         data = at_the_edge(bytes(whole.memory[start : start + length]))
-        found = loops.decode(number(codec), data, numbers([[0, length]]), size, at, size, 0, 0, out.out)
+        found = loops.decode(number(codec), data, numbers([[0, length]]), size, at, size, 0, 0, 0.0, out.out)
         assert found == (length == end - start)
     for span in ([length, 0], [length, length], [0, length + 1], [length + 1, length + 9], [length - 20, length]):
-        assert loops.decode(number(codec), data, numbers([span]), size, at, size, 0, 0, out.out) == 0
+        assert loops.decode(number(codec), data, numbers([span]), size, at, size, 0, 0, 0.0, out.out) == 0
     assert out.is_whole()
 
 
@@ -310,7 +312,9 @@ def test_headers_that_lie_are_refused(loops: ModuleType, codec: str, frame: byte
     """Frames that claim other sizes, have blocks larger than the data, are short, or have others before or behind."""
     memory = np.frombuffer(frame + bytes(8000), np.uint8)
     out, none = Guarded(8000), numbers([0])
-    found = loops.decode(number(codec), memory, numbers([[0, len(frame)]]), numbers([8000]), none, none, 0, 0, out.out)
+    found = loops.decode(
+        number(codec), memory, numbers([[0, len(frame)]]), numbers([8000]), none, none, 0, 0, 0.0, out.out
+    )
     assert found == 0
     assert out.is_whole()
 

@@ -21,8 +21,10 @@ from packer.errors import DamagedError, UsageError
 from packer.format import DTYPES, Column, ColumnIndex, ColumnWriter, Field, FrameRule, Locator, column_writer
 
 Samples = list[NDArray[Any]]
+DECIMAL = ({"id": "decimal", "digits": 2}, *NAMED["decimal+lz4"][1:])
 CODECS = [
-    *NAMED.values(),
+    *(codec for name, codec in NAMED.items() if "decimal" not in name),
+    DECIMAL,
     parse_codec('{"id": "zlib"}'),
     parse_codec('[{"id": "delta", "dtype": "|u1"}, {"id": "lz4"}]'),
 ]
@@ -92,7 +94,8 @@ def columns(draw: st.DrawFn) -> tuple[Field, Samples]:
     """A field of any dtype, up to four axes (fixed or ragged), codec and frame rule, and samples for it."""
     codec = draw(st.sampled_from(CODECS))
     delta = bool(codec) and codec[0]["id"] in FILTERS
-    dtype = draw(st.sampled_from(("uint8", "uint16") if delta else DTYPES))
+    floats = ("float32", "float64")
+    dtype = draw(st.sampled_from(("uint8", "uint16") if delta else floats if codec == DECIMAL else DTYPES))
     axis = st.one_of(st.none(), st.integers(0, 5))
     shape = draw(st.lists(axis, min_size=3, max_size=3) if delta else st.lists(axis, max_size=4))
     by_rows = bool(shape) and draw(st.booleans())

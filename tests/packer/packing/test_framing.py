@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from packer.codecs import NAMED, codec_name
 from packer.errors import UsageError
 from packer.format import BAND_BYTES, BAND_SAMPLE_BYTES, FieldSpec, FrameRule
-from packer.packing import FieldSizes
+from packer.packing import FieldSizes, framing
 from packer.packing.framing import Extent, choose_codec, codec_by_field, frame_rule, packed_nowhere, stored_field
 
 IMAGE = FieldSpec(name="hr", dtype="uint8", kind="image", shape=(None, None, 3))
@@ -131,8 +131,43 @@ def test_only_images_are_differenced() -> None:
 def test_measured_clouds_take_a_shuffle() -> None:
     """Coordinates close to each other share their high bits."""
     rng = np.random.default_rng(2)
-    clouds = [np.round(rng.uniform(100, 101, (700, 3)), 4).astype("f4") for _ in range(8)]
+    clouds = [rng.uniform(100, 101, (700, 3)).astype("f4") for _ in range(8)]
     assert picks(CLOUD, list(clouds)) == "shuffle+lz4"
+
+
+@pytest.mark.parametrize(("dtype", "digits"), [("float32", 3), ("float64", 4)])
+def test_decimals_take_their_codec(dtype: str, digits: int) -> None:
+    """Floats that were written with few decimals; their number is in the codec."""
+    rng = np.random.default_rng(2)
+    clouds = [np.round(rng.normal(0, 30, (700, 3)), digits).astype(dtype) for _ in range(8)]
+    spec = replace(CLOUD, dtype=dtype)
+    codec = choose_codec(spec, clouds, 1.0, extent(spec, clouds))
+    assert codec_name(codec).startswith("decimal+")
+    assert codec[0] == {"id": "decimal", "digits": digits}
+
+
+def test_one_cloud_of_other_values_changes_nothing() -> None:
+    """Its frames are kept raw, the others shrink."""
+    rng = np.random.default_rng(2)
+    clouds = [np.round(rng.normal(0, 30, (700, 3)), 3).astype("f4") for _ in range(8)]
+    clouds[3] = rng.normal(0, 30, (700, 3)).astype("f4")
+    assert picks(CLOUD, clouds) == "decimal+lz4"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("scale", [1e-3, 1, 1e3, 1e6])
+def test_values_that_are_no_decimals_are_not_weighed_as_such(
+    monkeypatch: pytest.MonkeyPatch, dtype: str, scale: float
+) -> None:
+    """They are told by a few of them: no sample is packed with a codec of decimals."""
+    tried = []
+    packed = framing.packed_nowhere
+    monkeypatch.setattr(framing, "packed_nowhere", lambda field, some: tried.append(field.codec) or packed(field, some))
+    rng = np.random.default_rng(5)
+    clouds = [(rng.normal(0, scale, (700, 3))).astype(dtype) for _ in range(8)]
+    choose_codec(replace(CLOUD, dtype=dtype), clouds, 1.0, extent(CLOUD, clouds))
+    assert tried
+    assert not [codec for codec in tried if codec[0]["id"] == "decimal"]
 
 
 def test_coordinates_on_a_grid_take_zstd() -> None:
