@@ -7,6 +7,7 @@
 .venv/bin/python tests/soak/soak.py damage --count 2000   # damaged datasets, read in every way
 .venv/bin/python tests/soak/soak.py replace --count 200   # datasets and shards replaced by others of the same size
 .venv/bin/python tests/soak/soak.py ways --count 200      # random datasets, read in every way, by machine code too
+.venv/bin/python tests/soak/soak.py model --count 50      # verbs in any order, killed at any call, against a model
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pathlib import Path
 from soaking import disks, failing, kills, plans, replacing, survival
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # for tests.survival, when this file is run
-from tests.survival import two_ways
+from tests.survival import model, two_ways
 
 TRIALS = {
     "kill": kills.trial,
@@ -31,6 +32,7 @@ TRIALS = {
     "damage": survival.trial,
     "replace": replacing.trial,
     "ways": two_ways.trial,
+    "model": model.trial,
 }
 
 

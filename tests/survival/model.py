@@ -1,0 +1,521 @@
+"""A model of packed datasets: verbs in any order, killed at any call, against plain lists of samples.
+
+`Verbs` is a state machine of hypothesis. Of each dataset it keeps what it has to hold; after each verb all datasets are
+read anew, and by readers that were opened before it. Needs fork.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import h5py
+import hypothesis
+import numpy as np
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
+from PIL import Image
+from soaking.kills import kill_at_step
+
+from packer.append import append
+from packer.convert import ConvertOptions, convert, open_source
+from packer.errors import DatasetError, PackerError, UsageError
+from packer.export import export
+from packer.merge import merge
+from packer.repack import repack
+from packer.repair import repair
+from packer.sources import SourceOptions
+from packer.split import split
+from packer.verify import verify
+from readers import PackedDataset
+from tests.survival.two_ways import bits, items_of
+
+Values = dict[str, Any]
+#: Before which change of the disk a verb is killed, if at all.
+KILLS = st.none() | st.none() | st.integers(0, 45)
+GRID = np.arange(4.0)
+PHASES = [hypothesis.Phase.generate]
+
+
+# ---------------------------------------------------------------- kinds of sources
+
+
+def rows(folder: Path, first: int, count: int) -> list[Values]:
+    numbers = np.arange(first, first + count)
+    x = np.random.default_rng(first).integers(0, 9, (count, 40)).astype(np.float32)
+    with h5py.File(folder / f"r{first:05}.h5", "w") as file:
+        file["grid"], file["label"], file["x"] = GRID, numbers, x
+        file["text"] = [f"row {number} " * 9 for number in numbers]
+    return [{"label": n, "x": v, "text": f"row {n} " * 9} for n, v in zip(numbers, x, strict=True)]
+
+
+def groups(folder: Path, first: int, count: int) -> list[Values]:
+    found = []
+    with h5py.File(folder / f"g{first:05}.h5", "w") as file:
+        for number in range(first, first + count):
+            steps = 3 + 4 * (number % 3)
+            values = {"act": np.arange(steps) + number, "x": np.full((steps, 2), number, np.float32)}
+            for name, value in (values | {"grid": GRID}).items():
+                file[f"demo{number:05}/{name}"] = value
+            found.append(values)
+    return found
+
+
+def images(folder: Path, first: int, count: int) -> list[Values]:
+    found = []
+    for number in range(first, first + count):
+        picture = np.random.default_rng(number).integers(0, 9, (5 + number % 3, 6, 3), np.uint8)
+        Image.fromarray(picture).save(folder / f"p{number:05}.png")
+        found.append({"image": picture.transpose(2, 0, 1)})
+    return found
+
+
+def clips(folder: Path, first: int, count: int) -> list[Values]:
+    found = []
+    for number in range(first, first + count):
+        steps = np.random.default_rng(number).integers(0, 9, (1 + number % 3, 5, 6, 3), np.uint8)
+        (folder / f"clip{number:05}").mkdir()
+        for step, picture in enumerate(steps):
+            Image.fromarray(picture).save(folder / f"clip{number:05}" / f"{step:03}.png")
+        found.append({"image": steps})
+    return found
+
+
+def clouds(folder: Path, first: int, count: int) -> list[Values]:
+    found = []
+    for number in range(first, first + count):
+        rng, points = np.random.default_rng(number), 4 + 5 * (number % 3)
+        xyz, rgb = rng.integers(0, 99, (points, 3)).astype(np.float32), rng.integers(0, 9, (points, 3), np.uint8)
+        head = ["ply", "format ascii 1.0", f"element vertex {points}", *(f"property float {axis}" for axis in "xyz")]
+        head += [f"property uchar {colour}" for colour in ("red", "green", "blue")] + ["end_header"]
+        lines = [" ".join(map(str, [*map(int, a), *b])) for a, b in zip(xyz, rgb, strict=True)]
+        (folder / f"c{number:05}.ply").write_text("\n".join([*head, *lines, ""]))
+        found.append({"xyz": xyz, "rgb": rgb})
+    return found
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of source.
+
+    Attributes:
+        write: given a folder, the first number and a count that is a multiple of 3, writes that many samples; the sizes
+            of three repeat, so that all sources of a kind have one mean, and their datasets frames of one size.
+        prefix: of the name of a sample, before its number; empty if samples have no names.
+        options: of the conversion.
+        codecs: that fit some field of it.
+        constants: whether there is a grid, once for all samples.
+        again: where in an exported folder the files lie that are converted again; None if it is exported to HDF5 alone.
+    """
+
+    write: Callable[[Path, int, int], list[Values]]
+    prefix: str
+    codecs: tuple[str, ...] = ("none", "lz4", "zstd", "auto")
+    options: SourceOptions = field(default_factory=SourceOptions)
+    constants: bool = False
+    again: str | None = ""
+
+
+KINDS = {
+    "rows": Kind(rows, "", options=SourceOptions(once=("grid",)), constants=True),
+    "groups": Kind(groups, "demo", options=SourceOptions(samples="groups", once=("grid",)), constants=True),
+    "images": Kind(images, "p", codecs=("none", "zstd", "photo+lz4", "photo+zstd", "auto"), again="image"),
+    "clips": Kind(clips, "clip", options=SourceOptions(samples="folders"), again=None),
+    "clouds": Kind(clouds, "c"),
+}
+
+
+# ---------------------------------------------------------------- the model
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a dataset has to hold.
+
+    Attributes:
+        samples: key and values of each: its name, or of rows their label.
+        splits: the keys of each.
+        parts: sources of its shards, in order, and how many shards each made; None if there are no such files.
+        shuffled: whether samples of several files lie mixed; HDF5 groups are then exported as rows.
+    """
+
+    path: Path
+    kind: str
+    samples: tuple[tuple[Any, Values], ...]
+    splits: dict[str, frozenset[Any]] = field(default_factory=dict)
+    parts: tuple[tuple[list[str], int], ...] | None = None
+    shuffled: bool = False
+
+    @property
+    def keys(self) -> list[Any]:
+        return [key for key, _ in self.samples]
+
+    def items(self, split: str | None = None) -> list[Values]:
+        kept = self.keys if split is None else self.splits[split]
+        return [values for key, values in self.samples if key in kept]
+
+
+def found_in(path: Path) -> list[Values] | None:
+    """Return the items of a dataset; None if there is none that is finished."""
+    try:
+        return items_of([PackedDataset(path)[:]])
+    except DatasetError:
+        return None
+
+
+def told(values: Values) -> str:
+    """What tells samples apart, whatever the order of their fields."""
+    return repr(sorted(values.items()))
+
+
+def fields_of(held: Held) -> list[Any]:
+    """The schema of a dataset, with codecs and frames."""
+    return list(PackedDataset(held.path).fields.values())
+
+
+def check(held: Held) -> None:
+    """Raise AssertionError if a dataset, opened now, does not hold what it has to."""
+    dataset = PackedDataset(held.path, verify=True)
+    assert items_of([dataset[:]]) == held.items(), held.path
+    if KINDS[held.kind].prefix:
+        assert dataset.names is not None
+        assert list(dataset.names) == held.keys
+        assert dataset.sample_numbers(held.keys[::-1]).tolist() == list(range(len(dataset)))[::-1]
+    else:
+        assert dataset.names is None
+    constants = {name: value.tolist() for name, value in dataset.constants.items()}
+    assert constants == ({"grid": GRID.tolist()} if KINDS[held.kind].constants else {})
+    assert set(dataset.manifest.splits) == set(held.splits)
+    for one in held.splits:
+        assert items_of([PackedDataset(held.path, split=one)[:]]) == held.items(one), one
+    assert verify(held.path).damages == ()
+
+
+class Verbs(RuleBasedStateMachine):
+    """Makes and changes datasets, of which it knows what they have to hold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp(prefix="model"))
+        self.held: dict[Path, Held] = {}
+        self.made = 0
+
+    def teardown(self) -> None:
+        shutil.rmtree(self.folder)
+
+    # ------------------------------------------------------------ what rules share
+
+    def pick(self, number: int) -> Held:
+        return list(self.held.values())[number % len(self.held)]
+
+    def new_path(self, what: str) -> Path:
+        self.made += 1
+        return self.folder / f"{what}{self.made}"
+
+    def write(self, kind: str, thirds: int) -> tuple[list[str], tuple[tuple[Any, Values], ...]]:
+        """Write files of a kind; return the sources, and what is to become of them."""
+        folder = self.new_path("source")
+        folder.mkdir()
+        first = 100 * self.made
+        values = KINDS[kind].write(folder, first, 3 * thirds)
+        keys: list[Any] = [f"{KINDS[kind].prefix}{number:05}" for number in range(first, first + len(values))]
+        if not KINDS[kind].prefix:
+            keys = list(range(first, first + len(values)))
+        samples = [{name: bits(value) for name, value in one.items()} for one in values]
+        return [str(folder)], tuple(zip(keys, samples, strict=True))
+
+    @contextmanager
+    def watched(self, *changed: Path) -> Iterator[None]:
+        """Check what readers that are open before a verb read after it, and what those opened after it read.
+
+        Args:
+            changed: datasets of which files may go, so that a reader that has not read yet may fail.
+        """
+        readers = [(held, PackedDataset(held.path), PackedDataset(held.path)) for held in self.held.values()]
+        for _, used, _ in readers:
+            used[:]
+        yield
+        for held, used, unused in readers:
+            assert items_of([used[:]]) == held.items(), f"{held.path}, read before and after"
+            try:
+                assert items_of([unused[:]]) == held.items(), f"{held.path}, opened before"
+            except PackerError:
+                assert held.path in changed
+        for held in self.held.values():
+            check(held)
+
+    def make(self, new: Held, action: Callable[[], object], kill: int | None, parts: Any = None) -> None:
+        """Make a dataset in one rename, or replace one; killed on the way, if asked, and then run again."""
+        old = self.held.get(new.path)
+        with self.watched(*([new.path] if old else [])):
+            if kill is None:
+                action()
+            elif kill_at_step(action, kill):
+                left = found_in(new.path)
+                assert left in (old.items() if old else None, new.items()), "neither old nor new"
+                with suppress(*([UsageError] if left == new.items() else [])):  # it is finished, and says so
+                    action()
+            shards = len(PackedDataset(new.path).manifest.shards)
+            self.held[new.path] = replace(new, parts=None if parts is None else ((parts, shards),))
+
+    # ------------------------------------------------------------ rules
+
+    @rule(
+        kind=st.sampled_from(list(KINDS)),
+        thirds=st.integers(1, 4),
+        codec=st.integers(0),
+        kill=KILLS,
+        onto=st.integers(0),
+    )
+    def convert(self, kind: str, thirds: int, codec: int, kill: int | None, onto: int) -> None:
+        """A new dataset, or one in place of another."""
+        sources, samples = self.write(kind, thirds)
+        overwrite = bool(self.held) and onto % 4 == 3
+        path = self.pick(onto).path if overwrite else self.new_path("d")
+        codecs = KINDS[kind].codecs
+        options = ConvertOptions(codec=codecs[codec % len(codecs)], shard_size=4096, workers=0, overwrite=overwrite)
+        options = replace(options, source=KINDS[kind].options)
+        self.make(Held(path, kind, samples), lambda: convert(sources, path, options), kill, sources)
+
+    @precondition(lambda self: self.held)
+    @rule(number=st.integers(0), thirds=st.integers(1, 3), other=st.none() | st.integers(0), kill=KILLS)
+    def append(self, number: int, thirds: int, other: int | None, kill: int | None) -> None:
+        """New samples, or those of another dataset, after those that are there; none twice."""
+        held = self.pick(number)
+        if other is None:
+            sources, samples = self.write(held.kind, thirds)
+        else:
+            more = self.pick(other)
+            sources, samples = [str(more.path)], more.samples
+            if more.kind != held.kind or (set(more.keys) & set(held.keys) and not KINDS[held.kind].prefix):
+                return
+        options = ConvertOptions(shard_size=4096, workers=0, source=KINDS[held.kind].options)
+
+        def action() -> object:
+            return append(held.path, sources, options if other is None else replace(options, source=SourceOptions()))
+
+        if {key for key, _ in samples} & set(held.keys):
+            with self.watched(), refused():
+                action()
+            return
+        before = len(PackedDataset(held.path).manifest.shards)
+        new = replace(held, samples=held.samples + samples)
+        if other is not None:
+            splits = {name: keys | held.splits.get(name, frozenset()) for name, keys in more.splits.items()}
+            new = replace(new, splits=held.splits | splits, shuffled=held.shuffled or more.shuffled)
+        with self.watched():
+            if kill is None:
+                action()
+            elif kill_at_step(action, kill):
+                left = found_in(held.path)
+                assert left in (held.items(), new.items()), "neither old nor new"
+                if left == held.items() or list(self.folder.glob(f".{held.path.name}.appending")):
+                    action()
+            shards = len(PackedDataset(held.path).manifest.shards) - before
+            parts = None if other is not None or held.parts is None else (*held.parts, (sources, shards))
+            self.held[held.path] = replace(new, parts=parts)
+
+    @precondition(lambda self: len(self.held) > 1)
+    @rule(first=st.integers(0), second=st.integers(0), kill=KILLS)
+    def merge(self, first: int, second: int, kill: int | None) -> None:
+        """All samples of two datasets, if they are stored alike and share no name."""
+        one, path = self.pick(first), self.new_path("d")
+        others = [held for held in self.held.values() if held is not one]
+        if second % 4:  # else any, which is most often refused
+            others = [h for h in others if fields_of(h) == fields_of(one) and not set(h.keys) & set(one.keys)]
+        if not others:
+            return
+        two = others[second % len(others)]
+        shared = bool(set(one.keys) & set(two.keys))
+        if shared and not KINDS[one.kind].prefix:
+            return
+        if shared or fields_of(one) != fields_of(two):
+            with self.watched(), refused():
+                merge([one.path, two.path], path)
+            return
+        splits = {
+            name: one.splits.get(name, frozenset()) | two.splits.get(name, frozenset())
+            for name in {*one.splits, *two.splits}
+        }
+        new = Held(path, one.kind, one.samples + two.samples, splits, shuffled=one.shuffled or two.shuffled)
+        self.make(new, lambda: merge([one.path, two.path], path), kill)
+        if one.parts is not None and two.parts is not None:
+            self.held[path] = replace(self.held[path], parts=one.parts + two.parts)
+
+    @precondition(lambda self: self.held)
+    @rule(number=st.integers(0), step=st.integers(1, 4), name=st.sampled_from(["train", "test"]), kill=KILLS)
+    def split(self, number: int, step: int, name: str, kill: int | None) -> None:
+        """Some samples under a name, or under it no more."""
+        held = self.pick(number)
+        drops = name in held.splits and step == 4
+        chosen = range(0, len(held.samples), step)
+        named = [held.keys[n] for n in chosen] if KINDS[held.kind].prefix else list(chosen)
+        splits = {one: keys for one, keys in held.splits.items() if one != name}
+        if not drops:
+            splits[name] = frozenset(held.keys[n] for n in chosen)
+        with self.watched():
+
+            def action() -> object:
+                return split(held.path, {name: None if drops else named})
+
+            if kill is None:
+                action()
+            elif kill_at_step(action, kill):
+                left = PackedDataset(held.path).manifest.splits
+                assert set(left) in (set(held.splits), set(splits))
+                with suppress(*([UsageError] if drops else [])):  # dropped already
+                    action()
+            self.held[held.path] = replace(held, splits=splits)
+
+    @precondition(lambda self: self.held)
+    @rule(number=st.integers(0), codec=st.integers(0), shuffled=st.booleans(), in_place=st.booleans(), kill=KILLS)
+    def repack(self, number: int, codec: int, shuffled: bool, in_place: bool, kill: int | None) -> None:
+        """The same samples, names, splits and constants with another codec, also in another order."""
+        held = self.pick(number)
+        path = held.path if in_place else self.new_path("d")
+        codecs = KINDS[held.kind].codecs
+        options = ConvertOptions(shard_size=8192, workers=0, overwrite=in_place)
+
+        def action(out: Path = path, options: ConvertOptions = options) -> object:
+            seed = 1 if shuffled else None
+            return repack(held.path, out, options, codec=codecs[codec % len(codecs)], seed=seed)
+
+        new = replace(held, path=path, shuffled=held.shuffled or shuffled)
+        if shuffled:
+            new = self.in_order_of(new, action)
+        if in_place and shuffled:
+            kill = None  # run again, it would shuffle what is shuffled
+        self.make(new, action, kill)
+
+    def in_order_of(self, held: Held, action: Callable[..., object]) -> Held:
+        """Return the samples in the order in which a verb makes them: a permutation, whatever it is."""
+        beside = self.new_path("beside")
+        action(beside, ConvertOptions(shard_size=8192, workers=0))
+        found, values = items_of([PackedDataset(beside)[:]]), {told(v): (k, v) for k, v in held.samples}
+        shutil.rmtree(beside)
+        assert sorted(map(told, found)) == sorted(values)
+        return replace(held, samples=tuple(values[told(item)] for item in found))
+
+    @precondition(lambda self: self.held)
+    @rule(number=st.integers(0), kill=KILLS)
+    def export_and_convert(self, number: int, kill: int | None) -> None:
+        """Files that are exported are converted to the same samples again; clips are no pictures of samples."""
+        held, out = self.pick(number), self.new_path("out")
+        kind = KINDS[held.kind]
+        if kind.again is None:
+            with self.watched(), refused():
+                export(held.path, out)
+            return
+        with self.watched():
+            if kill is None or kill_at_step(lambda: export(held.path, out), kill):
+                export(held.path, out, overwrite=kill is not None)
+        if held.kind == "groups" and held.shuffled:
+            return
+        sources, path = [str(out / kind.again)], self.new_path("d")
+        options = ConvertOptions(codec="zstd", shard_size=4096, workers=0, source=kind.options)
+        convert(sources, path, options)
+        found, known = found_in(path) or [], {told(values): key for key, values in held.samples}
+        assert sorted(map(told, found)) == sorted(known)
+        keys = [known[told(values)] for values in found]
+        if kind.prefix:  # where there are several files, names begin with that of the file
+            names = list(PackedDataset(path).names or ())
+            assert all(name.endswith(key) for name, key in zip(names, keys, strict=True))
+            keys = names
+        samples = tuple(zip(keys, found, strict=True))
+        shutil.rmtree(path)
+        self.make(Held(path, held.kind, samples), lambda: convert(sources, path, options), kill, sources)
+
+    @precondition(lambda self: self.held)
+    @rule(number=st.integers(0), which=st.integers(0), at=st.integers(0), kill=KILLS)
+    def damage_and_repair(self, number: int, which: int, at: int, kill: int | None) -> None:
+        """A byte that is changed is found in its file, no wrong value is read, and the file comes back as it was."""
+        held = self.pick(number)
+        manifest = PackedDataset(held.path).manifest
+        shards = [entry.file for entry in manifest.shards]
+        files = shards + [entry.file for entry in (manifest.names, manifest.constants) if entry]
+        file = files[which % len(files)]
+        path = held.path / file
+        whole = path.read_bytes()
+        place = at % len(whole)
+        path.unlink()  # merged datasets share files
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << at % 8]) + whole[place + 1 :])
+        assert {damage.file for damage in verify(held.path).damages} == {file}
+        with suppress(PackerError):
+            assert items_of([PackedDataset(held.path, verify=True)[:]]) == held.items()
+        part = self.part_of(held, shards.index(file) if file in shards else 0)
+        needs_source = manifest.names is None or file != manifest.names.file
+        if needs_source and part is None:
+            path.write_bytes(whole)
+        else:
+            options = ConvertOptions(source=KINDS[held.kind].options)
+
+            def action() -> object:
+                return repair(held.path, open_source(part, options, []) if needs_source else None)
+
+            if kill is None or kill_at_step(action, kill):
+                action()
+        assert path.read_bytes() == whole
+        check(held)
+
+    def part_of(self, held: Held, shard: int) -> list[str] | None:
+        """Return the sources of a shard."""
+        for sources, shards in held.parts or ():
+            if shard < shards:
+                return sources
+            shard -= shards
+        return None
+
+    @precondition(lambda self: self.held)
+    @rule(number=st.integers(0), kill=KILLS)
+    def lose_the_manifest(self, number: int, kill: int | None) -> None:
+        """A lost manifest is made again from the shards, but for splits."""
+        held = self.pick(number)
+        (held.path / "manifest.json").unlink()
+        assert found_in(held.path) is None
+        if kill is None or kill_at_step(lambda: repair(held.path), kill):
+            repair(held.path)
+        self.held[held.path] = replace(held, splits={})
+        check(self.held[held.path])
+
+    @precondition(lambda self: len(self.held) > 4)
+    @rule(number=st.integers(0))
+    def remove(self, number: int) -> None:
+        """Datasets do not need each other: one can go."""
+        held = self.held.pop(self.pick(number).path)
+        shutil.rmtree(held.path)
+        with self.watched():
+            pass
+
+
+@contextmanager
+def refused() -> Iterator[None]:
+    """Expect that a verb refuses what it is asked for."""
+    try:
+        yield
+    except UsageError:
+        return
+    raise AssertionError("it was not refused")
+
+
+def run(examples: int, steps: int, seed: int) -> None:
+    """Run random verbs in random order, so many times."""
+    settings = hypothesis.settings(
+        max_examples=examples,
+        stateful_step_count=steps,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(hypothesis.HealthCheck),
+        phases=PHASES,
+    )
+    run_state_machine_as_test(hypothesis.seed(seed)(Verbs), settings=settings)
+
+
+def trial(folder: Path, seed: int) -> str:
+    """Run ten lists of thirty verbs."""
+    run(10, 30, seed)
+    return "as the model says"

@@ -1,0 +1,17 @@
+"""Verbs in any order, killed at any call, do with datasets what a model of plain lists says."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+if sys.platform.startswith("linux"):
+    from tests.survival import model
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks")
+
+
+def test_a_few_lists_of_verbs() -> None:
+    """Converted, joined, split, packed again, exported, damaged and repaired: every dataset holds what it has to."""
+    model.run(examples=6, steps=15, seed=1)
