@@ -67,3 +67,23 @@ def test_exports_have_the_names_they_were_packed_by(linked: str, tmp_path: Path)
     assert not export(tmp_path / "d", tmp_path / "out").notes
     with h5py.File(tmp_path / "out/a.h5") as file:
         assert set(file) == {"a", "g"}
+
+
+def test_groups_that_are_links_are_samples_if_a_pattern_names_them(tmp_path: Path) -> None:
+    """A file that links one file for each episode is packed by a pattern; links next to the samples are named."""
+    for n in range(3):
+        with h5py.File(tmp_path / f"ep{n}.h5", "w") as file:
+            file["obs/x"] = np.full((n + 2, 3), n)
+    path = str(tmp_path / "all.h5")
+    with h5py.File(path, "w") as file:
+        for n in range(3):
+            file[f"ep{n}"] = h5py.ExternalLink(f"ep{n}.h5", "/")
+        file["latest"] = h5py.SoftLink("/ep2")
+    with pytest.raises(SourceError, match="/latest belongs to no sample"):
+        open_hdf5(path, samples="groups:/ep*")
+    source = open_hdf5(path, samples="groups:/ep*", skip=["latest"])
+    assert source.names == ["ep0", "ep1", "ep2"]
+    assert [value.tolist() for block in source.read() for value in block["obs.x"]] == [
+        [[n] * 3] * (n + 2) for n in range(3)
+    ]
+    assert source.files() == [path, *(str(tmp_path / f"ep{n}.h5") for n in range(3))]
