@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
@@ -12,7 +13,7 @@ import pytest
 
 import packer
 from packer.convert import ConvertOptions, convert
-from packer.errors import SourceError, UsageError, WriteError
+from packer.errors import ResourceError, SourceError, UsageError, WriteError
 from readers import PackedDataset
 
 OPTIONS = ConvertOptions(codec="none", shard_size=16384, workers=0)
@@ -90,6 +91,24 @@ def test_a_source_that_goes(job, files_of, workers):
         convert(job.sources, job.out, OPTIONS, **options)
     away.rename(path)
     convert(job.sources, job.out, OPTIONS)
+    assert files_of(job.out) == files_of(job.wanted)
+
+
+@pytest.mark.parametrize("reason", [errno.EMFILE, errno.ENOMEM])
+def test_no_sample_is_left_out_for_want_of_room(job, files_of, monkeypatch, reason):
+    """A file that cannot be opened now, since too many others are, is no bad one: the same command goes on with it."""
+    opened = os.open
+
+    def fail(path, *rest, **more):
+        if str(path).endswith("037.png"):
+            raise OSError(reason, os.strerror(reason), path)
+        return opened(path, *rest, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", fail)
+        with pytest.raises(ResourceError, match=r"037\.png: cannot be read now"):
+            convert(job.sources, job.out, OPTIONS, on_error="skip")
+    convert(job.sources, job.out, OPTIONS, on_error="skip")
     assert files_of(job.out) == files_of(job.wanted)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import multiprocessing
 import os
 import signal
@@ -18,7 +19,7 @@ from soaking import start
 
 from packer import workers
 from packer.convert import ConvertOptions, convert
-from packer.errors import UsageError
+from packer.errors import ResourceError, UsageError
 from packer.format import FieldSpec
 from packer.sources import Source
 from packer.workers import Limits, memory_within
@@ -170,3 +171,16 @@ def test_an_eighth_of_the_memory_is_the_usual_limit(monkeypatch: pytest.MonkeyPa
     """On a small machine it is 1 GiB, so that a few bytes of a file cannot take all there is."""
     monkeypatch.setattr(os, "sysconf", {"SC_PHYS_PAGES": pages, "SC_PAGE_SIZE": 4096}.__getitem__)
     assert Limits().nbytes == ConvertOptions().read_bytes == expected
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks")
+def test_a_process_that_cannot_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the system starts no more processes, the error says so, and that none are needed."""
+
+    def fail() -> int:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(os, "fork", fail)
+    samples = [{"x": number} for number in range(3)]
+    with pytest.raises(ResourceError, match=r"no process can be started: Resource temporarily unavailable; .*workers"):
+        convert(samples, tmp_path / "out", workers=1)

@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 import tempfile
 import time
@@ -60,6 +61,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=200, help="how many trials")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
+    logging.disable(logging.WARNING)
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         found = run(arguments.what, Path(folder), range(arguments.seed, arguments.seed + arguments.count))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -161,6 +163,21 @@ def test_a_note_that_cannot_be_read_needs_overwrite(tmp_path):
         pass
 
 
+def test_a_note_that_cannot_be_read_now_is_not_given_up(tmp_path, monkeypatch):
+    """Too many open files say nothing of it: an error, and what was packed stays, with overwrite too."""
+    with OutputFolder(tmp_path / "out", note()) as folder:
+        (folder.shards / "00000.lmdb").write_bytes(b"packed")
+
+    def fail(path):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", fail)
+        with pytest.raises(WriteError, match="Too many open files"):
+            OutputFolder(tmp_path / "out", note(), overwrite=True)
+    assert (tmp_path / "out" / "shards" / "00000.lmdb").exists()
+
+
 def test_the_old_dataset_stands_until_the_new_one_is_done(tmp_path, files_of):
     """While a dataset is replaced, and after that has failed, the old one is whole; then the new one is there alone."""
     out = packed(tmp_path / "out")
@@ -180,6 +197,22 @@ def test_replacing(tmp_path):
     assert report.samples == 4
     assert names(out) == ["manifest.json", "shards"]
     assert names(tmp_path) == ["out"]
+
+
+def test_a_rename_that_fails(tmp_path, monkeypatch, files_of):
+    """If the new dataset cannot get its place, the old one is back in it."""
+    out = packed(tmp_path / "out")
+    before, rename = files_of(out), Path.rename
+
+    def fail(path, target):
+        if path.name == ".out.replacing":
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", fail)
+    with pytest.raises(WriteError, match="Input/output error"):
+        convert(OTHER, out, overwrite=True)
+    assert files_of(out) == before
 
 
 def test_killed_between_the_renames(tmp_path, files_of):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import fsspec
 import pytest
 
 from packer.convert import convert
@@ -88,6 +89,13 @@ def test_a_file_that_changes_in_between_is_refused(rows, s3, monkeypatch) -> Non
     s3.proxy.plan("rows.h5", change)
     with pytest.raises(SourceError, match="changed while it was fetched"):
         fetch_source(f"{s3.url}/rows.h5")
+
+
+def test_they_are_on_the_disk_before_they_are_noted(rows, tmp_path, monkeypatch, disk_calls) -> None:
+    """What is noted is taken for whole by the next run, so its bytes and its name reach the disk first."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
+    fsspec.filesystem("memory").pipe_file("/noted/rows.h5", rows.path.read_bytes())
+    disk_calls.check_published(Path(fetch_source("memory://noted")) / "rows.h5")
 
 
 def test_what_cannot_be_fetched_is_named(s3) -> None:

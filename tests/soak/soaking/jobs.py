@@ -49,6 +49,7 @@ class Job:
         again: makes it once more after it was cut off; as a rule the same.
         old: what `files` gives of `out` before; empty if there was nothing.
         wanted: the same after a call that nothing disturbed.
+        adds: whether it does more each time it is made.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Job:
     works_at: str = DATASET
     old: Files = field(default_factory=dict)
     wanted: Files = field(default_factory=dict)
+    adds: bool = False
 
     @property
     def disk(self) -> Path:
@@ -99,10 +101,17 @@ class Job:
             held = files(self.out)
             wrong = [name for name, content in self.wanted.items() if held.get(name) != content]
             assert not wrong, f"the call had returned, and {wrong} are lost or not whole"
+        if self.works_at in (DATASET, MENDED):
+            assert not (damages := verify(self.out).damages), f"the call had returned, and there is {damages[0]}"
 
     def check_again(self, workers: int = 0) -> None:
-        """Check that the call ends well when it is made again, and leaves what it always leaves, and nothing else."""
+        """Check that the call ends well when it is made again, and leaves what it always leaves, and nothing else.
+
+        It is not made again where it is done, and would add the same samples once more.
+        """
         was_new = self.works_at == DATASET and self.is_new()
+        if self.adds and was_new and not self.out.with_name(f".{self.out.name}.appending").exists():
+            return
         with suppress(*[UsageError] * was_new):  # it is done
             self.again(workers)
         if self.works_at != CACHE:
@@ -185,6 +194,16 @@ def _append(folder: Path, out: Path) -> Job:
     more = make_pairs(folder / "more", 8)
     old = _made(folder / "old", make_pairs(folder / "pairs", 9))
     return _job(out, lambda workers: append(out, more, NEW, workers=workers), old=old)
+
+
+def _append_rows(folder: Path, out: Path) -> Job:
+    """Rows without names, of which nothing but a note tells whether they were added."""
+    for seed, name in enumerate(("some", "more")):
+        with h5py.File(folder / f"{name}.h5", "w") as file:
+            file["x"] = np.random.default_rng(seed).normal(size=(150, 6)).astype("f4")
+    old = _made(folder / "old", [str(folder / "some.h5")])
+    more = str(folder / "more.h5")
+    return _job(out, lambda workers: append(out, more, NEW, workers=workers), old=old, adds=True)
 
 
 def _merge(folder: Path, out: Path) -> Job:
@@ -303,6 +322,7 @@ _MAKERS: dict[str, Callable[[Path, Path], Job]] = {
     "convert --overwrite of an unfinished one": _anew,
     "convert --once": _constants,
     "append": _append,
+    "append rows": _append_rows,
     "merge": _merge,
     "repack": _repack,
     "split": _split,
