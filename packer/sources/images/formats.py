@@ -21,7 +21,8 @@ import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,8 +71,14 @@ _READERS: dict[str, Any] = {
     "GIF": GifImagePlugin.GifImageFile,
 }
 
+#: Words of Pillow for what it does not know.
+_UNREAD = re.compile("unknown pixel mode|cannot handle|unsupported", re.IGNORECASE)
+
 # Tags of TIFF, and values of them.
 _BITS, _PHOTOMETRIC, _ORIENTATION, _SAMPLES, _EXTRA, _SAMPLE_FORMAT = 258, 262, 274, 277, 338, 339
+_COLOUR_MAP = 320
+#: The version that is not BigTIFF.
+_CLASSIC = 42
 #: Tag of the index of an MPO: how many pictures it holds.
 _MPO_PICTURES = 0xB001
 _TURNS = range(2, 9)
@@ -311,8 +318,27 @@ def _opened(file: str | io.BytesIO, kind: str, options: ImageOptions) -> Iterato
     except MemoryError as error:
         raise SourceError("has pixels that do not fit into memory") from error
     except Exception as error:  # Damaged files make Pillow raise anything from SyntaxError to struct.error.
-        reason = f"cannot be read by Pillow ({error}): it is damaged, or a kind of {kind} that Pillow does not know"
-        raise SourceError(f"{reason}; get it again, or save it as PNG") from error
+        raise SourceError(_why_not(kind, error, file)) from error
+
+
+def _why_not(kind: str, error: Exception, file: str | io.BytesIO) -> str:
+    """Return why Pillow does not read a file: it is of a kind that Pillow does not know, or it is damaged."""
+    said, cause = str(error), error.__cause__
+    if kind == "TIFF" and isinstance(cause, KeyError) and said.isdigit() and cause.args[0] != _COLOUR_MAP:
+        said = f"unsupported compression {said}"
+    if _UNREAD.search(said) and not (kind == "TIFF" and _tags_are_cut(file)):
+        return f"is a kind of {kind} that Pillow does not read ({said}); save it as PNG"
+    return f"is damaged ({said}); get the file again"
+
+
+def _tags_are_cut(file: str | io.BytesIO) -> bool:
+    """Return whether a TIFF ends within its tags. Pillow then takes those that are there."""
+    data = Path(file).read_bytes() if isinstance(file, str) else file.getvalue()
+    order: Literal["little", "big"] = "little" if data[:2] == b"II" else "big"
+    if int.from_bytes(data[2:4], order) != _CLASSIC:
+        return False
+    at = int.from_bytes(data[4:8], order)
+    return at + 2 + 12 * int.from_bytes(data[at : at + 2], order) > len(data)
 
 
 def _layout(image: Image.Image, options: ImageOptions) -> _Layout:

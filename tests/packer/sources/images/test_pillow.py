@@ -124,10 +124,33 @@ def test_signed_values_of_16_bits_keep_their_dtype(tmp_path) -> None:
     assert block["x"].dtype == np.int16
 
 
-@pytest.mark.parametrize("patch", [{"t259": [34712]}, {"t262": [32803]}, {}])
-def test_a_picture_that_pillow_does_not_read_is_named(tmp_path, patch: dict[str, list[int]]) -> None:
-    """The error has Pillow's words, and both that it may be damaged and that Pillow may not know its kind."""
-    data = tiff(COLOURS[:, :, :3], **patch)
-    (tmp_path / "a.tif").write_bytes(data if patch else data[:-30])
-    with pytest.raises(SourceError, match=r"a\.tif: cannot be read by Pillow \(.+\): it is damaged, or a kind of TIFF"):
-        list(open_images({"x": str(tmp_path / "a.tif")}).read())
+@pytest.mark.parametrize(
+    ("name", "patch", "reason"),
+    [
+        ("a.tif", {"t259": [34712]}, r"is a kind of TIFF that Pillow does not read \(unsupported compression 34712\)"),
+        ("a.tif", {"t262": [32803]}, r"is a kind of TIFF that Pillow does not read \(unknown pixel mode\)"),
+        ("a.tif", -30, r"is damaged \(unknown pixel mode\)"),
+        ("a.jpg", 12, r"is a kind of JPEG that Pillow does not read \(cannot handle 12-bit layers\)"),
+        ("a.jpg", -40, r"is damaged \(image file is truncated"),
+        ("a.bmp", -5, r"is damaged \(image file is truncated"),
+    ],
+)
+def test_damage_is_told_from_what_pillow_does_not_read(
+    tmp_path, name: str, patch: int | dict[str, list[int]], reason: str
+) -> None:
+    """The error says which of the two it is, so that nobody gets a sound file again."""
+    path, kind = tmp_path / name, Image.registered_extensions()[Path(name).suffix]
+    if isinstance(patch, dict):
+        path.write_bytes(tiff(COLOURS[:, :, :3], **patch))
+    else:
+        file = io.BytesIO(tiff(COLOURS[:, :, :3])) if kind == "TIFF" else io.BytesIO()
+        if kind != "TIFF":
+            Image.new("RGB", (64, 64)).save(file, kind)
+        data = bytearray(file.getvalue())
+        if patch < 0:
+            del data[patch:]
+        else:
+            data[data.index(b"\xff\xc0") + 4] = patch  # bits of a sample
+        path.write_bytes(data)
+    with pytest.raises(SourceError, match=reason):
+        list(open_images({"x": str(path)}).read())
