@@ -5,14 +5,19 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
+import logging
 import os
+import signal
 import sys
+import traceback
+from types import FrameType
 from typing import Any, NoReturn
 
 import click
 
 import packer
-from packer.cli.failures import interruptible, report
+from packer.cli.text import printable
+from packer.errors import PackerError
 
 #: Name and one line of help of every command, by heading. The module of its name is imported when it is called.
 GROUPS = {
@@ -40,6 +45,8 @@ GROUPS = {
     },
 }
 COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
+#: Exit statuses of a command that was stopped: 128 and the number of the signal, as shells have it.
+_CTRL_C, _STOPPED = 128 + signal.SIGINT, (128 + signal.SIGINT, 128 + signal.SIGTERM)
 
 
 class Program(click.Group):
@@ -78,8 +85,7 @@ class Program(click.Group):
         if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
             sys.stdout.reconfigure(errors="backslashreplace")  # what an old character set lacks, as on stderr
         try:
-            with interruptible():
-                status = run(*args, standalone_mode=False, **extra)
+            status = run(*args, standalone_mode=False, **extra)
         except BaseException as error:
             status = report(error)
         sys.exit(status)
@@ -105,10 +111,13 @@ def main() -> None:
 
 
 def run() -> NoReturn:
-    """Run `packer` as a program, and end the process at once.
+    """Run `packer` as a program: SIGTERM stops it as Ctrl-C does, and the process ends as soon as the command has.
 
     Taking the interpreter apart takes some 50 ms. Killed meanwhile, an append would be done and look as if it were not.
     """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as in the background of a shell script
+            signal.signal(number, _stop)
     try:
         main(prog_name="packer")
     except SystemExit as error:
@@ -117,3 +126,40 @@ def run() -> NoReturn:
         with contextlib.suppress(OSError):  # `click.echo` has written everything, or raised
             stream.flush()
     os._exit(status)
+
+
+def _stop(number: int, _: FrameType | None) -> None:
+    raise SystemExit(128 + number)
+
+
+def report(error: BaseException) -> int | str | None:
+    """Say on stderr why a command failed or was stopped; return the exit status."""
+    if isinstance(error, (click.Abort, KeyboardInterrupt)):
+        error = SystemExit(_CTRL_C)
+    if isinstance(error, SystemExit):
+        if error.code in _STOPPED:
+            _say("packer: stopped; run the same command again to go on")
+        return error.code
+    text, status = str(error), 1
+    if isinstance(error, click.ClickException):
+        text, status = error.format_message().rstrip("."), error.exit_code
+        if isinstance(error, click.UsageError) and error.ctx is not None:
+            text += f" (see `{error.ctx.command_path} --help`)"
+    elif isinstance(error, PackerError):
+        status = error.exit_status
+    elif isinstance(error, MemoryError):
+        text = "out of memory; take fewer --workers, or a smaller --shard-size"
+    elif isinstance(error, OSError) and error.strerror:
+        text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    else:
+        if logging.getLogger("packer").isEnabledFor(logging.DEBUG):
+            _say("".join(traceback.format_exception(error)).rstrip())
+        what = f"{type(error).__name__}: {error}".rstrip(": ")
+        text = f"{what} (this should not happen; please report it with what --verbose shows)"
+    _say("packer: error: " + "\n".join(map(printable, text.rstrip().split("\n"))))
+    return status
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(OSError):  # stderr is closed
+        click.echo(text, err=True)

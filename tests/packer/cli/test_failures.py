@@ -2,32 +2,10 @@
 
 from __future__ import annotations
 
-import signal
-
 import pytest
 
-from packer.cli.failures import Interrupted, interruptible, report
+from packer.cli.main import report
 from packer.errors import SourceError
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_is_raised(number: signal.Signals) -> None:
-    """SIGTERM as Ctrl-C, and within the block alone."""
-    before = signal.getsignal(number)
-    with pytest.raises(Interrupted) as raised, interruptible():
-        signal.raise_signal(number)
-    assert raised.value.exit_status == 128 + number
-    assert signal.getsignal(number) == before
-
-
-def test_an_ignored_signal_stays_ignored():
-    """What runs in the background of a shell script is not stopped by Ctrl-C."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        with interruptible():
-            signal.raise_signal(signal.SIGINT)
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize(
@@ -37,6 +15,7 @@ def test_an_ignored_signal_stays_ignored():
         (MemoryError(), 1, "out of memory"),
         (KeyboardInterrupt(), 130, "stopped"),
         (ValueError("odd"), 1, "ValueError: odd (this should not happen"),
+        (SystemExit(143), 143, "stopped"),
         (SystemExit(3), 3, ""),
     ],
 )

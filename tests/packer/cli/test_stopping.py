@@ -71,3 +71,14 @@ def test_stopped_halfway(new_pairs, files_of, tmp_path, number, whole_group, wor
     report = convert(sources, out, workers=0, shard_size=8192, codec="zstd")
     assert report.kept_shards >= 1
     assert files_of(out) == files_of(tmp_path / "undisturbed")
+
+
+@pytest.mark.skipif(not Path("/bin/sh").exists(), reason="a shell ignores the signal")
+def test_an_ignored_signal_stays_ignored(new_pairs, tmp_path):
+    """Ctrl-C does not stop a conversion in the background of a shell script."""
+    sources = new_pairs(tmp_path / "pairs", 150, 20, 20).sources
+    command = [sys.executable, "-m", "packer.cli", "convert", *sources, str(tmp_path / "out"), *OPTIONS]
+    process = subprocess.Popen(["/bin/sh", "-c", 'trap "" INT; exec "$@"', "sh", *command], cwd=ROOT)
+    wait_for(tmp_path / "out" / "shards" / "00000.lmdb", process)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=60) == 0
