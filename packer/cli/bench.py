@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from packer.cli.doctor import shared_frames
+from packer.cli.doctor import machine_of, shared_frames
 from packer.cli.logs import Progress, log_options
-from packer.cli.machine import machine_of
 from packer.cli.options import names_in
 from packer.cli.text import counted, indented, size_text, table, wrapped
 from packer.errors import DatasetError

@@ -2,26 +2,69 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import click
+import psutil
 
 from packer.cli.logs import log_options
-from packer.cli.machine import Machine, machine_of
 from packer.cli.text import counted, indented, listing, size_text
-from packer.codecs import number_of
+from packer.codecs import compiled, number_of
+from packer.convert import processors
 from packer.format import Field, Manifest
 from packer.format import manifest as manifests
 
-#: The batch that shared memory is measured for, how many of them each worker of a DataLoader keeps there (those it has
-#: read ahead, and the one that is being used), and how many workers there are at most.
+#: File systems that are reached over a network, by the names Linux gives them.
+_NETWORK = re.compile(
+    r"(nfs\d?|cifs|smb\d?|smbfs|9p|afs|ceph|lustre|gpfs|beegfs\w*|glusterfs|orangefs|wekafs|virtiofs|panfs"
+    r"|fuse\.(?!fuse-overlayfs|ntfs|exfat|portal|gvfsd|bindfs|mergerfs|lxcfs).*)"
+)
+_SHARED = Path("/dev/shm")
+#: Where a container finds the limit of its memory, by version of cgroups.
+_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+#: Samples of a batch, batches that each worker of a DataLoader keeps in shared memory, and workers at most.
 _BATCH, _BATCHES, _WORKERS = 128, 3, 4
 #: A field is better shuffled by blocks if one sample costs the decoding of more than this many.
 _SHARED_FRAME = 4
 #: Files that a process has open besides the shards.
 _OTHER_FILES = 64
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the machine offers; None if this system does not say.
+
+    Attributes:
+        mount, kind: where the file system of the dataset is mounted, and its kind as Linux names it.
+        free: bytes that programs and the page cache may still take.
+        shared_free: free bytes of /dev/shm.
+        processors: those that this process may use.
+        open_files: how many files a process may have open.
+        cuda: name of the GPU that torch would use; None if it finds none.
+        one_by_one: why frames are decoded one by one; None if machine code decodes whole batches.
+    """
+
+    mount: str | None
+    kind: str | None
+    free: int
+    shared_free: int | None
+    processors: int
+    open_files: int | None
+    cuda: str | None
+    one_by_one: str | None = None
+
+    @property
+    def is_network(self) -> bool:
+        """Return whether the dataset is reached over a network."""
+        return self.kind is not None and _NETWORK.fullmatch(self.kind) is not None
+
+    def holds(self, manifest: Manifest) -> bool:
+        """Return whether the files of a dataset stay in memory once they were read."""
+        return manifest.file_bytes < self.free
 
 
 @dataclass(frozen=True)
@@ -64,26 +107,33 @@ def doctor(dataset: Path, as_json: bool) -> None:
     click.echo("\n".join(listing(pairs)))
 
 
-def findings(manifest: Manifest, machine: Machine) -> Iterator[Finding]:
-    """Yield what was found, and as the last the line of Python to start from."""
-    fits, shared = machine.holds(manifest), shared_frames(manifest.fields)
-    yield from _of_files(manifest, machine, fits)
-    if shared:
-        found = "decoded together: " + ", ".join(f"{count} samples of {name!r}" for name, count in shared.items())
-        advice = 'reading one at random decodes all of them: shuffle="block" decodes each frame about once an epoch'
-        yield Finding("codec", found, advice, hurts=True)
-    if machine.one_by_one is not None and any(number_of(field.codec) is not None for field in manifest.fields):
-        found = f"frames are decoded one by one: {machine.one_by_one}"
-        advice = "the package numba decodes whole batches at least twice as fast: repair its installation"
-        yield Finding("codec", found, advice, hurts=True)
-    size = max(min(_BATCH, manifest.samples), 1)
-    yield from _of_processes(manifest, machine, size)
-    advice = (
-        "" if machine.cuda is None else "give the loader the device: batches are then copied during the training step"
+def machine_of(folder: Path) -> Machine:
+    """Return the machine, as it is for a dataset in `folder`."""
+    import torch  # here: it takes seconds to load, and `packer doctor --help` needs none
+
+    place = folder.resolve()
+    partitions = [one for one in psutil.disk_partitions(all=True) if place.is_relative_to(one.mountpoint)]
+    # The deepest mount; the last of two at one place hides the other.
+    deepest = sorted(partitions, key=lambda one: len(one.mountpoint))[-1:]
+    return Machine(
+        mount=deepest[0].mountpoint if deepest else None,
+        kind=deepest[0].fstype if deepest else None,
+        free=free_memory(),
+        shared_free=psutil.disk_usage(str(_SHARED)).free if _SHARED.is_dir() else None,
+        processors=processors(),
+        open_files=psutil.Process().rlimit(psutil.RLIMIT_NOFILE)[0] if psutil.LINUX else None,
+        cuda=torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        one_by_one=None if compiled.loading.load() is not None else str(compiled.loading.failure),
     )
-    yield Finding("GPU", machine.cuda or "torch finds none", advice)
-    shuffle, device = '"block"' if shared or not fits else "True", ', device="cuda"' if machine.cuda else ""
-    yield Finding("use", f"Loader(dataset, batch_size={size}, shuffle={shuffle}{device})")
+
+
+def free_memory() -> int:
+    """Return the bytes that programs and the page cache may still take: no more than the limit of a container."""
+    free: int = psutil.virtual_memory().available
+    for path in _LIMITS:
+        with contextlib.suppress(OSError, ValueError):  # no such file, or the word `max`
+            free = min(free, int(path.read_text()))
+    return free
 
 
 def shared_frames(fields: Iterable[Field]) -> dict[str, int]:
@@ -92,43 +142,39 @@ def shared_frames(fields: Iterable[Field]) -> dict[str, int]:
     return {name: count for name, count in counts.items() if count > _SHARED_FRAME}
 
 
-def _of_files(manifest: Manifest, machine: Machine, fits: bool) -> Iterator[Finding]:
+def findings(manifest: Manifest, machine: Machine) -> Iterator[Finding]:
+    """Yield the findings; the last one is the line of Python to start from."""
+    fits, shared = machine.holds(manifest), shared_frames(manifest.fields)
     if machine.kind is not None:
-        advice = ""
-        if machine.is_network:
-            advice = (
-                "reached over a network: copy the dataset to a local disk, or the first epoch waits for the network"
-            )
-        elif machine.kind in ("tmpfs", "ramfs"):
-            advice = "the dataset lies in memory, and is lost when the machine restarts"
-        yield Finding("disk", f"{machine.kind}, mounted at {machine.mount}", advice, machine.is_network)
-    size = f"the dataset takes {size_text(manifest.file_bytes)}, {size_text(machine.free)} of memory are free"
-    advice = "from the second epoch on nothing is read from the disk"
-    if not fits:
-        advice = "it does not stay in memory: shuffle by blocks, so that the disk is read in long runs"
-    yield Finding("memory", size, advice, hurts=not fits)
+        advice = "copy the dataset to a local disk, or the first epoch waits for the network"
+        found = f"{machine.kind}, mounted at {machine.mount}"
+        yield Finding("disk", found, advice if machine.is_network else "", machine.is_network)
+    found = f"the dataset takes {size_text(manifest.file_bytes)}, {size_text(machine.free)} of memory are free"
+    advice = "it does not stay in memory: shuffle by blocks, so that the disk is read in long runs"
+    yield Finding("memory", found, "nothing is read from the disk after the first epoch" if fits else advice, not fits)
     needed = len(manifest.shards) + _OTHER_FILES
     if machine.open_files is not None and machine.open_files < needed:
         found = f"{counted(len(manifest.shards), 'shard')}, and a process may open {machine.open_files:,} files"
         advice = f"raise the limit (ulimit -n {needed}), or `packer repack` with a larger --shard-size"
         yield Finding("open files", found, advice, hurts=True)
-
-
-def _of_processes(manifest: Manifest, machine: Machine, size: int) -> Iterator[Finding]:
-    """Yield what was found about the workers of a DataLoader, with batches of `size` samples."""
+    if shared:
+        found = "decoded together: " + ", ".join(f"{count} samples of {name!r}" for name, count in shared.items())
+        advice = 'reading one at random decodes all of them: shuffle="block" decodes each frame about once an epoch'
+        yield Finding("codec", found, advice, hurts=True)
+    if machine.one_by_one is not None and any(number_of(field.codec) is not None for field in manifest.fields):
+        advice = "the package numba decodes whole batches at least twice as fast: repair its installation"
+        yield Finding("codec", f"frames are decoded one by one: {machine.one_by_one}", advice, hurts=True)
+    size = max(min(_BATCH, manifest.samples), 1)
+    batch = size * manifest.raw_bytes // max(manifest.samples, 1)
     if machine.shared_free is not None:
-        batch = size * manifest.raw_bytes // max(manifest.samples, 1)
-        needed, advice = batch * _BATCHES * _WORKERS, ""
-        if needed > machine.shared_free:
-            advice = (
-                f"{_WORKERS} workers of a DataLoader may end in a bus error: take Loader, which needs none, or give "
-                f"them {size_text(needed)} (docker: --shm-size)"
-            )
         found = f"/dev/shm has {size_text(machine.shared_free)} free; a batch of {size} takes {size_text(batch)}"
-        yield Finding("shared memory", found, advice, hurts=bool(advice))
-    found, advice = f"{counted(machine.processors, 'processor')}; processes are made by {machine.start_method}", ""
-    if machine.processors == 1:
-        advice = "workers of a DataLoader only cost time here: take num_workers=0, or Loader"
-    elif machine.start_method != "fork":
-        advice = "each worker of a DataLoader imports torch for some seconds: take persistent_workers=True, or Loader"
-    yield Finding("processors", found, advice)
+        needed, advice = batch * _BATCHES * _WORKERS, f"{_WORKERS} workers of a DataLoader may end in a bus error: "
+        advice += f"take Loader, which needs none, or give them {size_text(needed)} (docker: --shm-size)"
+        hurts = needed > machine.shared_free
+        yield Finding("shared memory", found, advice if hurts else "", hurts)
+    advice = "workers of a DataLoader only cost time here: take num_workers=0, or Loader"
+    yield Finding("processors", f"{machine.processors:,}", advice if machine.processors == 1 else "")
+    advice = "give the loader the device: batches are then copied during the training step"
+    yield Finding("GPU", machine.cuda or "torch finds none", advice if machine.cuda else "")
+    shuffle, device = '"block"' if shared or not fits else "True", ', device="cuda"' if machine.cuda else ""
+    yield Finding("use", f"Loader(dataset, batch_size={size}, shuffle={shuffle}{device})")

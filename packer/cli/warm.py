@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 
 from packer import warm as warming
+from packer.cli.doctor import free_memory
 from packer.cli.logs import Progress, log_options, say
-from packer.cli.machine import free_memory
 from packer.cli.text import size_text
 from packer.errors import UsageError
 from packer.format import manifest as manifests

@@ -12,7 +12,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 from packer.cli import bench
-from packer.cli.machine import machine_of
+from packer.cli.doctor import machine_of
 from packer.convert import convert
 from packer.format import manifest as manifests
 from packer.writer import DatasetWriter

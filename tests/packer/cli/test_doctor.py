@@ -9,9 +9,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from packer.cli import machine as machines
-from packer.cli.doctor import findings
-from packer.cli.machine import Machine, free_memory, machine_of
+from packer.cli import doctor
+from packer.cli.doctor import Machine, findings, free_memory, machine_of
 from packer.convert import convert
 from packer.format import manifest as manifests
 
@@ -21,7 +20,6 @@ GOOD = Machine(
     free=2**33,
     shared_free=2**33,
     processors=8,
-    start_method="fork",
     open_files=1024,
     cuda=None,
 )
@@ -103,12 +101,11 @@ def test_settings_follow_from_the_machine(manifest, raw, tmp_path):
     assert "samples of 'x'" in hurting(coded)["codec"]
 
 
-def test_start_methods_and_processors(manifest):
-    """One processor makes workers a loss, spawn makes them slow to start."""
+def test_one_processor(manifest):
+    """Workers of a DataLoader are a loss there."""
     advice = {f.topic: f.advice for f in findings(manifest, replace(GOOD, processors=1))}
     assert "num_workers=0" in advice["processors"]
-    advice = {f.topic: f.advice for f in findings(manifest, replace(GOOD, start_method="spawn"))}
-    assert "persistent_workers" in advice["processors"]
+    assert {f.topic: f.advice for f in findings(manifest, GOOD)}["processors"] == ""
 
 
 @pytest.mark.parametrize(
@@ -137,7 +134,7 @@ def test_the_mount_of_a_folder(tmp_path, monkeypatch):
 def test_the_limit_of_a_container(tmp_path, monkeypatch):
     """If the container may have less memory than the machine has free, its limit counts."""
     limit = tmp_path / "memory.max"
-    monkeypatch.setattr(machines, "_LIMITS", (tmp_path / "none", limit))
+    monkeypatch.setattr(doctor, "_LIMITS", (tmp_path / "none", limit))
     for text, small in (("500000\n", True), ("max\n", False)):
         limit.write_text(text)
         assert (free_memory() == 500_000) == small
