@@ -64,7 +64,8 @@ def parse_codec(text: str) -> tuple[Config, ...]:
 
 def _try(configs: tuple[Config, ...]) -> None:
     """Raise UsageError if a codec cannot encode bytes; zeros, which no codec for numbers changes."""
-    codec = FrameCodec(configs[configs[:1] != () and configs[0]["id"] == DECIMAL :], np.dtype("u1"))
+    is_decimal = bool(configs) and configs[0]["id"] == DECIMAL  # for which bytes are too small, and digits not known
+    codec = FrameCodec(configs[is_decimal:], np.dtype("u1"))
     try:
         codec.encode(np.zeros(256, np.uint8))
     except Exception as error:  # numcodecs raises many kinds for a wrong setting
@@ -73,7 +74,7 @@ def _try(configs: tuple[Config, ...]) -> None:
 
 def codec_name(configs: Sequence[Config]) -> str:
     """Return the short name of a codec, for people; JSON where its short name is that of another codec."""
-    no_digits = tuple({"id": DECIMAL} if {**c, "digits": 0} == {"id": DECIMAL, "digits": 0} else c for c in configs)
+    no_digits = tuple({"id": DECIMAL} if c["id"] == DECIMAL else c for c in configs)
     for name, named in NAMED.items():
         if no_digits == named:
             return name

@@ -16,6 +16,8 @@ from packer.format import DTYPES, Field, FrameRule
 #: Codecs of every kind: raw, of one stage that machine code decodes or does not, and with a filter for images.
 CODECS = ("none", "lz4", "zstd", "bitshuffle", "shuffle+lz4")
 IMAGE_CODECS = (*CODECS, "photo+lz4", "photo+zstd")
+#: For floats.
+DECIMALS = tuple(({"id": "decimal", "digits": 2}, *NAMED[name][1:]) for name in ("decimal+lz4", "decimal+zstd"))
 
 
 @st.composite
@@ -33,6 +35,8 @@ def any_field(
     kind: Any = draw(st.sampled_from(kinds))
     codec = NAMED[draw(st.sampled_from(IMAGE_CODECS if kind == "image" else CODECS))]
     dtype = draw(st.sampled_from({"array": dtypes, "image": ["uint8", "uint16"], "text": ["uint8"]}[kind]))
+    if dtype in ("float32", "float64") and draw(st.booleans()):
+        codec = draw(st.sampled_from(DECIMALS))
     axis = st.sampled_from([None, None, 0, 1, 2, 3, 7])
     shape: tuple[int | None, ...] = (None,)
     if kind == "image":
@@ -46,13 +50,20 @@ def any_field(
 
 
 def any_value(rng: np.random.Generator, field: Field, longest: int = 9) -> NDArray[Any]:
-    """A sample of a field: any bits, NaN among them, of which half of the samples shrink; text is its bytes."""
+    """A sample of a field: any bits, NaN among them, of which half of the samples shrink; text is its bytes.
+
+    Those that shrink by a codec of decimals are some.
+    """
     shape = [int(rng.integers(0, longest + 1)) if n is None else n for n in field.shape]
     most = int(rng.choice([2, 256]))
     if field.kind == "text":
         return np.frombuffer("".join(rng.choice(list("aé\N{SNOWMAN}"), shape[0])).encode(), np.uint8)
     if field.dtype == "bool":
         return rng.integers(0, 2, shape).astype(bool)
+    if field.codec in DECIMALS and most == 2:
+        decimals = np.array(rng.integers(-9, 9, shape) / 100, field.np_dtype)
+        decimals[rng.random(shape) < 0.1] = rng.choice([-0.0, np.nan, np.inf, -np.inf])
+        return decimals
     data = rng.integers(0, most, int(np.prod(shape)) * field.itemsize).astype(np.uint8)
     return data.view(field.np_dtype).reshape(shape)
 
