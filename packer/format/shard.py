@@ -148,17 +148,14 @@ class Shard:
         They are read from the file: pages of a map count as memory of the process.
         """
         digest = xxhash.xxh3_128()
-        for key, (offset, size) in self._values.items():
-            if key.startswith(COLUMN):
-                os.lseek(self.fd, offset, os.SEEK_SET)
-                while size and (block := self._read(min(size, _BLOCK))):
-                    digest.update(block)
-                    size -= len(block)
-        return digest.hexdigest()
-
-    def _read(self, size: int) -> bytes:
         with read_errors(Path(self.path)):
-            return os.read(self.fd, size)
+            for key, (offset, size) in self._values.items():
+                if key.startswith(COLUMN):
+                    os.lseek(self.fd, offset, os.SEEK_SET)
+                    while size and (block := os.read(self.fd, min(size, _BLOCK))):
+                        digest.update(block)
+                        size -= len(block)
+        return digest.hexdigest()
 
     def index(self, number: int, field: Field, samples: int) -> ColumnIndex:
         """Return the checked index of the column of field `number`."""
