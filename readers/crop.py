@@ -9,9 +9,11 @@ a window, and for all fields that are cropped.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -19,15 +21,18 @@ from numpy.typing import ArrayLike, NDArray
 
 from packer.errors import UsageError
 from packer.format import Field, Located, Numbers
-from readers.draws import CROPS, Visits, below, drawn
-from readers.fields import Describe, Once, Places
+from readers.draws import CROPS, PLACES, Visits, below, drawn
+from readers.fields import Describe, FieldReader, Once, Places
+from readers.gather import Allocate, fresh
 from readers.indexing import Items
 from readers.rows import PartReader, Wanted, part_of
 from readers.valid import check_count, check_read, check_seed
 from readers.windows import Steps
 
-#: Words that a crop takes: row, column, flip, turn.
-COUNT = 4
+#: What the axes are called that can be cropped, in messages.
+AXES = "slice", "row", "column"
+#: What follows the name of a field in that of its own pixels.
+IS_DATA = "_is_data"
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,63 +43,78 @@ class Crop:
     `scale`; `of` must be exactly `scale` times as high and as wide. Other fields stay as they are.
 
     Args:
-        size: pixels of a crop of `of`: an int for a square, or (height, width).
+        size: pixels of a crop of `of`: an int for a square, (height, width), or (depth, height, width) of volumes.
         of: name of the field that is cropped: an image, or an array of two axes or more, such as (H, W, C), or steps of
-            them, (T, H, W, C).
+            them, (T, H, W, C); of three axes or more for volumes, (Z, Y, X) or (Z, Y, X, C).
         aligned: fields that are cropped at the same place, each with its scale: how many pixels of `of` lie on one of
             its own, 1 or more.
         seed: of places, flips and turns. Two datasets with different seeds are cropped differently in the same epoch.
-        flips: mirrors half of the samples left to right, all their cropped fields alike.
+        flips: mirrors half of the samples left to right, all their cropped fields alike; volumes along each axis.
         turns: turns samples by 0 to 3 quarters, all their cropped fields alike; with `flips`, all eight ways to lay a
-            square are equally likely.
+            square are equally likely. Not for volumes.
         at: where crops begin. None: anywhere, at random; with `aligned` at multiples of the scales. `"center"`: in the
-            middle. (row, column): there, in every sample. An array (samples, 2): there, by sample number.
-        axes: which two axes of a sample are rows and columns, in every cropped field: (1, 2) or (-2, -1) for (C, H, W).
-            By default the first two; or the two after the first, if the array has four axes or the field has windows.
+            middle. (row, column): there, in every sample. An array (samples, 2): there, by sample number. A function:
+            it is called once a visit, with the number of its sample, (1,) int64, and a numpy Generator of its own, and
+            returns the place, (1, 2) int. So places do not depend on batch size, threads, ranks or resuming, if they
+            depend on these two alone. Of volumes a place has three numbers.
+        axes: the axes of a sample that are cropped, one after another, in every cropped field: (1, 2) or (-2, -1) for
+            (C, H, W), (1, 2, 3) for (C, Z, Y, X). By default the first ones; or those after the first, if the field has
+            windows, or an array of four axes is cropped to (height, width).
         multiple: random places and those in the middle are multiples of this, such as 2 for a Bayer mosaic.
+        pad: None raises an error for a sample that is smaller than the crop. `"zero"` or `"edge"` puts it into the
+            middle of the crop, with zeros or its outermost pixels around; `batch[field + "_is_data"]`, int64 (B, axes,
+            2), has the first pixel of each cropped axis that is the sample's own and the one after the last.
 
     Raises:
         UsageError: an argument has no meaning, or two do not go together.
     """
 
-    size: int | tuple[int, int]
+    size: int | tuple[int, ...]
     of: str
     aligned: Mapping[str, int] = field(default_factory=dict)
     seed: int = 0
     flips: bool = False
     turns: bool = False
-    at: str | ArrayLike | None = None
-    axes: tuple[int, int] | None = None
+    at: str | ArrayLike | Callable[[Numbers, np.random.Generator], ArrayLike] | None = None
+    axes: tuple[int, ...] | None = None
     multiple: int = 1
+    pad: Literal["zero", "edge"] | None = None
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
         sizes = self.size if isinstance(self.size, tuple) else (self.size, self.size)
-        if len(sizes) != 2 or not all(isinstance(n, int | np.integer) and n >= 1 for n in sizes):
+        if len(sizes) not in (2, 3) or not all(isinstance(n, int | np.integer) and n >= 1 for n in sizes):
             raise UsageError(
-                f"crop: size {self.size!r}: a number of pixels, or (height, width), of 1 or more is expected"
+                f"crop: size {self.size!r}: a number of pixels, (height, width), or (depth, height, width), of 1 or "
+                "more is expected"
             )
-        height, width = self.shape
         for name, scale in self.aligned.items():
             check_count(f"crop: scale of {name!r}", scale)
-            if height % scale or width % scale:
-                raise UsageError(f"crop: {height} x {width} pixels cannot be divided by {scale}, the scale of {name!r}")
+            if any(n % scale for n in self.shape):
+                raise UsageError(f"crop: {by(self.shape)} pixels cannot be divided by {scale}, the scale of {name!r}")
         check_count("crop: multiple", self.multiple)
-        if self.turns and height != width:
-            raise UsageError(f"crop: turns need squares, not {height} x {width} pixels")
+        if self.turns and (len(sizes) == 3 or len(set(sizes)) > 1):
+            raise UsageError(f"crop: turns need squares, not {by(self.shape)} pixels")
         if self.of in self.aligned:
             raise UsageError(f"crop: {self.of!r} is what the others are aligned with; leave it out of aligned")
-        if self.axes is not None and (len(self.axes) != 2 or self.axes[1] - self.axes[0] != 1 or not self.axes[1]):
+        first = 0 if self.axes is None else self.axes[0]
+        following = tuple(range(first, first + len(sizes)))
+        if self.axes is not None and (self.axes != following or first < 0 <= following[-1]):
             raise UsageError(
-                f"crop: axes {self.axes!r}: the axis of rows and the next, of columns, are expected: (-2, -1)"
+                f"crop: axes {self.axes!r}: the axis of rows and the next, of columns, are expected: (-2, -1); of "
+                "volumes three: (1, 2, 3)"
             )
+        if self.pad not in (None, "zero", "edge"):
+            raise UsageError(f"crop: pad {self.pad!r}: None, 'zero' or 'edge' is expected")
+        if self.pad and self.turns:
+            raise UsageError("crop: pad and turns do not go together; leave out one")
         _ = self.given  # once, here: a list of places takes longer to look at than to read
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """Return the height and width of a crop of `of`."""
-        height, width = self.size if isinstance(self.size, tuple) else (self.size, self.size)
-        return int(height), int(width)
+    def shape(self) -> tuple[int, ...]:
+        """Return the height and width of a crop of `of`, of volumes depth, height and width."""
+        sizes = self.size if isinstance(self.size, tuple) else (self.size, self.size)
+        return tuple(map(int, sizes))
 
     @property
     def step(self) -> int:
@@ -108,21 +128,26 @@ class Crop:
 
     @cached_property
     def given(self) -> NDArray[np.int64] | None:
-        """Return the places in `at`, (2,) or (samples, 2); None if there are none."""
-        if self.at is None or isinstance(self.at, str):
-            if self.at not in (None, "center"):
+        """Return the places in `at`, (axes,) or (samples, axes); None if there are none."""
+        if self.at is None or isinstance(self.at, str) or callable(self.at):
+            if isinstance(self.at, str) and self.at != "center":
                 raise UsageError(f"crop: at {self.at!r}: None, 'center', (row, column) or an array of them is expected")
             return None
-        places = np.asarray(self.at)
-        if places.dtype.kind not in "iu" or places.ndim not in (1, 2) or places.shape[-1] != 2:
-            raise UsageError("crop: at is a (row, column) of int, or an array of them of shape (samples, 2)")
+        return self.as_places(self.at)
+
+    def as_places(self, given: ArrayLike) -> NDArray[np.int64]:
+        """Return places that a caller gave; raises UsageError if these are none."""
+        places, axes = np.asarray(given), len(self.shape)
+        if places.dtype.kind not in "iu" or places.ndim not in (1, 2) or places.shape[-1] != axes:
+            words = f"({', '.join(AXES[-axes:])})"
+            raise UsageError(f"crop: at is a {words} of int, or an array of them of shape (samples, {axes})")
         return places.astype(np.int64)
 
-    def row_axis(self, found: Field, has_windows: bool) -> int:
-        """Return which axis of a field holds rows; columns are the next one."""
+    def first_axis(self, found: Field, has_windows: bool) -> int:
+        """Return the first axis of a field that is cropped; the others are the next ones."""
         if self.axes is not None:
             return self.axes[0] + (len(found.shape) if self.axes[0] < 0 else 0)
-        return 1 if has_windows or len(found.shape) == 4 else 0
+        return 1 if has_windows or (len(found.shape) == 4 and len(self.shape) == 2) else 0
 
     def check(self, fields: Mapping[str, Field], samples: int, windowed: Collection[str] = ()) -> None:
         """Raise UsageError if fields or samples of a dataset cannot be cropped like this.
@@ -131,6 +156,11 @@ class Crop:
             windowed: names of the fields of which windows are read.
         """
         check_read("crop", self.scales, fields)
+        for name in self.scales if self.pad else ():
+            if name + IS_DATA in fields:
+                raise UsageError(
+                    f"crop: the own pixels of {name!r} and a field would both be called {name + IS_DATA!r}"
+                )
         for name in self.scales:
             self._check_axes(fields[name], name in windowed)
         places = self.given
@@ -138,21 +168,23 @@ class Crop:
             raise UsageError(f"crop: at holds {len(places):,} places for {samples:,} samples; one for each is expected")
 
     def _check_axes(self, found: Field, has_windows: bool) -> None:
-        axis, shape = self.row_axis(found, has_windows), found.shape
+        first, shape = self.first_axis(found, has_windows), found.shape
+        end = first + len(self.shape)
         said = f"crop: field {found.name!r} is {found.kind} of shape {list(shape)}"
-        if found.kind == "text" or not has_windows <= axis < len(shape) - 1 or None in shape[axis + 2 :]:
-            raise UsageError(f"{said}; a field with rows, columns and only fixed axes after them is expected")
-        if found.kind == "image" and axis:
+        if found.kind == "text" or not has_windows <= first or end > len(shape) or None in shape[end:]:
+            words = " and ".join(f"{name}s" for name in AXES[-len(self.shape) :])
+            raise UsageError(f"{said}; a field with {words}, and only fixed axes after them, is expected")
+        if found.kind == "image" and (first, end) != (0, 2):
             raise UsageError(f"{said}, stored as (H, W, C): rows and columns are axes 0 and 1; leave axes out")
-        if None in shape[has_windows:axis]:
+        if None in shape[has_windows:first]:
             raise UsageError(
-                f"{said}; axes before the rows must be fixed; if the first is steps, give windows=Windows(...)"
+                f"{said}; axes before the cropped ones must be fixed; if the first is steps, give windows=Windows(...)"
             )
 
 
 def is_random(crop: Crop) -> bool:
     """Return whether two visits of a sample may be cropped differently: places, flips or turns are drawn."""
-    return crop.at is None or crop.flips or crop.turns
+    return crop.at is None or callable(crop.at) or crop.flips or crop.turns
 
 
 class Placing:
@@ -160,133 +192,227 @@ class Placing:
 
     Args:
         of: where the samples of that field lie.
-        axis: its axis of rows.
+        first: its first axis that is cropped.
         describe: gives a sample in words, by its number.
         samples: of the dataset that is read, or of its split, by whose numbers places are given.
     """
 
-    def __init__(self, crop: Crop, of: Places, axis: int, describe: Describe, samples: Items) -> None:
+    def __init__(self, crop: Crop, of: Places, first: int, describe: Describe, samples: Items) -> None:
         self.crop = crop
         self.describe = describe
-        self._of, self._axis, self._samples = of, axis, samples
+        self._of, self._first, self._samples = of, first, samples
         self.place = Once(self._place)
 
-    def _place(self, numbers: Numbers, visits: Visits | None) -> tuple[Numbers, Numbers]:
+    def _place(self, numbers: Numbers, visits: Visits | None) -> tuple[Numbers, Numbers, Numbers]:
         """Place the crops of samples (n,).
 
         Returns:
-            Height and width of the samples, (n, 2); row, column and orientation of the crops, (n, 3): quarter turns,
-            and 4 more if they are mirrored.
+            Lengths of the cropped axes of the samples, (n, axes); first pixels of the crops, (n, axes), below 0 where a
+            sample is padded; their orientations, (n,), see `orient`.
 
         Raises:
             UsageError: a sample is smaller than a crop; or a given place does not lie within its sample, or not on
                 whole pixels of the others.
         """
-        crop, sizes = self.crop, self._of.locate(numbers).shape[:, self._axis : self._axis + 2]
+        crop, axes = self.crop, len(self.crop.shape)
+        sizes = self._of.locate(numbers).shape[:, self._first : self._first + axes]
         step, room, given = crop.step, sizes - crop.shape, crop.given
-        small = (room < 0).any(axis=1)
+        small = (sizes == 0 if crop.pad else room < 0).any(axis=1)
         if small.any():
             at = int(small.argmax())
             raise UsageError(
                 f"{self.describe(int(numbers[at]))}: field {crop.of!r} has {by(sizes[at])} pixels, less than a "
-                f"crop of {by(crop.shape)}; take smaller crops or leave the sample out"
+                f"crop of {by(crop.shape)}; take smaller crops, leave the sample out, or give pad='zero'"
             )
-        out = np.zeros((len(numbers), 3), np.int64)
         if is_random(crop):
             assert visits is not None, "random crops are drawn by their visits"
-            words = drawn(visits, crop.seed, CROPS, COUNT)
-        if given is not None:
-            out[:, :2] = given if given.ndim == 1 else given[self._samples.in_split(numbers)]
+            words = drawn(visits, crop.seed, CROPS, 2 * axes)
+        if callable(crop.at) and visits is not None:
+            places = self._asked(crop.at, numbers, visits)
+        elif given is not None:
+            places = given if given.ndim == 1 else given[self._samples.in_split(numbers)]
         elif crop.at is None:
-            out[:, :2] = below(words[:, :2], room // step + 1) * step
+            places = below(words[:, :axes], np.maximum(room, 0) // step + 1) * step
         else:
-            out[:, :2] = room // 2 // step * step
-        wrong = ((out[:, :2] < 0) | (out[:, :2] > room) | (out[:, :2] % step != 0)).any(axis=1)
+            places = room // 2 // step * step
+        places = np.where(room < 0, -(-room // 2 // step * step), places)
+        wrong = ((room >= 0) & ((places < 0) | (places > room) | (places % step != 0))).any(axis=1)
         if wrong.any():
             at = int(wrong.argmax())
+            ranges = [f"{name}s 0 to {last}" for name, last in zip(AXES[-axes:], room[at].clip(0), strict=True)]
             raise UsageError(
-                f"{self.describe(int(numbers[at]))}: no crop can begin at {out[at, :2].tolist()}; rows 0 to "
-                f"{room[at, 0]} and columns 0 to {room[at, 1]} are expected, in multiples of {step}"
+                f"{self.describe(int(numbers[at]))}: no crop can begin at {places[at].tolist()}; "
+                f"{' and '.join(ranges)} are expected, in multiples of {step}"
             )
+        ways = np.zeros(len(numbers), np.int64)
         if crop.turns:
-            out[:, 2] = below(words[:, 3], np.full(len(numbers), 4))
+            ways += below(words[:, 3], np.full(len(numbers), 4))
         if crop.flips:
-            out[:, 2] += 4 * below(words[:, 2], np.full(len(numbers), 2))
-        return sizes, out
+            mirrored = words[:, axes : 2 * axes - (axes == 2)]  # of pictures left to right alone
+            ways += below(mirrored, np.full(mirrored.shape, 2)) @ np.array([4] if axes == 2 else [1, 2, 4])
+        return sizes, places, ways
+
+    def _asked(self, function: Callable[..., Any], numbers: Numbers, visits: Visits) -> Numbers:
+        """Return the places that a function of the caller gives, (n, axes): each visit has a generator of its own."""
+        seeds, own = drawn(visits, self.crop.seed, PLACES, 1)[:, 0].tolist(), self._samples.in_split(numbers)
+        places = np.zeros((len(numbers), len(self.crop.shape)), np.int64)
+        for at, seed in enumerate(seeds):
+            generator = np.random.Generator(np.random.PCG64(seed))
+            places[at] = self.crop.as_places(function(own[at : at + 1], generator))
+        return places
 
 
 class CropReader(PartReader):
     """Crops of one field. Reads like any other field of fixed shape.
 
+    Rows are counted through all axes before the last cropped one; of each, a stretch is read.
+
     Args:
         places: where the whole samples lie.
-        axis: that of rows.
+        first: the first axis that is cropped.
         scale: how many pixels of the field that it is aligned with lie on one of its own.
         steps: of its windows; None if all of a sample is cropped.
     """
 
-    def __init__(self, places: Places, axis: int, placing: Placing, scale: int, steps: Steps | None = None) -> None:
-        shape = places.field.shape
-        height, width = (n // scale for n in placing.crop.shape)
-        before = shape[:axis] if steps is None else (len(steps.offsets), *shape[1:axis])
-        super().__init__(part_of(places.field, (*before, height, width, *shape[axis + 2 :])), places, axis)
+    def __init__(self, places: Places, first: int, placing: Placing, scale: int, steps: Steps | None = None) -> None:
+        shape, crop = places.field.shape, tuple(n // scale for n in placing.crop.shape)
+        before, after = shape[:first], shape[first + len(crop) :]
+        if steps is not None:
+            before = len(steps.offsets), *shape[1:first]
+        super().__init__(part_of(places.field, (*before, *crop, *after)), places, first + len(crop) - 2)
         self._placing = placing
         self._scale = scale
         self._steps = steps
+        self._cropped = slice(first, first + len(crop))
         #: Planes that are cropped at one place, of a sample or of a step: the channels of (C, H, W), say.
-        self._planes = math.prod(n or 0 for n in shape[steps is not None : axis])
-        self._crop = (height, width)
+        self._planes = math.prod(n or 0 for n in shape[steps is not None : first])
+        self._crop = crop
         #: Values of a pixel.
-        self._cell = math.prod(n or 0 for n in shape[axis + 2 :])
+        self._cell = math.prod(n or 0 for n in after)
+        self._is_whole = True
 
     def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Located:
-        """Return where samples lie, their anchor steps, and `crop`: row, column and orientation, (n, 3).
+        """Return where samples lie, their anchor steps, and the first pixels and orientations of their crops.
 
         Raises:
             UsageError: a sample is smaller than a crop, or not of the size that the scale asks for.
         """
         located = super().locate(numbers)
-        sizes, places = self._placing.place(numbers, visits)
-        own = located.shape[:, self._axis : self._axis + 2]
+        sizes, places, ways = self._placing.place(numbers, visits)
+        own = located.shape[:, self._cropped]
         wrong = (own * self._scale != sizes).any(axis=1)
         if wrong.any():
             at = int(wrong.argmax())
             raise UsageError(
                 f"{self._placing.describe(int(numbers[at]))}: field {self.field.name!r} has {by(own[at])} pixels and "
-                f"{self._placing.crop.of!r} {by(sizes[at])}; exactly {self._scale} times as many are expected on both "
-                "axes"
+                f"{self._placing.crop.of!r} {by(sizes[at])}; exactly {self._scale} times as many are expected on "
+                f"{'both' if len(self._crop) == 2 else 'all'} axes"
             )
-        crop = np.column_stack([places[:, :2] // self._scale, places[:, 2]])
-        return located.adding(crop=crop, anchor=np.zeros_like(numbers) if anchors is None else anchors)
+        anchors = np.zeros_like(numbers) if anchors is None else anchors
+        return located.adding(crop=places // self._scale, way=ways, anchor=anchors)
+
+    def read(self, located: Located, allocate: Allocate | None = None) -> torch.Tensor:
+        """Return the crops, (n, *shape), in new memory or in what `allocate` gives.
+
+        Raises:
+            DamagedError: a frame cannot be decoded.
+        """
+        widths = np.minimum(located.shape[:, self._cropped][:, -1], self._crop[-1])
+        if not self._is_whole or (widths == self._crop[-1]).all():
+            return super().read(located, allocate)
+        # Padded: rows of one length are read together, and put into the middle.
+        crops = self._shaped((allocate or fresh)(len(located) * self.field.fixed_bytes), len(located))
+        into = self._by_plane(crops)
+        for width in np.unique(widths).tolist():
+            at, other = np.flatnonzero(widths == width), copy(self)
+            other._crop, other._is_whole = (*self._crop[:-1], width), False
+            left = int(-located.crop[at[0], -1]) if width < self._crop[-1] else 0
+            values = self._by_plane(other.read(located[at]), other._crop)
+            into[at, ..., left : left + width, :] = values
+            into[at, ..., :left, :] = values[..., :1, :]
+            into[at, ..., left + width :, :] = values[..., -1:, :]
+        return self._finished(crops.view(-1).view(torch.uint8), located)
 
     def _wanted(self, located: Located) -> Wanted:
-        """Return the rows of the crops, counted through all planes of a sample."""
-        tops, lefts, _ = located.crop.T
-        planes, (height, width) = np.arange(self._planes)[None], self._crop
+        """Return the rows of the crops, counted through all axes before the last."""
+        rows, lengths, last = np.arange(self._planes)[None], located.shape[:, self._cropped], len(self._crop) - 1
         if self._steps is not None:
             steps = self._steps.of(located)
-            planes = (steps[:, :, None] * self._planes + planes).reshape(len(steps), steps.shape[1] * self._planes)
-        first = planes * located.shape[:, self._axis, None] + tops[:, None]
-        rows = (first[:, :, None] + np.arange(height)).reshape(len(located), first.shape[1] * height)
+            rows = (steps[:, :, None] * self._planes + rows).reshape(len(steps), steps.shape[1] * self._planes)
+        for axis, size in enumerate(self._crop[:last]):
+            own = located.crop[:, axis, None] + np.arange(size)
+            own = np.maximum(np.minimum(own, lengths[:, axis, None] - 1), 0)  # beyond an edge, the outermost
+            rows = rows * lengths[:, axis, None]
+            rows = (rows[:, :, None] + own[:, None]).reshape(len(located), rows.shape[1] * size)
         pixel = self._cell * self.field.itemsize
-        return Wanted(rows, lefts * pixel, width * pixel)
+        return Wanted(rows, np.maximum(located.crop[:, last], 0) * pixel, self._crop[last] * pixel)
 
     def _finished(self, flat: torch.Tensor, located: Located) -> torch.Tensor:
+        if not self._is_whole:
+            return flat.view(self._dtype)
         crops = super()._finished(flat, located)
-        planes = math.prod(self._shape[: self._axis])
-        orient(crops.view(len(crops), planes, *self._crop, self._cell).numpy(), located.crop[:, 2])
+        values = self._by_plane(crops)
+        if self._placing.crop.pad == "zero":
+            for axis, (first, stop) in enumerate(own_pixels(located, self._cropped, self._crop).transpose(1, 2, 0)):
+                pixels = np.arange(self._crop[axis])
+                outside = (pixels < first[:, None]) | (pixels >= stop[:, None])
+                np.moveaxis(values, 2 + axis, 1)[outside] = 0
+        orient(values, located.way)
         return crops if self._steps is None else self._steps.fill(crops, located)
+
+    def _by_plane(self, crops: torch.Tensor, crop: tuple[int, ...] = ()) -> NDArray[Any]:
+        """Return crops as (n, planes, *crop, values of a pixel), a view."""
+        crop = crop or self._crop
+        return crops.numpy().reshape(-1, math.prod(self._shape[: self._cropped.start]), *crop, self._cell)
+
+
+class IsDataReader(FieldReader):
+    """Which pixels of padded crops are the sample's own, int64 (n, axes, 2). Reads like any other field."""
+
+    def __init__(self, crops: CropReader) -> None:
+        super().__init__(Field(name=crops.field.name + IS_DATA, dtype="int64", shape=(len(crops._crop), 2)))
+        self._crops = crops
+
+    def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Located:
+        """Return the values themselves."""
+        located, crop = self._crops.locate(numbers, visits, anchors), self._crops._crop
+        pixels = own_pixels(located, self._crops._cropped, crop)
+        bits = [located.way >= 4] if len(crop) == 2 else [located.way & 1, located.way & 2, located.way & 4]
+        for axis, mirrored in zip(range(len(crop) - len(bits), len(crop)), bits, strict=True):
+            at = np.flatnonzero(mirrored)
+            pixels[at, axis] = crop[axis] - pixels[at, axis, ::-1]
+        return Located(values=pixels)
+
+    def read(self, located: Located, allocate: Allocate | None = None) -> torch.Tensor:
+        """Return the values, (n, axes, 2), in new memory or in what `allocate` gives."""
+        flat = (allocate or fresh)(located.values.size * 8)
+        return self._shaped(flat, len(located)).copy_(torch.from_numpy(located.values))
+
+
+def own_pixels(located: Located, cropped: slice, crop: tuple[int, ...]) -> Numbers:
+    """Return the first pixel of crops that is the sample's own and the one after the last, (n, axes, 2)."""
+    lengths = located.shape[:, cropped]
+    return np.stack([np.maximum(-located.crop, 0), np.minimum(lengths - located.crop, crop)], axis=2)
 
 
 def orient(crops: NDArray[np.generic], orientations: Numbers) -> None:
-    """Turn crops (n, planes, h, w, ...) by quarters against the clock, then mirror those of 4 and more, in place."""
+    """Turn and mirror crops in place.
+
+    Args:
+        crops: (n, planes, h, w, ...), or (n, planes, d, h, w, ...) of volumes.
+        orientations: (n,). Of pictures: quarter turns against the clock, and then 4 more if they are mirrored. Of
+            volumes: 1, 2 and 4 for the axes that are mirrored.
+    """
     for orientation in range(1, 8):
         chosen = np.flatnonzero(orientations == orientation)
-        if len(chosen):
+        if len(chosen) and crops.ndim > 5:
+            steps = [slice(None, None, -1 if orientation >> axis & 1 else 1) for axis in range(3)]
+            crops[chosen] = crops[chosen][(slice(None), slice(None), *steps)]
+        elif len(chosen):
             turned = np.rot90(crops[chosen], orientation % 4, axes=(2, 3))
             crops[chosen] = turned[:, :, :, ::-1] if orientation > 3 else turned
 
 
-def by(size: NDArray[np.int64] | tuple[int, int]) -> str:
+def by(size: NDArray[np.int64] | tuple[int, ...]) -> str:
     """Return a height and width in words, for messages."""
-    return f"{size[0]} x {size[1]}"
+    return " x ".join(map(str, size))

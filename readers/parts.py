@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from packer.errors import UsageError
 from packer.format import Field
-from readers.crop import Crop, CropReader, Placing, is_random
+from readers.crop import IS_DATA, Crop, CropReader, IsDataReader, Placing, is_random
 from readers.fields import Describe, FieldReader, Places, WholeReader
 from readers.indexing import Items
 from readers.points import PointSample, PointsReader, drawn_rows
@@ -77,10 +77,12 @@ class Parts:
         crop, points = self.crop, self.points
         steps = self.windows.steps_of(fields) if self.windows else {}
         if crop:
-            axes = {name: crop.row_axis(fields[name], name in steps) for name in crop.scales}
+            axes = {name: crop.first_axis(fields[name], name in steps) for name in crop.scales}
             placing = Placing(crop, places[crop.of], axes[crop.of], describe, samples)
             for name, scale in crop.scales.items():
-                readers[name] = CropReader(places[name], axes[name], placing, scale, steps.get(name))
+                readers[name] = crops = CropReader(places[name], axes[name], placing, scale, steps.get(name))
+                if crop.pad:
+                    readers[name + IS_DATA] = IsDataReader(crops)
         if points:
             tied = points.candidates(fields)
             if isinstance(points, VoxelSample) or points.fields is None:

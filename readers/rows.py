@@ -129,9 +129,10 @@ class PartReader(FieldReader):
             sizes = pieces.nbytes
         else:
             band, row = np.divmod(row, self._band_rows(located)[item])
-            frames = self._places.frames(located, item, band)
+            _, one, of = distinct(item * (int(band.max()) + 1) + band)
+            frames = self._places.frames(located, item[one], band[one])
             _, each, piece = distinct(frames.start)
-            pieces = frames[each]
+            pieces, piece, each = frames[each], piece[of], one[each]
             sizes = pieces.decoded
             if (sizes == wanted.length).all():
                 # Each band is one row that is wanted whole, such as a step of a clip: it is decoded to where it goes.

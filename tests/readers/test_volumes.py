@@ -1,0 +1,264 @@
+"""Crops of three axes equal slices of volumes, for every codec, band, dtype and order of axes, at their edges too."""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fields import any_field, any_value, same
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from ways import handled
+
+from packer.codecs import NAMED
+from packer.errors import UsageError
+from packer.format import CHUNK_BYTES, Field, FrameRule
+from readers import Crop, Loader, PackedDataset, Windows
+
+VOLUMES = [
+    (None, None, None),
+    (None, None, None, 2),
+    (5, 7, 6),
+    (2, None, None, None),
+    (3, 4, 5, 6),
+    (None, 2, None, 3),
+]
+
+
+def padded(value: NDArray[Any], size: tuple[int, ...], axes: slice, fill: str) -> tuple[NDArray[Any], list[list[int]]]:
+    """A volume with what a crop of this size adds to it, in the middle, and where it then lies."""
+    width, own = [(0, 0)] * value.ndim, []
+    for axis, wanted in zip(range(value.ndim)[axes], size, strict=True):
+        missing = max(wanted - value.shape[axis], 0)
+        width[axis] = missing // 2, missing - missing // 2
+        own.append([missing // 2, min(missing // 2 + value.shape[axis], wanted)])
+    if fill == "edge":
+        return np.pad(value, width, mode="edge"), own
+    return np.pad(value, width), own
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    field=any_field(["array"], shapes=VOLUMES),
+    counts=st.lists(st.integers(0, 4), min_size=1, max_size=3).filter(any),
+    chunk_bytes=st.sampled_from([8, 100, CHUNK_BYTES]),
+    seed=st.integers(0, 999),
+    by_machine=st.booleans(),
+    pad=st.sampled_from([None, "zero", "edge"]),
+    data=st.data(),
+)
+def test_crops_of_volumes_are_slices(
+    pack: Any,
+    field: Field,
+    counts: list[int],
+    chunk_bytes: int,
+    seed: int,
+    by_machine: bool,
+    pad: Any,
+    data: st.DataObject,
+) -> None:
+    """Wherever a crop lies, and whichever three axes are cropped; of smaller volumes what is around them, too."""
+    rng = np.random.default_rng(seed)
+    values = [any_value(rng, field) for _ in range(sum(counts))]
+    first = data.draw(st.integers(0, len(field.shape) - 3)) if None not in field.shape[3:] else len(field.shape) - 3
+    if first and field.shape[0] is None:
+        first = 0
+    axes = slice(first, first + 3)
+    least = np.min([value.shape[axes] for value in values], axis=0)
+    size = tuple(int(rng.integers(1, n + 1)) if n else 1 for n in (least if pad is None else least + 4))
+    fits = all(min(value.shape[axes]) > 0 for value in values)
+    edges = list(itertools.accumulate(counts, initial=0))
+    shards = [[{"x": value} for value in values[a:b]] for a, b in itertools.pairwise(edges)]
+    places = np.array(
+        [[rng.integers(0, max(n - s, 0) + 1) for n, s in zip(v.shape[axes], size, strict=True)] for v in values]
+    )
+    with tempfile.TemporaryDirectory() as folder, handled(by_machine):
+        path = pack(Path(folder) / "p", [field], shards, chunk_bytes=chunk_bytes)
+        dataset = PackedDataset(path, crop=Crop(size, "x", at=places, axes=tuple(range(first, first + 3)), pad=pad))
+        numbers = rng.integers(0, len(values), 6)
+        if not fits:
+            with pytest.raises(UsageError, match="pixels, less than a crop of"):
+                _ = dataset[:]
+            return
+        batch = dataset[numbers]
+        for at, number in enumerate(numbers.tolist()):
+            whole, own = padded(values[number], size, axes, pad or "zero")
+            cut = tuple(slice(int(p), int(p) + n) for p, n in zip(places[number], size, strict=True))
+            assert same(batch["x"][at], whole[(slice(None),) * first + cut])
+            if pad:
+                assert batch["x_is_data"][at].tolist() == own
+        assert ("x_is_data" in batch) == (pad is not None)
+
+
+SIZES = [(9, 8, 7), (5, 5, 5), (4, 12, 6), (7, 6, 9), (8, 8, 8), (6, 7, 11)]
+
+
+@pytest.fixture(scope="module", params=["none", "lz4", "zstd"])
+def scans(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, pack: Any) -> Path:
+    """Volumes whose voxels hold their place, a mask of them, and one of half the size."""
+    shape, rule = (None, None, None), FrameRule(rows=2)
+    stored: dict[str, Any] = {"shape": shape, "codec": NAMED[request.param], "frame": rule}
+    fields = [
+        Field(name="image", dtype="int32", **stored),
+        Field(name="label", dtype="uint8", **stored),
+        Field(name="coarse", dtype="int32", **stored),
+    ]
+    samples = []
+    for number, size in enumerate(SIZES):
+        sizes = tuple(n // 2 * 2 for n in size)
+        image = np.arange(np.prod(sizes), dtype=np.int32).reshape(sizes) + 1000 * number
+        samples.append({"image": image, "label": (image % 5).astype(np.uint8), "coarse": image[::2, ::2, ::2].copy()})
+    path: Path = pack(tmp_path_factory.mktemp("scans") / "p", fields, [samples[:2], samples[2:]])
+    return path
+
+
+def cut_at(path: Path, number: int, image: torch.Tensor, size: tuple[int, ...]) -> tuple[slice, ...]:
+    """Where a crop of a volume whose voxels hold their place was cut, unless it is mirrored."""
+    whole = PackedDataset(path)[number]["image"]
+    at = np.argwhere(whole.numpy() == int(image.min()))[0]
+    return tuple(slice(int(first), int(first) + n) for first, n in zip(at, size, strict=True))
+
+
+def test_fields_are_cropped_and_mirrored_alike(scans: Path) -> None:
+    """At every place, along each of the three axes, in all eight ways; aligned fields at the same place of theirs."""
+    size = (4, 2, 4)
+    crop = Crop(size, "image", {"label": 1, "coarse": 2}, flips=True)
+    whole = PackedDataset(scans)[:]
+    ways, places = set(), set()
+    for batch in Loader(PackedDataset(scans, crop=crop, extras=("number",)), 4, shuffle=True, repeat=60):
+        for image, label, coarse, number in zip(
+            *(batch[n] for n in ("image", "label", "coarse", "number")), strict=True
+        ):
+            at = cut_at(scans, int(number), image, size) if len(places) < 40 else None
+            assert torch.equal(label, (image % 5).byte())
+            axes = [axis for axis in range(3) if image.select(axis, 0).min() > image.select(axis, -1).min()]
+            ways.add(tuple(axes))
+            straight = image.flip(axes)
+            if at is not None:
+                assert torch.equal(straight, whole["image"][int(number)][at])
+                places.add((int(number), *(part.start for part in at)))
+            assert torch.equal(coarse.flip(axes), straight[::2, ::2, ::2])
+    assert len(ways) == 8
+    assert len({place[1:] for place in places}) > 3
+
+
+def foreground(numbers: NDArray[np.int64], generator: np.random.Generator) -> NDArray[np.int64]:
+    """A place that holds a voxel of its own for each sample; even ones in the first corner."""
+    number = int(numbers[0])
+    highest = np.array(SIZES[number]) // 2 * 2 - 3
+    return generator.integers(0, highest, (1, 3)) * (number % 2)
+
+
+def test_places_of_ones_own_are_drawn_once_a_visit(scans: Path) -> None:
+    """The same for any batch size, threads, ranks and place where the epoch is resumed, and other ones in the next."""
+    dataset = PackedDataset(scans, crop=Crop((3, 3, 3), "image", {"label": 1}, at=foreground), extras=("number",))
+
+    def visits(loader: Loader) -> list[tuple[int, int]]:
+        return [
+            pair
+            for batch in loader
+            for pair in zip(batch["number"].tolist(), batch["image"][:, 0, 0, 0].tolist(), strict=True)
+        ]
+
+    loader = Loader(dataset, 1, shuffle=True, seed=3, repeat=5)
+    wanted, later = visits(loader), visits(loader)
+    assert len({first for number, first in wanted if number % 2}) > 6
+    assert all(first == 1000 * number for number, first in wanted if number % 2 == 0)
+    assert sorted(later) != sorted(wanted)
+    for size, threads in ((4, 0), (7, 2), (30, 1)):
+        assert visits(Loader(dataset, size, shuffle=True, seed=3, repeat=5, threads=threads)) == wanted
+    ranks = [visits(Loader(dataset, 5, shuffle=True, seed=3, repeat=5, rank=r, world_size=2)) for r in (0, 1)]
+    assert sorted(itertools.chain(*ranks)) == sorted(wanted)
+    first = Loader(dataset, 4, shuffle=True, seed=3, repeat=5)
+    batches = iter(first)
+    next(batches)
+    again = Loader(dataset, 2, shuffle=True, seed=3, repeat=5)
+    again.load_state_dict(first.state_dict())
+    assert visits(again) == wanted[4:]
+
+
+def test_places_of_ones_own_of_a_split(scans: Path, tmp_path: Path) -> None:
+    """The function is given numbers of the split, as `at` is, and what it returns is checked."""
+    asked = []
+
+    def corner(numbers: NDArray[np.int64], generator: np.random.Generator) -> list[int]:
+        asked.append(numbers.tolist())
+        return [0, 1, 9]
+
+    with pytest.raises(UsageError, match=r"no crop can begin at \[0, 1, 9\]; slices 0 to 5 and rows 0 to 5 and col"):
+        _ = PackedDataset(scans, crop=Crop((3, 3, 3), "image", at=corner))[0]
+    assert asked == [[0]]
+    with pytest.raises(UsageError, match=r"at is a \(slice, row, column\) of int"):
+        _ = PackedDataset(scans, crop=Crop((3, 3, 3), "image", at=lambda numbers, generator: [1, 2]))[0]
+
+
+def test_pictures_may_have_places_of_ones_own(pack: Any, tmp_path: Path) -> None:
+    """A function gives row and column of each visit."""
+    values = np.arange(60, dtype=np.uint8).reshape(1, 6, 10, 1)
+    field = Field(name="x", dtype="uint8", kind="image", shape=(6, 10, 1))
+    crop = Crop((2, 3), "x", at=lambda numbers, generator: generator.integers(0, [5, 8], (1, 2)))
+    dataset = PackedDataset(pack(tmp_path / "p", [field], [[{"x": values[0]}]]), crop=crop)
+    firsts = {int(dataset[0]["x"][0, 0, 0]) for _ in range(200)}
+    assert firsts <= {10 * row + column for row in range(5) for column in range(8)}
+    assert len(firsts) > 30
+
+
+@pytest.mark.parametrize("flips", [False, True])
+def test_padded_volumes_say_what_is_theirs(scans: Path, flips: bool) -> None:
+    """Mirrored, the part that is data is mirrored, too; of a coarser field it is as coarse."""
+    crop = Crop((10, 10, 8), "image", {"label": 1, "coarse": 2}, flips=flips, pad="zero", multiple=2)
+    for batch in Loader(PackedDataset(scans, crop=crop), 6, repeat=4):
+        for image, label, own in zip(batch["image"] + 1, batch["label"], batch["image_is_data"], strict=True):
+            inside = torch.zeros_like(image, dtype=torch.bool)
+            inside[tuple(slice(*part) for part in own.tolist())] = True
+            assert torch.equal(image > 1, inside & (image > 1))
+            assert (image[inside] > 1).sum() >= inside.sum() - 1  # of the first volume a voxel is 0
+            assert not label[~inside].any()
+        assert torch.equal(batch["coarse_is_data"], batch["image_is_data"] // 2)
+        assert torch.equal(batch["label_is_data"], batch["image_is_data"])
+
+
+def test_pictures_may_be_padded(pack: Any, tmp_path: Path) -> None:
+    """Of two axes, too; not together with turns."""
+    value = np.arange(1, 13, dtype=np.uint8).reshape(3, 4, 1)
+    field = Field(name="x", dtype="uint8", kind="image", shape=(None, None, 1))
+    path = pack(tmp_path / "p", [field], [[{"x": value}]])
+    sample = PackedDataset(path, crop=Crop((5, 2), "x", at="center", pad="edge"))[0]
+    assert sample["x"][0].tolist() == [[2, 3], [2, 3], [6, 7], [10, 11], [10, 11]]
+    assert sample["x_is_data"].tolist() == [[1, 4], [0, 2]]
+    with pytest.raises(UsageError, match="pad and turns"):
+        Crop(5, "x", turns=True, pad="edge")
+    with pytest.raises(UsageError, match=r"3 x 4 pixels, less than a crop of 5 x 2.*give pad='zero'"):
+        _ = PackedDataset(path, crop=Crop((5, 2), "x"))[0]
+
+
+def test_windows_of_volumes_are_cropped(pack: Any, tmp_path: Path) -> None:
+    """The steps of a window, each a volume, at one place."""
+    value = np.arange(6 * 4 * 5 * 6, dtype=np.int16).reshape(6, 4, 5, 6)
+    field = Field(name="x", dtype="int16", shape=(None, 4, 5, 6), codec=NAMED["lz4"], frame=FrameRule(rows=1))
+    crop = Crop((2, 3, 2), "x", at=(1, 2, 3))
+    dataset = PackedDataset(pack(tmp_path / "p", [field], [[{"x": value}]]), crop=crop, windows=Windows(3))
+    assert torch.equal(dataset[2]["x"], torch.from_numpy(value[2:5, 1:3, 2:5, 3:5]))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"size": (2, 2, 2, 2)}, "depth, height, width"),
+        ({"size": (2, 2, 2), "turns": True}, "turns need squares"),
+        ({"size": (2, 2, 2), "axes": (0, 1)}, "of volumes three"),
+        ({"size": (2, 2, 2), "axes": (-2, -1, 0)}, "of volumes three"),
+        ({"size": (2, 2, 2), "pad": "mean"}, "pad 'mean'"),
+        ({"size": (2, 2, 2), "at": (1, 1)}, r"at is a \(slice, row, column\)"),
+    ],
+)
+def test_what_has_no_meaning_is_refused(options: dict[str, Any], said: str) -> None:
+    """The message says what is expected."""
+    with pytest.raises(UsageError, match=said):
+        Crop(of="x", **options)
