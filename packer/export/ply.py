@@ -62,21 +62,21 @@ class PlyWriter(Writer):
             yield block
 
     def _add_headers(self, leaf: Leaf, names: Sequence[str] | None) -> None:
-        """Give the samples of one source their headers; made for the fields if the source's do not suit the dataset."""
+        """Give the samples of one source their headers; made for the fields if the source's cannot be used."""
         origin = kept_by("ply", leaf.origin, _Origin)
         headers = [self._fitted(header, origin.options.cast) for header in origin.headers] if origin else []
-        properties = [p for header in headers for e in header.elements for p in e.properties]
-        problems = [f"field {p.field!r} is not what property {p.name} holds" for p in properties if not self._suits(p)]
-        if not headers or problems:
+        problem = next(
+            filter(None, map(self._problem, headers)), "" if headers else "what the manifest keeps of it cannot be read"
+        )
+        if problem:
             self._made_up = self._made_up or made_up(list(self._fields.values()))
             if leaf.origin.get("kind") == "ply":
-                count, reason = len(leaf.numbers), (*problems, "what the manifest keeps of it cannot be read")[0]
+                count = len(leaf.numbers)
                 self.notes.append(
                     f"{count} {'sample is' if count == 1 else 'samples are'} written under a header made for the "
-                    f"fields, without the comments, properties and format of the source: {reason}"
+                    f"fields, without the comments, properties and format of the source: {problem}"
                 )
             headers, origin = [self._made_up], None
-        headers = [self._writable(header) for header in headers]
         for number in leaf.numbers.tolist():
             found = origin.header_of.get(names[number], 0) if origin and names else 0
             self._headers[number] = headers[found if 0 <= found < len(headers) else 0]
@@ -90,9 +90,34 @@ class PlyWriter(Writer):
                 dtype = self._fields[prop.field].dtype
                 if prop.field in cast and dtype in SIZES:
                     kept[place] = msgspec.structs.replace(prop, dtype=dtype)
-            if kept or not element.properties:
-                elements.append(Element(element.name, tuple(kept)))
-        return msgspec.structs.replace(header, elements=tuple(elements))
+            if kept:
+                kept = [msgspec.structs.replace(prop, name=self._ascii(prop.name)) for prop in kept]
+                elements.append(Element(self._ascii(element.name), tuple(kept)))
+            elif not element.properties:
+                self.notes.append("elements without properties are not written")
+        form = header.format
+        if form == "binary_big_endian":
+            self.notes.append("big-endian files are written little-endian")
+            form = "binary_little_endian"
+        comments, obj_info = (tuple(map(self._ascii, lines)) for lines in (header.comments, header.obj_info))
+        return Header(form, tuple(elements), comments, obj_info)
+
+    def _ascii(self, text: str) -> str:
+        if not text.isascii():
+            self.notes.append("headers are ASCII: other characters in names and comments are written as escapes")
+        return " ".join(text.encode("ascii", "backslashreplace").decode().splitlines())
+
+    def _problem(self, header: Header) -> str:
+        """Return why the samples of the dataset cannot be written under a source's header; empty if they can."""
+        tables = [("two elements", [element.name for element in header.elements])]
+        tables += [
+            ("two properties of an element", [p.name for p in element.properties]) for element in header.elements
+        ]
+        for what, names in tables:
+            if len(set(names)) < len(names):
+                return f"{what} have one name, {max(names, key=names.count)}"
+        wrong = next((p for element in header.elements for p in element.properties if not self._suits(p)), None)
+        return f"field {wrong.field!r} is not what property {wrong.name} holds" if wrong else ""
 
     def _suits(self, prop: Property) -> bool:
         """Return whether the dataset's field is as this property needs it."""
@@ -103,43 +128,6 @@ class PlyWriter(Writer):
             return True
         # A list needs no column: if all of a set are empty, the field is (n, 0).
         return spec.shape[1] is not None and (prop.count_dtype is not None or 0 <= (prop.column or 0) < spec.shape[1])
-
-    def _writable(self, header: Header) -> Header:
-        """Return a header as plyfile can write it; what differs is noted."""
-        if not all(element.properties for element in header.elements):
-            self.notes.append("elements without properties are not written")
-        elements: list[Element] = []
-        for element in header.elements:
-            properties: list[Property] = []
-            for prop in element.properties:
-                name = self._name(prop.name, [p.name for p in properties])
-                properties.append(msgspec.structs.replace(prop, name=name))
-            if properties:
-                elements.append(Element(self._name(element.name, [e.name for e in elements]), tuple(properties)))
-        if header.format == "binary_big_endian" and any(_is_mixed(element) for element in elements):
-            # plyfile 1.1 forgets the byte order of numbers that stand next to lists.
-            self.notes.append("big-endian files whose elements hold numbers and lists are written little-endian")
-            header = msgspec.structs.replace(header, format="binary_little_endian")
-        lines = {part: tuple(self._ascii(text) for text in getattr(header, part)) for part in ("comments", "obj_info")}
-        return msgspec.structs.replace(header, elements=tuple(elements), **lines)
-
-    def _name(self, name: str, taken: Sequence[str]) -> str:
-        found, number = self._ascii(name), 1
-        while found in taken:
-            number += 1
-            found = f"{self._ascii(name)}_{number}"
-            self.notes.append("properties of one name in one element are told apart by numbers")
-        return found
-
-    def _ascii(self, text: str) -> str:
-        if not text.isascii():
-            self.notes.append("headers are ASCII: other characters in names and comments are written as escapes")
-        return " ".join(text.encode("ascii", "backslashreplace").decode().splitlines())
-
-
-def _is_mixed(element: Element) -> bool:
-    """Return whether an element holds lists, and numbers of several bytes."""
-    return element.has_lists and any(p.count_dtype is None and SIZES[p.dtype] > 1 for p in element.properties)
 
 
 class PlyTextWriter(PlyWriter):
@@ -200,9 +188,8 @@ def _write_file(file: BinaryIO, header: Header, arrays: Mapping[str, Any], text:
         counts = {prop.name: np.dtype(str(prop.count_dtype)).str[1:] for prop in lists}
         entries = {prop.name: np.dtype(prop.dtype).str[1:] for prop in lists}
         elements.append(PlyElement.describe(data, element.name, len_types=counts, val_types=entries))
-    order = ">" if header.format == "binary_big_endian" else "<"
     lines = {"comments": list(header.comments), "obj_info": list(header.obj_info)}
-    PlyData(elements, text=text, byte_order="=" if text else order, **lines).write(file)
+    PlyData(elements, text=text, byte_order="=" if text else "<", **lines).write(file)
 
 
 def _columns(element: Element, arrays: Mapping[str, Any]) -> tuple[int, list[tuple[Property, NDArray[Any]]]]:
