@@ -49,8 +49,6 @@ from packer.packing import (
     Rejected,
     classes_of,
     dataset_lock,
-    known_lines,
-    list_lines,
     next_to,
     origin_of,
     rejected_of,
@@ -102,10 +100,10 @@ def append(
         if (done := next_to(folder, "appended")).exists():  # a call was killed at its very end
             shutil.rmtree(done, ignore_errors=True)
         source = _open(sources, options, rejected, held)
-        left_out, known = known_lines(folder, held), set(rejected_of(folder, held))
-        # A call that was killed may have listed more: the file is cut back to the lines that the manifest knows.
+        left_out = rejected_of(folder, held)
+        # A call that was killed may have listed more: the file is cut back to what the manifest knows.
         if left_out or (folder / REJECTED_FILE).exists():
-            write_list(folder, left_out)
+            write_list(folder / REJECTED_FILE, left_out)
         if not _is_taken_in(held, work):
             _check_names(folder, held, source.names)  # before anything is packed
         # What another call left that was killed is begun anew: overwrite.
@@ -113,8 +111,9 @@ def append(
             joined = held
             if not _is_taken_in(held, work, report.manifest):
                 rejected += [bad.moved(_next_number(held)) for bad in report.rejected]
+                known = set(left_out)
                 new = [bad for bad in rejected if bad.shard is not None or bad not in known]
-                joined = _take_in(folder, held, work, report.manifest, left_out + list_lines(new))
+                joined = _take_in(folder, held, work, report.manifest, [*left_out, *new])
             _tidy(folder, work)
     return AppendReport(folder, joined, report.samples, tuple(rejected), time.perf_counter() - began)
 
@@ -165,7 +164,7 @@ def _check_names(folder: Path, held: Manifest, names: Sequence[str] | None) -> N
     check_names([(str(folder), read_names(folder, held)), ("the source", names)])
 
 
-def _take_in(folder: Path, held: Manifest, work: Path, more: Manifest, left_out: bytes) -> Manifest:
+def _take_in(folder: Path, held: Manifest, work: Path, more: Manifest, left_out: Sequence[Rejected]) -> Manifest:
     """Link the shards in `work` into the dataset, and swap its manifest; return the new one.
 
     Raises:

@@ -20,6 +20,7 @@ from packer.errors import UsageError
 from packer.format import (
     CONSTANTS_FILE,
     NAMES_FILE,
+    REJECTED_FILE,
     SHARD_FOLDER,
     Field,
     FileEntry,
@@ -38,7 +39,6 @@ from packer.packing import (
     Rejected,
     joined,
     joined_splits,
-    list_lines,
     make_manifest,
     rejected_of,
     shard_path,
@@ -100,7 +100,7 @@ def merge(
             with read_errors(constants):
                 data = constants.read_bytes()
             write_synced(output.work / constants.name, data)
-        made = write_joined(output.work, held, entries, NAMES_FILE, list_lines(rejected))
+        made = write_joined(output.work, held, entries, NAMES_FILE, rejected)
         output.publish(made)
     return made
 
@@ -148,7 +148,7 @@ def _link_or_copy(source: Path, target: Path) -> None:
 
 
 def write_joined(
-    folder: Path, held: Sequence[Manifest], shards: Sequence[ShardEntry], table: str, left_out: bytes
+    folder: Path, held: Sequence[Manifest], shards: Sequence[ShardEntry], table: str, left_out: Sequence[Rejected]
 ) -> Manifest:
     """Write the table of names and the list of what was left out of datasets that become one; return its manifest.
 
@@ -156,7 +156,7 @@ def write_joined(
         held: their manifests, in the order of their samples.
         shards: of all of them; in place already.
         table: file of the table of names, if samples have some.
-        left_out: lines of the list.
+        left_out: the samples that were left out of all of them.
 
     Raises:
         WriteError: the folder cannot be written.
@@ -169,7 +169,7 @@ def write_joined(
         first.fields,
         joined([(manifest.samples, manifest.origin) for manifest in held]),
         table if first.names else None,
-        left_out=write_list(folder, left_out),
+        left_out=write_list(folder / REJECTED_FILE, left_out),
         planned_bytes=None if None in planned else sum(filter(None, planned)),
         splits=joined_splits(held),
         constants=first.constants,

@@ -17,6 +17,7 @@ from packer.errors import DamagedError, DatasetError, ManifestError, SourceError
 from packer.format import (
     CONSTANTS_FILE,
     MANIFEST,
+    REJECTED_FILE,
     SHARD_FOLDER,
     Manifest,
     ShardEntry,
@@ -28,15 +29,16 @@ from packer.format import (
 )
 from packer.format import manifest as manifests
 from packer.packing import (
+    Rejected,
     ShardTask,
     dataset_lock,
     field_sizes,
     given_by,
-    known_lines,
     look,
     make_manifest,
     next_to,
     plan_shards,
+    rejected_of,
     report_of,
     run_processes,
     write_list,
@@ -116,11 +118,11 @@ def repair(
             _pack_again(folder, work, manifest, source, bad, progress or no_progress, workers > 0)
         left_out = None
         if manifest.left_out is not None and manifest.left_out.file in wrong:
-            lines = b""
+            listed: list[Rejected] = []
             with contextlib.suppress(DamagedError):  # else the file is cut back to the lines that the manifest knows
-                lines = known_lines(folder, manifest)
-            left_out = lines.count(b"\n")
-            manifest = msgspec.structs.replace(manifest, left_out=write_list(folder, lines))
+                listed = rejected_of(folder, manifest)
+            left_out = len(listed)
+            manifest = msgspec.structs.replace(manifest, left_out=write_list(folder / REJECTED_FILE, listed))
         names = manifest.names is not None and manifest.names.file in wrong
         totals = MANIFEST in wrong
         if names or totals or left_out is not None:

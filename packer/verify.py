@@ -36,7 +36,7 @@ from packer.format import (
     total_of,
 )
 from packer.format import manifest as manifests
-from packer.packing import known_lines, next_to
+from packer.packing import next_to, rejected_of
 from packer.sources import Progress, no_progress
 from packer.workers import Here, Limits, Lost, run
 
@@ -131,7 +131,7 @@ def _table(path: Path, entry: FileEntry) -> Names:
 
 def _rejected_list(folder: Path, manifest: Manifest, path: Path, entry: FileEntry) -> None:
     """Raise DamagedError if the list of what was left out is wrong; an append may have lengthened it."""
-    known_lines(folder, manifest)
+    rejected_of(folder, manifest)
     held = path.stat().st_size
     # The manifest is read once more, after that: what was appended in between is no damage.
     if held != entry.bytes and not next_to(folder, "appending").exists() and manifests.read(folder).left_out == entry:

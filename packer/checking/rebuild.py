@@ -31,7 +31,7 @@ from packer.format import (
     found_constants,
 )
 from packer.format import manifest as manifests
-from packer.packing import Rejected, joined, list_lines, listed_in, make_manifest, next_to, report_of, write_list
+from packer.packing import Rejected, joined, make_manifest, next_to, read_list, report_of, write_list
 
 _log = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ def rebuild_manifest(folder: Path) -> Manifest:
         first.fields,
         origin,
         _table(folder, held) if first.named else None,
-        left_out=write_list(folder, list_lines(left_out)),
+        left_out=write_list(folder / REJECTED_FILE, left_out),
         constants=constants,
     )
     manifests.write(folder, made)
@@ -90,7 +90,7 @@ def _left_out(folder: Path, shards: int) -> list[Rejected]:
     """Return the samples that rejected.jsonl lists for this many shards, or none; an append may have listed more."""
     path = folder / REJECTED_FILE
     try:
-        listed = listed_in(path) if path.exists() else []
+        listed = read_list(path) if path.exists() else []
     except DamagedError as error:
         _log.warning("%s", error)
         return []

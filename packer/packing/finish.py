@@ -10,6 +10,7 @@ import packer
 from packer.errors import SourceError
 from packer.format import (
     NAMES_FILE,
+    REJECTED_FILE,
     ColumnTotals,
     Field,
     FileEntry,
@@ -22,7 +23,7 @@ from packer.format import (
     write_names,
 )
 from packer.packing.origin import Origin, classes_of
-from packer.packing.output import OutputFolder, Rejected, list_lines, write_list
+from packer.packing.output import OutputFolder, Rejected, write_list
 
 
 def finish(
@@ -49,7 +50,7 @@ def finish(
     if not any(shard.samples for shard in shards):
         reason = f"none could be packed; {rejected[0].file}: {rejected[0].reason}" if rejected else "none was given"
         raise SourceError(f"{output.path} would hold no sample: {reason}")
-    left_out = write_list(output.work, list_lines(rejected))
+    left_out = write_list(output.work / REJECTED_FILE, rejected)
     table = NAMES_FILE if named else None
     return make_manifest(output.work, shards, columns, fields, origin, table, left_out=left_out, **members)
 

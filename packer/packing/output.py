@@ -400,63 +400,37 @@ class Rejected(msgspec.Struct, frozen=True, omit_defaults=True):
         return self if self.shard is None else msgspec.structs.replace(self, shard=self.shard + shards)
 
 
-def list_lines(rejected: Sequence[Rejected]) -> bytes:
-    """Return a list of samples that were left out as it is stored: a line of JSON for each."""
-    return msgspec.json.Encoder().encode_lines(rejected)
+def read_list(path: Path, entry: FileEntry | None = None) -> list[Rejected]:
+    """Return the samples that a file lists, of which each has a line of JSON.
 
-
-def listed_in(path: Path, lines: bytes | None = None) -> list[Rejected]:
-    """Return the samples that the file at `path` lists; of it, the `lines` may have been read already.
+    Args:
+        entry: what the manifest knows: the bytes that it lists, from the first on, and their digest. An append adds
+            lines before there is a manifest that knows them: killed in between, it leaves the dataset as it was.
 
     Raises:
-        DamagedError: it cannot be read, or lists no samples.
+        DamagedError: the file is missing, is not as it was written, or lists no samples.
         DatasetError: it may not be read.
     """
+    with read_errors(path), path.open("rb") as file:
+        held = os.fstat(file.fileno()).st_size
+        if entry is not None and held < entry.bytes:
+            raise _damaged(path, f"{held:,} bytes, {entry.bytes:,} expected")
+        lines = file.read(None if entry is None else entry.bytes)
+    if entry is not None and xxhash.xxh3_128_hexdigest(lines) != entry.digest:
+        raise _damaged(path, "its digest is wrong: it was changed after it was written")
     try:
-        return msgspec.json.Decoder(Rejected).decode_lines(_read(path) if lines is None else lines)
+        return msgspec.json.Decoder(Rejected).decode_lines(lines)
     except msgspec.DecodeError as error:
         raise _damaged(path, f"it lists no samples: {error}") from None
 
 
-def known_lines(folder: Path, manifest: Manifest) -> bytes:
-    """Return the lines of rejected.jsonl that a manifest knows by their digest: all, or the first ones.
-
-    Appending adds lines to the file before there is a manifest that knows them. A call that is killed in between leaves
-    the dataset as it was.
-
-    Raises:
-        DamagedError: the file is missing, or is not as it was written.
-        DatasetError: it may not be read.
-    """
-    entry = manifest.left_out
-    if entry is None:
-        return b""
-    lines = _read(folder / entry.file, entry.bytes)
-    if xxhash.xxh3_128_hexdigest(lines) != entry.digest:
-        raise _damaged(folder / entry.file, "its digest is wrong: it was changed after it was written")
-    return lines
-
-
-def _read(path: Path, nbytes: int | None = None) -> bytes:
-    """Return the bytes of a list, or its first `nbytes` bytes."""
-    with read_errors(path), path.open("rb") as file:
-        held = os.fstat(file.fileno()).st_size
-        if nbytes is not None and held < nbytes:
-            raise _damaged(path, f"{held:,} bytes, {nbytes:,} expected")
-        return file.read(nbytes)
-
-
 def rejected_of(folder: Path, manifest: Manifest) -> list[Rejected]:
-    """Return the samples that were left out of the dataset in `folder`.
-
-    Raises:
-        DamagedError, DatasetError: as `known_lines`, or the list holds something else.
-    """
-    return listed_in(folder / REJECTED_FILE, known_lines(folder, manifest))
+    """Return the samples that were left out of a dataset. Raises DamagedError and DatasetError, as `read_list`."""
+    return read_list(folder / REJECTED_FILE, manifest.left_out) if manifest.left_out else []
 
 
-def write_list(folder: Path, lines: bytes) -> FileEntry | None:
-    """Write rejected.jsonl by a temporary name; without lines the file is removed.
+def write_list(path: Path, rejected: Sequence[Rejected]) -> FileEntry | None:
+    """Write a list of samples by a temporary name; the file is removed if there are none.
 
     Returns:
         the entry of the manifest; None if nothing was left out.
@@ -464,13 +438,13 @@ def write_list(folder: Path, lines: bytes) -> FileEntry | None:
     Raises:
         WriteError: it cannot be written.
     """
-    path = folder / REJECTED_FILE
+    lines = msgspec.json.Encoder().encode_lines(rejected)
     with clear_errors(path):
         if not lines:
             path.unlink(missing_ok=True)  # of an append that was killed
             return None
         write_synced(path, lines)
-    return FileEntry(file=REJECTED_FILE, bytes=len(lines), digest=xxhash.xxh3_128_hexdigest(lines))
+    return FileEntry(file=path.name, bytes=len(lines), digest=xxhash.xxh3_128_hexdigest(lines))
 
 
 def _damaged(path: Path, what: str) -> DamagedError:

@@ -31,9 +31,8 @@ from packer.format import (
     clear_errors,
     file_digest,
     sync_folder,
-    write_synced,
 )
-from packer.packing.output import Rejected, list_lines, listed_in
+from packer.packing.output import Rejected, read_list, write_list
 from packer.packing.plan import ShardPlan
 from packer.sources import BLOCK_BYTES, Block, Progress, Source, block_bytes, count, no_progress, read_through
 from packer.workers import Here, Limits, Lost, run
@@ -178,11 +177,8 @@ def publish(partial: Path, path: Path, fields: Sequence[Field], rejected: Sequen
     """
     noted = _rejected_path(path)
     with clear_errors(path):
-        if rejected:
-            write_synced(noted, list_lines(rejected))
+        if write_list(noted, rejected):
             sync_folder(path.parent)
-        else:
-            noted.unlink(missing_ok=True)  # of a run that was killed at this very point
         partial.replace(path)
         sync_folder(path.parent)
         return report_of(path, fields)
@@ -199,7 +195,7 @@ def report_of(path: Path, fields: Sequence[Field]) -> ShardReport:
         columns = {each.name: shard.index(number, each, samples).totals for number, each in enumerate(fields)}
         index = shard.index_digest()
     noted = _rejected_path(path)
-    rejected = listed_in(noted) if noted.exists() else []
+    rejected = read_list(noted) if noted.exists() else []
     entry = ShardEntry(
         file=f"{SHARD_FOLDER}/{path.name}",
         bytes=path.stat().st_size,

@@ -10,14 +10,16 @@ from typing import Any
 
 import msgspec
 import pytest
+import xxhash
 
 from packer import verify as verifying
 from packer.append import append
 from packer.convert import convert
 from packer.errors import DamagedError, DatasetError, WriteError
+from packer.format import FileEntry
 from packer.format import manifest as manifests
 from packer.merge import merge
-from packer.packing import Rejected, known_lines, list_lines, rejected_of, write_list
+from packer.packing import Rejected, rejected_of, write_list
 from packer.repair import repair
 from packer.stats import save, statistics
 from packer.verify import verify
@@ -160,7 +162,7 @@ def test_a_killed_append_leaves_the_list_of_the_dataset(
 
 def test_the_list_is_replaced_when_it_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the disk takes a part of the list of what was left out, the old list has its bytes."""
-    write_list(tmp_path, list_lines([Rejected("a.png", "bad", 0)]))
+    write_list(tmp_path / LIST, [Rejected("a.png", "bad", 0)])
     before = (tmp_path / LIST).read_bytes()
 
     def fail(descriptor: int) -> None:
@@ -168,7 +170,7 @@ def test_the_list_is_replaced_when_it_is_whole(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(WriteError, match="disk"):
-        write_list(tmp_path, list_lines([Rejected("b.png", "worse", 1)]))
+        write_list(tmp_path / LIST, [Rejected("b.png", "worse", 1)])
     assert (tmp_path / LIST).read_bytes() == before
 
 
@@ -229,13 +231,13 @@ def test_a_list_that_an_append_lengthens_meanwhile(
         append(dataset, more, workers=0, on_error="skip")
         return exists(path)
 
-    def read(*arguments: Any) -> bytes:
-        lines = known_lines(*arguments)
+    def read(*arguments: Any) -> list[Rejected]:
+        listed = rejected_of(*arguments)
         monkeypatch.setattr(Path, "exists", appended)
-        monkeypatch.setattr(verifying, "known_lines", known_lines)
-        return lines
+        monkeypatch.setattr(verifying, "rejected_of", rejected_of)
+        return listed
 
-    monkeypatch.setattr(verifying, "known_lines", read)
+    monkeypatch.setattr(verifying, "rejected_of", read)
     assert found(dataset) == []
     assert asked == [".d.appending"]
     assert manifests.read(dataset).samples == 2
@@ -275,12 +277,14 @@ def test_lists_that_may_not_be_read_are_not_given_up(dataset: Path, monkeypatch:
 
 @pytest.mark.parametrize("lines", [b"words\n", b'{"a": 1}\n'])
 def test_lists_of_something_else(dataset: Path, tmp_path: Path, clouds: Any, lines: bytes) -> None:
-    """A manifest may speak of a file that lists no samples: appending and merging say so, before they pack."""
-    other = write_list(dataset, lines)
+    """A manifest may speak of a file that lists no samples: verify says so, and appending before it packs."""
+    (dataset / LIST).write_bytes(lines)
+    other = FileEntry(file=LIST, bytes=len(lines), digest=xxhash.xxh3_128_hexdigest(lines))
     manifests.write(dataset, msgspec.structs.replace(manifests.read(dataset), left_out=other))
     with pytest.raises(DamagedError, match=r"rejected.jsonl: it lists no samples.*packer repair"):
         append(dataset, cut_short(tmp_path / "more", clouds), workers=0)
     assert not list(tmp_path.glob(".d.*"))
+    assert found(dataset) == [LIST]
 
 
 def test_a_list_of_which_nothing_can_be_read(dataset: Path) -> None:
