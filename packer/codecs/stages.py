@@ -12,7 +12,6 @@ import json
 import struct
 import threading
 import zlib
-from functools import lru_cache
 from typing import Any
 
 import lz4.block
@@ -184,7 +183,7 @@ class Zstd(Stage):
         return claimed
 
     def _decoded(self, stored: memoryview) -> Any:
-        return _zstd().decompressor.decompress(stored, allow_extra_data=False)
+        return _decompressor().decompress(stored, allow_extra_data=False)
 
 
 class Stream(Stage):
@@ -251,15 +250,13 @@ def _registered(config: Config) -> Any:
         raise UsageError(f"codec {json.dumps(config)} cannot be used: {error}") from None
 
 
-class _ZstdState(threading.local):
-    """One decompressor a thread: it holds state while it works."""
+_of_thread = threading.local()
 
-    def __init__(self) -> None:
+
+def _decompressor() -> Any:
+    """Return the decompressor of zstd of this thread: it holds state while it works."""
+    if not hasattr(_of_thread, "zstd"):
         import zstandard
 
-        self.decompressor = zstandard.ZstdDecompressor()
-
-
-@lru_cache(maxsize=1)
-def _zstd() -> _ZstdState:
-    return _ZstdState()
+        _of_thread.zstd = zstandard.ZstdDecompressor()
+    return _of_thread.zstd
