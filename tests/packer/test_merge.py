@@ -148,24 +148,24 @@ def test_a_shard_cut_short_is_not_taken(tmp_path, two):
 def test_merged_and_shuffled_clouds_keep_their_headers(tmp_path, clouds, contents):
     """Each sample of a merged set, in whatever order, is exported under the header of its own file."""
     convert(str(clouds.folder), tmp_path / "text", workers=0)
-    (tmp_path / "big").mkdir()
+    (tmp_path / "bin").mkdir()
     for n in range(5):
-        data = _big_endian(clouds.folder / f"c{n}.ply")
-        data.write(tmp_path / "big" / f"d{n}.ply")
-    convert(str(tmp_path / "big"), tmp_path / "binary", workers=0)
+        data = _binary(clouds.folder / f"c{n}.ply")
+        data.write(tmp_path / "bin" / f"d{n}.ply")
+    convert(str(tmp_path / "bin"), tmp_path / "binary", workers=0)
     merge([tmp_path / "text", tmp_path / "binary"], tmp_path / "m")
     repack(tmp_path / "m", tmp_path / "s", seed=1, workers=0)
     export(tmp_path / "s", tmp_path / "out")
     for n in range(5):
         assert b"format ascii" in (tmp_path / f"out/c{n}.ply").read_bytes()[:40]
-        assert (tmp_path / f"out/d{n}.ply").read_bytes() == (tmp_path / f"big/d{n}.ply").read_bytes()
+        assert (tmp_path / f"out/d{n}.ply").read_bytes() == (tmp_path / f"bin/d{n}.ply").read_bytes()
 
 
-def _big_endian(path):
+def _binary(path):
     from plyfile import PlyData
 
     data = PlyData.read(path)
-    data.text, data.byte_order = False, ">"
+    data.text, data.byte_order = False, "<"
     return data
 
 
