@@ -38,12 +38,12 @@ def order_of(
     sampler: Iterable[int] | None,
     window: int | None,
     repeat: int,
-    step_size: int,
+    global_batch_size: int,
 ) -> Order:
     """Return the order that a loader's arguments ask for.
 
     Args:
-        step_size: samples that all ranks together take at a step.
+        global_batch_size: samples that all ranks together take for one batch each.
 
     Raises:
         UsageError: they cannot be, or do not go together.
@@ -54,7 +54,7 @@ def order_of(
     if isinstance(dataset, Mix):
         if sampler is not None or shuffle not in (True, False):
             raise UsageError("a Mix has an order of its own, by weights: give shuffle=True or False, and no sampler")
-        order = dataset.order(bool(shuffle), seed, step_size)
+        order = dataset.order(bool(shuffle), seed, global_batch_size)
     elif sampler is not None:
         if shuffle:
             raise UsageError("shuffle and sampler do not go together: the sampler gives the order; leave out one")

@@ -183,7 +183,7 @@ class Loader(DataLoader[Any]):
         check_count("batch_size", batch_size)
         batch_size = int(batch_size)  # torch takes no numbers of numpy, and neither do files of saved states
         self.share = Share(batch_size, *(self._given_rank or present_rank()), drop_last)
-        self.order = self._make_order(self.share.step_size)
+        self.order = self._make_order(self.share.global_batch_size)
         mine, of_all = (EpochSampler(self.order, self._position, share) for share in (self.share, Share(batch_size)))
         super().__init__(dataset, batch_size, sampler=mine, drop_last=drop_last, pin_memory=pin_memory)
         # torch would make it from `mine`; frameworks that take batches from it share them among the ranks themselves.
@@ -197,12 +197,12 @@ class Loader(DataLoader[Any]):
     def __len__(self) -> int:
         """Return the batches of a whole epoch, on this rank."""
         self._settle()
-        return self.share.steps(len(self.order))
+        return self.share.batches(len(self.order))
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next loop. If a state was loaded in the middle of this epoch, it stays there.
 
-        A state taken at the last step of an epoch is that of the beginning of the next one: `set_epoch` with the epoch
+        A state taken at the last batch of an epoch is that of the beginning of the next one: `set_epoch` with the epoch
         that has ended would read it again.
         """
         self._position.set_epoch(epoch)
@@ -214,7 +214,7 @@ class Loader(DataLoader[Any]):
         rank, world_size = self._given_rank or present_rank()
         if (rank, world_size) != (self.share.rank, self.share.world_size):
             self.share = replace(self.share, rank=rank, world_size=world_size)
-            self.order = self._make_order(self.share.step_size)
+            self.order = self._make_order(self.share.global_batch_size)
             vars(self)["sampler"] = EpochSampler(self.order, self._position, self.share)
 
     @property
@@ -240,7 +240,7 @@ class Loader(DataLoader[Any]):
         self._settle()
         order = self.order.resumed(state)
         check_state(state, order)
-        self.share.steps(len(order), state["done"])
+        self.share.batches(len(order), state["done"])
         self._position.begin(state["epoch"])
         if state["done"]:
             self._position.done, self._position.begun = state["done"], order
@@ -266,8 +266,8 @@ class Loader(DataLoader[Any]):
         self.dataset.set_epoch(epoch)
         order = self._present_order.epoch(epoch)
         n = len(order)
-        steps = self.share.steps(n, done)
-        if not steps:
+        batches = self.share.batches(n, done)
+        if not batches:
             position.begin(epoch + 1)
             return
         if self.order.shuffled_at_once and isinstance(self.dataset, PackedDataset):
@@ -280,11 +280,11 @@ class Loader(DataLoader[Any]):
         read = stream.batches(stream.plan(numbers, edges, visits))
         moved = read if self.device is None else cast(Generator[Any, None, None], ahead(read, self.device))
         with closing(read), closing(moved):
-            for step in range(1, steps + 1):
+            for number in range(1, batches + 1):
                 _check_process(process)
                 batch = next(moved)
-                position.done = min(done + step * self.share.step_size, n)
-                if step == steps:
+                position.done = min(done + number * self.share.global_batch_size, n)
+                if number == batches:
                     position.begin(epoch + 1)
                 yield batch
                 # The generator must not hold a batch whose memory the pool could use again.

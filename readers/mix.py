@@ -113,14 +113,14 @@ class Mix(Dataset[Any]):
         )
         return f"Mix({{{held}}}, stop={self.stop!r}, batches={self.batches!r})"
 
-    def order(self, shuffle: bool, seed: int, step_size: int) -> Mixed:
+    def order(self, shuffle: bool, seed: int, global_batch_size: int) -> Mixed:
         """Return the order of epochs.
 
         Args:
-            step_size: samples that all ranks together take at a step.
+            global_batch_size: samples that all ranks together take for one batch each.
         """
         sizes = tuple(map(len, self.datasets))
-        together = step_size if self.batches == "one" else 1
+        together = global_batch_size if self.batches == "one" else 1
         return Mixed(sizes, self.weights, seed, shuffle, self.stop == "all", together)
 
     @property

@@ -5,11 +5,11 @@ read them. It depends on the seed and the epoch alone, so that any number of ran
 one. `Share` cuts it into batches for one rank:
 
     order   7 2 9 4 | 0 5 1 8 | 3 6      2 ranks, batches of 2
-    rank 0  7 2     | 0 5     | 3        the last step shares what is left in equal parts
+    rank 0  7 2     | 0 5     | 3        the last batches share what is left in equal parts
     rank 1      9 4 |     1 8 |   6
 
-At each step all ranks together take the next contiguous piece of the order. So the place in an epoch is one number, how
-many numbers of the order are done, and the rest can be shared anew among any number of ranks, in batches of any size.
+With each batch all ranks together take the next contiguous piece of the order. So the place in an epoch is one number,
+how many numbers of the order are done. The rest can be shared anew among any number of ranks, in batches of any size.
 
 Random orders are those of `numpy.random.RandomState`, whose numbers come from PCG64, seeded with
 SeedSequence([seed, epoch]). numpy promises the same stream of a RandomState in every version (NEP 19); it promises no
@@ -509,7 +509,7 @@ class Share:
         batch_size: samples in a batch of one rank.
         rank: this rank, from 0 on.
         world_size: number of ranks.
-        drop_last: what does not fill a batch on every rank is left out. Without it, the last step shares
+        drop_last: what does not fill a batch on every rank is left out. Without it, the last batches share
             what is left in equal parts, and if that does not come out even, fills up with
             numbers from the order's beginning: fewer than `world_size`, none with one rank.
 
@@ -529,11 +529,11 @@ class Share:
             raise UsageError(f"rank {self.rank!r} of {self.world_size!r}: a rank from 0 to world_size - 1 is expected")
 
     @property
-    def step_size(self) -> int:
-        """Return the samples that all ranks together take at one step; at the last of an epoch it may be fewer."""
+    def global_batch_size(self) -> int:
+        """Return the samples that all ranks together take for one batch each; at an epoch's end it may be fewer."""
         return self.batch_size * self.world_size
 
-    def steps(self, n: int, done: int = 0) -> int:
+    def batches(self, n: int, done: int = 0) -> int:
         """Return how many batches each rank still has of an order of `n` numbers, of which `done` were taken.
 
         Raises:
@@ -541,7 +541,7 @@ class Share:
         """
         if not 0 <= done <= n:
             raise UsageError(f"{done} of {n} samples done: the saved state is of another dataset or sampler")
-        return (n - done) // self.step_size if self.drop_last else -(-(n - done) // self.step_size)
+        return (n - done) // self.global_batch_size if self.drop_last else -(-(n - done) // self.global_batch_size)
 
     def numbers(self, order: Numbers, done: int = 0) -> Numbers:
         """Return the sample numbers of all batches that this rank still has, one after another, (m,).
@@ -555,11 +555,12 @@ class Share:
         left = order[done:]
         if self.world_size == 1 and not self.drop_last:
             return left
-        whole = len(left) // self.step_size * self.step_size
+        whole = len(left) // self.global_batch_size * self.global_batch_size
         mine = left[:whole].reshape(-1, self.world_size, self.batch_size)[:, self.rank].reshape(-1)
         last = -(-(len(left) - whole) // self.world_size)
         if self.drop_last or not last:
             return mine
+        # Positions in the epoch, not in what is left of it: what is missing is filled up from the epoch's beginning.
         start = done + whole + self.rank * last
         return np.concatenate([mine, np.take(order, np.arange(start, start + last), mode="wrap")])
 

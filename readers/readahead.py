@@ -79,14 +79,14 @@ def ask(opened: Opened | Together, spans: Numbers) -> bool:
     spans = spans[spans[:, 1] > spans[:, 0]]  # samples of no bytes lie nowhere; a length of 0 asks for the whole file
     spans = spans[spans[:, 0].argsort()]
     first = spans[:, 0] // PAGE_SIZE * PAGE_SIZE
-    reach = np.maximum.accumulate(spans[:, 1])
+    ends = np.maximum.accumulate(spans[:, 1])
     by_start = starts.argsort()
     shard = by_start[starts[by_start].searchsorted(first, side="right") - 1]
     # Maps of two files often lie side by side in memory.
-    parted = (first[1:] > reach[:-1] + GAP_BYTES) | (shard[1:] != shard[:-1])
+    parted = (first[1:] > ends[:-1] + GAP_BYTES) | (shard[1:] != shard[:-1])
     edges = [0, *(np.flatnonzero(parted) + 1).tolist(), len(first)] if len(first) else []
     for begin, end in itertools.pairwise(edges):
-        offset, stop = (int(at - starts[shard[begin]]) for at in (first[begin], reach[end - 1]))
+        offset, stop = (int(at - starts[shard[begin]]) for at in (first[begin], ends[end - 1]))
         for piece in range(offset, stop, PIECE_BYTES):
             length = min(PIECE_BYTES, stop - piece)
             try:

@@ -158,7 +158,7 @@ def test_a_collate_function_of_ones_own_sees_samples(packed: Path) -> None:
     """A sequence of dicts, which it may loop over, index, sort and measure."""
 
     def collate(items: Sequence[dict[str, Any]]) -> list[tuple[int, int]]:
-        assert all(isinstance(item, dict) for item in items)
+        assert not [item for item in items if not isinstance(item, dict)]
         assert items[0]["x"].shape == (5,)
         return sorted((len(item["xyz"]), int(item["label"])) for item in items)
 
@@ -319,5 +319,5 @@ def test_pinned_batches(packed: Path) -> None:
         pytest.skip("no CUDA device")
     batch = next(iter(DataLoader(PackedDataset(packed), batch_size=8, pin_memory=True)))
     tensors = [batch["x"], *batch["xyz"], *batch["picture"]]
-    assert all(tensor.is_pinned() for tensor in tensors)
+    assert not [tensor for tensor in tensors if not tensor.is_pinned()]
     assert isinstance(batch["xyz"], Ragged)

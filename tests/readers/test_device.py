@@ -131,7 +131,7 @@ def test_source_lives_until_its_copy_is_done(cuda):
     next(staged)
     next(staged)
     gc.collect()
-    assert all(ref() is not None for ref in alive)
+    assert not [ref for ref in alive if ref() is None]
     cuda.complete = True
     next(staged)
     gc.collect()

@@ -457,6 +457,6 @@ def test_images_may_be_contiguous(every_kind, threads):
             assert array[name].flags.c_contiguous
             assert torch.equal(got[name], wanted[name])
         assert got["lr"].view(len(got["lr"]), -1).shape[1] == got["lr"][0].numel()
-        assert all(picture.is_contiguous() for picture in got["picture"])
+        assert not [picture for picture in got["picture"] if not picture.is_contiguous()]
         assert all(map(torch.equal, got["picture"], wanted["picture"]))
         assert torch.equal(got["xyz"].values, wanted["xyz"].values)

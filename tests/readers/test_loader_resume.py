@@ -85,7 +85,7 @@ def test_resumed_with_another_world_size(rows):
         for _, batches in zip(range(steps), zip(*iterators, strict=True), strict=False):
             got += [number for batch in batches for number in batch["y"].tolist()]
         states = [loader.state_dict() for loader in loaders]
-        assert all(other == states[0] for other in states)
+        assert not [other for other in states if other != states[0]]
         state = states[0]
         for iterator in iterators:
             iterator.close()

@@ -209,7 +209,7 @@ def test_batches_never_change(big, threads, as_numpy):
     for _, way, copy in kept:
         np.testing.assert_array_equal(np.asarray(way), copy)
     whole = [(numbers, way) for numbers, way, _ in kept if way.shape == (len(numbers), 128, 256)]
-    assert all((np.asarray(way)[:, 0, 0] == numbers).all() for numbers, way in whole)
+    assert not [(numbers, way) for numbers, way in whole if not (np.asarray(way)[:, 0, 0] == numbers).all()]
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators keep what they like")
@@ -249,7 +249,7 @@ def test_batches_do_not_share_bytes(big, rows, batch_size):
         batches = list(Loader(PackedDataset(path), batch_size))
         for number, batch in enumerate(batches):
             batch["x"].fill_(number)
-        assert all((batch["x"] == number).all() for number, batch in enumerate(batches))
+        assert not [(number, batch) for number, batch in enumerate(batches) if not (batch["x"] == number).all()]
 
 
 def _read_in_child(loader, queue):

@@ -30,13 +30,14 @@ def in_global_order(ranks):
 @pytest.mark.parametrize("world_size", WORLDS)
 @pytest.mark.parametrize("n", SIZES)
 def test_shares_are_complete(world_size, n):
-    """Without drop_last all ranks together read the order from end to end; fewer than world_size come twice."""
+    """Without drop_last all ranks together read the order to its end, resumed too; fewer than world_size come twice."""
     order = Shuffled(n).epoch(0)
-    for batch_size in BATCHES:
-        joined = in_global_order(all_ranks(order, batch_size, world_size))
-        assert np.array_equal(joined[:n], order)
-        assert len(joined) - n < world_size
-        assert np.array_equal(joined[n:], np.resize(order, len(joined) - n))
+    for batch_size, done in product(BATCHES, {0, n // 3, n}):
+        left = n - done
+        joined = in_global_order(all_ranks(order, batch_size, world_size, done=done))
+        assert np.array_equal(joined[:left], order[done:])
+        assert len(joined) - left < world_size
+        assert np.array_equal(joined[left:], np.resize(order, len(joined) - left))
 
 
 @pytest.mark.parametrize("world_size", WORLDS)
@@ -54,13 +55,13 @@ def test_dropped_shares_are_disjoint(world_size, n):
 @pytest.mark.parametrize("world_size", WORLDS)
 @pytest.mark.parametrize("n", SIZES)
 def test_shares_are_equal_in_length(world_size, n):
-    """Every rank has as many batches as `steps` says, each of the same size on all ranks, none empty."""
+    """Every rank has as many batches as `batches` says, each of the same size on all ranks, none empty."""
     for batch_size, drop_last in product(BATCHES, [False, True]):
         ranks = all_ranks(Shuffled(n).epoch(0), batch_size, world_size, drop_last)
         sizes = [[len(batch) for batch in batches] for batches in ranks]
-        assert all(s == sizes[0] for s in sizes)
-        assert all(0 < s <= batch_size for s in sizes[0])
-        assert len(sizes[0]) == Share(batch_size, 0, world_size, drop_last).steps(n)
+        assert not [s for s in sizes if s != sizes[0]]
+        assert not [s for s in sizes[0] if not (0 < s <= batch_size)]
+        assert len(sizes[0]) == Share(batch_size, 0, world_size, drop_last).batches(n)
 
 
 @given(
@@ -73,9 +74,9 @@ def test_resuming_with_other_ranks_and_batches(n, parts):
     done, seen = 0, []
     for batch_size, world_size, steps in [*parts, (7, 3, n + 1)]:
         share = Share(batch_size, 0, world_size)
-        steps = min(steps, share.steps(n, done))
+        steps = min(steps, share.batches(n, done))
         ranks = [batches[:steps] for batches in all_ranks(order, batch_size, world_size, done=done)]
-        after = min(done + steps * share.step_size, n)
+        after = min(done + steps * share.global_batch_size, n)
         seen.append(in_global_order(ranks)[: after - done])
         done = after
     assert done == n
@@ -95,8 +96,8 @@ def test_one_rank_reads_the_order_itself():
         lambda: Share(4, 2, 2),
         lambda: Share(4, -1, 2),
         lambda: Share(4, 0, 0),
-        lambda: Share(4).steps(10, 11),
-        lambda: Share(4).steps(10, -1),
+        lambda: Share(4).batches(10, 11),
+        lambda: Share(4).batches(10, -1),
     ],
 )
 def test_bad_numbers_are_refused(make):

@@ -191,5 +191,5 @@ def test_a_batch_for_pytorch_geometric(pack: Any, tmp_path: Path) -> None:
     batch = PackedDataset(_elements(pack, tmp_path, "none"))[[0, 2, 4]]
     found = geometric.Batch(pos=batch["xyz"].values, batch=batch["xyz"].batch_index(), ptr=batch["xyz"].ptr)
     joined = geometric.Batch.from_data_list([geometric.Data(pos=part) for part in batch["xyz"].to_list()])
-    assert all(torch.equal(found[key], joined[key]) for key in ("pos", "batch", "ptr"))
+    assert not [key for key in ("pos", "batch", "ptr") if not torch.equal(found[key], joined[key])]
     assert found.batch_size == joined.batch_size == batch["xyz"].batch_size

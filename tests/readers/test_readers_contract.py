@@ -192,7 +192,7 @@ def keeps_the_contract(case: Case, visits: Visits, rng: np.random.Generator) -> 
             continue  # of one sample
         found = [listed(reader.read(located, allocate)) for allocate in (None, given_memory, shared, Pool().allocate)]
         check(case, places, found[0])
-        assert all(list(map(bits, found[0])) == list(map(bits, other)) for other in found)
+        assert not [other for other in found if list(map(bits, found[0])) != list(map(bits, other))]
         if reader.run_bytes:
             wanted = [0 if reader.field.name == "name" else bits(value)[2] for value in found[0]]  # names are short
             assert reader.nbytes(located).tolist() == wanted

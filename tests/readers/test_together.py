@@ -74,7 +74,7 @@ def items_of(batch: dict[str, Any]) -> list[Sample]:
     """The items of a batch, as numpy arrays."""
     parts = {name: value.to_list() if isinstance(value, Ragged) else value for name, value in batch.items()}
     size = len(parts["number"])
-    assert all(len(part) == size for part in parts.values())
+    assert not [part for part in parts.values() if len(part) != size]
     return [{name: np.asarray(part[i]) for name, part in parts.items()} for i in range(size)]
 
 

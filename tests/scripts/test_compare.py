@@ -38,9 +38,9 @@ def test_systems_here_are_measured(bench: Bench, workload: Any) -> None:
     assert set(results["writing"][workload.name]) == names
     for found in results["reading"].values():
         assert set(found) == names
-        assert all(one["samples_a_second"] > 0 for one in found.values())
+        assert not [one for one in found.values() if not (one["samples_a_second"] > 0)]
     table = command.tables(results)
-    assert all(f"| {name} |" in table for name in names)
+    assert not [name for name in names if f"| {name} |" not in table]
 
 
 @pytest.mark.keeps_open

@@ -424,7 +424,7 @@ class Verbs(RuleBasedStateMachine):
         keys = [known[told(values)] for values in found]
         if kind.prefix:  # where there are several files, names begin with that of the file
             names = list(PackedDataset(path).names or ())
-            assert all(name.endswith(key) for name, key in zip(names, keys, strict=True))
+            assert not [(name, key) for name, key in zip(names, keys, strict=True) if not name.endswith(key)]
             keys = names
         samples = tuple(zip(keys, found, strict=True))
         shutil.rmtree(path)

@@ -30,7 +30,7 @@ def refused(packer):
         assert result.exit_code == status, (result.stdout, result.stderr, result.exception)
         _, *errors = result.stderr.split("packer: error: ")
         assert len(errors) == 1
-        assert all(line.startswith("  ") for line in errors[0].splitlines()[1:])  # of a listing
+        assert not [line for line in errors[0].splitlines()[1:] if not line.startswith("  ")]
         assert "Traceback" not in result.stderr
         assert "should not happen" not in errors[0]
         for word in words:
@@ -38,3 +38,10 @@ def refused(packer):
         return f"packer: error: {errors[0].rstrip()}"
 
     return run
+
+
+@pytest.fixture
+def dataset(packer, pairs, tmp_path):
+    """The pairs, packed."""
+    packer("convert", *pairs.sources, tmp_path / "d", "--workers", 0)
+    return tmp_path / "d"

@@ -66,7 +66,7 @@ def test_what_hurts(manifest):
     assert "shuffle by blocks" in hurting(manifest, free=1000)["memory"]
     assert "--shm-size" in hurting(manifest, shared_free=2**20)["shared memory"]
     assert "ulimit -n 65" in hurting(manifest, open_files=10)["open files"]
-    assert all(len(hurting(manifest, **change)) == 1 for change in ({"free": 1000}, {"shared_free": 2**20}))
+    assert not [change for change in ({"free": 1000}, {"shared_free": 2**20}) if len(hurting(manifest, **change)) != 1]
 
 
 @pytest.mark.parametrize(

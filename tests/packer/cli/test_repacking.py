@@ -1,46 +1,16 @@
-"""`packer export`, `append`, `merge` and `repack` on the command line."""
+"""`packer append`, `merge` and `repack` on the command line."""
 
 from __future__ import annotations
-
-import pytest
-from PIL import Image
 
 from packer.codecs import codec_name
 from packer.format import manifest as manifests
 from packer.verify import verify
 
 
-@pytest.fixture
-def dataset(packer, pairs, tmp_path):
-    """The pairs, packed."""
-    packer("convert", *pairs.sources, tmp_path / "d", "--workers", 0)
-    return tmp_path / "d"
-
-
 def run(packer, *arguments):
     result = packer(*arguments)
     assert result.exit_code == 0, result.stderr
     return result
-
-
-def test_export_writes_files_and_says_how_many(packer, dataset, pairs, tmp_path):
-    """Pictures in folders of their fields; one line on stdout; --fields and --to choose."""
-    result = run(packer, "export", dataset, tmp_path / "out")
-    assert "12 samples in 24 files of png" in result.stdout
-    with Image.open(tmp_path / "out" / "hr" / f"{pairs.names[0]}.png") as image:
-        assert image.size == (10, 12)
-    run(packer, "export", dataset, tmp_path / "lr", "--fields", "lr", "--quiet")
-    assert [p.name for p in (tmp_path / "lr").iterdir()] == ["lr"]
-    run(packer, "export", dataset, tmp_path / "h5", "--to", "hdf5")
-    assert [p.name for p in (tmp_path / "h5").iterdir()] == ["d.h5"]
-
-
-def test_export_refuses_a_folder_in_use(refused, dataset, tmp_path):
-    """Exit status 2, and the option that would write there."""
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "mine").touch()
-    refused(2, ["export", dataset, tmp_path / "out"], "is not empty", "--overwrite")
-    refused(2, ["export", tmp_path / "none", tmp_path / "new"], "does not exist")
 
 
 def test_append_adds_files(packer, refused, dataset, new_pairs, pairs, tmp_path):

@@ -301,7 +301,7 @@ def test_a_filter_alone_is_no_codec() -> None:
 def test_every_codec_of_one_stage_has_a_name_here() -> None:
     """What the command line names is decoded by machine code."""
     named: list[Any] = [configs for name, configs in NAMED.items() if name != "none"]
-    assert all(number_of(configs) is not None for configs in named)
+    assert not [configs for configs in named if number_of(configs) is None]
 
 
 def test_codecs_have_numbers_of_their_own() -> None:

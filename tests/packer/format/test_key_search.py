@@ -29,7 +29,9 @@ def test_the_same_as_lmdb(table: Path) -> None:
         held = dict(txn.cursor())
     assert len(held) == 6000
     assert {key: search.get(key) for key in held} == held
-    assert all(search.get(key) is None for key in (b"", b"\0", b"=", b"\xff" * 600, *(k + b"x" for k in held)))
+    assert not [
+        key for key in (b"", b"\0", b"=", b"\xff" * 600, *(k + b"x" for k in held)) if search.get(key) is not None
+    ]
 
 
 def test_an_empty_table_holds_no_key(tmp_path: Path) -> None:

@@ -48,5 +48,5 @@ def test_shapes_and_blocks_are_those_of_a_ragged_field():
     fitted = FittedSource(samples, [FieldSpec(name="x", dtype="int64", shape=(None, 3))])
     assert fitted.shapes("x").tolist() == [[2, 3]] * 4
     blocks = [block["x"] for block in fitted.part(1, 3).read()]
-    assert all(isinstance(block, list) for block in blocks)
+    assert not [block for block in blocks if not isinstance(block, list)]
     assert [array.tolist() for block in blocks for array in block] == [[[n] * 3] * 2 for n in (1, 2)]

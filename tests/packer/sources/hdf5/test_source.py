@@ -274,9 +274,9 @@ def test_variable_lengths_are_bounded(tmp_path: Path) -> None:
         for i, n in enumerate(lengths):
             ragged[i] = np.full(n, i, "u1")
     blocks = [block["x"] for block in open_hdf5(path).read()]
-    assert all(len(b) == 1 or sum(map(len, b)) <= BLOCK_BYTES for b in blocks)
+    assert not [b for b in blocks if not (len(b) == 1 or sum(map(len, b)) <= BLOCK_BYTES)]
     assert [len(row) for b in blocks for row in b] == lengths
-    assert all((row == i).all() for i, row in enumerate(row for b in blocks for row in b))
+    assert not [(i, row) for i, row in enumerate(row for b in blocks for row in b) if not (row == i).all()]
 
 
 def test_reading_warns_of_nothing_and_leaves_no_file_open(tmp_path: Path) -> None:
