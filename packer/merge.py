@@ -74,8 +74,6 @@ def merge(
     path = Path(out)
     if len(folders) < 2:
         raise UsageError("two datasets or more are expected to merge")
-    if path.exists() and any(path.resolve() == folder.resolve() for folder in folders):
-        raise UsageError(f"{path} is one of the datasets to merge; name another folder, or use `packer append`")
     check_apart([str(folder) for folder in folders], path)
     held = [manifests.read(folder) for folder in folders]
     first = held[0]

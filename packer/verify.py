@@ -6,18 +6,18 @@ report.damages      # what is damaged: shard, field, sample numbers and names
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import xxhash
 
-from packer.checking import SHOWN_NAMES, Damage
+from packer.checking import SHOWN_NAMES, Damage, names_differ
 from packer.errors import DamagedError
 from packer.format import (
     MANIFEST,
@@ -40,11 +40,9 @@ from packer.packing import next_to, rejected_of
 from packer.sources import Progress, no_progress
 from packer.workers import Here, Limits, Lost, run
 
-#: Names of each shard that are compared with the table of names: its digest finds what was changed, and who writes one
-#: wrong writes many wrong.
+#: How many names of each shard are compared with the table. A digest finds later changes; a writer's bug would show in
+#: the first few.
 _COMPARED = 10
-
-Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -77,9 +75,17 @@ def verify(dataset: str | os.PathLike[str], progress: Progress | None = None, wo
     folder = Path(dataset)
     manifest = manifests.read(folder)
     damages: list[Damage] = []
-    names = _checked_file(folder, manifest.names, _table, damages)
-    _checked_file(folder, manifest.left_out, partial(_rejected_list, folder, manifest), damages)
-    _checked_file(folder, manifest.constants, read_constants, damages)
+    names: Names | None = None
+    if manifest.names is not None:
+        with _noted(damages, folder, manifest.names.file):
+            check_file(folder / manifest.names.file, manifest.names, whole=True)
+            names = Names(folder / manifest.names.file, manifest.names)
+    if manifest.left_out is not None:
+        with _noted(damages, folder, manifest.left_out.file):
+            rejected_of(folder, manifest)
+    if manifest.constants is not None:
+        with _noted(damages, folder, manifest.constants.file):
+            read_constants(folder / manifest.constants.file, manifest.constants)
     tables = [entry for entry in (manifest.names, manifest.left_out, manifest.constants) if entry]
     good = [entry for entry in tables if entry.file not in {damage.file for damage in damages}]
     shards = _checked_shards(folder, manifest, progress or no_progress, workers)
@@ -88,9 +94,11 @@ def verify(dataset: str | os.PathLike[str], progress: Progress | None = None, wo
         damages += [_in_dataset(damage, first, names) for damage in shard.damages]
         first += entry.samples
     damages += _false_totals(manifest, shards)
-    if names is not None and not damages:
-        damages += _false_names(manifest, names, shards)
-    damages += _strangers(folder, manifest)
+    if manifest.names is not None and names is not None and not damages:
+        held = ((entry.samples, shard.names) for entry, shard in zip(manifest.shards, shards, strict=True))
+        if wrong := names_differ(names, held):
+            damages.append(Damage(manifest.names.file, wrong))
+    damages += _unknown(folder, manifest, good)
     return VerifyReport(
         tuple(damages),
         files=1 + len(manifest.shards) + len(tables),
@@ -99,57 +107,38 @@ def verify(dataset: str | os.PathLike[str], progress: Progress | None = None, wo
     )
 
 
-# ---------------------------------------------------------------- files next to the shards
-
-
-def _checked_file(
-    folder: Path,
-    entry: FileEntry | None,
-    read: Callable[[Path, FileEntry], Found],
-    damages: list[Damage],
-) -> Found | None:
-    """Return what `read` makes of a file; None if there is no such file, or it is damaged, which is noted.
+@contextlib.contextmanager
+def _noted(damages: list[Damage], folder: Path, file: str) -> Iterator[None]:
+    """Note the damage of a file, and go on.
 
     Raises:
         DatasetError: it cannot be opened, for want of permission or of room for open files, which says nothing of it.
     """
-    if entry is None:
-        return None
-    path = folder / entry.file
     try:
-        return read(path, entry)
+        yield
     except DamagedError as error:
-        damages.append(Damage.of(error, folder, entry.file))
-    return None
+        damages.append(Damage.of(error, folder, file))
 
 
-def _table(path: Path, entry: FileEntry) -> Names:
-    """Return the table of names."""
-    check_file(path, entry, whole=True)
-    return Names(path, entry)
+def _unknown(folder: Path, manifest: Manifest, good: Sequence[FileEntry]) -> list[Damage]:
+    """Return the shards, and lines of the list of what was left out, that the manifest does not know.
 
-
-def _rejected_list(folder: Path, manifest: Manifest, path: Path, entry: FileEntry) -> None:
-    """Raise DamagedError if the list of what was left out is wrong; an append may have lengthened it."""
-    rejected_of(folder, manifest)
-    held = path.stat().st_size
-    # The manifest is read once more, after that: what was appended in between is no damage.
-    if held != entry.bytes and not next_to(folder, "appending").exists() and manifests.read(folder).left_out == entry:
-        raise DamagedError(f"{held:,} bytes, {entry.bytes:,} expected")
-
-
-def _strangers(folder: Path, manifest: Manifest) -> Iterator[Damage]:
-    """Yield the files that the manifest does not know; those of an append, or of a tidying, to go on are no damage."""
-    if next_to(folder, "appending").exists() or (folder / UNFINISHED).exists():
-        return
+    They are no damage if an append, or a tidying, is to go on, or if one was done while all else was checked.
+    """
     shards = folder / SHARD_FOLDER
     found = {f"{SHARD_FOLDER}/{path.name}" for path in shards.iterdir()} if shards.is_dir() else set()
-    strangers = found - {entry.file for entry in manifest.shards}
-    if strangers:
-        # Read once more: what was appended while all else was checked is none.
-        strangers -= {entry.file for entry in manifests.read(folder).shards}
-    for name in sorted(strangers):
-        yield Damage(name, "the manifest does not know this file; remove it", repairable=False)
+    strangers = sorted(found - {entry.file for entry in manifest.shards})
+    damages = []
+    if manifest.left_out is not None and manifest.left_out in good:
+        held, expected = (folder / manifest.left_out.file).stat().st_size, manifest.left_out.bytes
+        if held != expected:
+            damages.append(Damage(manifest.left_out.file, f"{held:,} bytes, {expected:,} expected"))
+    what = "the manifest does not know this file; remove it"
+    damages += [Damage(name, what, repairable=False) for name in strangers]
+    if not damages or next_to(folder, "appending").exists() or (folder / UNFINISHED).exists():
+        return []
+    now = manifests.read(folder)
+    return damages if (now.shards, now.left_out) == (manifest.shards, manifest.left_out) else []
 
 
 # ---------------------------------------------------------------- shards
@@ -162,17 +151,17 @@ class _Checked:
     damages: list[Damage] = field(default_factory=list)
     nbytes: int = 0
     frames: int = 0
-    #: Of the first samples; none if it could not be read, or its samples have no names.
+    #: Names of the first samples; empty if the shard could not be read, or its samples have no names.
     names: list[bytes] = field(default_factory=list)
-    #: Bytes of each column, by field; absent if the shard could not be read so far.
+    #: Bytes of each column that could be read, by field.
     totals: dict[str, ColumnTotals] = field(default_factory=dict)
 
 
 def _checked_shards(folder: Path, manifest: Manifest, progress: Progress, workers: int) -> list[_Checked]:
     """Return what was found in each shard, in their order.
 
-    A disk that cannot read a page of a map ends the process that asked for it: by that the shard is found damaged, and
-    the others are checked all the same.
+    A disk that cannot read a page of a map ends the process that asked for it. Its shard is damaged then, and the
+    others are still checked.
     """
     entries = manifest.shards
     if not workers:
@@ -197,21 +186,17 @@ def _check_shard(folder: Path, fields: tuple[Field, ...], entry: ShardEntry, pro
         DatasetError: it cannot be opened, for want of permission or of room for open files, which says nothing of it.
     """
     checked = _Checked()
-    try:
-        with Shard(folder / entry.file, entry.bytes) as shard:
-            header = shard.check_header(fields, entry.samples)
-            columns = [shard.column(position, each, entry.samples) for position, each in enumerate(fields)]
-            for column in columns:
-                column.check_samples()
-                checked.totals[column.field.name] = column.index.totals
-            _check_bytes(shard, entry, columns, checked, progress)
-            if checked.damages:
-                return checked
+    with _noted(checked.damages, folder, entry.file), Shard(folder / entry.file, entry.bytes) as shard:
+        header = shard.check_header(fields, entry.samples)
+        columns = [shard.column(position, each, entry.samples) for position, each in enumerate(fields)]
+        for column in columns:
+            column.check_samples()
+            checked.totals[column.field.name] = column.index.totals
+        _check_bytes(shard, entry, columns, checked, progress)
+        if not checked.damages:
             shard.check_index(entry.index)
             if header.named:
                 checked.names = list(itertools.islice(shard.names(entry.samples), _COMPARED))
-    except DamagedError as error:
-        checked.damages.append(Damage.of(error, folder, entry.file))
     return checked
 
 
@@ -258,16 +243,3 @@ def _false_totals(manifest: Manifest, shards: Sequence[_Checked]) -> Iterator[Da
             what = f"it says {said.raw:,} bytes as arrays and {said.stored:,} stored"
             what += f", the shards hold {total.raw:,} and {total.stored:,}"
             yield Damage(MANIFEST, what, each.name)
-
-
-def _false_names(manifest: Manifest, names: Names, shards: Sequence[_Checked]) -> Iterator[Damage]:
-    """Compare the first names of each shard with the table, which no digest does."""
-    expected, first = 2 * manifest.samples, 0
-    wrong = None
-    if names.entries != expected:
-        wrong = f"it has {names.entries:,} entries, {expected:,} expected: two for each sample"
-    for entry, shard in zip(manifest.shards, shards, strict=True):
-        wrong = wrong or names.difference(first, shard.names)
-        first += entry.samples
-    if wrong and manifest.names:
-        yield Damage(manifest.names.file, wrong)

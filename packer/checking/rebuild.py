@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
@@ -31,7 +31,7 @@ from packer.format import (
     found_constants,
 )
 from packer.format import manifest as manifests
-from packer.packing import Rejected, joined, make_manifest, next_to, read_list, report_of, write_list
+from packer.packing import joined, make_manifest, next_to, read_list, report_of, write_list
 
 _log = logging.getLogger(__name__)
 
@@ -46,11 +46,12 @@ class _Held(NamedTuple):
 def rebuild_manifest(folder: Path) -> Manifest:
     """Make manifest.json again from the headers of the shards, and write it.
 
-    Samples that were left out are counted by rejected.jsonl, and constants kept, if these files can be read. Planned
-    bytes, statistics of the values and splits are lost.
+    Samples that were left out are counted by rejected.jsonl. Planned bytes, statistics of the values and splits are
+    lost.
 
     Raises:
-        DatasetError: a shard is missing or damaged, or they do not belong together.
+        DatasetError: a shard is missing or damaged, or they do not belong together; or the table of names, the list of
+            what was left out, or the constants are damaged too.
     """
     if (folder / UNFINISHED).exists():
         raise UnfinishedError(f"{folder} is unfinished; run the same `packer convert` again to go on")
@@ -65,7 +66,9 @@ def rebuild_manifest(folder: Path) -> Manifest:
     first, origin = held[0].header, held[0].header.origin
     if len(parts) > 1:
         origin = joined([(sum(shard.header.samples for shard in part), part[0].header.origin) for part in parts])
-    left_out = _left_out(folder, len(held))
+    listed = read_list(folder / REJECTED_FILE) if (folder / REJECTED_FILE).exists() else []
+    # An append that was killed may have listed more.
+    left_out = [bad for bad in listed if bad.shard is None or bad.shard < len(held)]
     rejected = Counter(bad.shard for bad in left_out)
     reports = [report_of(path, first.fields) for path, _ in held]
     constants = found_constants(folder)
@@ -84,17 +87,6 @@ def rebuild_manifest(folder: Path) -> Manifest:
     )
     manifests.write(folder, made)
     return made
-
-
-def _left_out(folder: Path, shards: int) -> list[Rejected]:
-    """Return the samples that rejected.jsonl lists for this many shards, or none; an append may have listed more."""
-    path = folder / REJECTED_FILE
-    try:
-        listed = read_list(path) if path.exists() else []
-    except DamagedError as error:
-        _log.warning("%s", error)
-        return []
-    return [bad for bad in listed if bad.shard is None or bad.shard < shards]
 
 
 def _parts(folder: Path) -> list[list[_Held]]:
@@ -138,7 +130,13 @@ def _table(folder: Path, held: Sequence[_Held]) -> str:
             "`packer verify --against` compares them with the sources",
             table,
         )
-    elif wrong := _difference(table, held):
+        return table.name
+    try:
+        with closing(Names(table, FileEntry(file=table.name, bytes=table.stat().st_size, digest=""))) as names:
+            wrong = names_differ(names, _names_in(held))
+    except DamagedError as error:
+        wrong = f"it cannot be compared with the names in the shards: {error}"
+    if wrong:
         raise DatasetError(
             f"{table}: {wrong}; one of the two is damaged, and the manifest is lost, which could tell which; "
             "put one of these files back from a copy, or remove the table to take the names of the shards as they are"
@@ -146,18 +144,26 @@ def _table(folder: Path, held: Sequence[_Held]) -> str:
     return table.name
 
 
-def _difference(table: Path, held: Sequence[_Held]) -> str | None:
-    """Return in words how a table of names differs from the names in the shards; None if it does not."""
+def _names_in(held: Sequence[_Held]) -> Iterator[tuple[int, Iterable[bytes]]]:
+    for path, header in held:
+        with Shard(path) as shard:
+            yield header.samples, shard.names(header.samples)
+
+
+def names_differ(table: Names, shards: Iterable[tuple[int, Iterable[bytes]]]) -> str | None:
+    """Return in words how a table of names differs from the names in the shards; None if it does not.
+
+    Args:
+        shards: how many samples each has, and the names of all of them, or of the first few.
+
+    Raises:
+        DamagedError: the table, or a shard, is damaged.
+    """
     first = 0
-    try:
-        with closing(Names(table, FileEntry(file=table.name, bytes=table.stat().st_size, digest=""))) as names:
-            for path, header in held:
-                with Shard(path) as shard:
-                    if wrong := names.difference(first, shard.names(header.samples)):
-                        return f"{wrong} ({path.name})"
-                first += header.samples
-            if names.entries != 2 * first:
-                return f"it has {names.entries // 2:,} names, but the shards hold {first:,} samples"
-    except DamagedError as error:
-        return f"it cannot be compared with the names in the shards: {error}"
+    for samples, names in shards:
+        if wrong := table.difference(first, names):
+            return wrong
+        first += samples
+    if table.entries != 2 * first:
+        return f"it has {table.entries:,} entries, {2 * first:,} expected: two for each sample of the shards"
     return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,6 +26,8 @@ from packer.warm import warm
 if TYPE_CHECKING:
     from readers import PackedDataset
 
+_log = logging.getLogger(__name__)
+
 LOADER, DATALOADER = "Loader", "DataLoader"
 #: Each setting is timed this often, after as long a pass to begin with: the median counts.
 _PASSES = 3
@@ -42,14 +45,12 @@ class Speed:
         way: `Loader` or `DataLoader`.
         workers: threads of a Loader, processes of a DataLoader.
         samples: a second; None if it was not measured.
-        failure: why it was not measured.
     """
 
     way: str
     batch_size: int
     workers: int
     samples: float | None
-    failure: str = ""
 
 
 @click.command()
@@ -120,13 +121,12 @@ def bench(
         # Whether more workers than processors pay is what is to be found out.
         warnings.filterwarnings("ignore", "This DataLoader will create")
         for size, way, count in watched(settings, "measuring settings", shown.look, len(settings)):
-            held = sample_bytes * size * (3 + 2 * count)
-            if held > _MEMORY_SHARE * machine.free:
-                failure = f"its batches would take {size_text(held)}, and {size_text(machine.free)} of memory are free"
-                speeds.append(Speed(way, size, count, None, failure))
-            else:
-                opened = PackedDataset(dataset, names)  # one each, since it keeps decoded frames
-                speeds.append(_measured(opened, way, size, count, by_blocks, seconds / len(settings)))
+            if sample_bytes * size * (3 + 2 * count) > _MEMORY_SHARE * machine.free:
+                _log.warning("%s %d, batch %d: its batches do not fit the free memory", way, count, size)
+                speeds.append(Speed(way, size, count, None))
+                continue
+            opened = PackedDataset(dataset, names)  # one each, since it keeps decoded frames
+            speeds.append(_measured(opened, way, size, count, by_blocks, seconds / len(settings)))
     code = _code(speeds, by_blocks, machine.cuda is not None)
     document = {
         "path": str(dataset),
@@ -160,7 +160,8 @@ def _measured(dataset: PackedDataset, way: str, size: int, workers: int, by_bloc
         if way == LOADER or not workers:
             raise
         # Worker processes fail for want of shared memory, which is no fault of the dataset.
-        return Speed(way, size, workers, None, str(error).strip().splitlines()[0])
+        _log.warning("%s %d, batch %d: %s", way, workers, size, str(error).strip().splitlines()[0])
+        return Speed(way, size, workers, None)
     return Speed(way, size, workers, median(rates[1:]))
 
 
@@ -206,7 +207,4 @@ def _lines(found: dict[str, Any]) -> list[str]:
         "",
         *table(["samples/s", *heads], rows, heads),
     ]
-    for reason, group in itertools.groupby(filter(lambda one: one.failure, speeds), key=lambda one: one.failure):
-        which = "; ".join(f"{speed.way} {speed.workers}, batch {speed.batch_size}" for speed in group)
-        lines += wrapped(f"! {which}: {reason}")
     return [*lines, "", f"Start from  {found['use']}" if found["use"] else "No setting was measured."]

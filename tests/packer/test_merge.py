@@ -125,7 +125,7 @@ def test_fields_and_names_must_agree(tmp_path, two):
 
 def test_the_output_is_no_input(tmp_path, two):
     """A dataset is not merged into itself, nor over another one without being asked."""
-    with pytest.raises(UsageError, match="is one of the datasets to merge"):
+    with pytest.raises(UsageError, match="lies within the source"):
         merge(two, two[0])
     with pytest.raises(UsageError, match="two datasets or more"):
         merge(two[:1], tmp_path / "m")

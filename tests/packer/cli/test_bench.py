@@ -80,12 +80,12 @@ def test_refusals(refused, packed, tmp_path):
 
 
 def test_batches_too_large_for_the_memory(packer, packed, monkeypatch):
-    """They are not tried, and the reason stands below the table; without any rate nothing is recommended."""
+    """They are not tried, and a warning names each; without any rate nothing is recommended."""
     monkeypatch.setattr(bench, "machine_of", lambda path: replace(machine_of(path), free=10_000))
     result = packer("bench", packed, *QUICK)
     assert result.exit_code == 0, result.stderr
     assert "too large for the free memory" in " ".join(result.stdout.split())
-    assert "! Loader 0, batch 8: its batches would take" in result.stdout
+    assert "warning: Loader 0, batch 8: its batches do not fit the free memory" in result.stderr
     assert result.stdout.endswith("\nNo setting was measured.\n")
 
 
@@ -104,7 +104,7 @@ def test_workers_that_die(packer, packed, monkeypatch):
     monkeypatch.setattr("torch.utils.data.DataLoader", Dying)
     result = packer("bench", packed, *QUICK)
     assert result.exit_code == 0, result.stderr
-    assert "! DataLoader 1, batch 8: DataLoader worker is killed by signal: Bus error." in result.stdout
+    assert "DataLoader 1, batch 8: DataLoader worker is killed by signal: Bus error.\n" in result.stderr
     assert ["DataLoader", "1", "-"] in [line.split() for line in result.stdout.splitlines()]
 
 
