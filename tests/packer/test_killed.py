@@ -7,7 +7,7 @@ import shutil
 import sys
 
 import pytest
-from soaking import kills
+from soaking import jobs, kills
 
 from packer.convert import convert
 from packer.format import manifest as manifests
@@ -19,14 +19,14 @@ pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="fo
 @pytest.fixture(scope="module", params=kills.JOBS)
 def job(request, tmp_path_factory):
     """A conversion into a new folder, one that replaces another dataset, and all else that makes or changes one."""
-    return kills.new_job(tmp_path_factory.mktemp("killed"), request.param)
+    return jobs.new_job(tmp_path_factory.mktemp("killed"), request.param)
 
 
 def test_killed_before_every_step(job):
     """Killed before each call that changes a folder, in turn: all that is promised holds, whichever it was."""
     kept = set()
     for step in itertools.count():
-        kills.reset(job)
+        job.reset()
         if not kills.kill_at_step(lambda: job.run(0), step):
             break
         kills.check_left(job)
@@ -40,8 +40,8 @@ def test_killed_before_every_step(job):
 
 def test_begun_anew_killed_before_every_step(tmp_path, monkeypatch):
     """An unfinished conversion of other options, replaced: shards are never left without a note of what they are of."""
-    job = kills.new_job(tmp_path, "convert")
-    sources, options = [f"{field}={tmp_path}/pairs/{field}" for field in ("lr", "hr")], kills.OPTIONS
+    job = jobs.new_job(tmp_path, "convert")
+    sources, options = [f"{field}={tmp_path}/pairs/{field}" for field in ("lr", "hr")], jobs.OPTIONS
 
     def stop(*_):
         raise KeyboardInterrupt
@@ -58,13 +58,13 @@ def test_begun_anew_killed_before_every_step(tmp_path, monkeypatch):
         "unfinished.json",
     }
     for step in itertools.count():
-        shutil.rmtree(job.out.parent)
+        shutil.rmtree(job.disk)
         shutil.copytree(tmp_path / "left", job.out)
         assert kills.kill_at_step(lambda: convert(sources, job.out, options, workers=0, overwrite=True), step)
         if any((job.out / "shards").glob("*.lmdb")):
             assert (job.out / "unfinished.json").exists()
         kept = convert(sources, job.out, options, workers=0, overwrite=True).kept_shards
-        assert kills.files(job.out) == job.wanted
+        assert jobs.files(job.out) == job.wanted
         if kept:  # from its first shard on it is a conversion as any other
             break
     assert step > 12

@@ -14,6 +14,7 @@ from unittest import mock
 import fsspec
 import h5py
 import numpy as np
+from PIL import Image
 
 from packer.append import append
 from packer.convert import ConvertOptions, convert, open_source
@@ -21,6 +22,7 @@ from packer.errors import DatasetError, UsageError
 from packer.export import export
 from packer.format import MANIFEST, REJECTED_FILE
 from packer.merge import merge
+from packer.packing import LOCK
 from packer.repack import repack
 from packer.repair import repair
 from packer.sources import SourceOptions
@@ -28,7 +30,6 @@ from packer.split import split
 from packer.verify import verify
 from packer.writer import DatasetWriter
 from readers import PackedDataset
-from soaking.kills import files, make_pairs
 
 Files = dict[str, bytes]
 OPTIONS = ConvertOptions(codec="zstd", shard_size=4096, on_error="skip")
@@ -123,6 +124,25 @@ class Job:
     def is_new(self) -> bool:
         """Return whether the dataset that the call makes is there."""
         return _holds(files(self.out), self.wanted)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """Return the files of a folder by relative path, but its lock."""
+    found = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != LOCK]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in found}
+
+
+def make_pairs(folder: Path, count: int) -> list[str]:
+    """Make pairs of small pictures of noise, one of them damaged; return the sources."""
+    rng = np.random.default_rng(count)
+    for name, size in (("lr", 8), ("hr", 16)):
+        (folder / name).mkdir(parents=True)
+        for number in range(count):
+            image = Image.fromarray(rng.integers(0, 256, (size, size, 3), dtype=np.uint8))
+            image.save(folder / name / f"{folder.name}-{number:03}.png")
+    bad = folder / "hr" / f"{folder.name}-{count // 2:03}.png"
+    bad.write_bytes(bad.read_bytes()[:-60] + bytes(60))
+    return [f"lr={folder / 'lr'}", f"hr={folder / 'hr'}"]
 
 
 def _holds(held: Files, dataset: Files) -> bool:
