@@ -26,7 +26,7 @@ from packer.errors import PackerError, ResourceError, SourceError, UsageError
 from packer.sources.base import FINDING, Looking, OnBad, not_looking, stop, watched
 
 #: What keeps a file from being read and passes: there are too many open files, or there is no memory.
-NOT_ITS_FAULT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EINTR, errno.EAGAIN)
+NOT_ITS_FAULT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EINTR)
 
 #: What an LMDB folder of BasicSR holds: the values, and the list of their keys.
 LMDB_DATA, LMDB_LIST = "data.mdb", "meta_info.txt"
