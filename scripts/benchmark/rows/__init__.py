@@ -8,3 +8,4 @@ from benchmark.rows import parts as parts
 from benchmark.rows import opening as opening
 from benchmark.rows import converting as converting
 from benchmark.rows import decimals as decimals
+from benchmark.rows import volumes as volumes
