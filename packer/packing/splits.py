@@ -13,8 +13,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from fnmatch import translate
-from pathlib import Path
-from posixpath import splitext
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +22,7 @@ from numpy.typing import NDArray
 from packer.errors import UsageError, first_few
 from packer.format import Manifest, Splits, number_ranges, range_numbers
 from packer.packing.origin import leaves
+from packer.sources import entry_of, read_lines
 
 #: Names of samples, or their numbers.
 Listed = Sequence[str] | Sequence[int] | NDArray[np.int64]
@@ -88,11 +87,7 @@ def _parsed(name: str, rule: Rule) -> Rule:
         raise UsageError(f"split {name!r} is made of nothing; a fraction, @FILE or a pattern over names is expected")
     if not rule.startswith("@"):
         return rule
-    try:
-        return Path(rule[1:]).read_text("utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise UsageError(f"split {name!r}: the list {rule[1:]} cannot be read: {reason}") from None
+    return read_lines(rule[1:], f"split {name!r}: the list {rule[1:]}")
 
 
 def share_out(
@@ -206,7 +201,6 @@ def _named(split: str, rule: str | Listed, samples: Samples, lenient: bool) -> N
         fits = re.compile(translate(rule)).match
         return np.array([n for n, name in enumerate(names) if fits(name)], np.int64)
     items: list[Any] = rule.tolist() if hasattr(rule, "tolist") else list(rule)
-    items = [item for item in items if not isinstance(item, str) or item.strip()]
     if samples.shifting and any(names is None or not isinstance(item, str) for item in items):
         raise UsageError(
             f"split {split!r}: its list holds numbers, and these shift when bad samples are left out; "
@@ -228,20 +222,16 @@ def _named(split: str, rule: str | Listed, samples: Samples, lenient: bool) -> N
 
 
 def _number(item: str | int, number_of: Mapping[str, int] | None) -> int:
-    """Return the sample that a line names: by all of it, or its first word, with or without a file's ending.
+    """Return the number of the sample that an item names; -1 if there is no such sample.
 
-    A number is that of the sample itself; so is a line, if samples have no names. -1 if there is no such sample.
+    A number is that of the sample itself; so is a line, if samples have no names. For names see `entry_of`.
     """
     if not isinstance(item, str):
         return -1 if isinstance(item, (bool, float)) else int(item)  # as of a mask, whose True is 1
-    line, word = item.strip(), item.split()[0]
     if number_of is None:
-        return int(word) if word.isdecimal() and len(word) < 19 else -1
-    for text in (line, word):
-        for name in (text, splitext(text)[0]):
-            if name in number_of:
-                return number_of[name]
-    return -1
+        return int(item) if item.isdecimal() and len(item) < 19 else -1
+    number = entry_of(item, number_of)
+    return -1 if number is None else number
 
 
 def _units(samples: Samples, by: str, seed: int) -> NDArray[np.uint64]:

@@ -25,6 +25,7 @@ from packer.sources.derived import FittedSource
 from packer.sources.opening import open_sources
 from packer.sources.options import SourceOptions, flag_of
 from packer.sources.packed import PackedSource, open_packed, read_names, shuffled_order
+from packer.sources.pairing import entry_of, read_lines
 from packer.sources.samples import Sample, SampleSource, as_arrays, infer_fields, one_block
 from packer.sources.units import UNITS_OF
 
@@ -48,6 +49,7 @@ __all__ = [
     "as_arrays",
     "block_bytes",
     "count",
+    "entry_of",
     "flag_of",
     "infer_fields",
     "joined",
@@ -56,6 +58,7 @@ __all__ = [
     "one_block",
     "open_packed",
     "open_sources",
+    "read_lines",
     "read_names",
     "read_through",
     "runs",

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError, first_few
 from packer.format import Field, FieldSpec
-from packer.sources.base import Block, DerivedSource, LargeArray, Source, count, fits
+from packer.sources.base import Block, DerivedSource, LargeArray, Source, count, difference, fits
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # which typing has from Python 3.11 on
@@ -172,18 +172,12 @@ class FittedSource(DerivedSource):
 
 
 def check_fits(specs: Sequence[FieldSpec], fields: Sequence[FieldSpec]) -> None:
-    """Raise UsageError if samples of `specs` cannot go into a dataset of `fields`; names the difference."""
-    given, wanted = ({spec.name: spec for spec in some} for some in (specs, fields))
-    differences = [f"it has no field {name!r}" for name in wanted if name not in given]
-    differences += [f"it has a field {name!r}" for name in given if name not in wanted]
-    if differences:
-        raise UsageError(
-            f"the source does not fit the dataset: {' and '.join(differences)}; the dataset has {', '.join(wanted)}"
-        )
-    for name, field in wanted.items():
-        spec = given[name]
-        if (spec.dtype, spec.kind) != (field.dtype, field.kind) or not fits(spec.shape, field.shape):
-            raise UsageError(
-                f"the source does not fit the dataset: field {name!r} is {spec.in_words} in the source "
-                f"and {field.in_words} in the dataset"
-            )
+    """Raise UsageError with the differences if samples of `specs` cannot go into a dataset of `fields`."""
+    wanted = {field.name: field for field in fields}
+    found = {}
+    for spec in specs:
+        field = wanted.get(spec.name, spec)
+        is_alike = (spec.dtype, spec.kind) == (field.dtype, field.kind) and fits(spec.shape, field.shape)
+        found[spec.name] = field.in_words if is_alike else spec.in_words
+    if how := difference({name: field.in_words for name, field in wanted.items()}, found):
+        raise UsageError(f"the source does not fit the dataset: {how}")

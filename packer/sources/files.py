@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from natsort import natsorted
 
-from packer.errors import PackerError, ResourceError, SourceError, UsageError
+from packer.errors import PackerError, ResourceError, SourceError, UsageError, as_text
 from packer.sources.base import FINDING, Looking, OnBad, not_looking, stop, watched
 
 #: What keeps a file from being read and passes: there are too many open files, or there is no memory.
@@ -115,19 +115,22 @@ class Found(NamedTuple):
         return [f"{field and f'field {field}: '}left out {said}"] if said else []
 
     def pick(self, on_bad: OnBad = stop) -> list[str]:
-        """Return the files in natural order (`b2` before `b10`), without those that cannot be read.
+        """Return the files in natural order (`b2` before `b10`), without those that cannot be packed.
 
         Raises:
-            SourceError: what `on_bad` raises, which is told of every one that is no regular file.
+            SourceError: what `on_bad` raises, called with each file that is not regular, or whose name is no text.
         """
-        for file in filter(self.odd.__contains__, self.files):
-            on_bad(SourceError(_NOT_REGULAR, self.path(file)))
-        # natsort leaves ties (01 and 1) in the order given, and `files` are sorted plainly.
-        return natsorted(file for file in self.files if file not in self.odd)
-
-
-#: Why a file of `Found.odd` is refused.
-_NOT_REGULAR = "is a broken link, or not a regular file; remove it or mend the link"
+        good = []
+        for file in self.files:
+            if file in self.odd:
+                on_bad(
+                    SourceError("is a broken link, or not a regular file; remove it or mend the link", self.path(file))
+                )
+            elif as_text(file) != file:
+                on_bad(SourceError("has a name that is not valid text (UTF-8); rename it", self.path(file)))
+            else:
+                good.append(file)
+        return natsorted(good)  # which leaves ties (01 and 1) in the order given: `files` are sorted plainly
 
 
 def kind_of(path: str, more: Mapping[str, str] = _NO_MORE) -> str | None:
@@ -307,15 +310,6 @@ def _text(place: Path) -> str:
 def open_raw(path: str) -> FileIO:
     """Open a file for reading, unbuffered: one that is read in one or two pieces takes half the time this way."""
     return open(path, "rb", buffering=0)  # noqa: PTH123
-
-
-def unnamed(file: str) -> str:
-    """Return why the sample of a file would have no name, or the empty string."""
-    try:
-        file.encode()
-    except UnicodeEncodeError:
-        return "has a name that is not valid text (UTF-8), so the sample would have no name; rename it"
-    return ""
 
 
 def unreadable(error: OSError, path: str) -> PackerError:

@@ -9,7 +9,7 @@ The rule, with names that are paths without their suffix:
    share: it is part of the name.
 3. One file for each field is one sample, whatever their names are, and has the name of the first.
 
-What is left over is an error that names it. This module works with strings only; it opens no file.
+What is left over is an error that names it. Only a list of samples (`--list`) is opened here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from natsort import natsorted
 
@@ -28,6 +28,8 @@ from packer.errors import SourceError, UsageError, first_few
 from packer.sources.base import OnBad
 from packer.sources.files import Found, join
 from packer.sources.units import folder_of, unit_name, upwards
+
+Entry = TypeVar("Entry")
 
 #: Samples that an error names.
 NAMED = 5
@@ -196,27 +198,21 @@ def _matched(files: Mapping[str, Sequence[str]], names: Mapping[str, Sequence[st
 def _chosen(paired: Pairing, path: str) -> tuple[Pairing, list[str]]:
     """Return the samples that a text file lists, in its order, and a sentence on what that leaves out.
 
-    Each line, or its first word, is the name of a sample, with the suffix of its file or without, or of a folder of
-    samples: the lists of BasicSR, with lines such as `0001_s001.png (480,480,3)`. What is not listed is not looked at.
+    Each line names a sample (see `entry_of`), or a folder of samples: the lists of BasicSR have lines such as
+    `0001_s001.png (480,480,3)`. What is not listed is not looked at.
 
     Raises:
         UsageError: the list cannot be read, or names what is no sample, or a sample twice.
     """
-    try:
-        lines = Path(path).read_text("utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise UsageError(f"--list {path} cannot be read: {reason}") from None
     numbers: dict[str, list[int]] = {}
     for number, name in enumerate(paired.names):
         for held in upwards(name):
             numbers.setdefault(held, []).append(number)
     order, unknown = list[int](), list[str]()
-    for line in filter(None, map(str.strip, lines)):
-        word = line.split()[0]
-        found = next((numbers[text] for text in (line, stem(line), word, stem(word)) if text in numbers), [])
-        order += found
-        unknown += [] if found else [word]
+    for line in read_lines(path, f"--list {path}"):
+        found = entry_of(line, numbers)
+        order += found or []
+        unknown += [] if found else [line.split()[0]]
     if unknown or not order:
         what = f"lists what is not a sample, or lacks a partner: {first_few(unknown)}" if unknown else "lists no sample"
         raise UsageError(f"--list {path} {what}; there are samples such as {', '.join(paired.names[:NAMED])}")
@@ -234,6 +230,22 @@ def _chosen(paired: Pairing, path: str) -> tuple[Pairing, list[str]]:
         doubles=[double for double in paired.doubles if double[3] in taken],
     )
     return listed, [note] if left else []
+
+
+def read_lines(path: str, what: str) -> list[str]:
+    """Return the lines of a text file that are not blank. Raises UsageError, which begins with `what`."""
+    try:
+        lines = Path(path).read_text("utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise UsageError(f"{what} cannot be read: {reason}") from None
+    return [line.strip() for line in lines if line.strip()]
+
+
+def entry_of(line: str, entries: Mapping[str, Entry]) -> Entry | None:
+    """Return the entry that a line of a list names: all of it, or its first word, with or without a file's suffix."""
+    words = (line, *line.split()[:1])
+    return next((entries[text] for word in words for text in (word, stem(word)) if text in entries), None)
 
 
 def _report(paired: Pairing, found: Mapping[str, Found], on_bad: OnBad) -> None:

@@ -17,7 +17,6 @@ import numpy as np
 
 from packer.errors import SourceError, UsageError
 from packer.format import FieldSpec
-from packer.sources import files
 from packer.sources.base import HEADERS, Looking, OnBad, Source, common_shape, usual, watched
 from packer.sources.files import Found, is_basicsr
 from packer.sources.images import basicsr
@@ -145,17 +144,12 @@ def _images(
 
 
 def _picked(field: str, found: Found, on_bad: OnBad) -> Found:
-    """Return the images that can be read and have a name; `on_bad` is told of the others.
+    """Return the images that can be packed; `on_bad` is called with the others.
 
     Raises:
         UsageError: there are no others.
     """
-    kept = []
-    for file in found.pick(on_bad):
-        if reason := files.unnamed(file):
-            on_bad(SourceError(reason, found.path(file)))
-        else:
-            kept.append(file)
+    kept = found.pick(on_bad)
     if not kept:
         raise UsageError(f"{found.text}: no image for field {field!r} can be read; check the path")
     return found._replace(files=kept)

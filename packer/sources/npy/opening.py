@@ -22,7 +22,7 @@ from packer.errors import SourceError, UsageError, as_text, first_few
 from packer.format import FieldSpec
 from packer.sources.base import HEADERS, Looking, OnBad, Source, common_shape, difference, stop, usual, watched
 from packer.sources.episodes import open_episodes
-from packer.sources.files import Found, join, unnamed
+from packer.sources.files import Found, join
 from packer.sources.npy.array import Array, NpySource, open_arrays
 from packer.sources.options import SourceOptions, naming
 from packer.sources.pairing import partners, share_out
@@ -364,8 +364,6 @@ def _open_units(found: dict[str, Found], choice: _Choice, on_bad: OnBad, looking
     left_out: list[str] = []
     for sample, its_files in watched(files.items(), HEADERS, looking, len(files)):
         try:
-            if reason := unnamed(sample):
-                raise SourceError(reason, its_files[0][1])
             units[sample], others = _fields_of(its_files, choice)
             left_out += others
         except SourceError as error:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from packer.errors import SourceError, UsageError
 from packer.format import DTYPES, FieldSpec
 from packer.sources.base import HEADERS, Block, Looking, OnBad, Source, faults_of, watched
-from packer.sources.files import Found, unnamed
+from packer.sources.files import Found
 from packer.sources.options import SourceOptions
 from packer.sources.ply.fields import Choice, Column, Lengths, Member, Rule, agreeing, columns_of, corners_of, rules_of
 from packer.sources.ply.header import Element, Header, opened
@@ -98,8 +98,6 @@ def members_of(
     for file in watched(files, HEADERS, looking, len(files)):
         place, name = found.path(file), file.rpartition(".")[0]
         try:
-            if reason := unnamed(name):
-                raise SourceError(reason, place)
             if name in good:
                 raise SourceError(f"has the same sample name, {name}, as {good[name].path}; rename one of them", place)
             good[name] = member(place, name)
