@@ -168,15 +168,17 @@ def test_iterator_collected_by_its_own_thread(rows):
 @pytest.mark.parametrize(("threads", "prefetch"), [(1, 1), (1, 3), (3, 2), (2, 5)])
 def test_prefetch_is_bounded(rows, threads, prefetch):
     """No more batches than prefetch says, or one a thread, are read beyond the one handed out; however small."""
-    started = []
+    started, bound = [], max(threads, prefetch)
     dataset = PackedDataset(rows, transform=lambda batch: started.append(1) or batch)
-    most = 0
     for handed, _ in enumerate(Loader(dataset, 5, threads=threads, prefetch=prefetch), 1):
         if handed in (2, 20, 40):
-            time.sleep(0.05)
-        most = max(most, len(started) - handed)
+            deadline = time.monotonic() + 30
+            while len(started) - handed < bound and time.monotonic() < deadline:
+                time.sleep(0.002)
+            time.sleep(0.02)  # for one too many
+            assert len(started) - handed == bound
+        assert len(started) - handed <= bound
     assert len(started) == 200
-    assert most == max(threads, prefetch)
 
 
 def test_inline_transforms_run_when_their_batch_is_asked_for(rows):

@@ -121,11 +121,15 @@ def busy(handler: Handler, status: int, headers: list[tuple[str, str]], data: by
 
 
 def slow(handler: Handler, status: int, headers: list[tuple[str, str]], data: bytes) -> None:
-    """Half the bytes come at once, the others when nobody waits for them any more."""
+    """Half the bytes come at once, the others when nobody waits for them any more, but has asked anew."""
+    path = handler.path.partition("?")[0]
+    asked = handler.server.gets(path)
     handler.begin(status, headers, len(data))
     handler.wfile.write(data[: len(data) // 2])
     handler.wfile.flush()
-    time.sleep(0.6)
+    deadline = time.monotonic() + 20
+    while handler.server.gets(path) == asked and time.monotonic() < deadline:
+        time.sleep(0.01)
     with contextlib.suppress(OSError):
         handler.wfile.write(data[len(data) // 2 :])
 

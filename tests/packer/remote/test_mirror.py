@@ -85,7 +85,8 @@ def test_only_the_shards_that_are_asked_for_are_fetched(dataset, s3, samples, tm
 @pytest.mark.parametrize("fault", ["cut", "busy", "slow", "corrupt"])
 def test_a_failure_that_passes_is_not_seen(dataset, s3, samples, tmp_path, monkeypatch, fault, server) -> None:
     """A cut connection, a 503, a slow answer and a flipped bit cost another request, and no value."""
-    monkeypatch.setattr(store, "PATIENCE", Patience(attempts=3, pause=0.01, seconds=0.3))
+    if fault == "slow":
+        monkeypatch.setattr(store, "PATIENCE", Patience(attempts=3, pause=0.01, seconds=1.0))
     if server == "http":
         s3.fs.chmod(dataset, "public-read", recursive=True)
         dataset = dataset.replace("s3://", f"http://127.0.0.1:{s3.proxy.server_port}/")
