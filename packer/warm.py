@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import mmap
-import multiprocessing
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -88,15 +87,6 @@ def _touch(memory: mmap.mmap, at: int, nbytes: int) -> None:
     memory[at : at + nbytes : mmap.PAGESIZE]  # a byte of each page
 
 
-try:
-    import resource
-except ImportError:  # Windows
-    resource = None  # type: ignore[assignment]
-
-#: What ru_inblock counts in.
-_BLOCK = 512
-
-
 def drop_files(files: Iterable[Path]) -> None:
     """Take files out of memory, where the system can; pages that any process has mapped stay."""
     for path in files if hasattr(os, "posix_fadvise") else ():
@@ -104,17 +94,3 @@ def drop_files(files: Iterable[Path]) -> None:
             with contextlib.suppress(OSError):  # a file system that is read alone
                 os.fsync(file.fileno())  # what was not written yet cannot be dropped
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-
-
-def disk_bytes() -> int:
-    """Return the bytes that this process and its workers have read from the disk so far; 0 if nothing tells."""
-    return sum(map(_disk_bytes, ["self", *(str(child.pid) for child in multiprocessing.active_children())]))
-
-
-def _disk_bytes(process: str) -> int:
-    try:
-        lines = Path(f"/proc/{process}/io").read_text().splitlines()
-    except OSError:  # not Linux, or a worker that has ended
-        knows = process == "self" and resource
-        return resource.getrusage(resource.RUSAGE_SELF).ru_inblock * _BLOCK if knows else 0
-    return int(dict(line.split(": ") for line in lines)["read_bytes"])

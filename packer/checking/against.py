@@ -24,9 +24,6 @@ from packer.packing import Rejected, given_by, is_in_order, read_blocks
 from packer.sources import LargeArray, Progress, Source, block_bytes, count
 from packer.workers import Limits, each
 
-#: Ragged samples that are read at once: as arrays, small ones take much more memory than they hold.
-_TOGETHER = 4096
-
 #: What to do ends the message of an error; a list of damages says it once, for all of them.
 _ADVICE = re.compile(r"; (copy it again or )?run `packer (verify|repair)`.*$")
 #: Names told of one damage.
@@ -200,8 +197,7 @@ def _differing_runs(column: Column, at: int, values: Sequence[Any] | NDArray[Any
 def differing_samples(column: Column, at: int, values: Sequence[Any] | NDArray[Any]) -> NDArray[np.int64]:
     """Return which of `values` differ in a bit from the samples of a column from number `at` on.
 
-    NaN equals itself, 0.0 differs from -0.0. Memory is bounded by the size of `values`, however small each is; of a
-    `LargeArray` by that of a piece.
+    NaN equals itself, 0.0 differs from -0.0. The samples are held once more in memory; of a `LargeArray` one piece is.
 
     Raises:
         DamagedError: the column cannot be read.
@@ -214,12 +210,8 @@ def differing_samples(column: Column, at: int, values: Sequence[Any] | NDArray[A
         shape = (len(ours), column.field.fixed_bytes)
         as_bytes = [array.reshape(-1).view(np.uint8).reshape(shape) for array in (ours, theirs)]
         return np.flatnonzero((as_bytes[0] != as_bytes[1]).any(axis=1))
-    found = []
-    for start in range(0, len(values), _TOGETHER):
-        given = values[start : start + _TOGETHER]
-        packed = column.read(at + start, at + start + len(given))
-        found += [start + i for i, pair in enumerate(zip(packed, given, strict=True)) if not same_bits(*pair)]
-    return np.array(found, np.int64)
+    packed = column.read(at, at + len(values))
+    return np.flatnonzero([not same_bits(ours, theirs) for ours, theirs in zip(packed, values, strict=True)])
 
 
 def _differs(column: Column, number: int, sample: LargeArray, rows: int) -> bool:

@@ -99,7 +99,7 @@ def _convert(sources: tuple[str, ...], out: str, options: ConvertOptions) -> Rep
         for shard in plan.shards:
             size, most = size_text(shard.raw_bytes), size_text(shard.map_size)
             _log.debug("%s: samples %d to %d, %s, map of %s", shard.file, shard.start, shard.stop - 1, size, most)
-        shown.begin(plan)
+        shown.start(plan.samples)
 
     def resumed(samples: int, nbytes: int) -> None:
         _log.info("going on after an earlier run, which has packed %s samples", f"{samples:,}")

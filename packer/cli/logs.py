@@ -15,16 +15,13 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 import packer
 from packer.cli.text import printable, shortened, size_text, time_text
 from packer.sources import FETCHING, UPLOADING
-
-if TYPE_CHECKING:
-    from packer.packing import Plan
 
 _LEVELS = {"quiet": logging.WARNING, "usual": logging.INFO, "verbose": logging.DEBUG}
 #: Seconds between two drawings on a terminal, and between two lines of a log.
@@ -113,7 +110,12 @@ class Progress:
     @property
     def hooks(self) -> dict[str, Any]:
         """Return the hooks of `ConvertOptions`."""
-        return {"looking": self.look, "planned": self.begin, "resumed": self.resume, "progress": self.advance}
+        return {
+            "looking": self.look,
+            "planned": lambda plan: self.start(plan.samples),
+            "resumed": self.resume,
+            "progress": self.advance,
+        }
 
     def look(self, what: str, done: int, total: int | None) -> None:
         """Show how far the preparations, or what comes after the work, are.
@@ -126,10 +128,6 @@ class Progress:
             self._step(what, "bytes" if what in (FETCHING, UPLOADING) else "")
         self._done, self._total = done, total
         self._show()
-
-    def begin(self, plan: Plan) -> None:
-        """Begin to pack what was planned."""
-        self.start(plan.samples)
 
     def start(self, total: int) -> None:
         """Begin the work itself.

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 import msgspec
@@ -17,7 +17,6 @@ from packer.cli.summary import field_table, shards_text
 from packer.cli.text import counted, indented, listing, size_text, time_text
 from packer.codecs import codec_name
 from packer.convert import ConvertOptions, guard, open_source, planned_splits, processors
-from packer.format import Splits
 from packer.packing import Estimate, FieldEstimate, Plan, Rejected, estimate, make_plan, split_text
 
 
@@ -44,26 +43,6 @@ def plan(sources: tuple[str, ...], options: ConvertOptions, as_json: bool) -> No
     show_plan(sources, options, Path.cwd() / "out", as_json)
 
 
-class Forecast(NamedTuple):
-    """A plan, the size it comes to, and the room there is.
-
-    Attributes:
-        workers: processes that would pack it.
-        seconds: how long packing takes them.
-        rejected: files that --on-error skip leaves out.
-        disk_free: bytes free where the dataset would lie.
-        splits: the samples of each split.
-    """
-
-    plan: Plan
-    size: Estimate
-    workers: int
-    seconds: float
-    rejected: Sequence[Rejected]
-    disk_free: int
-    splits: Splits
-
-
 def show_plan(sources: Sequence[str], options: ConvertOptions, out: Path, as_json: bool) -> None:
     """Print the plan of a conversion into `out`, and write nothing.
 
@@ -79,14 +58,23 @@ def show_plan(sources: Sequence[str], options: ConvertOptions, out: Path, as_jso
         size = estimate(plan, limits, shown.look)
     workers = max(processors() if options.workers is None else options.workers, 1)
     there = next(folder for folder in out.absolute().parents if folder.is_dir())
-    seconds = size.seconds / min(workers, len(plan.shards))
-    found = Forecast(plan, size, workers, seconds, rejected, shutil.disk_usage(there).free, splits)
-    click.echo(indented(_document(found)) if as_json else "\n".join(_lines(found)))
+    found = {
+        "disk_free": shutil.disk_usage(there).free,
+        "workers": workers,
+        "seconds": size.seconds / min(workers, len(plan.shards)),
+        "splits": splits,
+        "rejected": rejected,
+    }
+    click.echo(indented(_document(plan, size) | found) if as_json else "\n".join(_lines(plan, size, found)))
 
 
-def _lines(found: Forecast) -> list[str]:
-    """Return the plan for people."""
-    plan, size = found.plan, found.size
+def _lines(plan: Plan, size: Estimate, found: dict[str, Any]) -> list[str]:
+    """Return the plan for people.
+
+    Args:
+        found: bytes free on the disk, processes and seconds, splits, and the files that --on-error skip leaves out.
+    """
+    free = found["disk_free"]
     exactly = f"{size_text(size.file_bytes)}, exactly {size.file_bytes:,} bytes and the manifest"
     pairs = [
         ("source", plan.source.kind),
@@ -94,16 +82,16 @@ def _lines(found: Forecast) -> list[str]:
         ("shards", f"{shards_text([shard.raw_bytes for shard in plan.shards])} as arrays"),
         ("maps", f"of {size_text(max(shard.map_size for shard in plan.shards))} at most"),
         ("size", exactly if size.exact else f"about {size_text(size.file_bytes)}, at most {size_text(size.most)}"),
-        ("disk", f"{size_text(size.most)} {'needed' if size.exact else 'enough'}, {size_text(found.disk_free)} free"),
-        ("time", _time(found)),
+        ("disk", f"{size_text(size.most)} {'needed' if size.exact else 'enough'}, {size_text(free)} free"),
+        ("time", _time(size, min(found["workers"], len(plan.shards)), found["seconds"])),
     ]
-    if found.splits:
-        pairs.append(("splits", split_text(found.splits, plan.samples)))
-    if size.most > found.disk_free:
+    if found["splits"]:
+        pairs.append(("splits", split_text(found["splits"], plan.samples)))
+    if size.most > free:
         pairs.append(("warning", "the disk may be too small"))
     pairs += [("note", note) for note in plan.source.remarks]
     # A reason of several lines is wrapped as any other.
-    pairs += [("left out", " ".join(f"{bad.file}: {bad.reason}".split("\n"))) for bad in found.rejected]
+    pairs += [("left out", " ".join(f"{bad.file}: {bad.reason}".split("\n"))) for bad in found["rejected"]]
     table = field_table(plan.fields, {name: _size_texts(one) for name, one in size.fields.items()})
     return [*table, "", *listing(pairs)]
 
@@ -114,17 +102,15 @@ def _size_texts(size: FieldEstimate) -> list[str]:
     return [size_text(size.raw), f"{about}{size_text(size.stored)}", f"{about}{size.ratio:.2f}"]
 
 
-def _time(found: Forecast) -> str:
-    if not found.size.samples:
+def _time(size: Estimate, processes: int, seconds: float) -> str:
+    if not size.samples:
         return "not known: no sample that was tried can be read"
-    processes = counted(min(found.workers, len(found.plan.shards)), "process")
-    tried = counted(found.size.samples, "sample")
-    return f"about {time_text(max(found.seconds, 0.1))} in {processes}, and what writing takes; {tried} tried"
+    ways, tried = counted(processes, "process"), counted(size.samples, "sample")
+    return f"about {time_text(max(seconds, 0.1))} in {ways}, and what writing takes; {tried} tried"
 
 
-def _document(found: Forecast) -> dict[str, Any]:
+def _document(plan: Plan, size: Estimate) -> dict[str, Any]:
     """Return the plan for machines."""
-    plan, size = found.plan, found.size
     return {
         "kind": plan.source.kind,
         "samples": plan.samples,
@@ -151,11 +137,6 @@ def _document(found: Forecast) -> dict[str, Any]:
         "exact": size.exact,
         "file_bytes": size.file_bytes,
         "most_bytes": size.most,
-        "disk_free": found.disk_free,
-        "workers": found.workers,
-        "seconds": found.seconds,
         "samples_tried": size.samples,
-        "splits": found.splits,
         "notes": plan.source.remarks,
-        "rejected": found.rejected,
     }

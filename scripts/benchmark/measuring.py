@@ -9,6 +9,7 @@ A ratio is the median of the ratios of the rounds, not the ratio of the medians.
 from __future__ import annotations
 
 import math
+import multiprocessing
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -20,7 +21,7 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from packer.warm import disk_bytes, drop_files, warm_file
+from packer.warm import drop_files, warm_file
 from readers import Ragged
 
 #: Words are summed as integers of their own size: floats have no sum that is free of their order.
@@ -33,6 +34,19 @@ _ROUNDING = 0.995
 Measure = TypeVar("Measure", bound=Callable[..., "Sequence[Side] | Figures"])
 #: All rows, in the order in which their modules are imported.
 ROWS: list[Row] = []
+
+
+def disk_bytes() -> int:
+    """Return the bytes that this process and its workers have read from the disk so far; 0 if nothing tells."""
+    return sum(map(_disk_bytes, ["self", *(str(child.pid) for child in multiprocessing.active_children())]))
+
+
+def _disk_bytes(process: str) -> int:
+    try:
+        lines = Path(f"/proc/{process}/io").read_text().splitlines()
+    except OSError:  # not Linux, or a worker that has ended
+        return 0
+    return int(dict(line.split(": ") for line in lines)["read_bytes"])
 
 
 class WrongContentError(Exception):

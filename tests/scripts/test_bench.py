@@ -21,13 +21,14 @@ from benchmark.measuring import (
     Side,
     WrongContentError,
     checksum,
+    disk_bytes,
     epochs,
     race,
     warm,
 )
 from benchmark.store import Bench
 
-from packer.warm import disk_bytes, drop_files
+from packer.warm import drop_files
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 TINY = 1 / 250

@@ -51,14 +51,10 @@ def terminal(monkeypatch):
     return put
 
 
-def plan(samples):
-    return SimpleNamespace(samples=samples)
-
-
 def test_lines_come_once_a_minute(clock, capsys):
     """Samples, share, rate and time left, counting neither time nor rate of an earlier run."""
     lines = Progress()
-    lines.begin(plan(1000))
+    lines.start(1000)
     lines.resume(200, 10**9)
     for _ in range(10):
         clock.seconds += 12
@@ -75,7 +71,7 @@ def test_a_line_is_drawn_without_a_thread(clock, terminal):
     screen = terminal()
     threads = threading.active_count()
     with Progress() as shown:
-        shown.begin(plan(1000))
+        shown.start(1000)
         shown.resume(200, 10**6)
         assert threading.active_count() == threads
         for _ in range(150):
@@ -130,7 +126,7 @@ def test_planning_is_told_of_in_a_log(clock, capsys):
     for done in range(0, 9000, 1000):
         lines.look("reading headers", done, 50_000)
         clock.seconds += 12
-    lines.begin(plan(50_000))
+    lines.start(50_000)
     assert capsys.readouterr().err.splitlines() == [
         "packer: finding files: 50,000 so far",
         "packer: reading headers: 5,000 of 50,000 (10%), 9:00 min left",
@@ -149,7 +145,7 @@ def test_planning_is_drawn_after_half_a_second(clock, terminal):
         shown.look("reading headers", 50, 200)
         assert "reading headers: 50 of 200 (25%)" in screen.getvalue()
         clock.seconds += 1
-        shown.begin(plan(1000))
+        shown.start(1000)
         clock.seconds += 1
         shown.advance(600, 10)
     assert "packing: 600 of 1,000 samples (60%)" in screen.getvalue()
@@ -159,7 +155,7 @@ def test_a_log_line_takes_the_drawn_one_away_first(clock, terminal):
     """A warning in the middle of the work has a line of its own, and the progress is drawn again below it."""
     screen = terminal()
     with Progress() as shown:
-        shown.begin(plan(10))
+        shown.start(10)
         clock.seconds += 1
         shown.advance(2, 10)
         logging.getLogger("packer.x").warning("careful")
