@@ -25,7 +25,6 @@ from packer.cli.show_views import (
     SampleReader,
     View,
     chosen_numbers,
-    drawn_cloud,
     first_matrix,
     pixels,
     real,
@@ -52,6 +51,10 @@ _MOST_PIXELS, _MOST_CLIP_PIXELS = 1024, 160
 _MOST_FRAMES, _MOST_STEPS, _MOST_LETTERS = 48, 400, 20_000
 #: Seconds that a clip takes to play, about, and frames a second at least and at most.
 _CLIP_SECONDS, _SLOWEST, _FASTEST = 4, 2, 24
+#: Points of a cloud: more take seconds and hide each other.
+_MOST_POINTS = 20_000
+#: Colours from low to high: viridis.
+_LOW_TO_HIGH = np.array([[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]]) / 255
 #: Shards that are listed.
 _MOST_SHARDS = 500
 _BINS = 48
@@ -222,17 +225,35 @@ def _clip(values: NDArray[Any]) -> dict[str, Any]:
 
 
 def _cloud(view: View, sample: Sample) -> dict[str, Any]:
-    points, colours, colour = drawn_cloud(view, sample)
-    if not len(points):
+    """Draw evenly spread points, the same ones whenever the page is made; points that are not finite are left out."""
+    points = real(sample.values[view.field])[:, :3].astype(np.float64)
+    kept = np.flatnonzero(np.isfinite(points).all(axis=1))
+    if not len(kept):
         return {}
+    kept = kept[np.linspace(0, len(kept) - 1, min(len(kept), _MOST_POINTS)).astype(np.int64)]
+    whole, points, colour = len(kept) == len(points), points[kept], view.colour
+    if colour is not None and len(sample.values[colour]) != len(sample.values[view.field]):
+        colour = None  # not a value for each point of this one
+    colours = _colours(points[:, 2] if colour is None else real(sample.values[colour])[kept])
     middle = (points.min(axis=0) + points.max(axis=0)) / 2
     reach = float(np.linalg.norm(points - middle, axis=1).max()) or 1.0
     places = ((points - middle) / reach * 32767).round().astype("<i2")
-    tones = (colours * 255).round().astype(np.uint8)
     by = f"coloured by {colour or 'height'}"
-    all_of_them = len(points) == len(sample.values[view.field])
-    note = by if all_of_them else f"{len(points):,} of them shown, {by}"
-    return {"points": _base64(places.tobytes()), "colours": _base64(tones.tobytes()), "note": note}
+    return {
+        "points": _base64(places.tobytes()),
+        "colours": _base64((colours * 255).round().astype(np.uint8).tobytes()),
+        "note": by if whole else f"{len(points):,} of them shown, {by}",
+    }
+
+
+def _colours(values: NDArray[Any]) -> NDArray[np.float64]:
+    """Return colours within 0 to 1, (n, 3): of `values`, (n, 3) or (n, 4), themselves; of (n,), from low to high."""
+    if values.ndim == 2:
+        wide = np.nan_to_num(values.astype(np.float64), posinf=0.0, neginf=0.0)[:, :3]
+        top = np.iinfo(values.dtype).max if values.dtype.kind in "ui" else max(1.0, float(wide.max(initial=0)))
+        return np.asarray((wide / top).clip(0, 1))
+    shares, steps = np.nan_to_num(stretched(values)), np.linspace(0, 1, len(_LOW_TO_HIGH))
+    return np.stack([np.interp(shares, steps, tone) for tone in _LOW_TO_HIGH.T], axis=1)
 
 
 def _curves(values: NDArray[Any]) -> dict[str, Any]:

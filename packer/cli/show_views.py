@@ -1,11 +1,11 @@
-"""Chooses and reads the samples that are drawn, says what each field is drawn as, and makes pixels, points, colours."""
+"""Chooses and reads the samples that are drawn, says what each field is drawn as, and makes pixels."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,10 +28,6 @@ _LONGER = 4
 _LEAST_POINTS = 64
 #: Bytes of an array that is read whole.
 _WHOLE = 2**26
-#: Points drawn of one cloud: more take seconds and hide each other.
-_MOST_POINTS = 20_000
-#: Colours from low to high: viridis.
-_LOW_TO_HIGH = np.array([[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]]) / 255
 
 
 @dataclass(frozen=True)
@@ -46,10 +42,6 @@ class Sample:
     name: str | None
     values: dict[str, Any]
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-
-    @property
-    def title(self) -> str:
-        return str(self.number) if self.name is None else self.name
 
 
 def chosen_numbers(dataset: PackedDataset, count: int, names: Sequence[str] = ()) -> list[int]:
@@ -189,38 +181,6 @@ def stretched(values: NDArray[Any]) -> NDArray[np.float64]:
     # Halved: the distance of two numbers of float64 need not be one.
     shares: NDArray[np.float64] = (wide / 2 - low / 2) / ((high / 2 - low / 2) or 1.0)
     return shares
-
-
-class Cloud(NamedTuple):
-    """The points that are drawn of a cloud.
-
-    Attributes:
-        points: places, (n, 3).
-        colours: of each, (n, 3) within 0 to 1: its own, or that of its value, or that of its height.
-        colour: the field that they come from; None for the height.
-    """
-
-    points: NDArray[np.float64]
-    colours: NDArray[np.float64]
-    colour: str | None
-
-
-def drawn_cloud(view: View, sample: Sample) -> Cloud:
-    """Return evenly spread points of a cloud, the same whenever it is drawn; those that are not finite are left out."""
-    points = real(sample.values[view.field])[:, :3].astype(np.float64)
-    kept = np.flatnonzero(np.isfinite(points).all(axis=1))
-    if len(kept):
-        kept = kept[np.linspace(0, len(kept) - 1, min(len(kept), _MOST_POINTS)).astype(np.int64)]
-    points, colour = points[kept], view.colour
-    if colour is not None and len(sample.values[colour]) != len(sample.values[view.field]):
-        colour = None  # not a value for each point of this one
-    values = points[:, 2] if colour is None else real(sample.values[colour])[kept]
-    if values.ndim == 2:
-        wide = np.nan_to_num(values.astype(np.float64), posinf=0.0, neginf=0.0)[:, :3]
-        top = np.iinfo(values.dtype).max if values.dtype.kind in "ui" else max(1.0, float(wide.max(initial=0)))
-        return Cloud(points, np.asarray((wide / top).clip(0, 1)), colour)
-    shares, steps = np.nan_to_num(stretched(values)), np.linspace(0, 1, len(_LOW_TO_HIGH))
-    return Cloud(points, np.stack([np.interp(shares, steps, tone) for tone in _LOW_TO_HIGH.T], axis=1), colour)
 
 
 def size_of(view: View, sample: Sample) -> str:
