@@ -10,7 +10,7 @@ one, after it the new one. The table of names that the old manifest leads to sta
 that are open.
 
 Before that rename, a note in `.NAME.appending` says which shards the dataset will have. If it has them, the append is
-done: the run that follows a kill adds nothing again. Tidying up ends with one rename of the folder, note and all.
+done, and the run after a kill adds nothing twice. Tidying up ends with one rename of the folder, note and all.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def append(
             write_list(folder / REJECTED_FILE, left_out)
         if not _is_taken_in(held, work):
             _check_names(folder, held, source.names)  # before anything is packed
-        # What another call left that was killed is begun anew: overwrite.
+        # What another killed call left is begun anew: overwrite.
         with packing(source, work, replace(options, overwrite=True)) as (_, report):
             joined = held
             if not _is_taken_in(held, work, report.manifest):
@@ -140,11 +140,11 @@ def _is_packed(place: Any) -> bool:
 
 
 def _is_taken_in(held: Manifest, work: Path, more: Manifest | None = None) -> bool:
-    """Return whether a call that was killed has put its shards into the dataset, by its note in `work`.
+    """Return whether a killed call has put its shards into the dataset, by its note in `work`.
 
     Args:
-        more: what is packed in `work` now, which has to be what that call packed. If the files are others, the note is
-            gone; samples in memory are told by their shards.
+        more: the samples packed in `work` now, which must be those of that call. For other files the note is gone;
+            samples in memory are compared by the digests of their shards.
     """
     path = work / APPENDED
     if not path.exists():
@@ -156,7 +156,7 @@ def _is_taken_in(held: Manifest, work: Path, more: Manifest | None = None) -> bo
 
 
 def _digest(shards: Sequence[ShardEntry]) -> bytes:
-    """Return what stands for the shards of a dataset in a note."""
+    """Return the digest of all shards of a dataset, for the note."""
     return xxhash.xxh3_128_hexdigest(msgspec.json.encode(shards)).encode()
 
 
@@ -192,12 +192,12 @@ def _number(path: Path) -> int:
 
 
 def _next_number(held: Manifest) -> int:
-    """Return a number that no shard of the dataset has, and no table of names that a reader may have open."""
+    """Return a number that no shard has, and no table of names: readers may have the old table open."""
     return max([len(held.shards), *(_number(Path(entry.file)) + 1 for entry in held.shards)])
 
 
 def _remove(paths: Iterable[Path]) -> None:
-    """Remove files that nobody published, or that nobody needs any longer.
+    """Remove files that were never published, or are no longer needed.
 
     Raises:
         WriteError: a file cannot be removed.

@@ -83,17 +83,17 @@ class ConvertOptions:
             as for `packer.split.split`; None takes those that the source has itself.
         source: options of the sources, such as `SourceOptions(mode="rgb")`.
         read_seconds: how long reading one sample (or a block of some MiB), or the headers of one HDF5 file, may take;
-            None for no limit. What takes longer, crashes, or takes more than `read_bytes` is treated as `on_error`
-            says. With `workers` 0 there are no such limits: what is read in this process takes it down.
-        read_bytes: memory that this may take beyond what the process holds; by default an eighth of the machine's, and
-            at least 1 GiB. None for no limit. Linux only.
-        executor: packs the shards instead of processes of our own: any `concurrent.futures.Executor`. The limits of
-            reading do not hold there: what crashes while it is read ends the executor's process.
+            None for no limit. A sample that takes longer, crashes, or takes more than `read_bytes` is bad. With
+            `workers` 0 there are no limits: a crash while reading ends this process.
+        read_bytes: memory for reading one sample, beyond that which the process holds; by default an eighth of the
+            machine's, and at least 1 GiB. None for no limit. Linux only.
+        executor: packs the shards instead of processes of our own: any `concurrent.futures.Executor`. There are no
+            limits of reading there: a crash while reading ends the executor's process.
         progress: called with the samples and raw bytes done since the last call.
         planned: called with the source and its plan before anything is written.
         looking: called up to ten times a second while files are found, headers are read and samples are looked at, and
-            while bytes come from a URL or go to one: with what is done (such as `reading headers`), how many are done,
-            and of how many (None if nobody knows yet).
+            while bytes come from a URL or go to one. Its arguments: the step (such as `reading headers`), how many are
+            done, and of how many (None if not known yet).
         resumed: called once, with the samples and raw bytes that an earlier run had finished, if it had any.
     """
 
@@ -164,7 +164,7 @@ class Report:
 
 
 def guard(options: ConvertOptions, in_memory: bool) -> Limits | None:
-    """Return the limits of what is read in processes of its own; None if all is to be read in this one."""
+    """Return the limits of reading in other processes; None to read in this one."""
     if options.workers == 0 or (options.workers is None and in_memory):
         return None
     return options.limits
@@ -192,7 +192,7 @@ def convert(sources: Any, out: str | os.PathLike[str], options: ConvertOptions |
     options = replace(options or ConvertOptions(), **changes)
     began = time.perf_counter()
     if is_url(out):
-        # A conversion that another call left in the cache is not a dataset that anybody would miss.
+        # Nobody misses a conversion that another call left in the cache.
         with (
             RemoteOutput(out, options.overwrite) as staged,
             packing(sources, staged.folder, replace(options, overwrite=True)) as (_, report),
@@ -207,7 +207,7 @@ def convert(sources: Any, out: str | os.PathLike[str], options: ConvertOptions |
 
 @contextmanager
 def packing(sources: Any, path: Path, options: ConvertOptions) -> Iterator[tuple[OutputFolder, Report]]:
-    """Pack `sources` into the folder `path`, all but the manifest, with which it can be published within the block.
+    """Pack `sources` into the folder `path`; the block may publish it with the manifest of the report.
 
     Until then the folder is unfinished: the same call goes on there, and finds all shards.
     """
@@ -275,8 +275,8 @@ def open_source(sources: Any, options: ConvertOptions, rejected: list[Rejected] 
     """Return the source that `sources` stand for.
 
     Args:
-        rejected: files found bad are noted here if they are skipped. None: nothing is to be packed, and bad samples
-            that are found early stop nothing.
+        rejected: bad files are added here if they are skipped. None if nothing is to be packed: bad samples that are
+            found early raise nothing then.
     """
 
     def on_bad(error: SourceError) -> None:
@@ -328,9 +328,9 @@ def check_apart(sources: Any, out: Path) -> None:
 
 
 def _note_of(plan: Plan, options: ConvertOptions, files: list[tuple[str, int, int]]) -> Note:
-    """Return the note of a conversion: all that decides the bytes of its shards.
+    """Return the note of a conversion: everything that decides the bytes of its shards.
 
-    The options of the sources are in the origin, except those that leave bad samples out.
+    The origin holds the options of the sources, except those that leave bad samples out.
 
     Args:
         files: path, size and time of change of every source file.
@@ -354,12 +354,12 @@ def _note_of(plan: Plan, options: ConvertOptions, files: list[tuple[str, int, in
 
 
 def _finished(tasks: Sequence[ShardTask], compared: Path | None, overwrite: bool) -> list[ShardReport]:
-    """Return the reports of the shards that are done. What is damaged, or holds other samples, is removed.
+    """Return the reports of the shards that are done; a shard that is damaged, or holds other samples, is removed.
 
     Args:
-        compared: the dataset, if the samples are in memory: no note of files tells whether they are the same, and
-            they are compared. None if they need not be.
-        overwrite: whether shards of other samples may be dropped.
+        compared: the dataset, if its samples are in memory: they are compared with the shards, because no files
+            identify them. None compares nothing.
+        overwrite: whether shards of other samples are dropped.
 
     Raises:
         UsageError: a shard holds other samples, and nothing may be overwritten.

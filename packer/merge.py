@@ -148,7 +148,7 @@ def _link_or_copy(source: Path, target: Path) -> None:
 def write_joined(
     folder: Path, held: Sequence[Manifest], shards: Sequence[ShardEntry], table: str, left_out: Sequence[Rejected]
 ) -> Manifest:
-    """Write the table of names and the list of what was left out of datasets that become one; return its manifest.
+    """Write the table of names, and the list of what was left out, of joined datasets; return the new manifest.
 
     Args:
         held: their manifests, in the order of their samples.
@@ -203,7 +203,7 @@ def check_classes(first: Sequence[str], other: Sequence[str], where: str) -> Non
 
 
 def check_constants(first: FileEntry | None, other: FileEntry | None, where: str) -> None:
-    """Raise UsageError if the constants of samples that are to be joined differ, by what their manifests say."""
+    """Raise UsageError if two datasets have different constants, by their manifests."""
     if first != other:
         raise UsageError(
             f"{where}: what is kept once for all samples ({CONSTANTS_FILE}) differs; `packer export` gives the samples "

@@ -54,7 +54,7 @@ class RepairReport:
     """What was made again.
 
     Attributes:
-        manifest: whether the manifest was rebuilt from the shards, or the bytes that it states for them.
+        manifest: whether the manifest was rebuilt from the shards, or its byte counts were.
         names: whether the table of names was made again.
         shards: files of the shards that were packed again, to the bytes that they had.
         left_out: lines of the list of samples that were left out, if it was cut back or dropped; the shards in the
@@ -131,7 +131,7 @@ def repair(
 
 
 def _known(folder: Path) -> Manifest | None:
-    """Return the manifest of a dataset; None if it is wrong or lost, and there may be shards to make it from."""
+    """Return the manifest; None if it is wrong or lost, but there is a folder of shards to make it from."""
     try:
         return manifests.read(folder)
     except ManifestError:
@@ -142,7 +142,7 @@ def _known(folder: Path) -> Manifest | None:
 
 @contextlib.contextmanager
 def _work_folder(folder: Path) -> Iterator[Path]:
-    """Return an empty folder next to the dataset, for what is made again; it goes afterwards."""
+    """Return a folder next to the dataset for the shards that are packed again; it is removed afterwards."""
     work = next_to(folder, "repairing")
     shutil.rmtree(work, ignore_errors=True)  # of a repair that was killed
     try:
@@ -154,7 +154,7 @@ def _work_folder(folder: Path) -> Iterator[Path]:
 def _tasks(
     folder: Path, work: Path, manifest: Manifest, source: Source, limits: Limits | None
 ) -> dict[ShardEntry, ShardTask]:
-    """Return how the shards that a source is of are packed: as they were planned, since a shard holds its map size."""
+    """Return the task of each shard that the source was packed into, planned again: a shard holds its map size."""
     found = {}
     for conversion, samples in given_by(folder, manifest, source):
         starts = conversion.edges()[:-1]
@@ -207,7 +207,7 @@ def _publish(folder: Path, manifest: Manifest, keeps_stats: bool) -> None:
     """Write names and manifest anew.
 
     Args:
-        keeps_stats: whether the statistics are those of the samples.
+        keeps_stats: whether the statistics in the manifest still hold.
     """
     made = make_manifest(
         folder,

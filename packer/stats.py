@@ -23,9 +23,9 @@ from packer.format import manifest as manifests
 from packer.packing import dataset_lock
 from packer.sources import PackedSource, Progress, block_bytes, count
 
-#: A last axis that is longer is no list of channels.
+#: A longer last axis is no list of channels.
 MAX_CHANNELS = 1024
-#: Values that are summed up at a time: few enough that what is made of them stays in the processor's cache.
+#: Values that are summed at a time: few enough for the processor's cache.
 _PIECE = 2**16
 
 #: Count, mean and sum of squared deviations, of one set of values or of several: (channels,) each.

@@ -146,7 +146,7 @@ def _unknown(folder: Path, manifest: Manifest, good: Sequence[FileEntry]) -> lis
 
 @dataclass
 class _Checked:
-    """What was checked of a shard, and what is wrong with it; its samples are counted from the shard's first one."""
+    """What was checked of a shard, and what is wrong with it. Samples are numbered from the shard's first one."""
 
     damages: list[Damage] = field(default_factory=list)
     nbytes: int = 0
@@ -235,7 +235,7 @@ def _in_dataset(damage: Damage, first: int, names: Names | None) -> Damage:
 
 
 def _false_totals(manifest: Manifest, shards: Sequence[_Checked]) -> Iterator[Damage]:
-    """Compare the bytes that the manifest says of each column with what all shards hold, if all could be read."""
+    """Compare the bytes of each column in the manifest with those in the shards, if all shards could be read."""
     for each in manifest.fields:
         held = [shard.totals[each.name] for shard in shards if each.name in shard.totals]
         total, said = total_of(held), manifest.columns[each.name]

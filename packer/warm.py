@@ -3,9 +3,9 @@
 from packer.warm import warm
 warm(Path("div2k.packed"))
 
-The page cache holds a file in the pieces in which it was written or first read, mostly of 4 KiB, and a processor that
-jumps about looks each of them up: see "Pages" in docs/benchmark.md. Linux reads pieces of 2 MiB if a map asks for them
-and the file system can (ext4 from Linux 6.16 on, XFS earlier). So files are dropped from memory first.
+The page cache holds a file in pieces, mostly of 4 KiB, and random reads look each piece up: see "Pages" in
+docs/benchmark.md. Linux reads pieces of 2 MiB if a map asks for them and the file system can (ext4 from Linux 6.16 on,
+XFS earlier). A file keeps the pieces it was first read in, so files are dropped from memory first.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def warm_file(path: Path, progress: Progress = no_progress) -> None:
 
 
 def _touch(memory: mmap.mmap, at: int, nbytes: int) -> None:
-    """Have pages of a map read; one that the disk cannot give is an OSError if the kernel knows the call."""
+    """Read pages of a map. If the kernel knows the call, a page that the disk cannot read is an OSError."""
     if hasattr(mmap, "MADV_HUGEPAGE"):  # Linux
         try:
             memory.madvise(_MADV_POPULATE_READ, at, nbytes)

@@ -123,7 +123,7 @@ class Lost:
 def each(
     function: Callable[[Item], Result], items: Sequence[Item], limits: Limits | None
 ) -> Iterator[Result | SourceError]:
-    """Yield `function` of every item in order, or the SourceError that it raised or came to.
+    """Yield `function` of every item in order, or the SourceError of an item that failed.
 
     Args:
         function: a function of a module, or a partial of one.
@@ -319,7 +319,7 @@ def signals_held() -> Iterator[None]:
 
 
 class Here:
-    """The process as a function in it sees it: it names its steps, and sends reports to the parent."""
+    """A process, as the function in it sees it: the function names its steps, and sends reports to the parent."""
 
     def __init__(self, limits: Limits, at: Any, connection: Connection) -> None:
         self._limits, self._at, self.connection = limits, at, connection
@@ -329,7 +329,7 @@ class Here:
         """Do one step, within the limits.
 
         Raises:
-            MemoryError: it took too much; the parent knows the number of the step then.
+            MemoryError: it took too much memory; the parent then knows the number of the step.
         """
         self._at.value = number
         try:

@@ -24,9 +24,9 @@ from packer.packing import Rejected, given_by, is_in_order, read_blocks
 from packer.sources import LargeArray, Progress, Source, block_bytes, count
 from packer.workers import Limits, each
 
-#: What to do ends the message of an error; a list of damages says it once, for all of them.
+#: The advice at the end of an error's message; a list of damages gives it once.
 _ADVICE = re.compile(r"; (copy it again or )?run `packer (verify|repair)`.*$")
-#: Names told of one damage.
+#: Names shown of one damage.
 SHOWN_NAMES = 5
 
 _log = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class Damage:
 
     @classmethod
     def of(cls, error: DamagedError, folder: Path, file: str) -> Damage:
-        """Return the damage of a file that an error tells of, without the path of the dataset and what to do."""
+        """Return an error about a file as a damage, without the dataset's path and the advice at its end."""
         what = str(error).removeprefix(f"{folder / file}: ").replace(f"{folder}{os.sep}", "")
         return cls(file, _ADVICE.sub("", what))
 
@@ -79,8 +79,8 @@ def compare(
     Args:
         source: opened with the options of the conversion.
         progress: called with the samples and raw bytes done since the last call.
-        guarded: whether to read in another process, so that a source that crashes it is reported, and does not end this
-            one; progress is then told of whole shards.
+        guarded: whether to read in another process: a source that crashes is a SourceError then, and `progress` counts
+            whole shards.
 
     Raises:
         UsageError: the source has other fields, another number of samples, or another order.
@@ -114,7 +114,11 @@ def compare(
 def _differences(
     folder: Path, fields: Sequence[Field], progress: Progress | None, shard: tuple[ShardEntry, Source, int]
 ) -> list[Damage]:
-    """Return what differs in a shard, given with the samples it was made from and the number of its first one."""
+    """Return what differs in a shard.
+
+    Args:
+        shard: its entry, the samples it was made from, and the number of its first sample.
+    """
     try:
         return compare_shard(folder, fields, *shard, progress)
     except DamagedError as error:

@@ -48,7 +48,7 @@ def info(dataset: str, as_json: bool) -> None:
 
 @dataclass(frozen=True)
 class Description:
-    """A packed dataset as its manifest and its files show it.
+    """What the manifest and the files of a packed dataset say.
 
     Attributes:
         path: its folder, or its URL.
@@ -106,7 +106,7 @@ def _warned() -> Iterator[None]:
 
 
 def facts(found: Description) -> list[tuple[str, str]]:
-    """Return what is known of the dataset as a whole, a name and a text each."""
+    """Return facts about the dataset as a whole, a name and a text each."""
     manifest = found.manifest
     pairs = [
         ("dataset", found.path),
@@ -131,7 +131,7 @@ def facts(found: Description) -> list[tuple[str, str]]:
 
 
 def _document(found: Description) -> dict[str, Any]:
-    """Return all that the manifest says, and what was found next to it, for machines."""
+    """Return the manifest, and what was found next to it, for machines."""
     manifest = found.manifest
     return {
         "path": found.path,

@@ -1,4 +1,4 @@
-"""What a command writes to stderr while it works: logging, and how far it is.
+"""What a command writes to stderr while it works: logs and progress.
 
 On a terminal the progress is one line that is drawn again and again; in a log it is a line a minute; with --quiet there
 is none. No thread draws it: worker processes are forked, and a fork in the middle of another thread's work is how
@@ -89,7 +89,7 @@ def say(*lines: str) -> None:
 
 
 class Progress:
-    """Shows how far a command is. A context manager: the line on a terminal is erased at its end.
+    """Shows the progress of a command. A context manager: the line on a terminal is erased at its end.
 
     First come the preparations (files are fetched or found, headers read, samples looked at), then the work itself,
     and last an upload, if there is one.
@@ -118,11 +118,11 @@ class Progress:
         }
 
     def look(self, what: str, done: int, total: int | None) -> None:
-        """Show how far the preparations, or what comes after the work, are.
+        """Show the progress of a step before the work itself, or of an upload after it.
 
         Args:
-            what: what is being done, such as `reading headers`; fetching and uploading are counted in bytes.
-            total: None while nobody knows it.
+            what: the step, such as `reading headers`; fetching and uploading are counted in bytes.
+            total: None while it is not known.
         """
         if what != self._what or done < self._done:
             self._step(what, "bytes" if what in (FETCHING, UPLOADING) else "")
@@ -140,7 +140,7 @@ class Progress:
         self._show()
 
     def resume(self, samples: int, nbytes: int) -> None:
-        """Take up the work where an earlier run has left it."""
+        """Count the work that an earlier run has done."""
         self._done = self._before = nbytes if self._unit == "bytes" else samples
 
     def advance(self, samples: int, nbytes: int) -> None:
@@ -150,7 +150,7 @@ class Progress:
         self._show()
 
     def _step(self, what: str, counted: str) -> None:
-        """Begin another step: the work itself, or what comes before or after it."""
+        """Begin another step: the work itself, or one before or after it."""
         self._what, self._counted, self._began = what, counted, time.monotonic()
         self._done = self._before = self._bytes = 0
 

@@ -123,7 +123,7 @@ def run() -> NoReturn:
     except SystemExit as error:
         status = error.code if isinstance(error.code, int) else int(error.code is not None)
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError):  # `click.echo` has written everything, or raised
+        with contextlib.suppress(OSError):  # `click.echo` flushes: it has written everything, or raised
             stream.flush()
     os._exit(status)
 

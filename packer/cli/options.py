@@ -113,7 +113,7 @@ def _source_options() -> Sequence[Option]:
     return made
 
 
-#: The options of packing, and of what becomes of bad samples, by the attributes of ConvertOptions that they are.
+#: The options of packing and of bad samples, by attribute of ConvertOptions.
 PACKING: dict[str, Option] = {
     "codec": click.option(
         "--codec",
@@ -173,14 +173,14 @@ PACKING: dict[str, Option] = {
         "1GiB at least]",
     ),
 }
-#: What becomes of sources that cannot be read.
+#: Options for samples that cannot be read.
 _BAD = ("on_error", "read_seconds", "read_bytes")
 
 
 def conversion_options(*names: str, sources: bool = True) -> Option:
-    """Return what adds options to a command, and gives it one `options`, a ConvertOptions, instead of them.
+    """Return a decorator that adds options to a command, which receives them as one `options`, a ConvertOptions.
 
-    Options of its own that are among the attributes of ConvertOptions go into it too.
+    Options of the command itself that are attributes of ConvertOptions go into it too.
 
     Args:
         names: attributes of ConvertOptions.
@@ -197,12 +197,12 @@ def conversion_options(*names: str, sources: bool = True) -> Option:
                 return {held.name: given.pop(held.name) for held in fields(options) if held.name in given}
 
             source = SourceOptions(**taken(SourceOptions))
-            told = taken(ConvertOptions)
-            if "codec" in told:
-                told["codec"] = ",".join(told["codec"]) or "auto"
-            for name in {"splits", "read_seconds", "read_bytes"} & told.keys():
-                told[name] = told[name] or None
-            return command(options=ConvertOptions(source=source, **told), **given)
+            chosen = taken(ConvertOptions)
+            if "codec" in chosen:
+                chosen["codec"] = ",".join(chosen["codec"]) or "auto"
+            for name in {"splits", "read_seconds", "read_bytes"} & chosen.keys():
+                chosen[name] = chosen[name] or None  # nothing asked for, or no limit
+            return command(options=ConvertOptions(source=source, **chosen), **given)
 
         decorated: Command = collected
         for option in reversed(options):
@@ -222,6 +222,6 @@ def sources_argument(form: str = "[FIELD=]SOURCE...", required: bool = True) -> 
 
 
 def open_shown(sources: Sequence[str], options: ConvertOptions) -> Source:
-    """Open the sources named on the command line, and show how far finding files and reading headers is."""
+    """Open the sources named on the command line, and show the progress of finding files and reading headers."""
     with Progress("planning") as shown:
         return open_source(list(sources), replace(options, looking=shown.look), None)

@@ -1,8 +1,8 @@
 """Writes a page of samples in one file: `show.html`, with the data of the samples put into it as JSON.
 
-The template next to this module draws everything; here is made what it draws: pictures as PNG, points as int16, curves
-as float32, in base64. Names and texts of the dataset get into the page as JSON alone, and the template sets them as
-text, so that none of them is ever taken for HTML.
+The template next to this module draws everything. This module prepares the data: pictures as PNG, points as int16,
+curves as float32, in base64. Names and texts of the dataset enter the page as JSON alone, and the template sets them as
+text, so none of them is ever taken for HTML.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _MOST_SHARDS = 500
 _BINS = 48
 #: Channels that have a spread of their own.
 _MOST_CHANNELS = 8
-#: Samples that spreads are of, at most, and their raw bytes: what is read in a second or two.
+#: Samples whose values are measured for the spreads, at most, and their raw bytes: read in a second or two.
 _SAMPLES, _BYTES = 1000, 32 * 2**20
 
 
@@ -115,7 +115,7 @@ def write_page(
 
 
 def _json(document: Any) -> str:
-    """Return JSON of ASCII alone that no parser of HTML takes for a tag."""
+    """Return JSON in ASCII that no parser of HTML takes for a tag."""
     return json.dumps(document, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
@@ -284,7 +284,7 @@ def _base64(data: bytes) -> str:
 
 
 class Spread(NamedTuple):
-    """Of the finite values of some samples; extremes and mean are None if there is none.
+    """The spread of the finite values of some samples; extremes and mean are None if there are none.
 
     Attributes:
         sizes: the least and the largest length of each ragged axis.

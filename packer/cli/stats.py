@@ -16,7 +16,7 @@ from packer.stats import statistics
 
 #: Channels shown of one field.
 _MOST_CHANNELS = 64
-#: Arrays of so many axes, such as volumes and clips, have no columns and one line.
+#: Arrays of this many axes, such as volumes and clips, have one line.
 _ONE_LINE = 3
 _NUMBERS = ("count", "min", "max", "mean", "std", "nan", "inf")
 
@@ -29,10 +29,9 @@ _NUMBERS = ("count", "min", "max", "mean", "std", "nan", "inf")
 def stats(dataset: Path, save: bool, as_json: bool) -> None:
     """Say count, minimum, maximum, mean and standard deviation of each field of DATASET, and of its channels.
 
-    Channels are those of images, and the columns of clouds and tables; arrays of three axes and more have one line, and
-    all of their last axis in --json. NaN and infinities are counted, but left out of
-    the rest. Text and complex numbers have no statistics. The whole dataset is read once, unless its manifest has kept
-    the statistics.
+    Channels are those of images, and the columns of clouds and tables. Arrays of three axes and more have one line;
+    --json has each index of their last axis. NaN and infinities are counted, and left out of all else. Text and complex
+    numbers have no statistics. The whole dataset is read once, unless its manifest has kept the statistics.
 
     \b
     $ packer stats div2k.packed

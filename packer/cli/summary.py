@@ -35,7 +35,7 @@ def summary(report: Report) -> list[str]:
 
 
 def warn_left_out(rejected: Sequence[Rejected], folder: object) -> None:
-    """Say how many files or samples were left out of the dataset in `folder`, if some were, and where they stand."""
+    """Warn if files or samples were left out of the dataset in `folder`: how many, and where they are listed."""
     if rejected:
         what = "1 file or sample was" if len(rejected) == 1 else f"{len(rejected):,} files or samples were"
         first, path = rejected[0], f"{folder}/{REJECTED_FILE}"
