@@ -3,7 +3,7 @@
 $ packer convert image=imagesTr label=labelsTr volumes.packed --split train=0.8 --split test=0.2
 $ python scripts/examples/segmentation.py volumes.packed
 
-A patch is some steps along the first axis and a square of the others; little else of the volume is decoded.
+A patch is a cube at a random place; little else of the volume is decoded.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from readers import Crop, Loader, PackedDataset, Windows
+from readers import Crop, Loader, PackedDataset
 
 
 class UNet(nn.Module):
@@ -64,20 +64,21 @@ def main(arguments: Sequence[str] | None = None) -> float:
     parser = argparse.ArgumentParser(description="Train on the fields image and label of a packed dataset.")
     parser.add_argument("dataset", help="packed dataset with the splits train and test")
     parser.add_argument("--patch", type=int, default=24, help="voxels of a side (default: 24)")
+    parser.add_argument("--patches", type=int, default=12, help="patches of each volume an epoch (default: 12)")
     parser.add_argument("--batch-size", type=int, default=4)
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     options = parser.parse_args(arguments)
-    fields, steps = ("image", "label"), range(options.patch)
-    windows = Windows({"image": steps, "label": steps})
-    crop = Crop(options.patch, of="image", aligned={"label": 1}, flips=True)
-    patches = PackedDataset(options.dataset, fields, split="train", windows=windows, crop=crop)
+    fields = ("image", "label")
+    crop = Crop((options.patch,) * 3, of="image", aligned={"label": 1}, flips=True)
+    patches = PackedDataset(options.dataset, fields, split="train", crop=crop)
     torch.manual_seed(0)
     model = UNet(patches.fields["image"].shape[-1] or 1).to(options.device)
     optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    loader = Loader(patches, options.batch_size, shuffle=True, repeat=options.patches, device=options.device)
     for epoch in range(options.epochs):
         losses = []
-        for batch in Loader(patches, options.batch_size, shuffle=True, drop_last=True, device=options.device):
+        for batch in loader:
             loss = dice_loss(model(volumes(batch["image"])), batch["label"].long())
             optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
