@@ -41,12 +41,10 @@ from packer.packing import (
     make_plan,
     parsed,
     report_of,
-    run_executor,
-    run_processes,
+    run_tasks,
     source_files,
     splits_of,
     warn_of_room,
-    write_shard,
 )
 from packer.remote import is_url, local_input
 from packer.sources import (
@@ -233,7 +231,9 @@ def packing(sources: Any, path: Path, options: ConvertOptions) -> Iterator[tuple
         kept = len(reports)
         if reports and options.resumed:
             options.resumed(sum(each.entry.samples for each in reports), sum(each.raw_bytes for each in reports))
-        reports += _run([task for task in tasks if not task.path.exists()], options, limits)
+        todo = [task for task in tasks if not task.path.exists()]
+        workers = 0 if limits is None else options.workers or processors()
+        reports += run_tasks(todo, options.progress or no_progress, workers, limits, options.executor)
         reports.sort(key=lambda report: report.entry.file)
         rejected += [bad for report in reports for bad in report.rejected]
         shards = [report.entry for report in reports]
@@ -404,18 +404,6 @@ def _tasks(plan: Plan, options: ConvertOptions, work: Path) -> list[ShardTask]:
         )
         for shard in plan.shards
     ]
-
-
-def _run(tasks: Sequence[ShardTask], options: ConvertOptions, limits: Limits | None) -> Iterator[ShardReport]:
-    """Yield the reports of the tasks, in any order."""
-    progress = options.progress or no_progress
-    if options.executor is not None:
-        yield from run_executor(tasks, options.executor, progress)
-    elif limits is None:
-        for task in tasks:
-            yield write_shard(task, progress)
-    else:
-        yield from run_processes(tasks, options.workers or processors(), progress, limits)
 
 
 def processors() -> int:

@@ -40,9 +40,8 @@ from packer.packing import (
     plan_shards,
     rejected_of,
     report_of,
-    run_processes,
+    run_tasks,
     write_list,
-    write_shard,
 )
 from packer.sources import Progress, Source, no_progress
 from packer.verify import verify
@@ -192,7 +191,7 @@ def _pack_again(
     make_folder(work / SHARD_FOLDER)
     for entry in bad:
         task = tasks[entry]
-        (report,) = run_processes([task], 1, progress) if guarded else [write_shard(task, progress)]
+        (report,) = run_tasks([task], progress, int(guarded))
         if report.entry.digest != entry.digest:
             raise SourceError(
                 f"the sources do not give the bytes that were packed into {entry.file}: a source has changed, or the "

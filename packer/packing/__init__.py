@@ -38,10 +38,8 @@ from packer.packing.tasks import (
     publish,
     read_blocks,
     report_of,
-    run_executor,
-    run_processes,
+    run_tasks,
     shard_path,
-    write_shard,
 )
 
 __all__ = [
@@ -87,8 +85,7 @@ __all__ = [
     "read_list",
     "rejected_of",
     "report_of",
-    "run_executor",
-    "run_processes",
+    "run_tasks",
     "shard_path",
     "share_out",
     "source_files",
@@ -97,5 +94,4 @@ __all__ = [
     "stored_fields",
     "warn_of_room",
     "write_list",
-    "write_shard",
 ]

@@ -214,20 +214,35 @@ def _rejected_path(path: Path) -> Path:
 # ---------------------------------------------------------------- running tasks
 
 
-def run_processes(
-    tasks: Sequence[ShardTask], workers: int, progress: Progress, limits: Limits | None = None
+def run_tasks(
+    tasks: Sequence[ShardTask],
+    progress: Progress,
+    workers: int = 0,
+    limits: Limits | None = None,
+    executor: Executor | None = None,
 ) -> Iterator[ShardReport]:
     """Yield the reports of all tasks, in the order in which they finish. Closed, it stops the others.
 
     Args:
-        limits: of reading a sample; None for the usual ones.
+        workers: processes of our own; 0 packs in this one, without limits.
+        limits: of reading a sample in processes of our own; None for the usual ones.
+        executor: runs the tasks instead.
 
     Raises:
         PackerError: what a task raises; the others are stopped.
         SourceError: reading a sample crashes, hangs or takes too much memory, and such samples are not skipped.
-        WriteError: a process was killed or crashed.
+        WriteError: a process was killed or crashed, or a task was lost.
     """
-    limits = limits or Limits()
+    if executor is not None:
+        return _run_executor(tasks, executor, progress)
+    if workers:
+        return _run_processes(tasks, workers, progress, limits or Limits())
+    return (write_shard(task, progress) for task in tasks)
+
+
+def _run_processes(
+    tasks: Sequence[ShardTask], workers: int, progress: Progress, limits: Limits
+) -> Iterator[ShardReport]:
     while tasks:
         done: Counter[tuple[int, int]] = Counter()  # samples (0) and bytes (1) by number of the task
         again = []
@@ -305,13 +320,8 @@ def _read_alone(first: int, source: Source, here: Here) -> None:
             nbytes += sum(block_bytes(read_through(block)) for block in source.part(number, number + 1).read())
 
 
-def run_executor(tasks: Sequence[ShardTask], executor: Executor, progress: Progress) -> Iterator[ShardReport]:
-    """Yield the reports of the tasks, in any order. Those that still wait are cancelled when the caller stops.
-
-    Raises:
-        PackerError: of a task.
-        WriteError: a task was lost.
-    """
+def _run_executor(tasks: Sequence[ShardTask], executor: Executor, progress: Progress) -> Iterator[ShardReport]:
+    """Yield the reports of the tasks; those that still wait are cancelled when the caller stops."""
     futures: dict[Future[ShardReport], ShardTask] = {}
     try:
         for task in tasks:

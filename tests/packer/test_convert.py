@@ -17,7 +17,7 @@ from packer.convert import ConvertOptions, convert, processors
 from packer.errors import SourceError, UnfinishedError, UsageError, WriteError
 from packer.format import FieldSpec
 from packer.format import manifest as manifests
-from packer.packing import OutputFolder, Rejected, write_shard
+from packer.packing import OutputFolder, Rejected, publish
 from packer.sources import SourceOptions
 from packer.writer import DatasetWriter
 from readers import PackedDataset
@@ -155,16 +155,15 @@ def test_going_on_after_a_failure(tmp_path, monkeypatch, files_of, workers):
     """Shards finished before a failure are kept as they are; the rest is packed, and the result is the same."""
     count = itertools.count()
 
-    def third_time(task, *rest):
-        if task.shard.number == 3 and next(count) == 0:
+    def third_time(partial, path, *rest):
+        if path.name == "00003.lmdb" and next(count) == 0:
             raise WriteError("the disk is full")
-        return write_shard(task, *rest)
+        return publish(partial, path, *rest)
 
     options = ConvertOptions(shard_size=4096, workers=workers)
     out = tmp_path / "out"
     with monkeypatch.context() as patch:
-        patch.setattr("packer.convert.write_shard", third_time)
-        patch.setattr("packer.packing.tasks.write_shard", third_time)
+        patch.setattr("packer.packing.tasks.publish", third_time)
         with pytest.raises(WriteError, match="disk is full"):
             convert(Squares(200), out, options)
     with pytest.raises(UnfinishedError, match="run the same"):
