@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from packer.errors import DamagedError, SourceError, UsageError
 from packer.format import CONSTANTS_FILE, Column, Field, Manifest, Shard, ShardEntry, constants_entry
 from packer.format import manifest as manifests
-from packer.packing import Rejected, given_by, is_in_order, read_blocks
+from packer.packing import Rejected, given_by, is_shuffled, read_blocks
 from packer.sources import LargeArray, Progress, Source, block_bytes, count
 from packer.workers import Limits, each
 
@@ -135,7 +135,7 @@ def check_same_schema(manifest: Manifest, source: Source) -> None:
             what = "differs between dataset and source" if name in packed and name in given else where
             raise UsageError(f"field {name!r} {what}; name the sources and options that the dataset was made with")
     seed = source.origin.get("shuffled")
-    if (seed is None or seed != manifest.origin.get("shuffled")) and not is_in_order(manifest.origin, manifest.samples):
+    if (seed is None or seed != manifest.origin.get("shuffled")) and is_shuffled(manifest.origin, manifest.samples):
         raise UsageError(
             "the samples of the dataset were shuffled: their order is not that of the source files; "
             "compare and repair the dataset that it was packed from, then pack it again"

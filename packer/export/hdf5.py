@@ -8,10 +8,10 @@ Constants are in every file, below its root, and so are the attributes that were
 from __future__ import annotations
 
 import io
+import itertools
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import groupby, pairwise
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -24,7 +24,7 @@ from packer.export.files import Files, Writer, checked
 from packer.format import DTYPES, FieldSpec
 from packer.packing import kept_by, leaves
 from packer.sources import Block, PackedSource, count
-from packer.sources.hdf5 import SPARSE_PARTS, HDF5Options, HDF5Origin, KeptFile
+from packer.sources.hdf5 import SPARSE_PARTS, HDF5Options, HDF5Origin
 
 _SUFFIX = ".h5"
 #: What h5py raises for names and values of a manifest that HDF5 cannot hold.
@@ -96,7 +96,7 @@ class Hdf5Writer(Writer):
         ends = np.unique([segment.stop for segment in self._segments])
         for block, start, stop in self._blocks():
             within = ends[(start < ends) & (ends < stop)].tolist()
-            for first, last in pairwise([start, *within, stop]):
+            for first, last in itertools.pairwise([start, *within, stop]):
                 yield {name: values[first - start : last - start] for name, values in block.items()}
 
     def _begin(self, file: h5py.File, segment: _Segment) -> list[_Rows | _RaggedRows]:
@@ -180,43 +180,37 @@ def _lie_within_one_another(places: Collection[str]) -> bool:
 
 
 def _segments(source: PackedSource, notes: list[str]) -> list[_Segment]:
-    """Return the files to write, in the order of the samples."""
+    """Return the files to write, in the order of the samples: those of the source, or a single one of rows."""
     stem = Path(source.folder).resolve().stem or "data"
     found: list[_Segment] = []
     start = 0
     for leaf in leaves(source.origin, len(source)):
         origin, stop = kept_by("hdf5", leaf.origin, HDF5Origin), start + len(leaf.numbers)
-        if origin is None or start == stop or not np.array_equal(leaf.numbers, np.arange(start, stop)):
+        why = ""
+        if not np.array_equal(leaf.numbers, np.arange(start, stop)):
+            why = "the samples are in another order than in their files"
+        elif origin and origin.options.samples == "rows" and sum(kept.samples for kept in origin.files) != stop - start:
+            why = "samples of the files were left out"
+        if origin is None or why:
             if origin is not None:
-                notes.append(
-                    "the samples are in another order than in their files: they are written as rows of one file"
-                )
+                notes.append(f"{why}: all are written as rows of one file")
             origin = origin or HDF5Origin(HDF5Options({}, []), {spec.name: f"/{spec.name}" for spec in source.fields})
             return [_Segment(f"{stem}{_SUFFIX}", 0, len(source), origin)]
         if origin.options.samples == "rows":
-            found += _files_of_rows(origin, start, stop, notes)
+            ends = itertools.accumulate((kept.samples for kept in origin.files), initial=start)
+            for kept, (first, end) in zip(origin.files, itertools.pairwise(ends), strict=True):
+                found.append(_Segment(kept.name, first, end, origin, kept.attributes))
         else:
             found += _files_of_units((source.names or ())[start:stop], origin, start, stem)
         start = stop
     return found
 
 
-def _files_of_rows(origin: HDF5Origin, start: int, stop: int, notes: list[str]) -> Iterator[_Segment]:
-    """Yield the files of rows: those of the source, or one if samples were left out of them."""
-    files = origin.files
-    if sum(kept.samples for kept in files) != stop - start:
-        notes.append("samples of the source were left out, so all others are written to one file")
-        files = [KeptFile(files[0].name if files else f"data{_SUFFIX}", stop - start)]
-    for kept in files:
-        yield _Segment(kept.name, start, start + kept.samples, origin, kept.attributes)
-        start += kept.samples
-
-
 def _files_of_units(names: Sequence[str], origin: HDF5Origin, start: int, stem: str) -> Iterator[_Segment]:
     """Yield the files whose groups or datasets, or which themselves, were samples; `start` is the first sample."""
     above = {kept.name: kept.attributes for kept in origin.files}
     places = [(name, "") if origin.options.samples == "files" else _home_and_root(name, above) for name in names]
-    for home, some in groupby(places, key=lambda place: place[0]):
+    for home, some in itertools.groupby(places, key=lambda place: place[0]):
         roots = [root for _, root in some]
         yield _Segment(f"{home or stem}{_SUFFIX}", start, start + len(roots), origin, above.get(home, {}), roots)
         start += len(roots)

@@ -2,7 +2,7 @@
 
 from packer.packing.finish import finish, make_manifest
 from packer.packing.framing import OTHERS, codec_texts
-from packer.packing.origin import Leaf, classes_of, given_by, is_in_order, joined, kept_by, leaves, origin_of
+from packer.packing.origin import Leaf, classes_of, given_by, is_shuffled, joined, kept_by, leaves, origin_of
 from packer.packing.output import (
     APPENDED,
     LOCK,
@@ -68,7 +68,7 @@ __all__ = [
     "field_sizes",
     "finish",
     "given_by",
-    "is_in_order",
+    "is_shuffled",
     "joined",
     "joined_splits",
     "kept_by",

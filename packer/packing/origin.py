@@ -62,36 +62,34 @@ def joined(parts: Sequence[tuple[int, Origin]]) -> Origin:
     return {"kind": kinds.pop() if len(kinds) == 1 else "joined", "parts": flat}
 
 
-def leaves(origin: Origin, samples: int) -> list[Leaf]:
-    """Return the sources that `samples` samples came from; an origin of another form is taken for one source."""
-    return list(_leaves(origin, np.arange(samples), 0))
+def levels(origin: Origin, samples: int, depth: int = 0) -> Iterator[Origin]:
+    """Yield an origin, and all that it was made of, from the top down."""
+    yield origin
+    for count, part in _below(origin, samples, depth):
+        yield from levels(part, count, depth + 1)
 
 
 def classes_of(origin: Origin, samples: int) -> tuple[str, ...]:
     """Return the class names of the numbers in field `label`; empty if the origin does not say. Its parts agree."""
-    for level in _levels(origin, samples):
+    for level in levels(origin, samples):
         match level:
             case {"classes": [str(), *_] as classes}:
                 return tuple(classes)
     return ()
 
 
-def is_in_order(origin: Origin, samples: int) -> bool:
-    """Return whether the samples are in the order of their sources, one source after another."""
-    if not any(isinstance(level.get("shuffled"), int) for level in _levels(origin, samples)):
-        return True  # without an array of the numbers of all samples: there may be a billion
-    return all(bool((np.diff(leaf.numbers) == 1).all()) for leaf in leaves(origin, samples))
+def is_shuffled(origin: Origin, samples: int) -> bool:
+    """Return whether the samples are in another order than in their sources."""
+    return any(isinstance(level.get("shuffled"), int) for level in levels(origin, samples))
 
 
-def _levels(origin: Origin, samples: int, depth: int = 0) -> Iterator[Origin]:
-    """Yield an origin, and all that it was made of, from the top down."""
-    yield origin
-    for count, part in _below(origin, samples) if depth < _DEEPEST else ():
-        yield from _levels(part, count, depth + 1)
+def leaves(origin: Origin, samples: int) -> list[Leaf]:
+    """Return the sources that `samples` samples came from; an origin of another form is taken for one source."""
+    return list(_leaves(origin, np.arange(samples), 0))
 
 
 def _leaves(origin: Origin, numbers: NDArray[np.int64], depth: int) -> Iterator[Leaf]:
-    held = _below(origin, len(numbers)) if depth < _DEEPEST else []
+    held = _below(origin, len(numbers), depth)
     if not held:
         yield Leaf(origin, numbers)
         return
@@ -105,8 +103,10 @@ def _leaves(origin: Origin, numbers: NDArray[np.int64], depth: int) -> Iterator[
         at += count
 
 
-def _below(origin: Origin, samples: int) -> list[tuple[int, Origin]]:
+def _below(origin: Origin, samples: int, depth: int) -> list[tuple[int, Origin]]:
     """Return (samples, origin) of all that an origin was made of: one, or its parts; an empty list for a source."""
+    if depth >= _DEEPEST:
+        return []
     inner = origin.get("origin")
     return [(samples, inner)] if isinstance(inner, dict) else parts(origin, samples)
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from packer.errors import UsageError, first_few
 from packer.format import Manifest, Splits, number_ranges, range_numbers
-from packer.packing.origin import leaves
+from packer.packing.origin import levels
 from packer.sources import entry_of, read_lines
 
 #: Names of samples, or their numbers.
@@ -241,7 +241,7 @@ def _units(samples: Samples, by: str, seed: int) -> NDArray[np.uint64]:
         if names is None:
             raise UsageError("by folder: the samples have no names, so their folders are not known")
         return _digests([name.rpartition("/")[0] for name in names], seed)
-    if names is not None and any("patch" in leaf.origin for leaf in leaves(dict(samples.origin), samples.total)):
+    if names is not None and any("patch" in level for level in levels(dict(samples.origin), samples.total)):
         return _digests([_SQUARE.sub("", name) for name in names], seed)
     together = -(-samples.total // _MOST_UNITS)
     if names is not None:

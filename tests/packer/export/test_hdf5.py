@@ -118,7 +118,7 @@ def test_shuffled_rows_come_back_in_one_file(tmp_path):
     repack(tmp_path / "d", tmp_path / "s", seed=5, workers=0)
     report = export(tmp_path / "s", tmp_path / "out")
     assert report.notes == (
-        "the samples are in another order than in their files: they are written as rows of one file",
+        "the samples are in another order than in their files: all are written as rows of one file",
     )
     with h5py.File(tmp_path / "out/s.h5") as file, h5py.File(tmp_path / "in/part0.h5") as part:
         found = sorted(file["numbers/i8"][:].tolist())
@@ -155,9 +155,9 @@ def test_files_of_which_samples_were_left_out(tmp_path):
     report = export(tmp_path / "d", tmp_path / "out")
     assert (report.files, report.notes) == (
         1,
-        ("samples of the source were left out, so all others are written to one file",),
+        ("samples of the files were left out: all are written as rows of one file",),
     )
-    with h5py.File(tmp_path / "out/part0.h5") as file:
+    with h5py.File(tmp_path / "out/d.h5") as file:
         assert len(file["numbers/i8"]) == 20
 
 

@@ -73,7 +73,7 @@ def test_groups_in_another_order_are_said_to_be_rows(tmp_path: Path) -> None:
     convert(str(tmp_path / "d.h5"), tmp_path / "d", workers=0, source=SourceOptions(samples="groups"))
     repack(tmp_path / "d", tmp_path / "mixed", seed=1, workers=0)
     (note,) = export(tmp_path / "mixed", tmp_path / "out").notes
-    assert "they are written as rows of one file" in note
+    assert "all are written as rows of one file" in note
 
 
 @pytest.mark.parametrize("samples", ["rows", "groups"])
