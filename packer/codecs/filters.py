@@ -91,9 +91,10 @@ def store_decimals(values: NDArray[Any], digits: int) -> NDArray[Any] | None:
     """
     ints = np.empty(len(values), f"<i{values.itemsize}")
     room = np.empty((2, min(len(values), _STRETCH)))
-    for at in range(0, len(values), _STRETCH):
-        if _integers(values[at : at + _STRETCH], digits, ints[at : at + _STRETCH], room).any():
-            return None
+    with np.errstate(all="ignore"):
+        for at in range(0, len(values), _STRETCH):
+            if len(_integers(values[at : at + _STRETCH], digits, ints[at : at + _STRETCH], room)):
+                return None
     return ints
 
 
@@ -105,8 +106,10 @@ def restore_decimals(ints: NDArray[Any], digits: int, out: NDArray[Any]) -> None
     out[strange] = np.array(STRANGE, out.dtype)[ints[strange] - lowest]
 
 
-def _integers(values: NDArray[Any], digits: int, ints: NDArray[Any], room: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Put the integers of values (n,) into `ints` (n,); return which of the values would not come back, (n,).
+def _integers(values: NDArray[Any], digits: int, ints: NDArray[Any], room: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Put the integers of values (n,) into `ints` (n,); return which of the values would not come back, (m,).
+
+    The caller has numpy keep silent on overflows and NaN.
 
     Args:
         room: for what is made on the way, (2, n or more); to ask for memory each time takes as long as all else.
@@ -114,22 +117,24 @@ def _integers(values: NDArray[Any], digits: int, ints: NDArray[Any], room: NDArr
     kind, scale = ints.dtype, float(10**digits)
     limit = 2.0 ** (31 if kind.itemsize == 4 else 53) - 8
     scaled, back = room[0, : len(values)], room[1].view(values.dtype)[: len(values)]
-    with np.errstate(all="ignore"):
-        np.multiply(values, scale, out=scaled, dtype=np.float64)
-        np.rint(scaled, out=scaled)
-        if not (scaled.min(initial=0) > -limit and scaled.max(initial=0) < limit):  # or there is a NaN
-            scaled[~(np.abs(scaled) < limit)] = 0
-        np.copyto(ints, scaled, casting="unsafe")
-        np.divide(ints, scale, out=scaled)
-        np.copyto(back, scaled, casting="same_kind")
+    # Only the largest is looked at, before it is widened: half the work. It is NaN if there is one.
+    fits = max(-float(values.min(initial=0.0)), float(values.max(initial=0.0))) * scale < limit - 1
+    np.copyto(scaled, values)
+    scaled *= scale
+    np.rint(scaled, out=scaled)
+    scaled += 0.0  # integers have no -0.0
+    if not fits:
+        scaled[~(np.abs(scaled) < limit)] = 0
+    np.copyto(ints, scaled, casting="unsafe")
+    scaled /= scale
+    np.copyto(back, scaled, casting="same_kind")
     bits = values.view(kind)
-    is_lost: NDArray[np.bool_] = back.view(kind) != bits
-    if is_lost.any():
-        for number, strange in enumerate(np.array(STRANGE, values.dtype).view(kind)):
-            same = is_lost & (bits == strange)
-            ints[same] = np.iinfo(kind).min + number
-            is_lost &= ~same
-    return is_lost
+    lost = np.flatnonzero(back.view(kind) != bits)
+    for number, strange in enumerate(np.array(STRANGE, values.dtype).view(kind) if len(lost) else ()):
+        same = bits[lost] == strange
+        ints[lost[same]] = np.iinfo(kind).min + number
+        lost = lost[~same]
+    return lost
 
 
 def digits_of(samples: Sequence[NDArray[Any]]) -> tuple[int, float] | None:
@@ -153,10 +158,11 @@ def digits_of(samples: Sequence[NDArray[Any]]) -> tuple[int, float] | None:
     ints, room = np.empty(len(values), f"<i{values.itemsize}"), np.empty((2, len(values)))
     found, least = None, 1.0
     for digits in range(MOST_DIGITS + 1):
-        is_lost = _integers(values, digits, ints, room)
+        with np.errstate(all="ignore"):
+            lost = _integers(values, digits, ints, room)
         ints[ints < np.iinfo(ints.dtype).min + len(STRANGE)] = 0
         bits = 1 + np.log2(1.0 + np.maximum.reduceat(np.abs(ints), starts))
-        bits[np.logical_or.reduceat(is_lost, starts)] = 8 * values.itemsize
+        bits[starts.searchsorted(lost, side="right") - 1] = 8 * values.itemsize
         share = float(bits.mean()) / (8 * values.itemsize)
         if share < least:
             found, least = digits, share

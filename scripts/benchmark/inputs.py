@@ -77,7 +77,7 @@ def scans(bench: Bench) -> Arrays:
 
     64 rings turn past walls at 8 to 38 m; distances have an error of 2 cm, as a scanner's have.
     """
-    rng, (count, turn) = np.random.default_rng(8), (bench.some(24), 900)
+    rng, (count, turn) = np.random.default_rng(8), (bench.some(60), 900)
     edges = np.arange(count + 1) * 64 * turn
     angle = np.tile(np.linspace(0, 2 * np.pi, turn, endpoint=False), 64 * count)
     ring = np.tile(np.repeat(np.linspace(-0.4, 0.05, 64), turn), count)
