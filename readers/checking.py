@@ -34,14 +34,10 @@ class CheckedReader(FieldReader):
 
     def __init__(self, reader: FieldReader, opened: Opened, in_words: Describe) -> None:
         super().__init__(reader.field)
+        self.run_bytes = reader.run_bytes
         self._reader = reader
         self._whole = opened.places[self.field.name]
         self._in_words = in_words
-
-    @property
-    def run_bytes(self) -> int:
-        """Return how many bytes the reader likes to read by one call."""
-        return self._reader.run_bytes
 
     def nbytes(self, located: Located) -> Numbers:
         """Return the bytes of each sample when it is read, (n,)."""

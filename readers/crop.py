@@ -322,12 +322,12 @@ class CropReader(PartReader):
             return super().read(located, allocate)
         # Padded: rows of one length are read together, and put into the middle.
         crops = self._shaped((allocate or fresh)(len(located) * self.field.fixed_bytes), len(located))
-        into = self._by_plane(crops)
+        into = self._by_plane(crops, len(located), self._crop)
         for width in np.unique(widths).tolist():
             at, other = np.flatnonzero(widths == width), copy(self)
             other._crop, other._is_whole = (*self._crop[:-1], width), False
             left = int(-located.crop[at[0], -1]) if width < self._crop[-1] else 0
-            values = self._by_plane(other.read(located[at]), other._crop)
+            values = self._by_plane(other.read(located[at]), len(at), other._crop)
             into[at, ..., left : left + width, :] = values
             into[at, ..., :left, :] = values[..., :1, :]
             into[at, ..., left + width :, :] = values[..., -1:, :]
@@ -351,7 +351,7 @@ class CropReader(PartReader):
         if not self._is_whole:
             return flat.view(self._dtype)
         crops = super()._finished(flat, located)
-        values = self._by_plane(crops)
+        values = self._by_plane(crops, len(located), self._crop)
         if self._placing.crop.pad == "zero":
             for axis, (first, stop) in enumerate(own_pixels(located, self._cropped, self._crop).transpose(1, 2, 0)):
                 pixels = np.arange(self._crop[axis])
@@ -360,10 +360,9 @@ class CropReader(PartReader):
         orient(values, located.way)
         return crops if self._steps is None else self._steps.fill(crops, located)
 
-    def _by_plane(self, crops: torch.Tensor, crop: tuple[int, ...] = ()) -> NDArray[Any]:
-        """Return crops as (n, planes, *crop, values of a pixel), a view."""
-        crop = crop or self._crop
-        return crops.numpy().reshape(-1, math.prod(self._shape[: self._cropped.start]), *crop, self._cell)
+    def _by_plane(self, crops: torch.Tensor, count: int, crop: tuple[int, ...]) -> NDArray[Any]:
+        """Return `count` crops as (count, planes, *crop, values of a pixel), a view."""
+        return crops.numpy().reshape(count, math.prod(self._shape[: self._cropped.start]), *crop, self._cell)
 
 
 class IsDataReader(FieldReader):

@@ -56,6 +56,7 @@ class FieldReader:
         field: what `read` gives; its shape is that of a crop if crops are read.
         is_ragged: whether samples differ in shape.
         places: where its samples lie, if these are read whole; else None.
+        run_bytes: bytes that it likes to read by one call; 0 if it cannot say how many bytes a batch has.
         is_copied: whether the samples are read as they lie in the shards, one gather for all.
     """
 
@@ -67,16 +68,12 @@ class FieldReader:
         self.is_ragged = field.is_ragged
         self._dtype = TORCH_DTYPES[field.dtype]
         self._shape: tuple[int, ...] = tuple(n or 0 for n in field.shape)
+        self.run_bytes = 0 if field.is_ragged else RUN_BYTES
 
     @cached_property
     def sample_bytes(self) -> float:
         """Return the raw bytes of a sample; the mean if they differ."""
         return self.field.fixed_bytes
-
-    @property
-    def run_bytes(self) -> int:
-        """Return how many bytes it likes to read by one call; 0 if it cannot say how many bytes a batch has."""
-        return 0 if self.is_ragged else RUN_BYTES
 
     def nbytes(self, located: Located) -> Numbers:
         """Return the bytes of each sample when it is read, (n,)."""
@@ -124,12 +121,8 @@ class KnownReader(FieldReader):
 
     def __init__(self, field: Field, values: Callable[[Numbers, Numbers | None], Numbers]) -> None:
         super().__init__(field)
+        self.run_bytes = COPIED_RUN_BYTES
         self._values = values
-
-    @property
-    def run_bytes(self) -> int:
-        """Return the least that any likes: such values are short."""
-        return COPIED_RUN_BYTES
 
     def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Located:
         """Return the values themselves."""
@@ -153,13 +146,9 @@ class NameReader(FieldReader):
 
     def __init__(self, shards: Sequence[tuple[Shard, int]]) -> None:
         super().__init__(Field(name=NAME, dtype="uint8", kind="text", shape=(None,)))
+        self.run_bytes = COPIED_RUN_BYTES
         self._tables = [shard.name_table(samples) for shard, samples in shards]
         self._first = starts_of([samples for _, samples in shards])
-
-    @property
-    def run_bytes(self) -> int:
-        """Return the least that any likes: names are short."""
-        return COPIED_RUN_BYTES
 
     def nbytes(self, located: Located) -> Numbers:
         """Return none, (n,): names are short."""
@@ -191,17 +180,13 @@ class FixedRaw(FieldReader):
     def __init__(self, places: Places) -> None:
         super().__init__(places.field)
         self.places: Places = places
+        self.run_bytes = COPIED_RUN_BYTES
         self._row = self.field.fixed_bytes
         # span_at holds for offsets within a shard; fold the shard's first sample in, once a chunk.
         chunk_shard = np.repeat(np.arange(len(places.indexes)), [len(i.chunk_at) for i in places.indexes])
         at = places.span_at - places.first[chunk_shard] * self._row
         # Samples of no bytes may have no chunk.
         self._at: Numbers = at if len(at) else np.zeros(1, np.int64)
-
-    @property
-    def run_bytes(self) -> int:
-        """Return how many bytes it likes to copy by one call."""
-        return COPIED_RUN_BYTES
 
     def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Located:
         """Return the address of each sample."""
@@ -227,6 +212,7 @@ class WholeReader(FieldReader):
     def __init__(self, places: Places) -> None:
         super().__init__(places.field)
         self.places: Places = places
+        self.run_bytes = RUN_BYTES
         self._per_frame = self.field.frame.samples or 1
         self._is_list = self.field.ragged_axes != (0,) or self.field.kind != "array"
 
@@ -245,11 +231,6 @@ class WholeReader(FieldReader):
             return self.field.fixed_bytes
         total = sum(int(index.arrays["sample_offsets"][-1]) for index in self.places.indexes)
         return total / max(int(self.places.first[-1]), 1)
-
-    @property
-    def run_bytes(self) -> int:
-        """Return how many bytes it likes to read by one call: it knows the size of every sample."""
-        return RUN_BYTES
 
     def nbytes(self, located: Located) -> Numbers:
         """Return the bytes of each sample when it is decoded, (n,)."""

@@ -44,6 +44,7 @@ class JoinedReader(FieldReader):
     def __init__(self, readers: Sequence[FieldReader], starts: Numbers, shifts: Numbers | None = None) -> None:
         super().__init__(readers[0].field)
         self.readers = readers
+        self.run_bytes = min(reader.run_bytes for reader in readers)
         self._starts = starts
         self._shifts = np.zeros(len(readers), np.int64) if shifts is None else shifts
 
@@ -58,11 +59,6 @@ class JoinedReader(FieldReader):
                     arrays[name] = np.zeros((len(numbers), *own.shape[1:]), own.dtype)
                 arrays[name][at] = own
         return Located(**arrays)
-
-    @property
-    def run_bytes(self) -> int:
-        """Return what the part that likes least at once likes."""
-        return min(reader.run_bytes for reader in self.readers)
 
     def nbytes(self, located: Located) -> Numbers:
         """Return the bytes of each sample when it is read, (n,)."""

@@ -270,8 +270,8 @@ class Loader(DataLoader[Any]):
         if not batches:
             position.begin(epoch + 1)
             return
-        if self.order.shuffled_at_once and isinstance(self.dataset, PackedDataset):
-            keep_frames(self.dataset, self.order.shuffled_at_once, self.share.batch_size)
+        if self.order.window and isinstance(self.dataset, PackedDataset):
+            keep_frames(self.dataset, self.order.window, self.share.batch_size)
         numbers, positions, edges = self.order.share(order, self.share, done)
         visits = visits_of(self.seed, epoch, positions) if self.dataset.draws else None
         is_changed = self.as_numpy or not self.channels_last

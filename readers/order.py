@@ -48,9 +48,11 @@ class Order:
 
     Attributes:
         is_drawn: whether it is drawn by our own random numbers, so that a saved state names their version.
+        window: samples that a block shuffle shuffles among each other; None for other orders.
     """
 
     is_drawn = False
+    window: int | None = None
 
     def __len__(self) -> int:
         """Return how many numbers an epoch has."""
@@ -71,14 +73,9 @@ class Order:
         return numbers, share.numbers(np.arange(len(order)), done), _edges(len(numbers), size)
 
     @property
-    def shuffled_at_once(self) -> int:
-        """Return how many samples a block shuffle shuffles among each other; 0 for other orders."""
-        return 0
-
-    @property
     def words(self) -> str:
         """Return what the order depends on, but for the version of the random numbers."""
-        return f"{type(self).__name__}, seed {getattr(self, 'seed', None)}, window {getattr(self, 'window', None)}"
+        return f"{type(self).__name__}, seed {getattr(self, 'seed', None)}, window {self.window}"
 
     @cached_property
     def in_words(self) -> str:
@@ -210,11 +207,6 @@ class BlockShuffled(Order):
         return order
 
     @property
-    def shuffled_at_once(self) -> int:
-        """Return the samples of a window."""
-        return self.window
-
-    @property
     def words(self) -> str:
         return f"{super().words}, blocks {_digest(self.edges)}"
 
@@ -246,9 +238,8 @@ class Repeated(Order):
         return self.order.is_drawn
 
     @property
-    def shuffled_at_once(self) -> int:
-        """Return that of the order."""
-        return self.order.shuffled_at_once
+    def window(self) -> int | None:  # type: ignore[override]
+        return self.order.window
 
     @property
     def words(self) -> str:

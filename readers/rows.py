@@ -134,7 +134,7 @@ class PartReader(FieldReader):
             _, each, piece = distinct(frames.start)
             pieces, piece, each = frames[each], piece[of], one[each]
             sizes = pieces.decoded
-            if (sizes == wanted.length).all():
+            if self._places.codec.filter is None and (sizes == wanted.length).all():
                 # Each band is one row that is wanted whole, such as a step of a clip: it is decoded to where it goes.
                 into = out.view(np.dtype((np.void, wanted.length)))
                 self._places.decode_frames(pieces, out, each * wanted.length)
@@ -190,7 +190,7 @@ class RegionReader(PartReader):
 
     def __init__(self, places: Places, rows: slice | None, columns: slice | None) -> None:
         super().__init__(places.field, places)
-        self.is_ragged = True
+        self.run_bytes = 0  # what it reads has a size of its own
         if self.field.kind == "text":
             raise UsageError(f"field {self.field.name!r} is text, which has no rows; read it with ds[i]")
         for axis, (name, wanted) in enumerate((("rows", rows), ("columns", columns))):

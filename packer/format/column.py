@@ -259,7 +259,8 @@ class Locator:
     def decode_frames(self, frames: Located, out: NDArray[np.uint8], places: Numbers | None = None) -> None:
         """Decode frames into `out` (bytes,), each to its place (m,), or one after another.
 
-        A filter is undone, but for frames of several samples: of these that is left to whoever takes samples out.
+        A filter is undone, but for frames of several samples: of these that is left to whoever takes samples out. With
+        one, frames have to lie one after another.
 
         Raises:
             DamagedError: a frame cannot be decoded; the message names the samples that it holds.

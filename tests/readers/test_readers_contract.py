@@ -144,7 +144,7 @@ FIELDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=40)
+@settings(max_examples=60)
 @given(
     data=st.data(),
     counts=st.lists(st.integers(0, 7), min_size=1, max_size=3).filter(any),

@@ -227,7 +227,7 @@ def test_batches_of_runs_are_those_that_were_packed(
     for most in (2**23, 30_000, 1):
         for name in ("RUN_BYTES", "COPIED_RUN_BYTES"):
             monkeypatch.setattr(fields, name, most)
-        loader = Loader(dataset, 5, sampler=order, threads=threads)
+        loader = Loader(datasets(*names), 5, sampler=order, threads=threads)
         assert [plain(batch) for batch in loader] == wanted
 
 
