@@ -544,7 +544,7 @@ def test_axes_of_crops(pack: Any, tmp_path: Path, codec: str) -> None:
     assert np.array_equal(cropped("clip", Windows(3)), values["clip"][:3, rows, columns])
     assert np.array_equal(cropped("tchw", Windows(3), (-2, -1)), values["tchw"][:3, :, rows, columns])
     for name, axes, message in (
-        ("hw", (1, 2), "rows, columns and only fixed axes after them"),
+        ("hw", (1, 2), "rows and columns, and only fixed axes after them"),
         ("tchw", (2, 3), r"give windows=Windows\("),
     ):
         with pytest.raises(UsageError, match=message):
