@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -47,25 +47,7 @@ from packer.sources import Progress, Source, no_progress
 from packer.verify import verify
 from packer.workers import Limits
 
-
-@dataclass(frozen=True)
-class RepairReport:
-    """What was made again.
-
-    Attributes:
-        manifest: whether the manifest was rebuilt from the shards, or its byte counts were.
-        names: whether the table of names was made again.
-        shards: files of the shards that were packed again, to the bytes that they had.
-        left_out: lines of the list of samples that were left out, if it was cut back or dropped; the shards in the
-            manifest tell how many there were.
-        constants: whether the arrays kept once for all samples were read from the sources again.
-    """
-
-    manifest: bool
-    names: bool
-    shards: tuple[str, ...]
-    left_out: int | None = None
-    constants: bool = False
+_log = logging.getLogger(__name__)
 
 
 def repair(
@@ -75,7 +57,7 @@ def repair(
     checked: Progress | None = None,
     damaged: Callable[[Sequence[ShardEntry]], None] | None = None,
     workers: int = 0,
-) -> RepairReport:
+) -> tuple[str, ...]:
     """Repair a packed dataset; nothing that is right is touched.
 
     Args:
@@ -86,6 +68,9 @@ def repair(
         damaged: called once, with the shards to be packed again, if there are any.
         workers: processes that check shards, see `verify`; if there are any, shards are packed in one too, so that
             a sample that crashes it is treated as the conversion did.
+
+    Returns:
+        the files that were made again; a warning says what of them is lost.
 
     Raises:
         DatasetError: a shard is damaged and no source was given; or too much is lost.
@@ -115,18 +100,26 @@ def repair(
             if damaged:
                 damaged(bad)
             _pack_again(folder, work, manifest, source, bad, progress or no_progress, workers > 0)
-        left_out = None
-        if manifest.left_out is not None and manifest.left_out.file in wrong:
+        tables = [entry for entry in (manifest.names, manifest.constants, manifest.left_out) if entry]
+        made = [MANIFEST] * (known is None or MANIFEST in wrong)
+        made += [entry.file for entry in (*tables, *bad) if entry.file in wrong]
+        if MANIFEST in made:
+            _log.warning(
+                "statistics and splits that %s may have kept are gone; `packer stats --save` and `packer split` make "
+                "them again",
+                MANIFEST,
+            )
+        if REJECTED_FILE in made:
             listed: list[Rejected] = []
             with contextlib.suppress(DamagedError):  # else the file is cut back to the lines that the manifest knows
                 listed = rejected_of(folder, manifest)
-            left_out = len(listed)
+            kept = f"cut back to its {len(listed):,} lines" if listed else "lost"
+            _log.warning("%s is %s; `packer info` tells how many samples were left out", REJECTED_FILE, kept)
             manifest = msgspec.structs.replace(manifest, left_out=write_list(folder / REJECTED_FILE, listed))
         names = manifest.names is not None and manifest.names.file in wrong
-        totals = MANIFEST in wrong
-        if names or totals or left_out is not None:
-            _publish(folder, manifest, keeps_stats=not totals)
-    return RepairReport(known is None or totals, names, tuple(entry.file for entry in bad), left_out, constants)
+        if names or MANIFEST in wrong or REJECTED_FILE in made:
+            _publish(folder, manifest, keeps_stats=MANIFEST not in wrong)
+    return tuple(made)
 
 
 def _known(folder: Path) -> Manifest | None:

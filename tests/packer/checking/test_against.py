@@ -19,7 +19,7 @@ from packer.errors import SourceError, UsageError
 from packer.format import manifest as manifests
 from packer.merge import merge
 from packer.repack import repack
-from packer.repair import RepairReport, repair
+from packer.repair import repair
 from packer.sources import FittedSource, SourceOptions, open_packed
 
 
@@ -169,7 +169,7 @@ def test_options_of_the_source(pairs, tmp_path, options):
     source = source_of(sources, source=source_options)
     assert compare(folder, source) == []
     (folder / "shards" / "00000.lmdb").unlink()
-    assert repair(folder, source) == RepairReport(False, False, ("shards/00000.lmdb",))
+    assert repair(folder, source) == ("shards/00000.lmdb",)
     with pytest.raises((UsageError, SourceError), match=r"name the sources and options|no common sample axis"):
         compare(folder, source_of(sources))
 

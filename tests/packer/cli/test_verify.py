@@ -109,7 +109,7 @@ def test_repair_makes_it_good_again(packer, refused, pairs, packed, files_of):
     refused(1, ["repair", packed], "00001.lmdb is damaged", "name the sources")
     result = packer("repair", packed, *pairs.sources)
     assert result.exit_code == 0, result.stderr
-    assert result.stdout == "shards/00001.lmdb: packed again\n"
+    assert result.stdout == "shards/00001.lmdb: made again\n"
     assert "1 shard damaged" in result.stderr
     assert files_of(packed) == before
     assert packer("repair", packed).stdout == f"{packed}: nothing is damaged\n"
@@ -120,9 +120,9 @@ def test_repair_makes_it_good_again(packer, refused, pairs, packed, files_of):
 def test_repair_of_names_and_manifest(packer, packed):
     """Both are made from the shards."""
     (packed / "names.lmdb").unlink()
-    assert packer("repair", packed).stdout == "names.lmdb: made again from the shards\n"
+    assert packer("repair", packed).stdout == "names.lmdb: made again\n"
     (packed / "manifest.json").unlink()
-    assert packer("repair", packed).stdout == "manifest.json: made again from the shards\n"
+    assert packer("repair", packed).stdout == "manifest.json: made again\n"
     assert packer("verify", packed).exit_code == 0
 
 
