@@ -50,7 +50,7 @@ class BasicsrWriter(Writer):
             _check_key(name)
         self._values = values
         self._folders = _folders(files.folder, [spec.name for spec in source.fields])
-        # Room for every value as it is: LMDB's file grows to what is written, not to this.
+        # Enough for uncompressed values; the file only grows to what is written.
         self._room = {}
         for spec in source.fields:
             shapes = source.shapes(spec.name)
@@ -96,7 +96,7 @@ class BasicsrWriter(Writer):
 
 
 def _picture(spec: FieldSpec) -> FieldSpec:
-    """Return what the pictures of a field are: those of a clip, (T, H, W, C), are its frames."""
+    """Return the field of single pictures: of a clip, (T, H, W, C), those are its frames."""
     is_clip = spec.kind == "array" and len(spec.shape) == _CLIP_AXES
     return msgspec.structs.replace(spec, kind="image", shape=spec.shape[1:]) if is_clip else spec
 

@@ -135,7 +135,7 @@ def export(
 
 
 def _notes(source: PackedSource, writer: Writer) -> Iterator[str]:
-    """Yield what files of this kind do not hold, and what is not as it was in the source files."""
+    """Yield a sentence for each thing that the files do not hold, or hold otherwise than the source files."""
     if source.constants and not writer.keeps_constants:
         yield f"constants are not written: {', '.join(source.constants)}"
     if source.splits:

@@ -81,7 +81,7 @@ class Files:
             yield partial
             partial.replace(path)
         except BaseException:
-            with suppress(OSError):  # what failed before is what should be told
+            with suppress(OSError):  # the first error is the one to report
                 partial.unlink(missing_ok=True)
             raise
         self.count += 1

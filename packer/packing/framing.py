@@ -36,7 +36,7 @@ LEAST_SHARE = 0.01
 #: float32 near 1 comes back, and nothing is gained.
 MOST_BITS = 0.8
 
-#: Bytes of samples that are packed to nowhere at once: a copy is made of those of one shape.
+#: Bytes of samples that are packed to nowhere at once: samples of one shape are copied into one array.
 _AT_ONCE = 2**20
 #: What blosc calls shuffling by bytes.
 BYTES = 1
@@ -119,7 +119,7 @@ def choose_codec(spec: FieldSpec, samples: Sequence[NDArray[Any]], share: float,
 
 
 def _is_for(codec: Sequence[Config], spec: FieldSpec) -> bool:
-    """Return whether a codec does anything for values of a field that another of the candidates does not."""
+    """Return whether a candidate codec can help this field at all."""
     # Single bytes have none to be shuffled; their bits do.
     return not spec.misfit(codec[0]) and (spec.itemsize > 1 or codec[0].get("shuffle") != BYTES)
 

@@ -103,7 +103,7 @@ class OutputFolder:
         work: where it is made: `path`, or a folder next to it while a finished dataset is replaced.
 
     Args:
-        note: what is to be made.
+        note: of the conversion.
         overwrite: whether a dataset that is there may be replaced.
 
     Raises:
@@ -182,7 +182,7 @@ class OutputFolder:
         self._claim(note, overwrite)
 
     def _claim(self, note: Note, overwrite: bool) -> None:
-        """Note what is being made; what an earlier run left is kept if it made the same."""
+        """Write the note of this conversion. Shards of an earlier run are kept if its note is the same."""
         path = self.work / UNFINISHED
         difference = _difference(path, note)
         if difference and not overwrite:
@@ -392,7 +392,7 @@ class Rejected(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def of(cls, error: SourceError, kind: str = "") -> Rejected:
-        """Return what is noted of an error; a name that is not UTF-8 shows as escapes, since JSON cannot hold it."""
+        """Return the entry for an error; a name that is not UTF-8 is escaped, since JSON cannot hold it."""
         return cls(as_text(error.path or kind), as_text(error.reason))
 
     def moved(self, shards: int) -> Rejected:
@@ -401,7 +401,7 @@ class Rejected(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def read_list(path: Path, entry: FileEntry | None = None) -> list[Rejected]:
-    """Return the samples that a file lists, of which each has a line of JSON.
+    """Return the samples that a file lists, one line of JSON each.
 
     Args:
         entry: what the manifest knows: the bytes that it lists, from the first on, and their digest. An append adds

@@ -1,7 +1,7 @@
 """The plan of a conversion: schema, codecs, which sample goes to which shard, and how large each file gets.
 
-It is made from headers, and from a look at some samples if codecs are to be chosen or headers do not tell all sizes.
-A longer look tells how large compressed files get, and how long packing takes. Nothing is written.
+It is made from headers. Some samples are read as well if codecs are to be chosen, or headers do not give all sizes.
+`estimate` reads more of them: it says how large compressed files get, and how long packing takes. Nothing is written.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def make_plan(
 
     Args:
         limits: what reading a sample may take, in a process of its own; None: in this one, unguarded.
-        looking: told how far looking at samples is.
+        looking: called with how many places have been looked at, and of how many.
 
     Raises:
         UsageError: a codec cannot be used, the shard size is too small, or there are too many fields.
@@ -246,11 +246,11 @@ def spread_runs(count: int, places: int, run: int) -> list[tuple[int, int]]:
 
 
 def field_sizes(source: Source, looked: Callable[[], Looked]) -> dict[str, FieldSizes]:
-    """Return the sizes of all samples of every field, from headers if they tell.
+    """Return the sizes of all samples of every field, from headers if they give them.
 
     Args:
-        looked: gives what `look` does; called if sizes are unknown, which are planned to be those of these samples.
-            If a plan is too small, the map of a shard grows while it is written.
+        looked: returns what `look` does; called if sizes are unknown. The plan then assumes the sizes of these samples;
+            if it is too small, the map of a shard grows while it is written.
     """
     sizes = {}
     for spec in source.fields:

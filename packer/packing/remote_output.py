@@ -70,7 +70,7 @@ class RemoteOutput:
 
         Args:
             manifest: of the dataset, which is in no file yet.
-            moved: told how many bytes are there so far, and of how many.
+            moved: called with the bytes uploaded so far, and with all of them.
 
         Raises:
             WriteError: a file cannot be uploaded; the message names it.

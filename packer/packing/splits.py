@@ -235,7 +235,7 @@ def _number(item: str | int, number_of: Mapping[str, int] | None) -> int:
 
 
 def _units(samples: Samples, by: str, seed: int) -> NDArray[np.uint64]:
-    """Return a random number for each sample, (n,): the same one for what is to stay together."""
+    """Return one random number per sample, (n,); samples that must stay together share it."""
     names = samples.names
     if by == "folder":
         if names is None:

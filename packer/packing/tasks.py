@@ -59,7 +59,7 @@ class ShardTask:
         folder: the dataset's folder.
         shard: as the plan has it.
         skip: leave out samples that cannot be read, instead of stopping.
-        crashing: numbers of samples not to be tried, since they would end this process, and what is noted of them.
+        crashing: samples that would end this process, by number: they are not read, but listed as left out.
     """
 
     source: Source
@@ -141,7 +141,7 @@ def read_blocks(
         rejected: bad samples are noted here and left out; None to raise at the first.
         crashing: samples that are not read, but noted as this says; for none without `rejected`.
         step: within it every block is read.
-        finish: called with every block within its step: reads the large arrays in it, and gives what is yielded.
+        finish: called with every block within its step; it reads the large arrays, and its result is yielded.
     """
     at = 0
     for stop, noted in [*sorted((crashing or {}).items()), (len(source), None)]:

@@ -37,20 +37,20 @@ LARGE_BYTES = 32 * 2**20
 #: Bytes of a large array that are read at once.
 PIECE_BYTES = 8 * 2**20
 
-#: Told of each bad file found while a source is opened; may raise (stop) or return (skip that sample). An error that
-#: has a `sample` is a warning ahead of time: if this returns, the sample stays, and reading it raises the error again.
+#: Called with the error of each bad file found while a source is opened; may raise (stop) or return (skip the sample).
+#: If the error names a `sample`, it is an early warning: the sample is kept and fails again when read.
 OnBad = Callable[[SourceError], None]
 
 
-#: Told, before or after the packing, what is being done (such as `reading headers`), how many are done, and of how
-#: many; None while nobody knows how many there are. Called in the process and thread that opens the sources.
+#: Called before and after packing with an activity (such as `reading headers`), how many items are done, and of how
+#: many (None while that is unknown), in the process and thread that opens the sources.
 Looking = Callable[[str, int, "int | None"], None]
-#: Told how many more samples and raw bytes are done.
+#: Called with how many more samples and raw bytes are done.
 Progress = Callable[[int, int], None]
 
-#: What sources of many files tell a `Looking` that they do.
+#: Activities of sources of many files.
 FINDING, HEADERS = "finding files", "reading headers"
-#: What a `Looking` is told of files at a URL; these two are counted in bytes.
+#: Activities with files at a URL, counted in bytes.
 FETCHING, UPLOADING = "fetching", "uploading"
 #: Seconds between two calls of a `Looking`.
 _TELL_EVERY = 0.1
@@ -75,15 +75,15 @@ def faults_of(path: str | None = None, sample: int | None = None) -> Iterator[No
 
 
 def not_looking(what: str, done: int, total: int | None) -> None:
-    """Tell nobody."""
+    """Do nothing."""
 
 
 def no_progress(samples: int, nbytes: int) -> None:
-    """Tell nobody."""
+    """Do nothing."""
 
 
 def watched(items: Iterable[Item], what: str, looking: Looking, total: int | None = None) -> Iterator[Item]:
-    """Yield `items`, and tell `looking` ten times a second, and at the end, how many have been dealt with.
+    """Yield `items`, and call `looking` ten times a second, and at the end, with how many are done.
 
     Args:
         what: what is done with them, such as `reading headers`.
@@ -201,7 +201,7 @@ class Source(ABC):
 
     @abstractmethod
     def files(self) -> list[str]:
-        """Return the paths of all files that are read, in order; their sizes and times tell if a source changed."""
+        """Return the paths of all files that are read, in order; by their sizes and times a change is seen."""
 
 
 class DerivedSource(Source):

@@ -93,7 +93,7 @@ def open_beside(
         sides: the files beside them, by field; numbers if `options` say what their columns are, else text.
         open_samples: opens the samples of some of the files `given`.
         on_bad: called with every file that is bad or has no partner.
-        looking: told how far reading the files is.
+        looking: called with how many of these files are read.
 
     Raises:
         UsageError: the samples are not those files (squares of pictures are not), or two fields have one name.

@@ -159,7 +159,7 @@ def of_one_kind(found: Found, more: Mapping[str, str] = _NO_MORE, on_bad: OnBad 
 
     Args:
         more: kinds of further suffixes, such as those of clouds.
-        on_bad: told of every file that is of no kind and not known to lie beside data.
+        on_bad: called with every file that is of no kind and not known to lie beside data.
 
     Raises:
         UsageError: they are of several kinds, or DICOM.
@@ -238,7 +238,7 @@ def find(text: str, looking: Looking = not_looking) -> Found:
     A file that is named by itself is never hidden.
 
     Args:
-        looking: told how many files are found.
+        looking: called with how many files are found.
 
     Raises:
         UsageError: there is no such file or folder. (A pattern that nothing fits gives no files.)

@@ -46,7 +46,7 @@ def open_sources(
         inputs: each a folder, a file or a glob pattern, with `FIELD=` in front or not.
         limits: what opening one file may take if that is the work of a library that can crash (HDF5); it is then
             done in a process of its own. None: in this one.
-        looking: told how far finding files and reading headers is.
+        looking: called with how many files are found, and how many headers are read.
 
     Raises:
         UsageError: nothing is there, files of several kinds, or inputs that do not go together.
@@ -163,7 +163,7 @@ def _look(
         name: of the field; empty if none is given.
         columns: what is said of columns, by field. Files of `CLOUDS` are looked at if it is said of this one.
         has_others: whether there are other fields, next to which files of `TEXT` are text.
-        on_bad: told of every file that is of no kind and not known to lie beside data.
+        on_bad: called with every file that is of no kind and not known to lie beside data.
 
     Raises:
         UsageError: there are none, or files of several kinds.

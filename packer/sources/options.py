@@ -1,4 +1,4 @@
-"""The options of sources, of which the command line is made: what each is called, may be, and which sources take it."""
+"""The options of sources, with their flags, values and kinds of sources; the command line is made from them."""
 
 from __future__ import annotations
 
