@@ -65,7 +65,7 @@ class PartReader(FieldReader):
 
     def __init__(self, field: Field, places: Places, axis: int = 0) -> None:
         super().__init__(field)
-        if not places.field.codec:
+        if not (places.field.codec or self.is_ragged):
             self.run_bytes = COPIED_RUN_BYTES
         self._places = places
         self._whole = places.field

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 from fields import any_field, any_value, same
-from hypothesis import assume, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from ways import handled
@@ -144,7 +144,8 @@ FIELDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=60)
+# Of the fields that are drawn, some kinds of reading take few.
+@settings(max_examples=60, suppress_health_check=[HealthCheck.filter_too_much])
 @given(
     data=st.data(),
     counts=st.lists(st.integers(0, 7), min_size=1, max_size=3).filter(any),
