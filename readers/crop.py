@@ -406,7 +406,8 @@ def orient(crops: NDArray[np.generic], orientations: Numbers) -> None:
         chosen = np.flatnonzero(orientations == orientation)
         if len(chosen) and crops.ndim > 5:
             steps = [slice(None, None, -1 if orientation >> axis & 1 else 1) for axis in range(3)]
-            crops[chosen] = crops[chosen][(slice(None), slice(None), *steps)]
+            mirrored = (slice(None), slice(None), *steps)
+            crops[chosen] = crops[chosen][mirrored]
         elif len(chosen):
             turned = np.rot90(crops[chosen], orientation % 4, axes=(2, 3))
             crops[chosen] = turned[:, :, :, ::-1] if orientation > 3 else turned
