@@ -39,7 +39,7 @@ class SourceOptions:
 
     Attributes:
         samples: What one sample is made from; PATTERN as in /data/*, and PATH of an array that says where episodes of
-            rows end.  [default: rows of HDF5 and npy, files of images and PLY]
+            rows end.  [default: rows of hdf5 and npy, files of all others]
         label: Make a field label: the number of the first folder that a file lies in, such as cat of cat/1.png.
         mode: Images: convert all to this.
         palette: Images with a palette: pack their colours, or the indices.

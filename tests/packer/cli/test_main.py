@@ -35,6 +35,18 @@ def test_every_command_has_help_with_an_example(packer, name):
 
 
 @pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_refuses_a_place_that_is_not_there(packer, refused, tmp_path, monkeypatch, name):
+    """It is wrong usage, told by one sentence on stderr that names it; nothing is printed, and nothing made."""
+    monkeypatch.chdir(tmp_path)
+    params = main.get_command(click.Context(main), name).params
+    given = [param for param in params if param.required] or [p for p in params if isinstance(p, click.Argument)]
+    words = [word for param in given for word in (*param.opts[:1], "none") if word.startswith(("-", "none"))]
+    refused(2, [name, *words], "none")
+    assert packer(name, *words).stdout == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", COMMANDS)
 def test_help_speaks_of_what_is_written_alone(packer, name):
     """Files of rejected samples are told of by the commands that write them."""
     assert ("--on-error skip" in packer(name, "--help").stdout) == (name in ("convert", "append"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,11 +13,18 @@ from PIL import Image
 from packer.convert import convert
 from packer.errors import SourceError, UsageError
 from packer.sources import SourceOptions, open_sources
-from packer.sources.files import IMAGES
+from packer.sources.files import CLOUDS, IMAGES, KIND_OF
 
 
 def names(fields):
     return [spec.name for spec in fields]
+
+
+def test_the_book_names_all_files_that_can_be_packed():
+    """The page of sources names every suffix; of images and HDF5, which have many, what such files are called."""
+    page = (Path(__file__).parents[3] / "docs/reference/sources.md").read_text()
+    named = {IMAGES.get(suffix) or ("HDF5" if kind == "hdf5" else f"`{suffix}`") for suffix, kind in KIND_OF.items()}
+    assert [name for name in sorted(named | {f"`{suffix}`" for suffix in CLOUDS}) if name not in page] == []
 
 
 def test_kinds_are_told_by_suffix(pairs, clouds, rows):

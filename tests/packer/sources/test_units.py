@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from packer.errors import UsageError
-from packer.sources import UNITS_OF
+from packer.sources import UNITS_OF, SourceOptions
 from packer.sources.units import Asked, unit_of
 
 
@@ -19,6 +19,13 @@ def test_what_a_kind_offers(kind: str) -> None:
         assert unit_of(kind, asked) == Asked(name, pattern)
         assert str(unit_of(kind, asked)) == asked
     assert str(unit_of("hdf5", "groups:/data/*")) == "groups:/data/*"
+
+
+def test_the_help_says_what_is_taken_without_the_option() -> None:
+    """Rows of some kinds of sources, and files of all others."""
+    rows = [kind for kind, units in UNITS_OF.items() if units[0] == "rows"]
+    assert {units[0] for kind, units in UNITS_OF.items() if kind not in rows} == {"files"}
+    assert f"[default: rows of {' and '.join(rows)}, files of all others]" in str(SourceOptions.__doc__)
 
 
 @pytest.mark.parametrize(
