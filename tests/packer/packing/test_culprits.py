@@ -102,10 +102,10 @@ OPTIONS = ConvertOptions(codec="none", shard_size=4096, workers=2, read_bytes=2*
 
 def limited(harm):
     """Options with a short limit where it is needed alone: on a busy machine a shorter one hits good code."""
-    return replace(OPTIONS, read_seconds=1.5 if harm is hang else 60)
+    return replace(OPTIONS, read_seconds=1.0 if harm is hang else 60)
 
 
-ENDS = [(crash, "crashes the process .*SIGSEGV"), (leave, "exit status 3"), (hang, r"1\.5 s"), (eat, "memory")]
+ENDS = [(crash, "crashes the process .*SIGSEGV"), (leave, "exit status 3"), (hang, "1 s"), (eat, "memory")]
 
 
 @pytest.mark.parametrize(("harm", "words", "number"), [(*end, 59) for end in ENDS] + [(*ENDS[0], 0), (*ENDS[0], 99)])

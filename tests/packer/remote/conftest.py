@@ -134,6 +134,15 @@ def slow(handler: Handler, status: int, headers: list[tuple[str, str]], data: by
         handler.wfile.write(data[len(data) // 2 :])
 
 
+def late(handler: Handler, status: int, headers: list[tuple[str, str]], data: bytes) -> None:
+    """Half the bytes come at once, the others half a second later."""
+    handler.begin(status, headers, len(data))
+    handler.wfile.write(data[: len(data) // 2])
+    handler.wfile.flush()
+    time.sleep(0.5)
+    handler.wfile.write(data[len(data) // 2 :])
+
+
 def corrupt(handler: Handler, status: int, headers: list[tuple[str, str]], data: bytes) -> None:
     """One bit of one byte is another."""
     middle = len(data) // 2
@@ -200,7 +209,7 @@ def s3(_server: Proxy, _settings: None, tmp_path: Path, monkeypatch: pytest.Monk
     _server.clear()
     fs = fsspec.filesystem("s3")
     fs.invalidate_cache()
-    faults = SimpleNamespace(cut=cut, busy=busy, slow=slow, corrupt=corrupt, stall=stall)
+    faults = SimpleNamespace(cut=cut, busy=busy, slow=slow, late=late, corrupt=corrupt, stall=stall)
     yield SimpleNamespace(proxy=_server, fs=fs, url=f"s3://bucket/{tmp_path.name}", faults=faults)
     _server.go_on.set()
     _server.clear()

@@ -161,7 +161,7 @@ def test_what_is_not_there(dataset, s3, tmp_path) -> None:
 
 def test_processes_fetch_a_file_once_for_all(dataset, s3, samples, tmp_path) -> None:
     """Two processes that need the dataset at one time ask for each of its files once."""
-    s3.proxy.plan(_SHARD, s3.faults.slow)  # so that the other gets there while it is fetched
+    s3.proxy.plan(_SHARD, s3.faults.late)  # so that the other gets there while it is fetched
     processes = [opener(dataset, tmp_path / "cache") for _ in range(2)]
     for process in processes:
         assert process.stdout is not None
