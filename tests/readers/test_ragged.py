@@ -94,11 +94,13 @@ def test_cells_are_those_of_each_cloud() -> None:
     assert Ragged(torch.zeros(0, 3), torch.tensor([0])).cells(1).shape == (0, 3)
 
 
-@pytest.mark.parametrize("point", [np.nan, np.inf, -1e12])
+@pytest.mark.parametrize("point", [np.nan, np.inf, -1e12, 2.0**30])
 def test_a_point_in_no_cell_is_an_error(point: float) -> None:
-    """NaN, infinite, or so far away that the cells do not fit int32."""
+    """NaN, infinite, or so far away that the cells do not fit int32; the last one that does is fine."""
     with pytest.raises(UsageError, match="no cell of size"):
         Ragged(torch.tensor([[0.0, 0, 0], [0, point, 0]]), torch.tensor([0, 2])).cells(0.5)
+    last = Ragged(torch.tensor([[0.0, 0, 0], [0, 2.0**30 - 64, 0]]), torch.tensor([0, 2]))
+    assert last.cells(0.5)[1].tolist() == [0, 2**31 - 128, 0]
 
 
 def test_to_padded_of_nothing() -> None:

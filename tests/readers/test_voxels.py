@@ -177,15 +177,17 @@ def test_large_and_negative_coordinates(pack: Any, tmp_path: Path) -> None:
     assert PackedDataset(path, sample_points=VoxelSample(1, "first"))[0]["number"].tolist() == [0, 1, 3, 4, 5]
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 3e38])
-def test_points_without_a_voxel_are_named(pack: Any, tmp_path: Path, value: float) -> None:
+@pytest.mark.parametrize(("value", "point"), [(np.nan, 3), (np.inf, 3), (-np.inf, 0), (3e38, 3)])
+def test_points_without_a_voxel_are_named(pack: Any, tmp_path: Path, value: float, point: int) -> None:
     """NaN, infinite and immense coordinates are an error that says where they are."""
     xyz = np.zeros((5, 3), np.float32)
-    xyz[3, 1] = value
+    xyz[point, 1] = value
     path = _packed(pack, tmp_path, [_cloud(4, 0), {**_cloud(5, 1), "xyz": xyz}])
     ds = PackedDataset(path, sample_points=VoxelSample(0.1))
-    with pytest.raises(UsageError, match=r"sample 1: field 'xyz', point 3: .* lies in no voxel of size 0.1"):
+    with pytest.raises(UsageError, match=rf"sample 1: field 'xyz', point {point}: .* lies in no voxel of size 0.1"):
         _ = ds[[0, 1]]
+    with pytest.raises(UsageError, match=rf"sample 1: field 'xyz', point {point}: "):
+        _ = ds[1]
     assert len(ds[[0, 0]]["xyz"].to_list()) == 2
 
 

@@ -17,8 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer.errors import DatasetError, ManifestError, NoDatasetError, UnfinishedError, UsageError
-from packer.format import ColumnTotals, Field, FileEntry, FrameRule, Manifest, ShardEntry
+from packer.format import ColumnTotals, Field, FieldSpec, FileEntry, FrameRule, Manifest, ShardEntry
 from packer.format import manifest as manifests
+from packer.writer import DatasetWriter
 
 DIGEST = "0123456789abcdef" * 2
 FIELDS = (
@@ -372,6 +373,17 @@ def test_more_samples_than_a_shard_has_room_for_are_refused(samples: int) -> Non
     members["shards"][0]["samples"], members["samples"] = samples, samples + 2
     with pytest.raises(ManifestError, match=f"00000.lmdb cannot hold {samples} samples in 8192 bytes"):
         manifests.decode(signed(members), "m")
+
+
+@pytest.mark.parametrize("shape", [(None,), (None, None), (None, 3, None)])
+def test_samples_of_no_bytes_have_room(tmp_path: Path, shape: tuple[int | None, ...]) -> None:
+    """The least that a sample takes is no more than what an empty one takes."""
+    nothing = np.zeros([length or 0 for length in shape], np.uint8)
+    fields = [FieldSpec(name="x", dtype="uint8", shape=shape)]
+    with DatasetWriter(tmp_path / "d", fields, codec="none") as writer:
+        for _ in range(8000):
+            writer.add({"x": nothing})
+    assert manifests.read(tmp_path / "d").samples == 8000
 
 
 def test_shared_frames_have_a_size_that_can_be_allocated() -> None:

@@ -225,6 +225,24 @@ def test_a_limit_met_at_the_very_end_leaves_nothing_either(tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_shard_has_as_many_chunks_as_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their numbers have eight digits; more would be sorted wrongly, so they are refused and nothing is left."""
+    write(tmp_path / "a")
+    with Shard(tmp_path / "a") as shard:
+        count = 0
+        with contextlib.suppress(DamagedError):
+            while len(shard.chunks(np.array([count]))):
+                count += 1
+    assert count > 5
+    monkeypatch.setattr("packer.format.shard_writer.MAX_CHUNKS", count)
+    write(tmp_path / "a")
+    assert_holds_the_samples(tmp_path / "a")
+    monkeypatch.setattr("packer.format.shard_writer.MAX_CHUNKS", count - 1)
+    with pytest.raises(UsageError, match="take a smaller --shard-size"):
+        write(tmp_path / "b")
+    assert not (tmp_path / "b").exists()
+
+
 def test_a_shard_left_by_an_exception_is_removed(tmp_path: Path) -> None:
     """Nothing that looks finished stays behind."""
     with (

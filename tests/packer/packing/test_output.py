@@ -152,6 +152,15 @@ def test_another_conversion_needs_overwrite(tmp_path):
         assert names(folder.shards) == []
 
 
+@pytest.mark.parametrize("left", ["names.lmdb", "constants.npz", "rejected.jsonl"])
+def test_what_was_begun_anew_has_nothing_of_the_old(tmp_path, left):
+    """Names, constants and lists of an unfinished conversion do not stay beside one that has none."""
+    with OutputFolder(tmp_path / "out", note()) as folder:
+        (folder.work / left).write_text("of the old one")
+    convert(SMALL, tmp_path / "out", overwrite=True)
+    assert names(tmp_path / "out") == ["manifest.json", "shards"]
+
+
 def test_a_note_that_cannot_be_read_needs_overwrite(tmp_path):
     """A damaged unfinished.json is taken for another conversion's."""
     with OutputFolder(tmp_path / "out", note()):
