@@ -15,6 +15,7 @@ from packer.packing.output import (
     read_list,
     rejected_of,
     source_files,
+    undo_swap,
     warn_of_room,
     write_list,
 )
@@ -92,6 +93,7 @@ __all__ = [
     "split_text",
     "splits_of",
     "stored_fields",
+    "undo_swap",
     "warn_of_room",
     "write_list",
 ]

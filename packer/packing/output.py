@@ -163,7 +163,7 @@ class OutputFolder:
         self._release()
 
     def _open(self, note: Note, overwrite: bool) -> None:
-        self._undo_swap()
+        undo_swap(self.path)
         check_output(self.path, overwrite)  # before a lock is made: the dataset may be one that nobody may write to
         make_folder(self.path)
         self._lock(self.path)
@@ -212,22 +212,39 @@ class OutputFolder:
         sync_folder(self.shards)
         (self.work / UNFINISHED).unlink(missing_ok=True)
 
-    def _undo_swap(self) -> None:
-        """Put the old dataset back, if a kill came between the two renames of a replacement."""
-        if not self.path.exists() and self._old.exists():
-            self._lock(self._old)
-            if not self.path.exists():
-                self._old.rename(self.path)
-            self._release()
-
     def _lock(self, folder: Path) -> None:
-        busy = f"another conversion into {self.path} is running; wait for it or choose another folder"
-        self._locks.append(locked(folder, busy))
+        self._locks.append(_locked(folder, self.path))
 
     def _release(self) -> None:
         for lock in self._locks:
             lock.release()
         self._locks = []
+
+
+def undo_swap(path: Path) -> None:
+    """Put the old dataset back to its place, if a kill came between the two renames of a replacement.
+
+    Raises:
+        UsageError: another process is at it.
+        WriteError: it cannot be renamed.
+    """
+    path = path.resolve() if path.is_symlink() else path
+    old = next_to(path, "replaced")
+    if path.exists() or not old.exists():
+        return
+    try:
+        lock = _locked(old, path)
+        try:
+            if not path.exists():
+                old.rename(path)
+        finally:
+            lock.release()
+    except OSError as error:
+        raise WriteError(f"{error.filename or path}: cannot be written: {error.strerror or error}") from None
+
+
+def _locked(folder: Path, path: Path) -> filelock.BaseFileLock:
+    return locked(folder, f"another conversion into {path} is running; wait for it or choose another folder")
 
 
 def check_output(path: Path, overwrite: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -123,6 +124,28 @@ def test_a_dataset_is_packed_again_in_its_place(tmp_path, contents):
     repack(tmp_path / "d", tmp_path / "d", ConvertOptions(overwrite=True), codec="zstd", workers=0)
     assert contents(tmp_path / "d") == before
     assert not verify(tmp_path / "d").damages
+
+
+def test_stopped_between_the_renames_it_goes_on_in_its_place(tmp_path, contents):
+    """The dataset, which was moved aside for the new one, is found again by the same call."""
+    write(tmp_path / "d")
+    before = contents(tmp_path / "d")
+
+    def again():
+        repack(tmp_path / "d", tmp_path / "d", ConvertOptions(overwrite=True), codec="zstd", workers=0)
+
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        rename = Path.rename
+        patch.setattr(Path, "rename", lambda old, new: stopped() if old.name == ".d.replacing" else rename(old, new))
+        with pytest.raises(KeyboardInterrupt):
+            again()
+    assert not (tmp_path / "d").exists()
+    again()
+    assert contents(tmp_path / "d") == before
+    assert [path.name for path in tmp_path.iterdir()] == ["d"]
 
 
 def test_parts_are_small_and_give_their_samples(tmp_path):

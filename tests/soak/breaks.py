@@ -150,7 +150,7 @@ def main() -> None:
             path, source = copy / one.file, (copy / one.file).read_bytes()
             path.write_bytes(source[: one.start] + one.text.encode() + source[one.stop :])
             by = next((some for tests in tests_of(one.file, arguments.wide) if (some := noticed(copy, tests))), None)
-            shutil.copy2(ROOT / one.file, path)
+            path.write_bytes(source)
             found[one.what, by is not None] += 1
             was = " ".join(source[one.start : one.stop].decode().split())
             print(f"{one.file}:{one.line}: {one.what}: {was[:60]} -> {one.text}: {by or 'NOT NOTICED'}", flush=True)
