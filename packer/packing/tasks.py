@@ -104,28 +104,23 @@ def write_shard(task: ShardTask, progress: Progress = no_progress, step: Step = 
     # while, and must not give the shard's name to what somebody else has half written.
     partial = task.path.with_name(f"{task.path.name}.{secrets.token_hex(4)}.partial")
     rejected: list[Rejected] = []
-    try:
-        writer = ShardWriter(
-            partial,
-            task.shard.number,
-            task.fields,
-            map_size=task.shard.map_size,
-            named=task.source.names is not None,
-            origin=task.origin,
-            map_limit=task.map_limit,
-        )
-        with writer:
-            noted = rejected if task.skip else None
-            for block, names in read_blocks(task.source, noted, task.crashing, step, writer.encoded):
-                before = writer.raw_bytes
-                writer.add(block, count(block), names)
-                progress(count(block), writer.raw_bytes - before)
-        left_out = [msgspec.structs.replace(bad, shard=task.shard.number) for bad in rejected]
-        return publish(partial, task.path, task.fields, left_out)
-    except BaseException:  # Ctrl-C too, which may come before the writer looks after its file
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
-        raise
+    writer = ShardWriter(
+        partial,
+        task.shard.number,
+        task.fields,
+        map_size=task.shard.map_size,
+        named=task.source.names is not None,
+        origin=task.origin,
+        map_limit=task.map_limit,
+    )
+    with writer:
+        noted = rejected if task.skip else None
+        for block, names in read_blocks(task.source, noted, task.crashing, step, writer.encoded):
+            before = writer.raw_bytes
+            writer.add(block, count(block), names)
+            progress(count(block), writer.raw_bytes - before)
+    left_out = [msgspec.structs.replace(bad, shard=task.shard.number) for bad in rejected]
+    return publish(partial, task.path, task.fields, left_out)
 
 
 def read_blocks(
