@@ -252,7 +252,10 @@ def test_a_name_that_looks_like_a_pattern(tmp_path):
         ({"train": "@nowhere.txt"}, "nowhere.txt cannot be read: No such file"),
         ({"train": "none/*"}, "'train' would hold no sample: no name fits 'none/"),
         ({"train": []}, "'train' would hold no sample: its list names none"),
-        ({"train": 0.999, "valid": 0.001}, "'valid' would hold no sample: 0.001 of 4 samples"),
+        (
+            {"train": 0.999, "valid": 0.001},
+            "'valid' would hold no sample: 0.001 of 4 samples that are in no other split",
+        ),
     ],
 )
 def test_splits_that_cannot_be(tmp_path, rules, said):
@@ -265,6 +268,8 @@ def test_splits_that_cannot_be(tmp_path, rules, said):
     assert not (tmp_path / "out").exists()
     with pytest.raises(UsageError, match="seed"):
         split(folder, {"train": 0.5}, seed=-1)
+    with pytest.raises(UsageError, match=r"0\.001 of 4 samples in folders that stay whole rounds to none"):
+        split(folder, {"train": 0.999, "valid": 0.001}, by="folder")
     with pytest.raises(UsageError, match="by='file'"):
         split(folder, {"train": 0.5}, by="file")
 
