@@ -101,7 +101,7 @@ def repair(
                 damaged(bad)
             _pack_again(folder, work, manifest, source, bad, progress or no_progress, workers > 0)
         tables = [entry for entry in (manifest.names, manifest.constants, manifest.left_out) if entry]
-        made = [MANIFEST] * (known is None or MANIFEST in wrong)
+        made = [MANIFEST] if known is None or MANIFEST in wrong else []
         made += [entry.file for entry in (*tables, *bad) if entry.file in wrong]
         if MANIFEST in made:
             _log.warning(
