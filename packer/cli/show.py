@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import click
 
 from packer.cli.logs import Progress, log_options, say
 from packer.cli.options import size
-from packer.cli.show_page import write_page
-from packer.cli.show_views import chosen_numbers
+from packer.cli.show_page import chosen_numbers, write_page
 from packer.cli.text import counted
 from packer.errors import UsageError
 from packer.format import manifest as manifests
+
+_log = logging.getLogger(__name__)
+#: Bytes of a field in one sample, on average, that are read whole to be drawn.
+_LARGEST = 2**29
 
 
 @click.command()
@@ -29,7 +33,7 @@ from packer.format import manifest as manifests
     type=size,
     default="64MB",
     show_default=True,
-    help="How much the samples of the page may take; of those that do not fit, some are left out, evenly.",
+    help="How much the samples of the page may take; if they take more, some are left out at random.",
 )
 @log_options
 def show(dataset: Path, output: Path, samples: int, names: tuple[str, ...], page_size: int) -> None:
@@ -40,7 +44,7 @@ def show(dataset: Path, output: Path, samples: int, names: tuple[str, ...], page
     texts. Tables tell of fields, codecs, the spread of values by channel, the plan and the shards.
 
     What is large is reduced in the page, which then says so: pictures to 1024 pixels, clips to 160 pixels and 48
-    frames, clouds to 20,000 points, and any array of more than 64 MiB to some of its rows.
+    frames, clouds to 20,000 points. A field whose samples have more than 512 MiB is not drawn.
 
     \b
     $ packer show div2k.packed -o page.html
@@ -48,10 +52,17 @@ def show(dataset: Path, output: Path, samples: int, names: tuple[str, ...], page
     """
     if output.suffix.lower() not in (".html", ".htm"):
         raise UsageError(f"{output}: a page is written; give a name that ends in .html")
-    manifests.read(dataset)  # before torch is loaded, which takes seconds
+    manifest = manifests.read(dataset)  # before torch is loaded, which takes seconds
+    fields = [field.name for field in manifest.fields]
+    large = [name for name in fields if manifest.columns[name].raw > _LARGEST * manifest.samples]
+    too_large = f"{dataset}: samples of {', '.join(large)} have more than 512 MiB, too much to draw"
+    if fields and large == fields:
+        raise UsageError(f"{too_large}; there is no other field")
+    if large:
+        _log.warning("%s; the other fields are drawn", too_large)
     from readers import PackedDataset
 
-    opened = PackedDataset(dataset)
+    opened = PackedDataset(dataset, [name for name in fields if name not in large])
     numbers = chosen_numbers(opened, samples, names)
     with Progress("drawing") as bar:
         bar.start(len(numbers))

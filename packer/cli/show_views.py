@@ -1,22 +1,22 @@
-"""Chooses and reads the samples that are drawn, says what each field is drawn as, and makes pixels."""
+"""Says what each field is drawn as, and prepares its data: pictures as PNG, points as int16, curves as float32."""
 
 from __future__ import annotations
 
-import math
+import base64
+import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from packer.cli.text import counted
-from packer.errors import UsageError
 from packer.format import FieldSpec
 
-if TYPE_CHECKING:
-    from readers import PackedDataset
-
+#: One sample, by field: images as (H, W, C), text as str.
+Values = Mapping[str, Any]
 Kind = Literal["image", "clip", "cloud", "curves", "grid", "text", "value"]
 
 _POINTS = ("xyz", "points", "pos", "position", "positions", "coords", "vertices", "cloud")
@@ -26,70 +26,16 @@ _MOST_CURVES = 8
 _LONGER = 4
 #: Rows from which on (n, 3) of one shape is a cloud rather than a matrix.
 _LEAST_POINTS = 64
-#: Bytes of an array that is read whole.
-_WHOLE = 2**26
-
-
-@dataclass(frozen=True)
-class Sample:
-    """One sample: its number, its name or None, and its values by field: images as (H, W, C), text as str.
-
-    Attributes:
-        shapes: of the fields of which `values` may be some rows alone.
-    """
-
-    number: int
-    name: str | None
-    values: dict[str, Any]
-    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-
-
-def chosen_numbers(dataset: PackedDataset, count: int, names: Sequence[str] = ()) -> list[int]:
-    """Return the numbers of the samples of these names, or else of `count`, evenly spread.
-
-    Raises:
-        UsageError: names are asked for, and samples have none.
-        MissingNameError: no sample has one of the names.
-        DamagedError: the table of names cannot be read.
-    """
-    if names and dataset.names is None:
-        raise UsageError("the samples have no names, so --names finds none; take --samples")
-    count = min(count, len(dataset))
-    numbers = dataset.numbers(names) if names else np.linspace(0, len(dataset) - 1, count).round()
-    return [int(number) for number in numbers]
-
-
-class SampleReader:
-    """Reads samples as they are drawn: of an array that is larger than `_WHOLE` some rows alone, evenly spread."""
-
-    def __init__(self, dataset: PackedDataset) -> None:
-        self._dataset = dataset
-        arrays = [field for field in dataset.fields.values() if field.kind == "array" and field.shape]
-        some_large = any(dataset.manifest.columns[field.name].raw > _WHOLE for field in arrays)
-        self._shapes = {field.name: dataset.shapes(field.name) for field in arrays} if some_large else {}
-
-    def __call__(self, number: int) -> Sample:
-        """Return the sample of a number.
-
-        Raises:
-            DamagedError: a shard or the table of names cannot be read.
-        """
-        dataset, fields = self._dataset, self._dataset.fields
-        shapes = {name: tuple(shape[number].tolist()) for name, shape in self._shapes.items()}
-        steps: dict[int, int] = {}  # by number of rows, so that what belongs to a row stays together
-        for name, shape in shapes.items():
-            step = -(-fields[name].itemsize * math.prod(shape) // _WHOLE)
-            if step > 1:
-                steps[shape[0]] = max(step, steps.get(shape[0], 1))
-        if steps:
-            every = {name: slice(None, None, steps[shape[0]]) for name, shape in shapes.items() if shape[0] in steps}
-            found = {name: dataset.read(number, name, rows=every.get(name)) for name in fields}
-        else:
-            shapes, found = {}, dataset[number]
-        for name, value in found.items():
-            if fields[name].kind != "text":
-                found[name] = (value.permute(1, 2, 0) if fields[name].kind == "image" else value).numpy()
-        return Sample(number, None if dataset.names is None else dataset.names[number], found, shapes)
+#: Pixels of the longer side of a picture, and of a frame of a clip: larger ones are made smaller.
+_MOST_PIXELS, _MOST_CLIP_PIXELS = 1024, 160
+#: Frames of a clip, steps of a curve, letters of a text: of more, evenly spread ones, or the first.
+_MOST_FRAMES, _MOST_STEPS, _MOST_LETTERS = 48, 400, 20_000
+#: Seconds that a clip takes to play, about, and frames a second at least and at most.
+_CLIP_SECONDS, _SLOWEST, _FASTEST = 4, 2, 24
+#: Points of a cloud: more take seconds and hide each other.
+_MOST_POINTS = 20_000
+#: Colours from low to high: viridis.
+_LOW_TO_HIGH = np.array([[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]]) / 255
 
 
 @dataclass(frozen=True)
@@ -106,7 +52,7 @@ class View:
     colour: str | None = None
 
 
-def views(fields: Sequence[FieldSpec], samples: Sequence[Sample]) -> list[View]:
+def views(fields: Sequence[FieldSpec], samples: Sequence[Values]) -> list[View]:
     """Return the views of all fields, a cloud first and single values last."""
     left = list(fields)
     found: list[View] = []
@@ -132,7 +78,7 @@ def _kind(field: FieldSpec) -> Kind:
         return "value"
     if axes == 1 or (axes == 2 and few and (field.shape[0] is None or field.shape[0] >= _LONGER * (last or 1))):
         return "curves"
-    if last in (1, 3, 4):
+    if last in (1, 2, 3, 4):
         return "image" if axes == 3 and field.dtype == "uint8" else "clip" if axes == 4 else "grid"
     return "clip" if axes == 3 and not few else "grid"
 
@@ -144,11 +90,11 @@ def _is_cloud(field: FieldSpec) -> bool:
     return field.name in _POINTS or (many and field.shape[1] == 3 and str(field.dtype).startswith("float"))
 
 
-def _belongs(field: FieldSpec, cloud: FieldSpec, samples: Sequence[Sample]) -> bool:
+def _belongs(field: FieldSpec, cloud: FieldSpec, samples: Sequence[Values]) -> bool:
     """Return whether a field has a value for each point of a cloud."""
     if field.kind != "array" or not 1 <= len(field.shape) <= 2 or field.shape[0] != cloud.shape[0]:
         return False
-    return all(len(sample.values[field.name]) == len(sample.values[cloud.name]) for sample in samples)
+    return all(len(sample[field.name]) == len(sample[cloud.name]) for sample in samples)
 
 
 def pixels(image: NDArray[Any]) -> NDArray[np.uint8]:
@@ -183,13 +129,12 @@ def stretched(values: NDArray[Any]) -> NDArray[np.float64]:
     return shares
 
 
-def size_of(view: View, sample: Sample) -> str:
-    """Return how large what is drawn is in the dataset: `9 letters`, `1,200 points`, `30 x 40 x 3`."""
-    values = sample.values[view.field]
-    if view.kind == "text":
-        return counted(len(values), "letter")
-    shape = sample.shapes.get(view.field, values.shape)
-    return counted(shape[0], "point") if view.kind == "cloud" else " x ".join(map(str, shape))
+def size_of(view: View, sample: Values) -> str:
+    """Return how large a value is in the dataset: `9 letters`, `1,200 points`, `30 x 40 x 3`."""
+    values = sample[view.field]
+    if view.kind in ("text", "cloud"):
+        return counted(len(values), "letter" if view.kind == "text" else "point")
+    return " x ".join(map(str, values.shape))
 
 
 def value_text(values: Any) -> str:
@@ -205,3 +150,121 @@ def first_matrix(values: NDArray[Any]) -> NDArray[Any]:
     while matrix.ndim > 2 and len(matrix):
         matrix = matrix[0]
     return matrix if matrix.ndim == 2 else np.zeros((0, 0))
+
+
+def cell(view: View, sample: Values) -> str | dict[str, Any]:
+    """Return what the page draws of one view of a sample: a text for a value, else its data and a `text` of its size.
+
+    `text` alone says that there is nothing to draw.
+    """
+    values = sample[view.field]
+    if view.kind == "value":
+        return value_text(values)
+    if view.kind == "text":
+        drawn = {"letters": values[:_MOST_LETTERS]}
+    elif view.kind == "cloud":
+        drawn = _cloud(view, sample)
+    elif view.kind == "grid":
+        drawn = _picture(first_matrix(values)[:, :, None])
+    else:
+        drawn = {"curves": _curves, "clip": _clip, "image": _picture}[view.kind](values)
+    return {"text": size_of(view, sample), **drawn}
+
+
+def _picture(values: NDArray[Any]) -> dict[str, Any]:
+    if not values.size:
+        return {}
+    height, width, channels = values.shape
+    picture = Image.fromarray(pixels(values))
+    picture.thumbnail((_MOST_PIXELS, _MOST_PIXELS))
+    whole = picture.size == (width, height)
+    return {
+        "png": _png(picture),
+        "size": [height, width],
+        "channels": 3 if channels > 2 else 1,
+        "exact": whole and values.dtype == np.uint8,
+        "note": "" if whole else f"shown as {picture.height} x {picture.width}",
+    }
+
+
+def _clip(values: NDArray[Any]) -> dict[str, Any]:
+    """Draw frames (T, H, W, C), or slices (T, H, W), below each other in one picture, with one brightness for all."""
+    if not values.size:
+        return {}
+    frames = values if values.ndim == 4 else values[..., None]
+    steps, height, width, channels = frames.shape
+    kept = np.linspace(0, steps - 1, min(steps, _MOST_FRAMES)).round().astype(np.int64)
+    # Rows left out before anything else is done: a volume may be larger than all else in the page.
+    stride = max(1, max(height, width) // (2 * _MOST_CLIP_PIXELS))
+    some = frames[kept][:, ::stride, ::stride]
+    strip = Image.fromarray(pixels(some.reshape(-1, some.shape[2], channels)))
+    share = min(1.0, _MOST_CLIP_PIXELS / max(some.shape[1:3]))
+    if share < 1:
+        tall, wide = (max(1, round(n * share)) for n in some.shape[1:3])
+        strip = strip.resize((wide, tall * len(kept)), Image.Resampling.BOX)
+    whole = len(kept) == steps and stride == 1 and share == 1
+    return {
+        "png": _png(strip),
+        "frames": len(kept),
+        "speed": min(_FASTEST, max(_SLOWEST, len(kept) / _CLIP_SECONDS)),
+        "note": "" if whole else f"shown as {len(kept)} frames of {strip.height // len(kept)} x {strip.width}",
+    }
+
+
+def _cloud(view: View, sample: Values) -> dict[str, Any]:
+    """Draw evenly spread points, the same ones whenever the page is made; points that are not finite are left out."""
+    points = real(sample[view.field])[:, :3].astype(np.float64)
+    kept = np.flatnonzero(np.isfinite(points).all(axis=1))
+    if not len(kept):
+        return {}
+    kept = kept[np.linspace(0, len(kept) - 1, min(len(kept), _MOST_POINTS)).astype(np.int64)]
+    whole, points, colour = len(kept) == len(points), points[kept], view.colour
+    if colour is not None and len(sample[colour]) != len(sample[view.field]):
+        colour = None  # not a value for each point of this one
+    colours = _colours(points[:, 2] if colour is None else real(sample[colour])[kept])
+    middle = (points.min(axis=0) + points.max(axis=0)) / 2
+    reach = float(np.linalg.norm(points - middle, axis=1).max()) or 1.0
+    places = ((points - middle) / reach * 32767).round().astype("<i2")
+    by = f"coloured by {colour or 'height'}"
+    return {
+        "points": _base64(places.tobytes()),
+        "colours": _base64((colours * 255).round().astype(np.uint8).tobytes()),
+        "note": by if whole else f"{len(points):,} of them shown, {by}",
+    }
+
+
+def _colours(values: NDArray[Any]) -> NDArray[np.float64]:
+    """Return colours within 0 to 1, (n, 3): of `values`, (n, 3) or (n, 4), themselves; of (n,), from low to high."""
+    if values.ndim == 2:
+        wide = np.nan_to_num(values.astype(np.float64), posinf=0.0, neginf=0.0)[:, :3]
+        top = np.iinfo(values.dtype).max if values.dtype.kind in "ui" else max(1.0, float(wide.max(initial=0)))
+        return np.asarray((wide / top).clip(0, 1))
+    shares, steps = np.nan_to_num(stretched(values)), np.linspace(0, 1, len(_LOW_TO_HIGH))
+    return np.stack([np.interp(shares, steps, tone) for tone in _LOW_TO_HIGH.T], axis=1)
+
+
+def _curves(values: NDArray[Any]) -> dict[str, Any]:
+    """Return shares from 0 to 1 between the least and the largest finite value, one curve for each column."""
+    if not values.size:
+        return {}
+    columns = real(values).reshape(len(values), -1)
+    finite = columns[np.isfinite(columns)]
+    if not finite.size:
+        return {}
+    at = np.unique(np.linspace(0, len(columns) - 1, min(len(columns), _MOST_STEPS)).astype(np.int64))
+    return {
+        "values": _base64(stretched(columns)[at].astype("<f4").tobytes()),
+        "columns": columns.shape[1],
+        "low": f"{float(finite.min()):.6g}",
+        "high": f"{float(finite.max()):.6g}",
+    }
+
+
+def _png(picture: Any) -> str:
+    file = io.BytesIO()
+    picture.save(file, "png", compress_level=4)
+    return _base64(file.getvalue())
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()

@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from packer.cli import show_views
-from packer.cli.show_views import Sample, SampleReader, View, chosen_numbers, pixels, size_of, value_text, views
+from packer.cli.show_page import chosen_numbers
+from packer.cli.show_views import View, pixels, value_text, views
 from packer.convert import convert
 from packer.errors import MissingNameError, UsageError
 from packer.format import FieldSpec
-from packer.writer import DatasetWriter
 from readers import PackedDataset
 
 
@@ -25,30 +24,21 @@ def shown(folder, *choice):
     return chosen_numbers(PackedDataset(folder), *choice)
 
 
-def test_samples_are_spread_or_named(packed, pairs):
+def test_samples_are_spread_or_named(packed):
     """Evenly from first to last; by name in the order asked for."""
     assert shown(packed, 4) == [0, 4, 7, 11]
     assert shown(packed, 100) == list(range(12))
-    found = list(map(SampleReader(PackedDataset(packed)), shown(packed, 12, ["008", "002"])))
-    assert [(s.number, s.name) for s in found] == [(8, "008"), (2, "002")]
-    np.testing.assert_array_equal(found[0].values["hr"], pairs.hr[8])
-    np.testing.assert_array_equal(found[1].values["lr"], pairs.lr[2])
+    assert shown(packed, 12, ["008", "002"]) == [8, 2]
 
 
-def test_of_large_arrays_some_rows_are_read(tmp_path, monkeypatch):
-    """Evenly spread ones, the same of all that belongs to them; their true size is told, what is small stays whole."""
-    points = np.arange(300.0).reshape(100, 3)
-    with DatasetWriter(tmp_path / "d") as writer:
-        for n in (100, 10):
-            writer.add({"xyz": points[:n], "shade": np.arange(n), "wave": np.arange(8), "label": n, "text": "a"})
-    monkeypatch.setattr(show_views, "_WHOLE", 800)
-    large, small = map(SampleReader(PackedDataset(tmp_path / "d")), range(2))
-    np.testing.assert_array_equal(large.values["xyz"], points[::3])
-    np.testing.assert_array_equal(large.values["shade"], np.arange(0, 100, 3))
-    assert large.values["wave"].tolist() == list(range(8))
-    assert (large.values["label"], large.values["text"]) == (100, "a")
-    assert size_of(View("cloud", "xyz"), large) == "100 points"
-    np.testing.assert_array_equal(small.values["xyz"], points[:10])
+def test_fields_too_large_to_draw(packer, refused, packed, tmp_path, monkeypatch):
+    """They are named, by the command and in the page, and the others are drawn; if all are too large, that is said."""
+    monkeypatch.setattr("packer.cli.show._LARGEST", 100)
+    result = packer("show", packed, "-o", tmp_path / "page.html")
+    assert "samples of hr have more than 512 MiB, too much to draw; the other fields are drawn\n" in result.stderr
+    assert "too large to draw: hr" in (tmp_path / "page.html").read_text()
+    monkeypatch.setattr("packer.cli.show._LARGEST", 1)
+    refused(2, ["show", packed, "-o", tmp_path / "page.html"], "lr, hr have more than", "no other field")
 
 
 def test_names_that_are_not_there(packed, rows, tmp_path):
@@ -73,6 +63,7 @@ def of(name, shape, dtype="float32", kind="array"):
         (of("a", (8, 8)), "grid"),
         (of("a", (None, 9, 9, 3), "uint8"), "clip"),
         (of("a", (20, None, 40), "int16"), "clip"),
+        (of("a", (None, 56, 40, 2), "int16"), "clip"),
         (of("a", (40, 60)), "grid"),
         (of("a", (200, 2)), "curves"),
         (of("a", (33,)), "curves"),
@@ -92,10 +83,10 @@ def test_clouds_take_what_belongs_to_their_points():
     fields = [of("label", (), "int64"), of("xyz", (None, 3)), of("rgb", (None, 3), "uint8"), of("normal", (None, 3))]
     fields.append(of("other", (None,)))
     lengths = {"xyz": 5, "rgb": 5, "normal": 5, "other": 6}
-    samples = [Sample(0, None, {name: np.zeros(n) for name, n in lengths.items()})]
+    samples = [{name: np.zeros(n) for name, n in lengths.items()}]
     cloud = View("cloud", "xyz", "rgb")
     assert views(fields, samples) == [cloud, View("curves", "other"), View("value", "label")]
-    samples[0].values["other"] = np.zeros(5)
+    samples[0]["other"] = np.zeros(5)
     del fields[2]
     assert views(fields, samples)[0] == View("cloud", "xyz", "other")
     assert views([of("sampled", (1024, 3))], [])[0].kind == "cloud"
