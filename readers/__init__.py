@@ -6,20 +6,19 @@ A batch passes these modules from top to bottom:
     loader      the epochs: `order` says what is read when, and which of it is this rank's share; `arguments` chooses it
     mix         several datasets as one, by weight, which the loader reads like a dataset, also by `joined`
     stream      the batches of one epoch, by threads or inline; `readahead` asks the kernel for what comes next
-    opened      the mapped shards of a dataset, and what reads each field
+    opened      the mapped shards of a dataset, and what reads each field, with checksums if `verify=True`
     gather      the shards as one stretch of memory, copies of records out of it, and memory for batches
     fields      reads whole samples of one field: by `gather`, or decoded, with frames that are kept for the next batch
     parts       which parts of samples are read, if not whole ones: those of `crop`, `windows`, `points` and `voxels`
     rows        reads some rows of samples, for all but `voxels`, and for regions; `draws` makes the random numbers
-    checking    compares frames with their checksums before any of these is read, with `verify=True`
-    batch       what is handed out, also to torch's DataLoader; `device` moves it there, `vision`
-                types its images for torchvision, `monitor` times the wait
+    batch       what is handed out, also to torch's DataLoader and as types of torchvision; `device` moves it there,
+                `monitor` times the wait
 
 Counts, seeds and names of fields that callers give are checked by `valid`. `basicsr` gives packed pairs in the shape of
 BasicSR's own dataset; nothing here imports it.
 """
 
-from readers.batch import Ragged
+from readers.batch import Ragged, as_tv_tensors
 from readers.crop import Crop
 from readers.dataset import PackedDataset
 from readers.device import to_device
@@ -27,7 +26,6 @@ from readers.loader import Loader
 from readers.mix import Mix
 from readers.monitor import DataTimeMonitor
 from readers.points import PointSample
-from readers.vision import as_tv_tensors
 from readers.voxels import VoxelSample
 from readers.windows import Windows
 

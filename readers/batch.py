@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import UserDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from operator import is_
 from typing import Any, NamedTuple, overload
 
@@ -26,11 +26,12 @@ from torch.utils import _pytree as pytree
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
 from packer.errors import UsageError
+from readers.valid import check_read
 
 #: torch cannot gather unsigned numbers of several bytes; as signed ones of the same size it can.
 SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
-
-
+#: More channels than these are no picture's: the axis is another one.
+CHANNELS = 4
 #: What a transform may put into a nest and mean for every sample of the batch.
 _VALUES = (torch.Tensor, np.ndarray, np.generic, str, bytes, int, float, complex, type(None))
 
@@ -367,3 +368,55 @@ def _are_all(samples: Sequence[Any], first: Sample) -> bool:
 
 
 default_collate_fn_map[Sample] = collate_samples
+
+
+# ---------------------------------------------------------------- torchvision
+
+
+def as_tv_tensors(batch: Mapping[str, Any], masks: Collection[str] = ()) -> dict[str, Any]:
+    """Return a batch or a sample whose images are `tv_tensors.Image`, and some fields `tv_tensors.Mask`; no copies.
+
+    Transforms of `torchvision.transforms.v2` change all of these alike, with one draw. Of a plain dict they take the
+    first tensor for the picture, and leave the others as they are.
+
+        transform=lambda batch: flip(as_tv_tensors(batch, masks=("label",)))              # one draw a batch
+        sample_transform=lambda sample: flip(as_tv_tensors(sample, masks=("label",)))     # one draw a sample
+
+    Images are the tensors (B, C, H, W), of up to 4 channels. If a batch has none, and so in a sample, they are those of
+    three axes, (C, H, W); in lists they are always these. All other fields stay as they are.
+
+    Args:
+        batch: of images with their channels first, as datasets give them.
+        masks: names of the fields that say of each pixel what it is: (..., H, W). They are not interpolated.
+
+    Raises:
+        UsageError: there is no such mask, or no image.
+    """
+    from torchvision import tv_tensors  # here: it is no dependency
+
+    check_read("as_tv_tensors: masks", masks, batch)
+    axes = 4 if any(_is_image(value, 4) for value in batch.values()) else 3
+    images = 0
+
+    def typed(name: str, value: Any, axes: int) -> Any:
+        nonlocal images
+        if isinstance(value, list):
+            return [typed(name, each, 3) for each in value]
+        if name in masks:
+            return tv_tensors.Mask(value)
+        if not _is_image(value, axes):
+            return value
+        images += 1
+        return tv_tensors.Image(value)
+
+    found = {name: typed(name, value, axes) for name, value in batch.items()}
+    if not images:
+        shapes = ", ".join(f"{name} {list(getattr(value, 'shape', ()))}" for name, value in batch.items())
+        raise UsageError(
+            f"as_tv_tensors: no field is an image, (B, C, H, W) or (C, H, W) of up to {CHANNELS} channels: {shapes}"
+        )
+    return found
+
+
+def _is_image(value: Any, axes: int) -> bool:
+    return isinstance(value, torch.Tensor) and value.ndim == axes and value.shape[-3] <= CHANNELS

@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from packer.errors import UsageError
 from packer.format import Field, Located, Numbers
 from readers.draws import CROPS, PLACES, Visits, below, drawn
-from readers.fields import Describe, FieldReader, Once, Places
+from readers.fields import Describe, KnownReader, Once, Places
 from readers.gather import Allocate, fresh
 from readers.indexing import Items
 from readers.rows import PartReader, Wanted, part_of
@@ -365,27 +365,19 @@ class CropReader(PartReader):
         return crops.numpy().reshape(count, math.prod(self._shape[: self._cropped.start]), *crop, self._cell)
 
 
-class IsDataReader(FieldReader):
-    """Which pixels of padded crops are the sample's own, int64 (n, axes, 2). Reads like any other field."""
+def is_data_reader(crops: CropReader) -> KnownReader:
+    """Return what reads which pixels of padded crops are the sample's own, int64 (n, axes, 2)."""
 
-    def __init__(self, crops: CropReader) -> None:
-        super().__init__(Field(name=crops.field.name + IS_DATA, dtype="int64", shape=(len(crops._crop), 2)))
-        self._crops = crops
-
-    def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Located:
-        """Return the values themselves."""
-        located, crop = self._crops.locate(numbers, visits, anchors), self._crops._crop
-        pixels = own_pixels(located, self._crops._cropped, crop)
+    def own(numbers: Numbers, visits: Visits | None, anchors: Numbers | None) -> Numbers:
+        located, crop = crops.locate(numbers, visits, anchors), crops._crop
+        pixels = own_pixels(located, crops._cropped, crop)
         bits = [located.way >= 4] if len(crop) == 2 else [located.way & 1, located.way & 2, located.way & 4]
         for axis, mirrored in zip(range(len(crop) - len(bits), len(crop)), bits, strict=True):
             at = np.flatnonzero(mirrored)
             pixels[at, axis] = crop[axis] - pixels[at, axis, ::-1]
-        return Located(values=pixels)
+        return pixels
 
-    def read(self, located: Located, allocate: Allocate | None = None) -> torch.Tensor:
-        """Return the values, (n, axes, 2), in new memory or in what `allocate` gives."""
-        flat = (allocate or fresh)(located.values.size * 8)
-        return self._shaped(flat, len(located)).copy_(torch.from_numpy(located.values))
+    return KnownReader(Field(name=crops.field.name + IS_DATA, dtype="int64", shape=(len(crops._crop), 2)), own)
 
 
 def own_pixels(located: Located, cropped: slice, crop: tuple[int, ...]) -> Numbers:

@@ -18,14 +18,13 @@ from packer.format import Constants, Field, Manifest, Names, Numbers
 from packer.format import manifest as manifests
 from packer.remote import is_url
 from readers.batch import batch_of, item_of
-from readers.checking import CheckedReader
 from readers.crop import Crop
 from readers.draws import new_visits
 from readers.fields import NAME, FieldReader, KnownReader, as_images, gathered
 from readers.gather import Allocate, Pool
 from readers.indexing import Items, SampleNames, is_single, number_asked, numbers_asked
 from readers.joined import ByShard
-from readers.opened import Opened, describe, in_words, not_replaced, open_names
+from readers.opened import CheckedReader, Opened, describe, in_words, not_replaced, open_names
 from readers.order import check_epoch
 from readers.parts import Parts
 from readers.points import PointSample
@@ -439,9 +438,9 @@ class PackedDataset(Dataset[Any]):
     def _number_readers(self) -> dict[str, FieldReader]:
         """Return what reads the extras that follow from the numbers of samples."""
         samples = self._samples
-        values: dict[str, Callable[[Numbers, Numbers | None], Any]] = {
-            NUMBER: lambda numbers, anchors: samples.in_split(numbers),
-            STEP: lambda numbers, anchors: anchors,
+        values: dict[str, Callable[..., Any]] = {
+            NUMBER: lambda numbers, visits, anchors: samples.in_split(numbers),
+            STEP: lambda numbers, visits, anchors: anchors,
         }
         chosen = {extra: values[extra] for extra in self.extras if extra != NAME}
         return {extra: KnownReader(Field(name=extra, dtype="int64"), given) for extra, given in chosen.items()}
@@ -451,7 +450,7 @@ class PackedDataset(Dataset[Any]):
         name = reader.field.name
         if not self.verify or name not in self.fields:
             return reader
-        return CheckedReader(reader, opened, partial(in_words, self.path, self.manifest))
+        return CheckedReader(reader, opened.places[name], partial(in_words, self.path, self.manifest))
 
     @property
     def name_table(self) -> Names:

@@ -116,17 +116,17 @@ class KnownReader(FieldReader):
     """Values that are known when samples are located, such as their numbers. Reads like any other field.
 
     Args:
-        values: gives them for the numbers of samples (n,) and their anchors (n,) or None, (n, *shape) int64.
+        values: gives them as int64 (n, *shape) for what `locate` is given: numbers, visits and anchors.
     """
 
-    def __init__(self, field: Field, values: Callable[[Numbers, Numbers | None], Numbers]) -> None:
+    def __init__(self, field: Field, values: Callable[[Numbers, Visits | None, Numbers | None], Any]) -> None:
         super().__init__(field)
         self.run_bytes = COPIED_RUN_BYTES
         self._values = values
 
     def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Located:
         """Return the values themselves."""
-        return Located(values=self._values(numbers, anchors).reshape(len(numbers), *self._shape))
+        return Located(values=self._values(numbers, visits, anchors).reshape(len(numbers), *self._shape))
 
     def read(self, located: Located, allocate: Allocate | None = None) -> torch.Tensor:
         """Return the values, (n, *shape), in new memory or in what `allocate` gives."""

@@ -243,7 +243,7 @@ class Together:
                 self.readers[name] = JoinedReader(readers, starts, shifts)
         if says_which:
             which = Field(name=DATASET, dtype="int64")
-            self.readers[DATASET] = KnownReader(which, lambda numbers, _: starts[1:-1].searchsorted(numbers, "right"))
+            self.readers[DATASET] = KnownReader(which, lambda numbers, *_: starts[1:-1].searchsorted(numbers, "right"))
 
 
 def _check_arguments(datasets: Any, stop: str, batches: str, extras: Sequence[str]) -> None:

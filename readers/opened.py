@@ -1,4 +1,4 @@
-"""An open dataset: its shards mapped, its fields ready to be read. Made late, once a process; never pickled."""
+"""An open dataset: its shards mapped, its fields ready to be read, also with checksums. Made late, once a process."""
 
 from __future__ import annotations
 
@@ -6,12 +6,19 @@ import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from packer.errors import DamagedError, DatasetError
-from packer.format import ColumnIndex, Manifest, Names, Shard, total_of
+from packer.format import ColumnIndex, Located, Manifest, Names, Numbers, Shard, distinct, total_of
 from packer.format import manifest as manifests
-from readers.fields import NAME, FieldReader, FixedRaw, NameReader, Places, WholeReader
-from readers.gather import Memory
+from readers.draws import Visits
+from readers.fields import NAME, Describe, FieldReader, FixedRaw, NameReader, Places, WholeReader
+from readers.gather import Allocate, Memory
+
+#: Samples with wrong checksums that one message names.
+SHOWN = 5
 
 
 class Opened:
@@ -126,3 +133,62 @@ def in_words(folder: Path, manifest: Manifest, number: int) -> str:
     except DatasetError:
         return f"sample {number}"
     return f"sample {number} ({name!r})"
+
+
+class CheckedReader(FieldReader):
+    """Another reader, whose frames are checked before it reads them; same values, same memory.
+
+    It asks that one for nothing but where its bytes lie: whole samples, crops and subsets of points make no difference.
+    The checksums stand in index arrays, whose digest stands in the manifest and is compared when a shard is opened.
+
+    Args:
+        reader: of whole samples or of parts of them.
+        whole: where the whole samples lie.
+        in_words: gives a sample in words, by its number.
+    """
+
+    def __init__(self, reader: FieldReader, whole: Places, in_words: Describe) -> None:
+        super().__init__(reader.field)
+        self.run_bytes = reader.run_bytes
+        self._reader = reader
+        self._whole = whole
+        self._in_words = in_words
+
+    def nbytes(self, located: Located) -> Numbers:
+        """Return the bytes of each sample when it is read, (n,)."""
+        return self._reader.nbytes(located)
+
+    def spans(self, located: Located) -> Numbers:
+        """Return the first address that `read` touches for each sample and the one after the last, (n, 2)."""
+        return self._reader.spans(located)
+
+    def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Located:
+        """Return the places as the reader has them, and the numbers of their samples."""
+        return self._reader.locate(numbers, visits, anchors).adding(number=numbers)
+
+    def read(self, located: Located, allocate: Allocate | None = None) -> Any:
+        """Return the values of the samples, once all their frames have been found right.
+
+        Raises:
+            DamagedError: a frame has a wrong checksum, or cannot be decoded; the message names field and samples.
+        """
+        spans, frames = self._reader.spans(located), self._whole.frames(self._whole.locate(located.number))
+        first, stop = spans[frames.item].T
+        frames = frames[(frames.start < stop) & (frames.start + frames.stored > first)]
+        # Each once. None of them is empty: two that start at one place are one.
+        _, at, inverse = distinct(frames.start)
+        wrong = self._whole.are_wrong(frames[at])[inverse]
+        if wrong.any():
+            raise self._error(np.unique(located.number[frames.item[wrong]]))
+        return self._reader.read(located, allocate)
+
+    def _error(self, numbers: Numbers) -> DamagedError:
+        """Return the error for samples with wrong frames; it names the first one's shard."""
+        shards = self._whole.shard_of(numbers)
+        numbers, path = numbers[shards == shards[0]], self._whole.indexes[int(shards[0])].path
+        named = ", ".join(self._in_words(number) for number in numbers[:SHOWN].tolist())
+        more = f" and {len(numbers) - SHOWN} more of this batch" if len(numbers) > SHOWN else ""
+        return DamagedError(
+            f"{path}: field {self.field.name!r}, {named}{more}: the checksum is wrong; "
+            "`packer verify` tells what else is damaged, `packer repair` packs the shard again"
+        )

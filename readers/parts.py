@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from packer.errors import UsageError
 from packer.format import Field
-from readers.crop import IS_DATA, Crop, CropReader, IsDataReader, Placing, is_random
+from readers.crop import IS_DATA, Crop, CropReader, Placing, is_data_reader, is_random
 from readers.fields import Describe, FieldReader, Places, WholeReader
 from readers.indexing import Items
 from readers.points import PointSample, PointsReader, drawn_rows
@@ -82,7 +82,7 @@ class Parts:
             for name, scale in crop.scales.items():
                 readers[name] = crops = CropReader(places[name], axes[name], placing, scale, steps.get(name))
                 if crop.pad:
-                    readers[name + IS_DATA] = IsDataReader(crops)
+                    readers[name + IS_DATA] = is_data_reader(crops)
         if points:
             tied = points.candidates(fields)
             if isinstance(points, VoxelSample) or points.fields is None:

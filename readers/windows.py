@@ -252,7 +252,7 @@ class WindowReader(PartReader):
 def pad_reader(places: Places, steps: Steps) -> KnownReader:
     """Return what reads which steps of the windows of a field lie beyond the ends of their samples, (n, T) bool."""
 
-    def beyond(numbers: Numbers, anchors: Numbers | None) -> Numbers:
+    def beyond(numbers: Numbers, visits: Visits | None, anchors: Numbers | None) -> Numbers:
         assert anchors is not None, "windows lie at anchor steps"
         return steps.beyond(places.locate(numbers).adding(anchor=anchors)).astype(np.int64)
 

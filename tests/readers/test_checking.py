@@ -20,7 +20,7 @@ from packer.errors import DamagedError
 from packer.format import Field, FrameRule, Shard, column_key, index_arrays
 from packer.format import manifest as manifests
 from readers import Crop, Loader, PackedDataset
-from readers.checking import CheckedReader
+from readers.opened import CheckedReader
 
 FORK = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 KINDS = ["x", "label", "lr", "depth", "xyz", "picture", "caption"]
