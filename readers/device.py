@@ -12,7 +12,6 @@ from collections import UserDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from copy import copy
 from dataclasses import fields, is_dataclass
-from operator import is_
 from typing import Any, TypeVar
 
 import torch
@@ -129,46 +128,24 @@ def device_of(device: torch.device | str) -> torch.device:
 def map_tensors(change: Callable[[Tensor], Tensor], tree: Any) -> Any:
     """Return the same nest with each tensor changed; other leaves are the same objects, and `tree` stays as it is.
 
-    A dataclass is copied and its fields set, without `__init__`, so frozen ones and fields outside `__init__` are kept.
-    Subclasses keep their type and attributes; a sample of a batch becomes a plain dict, list or tuple. A
-    `PackedSequence` is a leaf: one of its tensors has to stay on the CPU.
+    Besides what torch's pytree knows, subclasses of dict and list, UserDicts and dataclasses are nests: a copy is made,
+    without `__init__`, and its parts are set. A sample of a batch becomes a plain dict. A `PackedSequence` is a leaf:
+    one of its tensors has to stay on the CPU.
     """
-    if isinstance(tree, Tensor):
-        return change(tree)
-    node = pytree.SUPPORTED_NODES.get(type(tree))
-    if node is not None and not isinstance(tree, Size):  # pytree would make a tuple of a shape
-        parts, context = node.flatten_fn(tree)
-        return node.unflatten_fn([map_tensors(change, part) for part in parts], context)
-    # What pytree takes for a leaf: subclasses of containers, named tuples, dataclasses; or a true leaf.
-    if isinstance(tree, dict | UserDict | list):
-        result = copy(tree)
-        for key, value in enumerate(tree) if isinstance(tree, list) else tree.items():
-            result[key] = map_tensors(change, value)
+
+    def changed(leaf: Any) -> Any:
+        if isinstance(leaf, Tensor):
+            return change(leaf)
+        result = leaf
+        if isinstance(leaf, dict | UserDict | list):
+            result = copy(leaf)
+            for key, value in enumerate(leaf) if isinstance(leaf, list) else leaf.items():
+                result[key] = map_tensors(change, value)
+        elif is_dataclass(leaf) and not isinstance(leaf, type):
+            result = copy(leaf)
+            for field in fields(leaf):  # not setattr: the class may be frozen
+                object.__setattr__(result, field.name, map_tensors(change, getattr(leaf, field.name)))
         return result
-    if isinstance(tree, tuple) and not isinstance(tree, PackedSequence):
-        return _map_tuple(change, tree)
-    if is_dataclass(tree) and not isinstance(tree, type):
-        return _map_dataclass(change, tree)
-    return tree
 
-
-def _map_tuple(change: Callable[[Tensor], Tensor], tree: tuple[Any, ...]) -> tuple[Any, ...]:
-    values = [map_tensors(change, value) for value in tree]
-    if all(map(is_, values, tree)):  # a shape, or what the system returns, such as a time
-        return tree
-    # Not its own `__new__`, which may take anything.
-    result = tuple.__new__(type(tree), values)
-    if hasattr(tree, "__dict__"):
-        result.__dict__.update(tree.__dict__)
-    return result
-
-
-def _map_dataclass(change: Callable[[Tensor], Tensor], tree: Any) -> Any:
-    # Not copy(): it fails on a frozen class with slots. `object.__setattr__` is the way around `frozen=True`.
-    result = object.__new__(type(tree))
-    if hasattr(tree, "__dict__"):
-        result.__dict__.update(tree.__dict__)
-    for field in fields(tree):
-        if hasattr(tree, field.name):
-            object.__setattr__(result, field.name, map_tensors(change, getattr(tree, field.name)))
-    return result
+    # pytree would make a tuple of a shape.
+    return pytree.tree_map(changed, tree, is_leaf=lambda node: isinstance(node, Size | PackedSequence))

@@ -1,4 +1,4 @@
-"""Nests of tensors."""
+"""Nests of tensors, as `to_device` moves them: here to a device that holds no values."""
 
 import time
 from collections import OrderedDict, UserDict, defaultdict, deque, namedtuple
@@ -10,7 +10,7 @@ import torch
 from torch.nn.utils.rnn import pack_sequence
 from torch.utils.data import default_collate
 
-from readers.batch import Batch
+from readers import PackedDataset, to_device
 from readers.device import map_tensors
 
 Pair = namedtuple("Pair", "a b")
@@ -28,7 +28,7 @@ class SubPair(Pair):
 class Item(dict):
     """A dict with an attribute."""
 
-    note = None
+    note = "none"
 
 
 class Rows(list):
@@ -50,9 +50,8 @@ class Frozen:
         object.__setattr__(self, "late", torch.ones(1))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Slotted:
-    __slots__ = ("x",)
     x: Any
 
 
@@ -60,99 +59,69 @@ def one():
     return torch.ones(2)
 
 
-class Row(tuple):
-    """A tuple of another name, which says how it is to be made."""
-
-    def __new__(cls, *values):
-        row = super().__new__(cls, *values)
-        row.note = "kept"
-        return row
-
-
+#: Nests, each with how many tensors it holds.
 NESTS = {
-    "tensor": one,
-    "dict": lambda: {"a": one(), "b": {"c": one()}},
-    "list": lambda: [one(), [one()]],
-    "tuple": lambda: (one(), (one(),)),
-    "named tuple": lambda: Pair(one(), [one()]),
-    "typed named tuple": lambda: Typed(one(), {"k": one()}),
-    "named tuple's subclass": lambda: SubPair(one(), one()),
-    "tuple's subclass": lambda: Row([one(), 3]),
-    "OrderedDict": lambda: OrderedDict(b=one(), a=one()),
-    "defaultdict": lambda: defaultdict(list, a=[one()]),
-    "deque": lambda: deque([one(), Plain(one())]),
-    "dict's subclass": lambda: Item(a=one()),
-    "UserDict": lambda: UserDict(a=one()),
-    "list's subclass": lambda: Rows([one()]),
-    "dataclass": lambda: Plain(one(), [one()]),
-    "frozen dataclass": lambda: Frozen({"k": one()}),
-    "dataclass with slots": lambda: Slotted(one()),
-    "dataclasses in containers": lambda: {"a": [Plain((one(), Pair(1, Frozen(one()))))]},
+    "tensor": (one, 1),
+    "dict": (lambda: {"a": one(), "b": {"c": one()}}, 2),
+    "list": (lambda: [one(), [one()]], 2),
+    "tuple": (lambda: (one(), (one(),)), 2),
+    "named tuple": (lambda: Pair(one(), [one()]), 2),
+    "typed named tuple": (lambda: Typed(one(), {"k": one()}), 2),
+    "named tuple's subclass": (lambda: SubPair(one(), one()), 2),
+    "OrderedDict": (lambda: OrderedDict(b=one(), a=one()), 2),
+    "defaultdict": (lambda: defaultdict(list, a=[one()]), 1),
+    "deque": (lambda: deque([one(), Plain(one())]), 2),
+    "dict's subclass": (lambda: Item(a=one()), 1),
+    "UserDict": (lambda: UserDict(a=one()), 1),
+    "list's subclass": (lambda: Rows([one()]), 1),
+    "dataclass": (lambda: Plain(one(), [one()]), 2),
+    "frozen dataclass": (lambda: Frozen({"k": one()}), 2),
+    "dataclass with slots": (lambda: Slotted(one()), 1),
+    "dataclasses in containers": (lambda: {"a": [Plain((one(), Pair(1, Frozen(one()))))]}, 3),
 }
 
 
-def tensors_of(tree):
+def devices(tree):
     found = []
-    map_tensors(lambda t: found.append(t) or t, tree)
+    map_tensors(lambda t: found.append(t.device.type) or t, tree)
     return found
 
 
 @pytest.mark.parametrize("name", NESTS)
-def test_every_tensor_is_changed(name):
-    """Every tensor of a nest is changed, types stay, and the nest that was given stays as it was."""
-    tree = NESTS[name]()
-    result = map_tensors(lambda t: t + 1, tree)
-    assert type(result) is type(tree)
-    found = tensors_of(result)
-    assert found
-    assert not [t for t in found if not torch.equal(t, torch.full_like(t, 2))]
-    assert not [t for t in tensors_of(tree) if not torch.equal(t, torch.ones_like(t))]
-    assert len(found) == len(tensors_of(tree))
+def test_every_tensor_is_moved(name):
+    """Every tensor of a nest is moved, types stay, and the nest that was given stays as it was."""
+    make, count = NESTS[name]
+    tree = make()
+    moved = to_device(tree, "meta")
+    assert type(moved) is type(tree)
+    assert devices(moved) == ["meta"] * count
+    assert devices(tree) == ["cpu"] * count
 
 
-def test_how_many_tensors_are_found():
-    """Tensors in frozen dataclasses, in fields outside __init__, and deep inside are found."""
-    assert len(tensors_of(NESTS["frozen dataclass"]())) == 2
-    assert len(tensors_of(NESTS["dataclasses in containers"]())) == 3
-
-
-@pytest.mark.parametrize("leaf", ["text", b"bytes", 3, None, 2.5, {1, 2}, object(), Plain, torch.Size([1, 2])])
+@pytest.mark.parametrize(
+    "leaf",
+    [
+        *["text", b"bytes", 3, None, {1, 2}, object(), Plain, torch.Size([1, 2]), time.gmtime(0)],
+        pack_sequence([torch.ones(3), torch.ones(2)]),  # whose batch sizes must stay on the CPU
+    ],
+    ids=str,
+)
 def test_other_leaves_are_left_alone(leaf):
     """What is no tensor stays the same object."""
-    assert map_tensors(torch.neg, {"a": leaf})["a"] is leaf
+    assert to_device({"a": leaf}, "meta")["a"] is leaf
 
 
 def test_order_and_attributes_stay():
     """The order of keys, a default factory and attributes of a subclass are kept."""
     item = Item(z=one(), a=one())
     item.note = "kept"
-    result = map_tensors(torch.neg, item)
-    assert list(result) == ["z", "a"]
-    assert result.note == "kept"
-    assert map_tensors(torch.neg, defaultdict(list, a=one())).default_factory is list
+    moved = to_device(item, "meta")
+    assert (list(moved), moved.note) == (["z", "a"], "kept")
+    assert to_device(defaultdict(list, a=one()), "meta").default_factory is list
 
 
-def test_tuples_of_other_kinds():
-    """Attributes of a subclass are kept; shapes in any container and what the system returns stay as they are."""
-    assert map_tensors(torch.neg, Row([one()])).note == "kept"
-    tree = OrderedDict(shape=torch.Size([2, 3]), x=one(), time=time.gmtime(0))
-    result = map_tensors(torch.neg, tree)
-    assert type(result["shape"]) is torch.Size
-    assert result["time"] is tree["time"]
-    assert result["x"].tolist() == [-1] * len(tree["x"])
-
-
-def test_samples_become_plain():
+def test_samples_become_plain(rows):
     """A sample of a batch no longer says that it is of that batch, whose tensors are others."""
-    x = torch.arange(3)
-    for gathered, kind in (({"x": x}, dict), ([x, x], list), ((x, x), tuple)):
-        items = [map_tensors(lambda t: t + 1, item) for item in Batch(gathered, 3)]
-        assert {type(item) for item in items} == {kind}
-        found = default_collate(items)
-        assert found["x" if kind is dict else 0].tolist() == [1, 2, 3]
-
-
-def test_packed_sequence_is_a_leaf():
-    """A packed sequence, whose batch sizes must stay on the CPU, is left alone."""
-    packed = pack_sequence([torch.ones(3), torch.ones(2)])
-    assert map_tensors(torch.neg, [packed])[0] is packed
+    items = [map_tensors(lambda tensor: tensor + 1, item) for item in PackedDataset(rows).__getitems__([4, 2])]
+    assert {type(item) for item in items} == {dict}
+    assert default_collate(items)["y"].tolist() == [5, 3]
