@@ -38,7 +38,7 @@ from readers.order import (
     check_state,
     present_rank,
 )
-from readers.stream import Stream
+from readers.stream import Plan, batches_of
 from readers.valid import check_count
 
 #: What torch's DataLoader takes, and what a Loader has instead.
@@ -276,8 +276,7 @@ class Loader(DataLoader[Any]):
         visits = visits_of(self.seed, epoch, positions) if self.dataset.draws else None
         is_changed = self.as_numpy or not self.channels_last
         finish = self._finished if is_changed else None
-        stream = Stream(self.dataset, self._pool, self.threads, self.prefetch, finish)
-        read = stream.batches(stream.plan(numbers, edges, visits))
+        read = batches_of(Plan(self.dataset, numbers, edges, visits, self._pool, self.threads, self.prefetch, finish))
         moved = read if self.device is None else cast(Generator[Any, None, None], ahead(read, self.device))
         with closing(read), closing(moved):
             for number in range(1, batches + 1):

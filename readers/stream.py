@@ -1,6 +1,6 @@
 """The batches of one epoch, from sample numbers to what is handed out.
 
-    plan        what this rank reads of the epoch
+    plan        what this rank reads of the epoch, and how
     located     groups of batches are located together, and cut into runs, which are read by one call a field
     asked_for   the kernel is asked for the bytes of the next runs
     read        a run is read, by the caller's thread or by threads; its batches are parts of it
@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,8 +28,7 @@ from readers.dataset import PackedDataset
 from readers.draws import Visits
 from readers.fields import FieldReader, as_images, memory_for
 from readers.gather import Pool, own_parts
-from readers.indexing import Items
-from readers.mix import Mix, MixedItems
+from readers.mix import Mix
 from readers.readahead import asked_for
 
 #: Names of the reading threads begin with this.
@@ -40,23 +39,40 @@ GROUP_SAMPLES = 16384
 
 @dataclass(frozen=True)
 class Plan:
-    """What one rank reads in an epoch.
+    """What one rank reads in an epoch, and how.
 
     Attributes:
-        readers: what reads each field, by name.
-        items: which sample each number means.
         numbers: of the items, in the order in which they are read, (n,).
         edges: where each batch begins among these, and where the last one ends, (batches + 1,).
         visits: by which random parts of samples are drawn, (n,); None if none are.
-        run_bytes: batches are read several at once, up to this many bytes; 0 reads each by itself.
+        pool: gives memory for batches.
+        threads: 0 reads in the caller's thread; else as many read ahead.
+        prefetch: runs read ahead by threads, at most, or one a thread if that is more.
+        finish: applied to each batch, after the dataset's transforms, by the thread that read it.
     """
 
-    readers: Mapping[str, FieldReader]
-    items: Items | MixedItems
+    dataset: PackedDataset | Mix
     numbers: Numbers
     edges: Numbers
     visits: Visits | None
-    run_bytes: int
+    pool: Pool
+    threads: int = 0
+    prefetch: int = 2
+    finish: Callable[[Any], Any] | None = None
+
+    @cached_property
+    def readers(self) -> Mapping[str, FieldReader]:
+        """Return what reads each field, by name."""
+        return self.dataset.readers
+
+    @cached_property
+    def run_bytes(self) -> int:
+        """Return up to how many bytes of batches are read at once; 0 reads each batch by itself."""
+        likes = [reader.run_bytes for reader in self.readers.values()]
+        # A transform may take any time, and give any number of bytes: its batches are read ahead one by one. Parts of
+        # pinned memory would have to be copied again, into pinned memory of their own.
+        alone = (self.threads and self.dataset.transforms) or self.pool.pinned or 0 in likes
+        return 0 if alone else max(likes, default=0)
 
 
 class Run(NamedTuple):
@@ -73,84 +89,44 @@ class Run(NamedTuple):
     error: Exception | None = None
 
 
-@dataclass(frozen=True)
-class Stream:
-    """Reads the batches of a dataset.
+def batches_of(plan: Plan) -> Generator[Any, None, None]:
+    """Yield the batches of a plan, in order; closing it stops the threads.
 
-    Attributes:
-        threads: 0 reads in the caller's thread; else as many read ahead.
-        prefetch: batches read ahead by threads, at most, or one a thread if that is more; what counts as one
-            are the batches of a run if they are small and there is no transform.
-        finish: applied to each batch, after the dataset's transforms, by the thread that read it.
+    An error comes when its batch is due, whether it was found while that was located or read.
     """
 
-    dataset: PackedDataset | Mix
-    pool: Pool
-    threads: int = 0
-    prefetch: int = 2
-    finish: Callable[[Any], Any] | None = None
+    def spans(run: Run) -> Numbers:
+        """Return start and end of the bytes that a run reads, (n, 2)."""
+        parts = [reader.spans(at) for reader, at in zip(plan.readers.values(), run.places, strict=False)]
+        return np.concatenate([np.zeros((0, 2), np.int64), *parts])
 
-    def plan(self, numbers: Numbers, edges: Numbers, visits: Visits | None = None) -> Plan:
-        """Return the plan for items `numbers` (n,) in batches between `edges` (batches + 1,), see `Plan`."""
-        readers = self.dataset.readers
-        likes = [reader.run_bytes for reader in readers.values()]
-        # A transform may take any time, and give any number of bytes: its batches are read ahead one by one. Parts of
-        # pinned memory would have to be copied again, into pinned memory of their own.
-        alone = (self.threads and self.dataset.transforms) or self.pool.pinned or 0 in likes
-        return Plan(readers, self.dataset.items, numbers, edges, visits, 0 if alone else max(likes, default=0))
+    runs = asked_for(located(plan), spans, plan.dataset.opened)
+    if plan.threads:
+        yield from _by_threads(plan, runs)
+    else:
+        for run in runs:
+            yield from read(plan, run)
 
-    def batches(self, plan: Plan) -> Generator[Any, None, None]:
-        """Yield the batches of a plan, in order; closing it stops the threads.
 
-        An error comes when its batch is due, whether it was found while that was located or read.
-        """
-        due = asked_for(located(plan), partial(_spans, plan), self.dataset.opened)
-        if self.threads:
-            yield from self._ahead(plan, due)
-            return
-        for run in due:
-            yield from map(self._finished, _handed_over(self._read(plan, run)), run.sizes)
-
-    def _ahead(self, plan: Plan, due: Iterator[Run]) -> Generator[Any, None, None]:
-        """Yield batches read by threads, in order; none is left running when the caller stops."""
-
-        def finished(run: Run) -> list[Any]:
-            return list(map(self._finished, self._read(plan, run), run.sizes))
-
-        # A forked process makes itself a new pool of threads when it first asks torch for one; torch 2.13 fails with
-        # "Invalid thread pool!" if two threads ask at once. So this one asks before the others start.
-        torch.set_num_threads(torch.get_num_threads())
-        waiting: deque[Future[list[Any]]] = deque()
-        threads = ThreadPoolExecutor(self.threads, THREAD_NAME)
-        try:
-            for run in due:
-                waiting.append(threads.submit(finished, run))
-                if len(waiting) > max(self.prefetch, self.threads):
-                    yield from _handed_over(waiting.popleft().result())
-            while waiting:
+def _by_threads(plan: Plan, runs: Iterator[Run]) -> Generator[Any, None, None]:
+    """Yield the batches of runs, in order, read by threads; none is left running when the caller stops."""
+    # A forked process makes itself a new pool of threads when it first asks torch for one; torch 2.13 fails with
+    # "Invalid thread pool!" if two threads ask at once. So this one asks before the others start.
+    torch.set_num_threads(torch.get_num_threads())
+    waiting: deque[Future[list[Any]]] = deque()
+    threads = ThreadPoolExecutor(plan.threads, THREAD_NAME)
+    try:
+        for run in runs:
+            waiting.append(threads.submit(lambda run: list(read(plan, run)), run))
+            if len(waiting) > max(plan.prefetch, plan.threads):
                 yield from _handed_over(waiting.popleft().result())
-        finally:
-            waiting.clear()
-            # Garbage is collected by whichever thread comes by, and one of these cannot wait for itself.
-            is_reader = threading.current_thread().name.startswith(THREAD_NAME)
-            threads.shutdown(wait=not is_reader, cancel_futures=True)
-
-    def _read(self, plan: Plan, run: Run) -> list[Any]:
-        """Return the batches of a run, read into memory of the pool if it pays."""
-        if run.error is not None:
-            raise run.error
-        batch: dict[str, Any] = {}
-        for (name, reader), places in zip(plan.readers.items(), run.places, strict=True):
-            memory = memory_for(reader, len(places), self.pool)
-            batch[name] = as_images(reader.field, reader.read(places, memory))
-        if len(run.sizes) == 1:
-            return [batch]
-        parts = [split(values, run.sizes) for values in batch.values()]
-        return [dict(zip(batch, values, strict=True)) for values in zip(*parts, strict=True)]
-
-    def _finished(self, batch: Any, size: int) -> Any:
-        batch = self.dataset.transformed(batch, size)
-        return batch if self.finish is None else self.finish(batch)
+        while waiting:
+            yield from _handed_over(waiting.popleft().result())
+    finally:
+        waiting.clear()
+        # Garbage is collected by whichever thread comes by, and one of these cannot wait for itself.
+        is_reader = threading.current_thread().name.startswith(THREAD_NAME)
+        threads.shutdown(wait=not is_reader, cancel_futures=True)
 
 
 def _handed_over(batches: list[Any]) -> Iterator[Any]:
@@ -160,7 +136,7 @@ def _handed_over(batches: list[Any]) -> Iterator[Any]:
         yield batches.pop()
 
 
-# ---------------------------------------------------------------- runs
+# ---------------------------------------------------------------- locating
 
 
 def located(plan: Plan) -> Iterator[Run]:
@@ -168,35 +144,32 @@ def located(plan: Plan) -> Iterator[Run]:
 
     The first group that is located is one batch, so that it comes soon; any other has about `GROUP_SAMPLES`.
     """
-    first, samples, batches = 0, 1, len(plan.edges) - 1
-    while first < batches:
-        stop = int(plan.edges.searchsorted(plan.edges[first] + samples))
-        runs = _runs(plan, first, min(stop, batches))
+    first, samples, further = 0, 1, GROUP_SAMPLES
+    while first < len(plan.edges) - 1:
+        stop = min(int(plan.edges.searchsorted(plan.edges[first] + samples)), len(plan.edges) - 1)
+        samples = further
+        try:
+            runs = _runs(plan, first, stop)
+        except Exception as error:
+            if stop - first == 1:
+                yield Run([], [int(plan.edges[stop] - plan.edges[first])], error)
+                return
+            samples = further = 1  # one batch of many is wrong: those before it come first
+            continue
         yield from runs
-        if runs[-1].error is not None:
-            return
-        first, samples = stop, GROUP_SAMPLES
+        first = stop
 
 
 def _runs(plan: Plan, first: int, stop: int) -> list[Run]:
     """Return the batches `first` to `stop` in runs of up to `run_bytes` bytes, of one batch at least."""
     some = slice(plan.edges[first], plan.edges[stop])
-    edges, numbers = plan.edges[first : stop + 1] - some.start, plan.numbers[some]
-    nbytes = np.zeros(len(numbers), np.int64)
-    places = []
-    try:
-        samples, anchors = plan.items.of(numbers)
-        for reader in plan.readers.values():
-            places.append(reader.locate(samples, None if plan.visits is None else plan.visits[some], anchors))
-            nbytes += reader.nbytes(places[-1])
-    except Exception as error:
-        if stop - first == 1:
-            return [Run([], [len(numbers)], error)]
-        runs: list[Run] = []  # one of many is wrong: those before it come first
-        while first < stop and not (runs and runs[-1].error):
-            runs += _runs(plan, first, first + 1)
-            first += 1
-        return runs
+    edges = plan.edges[first : stop + 1] - some.start
+    samples, anchors = plan.dataset.items.of(plan.numbers[some])
+    visits = None if plan.visits is None else plan.visits[some]
+    places = [reader.locate(samples, visits, anchors) for reader in plan.readers.values()]
+    nbytes = np.zeros(len(samples), np.int64)
+    for reader, at in zip(plan.readers.values(), places, strict=True):
+        nbytes += reader.nbytes(at)
     # All of a group at once, not each between two copies, which leave nothing else in the processor's cache.
     sizes, bounds = np.diff(edges).tolist(), edges.tolist()
     return [
@@ -216,10 +189,27 @@ def _cut(nbytes: Sequence[int], limit: int) -> list[int]:
     return [*edges, len(nbytes)]
 
 
-def _spans(plan: Plan, run: Run) -> Numbers:
-    """Return start and end of the bytes that a run reads, (n, 2)."""
-    spans = [reader.spans(at) for reader, at in zip(plan.readers.values(), run.places, strict=False)]
-    return np.concatenate([np.zeros((0, 2), np.int64), *spans])
+# ---------------------------------------------------------------- reading
+
+
+def read(plan: Plan, run: Run) -> Iterator[Any]:
+    """Read a run into memory of the pool if it pays; yield its batches, each finished when it is asked for."""
+    if run.error is not None:
+        raise run.error
+    batch: dict[str, Any] = {}
+    for (name, reader), places in zip(plan.readers.items(), run.places, strict=True):
+        memory = memory_for(reader, len(places), plan.pool)
+        batch[name] = as_images(reader.field, reader.read(places, memory))
+    batches = [batch]
+    if len(run.sizes) > 1:
+        parts = [split(values, run.sizes) for values in batch.values()]
+        batches = [dict(zip(batch, values, strict=True)) for values in zip(*parts, strict=True)]
+
+    def finished(batch: Any, size: int) -> Any:
+        batch = plan.dataset.transformed(batch, size)
+        return batch if plan.finish is None else plan.finish(batch)
+
+    return map(finished, _handed_over(batches), run.sizes)
 
 
 def split(values: Any, sizes: list[int]) -> Sequence[Any]:

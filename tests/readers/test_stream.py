@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from readers import Loader, PackedDataset
 from readers.gather import Pool
 from readers.indexing import Items
-from readers.stream import GROUP_SAMPLES, Stream
+from readers.stream import GROUP_SAMPLES, Plan, batches_of
 
 
 @pytest.fixture(scope="module")
@@ -59,8 +59,7 @@ def test_pinned_batches_are_read_where_they_stay(dataset):
             return torch.from_numpy(given[-1])
 
     given = []
-    stream = Stream(dataset, Pinned(pinned=True))
-    batches = list(stream.batches(stream.plan(np.arange(40), np.arange(0, 41, 4))))
+    batches = list(batches_of(Plan(dataset, np.arange(40), np.arange(0, 41, 4), None, Pinned(pinned=True))))
     assert [batch["y"].tolist() for batch in batches] == parts(np.arange(40), 4)
     found = {tensor.data_ptr() for batch in batches for tensor in batch.values()}
     assert found == {memory.ctypes.data for memory in given}
