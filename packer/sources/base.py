@@ -344,6 +344,17 @@ def difference(wanted: Mapping[str, str], found: Mapping[str, str]) -> str:
     )
 
 
+def misfits(kinds: Mapping[Kind, Mapping[str, str]]) -> tuple[Kind, dict[Kind, str]]:
+    """Return the first sample whose fields are as those of most, and how each sample that is not differs from it.
+
+    Args:
+        kinds: by sample, its fields in words; there is at least one sample.
+    """
+    most = usual(frozenset(kind.items()) for kind in kinds.values())
+    model = next(sample for sample, kind in kinds.items() if kind.items() == most)
+    return model, {sample: how for sample, kind in kinds.items() if (how := difference(kinds[model], kind))}
+
+
 def common_shape(shapes: Iterable[Sequence[int | None]]) -> tuple[int | None, ...]:
     """Return the shape that arrays of as many axes share, with None for each axis whose length differs."""
     axes = [set(lengths) for lengths in zip(*shapes, strict=True)]

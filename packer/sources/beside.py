@@ -109,7 +109,7 @@ def open_beside(
             held[name] = TextSource.of(name, found, on_bad)
         good = set(held[name].paths)
         beside[name] = found._replace(files=[file for file in found.files if found.path(file) in good])
-    pairs, _ = partners({**given, **beside}, "files", on_bad)
+    pairs, _ = partners({**given, **beside}, on_bad)
     if not pairs.names:
         raise SourceError(
             f"no sample is left: none has its file of {' and '.join(sides)}", next(iter(given.values())).text

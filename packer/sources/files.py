@@ -119,6 +119,7 @@ class Found(NamedTuple):
 
         Raises:
             SourceError: what `on_bad` raises, called with each file that is not regular, or whose name is no text.
+            UsageError: there are no others.
         """
         good = []
         for file in self.files:
@@ -130,6 +131,8 @@ class Found(NamedTuple):
                 on_bad(SourceError("has a name that is not valid text (UTF-8); rename it", self.path(file)))
             else:
                 good.append(file)
+        if not good:
+            raise UsageError(f"{self.text}: none of its files can be read; check the path")
         return natsorted(good)  # which leaves ties (01 and 1) in the order given: `files` are sorted plainly
 
 

@@ -32,10 +32,9 @@ from packer.sources.base import (
     OnBad,
     Source,
     common_shape,
-    difference,
     faults_of,
     joined,
-    usual,
+    misfits,
     watched,
 )
 from packer.sources.files import Found
@@ -53,12 +52,12 @@ _CHANNEL = re.compile(r"(.+)_(\d{4})")
 class _Volume(NamedTuple):
     """A volume of a file, or of a file for each channel; and, once its header was read, what it will be."""
 
+    name: str
     paths: tuple[str, ...]
     has_channels: bool = False
     shape: tuple[int, ...] = ()
     dtype: str = ""
-    affine: Any = None
-    spacing: Any = None
+    place: Mapping[str, NDArray[Any]] = {}
 
     @property
     def kind(self) -> str:
@@ -84,75 +83,94 @@ def open_nifti(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: O
     found = {name or "image": some._replace(files=some.pick(on_bad)) for name, some in inputs.items()}
     remarks = share_out(found)
     volumes = {name: _volumes(name, found) for name in found}
-    # Partners are found by the names of volumes; errors name a file.
-    shown = {name: some._replace(files=list(volumes[name])) for name, some in found.items()}
-    real = {shown[name].path(key): volume.paths[0] for name, some in volumes.items() for key, volume in some.items()}
-
-    def report(error: SourceError) -> None:
-        on_bad(SourceError(error.reason, real.get(error.path or "", error.path)))
-
-    paired, said = partners(shown, "files", report)
+    firsts = {name: some._replace(files=list(volumes[name])) for name, some in found.items()}
+    names = {name: [volume.name for volume in some.values()] for name, some in volumes.items()}
+    paired, said = partners(firsts, on_bad, names)
     rows: dict[str, dict[str, _Volume]] = {}
     for number, name in enumerate(watched(paired.names, HEADERS, looking, len(paired.names))):
         try:
-            rows[name] = {f: _with_header(volumes[f][files[number]]) for f, files in paired.files.items()}
+            rows[name] = _with_headers({field: volumes[field][files[number]] for field, files in paired.files.items()})
         except SourceError as error:
             on_bad(error)
-    rows = _alike(rows, on_bad)
+    if not rows:
+        raise SourceError("no sample is left: each has a bad file, or lacks a partner; mend the files first")
+    _, odd = misfits({name: {field: volume.kind for field, volume in row.items()} for name, row in rows.items()})
+    for name, how in odd.items():
+        first, *_ = rows.pop(name).values()
+        on_bad(SourceError(f"differs from most volumes: {how}; mend it or move it away", first.paths[0]))
     fields = []
     for name, volume in next(iter(rows.values())).items():
-        fields.append(
-            FieldSpec(name=name, dtype=volume.dtype, shape=common_shape(row[name].shape for row in rows.values()))
-        )
+        shape = common_shape(row[name].shape for row in rows.values())
+        fields.append(FieldSpec(name=name, dtype=volume.dtype, shape=shape))
         if volume.has_channels:
             remarks.append(f"field {name}: files numbered from _0000 on are the channels of one volume, its last axis")
-    firsts = {name: next(iter(row.values())).affine for name, row in rows.items()}
-    odd = [n for n, row in rows.items() if not all(np.allclose(v.affine, firsts[n], atol=1e-2) for v in row.values())]
-    if odd:
-        remarks.append(f"affines of the fields differ in {first_few(odd)}; that of {fields[0].name} is kept")
+    if apart := [name for name, row in rows.items() if not _lie_alike(*row.values())]:
+        remarks.append(f"affines of the fields differ in {first_few(apart)}; that of {fields[0].name} is kept")
     return NiftiSource((*fields, *_PLACE), list(rows), list(rows.values()), {}, [*remarks, *said])
 
 
 def _volumes(field: str, found: Mapping[str, Found]) -> dict[str, _Volume]:
-    """Return the volumes of a field by names of files that they could be.
+    """Return the volumes of a field by their first files.
 
     Files are channels if most names end in `_` and four digits, which count from 0000 in each volume. If that makes one
     volume of all, another field has to have a file of its name: they may be volumes as well.
     """
-    stems = {name: {_SUFFIX.sub("", file): some.path(file) for file in some.files} for name, some in found.items()}
+    stems = {file: _SUFFIX.sub("", file) for file in found[field].files}
     cases: dict[str, list[str]] = defaultdict(list)
-    for stem in sorted(stems[field]):
-        if match := _CHANNEL.fullmatch(stem):
-            cases[match[1]].append(stem)
-    whole = {case: some for case, some in cases.items() if some == [f"{case}_{n:04d}" for n in range(len(some))]}
-    joined = {stem for some in whole.values() for stem in some}
-    alone = len(whole) == 1 and not any(whole.keys() & other.keys() for name, other in stems.items() if name != field)
-    if alone or 2 * len(joined) <= len(stems[field]):
-        whole, joined = {}, set()
-    volumes = {f"{stem}.nii": _Volume((path,)) for stem, path in stems[field].items() if stem not in joined}
-    for case, some in whole.items():
-        volumes[f"{case}.nii"] = _Volume(tuple(stems[field][stem] for stem in some), has_channels=True)
-    return volumes
+    for file in sorted(stems):
+        if match := _CHANNEL.fullmatch(stems[file]):
+            cases[match[1]].append(file)
+    whole = {
+        case: files
+        for case, files in cases.items()
+        if [stems[file] for file in files] == [f"{case}_{n:04d}" for n in range(len(files))]
+    }
+    others = {_SUFFIX.sub("", file) for name, some in found.items() if name != field for file in some.files}
+    channels = {file for files in whole.values() for file in files}
+    if 2 * len(channels) <= len(stems) or (len(whole) == 1 and not whole.keys() & others):
+        whole, channels = {}, set()
+    path = found[field].path
+    volumes = {file: _Volume(stem, (path(file),)) for file, stem in stems.items() if file not in channels}
+    return volumes | {files[0]: _Volume(case, tuple(map(path, files)), True) for case, files in whole.items()}
 
 
-def _with_header(volume: _Volume) -> _Volume:
-    """Return a volume with what its headers say. Raises SourceError if one is damaged, or channels differ."""
-    found = []
-    for path in volume.paths:
-        with _loaded(path) as image:
-            dtype = image.get_data_dtype().newbyteorder("=").name
-            if dtype not in DTYPES:
-                raise SourceError(
-                    f"holds values of {dtype}, which cannot be packed; save it as float32 or integers", path
-                )
-            dtype = "float32" if _is_scaled(image) else dtype
-            spacing = np.asarray(image.header["pixdim"][1:4], np.float32)
-            found.append(volume._replace(shape=image.shape, dtype=dtype, affine=image.affine, spacing=spacing))
-        if (found[-1].shape, dtype) != (found[0].shape, found[0].dtype):
-            raise SourceError(
-                f"is {found[-1].kind}, {image.shape}, but {volume.paths[0]} {found[0].kind}, {found[0].shape}", path
-            )
-    return found[0]._replace(shape=(*found[0].shape, len(found))) if volume.has_channels else found[0]
+def _with_headers(row: Mapping[str, _Volume]) -> dict[str, _Volume]:
+    """Return the volumes of a sample with what their headers say.
+
+    Raises:
+        SourceError: a file is damaged or cannot be packed, or the channels or fields differ in size.
+    """
+    found = {}
+    for name, volume in row.items():
+        kinds = []
+        for path in volume.paths:
+            with _loaded(path) as image:
+                kinds.append((image.shape, _dtype_of(image, path)))
+                spacing = np.asarray(image.header["pixdim"][1:4], np.float32)
+                volume = volume._replace(place=volume.place or {"affine": image.affine, "spacing": spacing})
+            if kinds[-1] != kinds[0]:
+                how = "is {1} {0}, but {path} is {3} {2}".format(*kinds[-1], *kinds[0], path=volume.paths[0])
+                raise SourceError(f"{how}, and both are channels of one volume; mend it or move it away", path)
+        shape, dtype = kinds[0]
+        found[name] = volume._replace(shape=(*shape, *[len(kinds)] * volume.has_channels), dtype=dtype)
+    sizes = {name: volume.shape[:3] for name, volume in found.items()}
+    if len(set(sizes.values())) > 1:
+        path = next(iter(row.values())).paths[0]
+        raise SourceError(f"the fields of one sample differ in size: {sizes}; mend it or move it away", path)
+    return found
+
+
+def _dtype_of(image: Any, path: str) -> str:
+    """Return the dtype that values have when they are read; raises SourceError if they cannot be packed."""
+    stored, is_scaled = image.get_data_dtype().newbyteorder("="), (image.dataobj.slope, image.dataobj.inter) != (1, 0)
+    if stored.name not in DTYPES or (stored.kind == "c" and is_scaled):
+        what = f"{'scaled ' if is_scaled else ''}values of {stored.name}"
+        raise SourceError(f"holds {what}, which cannot be packed; save it as float32 or integers", path)
+    return "float32" if is_scaled else str(stored.name)
+
+
+def _lie_alike(first: _Volume, *others: _Volume) -> bool:
+    return all(np.allclose(volume.place["affine"], first.place["affine"], atol=1e-2) for volume in others)
 
 
 @contextmanager
@@ -171,28 +189,6 @@ def _loaded(path: str) -> Iterator[Any]:
         raise SourceError(
             f"cannot be read as NIfTI ({error or type(error).__name__}); get the file again", path
         ) from error
-
-
-def _is_scaled(image: Any) -> bool:
-    return (image.dataobj.slope, image.dataobj.inter) != (1, 0)
-
-
-def _alike(rows: Mapping[str, dict[str, _Volume]], on_bad: OnBad) -> dict[str, dict[str, _Volume]]:
-    """Return the samples whose fields have one size, and the dtypes and axes of most; call `on_bad` with the others."""
-    kinds = {name: {field: volume.kind for field, volume in row.items()} for name, row in rows.items()}
-    most = dict(usual(frozenset(kind.items()) for kind in kinds.values())) if rows else {}
-    kept = {}
-    for name, row in rows.items():
-        sizes = {field: volume.shape[:3] for field, volume in row.items()}
-        how = difference({field: most[field] for field in row}, kinds[name])
-        if how or len(set(sizes.values())) > 1:
-            reason = f"differs from most volumes: {how}" if how else f"the fields of one sample differ in size: {sizes}"
-            on_bad(SourceError(f"{reason}; mend it or move it away", next(iter(row.values())).paths[0]))
-        else:
-            kept[name] = row
-    if not kept:
-        raise SourceError("no sample is left: each has a bad file, or lacks a partner; mend the files first")
-    return kept
 
 
 @dataclass(eq=False)
@@ -222,8 +218,7 @@ class NiftiSource(Source):
     def _sample(self, number: int) -> dict[str, Any]:
         first, *_ = self.rows[number].values()
         with faults_of(sample=number):
-            values = {field: _values(volume) for field, volume in self.rows[number].items()}
-        return {**values, "affine": first.affine, "spacing": first.spacing}
+            return {**{name: _values(volume) for name, volume in self.rows[number].items()}, **first.place}
 
     def files(self) -> list[str]:
         return [path for row in self.rows for volume in row.values() for path in volume.paths]
@@ -236,8 +231,8 @@ def _values(volume: _Volume) -> NDArray[Any]:
         with _loaded(path) as image:
             if path.lower().endswith(".gz"):  # as a whole, so that its checksum is compared
                 image = type(image).from_bytes(gzip.decompress(Path(path).read_bytes()))
-            found.append(np.asarray(image.dataobj, np.float32 if _is_scaled(image) else None))
+            found.append(np.asarray(image.dataobj, _dtype_of(image, path)))
     values = np.stack(found, axis=-1) if volume.has_channels else found[0]
-    if (values.shape, values.dtype.newbyteorder("=").name) != (volume.shape, volume.dtype):
+    if (values.shape, values.dtype.name) != (volume.shape, volume.dtype):
         raise SourceError("has changed since its header was read; run again", volume.paths[0])
-    return np.ascontiguousarray(values, volume.dtype)
+    return np.ascontiguousarray(values)

@@ -30,6 +30,8 @@ from packer.sources.files import Found, join
 from packer.sources.units import folder_of, unit_name, upwards
 
 Entry = TypeVar("Entry")
+#: By field, the name of every file.
+Names = Mapping[str, Sequence[str]]
 
 #: Samples that an error names.
 NAMED = 5
@@ -49,6 +51,7 @@ class Pairing(NamedTuple):
         taken: by field, what came off its names, as `'x4' at the end`; only fields of which something did.
         orphans: by field, files that some other field has no partner for.
         doubles: field, first file, second file and the one name that both would have; the second is left out.
+        is_by_count: whether there is one file for each field, and their names differ.
     """
 
     names: list[str]
@@ -56,6 +59,7 @@ class Pairing(NamedTuple):
     taken: dict[str, str]
     orphans: dict[str, list[str]]
     doubles: list[tuple[str, str, str, str]]
+    is_by_count: bool = False
 
     @property
     def is_whole(self) -> bool:
@@ -69,40 +73,41 @@ def stem(file: str) -> str:
 
 
 def partners(
-    found: Mapping[str, Found], unit: str, on_bad: OnBad, listed: str | None = None
+    found: Mapping[str, Found], on_bad: OnBad, names: Names | None = None, listed: str | None = None
 ) -> tuple[Pairing, list[str]]:
     """Return the samples that files of one or more fields are, and sentences for the plan.
 
     Args:
-        unit: `files`: partners have the same path; `folders`: they lie in the same folder.
         on_bad: called with every file without a partner and with every second file of one name.
+        names: as for `pair`.
         listed: a file that lists the samples to take, in their order; see `_chosen`.
     """
-    root = next(iter(found.values())).folder
-
-    def name_of(file: str) -> str:
-        return stem(file) if unit == "files" else unit_name(root, folder_of(file))
-
-    paired = pair({field: some.files for field, some in found.items()}, name_of)
+    paired = pair({field: some.files for field, some in found.items()}, names)
     notes: list[str] = []
     if listed is not None:
         paired, notes = _chosen(paired, listed)
     _report(paired, found, on_bad)
     for field, text in paired.taken.items():
         notes.append(f"field {field}: most names have {text}; samples are named without it")
-    if len(paired.names) == 1 and len({name_of(*files) for files in paired.files.values()}) > 1 and not paired.taken:
+    if paired.is_by_count:
         files = " and ".join(f"{file} as {field}" for field, (file,) in paired.files.items())
         notes.append(f"there is one file for each field: {files} are taken for one sample, {paired.names[0]!r}")
     return paired, notes
 
 
-def pair(files: Mapping[str, Sequence[str]], name_of: Callable[[str], str] = stem) -> Pairing:
+def names_by_folder(found: Mapping[str, Found]) -> dict[str, list[str]]:
+    """Return the name of every file by field, if partners lie in the same folder: that of the folder."""
+    root = next(iter(found.values())).folder
+    return {field: [unit_name(root, folder_of(file)) for file in some.files] for field, some in found.items()}
+
+
+def pair(files: Mapping[str, Sequence[str]], names: Names | None = None) -> Pairing:
     """Pair relative paths (with suffix, slashes between folders) of one or more fields, by the rule above.
 
     Args:
-        name_of: returns the name of the path of a file.
+        names: by field, the name of every file; None for its path without suffix.
     """
-    names = {field: [name_of(file) for file in some] for field, some in files.items()}
+    names = names or {field: list(map(stem, some)) for field, some in files.items()}
     plain = _matched(files, names, {})
     if plain.is_whole:
         return plain
@@ -118,7 +123,7 @@ def pair(files: Mapping[str, Sequence[str]], name_of: Callable[[str], str] = ste
     taken = {field: " and ".join(above[field] + ends[field]) for field in files if above[field] or ends[field]}
     best = _matched(files, cut, taken)
     if not best.is_whole and all(len(some) == 1 for some in files.values()):
-        return _matched(files, dict.fromkeys(files, next(iter(names.values()))), {})
+        return _matched(files, dict.fromkeys(files, next(iter(names.values()))), {})._replace(is_by_count=True)
     return best if len(best.names) >= len(plain.names) else plain
 
 
@@ -176,7 +181,7 @@ def _shared(lists: Sequence[Sequence[str]], word_of: Callable[[str], str], least
         agreeing = [some for some in agreeing if word_of(some[at]) == words[at]]
 
 
-def _matched(files: Mapping[str, Sequence[str]], names: Mapping[str, Sequence[str]], taken: dict[str, str]) -> Pairing:
+def _matched(files: Mapping[str, Sequence[str]], names: Names, taken: dict[str, str]) -> Pairing:
     """Pair files by these names of theirs."""
     named: dict[str, dict[str, str]] = {}
     doubles = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from ways import handled
 from packer.codecs import NAMED
 from packer.errors import UsageError
 from packer.format import CHUNK_BYTES, Field, FrameRule
+from packer.split import split
 from readers import Crop, Loader, PackedDataset, Windows
 
 VOLUMES = [
@@ -153,6 +155,30 @@ def foreground(numbers: NDArray[np.int64], generator: np.random.Generator) -> ND
     number = int(numbers[0])
     highest = np.array(SIZES[number]) // 2 * 2 - 3
     return generator.integers(0, highest, (1, 3)) * (number % 2)
+
+
+def test_crops_of_a_split_are_those_of_its_samples(scans: Path, tmp_path: Path) -> None:
+    """Numbers and places count the samples of the split, with pad and extras, also where an epoch is resumed."""
+    path = shutil.copytree(scans, tmp_path / "p")
+    held = [1, 3, 4]
+    split(path, {"some": held})
+    whole, places = PackedDataset(path)[:]["image"], [(0, 1, 1), (2, 0, 3), (1, 2, 0)]
+    crop = Crop((3, 3, 3), "image", {"label": 1}, at=np.array(places))
+    ds = PackedDataset(path, split="some", crop=crop, extras=("number",))
+    for item, (number, (z, y, x)) in enumerate(zip(held, places, strict=True)):
+        wanted = whole[number][z : z + 3, y : y + 3, x : x + 3]
+        assert torch.equal(ds[item]["image"], wanted)
+        assert torch.equal(ds[[item]]["label"][0], (wanted % 5).byte())
+    padded = PackedDataset(path, split="some", crop=Crop((9, 3, 3), "image", at="center", pad="zero"))
+    assert padded[:]["image_is_data"][:, 0].tolist() == [[2, 6], [1, 7], [0, 8]]
+    loader = Loader(PackedDataset(path, split="some", crop=Crop((2, 2, 2), "image")), 1, shuffle=True, seed=5, repeat=2)
+    batches, state = [], {}
+    for batch in loader:
+        batches.append(batch["image"])
+        state = state or loader.state_dict()
+    again = Loader(PackedDataset(path, split="some", crop=Crop((2, 2, 2), "image")), 1, shuffle=True, seed=5, repeat=2)
+    again.load_state_dict(state)
+    assert all(map(torch.equal, [batch["image"] for batch in again], batches[1:]))
 
 
 def test_places_of_ones_own_are_drawn_once_a_visit(scans: Path) -> None:

@@ -84,7 +84,7 @@ def _are_alike(source: ImageSource, folders: Mapping[str, Sequence[int]]) -> boo
     first, *others = (set(names) for names in inside.values())
     if all(names == first for names in others):
         return True
-    return len(folders) <= MOST_FIELDS and pair(inside, str).is_whole
+    return len(folders) <= MOST_FIELDS and pair(inside, inside).is_whole
 
 
 def _are_frames(source: ImageSource, places: Sequence[int]) -> bool:

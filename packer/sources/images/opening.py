@@ -32,11 +32,7 @@ from packer.sources.images.formats import (
 )
 from packer.sources.images.source import ImageSource, compared
 from packer.sources.options import SourceOptions
-from packer.sources.pairing import (
-    Pairing,
-    partners,
-    share_out,
-)
+from packer.sources.pairing import Pairing, names_by_folder, partners, share_out
 from packer.sources.units import folder_of, unit_of
 
 #: Threads that read headers if a sample waits longer than this many seconds, and samples that each is given at a time:
@@ -97,10 +93,10 @@ def _pictures(
         broken.add(folder_of(error.path or ""))
 
     found, stored, remarks = _images(inputs, told)
-    unit = "files"
+    names = None
     if samples == "folders" and not stored and (in_folders := fields_in_folders(found)):
-        found, unit = in_folders, "folders"
-    paired, said = partners(found, unit, told, options.listed)
+        found, names = in_folders, names_by_folder(in_folders)
+    paired, said = partners(found, told, names, options.listed)
     remarks += said
     good, headers = _read_headers(paired, found, stored, reading, told, looking)
     good, headers = _of_usual_kind(good, headers, paired, found, told)
@@ -118,7 +114,7 @@ def _pictures(
     for name, folder in stored.items():
         remarks += folder.notes(paths[name], source.sizes[name])
     source.remarks = [*remarks, *_changes(headers)]
-    if samples != unit:  # the pictures are the frames of what a sample is
+    if samples == "folders" and names is None:  # the pictures are the frames of what a sample is
         return clips(source, broken, on_bad)
     source.remarks += compared(source)
     return source
@@ -127,7 +123,7 @@ def _pictures(
 def _images(
     inputs: Mapping[str, Found], on_bad: OnBad
 ) -> tuple[dict[str, Found], dict[str, basicsr.Folder], list[str]]:
-    """Return the images of every field, as `_picked` does, and in LMDB folders.
+    """Return the images of every field that can be packed, in folders and LMDB folders.
 
     Returns:
         by field the images, and the folder if it is one of LMDB; sentences on what is another field's.
@@ -139,20 +135,8 @@ def _images(
             stored[name] = basicsr.opened(some.text, on_bad)
             found[name] = stored[name].found
         else:
-            found[name] = _picked(name, some, on_bad)
+            found[name] = some._replace(files=some.pick(on_bad))
     return found, stored, share_out(found)
-
-
-def _picked(field: str, found: Found, on_bad: OnBad) -> Found:
-    """Return the images that can be packed; `on_bad` is called with the others.
-
-    Raises:
-        UsageError: there are no others.
-    """
-    kept = found.pick(on_bad)
-    if not kept:
-        raise UsageError(f"{found.text}: no image for field {field!r} can be read; check the path")
-    return found._replace(files=kept)
 
 
 def _read_headers(

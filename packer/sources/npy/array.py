@@ -9,12 +9,13 @@ import errno
 import math
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import IO, Any, Literal, NamedTuple
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,16 +33,9 @@ _READERS: dict[tuple[int, int], Any] = {
 _ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, KeyError)
 
 
-class Header(NamedTuple):
-    """What the header of a file or member says, and the bytes of the file before its first value."""
-
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    is_fortran: bool
-    start: int
-
-
-_NO_HEADER = Header((), np.dtype("u1"), False, 0)
+#: By place, the arrays that files hold there.
+_Wholes = dict[tuple[str, str], NDArray[Any]]
+_NO_DTYPE = np.dtype("u1")
 
 
 @dataclass(frozen=True)
@@ -52,7 +46,7 @@ class Array:
         path: the file.
         member: its name in a `.npz`, with the suffix; empty in a `.npy`.
         shape, dtype: of its values.
-        header: of the whole array.
+        whole_shape, whole_dtype: of the array in the file, with all members of a structured one.
         inner: the members of a structured array that lead to its values.
         is_row: whether the whole array is one row, of one axis more than it has in the file.
         name: of the field, if the user gave one.
@@ -62,8 +56,9 @@ class Array:
     path: str
     member: str
     shape: tuple[int, ...] = ()
-    dtype: np.dtype[Any] = _NO_HEADER.dtype
-    header: Header = _NO_HEADER
+    dtype: np.dtype[Any] = _NO_DTYPE
+    whole_shape: tuple[int, ...] = ()
+    whole_dtype: np.dtype[Any] = _NO_DTYPE
     inner: tuple[str, ...] = ()
     is_row: bool = False
     problem: str = ""
@@ -84,6 +79,11 @@ class Array:
             return self.name
         own = self.member.removesuffix(".npy").replace("/", ".") if self.member else Path(self.path).stem
         return ".".join((own, *self.inner)).replace("=", "_")
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Return where the whole array lies."""
+        return self.path, self.member
 
     @property
     def is_text(self) -> bool:
@@ -112,22 +112,15 @@ class Array:
         Raises:
             SourceError: the file has gone, has changed or is damaged.
         """
-        shape, dtype, is_fortran, start = self.header
         with _errors(self.path):
+            found = np.load(self.path, mmap_mode="r", allow_pickle=False)
             if self.member:
-                # As np.load does; the checksum of the member is compared at its end.
-                with zipfile.ZipFile(self.path) as archive, archive.open(self.member) as file:
-                    values: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
-                if (values.shape, values.dtype) != (shape, dtype):
-                    raise SourceError("has changed since its header was read; run again", self.shown)
-            else:
-                nbytes = math.prod(shape) * dtype.itemsize
-                if Path(self.path).stat().st_size < start + nbytes:
-                    raise SourceError("has become shorter since its header was read; run again", self.shown)
-                order: Literal["F", "C"] = "F" if is_fortran else "C"
-                is_empty = nbytes == 0  # which cannot be mapped
-                values = np.empty(shape, dtype) if is_empty else np.memmap(self.path, dtype, "r", start, shape, order)
-            return values[None] if self.is_row else values
+                with found:
+                    found = found[self.member]
+            if (found.shape, found.dtype) != (self.whole_shape, self.whole_dtype):
+                raise SourceError("has changed since its header was read; run again", self.shown)
+            values: NDArray[Any] = found[None] if self.is_row else found
+            return values
 
     def values(self, rows: NDArray[Any]) -> NDArray[Any] | list[str]:
         """Return the values of some rows of `whole`: C-contiguous and native-endian, or text.
@@ -164,11 +157,8 @@ def _errors(path: str) -> Iterator[None]:
         # A zip file may say that something lies where no file has a place.
         if isinstance(error, OSError) and error.errno != errno.EINVAL:
             raise unreadable(error, path) from error
-        raise SourceError(_damaged(error), path) from error
-
-
-def _damaged(error: Exception) -> str:
-    return f"is damaged, or not a .npz file ({error}); save it again with np.savez"
+        kind, function = (".npz", "np.savez") if path.lower().endswith(".npz") else (".npy", "np.save")
+        raise SourceError(f"is damaged, or not a {kind} file ({error}); save it again with {function}", path) from error
 
 
 # ---------------------------------------------------------------- opening
@@ -197,12 +187,10 @@ def open_arrays(path: str) -> tuple[list[Array], list[str]]:
                     others.append(_shown(path, name))
                     continue
                 try:
-                    with archive.open(member) as file:
+                    with _errors(path), archive.open(member) as file:
                         arrays += _read_header(file, member.file_size, path, name)
-                except (OSError, *_ZIP_ERRORS) as error:
-                    if isinstance(error, OSError) and error.errno != errno.EINVAL:
-                        raise
-                    arrays.append(Array(path, name, problem=_damaged(error)))
+                except SourceError as error:
+                    arrays.append(Array(path, name, problem=error.reason))
     return arrays, others
 
 
@@ -211,28 +199,27 @@ def _read_header(file: IO[bytes], size: int, path: str, member: str = "") -> lis
     try:
         # Version 3 is that of member names outside of Latin-1.
         read = _READERS[np.lib.format.read_magic(file)]
-        shape, is_fortran, dtype = read(file)
+        shape, _, dtype = read(file)
     except OSError:
         raise
     except Exception as error:  # numpy evaluates the header as Python: a damaged one raises anything
         said = (str(error).splitlines() or [type(error).__name__])[0][:200]
         return [Array(path, member, problem=f"is not a .npy array: {said}; save it again with np.save")]
-    header = Header(tuple(map(int, shape)), dtype, bool(is_fortran), file.tell())
-    nbytes = math.prod(header.shape) * dtype.itemsize
-    held = size - header.start
+    shape = tuple(map(int, shape))
+    nbytes, held = math.prod(shape) * dtype.itemsize, size - file.tell()
     if dtype.hasobject:
         problem = (
             "holds Python objects, which only pickle reads, and packer never runs pickle; save it with a plain dtype, "
             "or give the samples to packer.convert as dicts"
         )
-    elif min(header.shape, default=0) < 0:
-        problem = f"has shape {header.shape} in its header; get the file again"
+    elif min(shape, default=0) < 0:
+        problem = f"has shape {shape} in its header; get the file again"
     elif held != nbytes:
         fault = "it is cut short" if held < nbytes else "something else follows the array"
-        much = f"{nbytes:,} bytes (shape {header.shape}, {dtype}), but the file has {held:,}"
+        much = f"{nbytes:,} bytes (shape {shape}, {dtype}), but the file has {held:,}"
         problem = f"by its header has {much}: {fault}; save it again"
     else:
-        return list(_leaves(Array(path, member, header.shape, dtype, header)))
+        return list(_leaves(Array(path, member, shape, dtype, shape, dtype)))
     return [Array(path, member, problem=problem)]
 
 
@@ -298,44 +285,44 @@ class NpySource(Source):
         row_bytes = sum(arrays[0].row_bytes for arrays in self.arrays.values())
         rows = max(1, BLOCK_BYTES // max(1, row_bytes))
         ends = {end for arrays in self.arrays.values() for end in accumulate(map(len, arrays))}
-        wholes: dict[tuple[str, str], NDArray[Any]] = {}
+        wholes: _Wholes = {}
         borders = [self.start, *sorted(end for end in ends if self.start < end < self.stop), self.stop]
         for start, stop in pairwise(borders):
             parts = {name: _part_at(arrays, start) for name, arrays in self.arrays.items()}
-            # Kept while it is read on; fields of one structured array share it.
-            places = {(array.path, array.member): array for array, _ in parts.values()}
-            wholes = {place: wholes[place] if place in wholes else array.whole() for place, array in places.items()}
+            wholes = _wholes([array for array, _ in parts.values()], wholes)
             for first in range(start, stop, rows):
-                count = min(rows, stop - first)
+                end = min(first + rows, stop)
                 yield {
-                    name: array.values(wholes[array.path, array.member][first - before : first - before + count])
+                    name: array.values(wholes[array.place][first - before : end - before])
                     for name, (array, before) in parts.items()
                 }
 
     def _sample(self, number: int) -> dict[str, Any]:
         with faults_of(sample=number):
-            wholes = {(some[number].path, some[number].member): some[number] for some in self.arrays.values()}
-            read = {place: array.whole() for place, array in wholes.items()}
             arrays = {name: some[number] for name, some in self.arrays.items()}
-            return {name: _one(a, read[a.path, a.member], number) for name, a in arrays.items()}
+            wholes = _wholes(arrays.values(), {})
+            return {name: _one(array, wholes[array.place], number) for name, array in arrays.items()}
 
     def files(self) -> list[str]:
         return list(dict.fromkeys(array.path for arrays in self.arrays.values() for array in arrays))
 
 
+def _wholes(arrays: Iterable[Array], known: _Wholes) -> _Wholes:
+    """Return the whole arrays that hold some, each read once: fields of one structured array share it."""
+    places = {array.place: array for array in arrays}
+    return {place: known[place] if place in known else array.whole() for place, array in places.items()}
+
+
 def _part_at(arrays: Sequence[Array], row: int) -> tuple[Array, int]:
     """Return which of arrays that lie one after another holds a row, and the number of rows before that array."""
-    before = 0
-    for array in arrays:
-        if row < before + len(array):
-            return array, before
-        before += len(array)
-    raise IndexError(row)
+    ends = list(accumulate(map(len, arrays)))
+    at = bisect_right(ends, row)
+    return arrays[at], ends[at] - len(arrays[at])
 
 
 def _one(array: Array, whole: NDArray[Any], number: int) -> NDArray[Any] | LargeArray | str:
     """Return the one row of an array, the sample `number`, as a copy, so that no file stays open for it."""
-    if array.nbytes > LARGE_BYTES and not array.member and not array.header.is_fortran:
+    if array.nbytes > LARGE_BYTES and isinstance(whole, np.memmap) and whole.flags.c_contiguous:
 
         def read(start: int, stop: int) -> NDArray[Any]:
             values: NDArray[Any] = np.array(array.values(array.whole()[0, start:stop]))

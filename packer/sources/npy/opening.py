@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError, as_text, first_few
 from packer.format import FieldSpec
-from packer.sources.base import HEADERS, Looking, OnBad, Source, common_shape, difference, stop, usual, watched
+from packer.sources.base import HEADERS, Looking, OnBad, Source, common_shape, misfits, stop, usual, watched
 from packer.sources.episodes import open_episodes
 from packer.sources.files import Found, join
 from packer.sources.npy.array import Array, NpySource, open_arrays
 from packer.sources.options import SourceOptions, naming
-from packer.sources.pairing import partners, share_out
+from packer.sources.pairing import names_by_folder, partners, share_out
 from packer.sources.units import by_folder, folder_of, pattern_of, refuse_strays, unit_name, unit_of
 
 #: Arrays that a message names.
@@ -63,13 +63,12 @@ def open_npy(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: OnB
     if options.pick and "" not in inputs:
         raise UsageError("--field chooses among the arrays of one source; give its path without FIELD=")
     # Rows of files that lack a part would be those of other samples.
-    found = {name: _arrays(some, stop if unit == "rows" else on_bad) for name, some in inputs.items()}
+    found = {name: some._replace(files=some.pick(stop if unit == "rows" else on_bad)) for name, some in inputs.items()}
     choice = _Choice(options, unit)
     source = _open_rows(found, choice) if unit == "rows" else _open_units(found, choice, on_bad, looking)
-    if useless := [f"--skip {name}" for name in options.skip if name not in choice.used] + [
-        f"--once {name}" for name in options.once if name not in choice.used
-    ]:
-        raise UsageError(f"{useless[0]}: no file holds such an array; leave it out")
+    for flag, names in (("--skip", options.skip), ("--once", options.once)):
+        if useless := [name for name in names if name not in choice.used]:
+            raise UsageError(f"{flag} {useless[0]}: no file holds such an array; leave it out")
     source.constants = {name: values for name, (_, values) in choice.constants.items()}
     if options.once:
         source.origin = {**source.origin, "options": {"once": list(options.once)}}
@@ -108,61 +107,47 @@ def _open_episodes(
     return open_episodes(pattern, {files[0]: marks}, open_rows)
 
 
-def _arrays(found: Found, on_bad: OnBad) -> Found:
-    picked = found.pick(on_bad)
-    if not picked:
-        raise UsageError(f"{found.text}: no .npy or .npz file can be read; check the path")
-    return found._replace(files=picked)
-
-
 class _Choice:
     """Chooses which arrays become fields, by the options, and holds those that are kept once for all samples.
 
     Attributes:
         unit: what a sample is made from.
         used: names in the options `skip` and `once` that name something.
+        others: members of files that are no arrays.
         constants: by name, the first array found and its values.
     """
 
     def __init__(self, options: SourceOptions, unit: str) -> None:
         self._options, self.unit = options, unit
         self.used: set[str] = set()
+        self.others: list[str] = []
         self.constants: dict[str, tuple[Array, NDArray[Any]]] = {}
 
-    def open(self, paths: Sequence[str]) -> tuple[list[Array], list[str]]:
-        """Return the arrays of some files that become fields, and the members that are no arrays.
+    def open(self, paths: Sequence[str]) -> list[Array]:
+        """Return the arrays of some files that become fields.
 
         Raises:
             SourceError: one cannot be packed, is missing, or differs from what is kept once; none is left.
         """
-        options, left = self._options, []
-        opened = [open_arrays(path) for path in paths]
-        once: list[Array] = []
-        for array in (array for arrays, _ in opened for array in arrays):
-            kept, skipped = naming(array.own_name, options.once), naming(array.own_name, options.skip)
-            self.used.update(kept, skipped)
-            if kept:
-                once.append(array)
-            elif not skipped:
-                left.append(array)
+        options, once, left = self._options, list[Array](), list[Array]()
+        for arrays, others in map(open_arrays, paths):
+            self.others += others
+            for array in arrays:
+                kept, skipped = naming(array.own_name, options.once), naming(array.own_name, options.skip)
+                self.used.update(kept, skipped)
+                if kept:
+                    once.append(array)
+                elif not skipped:
+                    left.append(array)
         self._keep(once, paths[0])
         if options.pick:
             left = [array for name, where in options.pick.items() for array in _picked(left, name, where, paths[0])]
-        left = [self._checked(array) for array in left]
         if bad := [array for array in left if array.problem]:
             raise _refusal(bad, may_skip=len(bad) < len(left) and not options.pick)
         if not left:
-            raise SourceError(
-                "holds no array" + (" but those that are left out" if options.skip or once else ""), paths[0]
-            )
-        return left, [other for _, others in opened for other in others]
-
-    def _checked(self, array: Array) -> Array:
-        """Return an array, with the `problem` that there is if it is text of several axes a sample."""
-        shape = array.shape[1:] if self.unit == "rows" else array.shape
-        if array.problem or not array.is_text or not shape:
-            return array
-        return replace(array, problem=f"holds text of shape {shape} a sample, but only one can be stored")
+            more = " but those that are left out" if options.skip or once else ""
+            raise SourceError(f"holds no array{more}", paths[0])
+        return left
 
     def _keep(self, once: Sequence[Array], path: str) -> None:
         """Compare arrays that are kept once with those of the samples before, or keep them."""
@@ -208,16 +193,15 @@ def _row_kind(array: Array) -> str:
 
 
 def _source(
-    fields: Mapping[str, Sequence[Array]], unit: str, names: Sequence[str] | None, notes: list[str], others: list[str]
+    fields: Mapping[str, Sequence[Array]], choice: _Choice, names: list[str] | None, notes: list[str]
 ) -> NpySource:
-    """Return the source of rows that lie one after another, and say what becomes of them.
-
-    Args:
-        others: members of files that are no arrays.
-    """
+    """Return the source of rows that lie one after another, and say what becomes of them."""
     specs = []
     for name, arrays in fields.items():
         shape = common_shape(array.shape[1:] for array in arrays)
+        if arrays[0].is_text and shape:
+            what = f"holds text of shape {shape} a sample, but only one can be stored"
+            raise SourceError(f"{what}; leave it out with --skip {shlex.quote(name)}", arrays[0].shown)
         try:
             if arrays[0].is_text:
                 specs.append(FieldSpec(name=name, dtype="uint8", kind="text", shape=(None,)))
@@ -229,12 +213,12 @@ def _source(
             notes.append(
                 f"field {name}: {arrays[0].shown} holds =, which no name of a field can; _ stands in its place"
             )
-    if others:
-        notes.append(f"left out, since they are not arrays: {first_few(others)}")
+    if choice.others:
+        notes.append(f"left out, since they are not arrays: {first_few(choice.others)}")
+    shown = {name: [as_text(Path(array.shown).name) for array in arrays] for name, arrays in fields.items()}
+    origin = {"arrays": shown} if choice.unit == "rows" else {"samples": choice.unit}
     held = {name: tuple(arrays) for name, arrays in fields.items()}
     rows = sum(map(len, next(iter(held.values()))))
-    shown = {name: [as_text(Path(array.shown).name) for array in arrays] for name, arrays in fields.items()}
-    origin = {"arrays": shown} if unit == "rows" else {"samples": unit}
     return NpySource(tuple(specs), held, names, 0, rows, origin, notes)
 
 
@@ -244,63 +228,51 @@ def _source(
 def _open_rows(found: Mapping[str, Found], choice: _Choice) -> NpySource:
     """Return the rows of the arrays; the files of a named field are its parts, in natural order."""
     fields: dict[str, list[Array]] = {}
-    left_out: list[str] = []
-    left_singles: list[str] = []
+    notes: list[str] = []
     for name, some in found.items():
-        arrays, others = choice.open([some.path(file) for file in some.files])
-        left_out += others
-        if not name:
-            arrays, singles = _without_singles(arrays)
-            left_singles += singles
+        arrays = choice.open([some.path(file) for file in some.files])
+        singles = [array for array in arrays if not (array.shape or array.name or name)]
+        if 0 < len(singles) < len(arrays):
+            arrays = [array for array in arrays if array not in singles]
+            notes.append(
+                "left out, since they are single values, not one for each sample: "
+                f"{first_few([array.shown for array in singles])}; --once NAME keeps one for all samples"
+            )
         _check_rows(arrays)
         if name:
             for inner in dict.fromkeys(array.inner for array in arrays):
                 parts = _parts(name, [array for array in arrays if array.inner == inner])
                 fields[".".join((name, *inner))] = parts
+                if parts[1:]:
+                    notes.append(
+                        f"field {name}: the rows of {len(parts):,} files, one after another; `--samples files` makes "
+                        "each a sample"
+                    )
             continue
         _refuse_ambiguous(some.folder or ".", arrays)
         for array in arrays:
-            if (own_name := array.own_name) in fields:
+            first, *_ = fields.setdefault(array.own_name, [array])
+            if first is not array:
                 unit = "files" if array.member else "folders"
                 raise UsageError(
-                    f"{fields[own_name][0].shown} and {array.shown} are both called {own_name!r}; if the {unit} are "
-                    f"the samples, say `--samples {unit}`, else name the arrays with FIELD=FILE"
+                    f"{first.shown} and {array.shown} are both called {array.own_name!r}; if the {unit} are the "
+                    f"samples, say `--samples {unit}`, else name the arrays with FIELD=FILE"
                 )
-            fields[own_name] = [array]
+        if (files := len({array.path for array in arrays})) > 1:
+            notes.append(
+                f"each of the {files:,} files is a field, and a sample is a row of all; `--samples files` makes each "
+                "file a sample, `--samples folders` each folder"
+            )
     lengths = {name: sum(map(len, arrays)) for name, arrays in fields.items()}
     if len(set(lengths.values())) > 1:
-        listed = ", ".join(f"{name} has {length:,}" for name, length in list(lengths.items())[:_SHOWN])
+        listed = first_few([f"{name} has {length:,}" for name, length in lengths.items()], _SHOWN)
         raise SourceError(
             f"arrays of one dataset have one number of rows, but {listed}; choose those that belong together with "
             "--field NAME=/ARRAY, or leave others out with --skip ARRAY (--once ARRAY keeps one for all samples); or "
             "say `--samples files` if each file is a sample, `--samples folders` if each folder is",
             next(iter(fields.values()))[0].path,
         )
-    parted = [
-        f"field {name}: the rows of {len(arrays):,} files, one after another; `--samples files` makes each a sample"
-        for name, arrays in fields.items()
-        if arrays[1:]
-    ]
-    if left_singles:
-        parted.append(
-            f"left out, since they are single values, not one for each sample: {first_few(left_singles)}; --once NAME "
-            "keeps one for all samples"
-        )
-    files = {arrays[0].path for arrays in fields.values()}
-    if "" in found and len(files) > 1:
-        parted.append(
-            f"each of the {len(files):,} files is a field, and a sample is a row of all; `--samples files` makes "
-            "each file a sample, `--samples folders` each folder"
-        )
-    return _source(fields, "rows", None, parted, left_out)
-
-
-def _without_singles(arrays: list[Array]) -> tuple[list[Array], list[str]]:
-    """Return the arrays that have axes or were named, and the names of the others; all arrays if none has axes."""
-    singles = [array.shown for array in arrays if not array.shape and not array.name]
-    if len(singles) == len(arrays):
-        return arrays, []
-    return [array for array in arrays if array.shape or array.name], singles
+    return _source(fields, choice, None, notes)
 
 
 def _check_rows(arrays: Sequence[Array]) -> None:
@@ -339,11 +311,10 @@ def _refuse_ambiguous(path: str, arrays: Sequence[Array]) -> None:
 
     They may be parts of one array, a field each or a sample each; nothing tells which.
     """
-    # A structured array counts once.
-    arrays = [replace(array, inner=()) for array in {(array.path, array.member): array for array in arrays}.values()]
+    files = {array.path: array for array in arrays if not array.member}  # a structured array counts once
     alike: dict[Any, Array] = {}
-    for array in natsorted(arrays, key=lambda array: array.path):
-        key = array.shown if array.member else (folder_of(array.path), pattern_of(array.path), _row_kind(array))
+    for array in natsorted(files.values(), key=lambda array: array.path):
+        key = (folder_of(array.path), pattern_of(array.path), _row_kind(array))
         first = alike.setdefault(key, array)
         if first is not array:
             raise UsageError(
@@ -358,19 +329,21 @@ def _refuse_ambiguous(path: str, arrays: Sequence[Array]) -> None:
 
 def _open_units(found: dict[str, Found], choice: _Choice, on_bad: OnBad, looking: Looking) -> NpySource:
     """Return a sample a file or a folder."""
-    unit = choice.unit
-    files, notes = _files_of(found, unit, on_bad)
+    files, notes = _files_of(found, choice.unit, on_bad)
     units: dict[str, dict[str, Array]] = {}
-    left_out: list[str] = []
     for sample, its_files in watched(files.items(), HEADERS, looking, len(files)):
         try:
-            units[sample], others = _fields_of(its_files, choice)
-            left_out += others
+            units[sample] = _fields_of(its_files, choice)
         except SourceError as error:
             on_bad(error)
-    units = _alike(units, unit, on_bad)
-    fields = {name: [own[name] for own in units.values()] for name in next(iter(units.values()))}
-    return _source(fields, unit, list(units), notes, left_out)
+    if not units:
+        raise SourceError(f"no sample is left: all {choice.unit} are bad; mend them first")
+    model, odd = misfits({name: {field: _kind(array) for field, array in own.items()} for name, own in units.items()})
+    for name, how in odd.items():
+        reason = f"sample {name!r} does not fit most, such as {model!r}: {how}; {_ADVICE[choice.unit]}"
+        on_bad(SourceError(reason, next(iter(units.pop(name).values())).path))
+    fields = {name: [own[name] for own in units.values()] for name in units[model]}
+    return _source(fields, choice, list(units), notes)
 
 
 def _files_of(found: dict[str, Found], unit: str, on_bad: OnBad) -> tuple[dict[str, _Files], list[str]]:
@@ -388,7 +361,7 @@ def _files_of(found: dict[str, Found], unit: str, on_bad: OnBad) -> tuple[dict[s
             folders = by_folder(paths)
             return {unit_name(root, f): [("", join(root, paths[i])) for i in at] for f, at in folders.items()}, notes
 
-    paired, said = partners(found, unit, on_bad)
+    paired, said = partners(found, on_bad, names_by_folder(found) if unit == "folders" else None)
     files = {
         sample: [(name, found[name].path(some[i])) for name, some in paired.files.items()]
         for i, sample in enumerate(paired.names)
@@ -396,13 +369,11 @@ def _files_of(found: dict[str, Found], unit: str, on_bad: OnBad) -> tuple[dict[s
     return files, notes + said
 
 
-def _fields_of(files: _Files, choice: _Choice) -> tuple[dict[str, Array], list[str]]:
-    """Return the arrays of a sample by field, and the members of its files that are no arrays."""
+def _fields_of(files: _Files, choice: _Choice) -> dict[str, Array]:
+    """Return the arrays of a sample by field."""
     fields: dict[str, Array] = {}
-    left_out = []
     for given in dict.fromkeys(given for given, _ in files):
-        arrays, others = choice.open([path for name, path in files if name == given])
-        left_out += others
+        arrays = choice.open([path for name, path in files if name == given])
         for array in arrays:
             name = array.own_name
             if given:
@@ -415,32 +386,11 @@ def _fields_of(files: _Files, choice: _Choice) -> tuple[dict[str, Array], list[s
                     f"and {fields[name].shown} are both the field {name!r} of one sample{advice}", array.shown
                 )
             fields[name] = array.as_row()
-    return fields, left_out
-
-
-def _alike(units: Mapping[str, dict[str, Array]], unit: str, on_bad: OnBad) -> dict[str, dict[str, Array]]:
-    """Return the samples that have the fields of most; call `on_bad` with the others.
-
-    Raises:
-        SourceError: what `on_bad` raises; no sample is left.
-    """
-    if not units:
-        raise SourceError(f"no sample is left: all {unit} are bad; mend them first")
-    kinds = {name: {field: _kind(array) for field, array in own.items()} for name, own in units.items()}
-    most = usual(frozenset(kind.items()) for kind in kinds.values())
-    model = next(name for name, kind in kinds.items() if kind.items() == most)
-    kept = {}
-    for name, own in units.items():
-        if how := difference(kinds[model], kinds[name]):
-            path = next(iter(own.values())).path
-            on_bad(SourceError(f"sample {name!r} does not fit most, such as {model!r}: {how}; {_ADVICE[unit]}", path))
-        else:
-            kept[name] = {field: own[field] for field in kinds[model]}
-    return kept
+    return fields
 
 
 def _kind(array: Array) -> str:
     if array.is_text:
-        return "text"
+        return f"text {array.shape[1:]}"
     axes = len(array.shape) - 1
     return f"{array.type_name} with {axes} {'axis' if axes == 1 else 'axes'}"

@@ -142,7 +142,10 @@ def test_one_case_has_channels_if_its_mask_says_so(tmp_path: Path) -> None:
         (lambda f: (f / "labelsTr/BRATS_001.nii.gz").unlink(), r"BRATS_001_0000\.nii\.gz: field 'image' has this file"),
         (lambda f: save(f / "labelsTr/BRATS_001.nii.gz", np.zeros((7, 5, 4), "f4")), "label is float32 of 3 axes, not"),
         (lambda f: save(f / "labelsTr/BRATS_001.nii.gz", np.zeros((7, 5, 3), "u1")), "differ in size: .*7, 5, 3"),
-        (lambda f: save(f / "imagesTr/BRATS_001_0002.nii.gz", np.zeros((7, 5, 4), "f4")), "is float32 of 3 axes.*but "),
+        (
+            lambda f: save(f / "imagesTr/BRATS_001_0002.nii.gz", np.zeros((7, 5, 4), "f4")),
+            r"is float32 \(7, 5, 4\), but .*_0000.* int16",
+        ),
         (lambda f: (f / "labelsTr/BRATS_001.nii.gz").write_bytes(b"x" * 500), r"BRATS_001\.nii\.gz: cannot be read as"),
         (lambda f: (f / "labelsTr/BRATS_001.nii.gz").write_bytes(b""), r"BRATS_001\.nii\.gz: cannot be read as NIfTI"),
     ],
@@ -175,6 +178,14 @@ def test_a_flipped_bit_is_found(tmp_path: Path, place: int) -> None:
     assert (report.samples, len(report.rejected)) == (2, 1)
 
 
+def test_two_files_of_one_name_are_an_error(tmp_path: Path) -> None:
+    """Neither a.nii nor a.nii.gz is left out in silence."""
+    for suffix in ("nii", "nii.gz"):
+        save(tmp_path / f"a.{suffix}", np.zeros((3, 3, 3), "u1"))
+    with pytest.raises(SourceError, match=r"a\.nii\.gz: this file and a\.nii would both be sample 'a'"):
+        open_sources([str(tmp_path)])
+
+
 def test_affines_that_differ_are_said(tmp_path: Path) -> None:
     """That of the first field is kept."""
     brats(tmp_path)
@@ -183,7 +194,7 @@ def test_affines_that_differ_are_said(tmp_path: Path) -> None:
 
 
 def test_names_and_other_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A field cannot be called affine; colours are refused; without nibabel the error says what to install."""
+    """A field cannot be called affine; colours and scaled complex values are refused; nibabel is asked for."""
     brats(tmp_path)
     with pytest.raises(UsageError, match="affine= is a field that every volume has"):
         open_sources([f"affine={tmp_path}/imagesTr"])
@@ -191,6 +202,9 @@ def test_names_and_other_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     save(tmp_path / "rgb.nii.gz", colours)
     with pytest.raises(SourceError, match=r"rgb\.nii\.gz: holds values of .*, which cannot be packed"):
         open_sources([str(tmp_path / "rgb.nii.gz")])
+    path = save(tmp_path / "scaled.nii", np.ones((3, 3, 3), "c8"), slope=2)
+    with pytest.raises(SourceError, match=r"scaled\.nii: holds scaled values of complex64, which cannot be packed"):
+        open_sources([path])
     monkeypatch.setattr("packer.sources.nifti.find_spec", lambda name: None)
     with pytest.raises(UsageError, match="NIfTI is read by nibabel: pip install"):
         open_both(tmp_path)

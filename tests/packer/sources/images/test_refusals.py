@@ -226,7 +226,7 @@ def test_nothing_to_pack_is_said(tmp_path):
         with pytest.raises(error, match=message):
             open_images({"x": str(tmp_path / text)})
     (tmp_path / "text" / "b.png").symlink_to("nowhere")
-    with pytest.raises(UsageError, match="no image for field 'x' can be read"):
+    with pytest.raises(UsageError, match="none of its files can be read"):
         open_images({"x": str(tmp_path / "text")}, on_bad=lambda error: None)
     for name in ("a/1.png", "a/2.png", "b/3.png"):
         save(tmp_path / name)

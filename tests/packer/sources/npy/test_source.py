@@ -180,7 +180,7 @@ def test_a_damaged_member_takes_no_other(tmp_path):
     path = tmp_path / "rows.npz"
     np.savez(path, a=X, b=Y)
     data = path.read_bytes()
-    path.write_bytes(b"PK\x03\x05" + data[4:])
+    path.write_bytes(data.replace(b"a.npy", b"z.npy", 1))
     values = read_joined(open_sources([str(path)], SourceOptions(pick={"b": "/b"})))
     np.testing.assert_array_equal(values["b"], Y)
     with pytest.raises(SourceError, match=r"\[a\]: is damaged.* Leave out with --skip a"):
@@ -239,7 +239,7 @@ def test_a_file_cut_short_later(tmp_path):
     """One that became shorter between opening and reading is an error, not a crash."""
     source = open_npy({"x": save(tmp_path / "x.npy", X)})
     (tmp_path / "x.npy").write_bytes((tmp_path / "x.npy").read_bytes()[:-9])
-    with pytest.raises(SourceError, match="has become shorter"):
+    with pytest.raises(SourceError, match=r"x\.npy: is damaged, or not a .npy file \(mmap length"):
         read_joined(source)
 
 
@@ -313,7 +313,7 @@ def test_arrays_that_do_not_go_together(tmp_path):
     with pytest.raises(UsageError, match="no file fits it as a pattern"):
         open_npy({"": str(tmp_path / "none*.npy")})
     (tmp_path / "gone.npy").symlink_to("nowhere")
-    with pytest.raises(UsageError, match=r"no \.npy or \.npz file can be read"):
+    with pytest.raises(UsageError, match="none of its files can be read"):
         open_npy({"": str(tmp_path / "gone.npy")}, on_bad=lambda error: None, samples="files")
     np.savez(tmp_path / "empty.npz")
     with pytest.raises(SourceError, match=r"empty\.npz: holds no array"):
