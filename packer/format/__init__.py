@@ -24,14 +24,7 @@ from packer.format.column_writer import ColumnWriter
 from packer.format.constants import Constants, constants_entry, found_constants, read_constants, write_constants
 from packer.format.frame_cache import FrameCache
 from packer.format.layout import (
-    BAND_BYTES,
-    BAND_SAMPLE_BYTES,
     CHUNK_BYTES,
-    FRAME_BYTES,
-    LZ4_FRAME_BYTES,
-    LZ4_OWN_FRAME_BYTES,
-    OWN_FRAME_BYTES,
-    RAW_FRAME_BYTES,
     ShardHeader,
     chunk_key,
     column_key,
@@ -41,7 +34,6 @@ from packer.format.lmdb_appender import LmdbAppender, open_new
 from packer.format.manifest import (
     CONSTANTS_FILE,
     MANIFEST,
-    MAX_FIELDS,
     MAX_MANIFEST_BYTES,
     NAMES_FILE,
     REJECTED_FILE,
@@ -82,24 +74,16 @@ from packer.format.sizes import PAGE_SIZE, map_size, shard_bytes
 from packer.format.sync import clear_errors, make_folder, sync_folder, write_synced
 
 __all__ = [
-    "BAND_BYTES",
-    "BAND_SAMPLE_BYTES",
     "CHUNK_BYTES",
     "CONSTANTS_FILE",
     "DTYPES",
-    "FRAME_BYTES",
     "HEAD_BYTES",
-    "LZ4_FRAME_BYTES",
-    "LZ4_OWN_FRAME_BYTES",
     "MANIFEST",
     "MAX_AXES",
     "MAX_AXIS",
-    "MAX_FIELDS",
     "MAX_MANIFEST_BYTES",
     "NAMES_FILE",
-    "OWN_FRAME_BYTES",
     "PAGE_SIZE",
-    "RAW_FRAME_BYTES",
     "REJECTED_FILE",
     "SHARD_FOLDER",
     "UNFINISHED",

@@ -72,23 +72,9 @@ class ShardHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 #: Target size of a chunk: what is copied into it, by LMDB and by the kernel, stays in the processor's cache on its way
 #: to the file, and LMDB asks for memory that it has used before. Smaller ones gain nothing more, and each costs time
-#: when a dataset is opened. All of these sizes were measured: docs/benchmark.md, "Sizes and shares".
+#: when a dataset is opened (docs/benchmark.md, "Sizes and shares").
 #: LMDB values of 4096 m - 16 bytes waste nothing.
 CHUNK_BYTES = 2 * 2**20 - 16
-#: Small samples share a compressed frame of about this size: below it codecs gain little.
-FRAME_BYTES = 16 * 2**10
-#: Samples at least this large have frames of their own, so that reading one at random decodes no neighbours.
-OWN_FRAME_BYTES = 4 * 2**10
-#: With LZ4 the shared frames are smaller: larger ones gain little, and LZ4 is chosen to read single samples quickly.
-LZ4_FRAME_BYTES = 4 * 2**10
-#: And samples at least this large have frames of their own: each one that does not shrink is kept raw.
-LZ4_OWN_FRAME_BYTES = 512
-#: Uncompressed frames only carry a checksum, which costs next to nothing.
-RAW_FRAME_BYTES = 64 * 2**10
-#: Larger samples are stored in bands of rows, so that a crop decodes only the bands it touches.
-BAND_SAMPLE_BYTES = 2**20
-#: Size of such a band before compression.
-BAND_BYTES = 64 * 2**10
 #: LMDB's largest value is 4 GiB - 1; a sample lies in one chunk, so this bounds a sample too.
 MAX_CHUNK_BYTES = 2**32 - 4096 - 16
 

@@ -12,21 +12,24 @@ from numpy.typing import NDArray
 
 from packer.codecs import DECIMAL, DECIMAL_DTYPES, LZ4, MOST_DIGITS, NAMED, Config, digits_of
 from packer.errors import UsageError
-from packer.format import (
-    BAND_BYTES,
-    BAND_SAMPLE_BYTES,
-    FRAME_BYTES,
-    LZ4_FRAME_BYTES,
-    LZ4_OWN_FRAME_BYTES,
-    OWN_FRAME_BYTES,
-    RAW_FRAME_BYTES,
-    ColumnWriter,
-    Field,
-    FieldSpec,
-    FrameRule,
-)
+from packer.format import ColumnWriter, Field, FieldSpec, FrameRule
 from packer.sources import runs
 
+#: Small samples share a compressed frame of about this size: below it codecs gain little. These sizes were measured:
+#: docs/benchmark.md, "Sizes and shares".
+FRAME_BYTES = 16 * 2**10
+#: Samples at least this large have frames of their own, so that reading one at random decodes no neighbours.
+OWN_FRAME_BYTES = 4 * 2**10
+#: With LZ4 the shared frames are smaller: larger ones gain little, and LZ4 is chosen to read single samples quickly.
+LZ4_FRAME_BYTES = 4 * 2**10
+#: And samples at least this large have frames of their own: each one that does not shrink is kept raw.
+LZ4_OWN_FRAME_BYTES = 512
+#: Uncompressed frames only carry a checksum, which costs next to nothing.
+RAW_FRAME_BYTES = 64 * 2**10
+#: Larger samples are stored in bands of rows, so that a crop decodes only the bands it touches.
+BAND_SAMPLE_BYTES = 2**20
+#: Size of such a band before compression.
+BAND_BYTES = 64 * 2**10
 #: Smaller records of fixed shape stay raw under `auto`: to read one at random would mean decoding 16 KiB.
 LEAST_RECORD = 2048
 #: Fields with less than this share of all bytes stay raw under `auto`: nothing is gained.

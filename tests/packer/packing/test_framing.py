@@ -12,9 +12,18 @@ from numpy.typing import NDArray
 
 from packer.codecs import NAMED, codec_name
 from packer.errors import UsageError
-from packer.format import BAND_BYTES, BAND_SAMPLE_BYTES, FieldSpec, FrameRule
+from packer.format import FieldSpec, FrameRule
 from packer.packing import FieldSizes, framing
-from packer.packing.framing import Extent, choose_codec, codec_by_field, frame_rule, packed_nowhere, stored_field
+from packer.packing.framing import (
+    BAND_BYTES,
+    BAND_SAMPLE_BYTES,
+    Extent,
+    choose_codec,
+    codec_by_field,
+    frame_rule,
+    packed_nowhere,
+    stored_field,
+)
 
 IMAGE = FieldSpec(name="hr", dtype="uint8", kind="image", shape=(None, None, 3))
 CLOUD = FieldSpec(name="xyz", dtype="float32", shape=(None, 3))
