@@ -14,7 +14,7 @@ from packer.codecs import compiled
 from packer.codecs.compiled import machine_code, number_of
 from packer.codecs.configs import LZ4, MAX_STAGES, NAMED, codec_name, parse_codec
 from packer.codecs.filters import DECIMAL, DECIMAL_DTYPES, FILTERS, MOST_DIGITS, digits_of
-from packer.codecs.frames import FrameCodec, Frames, frame_hashes
+from packer.codecs.frames import FrameCodec, FrameError, Frames, frame_hashes
 from packer.codecs.stages import Buffer, Config
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "Buffer",
     "Config",
     "FrameCodec",
+    "FrameError",
     "Frames",
     "codec_name",
     "compiled",

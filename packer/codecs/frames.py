@@ -30,6 +30,14 @@ _MOST_BETWEEN = 16
 CALL_BYTES = 2**26
 
 
+class FrameError(ValueError):
+    """The frame `number` of several cannot be decoded."""
+
+    def __init__(self, number: int, reason: object) -> None:
+        super().__init__(str(reason))
+        self.number = number
+
+
 class Frames(NamedTuple):
     """Frames that are decoded by one call.
 
@@ -145,7 +153,7 @@ class FrameCodec:
             and the frames say what a row is. Else that is left to the caller.
 
         Raises:
-            ValueError: a frame is damaged.
+            FrameError: a frame is damaged, or lies outside of the memory.
         """
         spans, sizes, places, rows = frames
         if places is None:
@@ -163,21 +171,24 @@ class FrameCodec:
         starts, ends = spans.T
         # Python would count numbers below zero from the end, and cut what goes beyond it.
         inside = (starts >= 0) & (starts <= ends) & (ends <= len(memory)) & (sizes >= 0)
-        if not (inside & (places >= 0) & (places <= len(out) - sizes)).all():
-            raise ValueError("an index points outside of the stored or the decoded bytes")
+        inside &= (places >= 0) & (places <= len(out) - sizes)
+        if not inside.all():
+            raise FrameError(int(inside.argmin()), "an index points outside of the stored or the decoded bytes")
         began = time.perf_counter()
-        for (start, end), size, place in zip(spans.tolist(), sizes.tolist(), places.tolist(), strict=True):
-            out.data[place : place + size] = self.decode(memory[start:end], size)
+        each = zip(spans.tolist(), sizes.tolist(), places.tolist(), strict=True)
+        for number, ((start, end), size, place) in enumerate(each):
+            try:
+                out.data[place : place + size] = self.decode(memory[start:end], size)
+            except ValueError as error:
+                raise FrameError(number, error) from None
         if self._number is not None:
             compiled.loading.seconds += time.perf_counter() - began
         return False
 
-    def undo_filter(self, images: NDArray[Any], band: int | None = None) -> None:
-        """Undo the filter of images (n, rows, ...) in place, if there is one; it begins anew with every `band` rows."""
+    def undo_filter(self, images: NDArray[Any]) -> None:
+        """Undo the filter of images (n, rows, width, channels) in place, if there is one."""
         if self.filter is not None:
-            rows = images.shape[1]
-            for top in range(0, rows, band or max(rows, 1)):
-                self.filter.undo(images[:, top : top + (band or rows)])
+            self.filter.undo(images)
 
     @property
     def _name(self) -> str:

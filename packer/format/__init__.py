@@ -56,7 +56,7 @@ from packer.format.manifest import (
     read_errors,
     total_of,
 )
-from packer.format.names import Names, check_names, name_bytes, names_bytes, write_names
+from packer.format.names import Names, name_bytes, names_bytes, write_names
 from packer.format.schema import (
     DTYPES,
     MAX_AXES,
@@ -118,7 +118,6 @@ __all__ = [
     "check_count",
     "check_field_name",
     "check_file",
-    "check_names",
     "chunk_key",
     "clear_errors",
     "column_key",

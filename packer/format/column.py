@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.codecs import FrameCodec, Frames, frame_hashes
+from packer.codecs import FrameCodec, FrameError, Frames, frame_hashes
 from packer.errors import DamagedError
 from packer.format.column_index import ColumnIndex
 from packer.format.frame_cache import FrameCache
@@ -22,8 +22,6 @@ from packer.format.schema import MAX_AXIS, Field
 
 Numbers = NDArray[np.int64]
 
-#: What wrong numbers in an index lead to, wherever they are first used.
-_DAMAGE = (ValueError, IndexError, OverflowError, MemoryError)
 #: Frames checked at a time: enough that the array of their checksums costs nothing, few enough for a progress bar.
 _CHECKED = 4096
 #: Bytes of decoded frames that a column keeps.
@@ -164,27 +162,23 @@ class Locator:
         field, count = self.field, len(numbers)
         shard = self.shard_of(numbers)
         local = numbers - self.first[shard]
+        raw = self._raw_offsets(shard, local, local + 1)
+        nbytes = raw[:, 1] - raw[:, 0]
         shape = np.empty((count, len(field.shape)), np.int64)
         shape[:] = [n or 0 for n in field.shape]
-        own = None
-        nbytes = np.full(count, field.fixed_bytes)
         if self._axes:
-            own = self._words("sample_offsets", shard, local, 2)
-            nbytes = own[:, 1] - own[:, 0]
             self._put_shapes(numbers, shard, local, nbytes, shape)
         if field.frame.samples is not None:
             frame, frames = local // self._together, np.ones(count, np.int64)
         else:
             frame, frames = self._bands(numbers, shard, local, shape)
-        before, decoded = np.zeros(count, np.int64), nbytes
+        before, decoded, offsets = np.zeros(count, np.int64), nbytes, raw
         if field.codec:
             if self._together > 1:
-                before, decoded = self._shared(numbers, shard, local, own)
+                begin, end = self._shared(numbers, shard, local, raw).T
+                before, decoded = raw[:, 0] - begin, end - begin
             ends = [self._words("frame_offsets", shard, at) for at in (frame, frame + frames)]
             offsets = np.concatenate(ends, axis=1)
-        else:
-            size = field.fixed_bytes
-            offsets = np.stack([local * size, (local + 1) * size], axis=1) if own is None else own
         start, end = self._addresses(numbers, offsets).T
         return Located(
             number=numbers,
@@ -230,12 +224,10 @@ class Locator:
                 start, stored = start + band * band_rows * row_bytes, decoded
         elif not self.field.codec and self._together > 1:
             # Uncompressed, a frame begins with its first sample and ends with its last.
-            first = self.first[shard] + frame * self._together
-            last = self.locate(np.minimum(first + self._together, self.first[shard + 1]) - 1)
-            begin, end = self.locate(first).start, last.start + last.stored
-            if not ((begin <= start) & (start + stored <= end)).all():
-                raise self.damaged()
-            start, stored, decoded = begin, end - begin, end - begin
+            local = of.number - self.first[shard]
+            offsets = self._shared(of.number, shard, local, self._raw_offsets(shard, local, local + 1))
+            start, end = self._addresses(of.number, offsets).T
+            stored = decoded = end - start
         return Located(shard=shard, frame=frame, start=start, stored=stored, decoded=decoded, shape=shape, item=item)
 
     def decode(self, located: Located, out: NDArray[np.uint8]) -> None:
@@ -269,24 +261,16 @@ class Locator:
         rows = frames.decoded // np.maximum(frames.shape[:, 0], 1) if own else None
         try:
             undone = self.codec.decode_frames(self._bytes.data, Frames(frames.spans, frames.decoded, places, rows), out)
-        except _DAMAGE as error:
-            raise self._undecoded(frames, error) from None
+        except FrameError as error:
+            bad = frames[error.number : error.number + 1]
+            index = self.indexes[int(bad.shard[0])]
+            first, stop = index.samples_of(bad.frame)[0].tolist()
+            raise DamagedError(
+                f"{index.path}: field {self.field.name!r}, samples {first} to {stop - 1} of the shard: {error}; "
+                "run `packer verify`, then `packer repair`"
+            ) from None
         if own and not undone:
             self._undo_filter(frames, out)
-
-    def _undecoded(self, frames: Located, error: Exception) -> Exception:
-        """Return the error of the first of some frames (m,) that cannot be decoded."""
-        for number, (start, end) in enumerate(frames.spans.tolist()):
-            try:
-                self.codec.decode(self._bytes[start:end].data, int(frames.decoded[number]))
-            except _DAMAGE as found:
-                index = self.indexes[int(frames.shard[number])]
-                first, stop = index.samples_of(frames.frame[number : number + 1])[0].tolist()
-                return DamagedError(
-                    f"{index.path}: field {self.field.name!r}, samples {first} to {stop - 1} of the shard: {found}; "
-                    "run `packer verify`, then `packer repair`"
-                )
-        return error
 
     def _decode_shared(self, located: Located, out: NDArray[np.uint8]) -> None:
         """Decode samples out of frames that they share; if the cache has not so much room, in two halves.
@@ -385,17 +369,21 @@ class Locator:
         self._check((first >= 0) & (last - first == counts) & (last <= self._total[shard]), numbers)
         return first, counts
 
-    def _shared(self, numbers: Numbers, shard: Numbers, local: Numbers, own: Numbers | None) -> tuple[Numbers, Numbers]:
-        """Return where samples begin in what the frames that they share decode to, and its size, (n,) each."""
+    def _raw_offsets(self, shard: Numbers, first: Numbers, stop: Numbers) -> Numbers:
+        """Return the raw bytes of all samples of a shard before sample `first`, and before `stop`; (n, 2)."""
+        if not self._axes:
+            return np.stack([first, stop], axis=1) * self.field.fixed_bytes
+        return np.concatenate([self._words("sample_offsets", shard, at) for at in (first, stop)], axis=1)
+
+    def _shared(self, numbers: Numbers, shard: Numbers, local: Numbers, raw: Numbers) -> Numbers:
+        """Return the raw offsets at which the frames that samples at `raw` (n, 2) share begin and end, (n, 2)."""
         first = local // self._together * self._together
         stop = np.minimum(first + self._together, self.first[shard + 1] - self.first[shard])
-        if own is None:
-            return (local - first) * self.field.fixed_bytes, (stop - first) * self.field.fixed_bytes
-        begin, end = (self._words("sample_offsets", shard, at)[:, 0] for at in (first, stop))
-        self._check(
-            (begin >= 0) & (begin <= own[:, 0]) & (own[:, 1] <= end) & (end - begin <= MAX_CHUNK_BYTES), numbers
-        )
-        return own[:, 0] - begin, end - begin
+        shared = self._raw_offsets(shard, first, stop)
+        (own, own_end), (begin, end) = raw.T, shared.T
+        sound = (begin >= 0) & (begin <= own) & (own_end <= end) & (end - begin <= MAX_CHUNK_BYTES)
+        self._check(sound, numbers)
+        return shared
 
     def _words(self, array: str, shard: Numbers, at: Numbers, count: int = 1) -> Numbers:
         """Return `count` numbers of an index array from number `at` (n,) on, (n, count); 2**63 and more wrap."""
@@ -407,25 +395,21 @@ class Locator:
         return found.view("<i8").reshape(-1, count)
 
 
-class Column:
+class Column(Locator):
     """Reads one column of one shard: decodes its samples, and checks its frames."""
 
     def __init__(self, index: ColumnIndex, file: memoryview) -> None:
-        self.index = index
-        self.field = index.field
-        self._together = self.field.frame.samples or 1
         memory = np.frombuffer(file, np.uint8)
-        self._locator = Locator(self.field, [index], memory, np.zeros(1, np.int64), FrameCache(_COLUMN_BYTES))
-        self.locate = self._locator.locate
-        self.are_wrong = self._locator.are_wrong
+        super().__init__(index.field, [index], memory, np.zeros(1, np.int64), FrameCache(_COLUMN_BYTES))
+        self.index = index
 
-    def frames(self, numbers: Numbers) -> Located:
+    def frames_of(self, numbers: Numbers) -> Located:
         """Return the frames that hold some samples of the shard (n,), each once.
 
         Raises:
             DamagedError: an index array is damaged.
         """
-        return self._locator.frames(self.locate(np.unique(numbers // self._together) * self._together))
+        return self.frames(self.locate(np.unique(numbers // self._together) * self._together))
 
     def check_samples(self) -> None:
         """Check that shape, size and frames of every sample agree, if samples differ in them.
@@ -448,7 +432,7 @@ class Column:
         """
         for start in range(0, self.index.samples, _CHECKED * self._together):
             stop = min(start + _CHECKED * self._together, self.index.samples)
-            frames = self.frames(np.arange(start, stop, self._together))
+            frames = self.frames_of(np.arange(start, stop, self._together))
             yield int(frames.stored.sum()), frames.frame[self.are_wrong(frames)]
 
     def read(self, start: int, stop: int) -> Any:
@@ -464,11 +448,11 @@ class Column:
             out = np.empty((stop - start, *(n or 0 for n in field.shape)), field.np_dtype)
             for first in range(start, stop, _CHECKED):  # so that places of many small samples take no memory
                 some = out[first - start : first - start + _CHECKED]
-                self._locator.decode(self.locate(np.arange(first, first + len(some))), some.reshape(-1).view(np.uint8))
+                self.decode(self.locate(np.arange(first, first + len(some))), some.reshape(-1).view(np.uint8))
             return out
         located = self.locate(np.arange(start, stop))
         whole = np.empty(int(located.nbytes.sum()), np.uint8)
-        self._locator.decode(located, whole)
+        self.decode(located, whole)
         flat = whole.view(field.np_dtype)
         edges = starts_of(located.nbytes // field.itemsize).tolist()
         parts = zip(itertools.pairwise(edges), located.shape.tolist(), strict=True)
@@ -480,12 +464,11 @@ class Column:
         Raises:
             DamagedError: as `read`.
         """
-        rest = self.locate(np.array([number], np.int64)).shape[0, 1:].tolist()
-        frames = self.frames(np.array([number]))
-        for at, size in enumerate(frames.decoded.tolist()):
-            band = np.empty(size, np.uint8)
-            self._locator.decode_frames(frames[at : at + 1], band)
-            yield band.view(self.field.np_dtype).reshape(-1, *rest)
+        frames = self.frames_of(np.array([number]))
+        for at, shape in enumerate(frames.shape.tolist()):
+            band = np.empty(shape, self.field.np_dtype)
+            self.decode_frames(frames[at : at + 1], band.reshape(-1).view(np.uint8))
+            yield band
 
 
 def distinct(frames: Numbers) -> tuple[Numbers, Numbers, Numbers]:

@@ -5,7 +5,7 @@ All names are in memory while the table is written. It is read without the LMDB 
 
 from __future__ import annotations
 
-import mmap
+import os
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from packer.errors import DamagedError, MissingNameError, SourceError
 from packer.format.btree import Tree
 from packer.format.lmdb_appender import LmdbAppender
-from packer.format.manifest import FileEntry, check_file
+from packer.format.manifest import FileEntry
 from packer.format.schema import no_text
-from packer.format.shard import with_room
+from packer.format.shard import open_map
 from packer.format.sizes import file_bytes, map_size
 from packer.format.sync import clear_errors
 
@@ -38,6 +38,8 @@ _SPARE_BYTES = 2**18
 def name_bytes(name: str, number: int) -> bytes:
     """Return the name of sample `number` as it is stored.
 
+    Names are checked before anything is packed: names.lmdb is written when all else is done.
+
     Raises:
         SourceError: it is empty, too long, no text, or has a NUL, which no file name and no HDF5 name can have.
     """
@@ -53,20 +55,11 @@ def name_bytes(name: str, number: int) -> bytes:
     return encoded
 
 
-def check_names(names: Sequence[str]) -> None:
-    """Raise SourceError if one of the `names` of all samples cannot be stored, as `name_bytes` does.
-
-    It is called before anything is packed: names.lmdb is written when all else is done.
-    """
-    for number, name in enumerate(names):
-        name_bytes(name, number)
-
-
 def write_names(path: Path, names: Iterable[bytes]) -> None:
     """Write names.lmdb for samples named `names`, in the order of their numbers; they are gone through twice.
 
     Raises:
-        SourceError: two samples have one name, or a name is too long.
+        SourceError: two samples have one name.
         WriteError: the file cannot be written.
     """
     with clear_errors(path), LmdbAppender(path, map_size(names_bytes(names)) + _SPARE_BYTES) as appender:
@@ -78,7 +71,7 @@ def names_bytes(names: Iterable[bytes]) -> int:
     """Return the bytes of names.lmdb.
 
     Raises:
-        SourceError: two samples have one name, or a name is too long.
+        SourceError: two samples have one name.
     """
     return file_bytes((len(key), len(value)) for key, value in _entries(names))
 
@@ -87,9 +80,6 @@ def _entries(names: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
     """Yield the keys and values of names.lmdb in the order of the keys."""
     held: list[bytes] = []
     for number, name in enumerate(names):
-        if not 0 < len(name) <= MAX_NAME:
-            shown = name[:_SHOWN].decode(errors="replace")
-            raise SourceError(f"the name {shown!r}... has {len(name)} bytes; 1 to {MAX_NAME} are allowed")
         yield KEY.pack(BY_NUMBER, number), name
         held.append(name)
     before, before_name = -1, b""
@@ -99,11 +89,6 @@ def _entries(names: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
             raise SourceError(f"samples {before} and {number} have the same name, {name.decode()!r}; names must differ")
         before, before_name = number, name
         yield BY_NAME + name, VALUE.pack(number)
-
-
-def _name_key(name: str) -> bytes:
-    # Text that is not Unicode, as file names can be, is the name of no sample rather than an error.
-    return BY_NAME + name.encode(errors="surrogatepass")
 
 
 class Names:
@@ -121,12 +106,8 @@ class Names:
     def __init__(self, path: Path, entry: FileEntry, samples: int | None = None) -> None:
         self.path = path
         self._samples = samples
-        check_file(path, entry)
-        try:
-            with with_room(path, lambda: path.open("rb")) as file:
-                self._map = with_room(path, lambda: mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-        except ValueError as error:  # nothing in it
-            raise DamagedError(f"{path}: it cannot be mapped: {error}; run `packer repair`") from None
+        fd, self._map = open_map(path, entry.bytes)
+        os.close(fd)
         self._tree = Tree(memoryview(self._map), str(path))
 
     def numbers(self, names: Sequence[str]) -> NDArray[np.int64]:
@@ -136,7 +117,8 @@ class Names:
             MissingNameError: no sample has one of the names.
             DamagedError: the file is damaged.
         """
-        found = [self._tree.get(_name_key(name)) for name in names]
+        # Text that is not Unicode, as file names can be, is the name of no sample rather than an error.
+        found = [self._tree.get(BY_NAME + name.encode(errors="surrogatepass")) for name in names]
         if None in found:
             raise MissingNameError(f"no sample is named {names[found.index(None)]!r}")
         joined = b"".join(value for value in found if value is not None)

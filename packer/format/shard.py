@@ -6,6 +6,7 @@ truncated file is an error and not a bus error. Nothing here can write.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import mmap
@@ -22,7 +23,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from packer.errors import DamagedError, DatasetError
-from packer.format.btree import HEAD_BYTES, Tree
+from packer.format.btree import Tree
 from packer.format.column import Column
 from packer.format.column_index import ColumnIndex
 from packer.format.layout import (
@@ -45,6 +46,14 @@ _CUT = 2**14
 #: Bytes of an index array that are read at a time.
 _BLOCK = 2**20
 
+#: What to do if a process may not open or map another file.
+_NO_ROOM = {
+    errno.EMFILE: "cannot be opened: this process has as many files open as it may, and each shard takes two; "
+    "allow more (`ulimit -n`), or make fewer, larger shards (`packer repack --shard-size`)",
+    errno.ENOMEM: "cannot be mapped: this process may have no more memory, of which a map counts as much as its file "
+    "has, read or not; allow it more (`ulimit -v`, h_vmem of a cluster)",
+}
+
 Opened = TypeVar("Opened")
 
 
@@ -62,16 +71,8 @@ class Shard:
 
     def __init__(self, path: Path, size: int | None = None, index: str | None = None) -> None:
         self.path = str(path)
-        self.fd = open_file(path)
+        self.fd, self.map = open_map(path, size)
         try:
-            held = os.fstat(self.fd).st_size
-            if size is not None and held != size:
-                raise DamagedError(
-                    f"{path}: {held:,} bytes, {size:,} expected: it was cut short or changed; "
-                    "copy it again or run `packer repair`"
-                )
-            Tree(memoryview(os.read(self.fd, HEAD_BYTES)), self.path, held)
-            self.map = with_room(path, lambda: mmap.mmap(self.fd, 0, access=mmap.ACCESS_READ))
             self.bytes = memoryview(self.map)
             # Apart, and as numbers: a large shard has hundreds of thousands of chunks.
             self._chunks = array("q")
@@ -236,48 +237,51 @@ class ShardNames:
                 yield from shard.names(entry.samples)
 
 
-def open_file(path: Path) -> int:
-    """Open a shard for reading and return its descriptor.
+def open_map(path: Path, size: int | None = None) -> tuple[int, mmap.mmap]:
+    """Open a file of a dataset; return its descriptor, which the caller closes, and a read-only map of all of it.
+
+    Args:
+        size: bytes the file must have; None if that is not known.
 
     Raises:
-        DamagedError: it is missing, or no file.
-        DatasetError: it cannot be opened: no permission, or too many open files.
+        DamagedError: it is missing, no file, empty, or has another size.
+        DatasetError: it cannot be opened: no permission, too many open files, or no room in memory for another map.
     """
     with read_errors(path):
         if not stat.S_ISREG(path.stat().st_mode):  # a pipe would be waited for, for ever
-            raise DamagedError(f"{path}: it is not a file, where a shard is expected")
+            raise DamagedError(f"{path}: it is not a file, where one of a dataset is expected; run `packer repair`")
     flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-    return with_room(path, lambda: os.open(path, flags))
+    fd = _with_room(path, lambda: os.open(path, flags))
+    try:
+        held = os.fstat(fd).st_size
+        if not held or held != (size or held):
+            wanted = "more" if size is None else f"{size:,}"
+            raise DamagedError(
+                f"{path}: {held:,} bytes, {wanted} expected: it was cut short or changed; "
+                "copy it again or run `packer repair`"
+            )
+        return fd, _with_room(path, lambda: mmap.mmap(fd, 0, access=mmap.ACCESS_READ))
+    except BaseException:
+        os.close(fd)
+        raise
 
 
-def with_room(path: Path, make: Callable[[], Opened]) -> Opened:
+def _with_room(path: Path, make: Callable[[], Opened]) -> Opened:
     """Return what `make` opens; if the process has too many files open, raise its limit and try once more.
 
     An open shard takes two descriptors: its own, and the one that Python's map keeps.
-
-    Raises:
-        DatasetError: the limit cannot be raised, or there is no room in memory for another map.
-        DamagedError, DatasetError: as `read_errors`.
     """
     with read_errors(path):
         try:
             return make()
         except OSError as error:
-            if error.errno == errno.ENOMEM:
-                raise DatasetError(
-                    f"{path}: cannot be mapped: this process may have no more memory, of which a map counts as much as "
-                    "its file has, read or not; allow it more (`ulimit -v`, h_vmem of a cluster)"
-                ) from None
-            if error.errno != errno.EMFILE:
-                raise
-        try:
-            import resource  # not on Windows
+            if error.errno == errno.EMFILE:
+                with contextlib.suppress(ImportError, ValueError, OSError):
+                    import resource  # not on Windows
 
-            most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-            resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-            return make()
-        except (ImportError, ValueError, OSError):
-            raise DatasetError(
-                f"{path}: cannot be opened: this process has as many files open as it may, and each shard takes two; "
-                "allow more (`ulimit -n`), or make fewer, larger shards (`packer repack --shard-size`)"
-            ) from None
+                    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+                    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+                    return make()
+            if error.errno in _NO_ROOM:
+                raise DatasetError(f"{path}: {_NO_ROOM[error.errno]}") from None
+            raise

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from packer.codecs import parse_codec
 from packer.errors import SourceError, UsageError, first_few
-from packer.format import Field, FieldSpec, check_count, check_names, map_size, names_bytes, shard_bytes
+from packer.format import Field, FieldSpec, check_count, map_size, name_bytes, names_bytes, shard_bytes
 from packer.packing.framing import (
     Extent,
     choose_codec,
@@ -154,7 +154,8 @@ def make_plan(
         raise SourceError(f"{reason}; check that the files are whole", first_few(source.files()) or None)
     check_count(len(source.fields))
     if source.names is not None:
-        check_names(source.names)
+        for number, name in enumerate(source.names):
+            name_bytes(name, number)  # raises an error if it cannot be stored
     looked = cache(partial(look, source, limits, looking))
     sizes = field_sizes(source, looked)
     fields = stored_fields(source.fields, codec, sizes, looked)
@@ -282,8 +283,8 @@ def plan_shards(
     shards = []
     for number, (start, stop) in enumerate(zip(starts, stops, strict=True)):
         shapes = {name: size.shapes[start:stop] for name, size in sizes.items() if size.shapes is not None}
-        name_bytes = None if name_ends is None else int(name_ends[stop] - name_ends[start])
-        size, slack = shard_bytes(number, fields, stop - start, shapes, name_bytes, origin)
+        named = None if name_ends is None else int(name_ends[stop] - name_ends[start])
+        size, slack = shard_bytes(number, fields, stop - start, shapes, named, origin)
         shards.append(ShardPlan(number, start, stop, int(total[start:stop].sum()), size, slack))
     return shards
 

@@ -265,7 +265,7 @@ class _CheckedColumn:
         return out
 
     def _check(self, local: NDArray[np.int64]) -> None:
-        frames = self.column.frames(local)
+        frames = self.column.frames_of(local)
         todo = frames[~self._good[frames.frame]]
         wrong = todo.frame[self.column.are_wrong(todo)]
         if len(wrong):

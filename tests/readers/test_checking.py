@@ -36,7 +36,7 @@ def flip(folder: Path, field: str, sample: int) -> list[int]:
         first += entry.samples
     with Shard(folder / entry.file) as shard:
         column = shard.column(number, manifest.fields[number], entry.samples)
-        frames = column.frames(np.array([sample - first]))
+        frames = column.frames_of(np.array([sample - first]))
         start, end = frames.spans[0].tolist()
         held = [first + n for n in range(*column.index.samples_of(frames.frame)[0].tolist())]
         del column, frames

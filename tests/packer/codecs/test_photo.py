@@ -129,17 +129,6 @@ def test_pixels_that_do_not_fit_are_refused(loops: ModuleType, row: int, channel
     assert out.is_whole()
 
 
-@every_dtype
-@pytest.mark.parametrize("band", [None, 1, 4, 9, 20])
-def test_each_band_begins_anew(dtype: str, band: int | None) -> None:
-    """The first row of a band is no difference, the last band may be shorter."""
-    whole = np.random.default_rng(1).integers(0, 2**16, (2, 9, 5, 3)).astype(dtype)
-    step = band or 9
-    stored = np.concatenate([filters.store_photo(whole[:, at : at + step]) for at in range(0, 9, step)], axis=1)
-    FrameCodec(NAMED["photo+lz4"], np.dtype(dtype), 3).undo_filter(stored, band)
-    assert np.array_equal(stored, whole)
-
-
 # ---------------------------------------------------------------- frames
 
 

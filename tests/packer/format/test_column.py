@@ -163,7 +163,7 @@ def test_a_sample_lies_in_one_chunk(column: tuple[Field, Samples], chunk_bytes: 
     add(stored.writer, samples, 4)
     column = stored.finish()
     for sample in range(len(samples)):
-        spans = column.frames(np.array([sample])).spans.tolist()
+        spans = column.frames_of(np.array([sample])).spans.tolist()
         assert not [(a, b) for a, b in itertools.pairwise(spans) if a[1] != b[0]]
         if spans:
             assert any(at <= spans[0][0] and spans[-1][1] <= at + size for at, size in stored.chunks)
@@ -176,11 +176,11 @@ def test_frames_know_their_samples(column: tuple[Field, Samples]) -> None:
     stored = Stored(field)
     add(stored.writer, samples, 4)
     column = stored.finish()
-    assert column.frames(np.arange(len(samples))).frame.tolist() == list(range(column.index.frames))
+    assert column.frames_of(np.arange(len(samples))).frame.tolist() == list(range(column.index.frames))
     held = column.index.samples_of(np.arange(column.index.frames))
     for frame, (start, stop) in enumerate(held.tolist()):
         assert start < stop <= len(samples)
-        assert frame in column.frames(np.arange(start, stop)).frame
+        assert frame in column.frames_of(np.arange(start, stop)).frame
 
 
 def test_a_sample_larger_than_a_chunk_gets_its_own() -> None:
@@ -322,7 +322,7 @@ def test_a_flipped_bit_is_found_by_the_checksum_of_its_frame(field: Field) -> No
     """Exactly the frame that holds the bit fails."""
     stored = filled(field)
     column = stored.column()
-    for frame, (start, end) in enumerate(column.frames(np.arange(12)).spans.tolist()):
+    for frame, (start, end) in enumerate(column.frames_of(np.arange(12)).spans.tolist()):
         stored.memory[(start + end) // 2] ^= 4
         assert wrong_frames(column) == [frame]
         stored.memory[(start + end) // 2] ^= 4
@@ -333,7 +333,7 @@ def test_a_frame_that_cannot_be_decoded_names_its_samples() -> None:
     stored = Stored(make_field("uint8", [500], NAMED["lz4"], samples=2))
     add(stored.writer, [np.zeros(500, np.uint8)] * 6, 6)
     column = stored.finish()
-    start, end = column.frames(np.arange(2, 4)).spans[0].tolist()
+    start, end = column.frames_of(np.arange(2, 4)).spans[0].tolist()
     stored.memory[start + 4 : end] = b"\xff" * (end - start - 4)
     with pytest.raises(DamagedError, match=r"a\.lmdb: field 'x', samples 2 to 3 .*packer repair"):
         column.read(0, 4)

@@ -76,7 +76,7 @@ KINDS = {"coded": coded, "ragged": ragged, "banded": banded}
 def test_what_is_damaged_below_is_sound(kind: str) -> None:
     """Frames lie one behind another within each chunk, and samples are what their shapes say."""
     column = KINDS[kind]()
-    frames = column.frames(np.arange(column.index.samples))
+    frames = column.frames_of(np.arange(column.index.samples))
     assert frames.spans.tolist() == [[100, 110], [110, 120], [500, 510], [510, 520]]
     assert frames.frame.tolist() == [0, 1, 2, 3]
     column.check_samples()
@@ -110,7 +110,7 @@ def test_a_place_that_cannot_be_is_an_error(kind: str, changed: dict[str, Any], 
     words = "an index of its column is damaged"
     for start, stop in ((sample, sample + 1), (0, column.index.samples)):
         with pytest.raises(DamagedError, match=rf"^a\.lmdb: field 'x', sample \d of the shard: {words}.*packer repair"):
-            column.frames(np.arange(start, stop))
+            column.frames_of(np.arange(start, stop))
         with pytest.raises(DamagedError, match=words):
             column.read(start, stop)
 

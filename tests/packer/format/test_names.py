@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packer.errors import DamagedError, MissingNameError, SourceError
-from packer.format import FileEntry, Names, check_names, name_bytes, names_bytes, write_names
+from packer.format import FileEntry, Names, name_bytes, names_bytes, write_names
 from packer.format.names import MAX_NAME
 from packer.packing import make_plan
 from packer.sources import SampleSource
@@ -138,13 +138,6 @@ def test_two_samples_of_one_name_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "names").exists()
 
 
-@pytest.mark.parametrize("name", ["", "x" * (MAX_NAME + 1), "x" + "ä" * 300])
-def test_names_of_no_or_too_many_bytes_are_refused(tmp_path: Path, name: str) -> None:
-    """The limits stand in the message, also where the name is cut within a character to be shown."""
-    with pytest.raises(SourceError, match="1 to 510 are allowed"):
-        write_names(tmp_path / "names", [b"a", name.encode()])
-
-
 def test_a_missing_or_truncated_file_is_an_error(tmp_path: Path) -> None:
     """The size is checked before LMDB maps the file."""
     path = tmp_path / "names"
@@ -179,7 +172,6 @@ def test_a_number_without_a_name_is_damage(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["a", "n" * 510, "é" * 255, "a/b c", "\U0001f600" * 127])
 def test_names_that_fit(name: str) -> None:
     """From 1 to 510 bytes of any text."""
-    check_names([name])
     assert name_bytes(name, 0) == name.encode()
 
 
@@ -196,8 +188,6 @@ def test_names_that_fit(name: str) -> None:
 )
 def test_names_that_do_not(name: str, said: str) -> None:
     """The error says which sample, and what is wrong with its name."""
-    with pytest.raises(SourceError, match=f"sample 2: {said}"):
-        check_names(["a", "b", name])
     with pytest.raises(SourceError, match=f"sample 7: {said}"):
         name_bytes(name, 7)
 
