@@ -242,7 +242,7 @@ class WholeReader(FieldReader):
             # A frame more for the end of the memory; half as much again where frames may be larger than the mean.
             spare = 1.5 if self.is_ragged else 1
             cache = self.places.cache
-            with cache.lock, suppress(MemoryError):  # another thread may be filling it, or reading from it
+            with cache.lock, suppress(MemoryError, ValueError):  # another thread may be filling it, or reading from it
                 # Without so much memory it stays as small as it was, and frames are decoded more than once.
                 cache.grow(int(spare * self.sample_bytes * (samples + self._per_frame)))
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from packer.errors import DamagedError, DatasetError
-from packer.format import ColumnIndex, Located, Manifest, Names, Numbers, Shard, distinct, total_of
+from packer.format import Located, Manifest, Names, Numbers, Shard, distinct
 from packer.format import manifest as manifests
 from readers.draws import Visits
 from readers.fields import NAME, Describe, FieldReader, FixedRaw, NameReader, Places, WholeReader
@@ -63,8 +63,6 @@ class Opened:
                     shard.index(number, field, entry.samples)
                     for shard, entry in zip(self.shards, self.entries, strict=True)
                 ]
-                if lease is None:
-                    _check_bytes(folder, manifest, field.name, indexes)
                 self.places[field.name] = Places(field, indexes, self.memory)
         self.readers: dict[str, FieldReader] = {}
         for name in fields:
@@ -93,20 +91,6 @@ def not_replaced(folder: Path, manifest: Manifest, lease: object) -> Iterator[No
     now = manifest if lease is not None else manifests.read(folder)
     if now.fields != manifest.fields or not set(manifest.shards) <= set(now.shards):
         raise DatasetError(f"{folder}: the dataset was replaced since it was opened; open it anew")
-
-
-def _check_bytes(folder: Path, manifest: Manifest, field: str, indexes: Sequence[ColumnIndex]) -> None:
-    """Raise DamagedError if the shards do not hold as many bytes of a field as the manifest says.
-
-    Memory is taken by the raw ones before a sample is looked at.
-    """
-    held, said = total_of(index.totals for index in indexes), manifest.columns[field]
-    if held != said:
-        raise DamagedError(
-            f"{folder}: field {field!r}: the shards hold {held.raw:,} bytes, stored in {held.stored:,}; the "
-            f"manifest says {said.raw:,}, stored in {said.stored:,}: a shard was replaced, or an index "
-            "or the manifest is wrong; run `packer verify`, then `packer repair`"
-        )
 
 
 def open_names(folder: Path, manifest: Manifest) -> Names:

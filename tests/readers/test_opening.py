@@ -194,21 +194,8 @@ def test_a_shard_swapped_for_another_of_its_size_is_refused(tmp_path: Path, code
         PackedDataset(folder, verify=verify)[9]
 
 
-def test_a_compressed_shard_of_another_dataset_is_refused(tmp_path: Path) -> None:
-    """A file of the same size and fields that stores another number of bytes than the manifest says."""
-    for name, odd in (("old", 3), ("new", 4)):
-        with DatasetWriter(tmp_path / name, codec="zstd") as writer:
-            for _ in range(4):
-                writer.add({"x": np.where(np.arange(1000) < odd, np.arange(1000), 0)})
-    shard = Path("shards/00000.lmdb")
-    assert (tmp_path / "old" / shard).stat().st_size == (tmp_path / "new" / shard).stat().st_size
-    (tmp_path / "new" / shard).replace(tmp_path / "old" / shard)
-    with pytest.raises(DamagedError, match=r"field 'x': the shards hold 32,000 bytes, stored in .*; the manifest says"):
-        PackedDataset(of_an_older_writer(tmp_path / "old"))[0]
-
-
 def test_sizes_that_an_index_makes_up_are_refused(tmp_path: Path) -> None:
-    """Before memory is taken by them: a block shuffle makes room by the mean size of samples."""
+    """By the shape of the sample, also where a block shuffle makes room by the mean size of samples."""
     with DatasetWriter(tmp_path / "d", codec="zstd") as writer:
         for number in range(40):
             writer.add({"x": np.full(number % 5, number)})
@@ -220,7 +207,7 @@ def test_sizes_that_an_index_makes_up_are_refused(tmp_path: Path) -> None:
     shard.write_bytes(data)
     dataset = PackedDataset(of_an_older_writer(tmp_path / "d"))
     assert (dataset.fields["x"].frame.samples or 1) > 1
-    with pytest.raises(DamagedError, match=r"field 'x': the shards hold 2,305,843,009,213,693,952 bytes"):
+    with pytest.raises(DamagedError, match="an index of its column is damaged"):
         next(iter(Loader(dataset, 4, shuffle="block")))
 
 
