@@ -149,7 +149,7 @@ def test_machine_code_gives_what_numpy_gives(loops: ModuleType, size: int, digit
     frames, wanted = [], []
     for n, count in enumerate((5, 2047, 2048, 2049, 9000, 1)):
         ints = rng.integers(0, 256, count * size, np.uint8).view(f"<i{size}") >> (8 * size - 20) * (n % 2)
-        ints[: n % 5] = low + np.arange(n % 5)
+        ints[: n % 5 + 1] = low + np.arange(n % 5 + 1)
         frames.append(struct.pack("<I", ints.nbytes) + lz4.block.compress(ints.tobytes(), store_size=False))
         values = np.empty(count, f"<f{size}")
         restore_decimals(ints, digits, values)
