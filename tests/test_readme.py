@@ -40,9 +40,12 @@ from_3_11 = pytest.mark.skipif(
 
 def _page(page: Path) -> object:
     """Return the page as a parameter; packages that it imports next to ours may warn, or hold on to datasets."""
-    packages = "accelerate|grain|ignite|kornia|lightning|monai|torchdata|transformers|webdataset"
+    packages = "accelerate|albumentations|grain|ignite|kornia|lightning|monai|torchdata|transformers|webdataset|zarr"
     others = re.search(rf"^(?:import|from) (?:{packages})", page.read_text(), re.MULTILINE)
-    marks = [pytest.mark.filterwarnings("ignore"), pytest.mark.keeps_open] if others else []
+    old = pytest.mark.skipif(
+        sys.version_info < (3, 11), reason="these packages are installed for Python 3.11 and later"
+    )
+    marks = [pytest.mark.filterwarnings("ignore"), pytest.mark.keeps_open, old] if others else []
     return pytest.param(page, marks=marks, id=str(page.relative_to(ROOT)))
 
 
