@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import h5py
 import numpy as np
@@ -13,41 +14,73 @@ from packer.errors import SourceError, as_text
 from packer.format import DTYPES, FieldSpec
 from packer.sources.hdf5.file import FAULTS, plain
 
-#: More links than any file in use has; hostile files can name billions in a few bytes.
-_MAX_LINKS = 2_000_000
+#: The name of a field until it is chosen.
+UNNAMED = "values"
+_NOT_CHOSEN = FieldSpec(name=UNNAMED, dtype="uint8")
 
 
-class Met(NamedTuple):
-    """A group or dataset that a walk met; or why there is none, as a phrase that follows the path.
+@dataclass(frozen=True)
+class Column:
+    """A dataset, a member of a compound one or an attribute of a unit, and the field that it is.
 
     Attributes:
-        path: path from the root of the walk, with a leading slash.
-        is_bad: whether it cannot be opened; else it is a link, or another name of an object that was met already.
+        dataset: path of the dataset, from the root of the file or of the unit, with a leading slash; empty for a
+            dataset that is a sample.
+        members: names of compound members that lead from the dataset's values to the field's.
+        spec: what the field is; its name is `UNNAMED` until it is chosen.
+        samples: length along the sample axis; None if the whole dataset is one sample's value.
+        problem: why it cannot be a field, as a phrase that follows the path.
+        attribute: name of the attribute of the unit that holds the value, if no dataset does.
+        starts: path of the dataset with the row of `dataset` at which each sample starts; empty if rows are samples.
     """
 
-    path: str
-    thing: h5py.Dataset | h5py.Group | None
-    why: str = ""
-    is_bad: bool = False
+    dataset: str
+    members: tuple[str, ...] = ()
+    spec: FieldSpec = _NOT_CHOSEN
+    samples: int | None = None
+    problem: str = ""
+    attribute: str = ""
+    starts: str = ""
+
+    @property
+    def path(self) -> str:
+        return "/".join((self.dataset, *self.members))
+
+    @property
+    def own_name(self) -> str:
+        """Return the field name it gets by itself: the path with dots for slashes; `values` for a unit that is one."""
+        return self.path[1:].replace("/", ".") or UNNAMED
+
+    @property
+    def in_words(self) -> str:
+        """Return what it is, such as `/x: 10 samples of array float32 [3]`."""
+        count = "" if self.samples is None else f"{self.samples:,} samples of "
+        return f"{self.path} {self.problem}" if self.problem else f"{self.path}: {count}{self.spec.in_words}"
+
+
+# ---------------------------------------------------------------- what a file holds
+
+#: A group or dataset; or, as a list of one `Column`, why it cannot be opened; or why it is left out, as a phrase that
+#: follows its path: it is a link, or another name of an object that was met already.
+Met: TypeAlias = h5py.Dataset | h5py.Group | list[Column] | str
 
 
 def walk(
     root: h5py.Group,
     is_out: Callable[[str], bool] = lambda path: False,
     is_unit: Callable[[str], bool] = lambda path: False,
-) -> Iterator[Met]:
-    """Yield groups and datasets below `root`, each once, in the file's order; soft and external links are not followed.
+) -> Iterator[tuple[str, Met]]:
+    """Yield all that lies below `root`, each object once, in the file's order, and its path from there.
 
     Args:
         is_out: whether a path is left out, with all below it; it is not yielded.
         is_unit: whether the group at a path is one sample; it is not entered, and may be a link.
 
     Raises:
-        SourceError: a group cannot be listed, or there are far too many links.
+        SourceError: a group cannot be listed.
     """
     seen: dict[int, str] = {}
     groups: list[tuple[str, h5py.Group]] = [("", root)]
-    count = 0
     while groups:
         prefix, group = groups.pop()
         deeper = []
@@ -60,110 +93,70 @@ def walk(
                 "pick fields with --field NAME=/path, for which nothing is listed",
                 root.file.filename,
             ) from error
-        count += len(names)
-        if count > _MAX_LINKS:
-            raise SourceError(f"holds more than {_MAX_LINKS:,} links", root.file.filename)
         for name in names:
             path = f"{prefix}/{as_text(name)}"
-            if not is_out(path):
-                met = _met(group, name, path, seen, is_unit(path))
-                if isinstance(met.thing, h5py.Datatype):
-                    continue  # it has no values
-                yield met
-                if isinstance(met.thing, h5py.Group) and not is_unit(path):
-                    deeper.append((path, met.thing))
+            if is_out(path):
+                continue
+            met = _met(group, name, path, seen, is_unit(path))
+            if isinstance(met, h5py.Datatype):
+                continue  # it has no values
+            yield path, met
+            if isinstance(met, h5py.Group) and not is_unit(path):
+                deeper.append((path, met))
         groups += reversed(deeper)
 
 
-def _met(group: h5py.Group, name: str | bytes, path: str, seen: dict[int, str], is_unit: bool) -> Met:
+def _met(group: h5py.Group, name: str | bytes, path: str, seen: dict[int, str], is_unit: bool) -> Met | h5py.Datatype:
     if isinstance(name, bytes):
-        return Met(path, None, "has a name that is not UTF-8", is_bad=True)
+        return [Column(path, problem="has a name that is not UTF-8")]
     try:
         if group.id.links.get_info(name.encode()).type != h5py.h5l.TYPE_HARD:
-            return Met(path, group[name]) if is_unit else Met(path, None, "is a link")
+            return group[name] if is_unit else "is a link"
         thing = group[name]
         first = seen.setdefault(h5py.h5o.get_info(thing.id).addr, path)
     except FAULTS as error:
-        return Met(path, None, f"cannot be opened: {plain(error)}", is_bad=True)
-    if first != path and not is_unit:
-        return Met(path, None, f"is another name of {first}")
-    return Met(path, thing)
+        return [Column(path, problem=f"cannot be opened: {plain(error)}")]
+    return thing if first == path or is_unit else f"is another name of {first}"
 
 
 # ---------------------------------------------------------------- what each can become
 
 
-@dataclass(frozen=True)
-class Listed:
-    """A dataset, or a member of a compound one, and the field that it can become.
-
-    Attributes:
-        dataset: path of the dataset, with a leading slash; empty for a dataset that is a sample.
-        members: names of compound members that lead to the values.
-        looks: shape and dtype for people, such as `(10, 3) float32`.
-        spec: what the field is, but for its name; None if there is a `problem`.
-        samples: length along the sample axis; None if the whole dataset is one sample's value.
-        problem: why it cannot be a field, as a phrase that follows the path.
-        note: how stored values differ from those in the file, as a phrase that follows the path.
-        starts: as in `Column`.
-    """
-
-    dataset: str
-    members: tuple[str, ...] = ()
-    looks: str = ""
-    spec: FieldSpec | None = None
-    samples: int | None = None
-    problem: str = ""
-    note: str = ""
-    starts: str = ""
-
-    @property
-    def path(self) -> str:
-        return "/".join((self.dataset, *self.members))
-
-    @property
-    def name(self) -> str:
-        """Return the field name it gets by itself: the path with dots for slashes; `values` for a unit that is one."""
-        return self.path[1:].replace("/", ".") or UNNAMED
+_NETCDF_PLACEHOLDER = b"This is a netCDF dimension but not a netCDF variable"
 
 
-#: The name of a field until it is chosen.
-UNNAMED = "values"
-_NETCDF_PLACEHOLDER = "This is a netCDF dimension but not a netCDF variable"
-
-
-def listed(path: str, dataset: h5py.Dataset, axis: int | None) -> list[Listed] | str:
+def listed(path: str, dataset: h5py.Dataset, axis: int | None) -> list[Column] | str:
     """Return what a dataset can become: a field, or one for each member of a compound; or why it is left out.
 
     Args:
         axis: number of the sample axis, from the end if negative; None if the whole dataset is the value of one sample.
     """
     try:
-        shape, dtype, problem, note = dataset.shape, dataset.dtype, *_doubts(dataset.id.get_type())
+        shape, dtype, problem = dataset.shape, dataset.dtype, _misread(dataset.id.get_type())
     except FAULTS as error:
-        return [Listed(path, problem=f"has a datatype that h5py cannot read ({plain(error)})")]
+        return [Column(path, problem=f"has a datatype that h5py cannot read ({plain(error)})")]
     if shape is None:
-        return [Listed(path, looks="no values", problem="is empty: it has no values and no shape")]
+        return [Column(path, problem="is empty: it has no values and no shape")]
     if shape == () and axis is not None:
         return f"is a single value, which --once {path} keeps"
-    if text_attribute(dataset, "NAME").startswith(_NETCDF_PLACEHOLDER):
-        return "is a NetCDF dimension without values"
-    shape = tuple(map(int, shape))
-    entry = Listed(path, looks=f"{shape} {_type_name(dtype)}", note=note)
+    with suppress(*FAULTS):  # a damaged attribute costs nothing
+        if h5py.h5ds.is_scale(dataset.id) and h5py.h5ds.get_scale_name(dataset.id).startswith(_NETCDF_PLACEHOLDER):
+            return "is a NetCDF dimension without values"
+    shape, samples = tuple(map(int, shape)), None
     if axis is not None:
         number = axis if axis >= 0 else len(shape) + axis
-        if not 0 <= number < len(shape):
-            problem = f"has no axis {axis}; --axis -1 takes the last axis of every dataset"
+        if 0 <= number < len(shape):
+            samples, shape = shape[number], shape[:number] + shape[number + 1 :]
         else:
-            entry = replace(entry, samples=shape[number])
-            shape = shape[:number] + shape[number + 1 :]
-    return [replace(entry, problem=problem)] if problem else list(leaves(entry, dtype, shape))
+            problem = f"has no axis {axis}; --axis -1 takes the last axis of every dataset"
+    entry = Column(path, samples=samples, problem=problem)
+    return [entry] if problem else list(leaves(entry, dtype, shape))
 
 
-def leaves(entry: Listed, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Iterator[Listed]:
+def leaves(entry: Column, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Iterator[Column]:
     """Yield what samples of `dtype` and `shape` become: the entry, or one for each member of a compound.
 
-    Each has its `spec`, or the `problem` why there is none.
+    Each has its `spec`, or a `problem`.
     """
     if dtype.subdtype is not None:
         yield from leaves(entry, dtype.subdtype[0], shape + dtype.subdtype[1])
@@ -177,8 +170,6 @@ def leaves(entry: Listed, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Itera
         if (is_text or base is not None) and shape:
             what = "strings" if is_text else "lists"
             problem = f"holds {what} of shape {shape} a sample, but only one can be stored; make a dataset of each"
-        elif h5py.check_ref_dtype(dtype) is not None:
-            problem = "holds references to other objects, which cannot be stored"
         elif not is_text and native not in DTYPES:
             problem = (
                 f"holds values of {base or dtype}, which cannot be stored; write them as one of {', '.join(DTYPES)}"
@@ -198,60 +189,20 @@ def leaves(entry: Listed, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Itera
         yield replace(entry, problem=problem)
 
 
-# ---------------------------------------------------------------- what h5py misreads
+def _misread(type_: h5py.h5t.TypeID) -> str:
+    """Return why h5py does not read values of a datatype as they are, as a phrase; empty if it does.
 
-
-def _doubts(type_: h5py.h5t.TypeID) -> tuple[str, str]:
-    """Return why a datatype is misread, and a remark on its values, as phrases; either may be empty.
-
-    libhdf5 widens floats that numpy does not have, bfloat16 above all. h5py lays the members of a compound where the
-    file has them: one that is widened would run into the next. It corrupts memory when it reads lists of references.
+    It corrupts memory when it reads lists of references. Floats that numpy does not have are widened, and those in a
+    compound then run into the next member.
     """
-    note = ""
-    for part, member, in_list in _parts(type_):
-        if isinstance(part, h5py.h5t.TypeReferenceID) and in_list:
-            return "holds lists of references to other objects, which cannot be stored", ""
-        if isinstance(part, h5py.h5t.TypeFloatID) and part.dtype.itemsize > part.get_size():
-            bits = f"floats of {8 * part.get_size()} bits that numpy does not have, such as bfloat16"
-            if member and not in_list:
-                return f"has the member {member} of {bits}; h5py misreads it in a compound, so write it as float32", ""
-            wide = part.dtype.newbyteorder("=").name
-            note = f"holds {bits}, stored as {wide}: all numbers are exact, but NaNs lose the bits they carry"
-    return "", note
-
-
-def _parts(
-    type_: h5py.h5t.TypeID, member: str = "", in_list: bool = False
-) -> Iterator[tuple[h5py.h5t.TypeID, str, bool]]:
-    """Yield the innermost types of a datatype, the compound member that each is, and whether it lies in a list."""
     if isinstance(type_, h5py.h5t.TypeVlenID | h5py.h5t.TypeArrayID):
-        yield from _parts(type_.get_super(), member, in_list or isinstance(type_, h5py.h5t.TypeVlenID))
-    elif isinstance(type_, h5py.h5t.TypeCompoundID):
-        for number in range(type_.get_nmembers()):
-            yield from _parts(type_.get_member_type(number), as_text(type_.get_member_name(number)), in_list)
-    else:
-        yield type_, member, in_list
-
-
-# ---------------------------------------------------------------- words
-
-
-def _type_name(dtype: np.dtype[Any]) -> str:
-    """Return a datatype in a word or two, for people."""
-    if dtype.names:
-        return f"compound of {len(dtype.names)}"
-    if h5py.check_string_dtype(dtype) is not None:
-        return "text"
-    base = h5py.check_vlen_dtype(dtype)
-    return f"lists of {base}" if base is not None else str(dtype)
-
-
-def text_attribute(thing: h5py.HLObject, name: str) -> str:
-    """Return a text attribute; empty if it is missing, of another type or damaged."""
-    try:
-        if name not in thing.attrs or not isinstance(thing.attrs.get_id(name).get_type(), h5py.h5t.TypeStringID):
-            return ""
-        value: Any = thing.attrs[name]
-    except FAULTS:
-        return ""
-    return as_text(value) if isinstance(value, str | bytes) else ""
+        return _misread(type_.get_super())
+    if isinstance(type_, h5py.h5t.TypeCompoundID):
+        members = (type_.get_member_type(number) for number in range(type_.get_nmembers()))
+        return next(filter(None, map(_misread, members)), "")
+    if isinstance(type_, h5py.h5t.TypeReferenceID):
+        return "holds references to other objects, which cannot be stored"
+    if isinstance(type_, h5py.h5t.TypeFloatID) and type_.dtype.itemsize > type_.get_size():
+        bits = 8 * type_.get_size()
+        return f"holds floats of {bits} bits that numpy does not have, such as bfloat16; write them as float32"
+    return ""

@@ -8,7 +8,7 @@ are strings.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -150,7 +150,7 @@ def constants_at(file: h5py.File, path: str, root: str, once: Iterable[str]) -> 
         thing = file.get(place)
         names = [place] if isinstance(thing, h5py.Dataset) else []
         if isinstance(thing, h5py.Group):
-            names = [place + below.path for below in walk(thing) if isinstance(below.thing, h5py.Dataset)]
+            names = [place + below for below, found in walk(thing) if isinstance(found, h5py.Dataset)]
         for name in names:
             values = _values(file, path, name)
             digest = xxhash.xxh3_128(f"{values.dtype} {values.shape} ".encode())
@@ -183,31 +183,18 @@ def common(found: Iterable[tuple[str, Mapping[str, Constant]]]) -> dict[str, Con
         if not where:
             first, where = dict(held), unit
         for name in sorted(first.keys() | held.keys()):
-            if name not in held or name not in first:
-                lacking, path = (unit, first[name].path) if name in first else (where, held[name].path)
-                raise SourceError(f"{lacking} has no {name}, so --once cannot keep one for all; leave out --once", path)
-            if held[name].digest != first[name].digest:
-                raise SourceError(
-                    f"{name} of {unit} differs from that of {where}, so --once cannot keep one for all; without --once "
-                    "it is packed with every sample",
-                    held[name].path,
-                )
+            if name in first and name in held and first[name].digest == held[name].digest:
+                continue
+            how = "differs between" if name in first and name in held else "is not in both of"
+            raise SourceError(
+                f"{name} {how} {where} and {unit}, so --once cannot keep one for all; without --once it is packed with "
+                "every sample",
+                (held.get(name) or first[name]).path,
+            )
     return first
 
 
-class Kept(Mapping[str, NDArray[Any]]):
-    """Constants by name, read from their files when they are asked for."""
-
-    def __init__(self, constants: Mapping[str, Constant]) -> None:
-        self._constants = dict(constants)
-
-    def __getitem__(self, name: str) -> NDArray[Any]:
-        held = self._constants[name]
-        with opened(held.path) as file, faults_named(held.path, f"reading {held.dataset}"):
-            return _values(file, held.path, held.dataset)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._constants)
-
-    def __len__(self) -> int:
-        return len(self._constants)
+def values_of(constant: Constant) -> NDArray[Any]:
+    """Return a constant, native-endian."""
+    with opened(constant.path) as file, faults_named(constant.path, f"reading {constant.dataset}"):
+        return _values(file, constant.path, constant.dataset)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import h5py
@@ -14,10 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import SourceError
-from packer.format import FieldSpec
 from packer.sources.base import BLOCK_BYTES, LARGE_BYTES, Block, LargeArray, block_bytes, fits, joined
 from packer.sources.hdf5.file import CACHE_BYTES, dataset_at, faults_named
-from packer.sources.hdf5.listing import text_attribute
+from packer.sources.hdf5.listing import Column
 
 #: Datasets of a sparse matrix: numbers of columns, values, and where each row starts.
 SPARSE_PARTS = ("indices", "data", "indptr")
@@ -25,29 +24,6 @@ SPARSE_PARTS = ("indices", "data", "indptr")
 _STR_BYTES = 64
 #: How many variable-length rows are read at once at first, and at most; how long they are is seen only then.
 _FIRST_RUN, _LONGEST_RUN = 16, 1024
-
-
-@dataclass(frozen=True)
-class Column:
-    """One field and where its values lie.
-
-    Attributes:
-        spec: what the field is.
-        dataset: path of the dataset, from the root of the file (or of a sample's group).
-        members: names of compound members that lead from the dataset's values to the field's.
-        attribute: name of the attribute of the unit that holds the value, if no dataset does.
-        starts: path of the dataset with the row of `dataset` at which each sample starts; empty if rows are samples.
-    """
-
-    spec: FieldSpec
-    dataset: str
-    members: tuple[str, ...] = ()
-    attribute: str = ""
-    starts: str = ""
-
-    @property
-    def path(self) -> str:
-        return "/".join((self.dataset, *self.members))
 
 
 # ---------------------------------------------------------------- rows
@@ -150,7 +126,7 @@ class SparseRows:
 
     def __init__(self, file: h5py.File, path: str, column: Column) -> None:
         group = column.dataset.rpartition("/")[0]
-        if text_attribute(file[group], "encoding-type").startswith("csc"):
+        if str(file[group].attrs.get("encoding-type")).startswith("csc"):
             raise SourceError(
                 f"{group} is a sparse matrix by columns (CSC), whose rows lie scattered; make it CSR", path
             )

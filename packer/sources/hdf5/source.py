@@ -23,8 +23,10 @@ from packer.sources.base import HEADERS, Block, Looking, OnBad, Source, common_s
 from packer.sources.episodes import Marks, open_episodes
 from packer.sources.files import Found
 from packer.sources.hdf5.file import faults_named, opened
-from packer.sources.hdf5.origin import HDF5Options, HDF5Origin, Kept, KeptFile, common
-from packer.sources.hdf5.reading import Column, row_blocks, shaped, unit_sample
+from packer.sources.hdf5.listing import Column
+from packer.sources.hdf5.origin import HDF5Options, HDF5Origin, KeptFile, common, values_of
+from packer.sources.hdf5.reading import row_blocks, shaped, unit_sample
+from packer.sources.hdf5.roots import are_numbered
 from packer.sources.hdf5.units import FileUnits, Unit, left_out, units_of
 from packer.sources.options import SourceOptions, naming
 from packer.sources.units import Asked, unit_of
@@ -71,13 +73,20 @@ def open_hdf5(
         if not any(naming(name, [one]) for name in constants):
             raise UsageError(f"--once {one}: there is no such dataset, neither in the samples nor in the file")
     asked_for = HDF5Options(dict(options.pick), list(options.skip), list(options.once), list(options.sparse))
-    source: Source
+    source: HDF5Source
     if asked.name == "rows":
-        doubts = _doubts(kept, held[kept[0].path].groups, options.samples)
-        source = RowSource(kept, msgspec.structs.replace(asked_for, axis=options.axis), doubts)
+        if options.samples is None and not options.pick:
+            _refuse_numbered(kept[0])
+        source = RowSource(kept, msgspec.structs.replace(asked_for, axis=options.axis), held)
+        lengths = [unit.samples for unit in kept]
+        if options.samples is None and len(set(lengths)) > 1:
+            source.remarks.append(
+                f"{len(kept):,} files of {min(lengths):,} to {max(lengths):,} rows: each row is a sample; --samples "
+                "files makes each file one"
+            )
     else:
         source = UnitSource(kept, msgspec.structs.replace(asked_for, samples=str(asked)), held)
-    source.constants = Kept(constants)
+    source.constants = {name: values_of(one) for name, one in constants.items()}
     return source
 
 
@@ -124,29 +133,23 @@ def _marks(pattern: str, path: str) -> Marks:
 
 def _check(options: SourceOptions, asked: Asked) -> None:
     """Raise UsageError if something is asked for that cannot be, or that this unit has not."""
-    for name, path in options.pick.items():
+    for name in options.pick:
         try:
             check_field_name(name)
         except ValueError as error:
             raise UsageError(str(error)) from None
+    for path in (*options.pick.values(), *options.once):
         if not path.strip("/"):
-            raise UsageError(f"field {name!r}: the path of a dataset is expected, not {path!r}")
-    for path in options.once:
-        if not path.strip("/"):
-            raise UsageError(f"--once {path!r}: the path of a dataset or group within a sample or file is expected")
-    if asked.name == "rows":
-        if options.attrs:
-            reason = "rows have no attributes; files, datasets and groups do (--samples)"
-            raise UsageError(f"--attr {options.attrs[0]}: {reason}")
-        return
-    if options.axis:
-        reason = f"is for rows, but with --samples {asked} each of these is one sample; leave --axis out"
-        raise UsageError(f"--axis {options.axis} {reason}")
-    if options.sparse:
-        reason = f"samples are the rows of the matrix; leave out --samples {asked}"
-        raise UsageError(f"--sparse {options.sparse[0]}: {reason}")
-    if asked.name == "datasets" and options.pick:
-        raise UsageError("--field: with --samples datasets there is one field, values; leave --field out")
+            raise UsageError(f"--field or --once: {path!r} is not the path of a dataset in a sample or file")
+    is_rows = asked.name == "rows"
+    for given, is_wrong, reason in (
+        (options.attrs, is_rows, "--attr: rows have no attributes; files, datasets and groups do (--samples)"),
+        (options.axis, not is_rows, f"--axis is for rows, but --samples {asked} makes each of these a sample"),
+        (options.sparse, not is_rows, f"--sparse: samples are the rows of the matrix; leave out --samples {asked}"),
+        (options.pick, asked.name == "datasets", "--field: a dataset that is a sample has one field, values"),
+    ):
+        if given and is_wrong:
+            raise UsageError(reason)
 
 
 def _fitting(
@@ -194,36 +197,20 @@ def _misfit(unit: Unit, model: Unit, how: str) -> str:
 
 def _looks(column: Column, with_lengths: bool) -> str:
     """Return what a field is and where it lies, in words that differ if it cannot be read as another is."""
-    axes = ", ".join(str(n) if with_lengths and n is not None else "*" for n in column.spec.shape)
-    what = "text" if column.spec.kind == "text" else f"{column.spec.dtype} ({axes})"
-    members = [f"member {name}" for name in reversed(column.members)]
-    where = f"the attribute {column.attribute}" if column.attribute else column.dataset
+    shape = column.spec.shape if with_lengths else (None,) * len(column.spec.shape)
+    where = f"attribute {column.attribute}" if column.attribute else column.dataset
+    where += "".join(f"[{member}]" for member in column.members)
     # A dataset that is a sample has no path of its own.
-    return " of ".join(part for part in (what, *members, where) if part)
+    return " of ".join(filter(None, (shaped(column, shape).spec.in_words, where)))
 
 
-def _doubts(found: Sequence[Unit], groups: str | None, samples: str | None) -> list[str]:
-    """Return what the plan says of rows that may not be what was meant.
-
-    Args:
-        groups: pattern of the groups of the first file that could be samples as well.
-        samples: what the user said a sample is; None for nothing.
-
-    Raises:
-        UsageError: groups are as likely to be the samples, and the user said nothing.
-    """
-    if groups and samples is None:
+def _refuse_numbered(rows: Unit) -> None:
+    """Raise UsageError if numbered groups of a file are as likely to be the samples as its rows are."""
+    if are_numbered([column.dataset for column in rows.columns]):
         raise UsageError(
-            f"{found[0].path}: a sample may be a row of all {len(found[0].columns)} datasets, or one of the groups "
-            f"{groups}, which are alike; say --samples rows, or --samples 'groups:{groups}'"
+            f"{rows.path}: a sample may be a row of all {len(rows.columns)} datasets, or one of the groups that hold "
+            "them; say --samples rows, or --samples groups"
         )
-    lengths = [unit.samples for unit in found]
-    if samples is not None or len(set(lengths)) == 1:
-        return []
-    return [
-        f"{len(found):,} files of {min(lengths):,} to {max(lengths):,} rows: each row is a sample; --samples files "
-        "makes each file one"
-    ]
 
 
 # ---------------------------------------------------------------- the samples
@@ -249,13 +236,13 @@ class HDF5Source(Source):
         columns: the fields.
         found: what they are read from.
         origin: what the manifest keeps, but for paths.
-        remarks: sentences for the plan, besides those of the units.
+        held: what else their files hold.
     """
 
     kind = "hdf5"
 
     def __init__(
-        self, columns: Sequence[Column], found: Sequence[Unit], origin: HDF5Origin, remarks: Sequence[str]
+        self, columns: Sequence[Column], found: Sequence[Unit], origin: HDF5Origin, held: Mapping[str, FileUnits]
     ) -> None:
         self._columns = tuple(columns)
         self.fields = tuple(column.spec for column in columns)
@@ -264,18 +251,17 @@ class HDF5Source(Source):
         paths = {c.spec.name: c.path for c in columns if not c.attribute}
         paths = {name: path for name, path in paths.items() if path != "/" + name.replace(".", "/")}
         self.origin = msgspec.to_builtins(msgspec.structs.replace(origin, paths=paths))
-        asides = {path: why for unit in found for path, why in unit.asides.items()}
-        lost = {f"{name!r} of {unit}": None for unit in found for name in unit.attributes[1]}
-        count = sum(bool(unit.attributes[0]) for unit in found)
-        if count > MAX_KEPT:
-            few = f"attributes of the first {MAX_KEPT:,} files or samples are kept"
-            remarks = [*remarks, f"{few}, those of {count - MAX_KEPT:,} others are not"]
-        if asides:
-            remarks = [*remarks, f"left out: {left_out(asides)}. --field NAME=/path takes a link"]
-        if lost:
+        remarks = [note for path in dict.fromkeys(unit.path for unit in found) for note in held[path].notes]
+        if not _may_keep(found):
+            remarks.append(
+                f"more than {MAX_KEPT:,} files or samples have attributes, so none are kept; --attr NAME makes a field"
+            )
+        if asides := {path: why for unit in found for path, why in unit.asides.items()}:
+            remarks.append(f"left out: {left_out(asides)}. --field NAME=/path takes a link")
+        if lost := dict.fromkeys(f"{name!r} of {unit}" for unit in found for name in unit.lost):
             why = "attributes are kept if they are numbers or text of at most 16 KiB"
-            remarks = [*remarks, f"{why}; these are not: {first_few(list(lost))}"]
-        self.remarks = list(dict.fromkeys([*(note for unit in found for note in unit.notes), *remarks]))
+            remarks.append(f"{why}; these are not: {first_few(list(lost))}")
+        self.remarks: list[str] = list(dict.fromkeys(remarks))
 
     def __len__(self) -> int:
         return sum(run.stop - run.start for run in self._runs)
@@ -291,10 +277,9 @@ class HDF5Source(Source):
         return list(dict.fromkeys(name for run in self._runs for name in (run.path, *run.files)))
 
 
-def _own(found: Sequence[Unit]) -> list[dict[str, Any]]:
-    """Return the attributes of each unit, of the first `MAX_KEPT` that have some."""
-    room = iter(range(MAX_KEPT))
-    return [own if own and next(room, None) is not None else {} for own, _ in (unit.attributes for unit in found)]
+def _may_keep(found: Sequence[Unit]) -> bool:
+    """Return whether the attributes of the units are few enough for a manifest."""
+    return sum(bool(unit.attributes) for unit in found) <= MAX_KEPT
 
 
 class RowSource(HDF5Source):
@@ -302,14 +287,17 @@ class RowSource(HDF5Source):
 
     names = None
 
-    def __init__(self, found: Sequence[Unit], options: HDF5Options, remarks: Sequence[str]) -> None:
+    def __init__(self, found: Sequence[Unit], options: HDF5Options, held: Mapping[str, FileUnits]) -> None:
         folder = os.path.commonpath([Path(unit.path).parent for unit in found])
-        names = [as_text(Path(os.path.relpath(unit.path, folder)).as_posix()) for unit in found]
         files = [
-            KeptFile(name, unit.samples, {"/": own} if own else {})
-            for name, unit, own in zip(names, found, _own(found), strict=True)
+            KeptFile(
+                as_text(Path(os.path.relpath(unit.path, folder)).as_posix()),
+                unit.samples,
+                {"/": unit.attributes} if unit.attributes and _may_keep(found) else {},
+            )
+            for unit in found
         ]
-        super().__init__(found[0].columns, found, HDF5Origin(options, {}, files), remarks)
+        super().__init__(found[0].columns, found, HDF5Origin(options, {}, files), held)
         self._axis = options.axis or 0
 
     def shapes(self, field: str) -> NDArray[np.int64] | None:
@@ -360,9 +348,8 @@ class UnitSource(HDF5Source):
         attrs = [column.attribute for column in columns if column.attribute]
         counts = Counter(unit.path for unit in found)
         files = [KeptFile(home, counts[path], held[path].above) for path, home in homes.items() if found[0].root]
-        kept = {name: own for name, own in zip(self.names, _own(found), strict=True) if own}
-        notes = [note for some in held.values() for note in some.notes]
-        super().__init__(columns, found, HDF5Origin(options, {}, files, kept, attrs), notes)
+        kept = {name: unit.attributes for name, unit in zip(self.names, found, strict=True) if unit.attributes}
+        super().__init__(columns, found, HDF5Origin(options, {}, files, kept if _may_keep(found) else {}, attrs), held)
 
     def shapes(self, field: str) -> NDArray[np.int64] | None:
         return self._shapes.get(field)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,10 @@ import msgspec
 from packer.errors import SourceError, first_few
 from packer.format import DTYPES, FieldSpec, check_count
 from packer.sources.hdf5.file import FAULTS, faults_named, files_of, opened, unwritten
-from packer.sources.hdf5.listing import UNNAMED, Listed, leaves, listed, walk
+from packer.sources.hdf5.listing import UNNAMED, Column, leaves, listed, walk
 from packer.sources.hdf5.origin import Constant, attributes, constants_at
-from packer.sources.hdf5.reading import SPARSE_PARTS, Column, SparseRows
-from packer.sources.hdf5.roots import find_roots, numbered
+from packer.sources.hdf5.reading import SPARSE_PARTS, SparseRows
+from packer.sources.hdf5.roots import find_roots
 from packer.sources.options import SourceOptions, naming
 from packer.sources.units import Asked, upwards
 
@@ -39,10 +39,10 @@ class Unit:
         columns: its fields; with the shapes that they have in this sample.
         samples: how many there are.
         files: further files that are read for it.
-        notes: sentences for the plan.
         asides: why datasets below it are left out, by path.
         once: constants that it holds, by name.
-        attributes: its own, and the names of those that are not kept.
+        attributes: its own that are kept.
+        lost: the names of the others.
     """
 
     path: str
@@ -51,10 +51,10 @@ class Unit:
     columns: tuple[Column, ...]
     samples: int
     files: tuple[str, ...]
-    notes: tuple[str, ...]
     asides: dict[str, str]
     once: dict[str, Constant]
-    attributes: tuple[dict[str, Any], list[str]]
+    attributes: dict[str, Any]
+    lost: list[str]
 
     def __str__(self) -> str:
         return Path(self.path).name if self.kind == "row" else f"{self.kind} {self.root or Path(self.path).name}"
@@ -67,19 +67,17 @@ class FileUnits:
     Attributes:
         used: entries of the option `skip` that name something here.
         splits: by name, the roots of the samples of each split that the file itself lists.
-        notes: sentences for the plan: what was taken for a unit if nobody said it, and names that lead nowhere.
+        notes: sentences for the plan.
         once: constants that lie outside of the units, by name.
         above: attributes of the groups above the units, by path.
-        groups: pattern of the groups that could be samples as well as rows; None if nothing speaks for it.
     """
 
     units: list[Unit | SourceError]
     used: set[str]
-    splits: dict[str, set[str]] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    once: dict[str, Constant] = field(default_factory=dict)
-    above: dict[str, dict[str, Any]] = field(default_factory=dict)
-    groups: str | None = None
+    splits: dict[str, set[str]]
+    notes: list[str]
+    once: dict[str, Constant]
+    above: dict[str, dict[str, Any]]
 
 
 class _LeftOut:
@@ -104,55 +102,41 @@ def units_of(path: str, asked: Asked, options: SourceOptions) -> FileUnits:
 
     Raises:
         UsageError: there are more fields than a dataset may have.
-        SourceError: the file cannot be read, has no such units, holds what belongs to none of them; or its rows cannot
-            be packed.
+        SourceError: the file cannot be read, has no such units, or holds what belongs to none of them.
     """
     with opened(path) as file, faults_named(path, "listing the file"):
-        return _units(file, path, asked, options) if asked.name != "rows" else _rows(file, path, options)
-
-
-def _rows(file: h5py.File, path: str, options: SourceOptions) -> FileUnits:
-    is_out = _LeftOut(options.skip, options.once, options.sparse)
-    rows = _unit(file, path, "", "row", is_out, options)
-    datasets = list(dict.fromkeys(column.dataset for column in rows.columns))
-    notes = [f"{rows}: {note}" for note in (*map(unwritten, map(file.get, datasets)), *rows.notes) if note]
-    for column in rows.columns:
-        if column.starts:
-            SparseRows(file, path, column)  # checks where its rows start
-    groups = None if options.pick else numbered(datasets)
-    return FileUnits([replace(rows, notes=tuple(notes))], is_out.used, groups=groups)
-
-
-def _units(file: h5py.File, path: str, asked: Asked, options: SourceOptions) -> FileUnits:
-    is_out = _LeftOut(options.skip, options.once)
-    roots = find_roots(file, asked, is_out)
-    if roots.others:
-        skips = " ".join(f"--skip {shlex.quote(other)}" for other in roots.others)
-        raise SourceError(
-            f"{first_few(roots.others)} {'belongs' if len(roots.others) == 1 else 'belong'} to no sample: --samples "
-            f"{asked} packs what lies in these {asked.name}. Leave it out with {skips}, or try another unit: --samples "
-            "files takes all that is in a file",
-            path,
-        )
-    outside = [name for name in options.once if asked.name != "files" and file.get(name) is not None]
-    once = constants_at(file, path, "", outside)
-    # A path from the root of the file that names something next to the units is not also the name of a field.
-    within = tuple(skip for skip in options.skip if skip not in is_out.used or skip[0] != "/")
-    inner = replace(options, skip=within, once=tuple(name for name in options.once if name not in outside))
-    is_inner_out = _LeftOut(inner.skip, inner.once)
-    above = {}
-    for place in dict.fromkeys(place for root in roots.roots for place in _above(root)):
-        if found := attributes(file[place])[0]:
-            above[place] = found
-    units: list[Unit | SourceError] = []
-    for root in roots.roots:
-        kind = asked.name[:-1]
-        try:
-            with faults_named(path, "listing it"):
-                units.append(_unit(file, path, root, kind, is_inner_out, inner))
-        except SourceError as error:
-            units.append(SourceError(f"{kind} {root}: {error.reason}" if root else error.reason, path))
-    return FileUnits(units, is_out.used | is_inner_out.used, roots.splits, roots.notes, once, above)
+        is_out = _LeftOut(options.skip, options.once)
+        roots = find_roots(file, asked, is_out)
+        if roots.others:
+            skips = " ".join(f"--skip {shlex.quote(other)}" for other in roots.others)
+            raise SourceError(
+                f"{first_few(roots.others)} {'belongs' if len(roots.others) == 1 else 'belong'} to no sample: "
+                f"--samples {asked} packs what lies in these {asked.name}. Leave it out with {skips}, or try another "
+                "unit: --samples files takes all that is in a file",
+                path,
+            )
+        outside = [name for name in options.once if roots.roots != [""] and file.get(name) is not None]
+        # A path from the root of the file that names something next to the units is not also the name of a field.
+        within = tuple(skip for skip in options.skip if skip not in is_out.used or skip[0] != "/")
+        inner = replace(options, skip=within, once=tuple(name for name in options.once if name not in outside))
+        is_inner_out = _LeftOut(inner.skip, inner.once, inner.sparse)
+        above = {}
+        for place in dict.fromkeys(place for root in roots.roots for place in _above(root)):
+            if found := attributes(file[place])[0]:
+                above[place] = found
+        kind, notes = asked.name[:-1], list(roots.notes)
+        units: list[Unit | SourceError] = []
+        for root in roots.roots:
+            try:
+                with faults_named(path, "listing it"):
+                    units.append(_unit(file, path, root, kind, is_inner_out, inner))
+            except SourceError as error:
+                units.append(SourceError(f"{kind} {root}: {error.reason}" if root else error.reason, path))
+        if kind == "row" and isinstance(rows := units[0], Unit):
+            datasets = dict.fromkeys(column.dataset for column in rows.columns)
+            notes += [f"{rows}: {note}" for note in map(unwritten, map(file.get, datasets)) if note]
+        once = constants_at(file, path, "", outside)
+        return FileUnits(units, is_out.used | is_inner_out.used, roots.splits, notes, once, above)
 
 
 def _above(root: str) -> list[str]:
@@ -194,68 +178,61 @@ def _unit(file: h5py.File, path: str, root: str, kind: str, is_out: _LeftOut, op
         )
     columns = []
     for name, entry in wanted.items():
-        assert entry.spec is not None
         try:
-            spec = msgspec.structs.replace(entry.spec, name=name)
+            columns.append(replace(entry, spec=msgspec.structs.replace(entry.spec, name=name)))
         except ValueError as error:
             raise SourceError(f"{entry.path}: {error}; name it with --field NAME=/path") from None
-        columns.append(Column(spec, entry.dataset, entry.members, starts=entry.starts))
+        if entry.starts:
+            SparseRows(file, path, entry)  # checks where its rows start
+    files = [other for name in dict.fromkeys(c.dataset for c in columns) for other in files_of(file[root + name], path)]
     columns += [_attribute_column(thing, name, {*wanted}) for name in options.attrs]
-    files = [
-        other
-        for name in {c.dataset: c for c in columns if not c.attribute}
-        for other in files_of(file[root + name], path)
-    ]
-    notes = dict.fromkeys(f"dataset {entry.dataset} {entry.note}" for entry in wanted.values() if entry.note)
     samples = next(iter(wanted.values())).samples
     return Unit(
-        path, root, kind, tuple(columns), 1 if samples is None else samples, tuple(dict.fromkeys(files)), tuple(notes),
-        asides, constants_at(file, path, root, options.once), attributes(thing),
+        path, root, kind, tuple(columns), 1 if samples is None else samples, tuple(dict.fromkeys(files)), asides,
+        constants_at(file, path, root, options.once), *attributes(thing),
     )  # fmt: skip
 
 
-def _below(thing: h5py.Group | h5py.Dataset, axis: int | None, is_out: _LeftOut) -> tuple[list[Listed], dict[str, str]]:
+def _below(thing: h5py.Group | h5py.Dataset, axis: int | None, is_out: _LeftOut) -> tuple[list[Column], dict[str, str]]:
     """Return what the datasets of a file or unit can become, and why others are left out, by path."""
-    entries: list[Listed] = []
+    entries: list[Column] = []
     asides: dict[str, str] = {}
-    for path, found, why, is_bad in walk(thing, is_out) if isinstance(thing, h5py.Group) else [("", thing, "", False)]:
-        some = listed(path, found, axis) if isinstance(found, h5py.Dataset) else why
-        if is_bad:
-            some = [Listed(path, problem=why)]
+    for path, found in walk(thing, is_out) if isinstance(thing, h5py.Group) else [("", thing)]:
+        some = listed(path, found, axis) if isinstance(found, h5py.Dataset) else found
         if isinstance(some, str):
-            asides |= {path: some} if some else {}
-        else:
+            asides[path] = some
+        elif isinstance(some, list):
             entries += [entry for entry in some if not entry.members or not is_out(entry.path)]
     return entries, asides
 
 
-def _all(entries: Sequence[Listed]) -> dict[str, Listed]:
+def _all(entries: Sequence[Column]) -> dict[str, Column]:
     """Return all entries by field name. Raises SourceError if one cannot be a field, or if two would have one name."""
     bad = [entry for entry in entries if entry.problem]
     if bad:
         what = first_few([f"{entry.path or 'it'} {entry.problem}" for entry in bad], joined="; ")
         if len(bad) == len(entries):
             raise SourceError(f"holds nothing that can be packed: {what}")
-        skips = " ".join(f"--skip {shlex.quote(entry.name)}" for entry in bad[:5])
+        skips = " ".join(f"--skip {shlex.quote(entry.own_name)}" for entry in bad[:5])
         raise SourceError(f"{what}. Leave out with {skips}, or pick fields with --field NAME=/path")
-    wanted: dict[str, Listed] = {}
+    wanted: dict[str, Column] = {}
     for entry in entries:
-        twin = wanted.setdefault(entry.name, entry)
+        twin = wanted.setdefault(entry.own_name, entry)
         if twin is not entry:
             raise SourceError(
-                f"{twin.path} and {entry.path} would both be field {entry.name}; pick with --field NAME=/path"
+                f"{twin.path} and {entry.path} would both be field {entry.own_name}; pick with --field NAME=/path"
             )
     return wanted
 
 
-def _picked(thing: h5py.Group | h5py.Dataset, name: str, where: str, axis: int | None) -> list[tuple[str, Listed]]:
+def _picked(thing: h5py.Group | h5py.Dataset, name: str, where: str, axis: int | None) -> list[tuple[str, Column]]:
     """Return the fields of the dataset or compound member at a path, which is opened directly and may be a link.
 
     Raises:
         SourceError: there is none, or it cannot be a field.
     """
     asked = "/" + where.strip("/")
-    hits: list[Listed] = []
+    hits: list[Column] = []
     for place in upwards(asked):
         try:
             found = thing[place[1:]]
@@ -275,7 +252,7 @@ def _picked(thing: h5py.Group | h5py.Dataset, name: str, where: str, axis: int |
     return [(".".join((name, *entry.members)) if entry.path != asked else name, entry) for entry in hits]
 
 
-def _sparse(thing: h5py.Group, group: str) -> dict[str, Listed]:
+def _sparse(thing: h5py.Group, group: str) -> dict[str, Column]:
     """Return the two fields that a sparse matrix becomes: of each row the numbers of its columns, and its values.
 
     Raises:
@@ -290,7 +267,7 @@ def _sparse(thing: h5py.Group, group: str) -> dict[str, Listed]:
             )
     starts = parts.pop("indptr")
     return {
-        f"{group.replace('/', '.')}.{name}": Listed(
+        f"{group.replace('/', '.')}.{name}": Column(
             f"/{group}/{name}",
             spec=FieldSpec(name=UNNAMED, dtype=part.dtype.newbyteorder("=").name, shape=(None,)),
             samples=len(starts) - 1,
@@ -309,16 +286,16 @@ def _attribute_column(thing: h5py.HLObject, name: str, taken: set[str]) -> Colum
     if name not in thing.attrs:
         raise SourceError(f"has no attribute {name} for --attr; it has {', '.join(thing.attrs) or 'none'}")
     header = thing.attrs.get_id(name)
-    found = list(leaves(Listed(""), header.dtype, header.shape or ()))
+    found = list(leaves(Column(""), header.dtype, header.shape or ()))
     problem = "is empty" if header.shape is None else found[0].problem if len(found) == 1 else "is a compound"
-    if problem or found[0].spec is None:
+    if problem:
         raise SourceError(f"has the attribute {name}, but it {problem}; leave out --attr {name}")
     if name in taken:
         raise SourceError(
             f"also has a dataset named {name}; leave that out with --skip {name}, or leave out --attr {name}"
         )
     try:
-        return Column(msgspec.structs.replace(found[0].spec, name=name), "", attribute=name)
+        return replace(found[0], spec=msgspec.structs.replace(found[0].spec, name=name), attribute=name)
     except ValueError as error:
         raise SourceError(f"has an attribute that cannot be a field: {error}") from None
 
@@ -335,6 +312,5 @@ def _and(asides: dict[str, str]) -> str:
     return f"\nLeft out: {left_out(asides)}. --field NAME=/path takes a link" if asides else ""
 
 
-def _lines(entries: Sequence[Listed]) -> str:
-    lines = [f"  {e.path}  {e.looks}" + (f"  ({e.problem})" if e.problem else "") for e in entries]
-    return first_few(lines, _MAX_LINES, "\n")
+def _lines(entries: Sequence[Column]) -> str:
+    return first_few([f"  {entry.in_words}" for entry in entries], _MAX_LINES, "\n")

@@ -7,7 +7,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from opened_sources import open_hdf5
+from opened_sources import open_hdf5, read_joined
 
 from packer.convert import convert
 from packer.errors import SourceError
@@ -16,8 +16,10 @@ from packer.export import export
 
 @pytest.fixture
 def linked(tmp_path: Path) -> str:
-    """A file with further names of a dataset, of a single value, of a group and of the root."""
+    """A file with further names of a dataset, of a single value, of a group, of the root and of another file."""
     path = str(tmp_path / "a.h5")
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file["d"] = np.arange(3)
     with h5py.File(path, "w") as file:
         file["a"] = np.arange(3)
         file["one"] = 1
@@ -27,6 +29,7 @@ def linked(tmp_path: Path) -> str:
         file["single"] = file["one"]
         file["h"] = h5py.SoftLink("/g")
         file["g/up"] = file["/"]
+        file["there"] = h5py.ExternalLink("other.h5", "/d")
     return path
 
 
@@ -36,9 +39,9 @@ def test_further_names_are_said(linked: str) -> None:
     assert {f.name for f in source.fields} == {"a", "g.x"}
     assert source.remarks == [
         "left out: /b is another name of /a; /h is a link; /one is a single value, which --once /one keeps; /single is "
-        "another name of /one; /deep/er/soft is a link and 1 more. --field NAME=/path takes a link"
+        "another name of /one; /there is a link and 2 more. --field NAME=/path takes a link"
     ]
-    (note,) = open_hdf5(linked, skip=["b", "deep", "g", "h"]).remarks
+    (note,) = open_hdf5(linked, skip=["b", "deep", "g", "h", "there"]).remarks
     assert note.startswith("left out: /one is a single value")
 
 
@@ -52,13 +55,19 @@ def test_a_dataset_is_picked_by_any_name(linked: str, name: str) -> None:
     assert source.origin["paths"] == {"q": "/" + name.strip("/"), "x": "/h/x"}
 
 
-def test_a_name_that_leads_nowhere_is_said_as_it_was_asked_for(linked: str) -> None:
-    """The message has the path that was given, and lists the further names."""
+def test_a_name_that_leads_nowhere_is_said_as_it_was_asked_for(linked: str, tmp_path: Path) -> None:
+    """The message has the path that was given, and lists the further names; a file that is gone gives no zeros."""
     with pytest.raises(SourceError, match=r"has no dataset /h/nope for field q") as caught:
         open_hdf5(linked, pick={"q": "/h/nope"})
     assert "/b is another name of /a" in str(caught.value)
     with pytest.raises(SourceError, match=r"field q: /single is a single value"):
         open_hdf5(linked, pick={"q": "/single"})
+    source = open_hdf5(linked, pick={"q": "/there"})
+    assert read_joined(source)["q"].tolist() == [0, 1, 2]
+    assert source.files() == [linked, str(tmp_path / "other.h5")]
+    (tmp_path / "other.h5").unlink()
+    with pytest.raises(SourceError, match=r"has no dataset /there for field q"):
+        open_hdf5(linked, pick={"q": "/there"})
 
 
 def test_exports_have_the_names_they_were_packed_by(linked: str, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ Notes = tuple[str, ...]
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> int:
-    """Lets a manifest keep 5 things of one kind, and not 500."""
+    """Lets a manifest keep the attributes of 5 samples, and not of 500."""
     assert source.MAX_KEPT == 500
     monkeypatch.setattr(source, "MAX_KEPT", 5)
     return 5
@@ -53,7 +53,7 @@ def test_attributes_above_the_samples_come_back(tmp_path: Path) -> None:
 
 
 def test_many_groups(tmp_path: Path, few: int) -> None:
-    """Attributes of samples beyond the first are counted."""
+    """Attributes of so many samples are not kept, which is said."""
 
     def make(file: h5py.File) -> None:
         for n in range(few + 3):
@@ -61,7 +61,7 @@ def test_many_groups(tmp_path: Path, few: int) -> None:
             file[f"s{n}"].attrs["n"] = n
 
     notes, exported = told(tmp_path, make, "groups")
-    assert notes == ("attributes of the first 5 files or samples are kept, those of 3 others are not",)
+    assert notes == ("more than 5 files or samples have attributes, so none are kept; --attr NAME makes a field",)
     assert not exported
 
 

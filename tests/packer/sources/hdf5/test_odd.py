@@ -90,7 +90,7 @@ def test_references_within_lists_are_never_read(tmp_path: Path, monkeypatch: pyt
     asked = []
     read = h5py.AttributeManager.__getitem__
     monkeypatch.setattr(h5py.AttributeManager, "__getitem__", lambda self, name: asked.append(name) or read(self, name))
-    with pytest.raises(SourceError, match=r"/lists holds lists of references.*/within holds lists of references"):
+    with pytest.raises(SourceError, match=r"/lists holds references.*/within holds references"):
         open_hdf5(str(path))
     source = open_hdf5(str(path), skip=["lists", "within"])
     assert source.origin["files"][0]["attributes"] == {"/": {"unit": "m"}}

@@ -158,7 +158,7 @@ def test_a_file_that_differs_is_told_to_on_bad(tmp_path: Path) -> None:
         with h5py.File(tmp_path / f"{name}.h5", "w") as file:
             file["x"] = np.ones((3, 2), dtype)
     with pytest.raises(
-        SourceError, match=r"b\.h5: does not fit most files, such as a\.h5: field x is float64 \(2\).*, not"
+        SourceError, match=r"b\.h5: does not fit most files, such as a\.h5: field x is array float64 \[2\].*, not"
     ):
         open_hdf5(str(tmp_path))
     (tmp_path / "d.h5").write_bytes(b"")
@@ -175,9 +175,11 @@ def test_files_that_hold_one_field_at_different_places_differ(tmp_path: Path) ->
     with h5py.File(tmp_path / "b.h5", "w") as file:
         file["g"], file["z"] = np.ones(3, [("x", "f4")]), np.arange(3)
     differs = (
-        r"y is missing, not int64 \(\) of /y; g\.x is float32 \(\) of member x of /g, not float32 \(\) of /g/x; z is "
+        r"y is missing, not array int64 .* of /y; g\.x is array float32 .* of /g\[x\], not array float32 .* of /g/x"
     )
-    with pytest.raises(SourceError, match=rf"b\.h5: .* such as a\.h5: field {differs}int64 \(\) of /z, not missing; "):
+    with pytest.raises(
+        SourceError, match=rf"b\.h5: .* such as a\.h5: field {differs}; z is array int64 \[\] of /z, not missing; "
+    ):
         open_hdf5(str(tmp_path))
 
 
@@ -190,7 +192,12 @@ def test_no_common_axis_lists_all_and_picking_helps(tmp_path: Path) -> None:
         file["z"] = np.arange(7)
     with pytest.raises(SourceError, match=r"no common sample axis") as caught:
         open_hdf5(path)
-    for text in ("/g/x  (4, 2) int64", "/g/y  (4,) int64", "/z  (7,) int64", "--field NAME=/path"):
+    for text in (
+        "/g/x: 4 samples of array int64 [2]",
+        "/g/y: 4 samples",
+        "/z: 7 samples of array int64 []",
+        "--field NAME=/path",
+    ):
         assert text in str(caught.value)
     assert set(everything(open_hdf5(path, pick={"a": "/g/x"}))) == {"a"}
     assert set(everything(open_hdf5(path, skip=["z"]))) == {"g.x", "g.y"}
@@ -292,16 +299,6 @@ def test_reading_warns_of_nothing_and_leaves_no_file_open(tmp_path: Path) -> Non
         reading.close()  # type: ignore[attr-defined]
     with h5py.File(path, "r+") as file:
         file["x"][0] = 1
-
-
-def test_a_user_block_is_no_obstacle(tmp_path: Path) -> None:
-    """MATLAB 7.3 files have 512 bytes of their own in front."""
-    path = str(tmp_path / "a.mat")
-    with h5py.File(path, "w", userblock_size=512) as file:
-        file["x"] = np.arange(6).reshape(2, 3)
-        file["x"].attrs["MATLAB_class"] = np.bytes_("double")
-    source = open_hdf5(path, axis=-1)
-    same(everything(source)["x"], np.arange(6).reshape(2, 3).T)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="what a process has read is told on Linux alone")

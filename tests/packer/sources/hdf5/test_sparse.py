@@ -108,5 +108,5 @@ def test_columns_are_no_rows(tmp_path: Path) -> None:
         file["X"].attrs["encoding-type"] = "csc_matrix"
     with pytest.raises(SourceError, match="/X is a sparse matrix by columns"):
         open_hdf5(path, sparse=["X"], skip=["var"])
-    with pytest.raises(UsageError, match="--sparse X: samples are the rows"):
+    with pytest.raises(UsageError, match="--sparse: samples are the rows"):
         open_hdf5(path, sparse=["X"], samples="groups")

@@ -84,7 +84,9 @@ def test_datasets_that_differ_are_described(tmp_path: Path) -> None:
     path = tmp_path / "a.h5"
     with h5py.File(path, "w") as file:
         file["v0"], file["v1"] = np.zeros((2, 3)), np.zeros((2, 3), "f4")
-    with pytest.raises(SourceError, match=r"values is float32 \(\*, \*\), not float64 \(\*, \*\)\. --skip"):
+    with pytest.raises(
+        SourceError, match=r"values is array float32 \[any, any\], not array float64 \[any, any\]\. --skip"
+    ):
         open_hdf5(str(path), samples="datasets")
 
 
@@ -112,7 +114,7 @@ def test_wrong_requests_are_usage_errors(tmp_path: Path) -> None:
     path = write(tmp_path / "a.h5", 2)
     with pytest.raises(UsageError, match=r"take rows or files or datasets or groups\[:PATTERN\]"):
         open_hdf5(path, samples="group")
-    with pytest.raises(UsageError, match="--axis 1 is for rows"):
+    with pytest.raises(UsageError, match="--axis is for rows"):
         open_hdf5(path, samples="groups", axis=1)
     with pytest.raises(SourceError, match="holds no groups that fit /nope: it holds /s0, /s1"):
         open_hdf5(path, samples="groups:/nope")
