@@ -22,9 +22,7 @@ from packer.format.column import Column, Located, Locator, Numbers, distinct, it
 from packer.format.column_index import ColumnIndex
 from packer.format.column_writer import ColumnWriter
 from packer.format.constants import Constants, constants_entry, found_constants, read_constants, write_constants
-from packer.format.frame_cache import FrameCache
 from packer.format.layout import (
-    CHUNK_BYTES,
     ShardHeader,
     chunk_key,
     column_key,
@@ -59,7 +57,6 @@ from packer.format.manifest import (
 from packer.format.names import Names, name_bytes, names_bytes, write_names
 from packer.format.schema import (
     DTYPES,
-    MAX_AXES,
     MAX_AXIS,
     Field,
     FieldSpec,
@@ -74,12 +71,10 @@ from packer.format.sizes import PAGE_SIZE, map_size, shard_bytes
 from packer.format.sync import clear_errors, make_folder, sync_folder, write_synced
 
 __all__ = [
-    "CHUNK_BYTES",
     "CONSTANTS_FILE",
     "DTYPES",
     "HEAD_BYTES",
     "MANIFEST",
-    "MAX_AXES",
     "MAX_AXIS",
     "MAX_MANIFEST_BYTES",
     "NAMES_FILE",
@@ -98,7 +93,6 @@ __all__ = [
     "FieldSpec",
     "FieldStats",
     "FileEntry",
-    "FrameCache",
     "FrameRule",
     "LmdbAppender",
     "Located",

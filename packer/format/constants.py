@@ -78,7 +78,7 @@ def read_constants(path: Path, entry: FileEntry) -> dict[str, NDArray[Any]]:
     except DatasetError:
         raise
     except Exception as error:  # zipfile and numpy raise many kinds
-        raise _damaged(path, str(error)) from None
+        raise DamagedError(f"{path}: {error}; run `packer repair` with the sources") from None
     return found
 
 
@@ -98,10 +98,6 @@ def _read_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[An
         return np.frombuffer(file.read(), dtype).reshape(shape).astype(dtype.newbyteorder("="), copy=False)
 
 
-def _damaged(path: Path, what: str) -> DamagedError:
-    return DamagedError(f"{path}: {what}; run `packer repair` with the sources")
-
-
 def found_constants(folder: Path) -> FileEntry | None:
     """Return what a manifest says of the constants that a folder holds; None if it has none.
 
@@ -113,7 +109,7 @@ def found_constants(folder: Path) -> FileEntry | None:
         return None
     with read_errors(path):
         entry = _entry(path.read_bytes())
-    len(Constants(folder, entry))  # reads all of them
+    read_constants(path, entry)
     return entry
 
 
@@ -150,8 +146,7 @@ class Constants(Mapping[str, NDArray[Any]]):
     def _arrays(self) -> dict[str, NDArray[Any]]:
         if self._entry is None:
             return {}
-        path = self._folder / self._entry.file
-        return read_constants(path, self._entry)
+        return read_constants(self._folder / self._entry.file, self._entry)
 
     def __reduce__(self) -> tuple[type[Constants], tuple[Path, FileEntry | None]]:
         return Constants, (self._folder, self._entry)

@@ -365,15 +365,17 @@ def _absent(folder: Path) -> DatasetError:
         return NoDatasetError(f"{folder} {what}")
     done = len(list((folder / SHARD_FOLDER).glob("*.lmdb")))
     if (folder / UNFINISHED).exists():
+        total = None
         # How far it got is a help, not what the error is about.
         with contextlib.suppress(OSError, msgspec.DecodeError, KeyError, TypeError):
             total = msgspec.json.decode((folder / UNFINISHED).read_bytes())["shards"]
-            if total is not None:
-                so_far = f"{done} of {total} shards are done; run the same `packer convert` again to go on"
-                return UnfinishedError(f"{folder} is unfinished: {so_far}")
-        return UnfinishedError(f"{folder} is unfinished: {done} shards are done; write it anew with overwrite=True")
+        of, advice = "", "write it anew with overwrite=True"
+        if total is not None:
+            of, advice = f" of {total}", "run the same `packer convert` again to go on"
+        return UnfinishedError(f"{folder} is unfinished: {done}{of} shards are done; {advice}")
     if done:
         shards = "1 shard" if done == 1 else f"{done:,} shards"
-        advice = "run `packer repair`, which makes it again from them"
-        return ManifestError(f"{folder} has {shards}, but no {MANIFEST}; {advice}")
+        return ManifestError(
+            f"{folder} has {shards}, but no {MANIFEST}; run `packer repair`, which makes it again from them"
+        )
     return NoDatasetError(f"{folder} is not a packed dataset: it has no {MANIFEST}; make one with `packer convert`")

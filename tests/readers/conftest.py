@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from packer.codecs import Buffer, FrameCodec, Frames
 from packer.format import (
-    CHUNK_BYTES,
     NAMES_FILE,
     Field,
     FieldSpec,
@@ -36,7 +35,7 @@ def build(
     fields: Sequence[Field],
     shards: Sequence[Sequence[Sample]],
     names: Sequence[str] | None = None,
-    chunk_bytes: int = CHUNK_BYTES,
+    chunk_bytes: int | None = None,
 ) -> Path:
     """Packs samples into exactly these shards, with exactly these schemas; returns the folder."""
     (folder / manifests.SHARD_FOLDER).mkdir(parents=True)

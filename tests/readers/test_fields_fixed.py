@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from packer.codecs import NAMED
 from packer.errors import DamagedError
-from packer.format import Field, FrameCache, FrameRule
+from packer.format import Field, FrameRule
 from readers import PackedDataset
 from readers.fields import WholeReader
 
@@ -73,7 +73,7 @@ def test_reading_everything_keeps_little(pack: Any, tmp_path: Path) -> None:
     """A batch of very many frames is read in pieces: the decoded frames kept do not grow with it."""
     ds = _shared_frames(pack, tmp_path, 995, 10)
     places = ds.opened.places["x"]
-    places.cache = FrameCache(4 * 640)
+    places.cache = type(places.cache)(4 * 640)
     order = np.random.default_rng(0).permutation(995)
     assert ds[order]["x"][:, 3].tolist() == order.tolist()
     assert places.cache.memory.nbytes <= 4 * 640

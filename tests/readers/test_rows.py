@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from packer.codecs import NAMED
 from packer.errors import DamagedError, MissingNameError, SampleIndexError, UsageError
-from packer.format import CHUNK_BYTES, DTYPES, Field, FieldSpec, FrameRule, Tree, column_key
+from packer.format import DTYPES, Field, FieldSpec, FrameRule, Tree, column_key
 from packer.writer import DatasetWriter
 from readers import Crop, PackedDataset
 
@@ -57,7 +57,7 @@ def _cases(draw: st.DrawFn) -> Case:
     shards = [[_value(rng, field, most, longest) for _ in range(count)] for count in counts]
     number = draw(st.integers(0, sum(counts) - 1))
     columns = draw(_SLICES) if len(shape) > 1 else None
-    return Case(field, shards, draw(st.sampled_from([8, 100, CHUNK_BYTES])), number, draw(_SLICES), columns)
+    return Case(field, shards, draw(st.sampled_from([8, 100, None])), number, draw(_SLICES), columns)
 
 
 def _value(rng: np.random.Generator, field: Field, most: int, longest: int) -> NDArray[Any]:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packer.format import FrameCache
+from packer.format.frame_cache import FrameCache
 
 #: Frames of 1 to 13 bytes, by their numbers.
 batches = st.lists(st.lists(st.integers(0, 12), min_size=1, max_size=20), max_size=20)

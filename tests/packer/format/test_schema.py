@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer.errors import UsageError
-from packer.format import DTYPES, MAX_AXES, Field, FieldSpec, FrameRule, spec_of
-from packer.format.schema import MAX_NAME_BYTES
+from packer.format import DTYPES, Field, FieldSpec, FrameRule, spec_of
+from packer.format.schema import MAX_AXES, MAX_NAME_BYTES
 
 IMAGE: dict[str, Any] = {
     "name": "hr",

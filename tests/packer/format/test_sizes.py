@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packer.codecs import NAMED
-from packer.format import CHUNK_BYTES, Field, FrameRule, ShardWriter, map_size, shard_bytes, sizes
+from packer.format import Field, FrameRule, ShardWriter, map_size, shard_bytes, sizes
+from packer.format.layout import CHUNK_BYTES
 from packer.format.schema import MAX_SHARED_FRAME
 from packer.format.sizes import column_sizes
 
