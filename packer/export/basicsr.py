@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from packer.errors import UsageError
-from packer.export.files import Files, Writer, sample_names
-from packer.export.png import check_image, check_png, write_png
+from packer.export.files import Files, Writer
+from packer.export.png import check_image, write_png
 from packer.format import FieldSpec, clear_errors, open_new
 from packer.sources import Block, PackedSource
 
@@ -43,13 +43,23 @@ class BasicsrWriter(Writer):
 
     def __init__(self, source: PackedSource, files: Files, values: str = "png") -> None:
         for spec in source.fields:
-            (check_png if values == "png" else _check_bmp)(_picture(spec))
+            check_image(_picture(spec), values.upper())
         super().__init__(source, files)
-        self._names = sample_names(source.names, len(source))
         for name in self._names:
-            _check_key(name)
+            if not name.isascii() or "." in name or name.splitlines() != [name]:
+                raise UsageError(
+                    f"sample {name[:80]!r} cannot be a key of BasicSR, which is ASCII without a dot and without a line "
+                    "break; export to png and rename the files"
+                )
         self._values = values
-        self._folders = _folders(files.folder, [spec.name for spec in source.fields])
+        fields, is_one = [spec.name for spec in source.fields], files.folder.suffix == _SUFFIX
+        if is_one and len(fields) > 1:
+            raise UsageError(
+                f"{files.folder} is one LMDB folder, but there are the fields {', '.join(fields)}: name one of them "
+                f"with --field, or a folder without {_SUFFIX} for all"
+            )
+        #: Where each field's folder lies below OUT, with a slash at its end.
+        self._folders = {field: "" if is_one else f"{field}{_SUFFIX}/" for field in fields}
         # Enough for uncompressed values; the file only grows to what is written.
         self._room = {}
         for spec in source.fields:
@@ -61,11 +71,10 @@ class BasicsrWriter(Writer):
         lines: dict[str, list[str]] = {field: [] for field in self._folders}
         with ExitStack() as stack:
             opened = {field: stack.enter_context(self._new(field)) for field in self._folders}
-            for block, start, stop in self._blocks():
+            for block, names in self._blocks():
                 for field, (path, environment) in opened.items():
-                    images: Any = block[field]
                     with clear_errors(path), environment.begin(write=True) as txn:
-                        for value, name in zip(images, self._names[start:stop], strict=True):
+                        for value, name in zip(block[field], names, strict=True):
                             for key, image in _pictures(name, value):
                                 txn.put(key.encode(), self._coded(image))
                                 lines[field].append(f"{key}.png ({','.join(map(str, image.shape))}) 1\n")
@@ -106,34 +115,3 @@ def _pictures(name: str, value: NDArray[Any]) -> list[tuple[str, NDArray[Any]]]:
     if value.ndim < _CLIP_AXES:
         return [(name, value)]
     return [(f"{name}/{number:08d}", frame) for number, frame in enumerate(value)]
-
-
-def _folders(out: Path, fields: list[str]) -> dict[str, str]:
-    """Return where each field's folder lies below `out`, with a slash at its end.
-
-    Raises:
-        UsageError: several fields, and one folder.
-    """
-    if out.suffix != _SUFFIX:
-        return {field: f"{field}{_SUFFIX}/" for field in fields}
-    if len(fields) > 1:
-        raise UsageError(
-            f"{out} is one LMDB folder, but there are the fields {', '.join(fields)}: name one of them with --field, "
-            f"or a folder without {_SUFFIX} for all"
-        )
-    return {fields[0]: ""}
-
-
-def _check_key(name: str) -> None:
-    """Raise UsageError if BasicSR could not find a sample by its name."""
-    if not name.isascii() or "." in name or name.splitlines() != [name]:
-        raise UsageError(
-            f"sample {name[:80]!r} cannot be a key of BasicSR, which is ASCII without a dot and without a line break; "
-            "export to png and rename the files"
-        )
-
-
-def _check_bmp(spec: FieldSpec) -> None:
-    """Raise UsageError if a field cannot be written to BMP without a loss."""
-    advice = "use --values png, or name other fields with --field"
-    check_image(spec, ("uint8",), (1, 3), "BMP holds images of uint8 with 1 or 3 channels", advice)

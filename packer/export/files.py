@@ -18,26 +18,31 @@ class Writer:
 
     Attributes:
         keeps_constants: whether these files hold what all samples share.
+        names_files: whether files are called as samples; then a name that is no path is refused.
         notes: sentences on what could not be written as it was in the source; each may come several times.
     """
 
     keeps_constants = False
-    notes: list[str]
+    names_files = True
 
     def __init__(self, source: PackedSource, files: Files) -> None:
-        self.notes = []
+        self.notes: list[str] = []
         self._source, self._files = source, files
+        if source.names is None:  # numbers with as many digits as the last one needs
+            self._names: Sequence[str] = [f"{n:0{len(str(len(source) - 1))}d}" for n in range(len(source))]
+        else:
+            self._names = list(map(checked, source.names)) if self.names_files else source.names
 
     def write(self) -> Generator[Block]:
         """Write all samples, and yield each block once it is written; closed early, nothing half-written is left."""
         raise NotImplementedError
 
-    def _blocks(self) -> Iterator[tuple[Block, int, int]]:
-        """Yield all samples in blocks, with the numbers start..stop of each block."""
+    def _blocks(self) -> Iterator[tuple[Block, Sequence[str]]]:
+        """Yield all samples in blocks, with the names of each block."""
         start = 0
         for block in self._source.read():
             stop = start + count(block)
-            yield block, start, stop
+            yield block, self._names[start:stop]
             start = stop
 
 
@@ -80,9 +85,11 @@ class Files:
         try:
             yield partial
             partial.replace(path)
-        except BaseException:
+        except BaseException as error:
             with suppress(OSError):  # the first error is the one to report
                 partial.unlink(missing_ok=True)
+            if isinstance(error, OSError):
+                error.filename = error.filename or str(path)  # the error of a write names no file
             raise
         self.count += 1
         self.bytes += path.stat().st_size
@@ -92,19 +99,6 @@ class Files:
         """Open a file to write to, under a temporary name until all is in it."""
         with self.partial(name, suffix) as path, path.open("wb") as file:
             yield file
-
-
-def sample_names(names: Sequence[str] | None, count: int) -> Sequence[str]:
-    """Return names for `count` samples: their own, else their numbers with as many digits as the last one needs.
-
-    Raises:
-        UsageError: a name would lead out of the folder.
-    """
-    if names is None:
-        return [f"{number:0{len(str(count - 1))}d}" for number in range(count)]
-    for name in names:
-        checked(name)
-    return names
 
 
 def checked(name: str) -> str:

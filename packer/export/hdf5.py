@@ -10,7 +10,6 @@ from __future__ import annotations
 import io
 import itertools
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -21,14 +20,12 @@ from numpy.typing import NDArray
 
 from packer.errors import UsageError
 from packer.export.files import Files, Writer, checked
-from packer.format import DTYPES, FieldSpec
+from packer.format import FieldSpec
 from packer.packing import kept_by, leaves
 from packer.sources import Block, PackedSource, count
 from packer.sources.hdf5 import SPARSE_PARTS, HDF5Options, HDF5Origin
 
 _SUFFIX = ".h5"
-#: What h5py raises for names and values of a manifest that HDF5 cannot hold.
-_REFUSED = (ValueError, TypeError, LookupError, OverflowError, OSError, RuntimeError)
 
 
 @dataclass(frozen=True)
@@ -56,6 +53,7 @@ class Hdf5Writer(Writer):
     """Writes a file for each source file, or one, under a temporary name while it is written."""
 
     keeps_constants = True
+    names_files = False
 
     def __init__(self, source: PackedSource, files: Files) -> None:
         super().__init__(source, files)
@@ -73,7 +71,7 @@ class Hdf5Writer(Writer):
     def write(self) -> Generator[Block]:
         blocks = self._pieces()
         for segment in self._segments:
-            with self._files.partial(segment.file, "") as path, _new_file(path) as (file, sink):
+            with self._files.partial(segment.file, "") as path, _Sink(path) as sink, h5py.File(sink, "w") as file:
                 rows = self._begin(file, segment)
                 at = segment.start
                 while at < segment.stop:
@@ -89,15 +87,17 @@ class Hdf5Writer(Writer):
                 for place, values in self._constants(segment):
                     file.create_dataset(place, data=values)
                 for place, attributes in segment.attributes.items():
-                    self._set(file, place, attributes)
+                    _set(file, place, attributes)
 
     def _pieces(self) -> Iterator[Block]:
         """Yield all samples in blocks, each for one file: many small files share what is read at once."""
-        ends = np.unique([segment.stop for segment in self._segments])
-        for block, start, stop in self._blocks():
+        ends, start = np.unique([segment.stop for segment in self._segments]), 0
+        for block in self._source.read():
+            stop = start + count(block)
             within = ends[(start < ends) & (ends < stop)].tolist()
             for first, last in itertools.pairwise([start, *within, stop]):
                 yield {name: values[first - start : last - start] for name, values in block.items()}
+            start = stop
 
     def _begin(self, file: h5py.File, segment: _Segment) -> list[_Rows | _RaggedRows]:
         """Create the datasets of a file of rows, and write the names of its samples."""
@@ -139,16 +139,7 @@ class Hdf5Writer(Writer):
             unit = file.require_group(root or "/") if not segment.places else file[root or "/"]
             unit.attrs.update({name: values[name] for name in origin.attrs if name in values})
             if self._source.names is not None:
-                self._set(file, root or "/", origin.attributes.get(self._source.names[segment.start + number], {}))
-
-    def _set(self, file: h5py.File, place: str, attributes: Mapping[str, Any]) -> None:
-        """Set attributes of a group or dataset; those that cannot be are noted."""
-        try:
-            thing = file[place] if place in file else file.create_group(place)
-            for name, held in attributes.items():
-                thing.attrs.create(name, **_value(held))
-        except _REFUSED as error:
-            self.notes.append(f"attributes of {place} are not written: {error}")
+                _set(file, root or "/", origin.attributes.get(self._source.names[segment.start + number], {}))
 
     def _constants(self, segment: _Segment) -> Iterator[tuple[str, NDArray[Any]]]:
         """Yield the constants with their paths, which are those in the samples or in the source file."""
@@ -298,41 +289,25 @@ def _text(value: Any, field: str, sample: int) -> Any:
     return value
 
 
-def _value(held: Any) -> dict[str, Any]:
-    """Return the data and dtype of an attribute in the form of `packer.sources.hdf5.origin`. Raises ValueError."""
-    match held:
-        case bool() | int() | float() | str():
-            return {"data": held}
-        case {"dtype": "str", "value": inner}:
-            return {"data": np.array(inner, object), "dtype": h5py.string_dtype()}
-        case {"dtype": str(name), "value": inner} if name in DTYPES:
-            return {"data": np.array(inner, name)}
-    raise ValueError(f"{held!r:.40} is of a kind that is not kept")
+def _set(file: h5py.File, place: str, attributes: Mapping[str, Any]) -> None:
+    """Set attributes, in the form of `packer.sources.hdf5.origin`, of a dataset or group; a missing group is made."""
+    thing = file[place] if place in file else file.create_group(place)
+    for name, held in attributes.items():
+        dtype, value = (held["dtype"], held["value"]) if isinstance(held, dict) else (None, held)
+        if dtype == "str":
+            thing.attrs.create(name, np.array(value, object), dtype=h5py.string_dtype())
+        else:
+            thing.attrs[name] = value if dtype is None else np.array(value, dtype)
 
 
 # ---------------------------------------------------------------- the file below
-
-
-@contextmanager
-def _new_file(path: Path) -> Iterator[tuple[h5py.File, _Sink]]:
-    """Open a new HDF5 file, which is whole at the end of the block.
-
-    Raises:
-        OSError: something could not be written.
-    """
-    with _Sink(path) as sink:
-        try:
-            with h5py.File(sink, "w") as file:
-                yield file, sink
-        finally:
-            sink.check()
 
 
 class _Sink(io.FileIO):
     """A new file for h5py that never fails while libhdf5 writes; `check` raises the error afterwards.
 
     libhdf5 cannot close a file that it cannot write to, and often takes the process down later. So what comes after an
-    error is dropped, and reads as zeros; `check` is called after every block.
+    error is dropped, and reads as zeros; `check` is called after every block, and at the end.
 
     Raises:
         OSError: the file cannot be made.
@@ -342,14 +317,16 @@ class _Sink(io.FileIO):
         self._error: BaseException | None = None
         super().__init__(path, "w+")
 
+    def __exit__(self, *_: object) -> None:
+        self.close()
+        self.check()
+
     def check(self) -> None:
         """
         Raises:
-            OSError: something could not be written; has the path in it.
+            OSError: something could not be written.
             BaseException: what came while libhdf5 was writing, such as KeyboardInterrupt.
         """
-        if isinstance(self._error, OSError):
-            raise OSError(self._error.errno, self._error.strerror or str(self._error), str(self.name))
         if self._error is not None:
             raise self._error
 

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import numpy as np
 
 from packer.errors import UsageError
-from packer.export.files import Files, Writer, sample_names
+from packer.export.files import Files, Writer
 from packer.sources import Block, PackedSource
 
 
@@ -22,23 +22,22 @@ class NpyWriter(Writer):
                     f"field {spec.name!r} is text, which .npy cannot hold: name other fields, or export to hdf5"
                 )
         super().__init__(source, files)
-        in_rows = source.names is None and not any(spec.is_ragged for spec in source.fields)
-        self._names = None if in_rows else sample_names(source.names, len(source))
+        self._in_rows = source.names is None and not any(spec.is_ragged for spec in source.fields)
 
     def write(self) -> Generator[Block]:
         with ExitStack() as stack:
             rows = {}
-            for spec in self._source.fields if self._names is None else ():
+            for spec in self._source.fields if self._in_rows else ():
                 rows[spec.name] = stack.enter_context(self._files.new(spec.name, ".npy"))
                 shape = (len(self._source), *spec.shape)
                 header = {"descr": np.lib.format.dtype_to_descr(spec.np_dtype), "fortran_order": False, "shape": shape}
                 np.lib.format.write_array_header_1_0(rows[spec.name], header)
-            for block, start, stop in self._blocks():
+            for block, names in self._blocks():
                 for field, values in block.items():
-                    if self._names is None:
+                    if self._in_rows:
                         rows[field].write(np.ascontiguousarray(values).data)
                         continue
-                    for value, name in zip(values, self._names[start:stop], strict=True):
+                    for value, name in zip(values, names, strict=True):
                         with self._files.new(f"{field}/{name}", ".npy") as file:
                             np.save(file, value, allow_pickle=False)
                 yield block

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import UsageError
-from packer.export.files import Files, Writer, sample_names
+from packer.export.files import Files, Writer
 from packer.format import FieldSpec
 from packer.packing import Leaf, kept_by, leaves
 from packer.sources import Block, PackedSource
@@ -42,18 +42,16 @@ class PlyWriter(Writer):
         if find_spec("plyfile") is None:
             raise UsageError("PLY files are written by plyfile: pip install '.[ply]' in a clone of packer")
         super().__init__(source, files)
-        self._names = sample_names(source.names, len(source))
         self._fields = {spec.name: spec for spec in source.fields}
         self._made_up: Header | None = None
-        self._headers: list[Header] = [Header("ascii", ())] * len(source)
+        self._headers: dict[str, Header] = {}
         for leaf in leaves(source.origin, len(source)):
-            self._add_headers(leaf, source.names)
+            self._add_headers(leaf)
 
     def write(self) -> Generator[Block]:
-        for block, start, stop in self._blocks():
-            for i, number in enumerate(range(start, stop)):
-                arrays = {name: values[i] for name, values in block.items()}
-                name, header = self._names[number], self._headers[number]
+        for block, names in self._blocks():
+            for number, name in enumerate(names):
+                arrays, header = {field: values[number] for field, values in block.items()}, self._headers[name]
                 with self._files.new(name, ".ply") as file:
                     try:
                         _write_file(file, header, arrays, self.text or header.format == "ascii")
@@ -61,13 +59,13 @@ class PlyWriter(Writer):
                         raise UsageError(f"sample {name!r}: {error}") from None
             yield block
 
-    def _add_headers(self, leaf: Leaf, names: Sequence[str] | None) -> None:
+    def _add_headers(self, leaf: Leaf) -> None:
         """Give the samples of one source their headers; made for the fields if the source's cannot be used."""
         origin = kept_by("ply", leaf.origin, _Origin)
         headers = [self._fitted(header, origin.options.cast) for header in origin.headers] if origin else []
-        problem = next(
-            filter(None, map(self._problem, headers)), "" if headers else "what the manifest keeps of it cannot be read"
-        )
+        problem = next(filter(None, map(_problem, headers)), "")
+        if origin is None:
+            problem = "what the manifest keeps of it cannot be read"
         if problem:
             self._made_up = self._made_up or made_up(list(self._fields.values()))
             if leaf.origin.get("kind") == "ply":
@@ -78,8 +76,8 @@ class PlyWriter(Writer):
                 )
             headers, origin = [self._made_up], None
         for number in leaf.numbers.tolist():
-            found = origin.header_of.get(names[number], 0) if origin and names else 0
-            self._headers[number] = headers[found if 0 <= found < len(headers) else 0]
+            name = self._names[number]
+            self._headers[name] = headers[origin.header_of.get(name, 0) if origin else 0]
 
     def _fitted(self, header: Header, cast: Mapping[str, str]) -> Header:
         """Return a source's header with the properties that the dataset holds, and the types they were cast to."""
@@ -107,33 +105,19 @@ class PlyWriter(Writer):
             self.notes.append("headers are ASCII: other characters in names and comments are written as escapes")
         return " ".join(text.encode("ascii", "backslashreplace").decode().splitlines())
 
-    def _problem(self, header: Header) -> str:
-        """Return why the samples of the dataset cannot be written under a source's header; empty if they can."""
-        tables = [("two elements", [element.name for element in header.elements])]
-        tables += [
-            ("two properties of an element", [p.name for p in element.properties]) for element in header.elements
-        ]
-        for what, names in tables:
-            if len(set(names)) < len(names):
-                return f"{what} have one name, {max(names, key=names.count)}"
-        wrong = next((p for element in header.elements for p in element.properties if not self._suits(p)), None)
-        return f"field {wrong.field!r} is not what property {wrong.name} holds" if wrong else ""
-
-    def _suits(self, prop: Property) -> bool:
-        """Return whether the dataset's field is as this property needs it."""
-        spec = self._fields[prop.field]
-        if spec.kind == "text" or not 1 <= len(spec.shape) <= 2:
-            return False
-        if len(spec.shape) == 1:
-            return True
-        # A list needs no column: if all of a set are empty, the field is (n, 0).
-        return spec.shape[1] is not None and (prop.count_dtype is not None or 0 <= (prop.column or 0) < spec.shape[1])
-
 
 class PlyTextWriter(PlyWriter):
     """Text, whatever the source file was."""
 
     text = True
+
+
+def _problem(header: Header) -> str:
+    """Return why plyfile cannot write a header; empty if it can."""
+    names = [element.name for element in header.elements]
+    names += [f"{element.name}.{prop.name}" for element in header.elements for prop in element.properties]
+    twice = max(names, key=names.count, default="")
+    return f"two elements or properties have one name, {twice}" if names.count(twice) > 1 else ""
 
 
 def made_up(fields: Sequence[FieldSpec]) -> Header:
@@ -156,7 +140,7 @@ def made_up(fields: Sequence[FieldSpec]) -> Header:
             continue
         names = [spec.name] if width is None else property_names(spec.name, width)
         vertex += [Property(name, spec.dtype, None, spec.name, i) for i, name in enumerate(names)]
-    elements = [Element("vertex", tuple(vertex))] + ([Element("face", tuple(face))] if face else [])
+    elements = [Element(name, tuple(held)) for name, held in (("vertex", vertex), ("face", face)) if held]
     return Header("binary_little_endian", tuple(elements))
 
 
@@ -215,7 +199,6 @@ def _column(prop: Property, arrays: Mapping[str, Any]) -> NDArray[Any]:
         return _exact(values[:, prop.column or 0] if values.ndim == 2 else values, prop)
     values = _exact(values, prop)
     if values.ndim == 2 and values.shape[1]:
-        _check_length(prop, values.shape[1])
         return values
     sizes: NDArray[Any] = np.zeros(len(values), np.int64)
     if values.ndim == 1:
@@ -224,19 +207,10 @@ def _column(prop: Property, arrays: Mapping[str, Any]) -> NDArray[Any]:
         sizes = arrays[f"{prop.field}_size"]
         if int(sizes.sum()) != len(values) or (sizes < 0).any():
             raise UsageError(f"the lengths in {prop.field}_size do not add up to {prop.field!r}")
-    _check_length(prop, int(sizes.max(initial=0)))
     lists: NDArray[Any] = np.empty(len(sizes), np.dtype(object))
     for row, found in enumerate(np.split(values, np.cumsum(sizes)[:-1]) if len(sizes) else ()):
         lists[row] = found
     return lists
-
-
-def _check_length(prop: Property, length: int) -> None:
-    if length > np.iinfo(str(prop.count_dtype)).max:
-        raise UsageError(
-            f"field {prop.field!r} holds lists of {length} values, which property {prop.name} cannot count with "
-            f"{prop.count_dtype}; export to hdf5"
-        )
 
 
 def _exact(values: NDArray[Any], prop: Property) -> NDArray[Any]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from packer.errors import UsageError
-from packer.export.files import Files, Writer, sample_names
+from packer.export.files import Files, Writer
 from packer.format import FieldSpec
 from packer.sources import Block, PackedSource
 from packer.sources.images import GRAY, GRAY_ALPHA, IHDR, RGB, RGBA, SIGNATURE, chunk_parts
@@ -19,6 +19,12 @@ from packer.sources.images import GRAY, GRAY_ALPHA, IHDR, RGB, RGBA, SIGNATURE, 
 #: Pillow's modes and PNG's colour types, by channels.
 _MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
 _COLOURS = {1: GRAY, 2: GRAY_ALPHA, 3: RGB, 4: RGBA}
+_OTHERS = "name other fields with --fields"
+#: What each form holds of dtypes and channels, in words too, and the way out.
+_HELD: dict[str, tuple[Sequence[str], Sequence[int], str, str]] = {
+    "PNG": (("uint8", "uint16"), (1, 2, 3, 4), "uint8 or uint16 with 1 to 4 channels", f"{_OTHERS}, or export to hdf5"),
+    "BMP": (("uint8",), (1, 3), "uint8 with 1 or 3 channels", f"use --values png, or {_OTHERS}"),
+}
 #: PNG holds sides as 31-bit numbers, none of them 0.
 _LONGEST = 2**31 - 1
 #: Its chunks hold at most as many bytes; smaller ones are read with less memory.
@@ -30,16 +36,13 @@ class PngWriter(Writer):
 
     def __init__(self, source: PackedSource, files: Files) -> None:
         for spec in source.fields:
-            check_png(spec)
+            check_image(spec)
         super().__init__(source, files)
-        self._fields = [spec.name for spec in source.fields]
-        self._names = sample_names(source.names, len(source))
 
     def write(self) -> Generator[Block]:
-        for block, start, stop in self._blocks():
-            for field in self._fields:
-                images: Any = block[field]
-                for image, name in zip(images, self._names[start:stop], strict=True):
+        for block, names in self._blocks():
+            for field, images in block.items():
+                for image, name in zip(images, names, strict=True):
                     sides = image.shape[:2]
                     if not 0 < min(sides) <= max(sides) <= _LONGEST:
                         raise UsageError(f"field {field!r}, sample {name!r}: a PNG of {sides} pixels cannot be")
@@ -74,16 +77,9 @@ def _scanlines(image: NDArray[Any]) -> bytes:
     return lines.tobytes()
 
 
-def check_png(spec: FieldSpec) -> None:
-    """Raise UsageError if a field cannot be written to PNG without a loss."""
-    advice = "name other fields with --fields, or export to hdf5"
-    check_image(
-        spec, ("uint8", "uint16"), (1, 2, 3, 4), "PNG holds images of uint8 or uint16 with 1 to 4 channels", advice
-    )
-
-
-def check_image(spec: FieldSpec, dtypes: Sequence[str], channels: Sequence[int], can: str, advice: str) -> None:
-    """Raise UsageError with what `can` be, and an advice, if a field is no image of these dtypes and channels."""
+def check_image(spec: FieldSpec, form: str = "PNG") -> None:
+    """Raise UsageError if a field cannot be written to PNG, or BMP, without a loss."""
+    dtypes, channels, held, advice = _HELD[form]
     if spec.kind != "image" or spec.dtype not in dtypes or spec.shape[2] not in channels:
         what = f"{spec.kind} of {spec.dtype}" + (f" with {spec.shape[2]} channels" if spec.kind == "image" else "")
-        raise UsageError(f"field {spec.name!r} is {what}: {can}; {advice}")
+        raise UsageError(f"field {spec.name!r} is {what}: {form} holds images of {held}; {advice}")

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
-import re
-import subprocess
-import sys
 
 import lmdb
 import numpy as np
@@ -22,17 +18,6 @@ from packer.writer import DatasetWriter
 HR = FieldSpec(name="hr", dtype="uint8", kind="image", shape=(None, None, 3))
 LR = FieldSpec(name="lr", dtype="uint8", kind="image", shape=(None, None, 3))
 NAMES = ["b", "000/00000001", "a10", "a9"]
-#: Exports argv[1] to argv[2] where no file may grow beyond argv[3] bytes, and says what became of it.
-LIMITED = """
-import resource, signal, sys
-from packer.export import export
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]), resource.RLIM_INFINITY))
-try:
-    export(sys.argv[1], sys.argv[2], to="basicsr-lmdb")
-except Exception as error:
-    print(type(error).__name__, error)
-"""
 
 
 def packed(path, specs=(LR, HR), names=NAMES):
@@ -149,25 +134,3 @@ def test_values_are_of_basicsr_alone(tmp_path):
     packed(tmp_path / "d")
     with pytest.raises(UsageError, match="with --to basicsr-lmdb"):
         export(tmp_path / "d", tmp_path / "out", to="png", values="bmp")
-
-
-@pytest.mark.skipif(os.name == "nt", reason="there is no limit on the size of files")
-@pytest.mark.parametrize("limit", [1000, 20_000])
-def test_a_full_disk_is_an_error(tmp_path, limit):
-    """Wherever it is met: a WriteError that names the file, and nothing is left of it."""
-    packed(tmp_path / "d", names=[str(n) for n in range(50)])
-    command = [sys.executable, "-c", LIMITED, str(tmp_path / "d"), str(tmp_path / "out"), str(limit)]
-    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
-    assert re.search(r"WriteError .*/out/\w\w\.lmdb/data\.mdb: .*; free some space or choose another folder", said)
-    assert not [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
-
-
-@pytest.mark.skipif(os.name == "nt", reason="names of files are text there")
-def test_a_folder_whose_name_is_not_utf_8(tmp_path):
-    """The files that are written there are those that are written anywhere else."""
-    packed(tmp_path / "d")
-    out = tmp_path / os.fsdecode(b"out\xff")
-    export(tmp_path / "d", out, to="basicsr-lmdb")
-    export(tmp_path / "d", tmp_path / "other", to="basicsr-lmdb")
-    for file in ("hr.lmdb/data.mdb", "hr.lmdb/meta_info.txt", "lr.lmdb/data.mdb", "lr.lmdb/meta_info.txt"):
-        assert (out / file).read_bytes() == (tmp_path / "other" / file).read_bytes()

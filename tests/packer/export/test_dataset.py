@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -21,6 +24,7 @@ from packer.format import manifest as manifests
 from packer.sources import SourceOptions, open_sources
 from packer.writer import DatasetWriter
 
+WITH_US = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
 FILES = SourceOptions(samples="files")
 NAMES = ("b", "sub/a", "c", "d")
 #: Fields of many kinds; each kind of files holds some, and refuses the others.
@@ -249,16 +253,56 @@ def test_progress_counts_all_samples(tmp_path):
     assert report.bytes == sum(p.stat().st_size for p in (tmp_path / "out" / "a").iterdir())
 
 
-def test_nothing_depends_on_the_time(tmp_path, files_of, held):
-    """Exported twice, files are the same to the byte, HDF5 too."""
+def test_nothing_depends_on_time_and_place(tmp_path, files_of, held):
+    """Exported again, into a folder whose name is not UTF-8, files are the same to the byte."""
     for to, (*_, spec) in held.items():
         packed(tmp_path / to, spec)
         export(tmp_path / to, tmp_path / f"{to} one", to=to)
         os.utime(tmp_path / to / "manifest.json", (1, 1))
     time.sleep(1.1)  # HDF5 counts whole seconds
     for to in KINDS:
-        export(tmp_path / to, tmp_path / f"{to} two", to=to)
-        assert files_of(tmp_path / f"{to} one") == files_of(tmp_path / f"{to} two")
+        export(tmp_path / to, tmp_path / os.fsdecode(b"\xff") / to, to=to)
+        assert files_of(tmp_path / f"{to} one") == files_of(tmp_path / os.fsdecode(b"\xff") / to)
+
+
+#: Exports datasets where no file may grow beyond so many bytes, and says what became of each and what files are left.
+LIMITED = """
+import resource, signal, sys
+from pathlib import Path
+from packer.export import export
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+for dataset, to in (word.split(":") for word in sys.argv[1:]):
+    for limit in (0, 500, 20_000, 500_000):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+        try:
+            export(dataset, "out", to=to, overwrite=True)
+            print("no error", to, limit)
+        except Exception as error:
+            print(type(error).__name__, error)
+        print([str(path) for path in Path("out").rglob("*") if path.is_file()])
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there is no limit on the size of files")
+def test_a_full_disk_is_an_error(tmp_path):
+    """Wherever in a file it is met: a WriteError that names the file, no crash, and nothing is left of it."""
+    rng = np.random.default_rng(0)
+    with h5py.File(tmp_path / "groups.h5", "w") as file:
+        for number, row in enumerate(rng.random((500, 200))):
+            file[f"s{number}/x"] = row
+            file[f"s{number}"].attrs["n"] = number
+    convert(tmp_path / "groups.h5", tmp_path / "groups", workers=0, source=SourceOptions(samples="groups"))
+    convert([{"xyz": rng.random((50_000, 3)), "t": f"text {n}"} for n in range(2)], tmp_path / "clouds")
+    picture = FieldSpec(name="a", dtype="uint16", kind="image", shape=(500, 600, 3))
+    convert([{"a": rng.integers(0, 2**16, picture.shape, "u2")}], tmp_path / "pictures", fields=[picture])
+    exports = {"groups": ["hdf5"], "clouds": ["hdf5"], "pictures": ["png", "npy", "basicsr-lmdb"]}
+    words = [f"{name}:{to}" for name, kinds in exports.items() for to in kinds]
+    command = [sys.executable, "-c", LIMITED, *words]
+    done = subprocess.run(command, cwd=tmp_path, env=WITH_US, capture_output=True, text=True, check=True, timeout=60)
+    said = done.stdout.splitlines()
+    assert len(said) == 8 * len(words)
+    assert not [line for line in said[::2] if not re.match(r"WriteError out/\S+: ", line)], done.stdout
+    assert set(said[1::2]) == {"[]"}
 
 
 @pytest.mark.parametrize("options", [{"patch": 4, "stride": 2}, {"downscale": 2}], ids=str)

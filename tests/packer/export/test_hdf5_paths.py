@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import h5py
-import msgspec
 import numpy as np
 import pytest
 
@@ -95,17 +94,6 @@ def test_no_two_fields_have_one_path(tmp_path, paths):
     known.origin["paths"] = paths
     manifests.write(tmp_path / "d", known)
     assert held(tmp_path) == (["a", "c", "d"], (CLASH,))
-
-
-def test_a_group_in_the_place_of_a_dataset(tmp_path):
-    """Attributes of a group that a manifest puts within a dataset are a note, and no error."""
-    exported(tmp_path, lambda file: file.__setitem__("a", np.arange(3)))
-    known = manifests.read(tmp_path / "d")
-    known.origin["files"][0]["attributes"] = {"/a/b": {"k": 1}}
-    manifests.write(tmp_path / "d", msgspec.structs.replace(known, origin=known.origin))
-    paths, (note,) = held(tmp_path)
-    assert paths == ["a"]
-    assert note.startswith("attributes of /a/b are not written: ")
 
 
 def test_files_of_one_name(tmp_path):

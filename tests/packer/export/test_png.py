@@ -41,24 +41,6 @@ def test_every_pixel_comes_back(data):
             assert picture.size == (shape[1], shape[0])
 
 
-@pytest.mark.parametrize("channels", [1, 2, 3, 4])
-@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
-def test_converted_again_the_dataset_is_the_same(tmp_path, contents, channels, dtype):
-    """Source, dataset, PNG, dataset: names with folders, dtype, channels and pixels stay."""
-    rng = np.random.default_rng(channels)
-    (tmp_path / "in" / "a").mkdir(parents=True)
-    for n in range(3):
-        image = rng.integers(0, np.iinfo(dtype).max, (3 + n, 6, channels), dtype, endpoint=True)
-        with (tmp_path / f"in/a/{n}.png").open("wb") as file:
-            write_png(file, image)
-    convert(f"x={tmp_path}/in", tmp_path / "one", workers=0)
-    report = export(tmp_path / "one", tmp_path / "out")
-    assert (report.to, report.files) == ("png", 3)
-    convert(f"x={tmp_path}/out/x", tmp_path / "two", workers=0)
-    assert list(contents(tmp_path / "one")[1]) == ["a/0", "a/1", "a/2"]
-    assert contents(tmp_path / "one") == contents(tmp_path / "two")
-
-
 def test_a_name_as_long_as_a_file_may_have_is_written(tmp_path):
     """Under a temporary name that is no longer than file systems allow."""
     name = "ä" * 125
@@ -68,46 +50,12 @@ def test_a_name_as_long_as_a_file_may_have_is_written(tmp_path):
     assert [path.name for path in (tmp_path / "out/x").iterdir()] == [f"{name}.png"]
 
 
-def test_pairs_come_back_to_folders_of_their_fields(tmp_path, pairs):
-    """Both pictures of a pair have the sample's name, each in the folder of its field."""
-    convert(pairs.sources, tmp_path / "d", workers=0)
-    export(tmp_path / "d", tmp_path / "out")
-    for field in ("lr", "hr"):
-        for name, image in zip(pairs.names, getattr(pairs, field), strict=True):
-            with Image.open(tmp_path / "out" / field / f"{name}.png") as found:
-                assert np.array_equal(np.asarray(found), image)
-
-
 def test_images_without_names_are_numbered(tmp_path):
     """Images of samples made in Python go to PNG too; numbers have as many digits as the last one needs."""
     spec = FieldSpec(name="a", dtype="uint8", kind="image", shape=(2, 3, 1))
     convert([{"a": np.full((2, 3, 1), n, np.uint8)} for n in range(11)], tmp_path / "d", fields=[spec])
     assert export(tmp_path / "d", tmp_path / "out").to == "png"
     assert sorted(p.name for p in (tmp_path / "out/a").iterdir()) == [f"{n:02d}.png" for n in range(11)]
-
-
-@pytest.mark.parametrize(
-    ("spec", "array", "words"),
-    [
-        (FieldSpec(name="a", dtype="uint8", shape=(3,)), np.zeros(3, np.uint8), "array of uint8"),
-        (
-            FieldSpec(name="a", dtype="float32", kind="image", shape=(2, 2, 3)),
-            np.zeros((2, 2, 3), np.float32),
-            "float32 with 3 channels",
-        ),
-        (
-            FieldSpec(name="a", dtype="uint8", kind="image", shape=(2, 2, 5)),
-            np.zeros((2, 2, 5), np.uint8),
-            "5 channels",
-        ),
-    ],
-)
-def test_what_png_cannot_hold_is_refused(tmp_path, spec, array, words):
-    """Nothing is converted or left out silently: the field is named, and what to do; nothing is written."""
-    convert([{"a": array}], tmp_path / "d", fields=[spec])
-    with pytest.raises(UsageError, match=rf"'a' is .*{words}.*--fields, or export to hdf5"):
-        export(tmp_path / "d", tmp_path / "out", to="png")
-    assert not (tmp_path / "out").exists()
 
 
 def test_an_image_without_pixels_is_refused(tmp_path):
