@@ -140,7 +140,7 @@ def made_up(fields: Sequence[FieldSpec]) -> Header:
             continue
         names = [spec.name] if width is None else property_names(spec.name, width)
         vertex += [Property(name, spec.dtype, None, spec.name, i) for i, name in enumerate(names)]
-    elements = [Element(name, tuple(held)) for name, held in (("vertex", vertex), ("face", face)) if held]
+    elements = [Element(name, tuple(some)) for name, some in (("vertex", vertex), ("face", face)) if some]
     return Header("binary_little_endian", tuple(elements))
 
 

@@ -63,6 +63,7 @@ def from_hdf5(out, spec):
     """Values of a field that no HDF5 file gave its layout."""
     (path,) = out.glob("*.h5")
     with h5py.File(path) as file:
+        assert file["names"].asstr()[:].tolist() == list(NAMES)
         held = file[spec.name]
         if isinstance(held, h5py.Dataset):
             return list(held.asstr()[()] if spec.kind == "text" else held[()])
@@ -152,10 +153,9 @@ def named_images(folder, names):
             writer.add({"a": np.full((2, 2, 1), number, np.uint8)}, name=name)
 
 
-@pytest.mark.parametrize("name", ["../x", "a/../../x", "/etc/x", "a//b", ".", "a/./b", "x/..", "a/"])
-def test_a_name_cannot_lead_out_of_the_folder(tmp_path, to, spec, name):
+def test_a_name_cannot_lead_out_of_the_folder(tmp_path, to, spec):
     """A name that is no plain path is refused before anything is written, and HDF5 advised, which keeps it as text."""
-    packed(tmp_path / "d", spec, ["good", name])
+    packed(tmp_path / "d", spec, ["good", "../x"])
     if to == "hdf5":
         assert export(tmp_path / "d", tmp_path / "in" / "out", to=to).files == 1
         return
@@ -174,9 +174,12 @@ def test_a_field_cannot_lead_out_of_the_folder(tmp_path, to, spec):
 
 
 def test_plain_names_are_taken_as_they_are():
-    """Dots, spaces and letters of any script are no danger."""
+    """Dots, spaces and letters of any script are no danger; whatever leads elsewhere is refused."""
     for name in ("a", "a/b.c", "..a", "übung 1/…", "-rf", "a..b"):
         assert checked(name) == name
+    for name in ("../x", "a/../../x", "/etc/x", "a//b", ".", "a/./b", "x/..", "a/", "", "a\0"):
+        with pytest.raises(UsageError, match="cannot be the name of a file"):
+            checked(name)
 
 
 def test_a_folder_that_holds_something_is_left_alone(tmp_path):
@@ -272,7 +275,7 @@ from pathlib import Path
 from packer.export import export
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 for dataset, to in (word.split(":") for word in sys.argv[1:]):
-    for limit in (0, 500, 20_000, 500_000):
+    for limit in (0, 500, 20_000, 100_000):
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
         try:
             export(dataset, "out", to=to, overwrite=True)
@@ -288,12 +291,12 @@ def test_a_full_disk_is_an_error(tmp_path):
     """Wherever in a file it is met: a WriteError that names the file, no crash, and nothing is left of it."""
     rng = np.random.default_rng(0)
     with h5py.File(tmp_path / "groups.h5", "w") as file:
-        for number, row in enumerate(rng.random((500, 200))):
+        for number, row in enumerate(rng.random((100, 200))):
             file[f"s{number}/x"] = row
             file[f"s{number}"].attrs["n"] = number
     convert(tmp_path / "groups.h5", tmp_path / "groups", workers=0, source=SourceOptions(samples="groups"))
-    convert([{"xyz": rng.random((50_000, 3)), "t": f"text {n}"} for n in range(2)], tmp_path / "clouds")
-    picture = FieldSpec(name="a", dtype="uint16", kind="image", shape=(500, 600, 3))
+    convert([{"xyz": rng.random((5_000, 3)), "t": f"text {n}"} for n in range(2)], tmp_path / "clouds")
+    picture = FieldSpec(name="a", dtype="uint16", kind="image", shape=(200, 200, 3))
     convert([{"a": rng.integers(0, 2**16, picture.shape, "u2")}], tmp_path / "pictures", fields=[picture])
     exports = {"groups": ["hdf5"], "clouds": ["hdf5"], "pictures": ["png", "npy", "basicsr-lmdb"]}
     words = [f"{name}:{to}" for name, kinds in exports.items() for to in kinds]

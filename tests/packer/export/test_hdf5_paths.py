@@ -16,84 +16,64 @@ from packer.sources import SourceOptions
 CLASH = "fields that were one dataset are written by their own names, below the root"
 
 
-def exported(work, make, fields=None, **options):
-    """Paths of all objects of the export of a file that `make` makes, and the notes of the export."""
+def exported(work, datasets, **options):
+    """Paths of all objects of the export of a file that holds these datasets, by path, and the notes of the export."""
     with h5py.File(work / "a.h5", "w") as file:
-        make(file)
+        for path, values in datasets.items():
+            file[path] = values
     convert(str(work / "a.h5"), work / "d", workers=0, source=SourceOptions(**options))
-    return held(work, fields)
+    return held(work)
 
 
-def held(work, fields=None):
+def held(work):
     """Paths of all objects of the export, and its notes."""
-    report = export(work / "d", work / "out", fields=fields, overwrite=True)
+    report = export(work / "d", work / "out", overwrite=True)
     with h5py.File(next((work / "out").iterdir())) as file:
         paths = []
         file.visit(paths.append)
     return paths, report.notes
 
 
-def test_dots_of_names_stay_dots(tmp_path):
+@pytest.mark.parametrize(
+    ("datasets", "options", "paths"),
+    [
+        (
+            dict.fromkeys(("a", "a.b", "conv1.weight", "g/x", "g/x.y"), np.arange(3)),
+            {},
+            ["a", "a.b", "conv1.weight", "g", "g/x", "g/x.y"],
+        ),
+        (
+            {"t.able": np.zeros(3, [("a.b", "<i4"), ("c", "<f4")])},
+            {"pick": {"q": "/t.able/a.b"}},
+            ["t.able", "t.able/a.b"],
+        ),
+        (
+            {f"s{n}/{path}": np.arange(3) for n in range(2) for path in ("x.y", "x/z")},
+            {"samples": "groups"},
+            ["s0", "s0/x", "s0/x.y", "s0/x/z", "s1", "s1/x", "s1/x.y", "s1/x/z"],
+        ),
+    ],
+    ids=["rows", "members of compounds", "groups"],
+)
+def test_dots_of_names_stay_dots(tmp_path, datasets, options, paths):
     """Weights of PyTorch models are named so; a name beside one that begins with it changes nothing."""
-
-    def make(file):
-        for name in ("a", "a.b", "conv1.weight", "g/x", "g/x.y"):
-            file[name] = np.arange(3)
-
-    assert exported(tmp_path, make) == (["a", "a.b", "conv1.weight", "g", "g/x", "g/x.y"], ())
-
-
-def test_dots_of_compound_members(tmp_path):
-    """Members of compounds, and fields picked out of them, have paths as well."""
-
-    def make(file):
-        file["t.able"] = np.zeros(3, [("a.b", "<i4"), ("c", "<f4")])
-
-    assert exported(tmp_path, make, pick={"q": "/t.able/a.b"}) == (["t.able", "t.able/a.b"], ())
-
-
-def test_dots_of_groups_that_are_samples(tmp_path):
-    """Paths are those within a sample's group."""
-
-    def make(file):
-        for n in range(2):
-            file[f"s{n}/x.y"] = np.arange(3)
-            file[f"s{n}/x/z"] = np.arange(n)
-
-    expected = ["s0", "s0/x", "s0/x.y", "s0/x/z", "s1", "s1/x", "s1/x.y", "s1/x/z"]
-    assert sorted(exported(tmp_path, make, samples="groups")[0]) == expected
-
-
-def test_fields_of_one_dataset(tmp_path):
-    """If a dataset was packed twice, all are written by the names of their fields, with a note."""
-
-    def make(file):
-        file["g/x"] = np.arange(3, dtype=">i2")
-        file["g/y"] = np.arange(3)
-
-    exported(tmp_path, make, pick={"one": "/g/x", "two": "/g/x", "y": "/g/y"})
-    paths, notes = held(tmp_path)
-    assert paths == ["one", "two", "y"]
-    assert CLASH in notes
-    with h5py.File(tmp_path / "out/a.h5") as file:
-        assert file["one"][()].tolist() == file["two"][()].tolist() == [0, 1, 2]
+    found, notes = exported(tmp_path, datasets, **options)
+    assert (sorted(found), notes) == (paths, ())
 
 
 @pytest.mark.parametrize(
-    "paths", [{"a": "/b", "c": "/b"}, {"a": "/b", "c": "/b", "d": "/a/x"}, {"a": "/b", "c": "/b/x"}]
+    "paths", [{}, {"a": "/b", "c": "/b"}, {"a": "/b", "c": "/b", "d": "/a/x"}, {"a": "/b", "c": "/b/x"}]
 )
 def test_no_two_fields_have_one_path(tmp_path, paths):
-    """Nor lies one within another."""
-
-    def make(file):
-        for name in "acd":
-            file[name] = np.arange(3)
-
-    exported(tmp_path, make)
+    """If a dataset was packed twice, or lies within another, all are written by the names of their fields, noted."""
+    pick = {"a": "/a", "c": "/a", "d": "/d"}
+    assert exported(tmp_path, dict.fromkeys("ad", np.arange(3)), pick=pick) == (["a", "c", "d"], (CLASH,))
     known = manifests.read(tmp_path / "d")
-    known.origin["paths"] = paths
+    known.origin["paths"] |= paths
     manifests.write(tmp_path / "d", known)
     assert held(tmp_path) == (["a", "c", "d"], (CLASH,))
+    with h5py.File(tmp_path / "out/a.h5") as file:
+        assert [file[name][()].tolist() for name in "acd"] == [[0, 1, 2]] * 3
 
 
 def test_files_of_one_name(tmp_path):
