@@ -23,9 +23,6 @@ from packer.sources.images.source import BLOCK_BYTES, NAMED, ImageSource, compar
 from packer.sources.pairing import pair, stem
 from packer.sources.units import by_folder, folder_of, numbers_of, refuse_strays, unit_name
 
-#: Folders that may be meant as a field each.
-MOST_FIELDS = 8
-
 
 def fields_in_folders(found: Mapping[str, Found]) -> dict[str, Found] | None:
     """Return pictures of one name in most folders as a field each; None if those of folders are numbered.
@@ -63,33 +60,22 @@ def fields_in_folders(found: Mapping[str, Found]) -> dict[str, Found] | None:
 
 
 def units_note(source: ImageSource) -> list[str]:
-    """Return a sentence if pictures that are a sample each look like clips, or like fields of the samples."""
+    """Return a sentence if the folders of pictures that are a sample each look like samples or fields themselves."""
     folders = by_folder(source.names)
     if "" in folders or min(map(len, folders.values())) < 2:
         return []
-    taken = f"each picture is a sample; the {len(folders):,} folders hold "
-    if len(folders) > 1 and len(source.fields) == 1 and _are_alike(source, folders):
-        return [
-            f"{taken}pictures of the same names: if each folder is a sample, say `--samples folders`; if each folder "
-            "is a field, give each as FIELD=FOLDER"
-        ]
-    if all(_are_frames(source, places) for places in folders.values()):
-        return [f"{taken}numbered pictures of one size: if they are clips, `--samples folders` makes a sample of each"]
-    return []
-
-
-def _are_alike(source: ImageSource, folders: Mapping[str, Sequence[int]]) -> bool:
-    """Return whether all folders hold pictures of the same names; of a few folders, names that would be partners."""
     inside = {folder: [source.names[i].rpartition("/")[2] for i in places] for folder, places in folders.items()}
-    first, *others = (set(names) for names in inside.values())
-    if all(names == first for names in others):
-        return True
-    return len(folders) <= MOST_FIELDS and pair(inside, inside).is_whole
+    are_alike = len(folders) > 1 and len(set(map(len, folders.values()))) == 1 and pair(inside, inside).is_whole
+    if not are_alike and not all(_are_frames(source, places) for places in folders.values()):
+        return []
+    return [
+        f"each picture is a sample; if each of the {len(folders):,} folders is one (frames of a clip, or a picture "
+        "of each field), say `--samples folders`; if each folder is a field, give each as FIELD=FOLDER"
+    ]
 
 
 def _are_frames(source: ImageSource, places: Sequence[int]) -> bool:
-    sizes = [some[places] for some in source.sizes.values()]
-    one_size = all((size == size[0]).all() for size in sizes)
+    one_size = all((sizes[places] == sizes[places[0]]).all() for sizes in source.sizes.values())
     return one_size and numbers_of([source.names[i] for i in places]) is not None
 
 

@@ -21,14 +21,14 @@ import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import BmpImagePlugin, GifImagePlugin, Image, JpegImagePlugin, TiffImagePlugin, WebPImagePlugin
 
 from packer.errors import PackerError, SourceError, UsageError
+from packer.sources.base import faults_of
 from packer.sources.files import IMAGES, READ_ONLY, refuse_pointer, suffix_of, unreadable
 from packer.sources.images import png
 
@@ -71,14 +71,8 @@ _READERS: dict[str, Any] = {
     "GIF": GifImagePlugin.GifImageFile,
 }
 
-#: Words of Pillow for what it does not know.
-_UNREAD = re.compile("unknown pixel mode|cannot handle|unsupported", re.IGNORECASE)
-
 # Tags of TIFF, and values of them.
 _BITS, _PHOTOMETRIC, _ORIENTATION, _SAMPLES, _EXTRA, _SAMPLE_FORMAT = 258, 262, 274, 277, 338, 339
-_COLOUR_MAP = 320
-#: The version that is not BigTIFF.
-_CLASSIC = 42
 #: Tag of the index of an MPO: how many pictures it holds.
 _MPO_PICTURES = 0xB001
 _TURNS = range(2, 9)
@@ -146,7 +140,7 @@ def read_header(path: str, options: ImageOptions, place: Place | None = None) ->
     """
     head, nbytes = read_bytes(path, place, HEAD_BYTES)
     kind = _kind(path, place, head)
-    try:
+    with faults_of(path):
         _check_content(head, kind)
         if kind != "PNG":
             file = path if place is None else io.BytesIO(read_bytes(path, place)[0])
@@ -154,8 +148,6 @@ def read_header(path: str, options: ImageOptions, place: Place | None = None) ->
         while (header := png.read_header(head, nbytes)) is None:
             head, nbytes = read_bytes(path, place, 2 * len(head))
         return _png_header(header, options)
-    except SourceError as error:
-        raise SourceError(error.reason, path) from error
 
 
 def read_image(path: str, options: ImageOptions, place: Place | None = None) -> NDArray[Any]:
@@ -166,7 +158,7 @@ def read_image(path: str, options: ImageOptions, place: Place | None = None) -> 
     """
     data, _ = read_bytes(path, place)
     kind = _kind(path, place, data)
-    try:
+    with faults_of(path):
         _check_content(data, kind)
         if kind != "PNG":
             image = _pillow_image(data, kind, options)
@@ -175,8 +167,6 @@ def read_image(path: str, options: ImageOptions, place: Place | None = None) -> 
         options.check_size(checked.header.width, checked.header.height)
         image = png.decode(checked, as_index=options.palette == "index")
         return _convert(image, options.mode, png.see_through(checked)) if options.mode else image
-    except SourceError as error:
-        raise SourceError(error.reason, path) from error
 
 
 def read_bytes(path: str, place: Place | None = None, most: int | None = None) -> tuple[bytes, int]:
@@ -318,27 +308,8 @@ def _opened(file: str | io.BytesIO, kind: str, options: ImageOptions) -> Iterato
     except MemoryError as error:
         raise SourceError("has pixels that do not fit into memory") from error
     except Exception as error:  # Damaged files make Pillow raise anything from SyntaxError to struct.error.
-        raise SourceError(_why_not(kind, error, file)) from error
-
-
-def _why_not(kind: str, error: Exception, file: str | io.BytesIO) -> str:
-    """Return why Pillow does not read a file: it is of a kind that Pillow does not know, or it is damaged."""
-    said, cause = str(error), error.__cause__
-    if kind == "TIFF" and isinstance(cause, KeyError) and said.isdigit() and cause.args[0] != _COLOUR_MAP:
-        said = f"unsupported compression {said}"
-    if _UNREAD.search(said) and not (kind == "TIFF" and _tags_are_cut(file)):
-        return f"is a kind of {kind} that Pillow does not read ({said}); save it as PNG"
-    return f"is damaged ({said}); get the file again"
-
-
-def _tags_are_cut(file: str | io.BytesIO) -> bool:
-    """Return whether a TIFF ends within its tags. Pillow then takes those that are there."""
-    data = Path(file).read_bytes() if isinstance(file, str) else file.getvalue()
-    order: Literal["little", "big"] = "little" if data[:2] == b"II" else "big"
-    if int.from_bytes(data[2:4], order) != _CLASSIC:
-        return False
-    at = int.from_bytes(data[4:8], order)
-    return at + 2 + 12 * int.from_bytes(data[at : at + 2], order) > len(data)
+        reason = f"cannot be read as {kind} by Pillow ({error}); get it again if it is damaged, or save it as PNG"
+        raise SourceError(reason) from error
 
 
 def _layout(image: Image.Image, options: ImageOptions) -> _Layout:

@@ -17,7 +17,7 @@ import numpy as np
 
 from packer.errors import SourceError, UsageError
 from packer.format import FieldSpec
-from packer.sources.base import HEADERS, Looking, OnBad, Source, common_shape, usual, watched
+from packer.sources.base import HEADERS, Looking, OnBad, Source, common_shape, misfits, watched
 from packer.sources.files import Found, is_basicsr
 from packer.sources.images import basicsr
 from packer.sources.images.clips import ClipSource, clips, fields_in_folders, units_note
@@ -84,7 +84,7 @@ def _pictures(
     inputs: Mapping[str, Found], options: SourceOptions, on_bad: OnBad, looking: Looking
 ) -> ImageSource | ClipSource:
     """Return the pictures as they are, or clips of them."""
-    samples = unit_of("images", options.samples).name
+    in_folders = unit_of("images", options.samples).name == "folders"
     reading = ImageOptions(options.mode, options.palette, options.max_pixels or MAX_PIXELS)
     broken: set[str] = set()
 
@@ -92,86 +92,78 @@ def _pictures(
         on_bad(error)
         broken.add(folder_of(error.path or ""))
 
-    found, stored, remarks = _images(inputs, told)
-    names = None
-    if samples == "folders" and not stored and (in_folders := fields_in_folders(found)):
-        found, names = in_folders, names_by_folder(in_folders)
+    stored = {name: basicsr.opened(some.text, told) for name, some in inputs.items() if is_basicsr(Path(some.text))}
+    found = {
+        name: stored[name].found if name in stored else some._replace(files=some.pick(told))
+        for name, some in inputs.items()
+    }
+    remarks, names = share_out(found), None
+    if in_folders and not stored and (fields := fields_in_folders(found)):
+        found, names = fields, names_by_folder(fields)
     paired, said = partners(found, told, names, options.listed)
     remarks += said
-    good, headers = _read_headers(paired, found, stored, reading, told, looking)
-    good, headers = _of_usual_kind(good, headers, paired, found, told)
-    paths = {name: [some[i] for i in good] for name, some in paired.files.items()}
+    places = {name: [folder.places[file] for file in paired.files[name]] for name, folder in stored.items()}
+    headers = _read_headers(paired, found, places, reading, told, looking)
+    columns = dict(zip(found, zip(*headers.values(), strict=True), strict=True))
     source = ImageSource(
-        fields=tuple(_field_spec(name, headers[name]) for name in found),
-        names=[paired.names[i] for i in good],
+        fields=tuple(_field_spec(name, some) for name, some in columns.items()),
+        names=[paired.names[i] for i in headers],
         folders={name: some.folder for name, some in found.items()},
-        paths=paths,
-        sizes={name: np.array([header[:2] for header in some], np.int32) for name, some in headers.items()},
+        paths={name: [some[i] for i in headers] for name, some in paired.files.items()},
+        sizes={name: np.array([header[:2] for header in some], np.int32) for name, some in columns.items()},
         options=reading,
         origin={"mode": options.mode, "palette": options.palette},
-        places={name: [folder.places[file] for file in paths[name]] for name, folder in stored.items()},
+        places={name: [some[i] for i in headers] for name, some in places.items()},
     )
     for name, folder in stored.items():
-        remarks += folder.notes(paths[name], source.sizes[name])
-    source.remarks = [*remarks, *_changes(headers)]
-    if samples == "folders" and names is None:  # the pictures are the frames of what a sample is
+        remarks += folder.notes(source.paths[name], source.sizes[name])
+    source.remarks = [*remarks, *_changes(columns)]
+    if in_folders and names is None:  # the pictures are the frames of what a sample is
         return clips(source, broken, on_bad)
     source.remarks += compared(source)
     return source
 
 
-def _images(
-    inputs: Mapping[str, Found], on_bad: OnBad
-) -> tuple[dict[str, Found], dict[str, basicsr.Folder], list[str]]:
-    """Return the images of every field that can be packed, in folders and LMDB folders.
-
-    Returns:
-        by field the images, and the folder if it is one of LMDB; sentences on what is another field's.
-    """
-    found: dict[str, Found] = {}
-    stored: dict[str, basicsr.Folder] = {}
-    for name, some in inputs.items():
-        if is_basicsr(Path(some.text)):
-            stored[name] = basicsr.opened(some.text, on_bad)
-            found[name] = stored[name].found
-        else:
-            found[name] = some._replace(files=some.pick(on_bad))
-    return found, stored, share_out(found)
-
-
 def _read_headers(
     paired: Pairing,
     found: Mapping[str, Found],
-    stored: Mapping[str, basicsr.Folder],
+    places: Mapping[str, Sequence[Place]],
     options: ImageOptions,
     on_bad: OnBad,
     looking: Looking,
-) -> tuple[list[int], dict[str, list[ImageHeader]]]:
-    """Return the numbers of the samples all of whose files are good, and by field the headers of these.
+) -> dict[int, list[ImageHeader]]:
+    """Return the headers of each sample, by its number: of those whose pictures are all good, and are as most are.
 
     Raises:
         SourceError: what `on_bad` raises, or no sample is left.
     """
-    pictures = [
-        [(found[name].path(file), stored[name].places[file] if name in stored else None) for file in some]
+    columns = [
+        zip(map(found[name].path, some), places.get(name, [None] * len(some)), strict=True)
         for name, some in paired.files.items()
     ]
-    rows = list(zip(*pictures, strict=True))
-    good: list[int] = []
-    kept: list[list[ImageHeader]] = []
+    rows: list[_Row] = list(zip(*columns, strict=True))
+    good: dict[int, list[ImageHeader]] = {}
     with quiet(), contextlib.closing(_each_header(rows, options)) as read:
         for number, row in enumerate(watched(read, HEADERS, looking, len(rows))):
             headers = [header for header in row if isinstance(header, ImageHeader)]
             if len(headers) == len(row):
-                good.append(number)
-                kept.append(headers)
-                continue
+                good[number] = headers
             for header in row:
                 if isinstance(header, SourceError):
                     on_bad(header)
     if not good:
         raise SourceError("no sample is left: each has a bad file, or lacks a partner; mend the files first")
-    return good, {name: list(some) for name, some in zip(paired.files, zip(*kept, strict=True), strict=True)}
+    kinds = {
+        number: {name: f"{_KINDS[header.channels]} {header.dtype}" for name, header in zip(found, row, strict=True)}
+        for number, row in good.items()
+    }
+    model, odd = misfits(kinds)
+    for number, how in odd.items():
+        del good[number]
+        differs = [kinds[number][name] != kinds[model][name] for name in found]
+        advice = "convert channels with --mode gray, rgb or rgba, save it with the bits of the others, or pack it apart"
+        on_bad(SourceError(f"differs from most pictures: {how}; {advice}", rows[number][differs.index(True)][0]))
+    return good
 
 
 def _each_header(rows: Sequence[_Row], options: ImageOptions) -> Generator[list[ImageHeader | SourceError], None, None]:
@@ -214,47 +206,6 @@ def _changes(headers: Mapping[str, Sequence[ImageHeader]]) -> list[str]:
         notes = Counter(header.note for header in some if header.note)
         sentences += [f"field {name}, {n} {'file' if n == 1 else 'files'}: {note}" for note, n in notes.items()]
     return sentences
-
-
-def _of_usual_kind(
-    numbers: Sequence[int],
-    headers: Mapping[str, Sequence[ImageHeader]],
-    paired: Pairing,
-    found: Mapping[str, Found],
-    on_bad: OnBad,
-) -> tuple[list[int], dict[str, list[ImageHeader]]]:
-    """Return the samples whose pictures have the channels and the dtype of most of their field.
-
-    Args:
-        numbers: of the samples, as `paired` counts them.
-        headers: by field, of these samples.
-        on_bad: told of every other picture.
-    """
-    odd: set[int] = set()
-    for field, some in headers.items():
-        most = usual((header.channels, header.dtype) for header in some)
-        for at, header in enumerate(some):
-            if (header.channels, header.dtype) != most:
-                odd.add(at)
-                path = found[field].path(paired.files[field][numbers[at]])
-                on_bad(SourceError(_mismatch(field, (header.channels, header.dtype), most), path))
-    kept = [at for at in range(len(numbers)) if at not in odd]
-    if not kept:
-        raise SourceError("no sample is left: each has a picture of another kind than most of its field")
-    return [numbers[at] for at in kept], {field: [some[at] for at in kept] for field, some in headers.items()}
-
-
-def _mismatch(field: str, kind: tuple[int, str], most: tuple[int, str]) -> str:
-    if kind[1] == most[1]:
-        advice = "convert all of them with --mode gray, rgb or rgba, or pack it apart"
-    else:
-        advice = "save it with the bit depth of the others, or pack it apart"
-    return f"is {_kind(kind)}, but most pictures of field {field!r} are {_kind(most)}; {advice}"
-
-
-def _kind(kind: tuple[int, str]) -> str:
-    channels, dtype = kind
-    return f"{_KINDS[channels]} {dtype}"
 
 
 def _field_spec(field: str, headers: Sequence[ImageHeader]) -> FieldSpec:

@@ -12,6 +12,7 @@ The other kinds are left to Pillow's decoder in C, called by itself with a layou
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import struct
 import zlib
@@ -277,7 +278,9 @@ def decode(png: Png, *, as_index: bool = False) -> NDArray[Any]:
     except MemoryError as error:
         raise SourceError(f"{header.width} x {header.height} pixels do not fit into memory") from error
     except Exception as error:  # kornia_rs raises no class of its own
-        raise _undecodable(png, error) from error
+        with contextlib.suppress(zlib.error):
+            _lines(png)  # which says how many scan lines are missing
+        raise _damaged(f"its pixels cannot be decoded ({error})") from error
     if header.colour != PALETTE:
         return image
     colours, largest = _colours(png), int(image.max())
@@ -307,17 +310,6 @@ def _by_kornia(png: Png) -> NDArray[Any]:
     # A MemoryError here is an error, one within kornia_rs the end of the process.
     np.empty((times, header.height, header.width, SAMPLES[header.colour]), dtype)
     return decode_png(file, (header.height, header.width), _KORNIA[header.colour])
-
-
-def _undecodable(png: Png, error: Exception) -> SourceError:
-    """Return the error of pixels that a decoder refuses: how many scan lines are missing, or its own words."""
-    try:
-        _lines(png)
-    except SourceError as better:
-        return better
-    except zlib.error as better:
-        error = better
-    return _damaged(f"its pixels cannot be decoded ({error})")
 
 
 def _lines(png: Png) -> bytes:

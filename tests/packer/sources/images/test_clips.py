@@ -197,7 +197,8 @@ def test_the_wrong_unit_is_said(tmp_path, reds):
     for name in ("a/left", "a/right", "b/left", "b/right"):
         save(tmp_path / "views" / f"{name}.png")
     (said,) = (note for note in source_of([str(tmp_path / "views")]).remarks if "each picture is a sample" in note)
-    assert "the same names: if each folder is a sample, say `--samples folders`; if each folder is a field" in said
+    assert "if each of the 2 folders is one" in said
+    assert "say `--samples folders`; if each folder is a field, give each as FIELD=FOLDER" in said
     shutil.rmtree(tmp_path / "views")
     chosen = source_of([str(tmp_path / "LR")], source=SourceOptions(samples="files"))
     assert not any("--samples" in note for note in chosen.remarks)

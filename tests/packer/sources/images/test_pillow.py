@@ -127,18 +127,18 @@ def test_signed_values_of_16_bits_keep_their_dtype(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("name", "patch", "reason"),
     [
-        ("a.tif", {"t259": [34712]}, r"is a kind of TIFF that Pillow does not read \(unsupported compression 34712\)"),
-        ("a.tif", {"t262": [32803]}, r"is a kind of TIFF that Pillow does not read \(unknown pixel mode\)"),
-        ("a.tif", -30, r"is damaged \(unknown pixel mode\)"),
-        ("a.jpg", 12, r"is a kind of JPEG that Pillow does not read \(cannot handle 12-bit layers\)"),
-        ("a.jpg", -40, r"is damaged \(image file is truncated"),
-        ("a.bmp", -5, r"is damaged \(image file is truncated"),
+        ("a.tif", {"t259": [34712]}, r"34712"),
+        ("a.tif", {"t262": [32803]}, "unknown pixel mode"),
+        ("a.tif", -30, "unknown pixel mode"),
+        ("a.jpg", 12, "cannot handle 12-bit layers"),
+        ("a.jpg", -40, "image file is truncated"),
+        ("a.bmp", -5, "image file is truncated"),
     ],
 )
-def test_damage_is_told_from_what_pillow_does_not_read(
+def test_what_pillow_does_not_read_is_an_error_with_its_words(
     tmp_path, name: str, patch: int | dict[str, list[int]], reason: str
 ) -> None:
-    """The error says which of the two it is, so that nobody gets a sound file again."""
+    """Damaged, or of a kind that it does not know: the error says both ways out."""
     path, kind = tmp_path / name, Image.registered_extensions()[Path(name).suffix]
     if isinstance(patch, dict):
         path.write_bytes(tiff(COLOURS[:, :, :3], **patch))
@@ -152,5 +152,7 @@ def test_damage_is_told_from_what_pillow_does_not_read(
         else:
             data[data.index(b"\xff\xc0") + 4] = patch  # bits of a sample
         path.write_bytes(data)
-    with pytest.raises(SourceError, match=reason):
+    with pytest.raises(
+        SourceError, match=rf"by Pillow \(.*{reason}.*\); get it again if it is damaged, or save it as PNG"
+    ):
         list(open_images({"x": str(path)}).read())
