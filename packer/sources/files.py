@@ -74,8 +74,6 @@ _BESIDE_NAMES = re.compile(
 DICOM = "dicom"
 _DICOM_SUFFIXES, _DICOM_SIGNATURE, _DICOM_START = (".dcm", ".dicom"), b"DICM", 128
 
-_NO_MORE: Mapping[str, str] = {}
-
 #: How HDF5 files begin.
 HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 #: Where the signature may stand: other programs put blocks of their own in front (512 bytes in MATLAB 7.3).
@@ -136,7 +134,7 @@ class Found(NamedTuple):
         return natsorted(good)  # which leaves ties (01 and 1) in the order given: `files` are sorted plainly
 
 
-def kind_of(path: str, more: Mapping[str, str] = _NO_MORE) -> str | None:
+def kind_of(path: str, more: Mapping[str, str] = {}) -> str | None:
     """Return the kind of a file by its suffix, `BESIDE`, or `hdf5` or `DICOM` by its first bytes; None if it has none.
 
     Args:
@@ -157,7 +155,7 @@ def kind_of(path: str, more: Mapping[str, str] = _NO_MORE) -> str | None:
     return DICOM if suffix in _DICOM_SUFFIXES else _kind_by_bytes(path)
 
 
-def of_one_kind(found: Found, more: Mapping[str, str] = _NO_MORE, on_bad: OnBad = stop) -> tuple[str | None, Found]:
+def of_one_kind(found: Found, more: Mapping[str, str] = {}, on_bad: OnBad = stop) -> tuple[str | None, Found]:
     """Return the kind of the files found, None if none can be packed, and those of them that are of this kind.
 
     Args:
@@ -185,23 +183,16 @@ def of_one_kind(found: Found, more: Mapping[str, str] = _NO_MORE, on_bad: OnBad 
     (kind,) = counts
     files = [file for file in found.files if kinds[file] == kind]
     strange = [file for file in found.files if kinds[file] is None]
-    suffixes = [suffix for suffix, other in {**KIND_OF, **more}.items() if other == kind]
-    reason = _strange(found, kind, suffixes, files, len(strange)) if strange else ""
     for file in strange:
-        on_bad(SourceError(reason, found.path(file)))
+        suffixes = [suffix for suffix, other in {**KIND_OF, **more}.items() if other == kind]
+        ((usual, _),) = Counter(map(suffix_of, files)).most_common(1)
+        pattern = join(glob.escape(found.folder), f"**/*{usual}")
+        reason = f"lies among {kind} ({', '.join(suffixes)}), but is none of these, nor known to lie beside data"
+        many = f" (one of {len(strange):,} such files)" if len(strange) > 1 else ""
+        advice = f"move it away, or name the files to pack with a quoted pattern like '{pattern}'"
+        on_bad(SourceError(f"{reason}{many}; {advice}", found.path(file)))
     beside = Counter(suffix_of(file) or "without suffix" for file in found.files if kinds[file] == BESIDE)
     return kind, found._replace(files=files, beside=beside + Counter(found.beside))
-
-
-def _strange(found: Found, kind: str, suffixes: list[str], files: list[str], count: int) -> str:
-    """Return why a file that lies among those of a kind cannot be packed; there are so many like it."""
-    ((usual, _),) = Counter(map(suffix_of, files)).most_common(1)
-    pattern = join(glob.escape(found.folder), f"**/*{usual}")
-    many = f" (one of {count:,} such files)" if count > 1 else ""
-    return (
-        f"lies among {kind} ({', '.join(suffixes)}), but is none of these, nor known to lie beside data{many}; move it "
-        f"away, or name the files to pack with a quoted pattern like '{pattern}'"
-    )
 
 
 def suffix_of(path: str) -> str:
@@ -253,7 +244,8 @@ def find(text: str, looking: Looking = not_looking) -> Found:
     elif place.exists() or place.is_symlink():
         return Found(_text(place.parent), [place.name], frozenset([] if place.is_file() else [place.name]), text=text)
     elif glob.has_magic(text):
-        folder, entries = _text(pattern_folder(text)), _matches(text)
+        fixed = text.rfind("/", 0, min(text.find(c) for c in _WILDCARDS if c in text)) + 1
+        folder, entries = _text(Path(text[:fixed])), _matches(text, fixed)
     else:
         raise UsageError(f"{text}: there is no such file or folder; check the path")
     found = sorted(watched(entries, FINDING, looking))
@@ -287,19 +279,8 @@ def walk(folder: str, relative: str = "", above: tuple[str, ...] = ()) -> Iterat
             yield from walk(entry.path, f"{name}/", (*above, real))
 
 
-def pattern_folder(pattern: str) -> Path:
-    """Return the folder that a glob pattern names before its first wildcard, `.` if it names none."""
-    return Path(pattern[: _fixed(pattern)])
-
-
-def _fixed(pattern: str) -> int:
-    """Return how many letters of a pattern stand before the part with its first wildcard."""
-    return pattern.rfind("/", 0, min(pattern.find(c) for c in _WILDCARDS if c in pattern)) + 1
-
-
-def _matches(pattern: str) -> Iterator[tuple[str, bool]]:
-    """Yield what fits a pattern, as `walk` does, relative to the folder of the pattern; folders are none."""
-    fixed = _fixed(pattern)
+def _matches(pattern: str, fixed: int) -> Iterator[tuple[str, bool]]:
+    """Yield what fits a pattern, as `walk` does, without its first `fixed` letters; folders are none."""
     for match in glob.iglob(pattern, recursive=True):  # Path.glob takes no absolute pattern, and takes long
         if not os.path.isdir(match):  # noqa: PTH112
             yield match[fixed:].replace(os.sep, "/"), os.path.isfile(match)  # noqa: PTH113

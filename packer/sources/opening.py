@@ -188,12 +188,9 @@ def _look(
             f"{path} is a packed dataset; `packer repack` packs it again, `packer append` and `merge` join several"
         )
     if Path(path).is_dir():
-        hidden = ", apart from hidden files and empty folders" if any(Path(path).iterdir()) else ""
-        what = (
-            f"holds {len(found.files):,} files, but none of a kind that can be packed"
-            if found.files
-            else f"is empty{hidden}"
-        )
+        what = f"holds {len(found.files):,} files, but none of a kind that can be packed"
+        if not found.files:
+            what = "is empty, apart from hidden files and empty folders"
         raise SourceError(f"the folder {what}; files that can be packed: {known}", path)
     if not found.files:
         raise UsageError(f"{path}: there is no such file or folder, and no file fits it as a pattern")

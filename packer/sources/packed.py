@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -164,7 +163,7 @@ class _Shards:
     def __init__(self, folder: Path, entries: Sequence[ShardEntry]) -> None:
         self._folder, self._entries = folder, entries
         self._ends = np.cumsum([entry.samples for entry in entries], dtype=np.int64)
-        self._open: OrderedDict[int, tuple[Shard, dict[int, _CheckedColumn]]] = OrderedDict()
+        self._open: dict[int, tuple[Shard, dict[int, _CheckedColumn]]] = {}
 
     def take(self, position: int, field: Field, numbers: NDArray[np.int64]) -> Any:
         """Return samples of one field as a block holds them: one array (m, *shape), or a list if the field is ragged.
@@ -210,24 +209,19 @@ class _Shards:
     def _column(self, number: int, position: int, field: Field) -> _CheckedColumn:
         entry = self._entries[number]
         if number not in self._open:
+            if len(self._open) == MOST_OPEN:
+                self.close()
             self._open[number] = Shard(self._folder / entry.file, entry.bytes, entry.index), {}
-            if len(self._open) > MOST_OPEN:
-                self._close_first()
-        self._open.move_to_end(number)
         shard, columns = self._open[number]
         if position not in columns:
             columns[position] = _CheckedColumn(shard, shard.column(position, field, entry.samples))
         return columns[position]
 
-    def _close_first(self) -> None:
-        """Close the shard that was not used for longest."""
-        _, (shard, columns) = self._open.popitem(last=False)
-        columns.clear()  # they hold views of the shard's memory
-        shard.close()
-
     def close(self) -> None:
-        while self._open:
-            self._close_first()
+        for shard, columns in self._open.values():
+            columns.clear()  # they hold views of the shard's memory
+            shard.close()
+        self._open.clear()
 
 
 class _CheckedColumn:

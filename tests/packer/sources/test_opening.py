@@ -129,7 +129,7 @@ def test_nothing_to_pack(tmp_path):
     """A path where nothing is, an empty folder, and files of another kind."""
     with pytest.raises(UsageError, match="no such file"):
         open_sources([str(tmp_path / "nothing")])
-    with pytest.raises(SourceError, match=r"is empty; files that can be packed: .*\.webp"):
+    with pytest.raises(SourceError, match=r"is empty, .*; files that can be packed: .*\.webp"):
         open_sources([str(tmp_path)])
     (tmp_path / "a.txt").write_text("")
     (tmp_path / ".hidden.png").write_text("")
