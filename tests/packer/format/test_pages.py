@@ -5,14 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import lmdb
 import pytest
 
 from packer.errors import UsageError
 from packer.format import PAGE_SIZE, LmdbAppender, map_size, sizes
-from packer.format.sizes import META_PAGES, file_bytes
+from packer.format.sizes import file_bytes
 
 #: Bytes of all values of one random file: keeps a file's test near 0.1 s.
 FILE_BUDGET = 12_000_000
@@ -37,11 +35,6 @@ def write(path: Path, entries: Entries, room: int) -> int:
         for number, (key_bytes, value_bytes) in enumerate(entries):
             appender.put(number.to_bytes(4, "big").ljust(key_bytes, b"k"), LARGEST[:value_bytes])
     return path.stat().st_size
-
-
-def tree_pages(entries: Entries) -> int:
-    """Pages of the tree of a file with a single commit, which retires none."""
-    return file_bytes(entries) // PAGE_SIZE - META_PAGES
 
 
 def random_entries(rng: random.Random) -> Entries:
@@ -87,6 +80,18 @@ def test_a_map_one_page_smaller_is_full(tmp_path: Path, commit_every: Commits, s
         write(tmp_path / "file", entries, too_small)
 
 
+@pytest.mark.parametrize("key_bytes", [4, 8, 9, 511])
+def test_values_move_to_pages_of_their_own_at_the_very_byte_where_lmdb_moves_them(
+    tmp_path: Path, key_bytes: int
+) -> None:
+    """From half a page on, and page by page from there: every size around these bounds."""
+    inline = max(n for n in range(PAGE_SIZE) if file_bytes([(key_bytes, n)]) == 3 * PAGE_SIZE)
+    bounds = (inline, *(PAGE_SIZE * count - 16 for count in (1, 2, 3, 300)))
+    for value_bytes in (bound + more for bound in bounds for more in (-1, 0, 1, 2)):
+        entries = [(key_bytes, value_bytes)]
+        assert write(tmp_path / "file", entries, 2**22) == file_bytes(entries)
+
+
 @pytest.mark.parametrize(("key_bytes", "value_bytes"), [(8, 500), (511, 10), (8, 5000), (8, 20_000)])
 def test_thousands_of_commits_stay_exact(
     tmp_path: Path, commit_every: Commits, key_bytes: int, value_bytes: int
@@ -101,52 +106,3 @@ def test_thousands_of_commits_stay_exact(
 def test_a_file_without_puts_has_its_meta_pages_alone(tmp_path: Path) -> None:
     """Commits of nothing write nothing."""
     assert file_bytes([]) == write(tmp_path / "file", [], 2**20) == 2 * PAGE_SIZE
-
-
-def statistics(path: Path, entries: Entries, room: int = 2**28) -> dict[str, Any]:
-    """One commit of appended entries, keys numbered and padded to size; returns LMDB's own statistics."""
-    with lmdb.open(str(path), subdir=False, lib_version=0, lock=False, sync=False, map_size=room) as env:
-        with env.begin(write=True) as txn:
-            for i, (key_bytes, value_bytes) in enumerate(entries):
-                assert txn.put(i.to_bytes(4, "big").ljust(key_bytes, b"k"), bytes(value_bytes), append=True)
-        return dict(env.stat())
-
-
-def seeded(seed: int) -> Entries:
-    rng = random.Random(seed)
-    largest = rng.uniform(0.5, 5)
-    return [(rng.randint(4, 511), int(10 ** rng.uniform(0, largest))) for _ in range(rng.randint(1, 600))]
-
-
-@pytest.mark.parametrize("key_bytes", [4, 8, 9, 511])
-def test_a_value_moves_to_overflow_pages_at_the_very_byte_where_lmdb_moves_it(tmp_path: Path, key_bytes: int) -> None:
-    """The largest value beside its key is inline for LMDB too, and one byte more is not."""
-    largest = max(n for n in range(PAGE_SIZE) if tree_pages([(key_bytes, n)]) == 1)
-    assert statistics(tmp_path / "a", [(key_bytes, largest)])["overflow_pages"] == 0
-    assert statistics(tmp_path / "b", [(key_bytes, largest + 1)])["overflow_pages"] == 1
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 300])
-def test_overflow_pages_have_one_header_for_the_whole_run(tmp_path: Path, count: int) -> None:
-    """A run of m pages holds PAGE_SIZE * m - 16 bytes and not one more."""
-    full = PAGE_SIZE * count - 16
-    for value_bytes in (full, full + 1):
-        said = statistics(tmp_path / str(value_bytes), [(8, value_bytes)])["overflow_pages"]
-        assert said == count + (value_bytes > full)
-        assert tree_pages([(8, value_bytes)]) == 1 + said
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_tree_pages_are_those_that_lmdb_counts(tmp_path: Path, seed: int) -> None:
-    """Leaves, branches and overflow pages of one commit add up to LMDB's statistics."""
-    said = statistics(tmp_path / "file", seeded(seed))
-    assert tree_pages(seeded(seed)) == said["leaf_pages"] + said["branch_pages"] + said["overflow_pages"]
-
-
-@pytest.mark.parametrize("seed", range(100, 108))
-def test_the_map_size_is_enough_and_one_page_less_is_not(tmp_path: Path, seed: int) -> None:
-    """The map holds the file with nothing to spare."""
-    needed = map_size(file_bytes(seeded(seed)))
-    statistics(tmp_path / "fits", seeded(seed), needed)
-    with pytest.raises(lmdb.MapFullError):
-        statistics(tmp_path / "too small", seeded(seed), needed - PAGE_SIZE)
