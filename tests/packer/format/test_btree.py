@@ -1,4 +1,4 @@
-"""The walk of the B-tree against py-lmdb, and against files damaged in every way."""
+"""The walk of the B-tree, and looking keys up in it: against py-lmdb, and in files damaged in every way."""
 
 from __future__ import annotations
 
@@ -34,7 +34,12 @@ def read(data: bytes | bytearray) -> list[Value]:
 
 
 def items(data: bytes | bytearray) -> Items:
-    return [(v.key, bytes(data[v.offset : v.offset + v.size])) for v in read(data)]
+    """Keys and values of a file; each key is looked up as well, and others close to it."""
+    found = [(v.key, bytes(data[v.offset : v.offset + v.size])) for v in read(data)]
+    tree, held = Tree(memoryview(bytes(data)), "a.lmdb"), dict(found)
+    for key in (b"", b"\0", b"\xff" * 600, *(key + more for key in held for more in (b"", b"x"))):
+        assert tree.get(key) == held.get(key)
+    return found
 
 
 def lmdb_items(path: Path) -> Items:
@@ -68,7 +73,7 @@ def test_keys_and_values_are_those_that_lmdb_reads(commits: list[dict[bytes, int
 
 
 def test_a_deep_tree_of_many_small_keys(tmp_path: Path) -> None:
-    """120,000 keys of 4 bytes, in a map."""
+    """120,000 keys of 4 bytes, in a map; some of them looked up."""
     path = tmp_path / "file"
     with open_file(path) as env, env.begin(write=True) as txn:
         pairs = [(i.to_bytes(4, "big"), bytes([i & 255]) * (i % 4)) for i in range(120_000)]
@@ -76,7 +81,9 @@ def test_a_deep_tree_of_many_small_keys(tmp_path: Path) -> None:
         assert txn.stat()["depth"] >= 3
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
         with memoryview(mapped) as view:
-            values = list(Tree(view, str(path)).values())
+            tree = Tree(view, str(path))
+            values = list(tree.values())
+            assert [(key, tree.get(key)) for key, _ in pairs[::500]] == pairs[::500]
         assert [(v.key, mapped[v.offset : v.offset + v.size]) for v in values] == pairs
 
 
@@ -235,14 +242,29 @@ DAMAGES = {
 }
 
 
+#: What looking up every key of the file finds as well.
+ON_THE_WAY = (
+    "header that belongs elsewhere",
+    "no room for its entries",
+    "not a page of the file",
+    "an entry that leaves it",
+    "no plain value",
+    "value outside the file",
+)
+
+
 @pytest.mark.parametrize("name", DAMAGES)
 def test_each_damage_is_named(name: str) -> None:
     """Every check of the walk finds what it is for, and the message names the file and what to do."""
     change, number, message = DAMAGES[name]
     data = small_file()
     change(data, number)
-    with pytest.raises(DamagedError, match=rf"^a\.lmdb: .*{message}.*; the file is damaged: fetch"):
+    words = rf"^a\.lmdb: .*{message}.*; the file is damaged: fetch"
+    with pytest.raises(DamagedError, match=words):
         read(data)
+    if message in ON_THE_WAY:
+        with pytest.raises(DamagedError, match=words):
+            list(map(Tree(memoryview(data), "a.lmdb").get, (b"a", b"b", b"c")))
 
 
 def test_the_largest_value_that_fits_the_file_is_read() -> None:
@@ -346,13 +368,18 @@ def damage(rng: random.Random, data: bytearray, number: int) -> None:
 
 
 def test_random_damage_gives_a_list_or_the_error(sound: bytes) -> None:
-    """2,000 damaged files: only values that lie in the file, in order, or `DamagedError`, come out."""
+    """2,000 damaged files: only values that lie in the file, in order, or `DamagedError`, come out; keys likewise."""
     rng = random.Random(2)
-    numbers = tree_page_numbers(sound)
+    numbers, keys = tree_page_numbers(sound), [value.key for value in read(sound)[::40]]
     read_well = 0
     for _ in range(2000):
         data = bytearray(sound)
         damage(rng, data, rng.choice(numbers))
+        with contextlib.suppress(DamagedError):
+            tree = Tree(memoryview(data), "a.lmdb")
+            for key in keys:
+                with contextlib.suppress(DamagedError):
+                    tree.get(key)
         try:
             values = read(data)
         except DamagedError:

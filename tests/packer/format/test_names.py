@@ -161,12 +161,17 @@ def test_a_file_of_the_right_size_that_is_not_lmdb(tmp_path: Path) -> None:
         Names(path, entry(path))
 
 
-def test_a_number_without_a_name_is_damage(tmp_path: Path) -> None:
-    """Every sample has a name where there are names."""
-    table = opened(tmp_path / "names", ["a"])
-    with pytest.raises(DamagedError, match="sample 1 has no name"):
-        table.name(1)
+def test_names_and_numbers_that_do_not_go_together_are_damage(tmp_path: Path) -> None:
+    """Every sample has a name where there are names, and no name leads to a sample that is not there."""
+    table = opened(tmp_path / "names", ["a", "b"])
+    with pytest.raises(DamagedError, match="sample 2 has no name"):
+        table.name(2)
     table.close()
+    names = Names(tmp_path / "names", entry(tmp_path / "names"), samples=1)
+    assert names.numbers(["a"]).tolist() == [0]
+    with pytest.raises(DamagedError, match="sample 1 of 1"):
+        names.numbers(["b"])
+    names.close()
 
 
 @pytest.mark.parametrize("name", ["a", "n" * 510, "é" * 255, "a/b c", "\U0001f600" * 127])
