@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import struct
 import sys
 from pathlib import Path
@@ -114,14 +113,7 @@ def test_the_header_tells_what_the_shard_holds(tmp_path: Path) -> None:
 
 
 def test_the_same_samples_give_the_same_bytes(tmp_path: Path) -> None:
-    """Two shards of one input are equal to the byte."""
-    write(tmp_path / "a.lmdb")
-    write(tmp_path / "b.lmdb")
-    assert (tmp_path / "a.lmdb").read_bytes() == (tmp_path / "b.lmdb").read_bytes()
-
-
-def test_an_old_file_of_that_name_leaves_no_trace(tmp_path: Path) -> None:
-    """A file left by an earlier try is replaced, not written into."""
+    """Two shards of one input are equal to the byte, also where a file of an earlier try is replaced."""
     write(tmp_path / "a.lmdb")
     (tmp_path / "b.lmdb").write_bytes(os.urandom(30_000))
     write(tmp_path / "b.lmdb")
@@ -184,13 +176,6 @@ def test_a_map_far_too_small_grows_and_loses_nothing(tmp_path: Path, map_size: i
     """All samples are there."""
     write(tmp_path / "a.lmdb", map_size=map_size)
     assert (tmp_path / "a.lmdb").stat().st_size > map_size
-    assert_holds_the_samples(tmp_path / "a.lmdb")
-
-
-def test_growth_after_a_commit_keeps_what_was_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the open batch is put again; earlier batches are in the file."""
-    monkeypatch.setattr(sizes, "COMMIT_BYTES", 10_000)
-    write(tmp_path / "a.lmdb", map_size=8192)
     assert_holds_the_samples(tmp_path / "a.lmdb")
 
 
@@ -268,9 +253,11 @@ def test_text_that_is_none_is_refused_before_anything_is_added(tmp_path: Path, f
 
 
 def test_a_folder_that_is_not_there_is_a_write_error(tmp_path: Path) -> None:
-    """The message names the file."""
-    with pytest.raises(WriteError, match=r"none/a\.lmdb"):
+    """The message names the file, once: LMDB itself names it in some errors."""
+    said = r"none/a\.lmdb: cannot be written: No such file or directory; free"
+    with pytest.raises(WriteError, match=said) as caught:
         ShardWriter(tmp_path / "none" / "a.lmdb", 0, FIELDS, map_size=2**20, named=False)
+    assert str(caught.value).count("a.lmdb") == 1
 
 
 # ---------------------------------------------------------------- wrong files
@@ -367,28 +354,6 @@ def test_damaged_names_are_an_error(good: Path, offsets: bytes) -> None:
     replace(good, NAME_OFFSETS, offsets)
     with Shard(good) as shard, pytest.raises(DamagedError, match="names"):
         list(shard.names(COUNT))
-
-
-def test_flipped_bytes_anywhere_never_crash(good: Path) -> None:
-    """A shard with bytes changed opens and reads, or is a DamagedError, and nothing else."""
-    data = good.read_bytes()
-    chance = random.Random(2)
-    for _ in range(150):
-        damaged = bytearray(data)
-        for _ in range(chance.choice((1, 4, 40))):
-            damaged[chance.randrange(len(damaged))] ^= 1 << chance.randrange(8)
-        good.write_bytes(damaged)
-        with contextlib.suppress(DamagedError), Shard(good, len(data)) as shard:
-            _read_all(shard)
-
-
-def _read_all(shard: Shard) -> None:
-    for number, field in enumerate(FIELDS):
-        with contextlib.suppress(DamagedError):
-            shard.column(number, field, COUNT).read(0, COUNT)
-    for step in (shard.header, lambda: shard.names(COUNT)):
-        with contextlib.suppress(DamagedError):
-            step()
 
 
 def test_arrays_that_look_into_the_map_outlive_the_shard(good: Path) -> None:
