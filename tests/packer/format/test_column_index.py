@@ -12,149 +12,6 @@ from packer.codecs import NAMED
 from packer.errors import DamagedError
 from packer.format import Column, ColumnIndex, Field, FrameRule
 
-
-def column_of(field: Field, samples: int, changed: dict[str, Any], **arrays: Any) -> Column:
-    """Two chunks, at 100 and at 500 in the file, and some index arrays changed."""
-    memory = bytearray(600)
-    places = {}
-    for name, value in {**arrays, **changed}.items():
-        array = np.array(value, np.uint64)
-        places[name] = (len(memory), array.shape)
-        memory += array.tobytes()
-    sizes = np.diff(np.array(arrays["chunks"])[:, 2], prepend=0)
-    chunks = np.array([[100, 500][: len(sizes)], sizes], np.int64).T
-    sound = {name: memoryview(np.array(value, np.uint64).tobytes()) for name, value in arrays.items()}
-    index = ColumnIndex(field, samples, sound, lambda numbers: chunks[numbers], "a.lmdb")
-    # Changed after the checks, as a file may be.
-    index.arrays |= {name: np.ndarray(shape, np.uint64, memory, at) for name, (at, shape) in places.items()}
-    return Column(index, memoryview(memory))
-
-
-def coded(**changed: Any) -> Column:
-    """Four frames, two in each chunk."""
-    return column_of(
-        Field(name="x", dtype="uint8", shape=(9,), codec=NAMED["lz4"], frame=FrameRule(samples=1)),
-        4,
-        changed,
-        checksums=[0] * 4,
-        chunks=[[0, 2, 20], [1, 4, 40]],
-        frame_offsets=[0, 10, 20, 30, 40],
-    )
-
-
-def ragged(**changed: Any) -> Column:
-    """Four frames of a sample each, two in each chunk."""
-    return column_of(
-        Field(name="x", dtype="uint8", shape=(None, 5), frame=FrameRule(samples=1)),
-        4,
-        changed,
-        checksums=[0] * 4,
-        chunks=[[0, 2, 20], [1, 4, 40]],
-        sample_offsets=[0, 10, 20, 30, 40],
-        shapes=[[2], [2], [2], [2]],
-    )
-
-
-def banded(**changed: Any) -> Column:
-    """Two samples of two frames of two rows, one sample in each chunk."""
-    return column_of(
-        Field(name="x", dtype="uint8", shape=(None, 5), frame=FrameRule(rows=2)),
-        2,
-        changed,
-        checksums=[0] * 4,
-        chunks=[[0, 2, 20], [1, 4, 40]],
-        sample_frames=[0, 2, 4],
-        sample_offsets=[0, 20, 40],
-        shapes=[[4], [4]],
-    )
-
-
-KINDS = {"coded": coded, "ragged": ragged, "banded": banded}
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_is_damaged_below_is_sound(kind: str) -> None:
-    """Frames lie one behind another within each chunk, and samples are what their shapes say."""
-    column = KINDS[kind]()
-    frames = column.frames_of(np.arange(column.index.samples))
-    assert frames.spans.tolist() == [[100, 110], [110, 120], [500, 510], [510, 520]]
-    assert frames.frame.tolist() == [0, 1, 2, 3]
-    column.check_samples()
-
-
-@pytest.mark.parametrize(
-    ("kind", "changed", "sample"),
-    [
-        ("coded", {"frame_offsets": [0, 10, 15, 30, 40]}, 2),  # begins in the chunk before
-        ("coded", {"frame_offsets": [0, 10, 25, 30, 40]}, 1),  # ends in the chunk after
-        ("coded", {"frame_offsets": [0, 12, 8, 30, 40]}, 1),  # ends before it begins
-        ("coded", {"frame_offsets": [2**64 - 1, 5, 8, 30, 40]}, 0),
-        ("coded", {"frame_offsets": [0, 10, 20, 30, 41]}, 3),
-        ("ragged", {"sample_offsets": [0, 10, 15, 30, 40]}, 2),
-        ("ragged", {"sample_offsets": [0, 10, 25, 30, 40]}, 1),
-        ("ragged", {"sample_offsets": [0, 12, 8, 30, 40]}, 1),
-        ("ragged", {"shapes": [[2], [2], [2], [3]]}, 3),
-        ("ragged", {"shapes": [[2], [2**64 - 2], [2], [2]]}, 1),
-        ("banded", {"sample_offsets": [0, 15, 40]}, 1),
-        ("banded", {"sample_offsets": [0, 30, 40]}, 1),
-        ("banded", {"sample_offsets": [5, 2, 40]}, 0),
-        ("banded", {"sample_frames": [0, 1, 4]}, 0),  # fewer bands than its rows fill
-        ("banded", {"sample_frames": [0, 2, 2]}, 1),
-        ("banded", {"sample_frames": [0, 3, 5]}, 1),  # one that is not there
-        ("banded", {"sample_frames": [2**64 - 2, 0, 2]}, 0),
-    ],
-)
-def test_a_place_that_cannot_be_is_an_error(kind: str, changed: dict[str, Any], sample: int) -> None:
-    """Frames lie in their chunk, in order, and hold what the shape says; also if that one sample is asked for alone."""
-    column = KINDS[kind](**changed)
-    words = "an index of its column is damaged"
-    for start, stop in ((sample, sample + 1), (0, column.index.samples)):
-        with pytest.raises(DamagedError, match=rf"^a\.lmdb: field 'x', sample \d of the shard: {words}.*packer repair"):
-            column.frames_of(np.arange(start, stop))
-        with pytest.raises(DamagedError, match=words):
-            column.read(start, stop)
-
-
-def test_bytes_without_chunks_are_an_error() -> None:
-    """A column without a chunk holds no bytes."""
-    field = Field(name="x", dtype="uint8", shape=(None,), frame=FrameRule(rows=2))
-    sound = {
-        "checksums": [],
-        "chunks": np.zeros((0, 3)),
-        "sample_frames": [0, 0, 0],
-        "sample_offsets": [0, 0, 0],
-        "shapes": [[0], [0]],
-    }
-    empty = column_of(field, 2, {}, **sound)
-    assert [array.shape for array in empty.read(0, 2)] == [(0,), (0,)]
-    wrong = column_of(field, 2, {"sample_offsets": [0, 0, 1], "shapes": [[0], [1]]}, **sound)
-    with pytest.raises(DamagedError, match="an index of its column is damaged"):
-        wrong.read(0, 2)
-
-
-@pytest.mark.parametrize(
-    ("kind", "changed", "sample"),
-    [
-        ("ragged", {"sample_offsets": [0, 10, 21, 31, 41]}, 1),
-        ("ragged", {"sample_offsets": [0, 10, 20, 40, 30]}, 2),
-        ("ragged", {"shapes": [[2], [2], [2], [3]]}, 3),
-        ("banded", {"sample_frames": [0, 1, 4]}, 0),
-        ("banded", {"sample_frames": [0, 2, 3]}, 1),
-    ],
-)
-def test_each_damage_of_samples_is_named(kind: str, changed: dict[str, Any], sample: int) -> None:
-    """Bytes, shapes and frames of every sample agree; the message names the first where they do not."""
-    words = f"field 'x', sample {sample} of the shard: an index of its column is damaged"
-    with pytest.raises(DamagedError, match=rf"^a\.lmdb: {words}; run `packer verify`, then `packer repair`"):
-        KINDS[kind](**changed).check_samples()
-
-
-def test_frames_that_descend_are_found() -> None:
-    """Frames of samples of one shape are looked at when they are checked."""
-    with pytest.raises(DamagedError, match="field 'x', sample 1 of the shard: an index of its column is damaged"):
-        list(coded(frame_offsets=[0, 20, 10, 30, 40]).check_frames())
-
-
 #: By name: a field, its number of samples, and its index arrays as they should be. Chunks are (number, frames and
 #: bytes up to its end).
 SOUND: dict[str, tuple[Field, int, dict[str, Any]]] = {
@@ -183,6 +40,11 @@ SOUND: dict[str, tuple[Field, int, dict[str, Any]]] = {
             "sample_offsets": [0, 15, 25],
             "shapes": [3, 2],
         },
+    ),
+    "nothing": (
+        Field(name="x", dtype="uint8", shape=(None,), frame=FrameRule(rows=2)),
+        2,
+        {"checksums": [], "chunks": [], "sample_frames": [0, 0, 0], "sample_offsets": [0, 0, 0], "shapes": [0, 0]},
     ),
     "coded": (
         Field(name="x", dtype="uint8", shape=(4, 5), codec=NAMED["lz4"], frame=FrameRule(samples=2)),
@@ -215,10 +77,62 @@ def opened(kind: str, sizes: list[int] | None = None, **changed: Any) -> ColumnI
 
 @pytest.mark.parametrize("kind", SOUND)
 def test_a_sound_index_is_taken_as_it_is(kind: str) -> None:
-    """Every index is taken as it is; chunks lie where they were found."""
-    index = opened(kind)
-    assert index.frames == len(SOUND[kind][2]["checksums"])
-    assert index.chunk_at.tolist() == [100, 100 + SOUND[kind][2]["chunks"][2]]
+    """Every index is taken as it is; chunks lie where they were found, and frames one behind the other."""
+    index, arrays = opened(kind), SOUND[kind][2]
+    assert index.frames == len(arrays["checksums"])
+    edges = [100, *(100 + end for end in arrays["chunks"][2::3])]
+    assert index.chunk_at.tolist() == edges[:-1]
+    column = changed_later(kind)
+    column.check_samples()
+    spans = column.frames_of(np.arange(index.samples)).spans.ravel().tolist()
+    assert len(spans) == 2 * index.frames
+    assert spans[1:-1:2] == spans[2::2]
+    assert not spans or (spans[0], spans[-1]) == (edges[0], edges[-1])
+
+
+def changed_later(kind: str, **changed: Any) -> Column:
+    """A column of which index arrays change after they were checked, as a file may."""
+    index, memory, places = opened(kind), bytearray(600), {}
+    for name, array in index.arrays.items():
+        places[name] = len(memory), array.shape
+        memory += np.array(changed.get(name, array), "<u8").tobytes()
+    index.arrays = {name: np.ndarray(shape, "<u8", memory, at) for name, (at, shape) in places.items()}
+    return Column(index, memoryview(memory))
+
+
+@pytest.mark.parametrize(
+    ("kind", "changed", "sample"),
+    [
+        ("coded", {"frame_offsets": [0, 40, 60, 90]}, 4),  # begins in the chunk before
+        ("coded", {"frame_offsets": [0, 40, 75, 90]}, 2),  # ends in the chunk after
+        ("coded", {"frame_offsets": [0, 50, 45, 90]}, 2),  # ends before it begins
+        ("coded", {"frame_offsets": [2**64 - 1, 5, 70, 90]}, 0),
+        ("coded", {"frame_offsets": [0, 40, 70, 91]}, 4),
+        ("ragged", {"sample_offsets": [4, 14, 34, 54]}, 1),  # ends in the chunk after
+        ("ragged", {"sample_offsets": [0, 10, 25, 50]}, 1),  # has not the bytes of its shape
+        ("ragged", {"sample_offsets": [0, 35, 30, 50]}, 0),
+        ("ragged", {"shapes": [1, 2, 3]}, 2),
+        ("ragged", {"shapes": [1, 2**64 - 2, 2]}, 1),
+        ("ragged rows", {"sample_offsets": [5, 20, 30]}, 0),
+        ("ragged rows", {"sample_offsets": [0, 10, 25]}, 0),
+        ("ragged rows", {"sample_offsets": [5, 2, 25]}, 0),
+        ("ragged rows", {"sample_frames": [0, 1, 3]}, 0),  # fewer bands than its rows fill
+        ("ragged rows", {"sample_frames": [0, 2, 2]}, 1),
+        ("ragged rows", {"sample_frames": [1, 3, 4]}, 1),  # one that is not there
+        ("ragged rows", {"sample_frames": [2**64 - 2, 0, 1]}, 0),
+        ("nothing", {"sample_offsets": [0, 0, 1], "shapes": [0, 1]}, 1),  # a column without a chunk holds no bytes
+        ("nothing", {"sample_offsets": [0, 0, 1], "shapes": [0, 1], "sample_frames": [0, 0, 1]}, 1),
+    ],
+)
+def test_a_place_that_cannot_be_is_an_error(kind: str, changed: dict[str, Any], sample: int) -> None:
+    """Samples lie in their chunk, in order, and hold what the shape says; reading and checking find it."""
+    column = changed_later(kind, **changed)
+    words = f"field 'x', sample {sample} of the shard: an index of its column is damaged; run `packer verify`, then"
+    for start, stop in ((sample, sample + 1), (0, column.index.samples)):
+        with pytest.raises(DamagedError, match=rf"^a\.lmdb: {words} `packer repair`"):
+            column.read(start, stop)
+    with pytest.raises(DamagedError, match=rf"^a\.lmdb: {words} `packer repair`"):
+        _ = column.check_samples(), list(column.check_frames())
 
 
 DAMAGES: dict[str, tuple[str, dict[str, Any], str]] = {
