@@ -41,12 +41,12 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def in_child(work: Callable[[], object]) -> int:
-    """Exit status of a forked child that does `work`: 0 where it came through, 1 where it failed or hung for 10 s."""
+    """Exit status of a forked child that does `work`: 0 where it came through, 1 where it failed or hung for a minute."""
     pid = os.fork()
     if not pid:
         status = 1
         try:
-            faulthandler.dump_traceback_later(10, exit=True)
+            faulthandler.dump_traceback_later(60, exit=True)
             work()
             status = 0
         except BaseException:
