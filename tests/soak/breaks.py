@@ -101,7 +101,8 @@ def _reachable(node: ast.AST) -> Iterator[ast.AST]:
 def tests_of(file: str, wide: bool) -> list[list[str]]:
     """Return the sets of tests that are run one after another until one fails.
 
-    Those of the module's own name, the eight files that say most of its names, and if asked those of everything.
+    Those of the module's own name, the eight files that say most of its names, and if asked those of its room, of the
+    readers, and of everything.
     """
     module, package = Path(file), file.partition("/")[0]
     own = sorted((ROOT / "tests" / module.parent).glob(f"test_{module.stem}*.py"))
@@ -113,7 +114,9 @@ def tests_of(file: str, wide: bool) -> list[list[str]]:
     }
     most = [path for path in sorted(says, key=lambda path: -says[path])[:8] if path not in own]
     sets = [[str(path.relative_to(ROOT)) for path in paths] for paths in (own, most)]
-    return [tests for tests in [*sets, list(WIDE) if wide else []] if tests]
+    if wide:
+        sets.append(list(dict.fromkeys([f"tests/{module.parent}", "tests/readers", *WIDE])))
+    return [tests for tests in sets if tests]
 
 
 def noticed(copy: Path, tests: list[str]) -> str | None:
