@@ -41,7 +41,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def in_child(work: Callable[[], object]) -> int:
-    """Exit status of a forked child that does `work`: 0 where it came through, 1 where it failed or hung for a minute."""
+    """Exit status of a forked child that does `work`: 0 if it came through, 1 if it failed or hung for a minute."""
     pid = os.fork()
     if not pid:
         status = 1
