@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError, as_text, first_few
 from packer.format import check_field_name
-from packer.sources.base import HEADERS, Block, Looking, OnBad, Source, common_shape, difference, joined, usual, watched
+from packer.sources.base import HEADERS, Block, Looking, OnBad, Source, common_shape, joined, misfits, watched
 from packer.sources.episodes import Marks, open_episodes
 from packer.sources.files import Found
 from packer.sources.hdf5.file import faults_named, opened
@@ -175,14 +175,10 @@ def _fitting(
     if not good:
         raise SourceError("every file or sample of it is bad; nothing is left to pack", path)
     kinds = [{c.spec.name: _looks(c, with_lengths=unit.kind == "row") for c in unit.columns} for unit in good]
-    most = kinds.index(dict(usual(frozenset(kind.items()) for kind in kinds)))
-    kept = []
-    for unit, kind in zip(good, kinds, strict=True):
-        if how := difference(kinds[most], kind):
-            on_bad(SourceError(_misfit(unit, good[most], how), unit.path))
-        else:
-            kept.append(unit)
-    return held, kept
+    model, apart = misfits(dict(enumerate(kinds)))
+    for number, how in apart.items():
+        on_bad(SourceError(_misfit(good[number], good[model], how), good[number].path))
+    return held, [unit for number, unit in enumerate(good) if number not in apart]
 
 
 def _misfit(unit: Unit, model: Unit, how: str) -> str:

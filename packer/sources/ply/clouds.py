@@ -30,8 +30,8 @@ from packer.sources.options import SourceOptions, columns_by_field
 from packer.sources.ply.fields import Lengths, Member, Rule, rules_of
 from packer.sources.ply.header import SIZES, TYPES, Element, Header, Property
 from packer.sources.ply.source import Contents, PointSource, members_of
-from packer.sources.ply.table import DoesNotFitError, Table, convert, least_row, read_binary
-from packer.sources.ply.text import BadNumberError, count_rows, parse_rows
+from packer.sources.ply.table import Table, least_row, read_binary
+from packer.sources.ply.text import count_rows, read_text
 
 #: Only text can do without types: what the bytes of other files are, nobody can tell.
 _BINARY = (".bin", LABELS)
@@ -241,18 +241,9 @@ def _text_table(path: str, element: Element) -> Table:
     text = _lines(path, element)
     rows = _rows_of(text, path, element)
 
-    def bad(row: int, column: int, reason: str) -> SourceError:
-        return SourceError(f"line {_line(text, row)}, column {element.properties[column].name}: {reason}", path)
+    def bad(path: str, element: Element, row: int, reason: str, prop: int) -> SourceError:
+        column = element.properties[prop].name
+        return SourceError(f"line {_line(text, row)}, column {column}: {reason}; give the types with --columns", path)
 
-    try:
-        values = parse_rows(text).values.reshape(rows, len(element.properties))
-    except BadNumberError as error:
-        raise bad(error.row, len(error.before), f"{error.token!r} is not a number that can be stored") from None
-    table = Table(msgspec.structs.replace(element, count=rows))
-    for i, p in enumerate(element.properties):
-        try:
-            table.numbers[i] = convert(values[:, i], p.dtype)
-        except DoesNotFitError as error:
-            reason = f"{error.value:g} does not fit {p.dtype}; give another type with --columns"
-            raise bad(error.index[0], i, reason) from None
+    (table,) = read_text([msgspec.structs.replace(element, count=rows)], text, path, bad)
     return table

@@ -11,7 +11,7 @@
 
 Properties of one group whose types differ stay apart under their own names, unless `cast` gives the group
 a type. Numbered ones are a group if there are two or more, from 0 on without a gap, and nothing else has their name.
-A name that is taken already gets `_2`, `_3` and so on: `x y z x` gives xyz and x; `a a` gives a and a_2.
+Two properties that would be one field are refused.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError
 from packer.format import FieldSpec, check_field_name
-from packer.sources.base import OnBad, usual
+from packer.sources.base import OnBad, difference, misfits, usual
 from packer.sources.ply.header import Element, Header
 
 #: Which fields are packed: those of every file, which must agree (`same`); those that all files have; those
@@ -36,6 +36,10 @@ from packer.sources.ply.header import Element, Header
 Choice = Literal["same", "common", "all"] | Sequence[str]
 Part = Literal["numbers", "table", "entries", "sizes"]
 
+_ADVICE = (
+    "pack the files apart, choose with --fields (common, all or names), give a field one type with --cast, or keep "
+    "numbered properties apart with --group none"
+)
 #: Vertex properties that become one field, in the order they are looked for.
 _GROUPS = (
     ("xyz", ("x", "y", "z")),
@@ -57,10 +61,7 @@ def groups_of(vertex: Element, numbered: bool = True) -> Iterator[tuple[str, tup
     Args:
         numbered: whether numbered properties, such as `rot_0` to `rot_3`, may.
     """
-    first: dict[str, int] = {}
-    for i, p in enumerate(vertex.properties):
-        if p.count_dtype is None:
-            first.setdefault(p.name, i)
+    first = {p.name: i for i, p in enumerate(vertex.properties) if p.count_dtype is None}
     for name, members in _GROUPS:
         if all(member in first for member in members):
             yield name, tuple(first[member] for member in members)
@@ -97,12 +98,8 @@ class Rule:
         """Return whether these are the corner numbers of faces."""
         return self.is_list and self.field == "face" and self.element == "face"
 
-    @property
-    def layout(self) -> tuple[str, bool, int]:
-        """Return what must agree between the files of a set."""
-        return self.dtype, self.is_list, len(self.properties)
-
     def __str__(self) -> str:
+        """Return what must agree between the files of a set."""
         width = f" x {len(self.properties)}" if len(self.properties) > 1 else ""
         return f"{'lists of ' if self.is_list else ''}{self.dtype}{width}"
 
@@ -120,7 +117,8 @@ def rules_of(
         numbered: whether numbered properties become one field.
 
     Raises:
-        SourceError: there is no vertex element, no property, or a name that no field can have; says no path.
+        SourceError: there is no vertex element, no property, a name that no field can have, or two fields of one name;
+            says no path.
     """
     vertex = next((e for e in elements if e.name == "vertex"), None)
     if vertex is None:
@@ -133,9 +131,16 @@ def rules_of(
     def add(name: str, element: Element, properties: tuple[int, ...], dtype: str | None = None) -> None:
         first = element.properties[properties[0]]
         is_list = first.count_dtype is not None
-        field = _free_name(name, is_list, taken)
-        taken.update({field, f"{field}_size"} if is_list else {field})
-        rules[field] = Rule(field, element.name, properties, dtypes.get(field) or dtype or first.dtype, is_list)
+        # The lengths of lists may need a field of their own.
+        names = {name, f"{name}_size"} if is_list else {name}
+        if twice := names & taken:
+            raise SourceError(f"two of its properties would be field {min(twice)}; rename one of them in its header")
+        try:
+            check_field_name(name)
+        except ValueError as error:
+            raise SourceError(str(error)) from None
+        taken.update(names)
+        rules[name] = Rule(name, element.name, properties, dtypes.get(name) or dtype or first.dtype, is_list)
         used.update((element.name, i) for i in properties)
 
     for name, numbers in groups_of(vertex, numbered):
@@ -159,19 +164,6 @@ def rules_of(
 def corners_of(rules: Mapping[str, Rule]) -> Rule | None:
     """Return the rule of the corner numbers of faces; None if a file has none."""
     return next((rule for rule in rules.values() if rule.is_face), None)
-
-
-def _free_name(name: str, is_list: bool, taken: set[str]) -> str:
-    try:
-        check_field_name(name)
-    except ValueError as error:
-        raise SourceError(str(error)) from None
-    field, number = name, 1
-    # The lengths of lists may need a field of their own, NAME_size.
-    while field in taken or (is_list and f"{field}_size" in taken):
-        number += 1
-        field = f"{name}_{number}"
-    return field
 
 
 # ---------------------------------------------------------------- of a set of files
@@ -220,65 +212,34 @@ def agreeing(members: Sequence[Member], choice: Choice, on_bad: OnBad) -> tuple[
     Raises:
         UsageError: a field is asked for that most files do not have, or the files have none in common.
     """
-    expected = _of_each(members) if choice in ("common", "all") else _of_most(members, choice)
-    good = []
-    for member in members:
-        if reason := _difference(expected, member.rules, choice):
+    kinds = [
+        {name: str(rule) for name, rule in member.rules.items() if isinstance(choice, str) or name in choice}
+        for member in members
+    ]
+    if choice in ("common", "all"):
+        names = dict.fromkeys(name for kind in kinds for name in kind)
+        most = {name: usual(kind[name] for kind in kinds if name in kind) for name in names}
+        apart = {n: difference({name: most[name] for name in kind}, kind) for n, kind in enumerate(kinds)}
+    else:
+        model, apart = misfits(dict(enumerate(kinds)))
+        if not isinstance(choice, str) and (unknown := [name for name in choice if name not in kinds[model]]):
+            has = ", ".join(members[model].rules)
+            raise UsageError(f"{members[model].path}: has no field {', '.join(unknown)}; it has {has}")
+    good: list[Member] = []
+    chosen: dict[str, Rule] = {}
+    for n, member in enumerate(members):
+        if how := apart.get(n):
+            reason = f"its fields differ from those of most files: {how}; {_ADVICE}"
             on_bad(SourceError(reason, member.path))
-        else:
-            good.append(member)
-    held = {name for member in good for name in member.rules}
-    chosen = {name: rule for name, rule in expected.items() if name in held}
+            continue
+        good.append(member)
+        for name in kinds[n]:
+            chosen.setdefault(name, member.rules[name])
     if choice == "common":
         chosen = {name: rule for name, rule in chosen.items() if all(name in member.rules for member in good)}
     if good and not chosen:
         raise UsageError("the files have no field in common; take --fields all, or pack them apart")
     return good, chosen
-
-
-def _of_each(members: Sequence[Member]) -> dict[str, Rule]:
-    """Return every field that a member has, as most of its members have it."""
-    found: dict[str, list[Rule]] = {}
-    for member in members:
-        for name, rule in member.rules.items():
-            found.setdefault(name, []).append(rule)
-    expected = {}
-    for name, rules in found.items():
-        layout = usual(rule.layout for rule in rules)
-        expected[name] = next(rule for rule in rules if rule.layout == layout)
-    return expected
-
-
-def _of_most(members: Sequence[Member], choice: Choice) -> dict[str, Rule]:
-    """Return the fields that most members have, or of these the ones that are named."""
-
-    def taken(member: Member) -> dict[str, Rule]:
-        return {name: rule for name, rule in member.rules.items() if choice == "same" or name in choice}
-
-    kinds = [frozenset((name, rule.layout) for name, rule in taken(member).items()) for member in members]
-    model = members[kinds.index(usual(kinds))]
-    if choice != "same" and (unknown := [name for name in choice if name not in model.rules]):
-        raise UsageError(f"{model.path}: has no field {', '.join(unknown)}; it has {', '.join(model.rules)}")
-    return taken(model)
-
-
-def _difference(expected: Mapping[str, Rule], found: Mapping[str, Rule], choice: Choice) -> str:
-    """Return how a file's fields differ from those expected, as a sentence; empty if they fit."""
-    parts = [
-        f"{name} is {found[name]}, {expected[name]} is expected"
-        for name in expected
-        if name in found and found[name].layout != expected[name].layout
-    ]
-    if choice not in ("common", "all"):
-        parts += [f"{name} is missing" for name in expected if name not in found]
-    if choice == "same":
-        parts += [f"{name} is extra" for name in found if name not in expected]
-    if not parts:
-        return ""
-    advice = "pack the files apart, choose with --fields (common, all or names), or give a field one type with --cast"
-    if any(len(found[name].properties) != len(expected[name].properties) for name in found if name in expected):
-        advice += ", or keep numbered properties apart with --group none"
-    return f"its fields differ from those of most files: {'; '.join(parts)}; {advice}"
 
 
 def columns_of(members: Sequence[Member], rules: Mapping[str, Rule]) -> Iterator[tuple[Column, NDArray[np.int64]]]:

@@ -29,28 +29,33 @@ CountType = Literal["int8", "uint8", "int16", "uint16", "int32", "uint32"]
 #: What stands between the blanks of a header line.
 Word = Annotated[str, msgspec.Meta(pattern=r"^\S+\Z")]
 
-#: Both naming styles of the PLY scalar types, as numpy names.
-TYPES: dict[str, Type] = {
+#: Both naming styles of the PLY scalar types, as numpy names: those that can count the entries of lists, and all.
+COUNTS: dict[str, CountType] = {
     "char": "int8",
     "uchar": "uint8",
     "short": "int16",
     "ushort": "uint16",
     "int": "int32",
     "uint": "uint32",
-    "float": "float32",
-    "double": "float64",
 }
-TYPES |= {name: name for name in TYPES.values()}
+COUNTS |= {name: name for name in COUNTS.values()}
+TYPES: dict[str, Type] = {**COUNTS, "float": "float32", "double": "float64", "float32": "float32", "float64": "float64"}
 #: Bytes of a value of each.
 SIZES = {name: np.dtype(name).itemsize for name in TYPES.values()}
 
 #: Real headers are below 10 kB; a file without `end_header` is given up at this size.
 MAX_HEADER_BYTES = 2**20
 _FIRST_READ = 4096
-#: No file can hold more rows than this; larger counts are not even added up.
-MAX_COUNT = 2**48
+#: No file can hold a number of rows with more digits; larger ones are not even added up.
+MAX_DIGITS = 15
 #: Elements and properties together; real files have up to some hundreds.
 MAX_DECLARATIONS = 4096
+#: What lines look like, by their first words.
+_FORMS = {
+    "format": "'format ascii 1.0', or binary_little_endian or binary_big_endian for ascii,",
+    "element": f"'element NAME COUNT' with a count of at most {MAX_DIGITS} digits",
+    "property": "'property TYPE NAME' or 'property list TYPE TYPE NAME', of an element and with an integer type first,",
+}
 
 
 class Property(msgspec.Struct, frozen=True, rename={"dtype": "type", "count_dtype": "count_type"}):
@@ -179,13 +184,11 @@ class _Lines:
                 raise ValueError("'ply' alone is expected")
         elif word in ("comment", "obj_info"):
             self.texts[word].append(rest)
-        elif word == "format":
-            self._add_format(rest.split())
-        elif word in ("element", "property"):
+        elif word in _FORMS:
             self._declarations += 1
             if self._declarations > MAX_DECLARATIONS:
                 raise ValueError(f"more than {MAX_DECLARATIONS} elements and properties are declared")
-            (self._add_element if word == "element" else self._add_property)(rest.split())
+            self._declare(line.split())
         elif line == "end_header":
             self.ended = True
         elif line:
@@ -193,41 +196,28 @@ class _Lines:
                 raise ValueError(f"{word[:40]!r} is not known; {meant[0]} seems to be meant")
             self.texts["stray"].append(line)
 
-    def _add_format(self, words: list[str]) -> None:
-        if self.format is not None:
-            raise ValueError("there is a second format line")
+    def _declare(self, words: list[str]) -> None:
         match words:
-            case [("ascii" | "binary_little_endian" | "binary_big_endian") as form, "1.0"]:
+            case ["format", ("ascii" | "binary_little_endian" | "binary_big_endian") as form, "1.0"]:
+                if self.format is not None:
+                    raise ValueError("there is a second format line")
                 self.format = form
+            case ["element", name, count] if count.isascii() and count.isdigit() and len(count) <= MAX_DIGITS:
+                if any(name == e[0] for e in self.elements):
+                    raise ValueError(f"there is a second element {name}")
+                self.elements.append((name, int(count), []))
+            case ["property", dtype, name] if self.elements:
+                self._add(Property(name, _type(dtype)))
+            case ["property", "list", count, dtype, name] if self.elements and count in COUNTS:
+                self._add(Property(name, _type(dtype), COUNTS[count]))
             case _:
-                raise ValueError(
-                    f"format {' '.join(words)[:60]!r} is not known; ascii 1.0, binary_little_endian 1.0 or "
-                    "binary_big_endian 1.0 is expected"
-                )
+                raise ValueError(f"{' '.join(words)[:60]!r} is wrong; {_FORMS[words[0]]} is expected")
 
-    def _add_element(self, words: list[str]) -> None:
-        if len(words) != 2 or not (words[1].isascii() and words[1].isdigit()) or len(words[1]) > 20:
-            raise ValueError("'element NAME COUNT' is expected")
-        name, count = words[0], int(words[1])
-        if count > MAX_COUNT:
-            raise ValueError(f"element {name} cannot have {count} rows")
-        if any(name == e[0] for e in self.elements):
-            raise ValueError(f"there is a second element {name}")
-        self.elements.append((name, count, []))
-
-    def _add_property(self, words: list[str]) -> None:
-        if not self.elements:
-            raise ValueError("a property comes before the first element")
-        if len(words) == 2:
-            new = Property(words[1], _type(words[0]))
-        elif len(words) == 4 and words[0] == "list":
-            count = _type(words[1])
-            if count == "float32" or count == "float64":
-                raise ValueError(f"the length of list {words[3]} must be an integer, not {words[1]}")
-            new = Property(words[3], _type(words[2]), count)
-        else:
-            raise ValueError("'property TYPE NAME' or 'property list TYPE TYPE NAME' is expected")
-        self.elements[-1][2].append(new)
+    def _add(self, new: Property) -> None:
+        name, _, properties = self.elements[-1]
+        if any(new.name == p.name for p in properties):
+            raise ValueError(f"there is a second property {new.name} of element {name}; rename one of them")
+        properties.append(new)
 
 
 def _type(name: str) -> Type:

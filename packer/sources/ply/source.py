@@ -161,17 +161,14 @@ def _read(path: str, options: SourceOptions, with_numbers: bool = True) -> Conte
 
 def _check_size(header: Header, size: int, path: str) -> None:
     """Raise SourceError if a file of `size` bytes cannot hold what its header declares, or holds more."""
-    body = size - header.body
-    declared = " and ".join(f"{e.count} rows of {e.name}" for e in header.elements) or "no elements"
-    if header.format == "ascii":
-        # A value takes at least a digit and the blank after it, which the last one may lack.
-        least = sum(2 * e.count * len(e.properties) for e in header.elements) - 1
-    else:
-        least = sum(e.count * least_row(e) for e in header.elements)
-    is_exact = header.format != "ascii" and not header.has_lists
-    if body < least or (is_exact and body > least):
-        need = f"{least:,} bytes" if is_exact else f"at least {least:,} bytes"
-        raise SourceError(f"{declared} need {need} after the header, but there are {body}; get the file again", path)
+    body, is_text = size - header.body, header.format == "ascii"
+    # A value of text takes at least a digit and the blank after it, which the last one may lack.
+    least = sum(e.count * (2 * len(e.properties) if is_text else least_row(e)) for e in header.elements) - is_text
+    is_least = is_text or header.has_lists
+    if body < least or (body > least and not is_least):
+        declared = " and ".join(f"{e.count} rows of {e.name}" for e in header.elements) or "no elements"
+        need = f"{declared} need {'at least ' if is_least else ''}{least:,} bytes after the header"
+        raise SourceError(f"{need}, but there are {body}; get the file again", path)
 
 
 def _origin_of(members: Sequence[Member], choice: Choice, options: SourceOptions) -> dict[str, Any]:
@@ -284,11 +281,12 @@ def _array(column: Column, held: Contents, path: str) -> NDArray[Any]:
     rule = held.rules.get(column.rule.field)
     if rule is None:
         return np.empty([n or 0 for n in column.spec.shape], column.spec.dtype)
-    if rule.layout != column.rule.layout:
+    if str(rule) != str(column.rule):
         raise _changed(path)
     table, prop = held.tables[rule.element], rule.properties[0]
     if not rule.is_list:
-        values, sizes = table.columns(rule.properties), np.ones(len(table), np.int64)
+        numbers, sizes = [table.numbers[i] for i in rule.properties], np.ones(len(table), np.int64)
+        values = numbers[0] if len(numbers) == 1 else np.stack(numbers, axis=1)
     else:
         values, sizes = table.lists[prop]
     if column.part == "sizes":

@@ -53,12 +53,6 @@ class Table:
     def __len__(self) -> int:
         return self.element.count if self.made_from is None else len(self.made_from)
 
-    def columns(self, properties: Sequence[int]) -> NDArray[Any]:
-        """Return numbers of one dtype: of one property as they are, (rows,), of several side by side."""
-        if len(properties) == 1:
-            return self.numbers[properties[0]]
-        return np.stack([self.numbers[i] for i in properties], axis=1)
-
 
 class DoesNotFitError(Exception):
     """`value`, at `index` of the array, cannot be represented in the dtype asked for."""

@@ -9,8 +9,9 @@ plyfile; in an integer property they are errors.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -32,23 +33,16 @@ Ints = NDArray[np.int64]
 # ---------------------------------------------------------------- lines of numbers
 
 
-class Rows(NamedTuple):
-    """Numbers of a text body: values float64 (t,), and how many each line that is not blank holds, int64 (lines,)."""
-
-    values: Floats
-    sizes: Ints
-
-
 class BadNumberError(Exception):
-    """`token` is not a number, or does not fit a float64; it stands in line `row`, from 0, after `before`."""
+    """`token` is not a number, or does not fit a float64; it stands in line `row`, from 0, after `before` others."""
 
-    def __init__(self, token: str, row: int, before: list[float]) -> None:
+    def __init__(self, token: str, row: int, before: int) -> None:
         super().__init__(token, row, before)
         self.token, self.row, self.before = token, row, before
 
 
-def parse_rows(body: bytes) -> Rows:
-    """Return all numbers of a text body.
+def parse_rows(body: bytes) -> tuple[Floats, Ints]:
+    """Return all numbers of a text body, (t,), and how many each line that is not blank holds, (lines,).
 
     Raises:
         BadNumberError: something in it is not a number.
@@ -62,7 +56,7 @@ def parse_rows(body: bytes) -> Rows:
             numbers = _python_numbers(piece, held, sum(map(len, sizes)))
         values.append(numbers)
         sizes.append(held)
-    return Rows(np.concatenate(values), np.concatenate(sizes))
+    return np.concatenate(values), np.concatenate(sizes)
 
 
 def count_rows(body: bytes) -> Ints:
@@ -124,7 +118,7 @@ def _python_numbers(piece: bytes, sizes: Ints, lines: int) -> Floats:
         number = _number(word)
         if number is None:
             row = row_of(index, sizes)
-            raise BadNumberError(word[:40].decode("latin-1"), lines + row, values[int(sizes[:row].sum()) :])
+            raise BadNumberError(word[:40].decode("latin-1"), lines + row, index - int(sizes[:row].sum()))
         values.append(number)
     return np.array(values, np.float64)
 
@@ -142,8 +136,13 @@ def _number(word: bytes) -> float | None:
 # ---------------------------------------------------------------- tables
 
 
-def read_text(elements: Sequence[Element], data: bytes, path: str) -> list[Table]:
+def read_text(
+    elements: Sequence[Element], data: bytes, path: str, row_error: Callable[..., SourceError] = row_error
+) -> list[Table]:
     """Return the tables of `elements`, whose rows are the lines of `data`; blank lines are passed over.
+
+    Args:
+        row_error: makes the error of a bad row, as that of `table` does.
 
     Raises:
         SourceError: a value is no number or does not fit its type, or a row or line is missing or too long.
@@ -151,7 +150,13 @@ def read_text(elements: Sequence[Element], data: bytes, path: str) -> list[Table
     try:
         values, sizes = parse_rows(data)
     except BadNumberError as error:
-        raise _bad_number(elements, error, path) from None
+        bad, row = f"{error.token!r} is not a number that can be stored", error.row
+        for element in elements:
+            if row < element.count:
+                is_in = not element.has_lists and error.before < len(element.properties)
+                raise row_error(path, element, row, bad, error.before if is_in else None) from None
+            row -= element.count
+        raise SourceError(f"lines are left over after the last element: {error.token!r}", path) from None
     ends = np.cumsum(sizes)
     tables, line = [], 0
     for element in elements:
@@ -159,14 +164,17 @@ def read_text(elements: Sequence[Element], data: bytes, path: str) -> list[Table
         if lines.stop > len(sizes):
             reason = f"the file ends here, but the header declares {element.count} rows"
             raise row_error(path, element, len(sizes) - line, reason)
-        tables.append(_read_element(element, values, ends[lines] - sizes[lines], ends[lines], path))
+        starts = ends[lines] - sizes[lines]
+        tables.append(_read_element(element, values, starts, ends[lines], partial(row_error, path, element)))
         line = lines.stop
     if line < len(sizes):
         raise SourceError(f"{len(sizes) - line} lines are left over after the last element", path)
     return tables
 
 
-def _read_element(element: Element, values: Floats, starts: Ints, ends: Ints, path: str) -> Table:
+def _read_element(
+    element: Element, values: Floats, starts: Ints, ends: Ints, row_error: Callable[..., SourceError]
+) -> Table:
     """Return the table of rows that start and stop at these values: all rows at once, property by property."""
     table, at = Table(element), starts
 
@@ -178,12 +186,12 @@ def _read_element(element: Element, values: Floats, starts: Ints, ends: Ints, pa
             row = error.index[0] if sizes is None else row_of(error.index[0], sizes)
             p = element.properties[i]
             kind = p.dtype if p.count_dtype is None else f"list of {p.dtype} counted by {p.count_dtype}"
-            raise row_error(path, element, row, f"{error.value:g} does not fit its type, {kind}", i) from None
+            raise row_error(row, f"{error.value:g} does not fit its type, {kind}", i) from None
 
     def check_reach(stops: Ints, i: int) -> None:
         if (stops > ends).any():
             row = int(np.argmax(stops > ends))
-            raise row_error(path, element, row, f"{stops[row] - ends[row]} values are missing", i)
+            raise row_error(row, f"{stops[row] - ends[row]} values are missing", i)
 
     for i, p in enumerate(element.properties):
         check_reach(at + 1, i)
@@ -195,35 +203,12 @@ def _read_element(element: Element, values: Floats, starts: Ints, ends: Ints, pa
         sizes = numbers.astype(np.int64)
         if (sizes < 0).any():
             row = int(np.argmax(sizes < 0))
-            raise row_error(path, element, row, f"a list cannot have {sizes[row]} entries", i)
+            raise row_error(row, f"a list cannot have {sizes[row]} entries", i)
         check_reach(at + sizes, i)
         table.lists[i] = ListColumn(typed(gather(values, at, sizes), i, p.dtype, sizes), sizes)
         at = at + sizes
     if (at < ends).any():
         row = int(np.argmax(at < ends))
         held, expected = ends[row] - starts[row], at[row] - starts[row]
-        raise row_error(path, element, row, f"{expected} values are expected, {held} are there")
+        raise row_error(row, f"{expected} values are expected, {held} are there")
     return table
-
-
-def _bad_number(elements: Sequence[Element], error: BadNumberError, path: str) -> SourceError:
-    row = error.row
-    for element in elements:
-        if row < element.count:
-            prop = _property_after(element, error.before)
-            return row_error(path, element, row, f"{error.token!r} is not a number that can be stored", prop)
-        row -= element.count
-    return SourceError(f"lines are left over after the last element: {error.token!r}", path)
-
-
-def _property_after(element: Element, before: list[float]) -> int | None:
-    """Return the number of the property that the value after `before` belongs to; None after the last."""
-    at = 0
-    for i, p in enumerate(element.properties):
-        if at >= len(before):
-            return i
-        # A length that is no whole number is reported as such later; here it only must not fail.
-        at += 1 + (int(min(max(before[at], 0), 2**40)) if p.count_dtype and not math.isnan(before[at]) else 0)
-        if at > len(before):
-            return i
-    return None

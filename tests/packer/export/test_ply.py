@@ -128,18 +128,12 @@ def test_every_file_of_a_set_keeps_its_own_header(tmp_path):
     ("head", "note", "comments", "names"),
     [
         ("comment ünï\nelement vertex 1\nproperty float x\n", "ASCII", ("\\xfcn\\xef",), ["x"]),
-        (
-            "comment a\nelement vertex 1\nproperty float x\nproperty float x\n",
-            "two elements or properties have one name, vertex.x",
-            (),
-            ["x", "x_2"],
-        ),
         ("element vertex 1\nproperty float ü\n", "ASCII", (), ["\\xfc"]),
         ("element vertex 1\nproperty float x\nelement edge 0\n", "without properties", (), ["x"]),
     ],
 )
 def test_what_a_header_cannot_say_is_said_once(tmp_path, head, note, comments, names):
-    """Headers are ASCII, without two properties of one name: the values are written, and one note tells of it."""
+    """Headers are ASCII, and elements have properties: the values are written, and one note tells of it."""
     (tmp_path / "in").mkdir()
     for name in "ab":
         rows = " ".join(["1.5"] * len(names))

@@ -176,14 +176,6 @@ def test_two_clouds_of_one_name(tmp_path: Path, suffix: str) -> None:
         open_sources([str(tmp_path)], options)
 
 
-def test_a_source_without_good_clouds(tmp_path: Path) -> None:
-    """That no cloud is good is said, also where bad ones are left out."""
-    kitti(tmp_path / "in", (1,))
-    (tmp_path / "in/000000.bin").write_bytes(b"no")
-    with pytest.raises(SourceError, match="none of its files can be packed"):
-        open_sources([str(tmp_path / "in")], SourceOptions(columns=KITTI), [].append)
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -205,9 +197,9 @@ def test_lines_that_are_no_rows(tmp_path: Path, text: str, words: str) -> None:
     ("text", "words"),
     [
         ("1 2 3\n\n4 x 6\n", "line 3, column y: 'x' is not a number"),
-        ("1 2 3\n4 5 6.5\n", "line 2, column z: 6.5 does not fit uint8; give another type"),
+        ("1 2 3\n4 5 6.5\n", "line 2, column z: 6.5 does not fit its type, uint8; give the types"),
         ("1 2 1.#IND # NaN\n", r"line 1, column z: '1\.#IND' is not a number"),
-        ("1 2 300\n", "line 1, column z: 300 does not fit uint8"),
+        ("1 2 300\n", "line 1, column z: 300 does not fit its type, uint8"),
     ],
 )
 def test_values_that_cannot_be_stored(tmp_path: Path, text: str, words: str) -> None:

@@ -132,7 +132,7 @@ def test_files_that_differ_in_numbered_properties(tmp_path) -> None:
     """Splats of another degree do not fit; the error says how to pack the properties one by one."""
     splat(tmp_path / "a.ply", False, ["x", "b_0", "b_1"])
     splat(tmp_path / "b.ply", False, ["x", "b_0", "b_1", "b_2"])
-    with pytest.raises(SourceError, match=r"b is float32 x 3, float32 x 2 is expected.*--group none"):
+    with pytest.raises(SourceError, match=r"b is float32 x 3, not float32 x 2;.*--group none"):
         open_ply(str(tmp_path))
     assert len(open_ply(str(tmp_path), group="none", fields="common")) == 2
 
