@@ -15,6 +15,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -23,7 +24,7 @@ import filelock
 import msgspec
 import xxhash
 
-from packer.errors import DamagedError, SourceError, UsageError, WriteError, as_text
+from packer.errors import DamagedError, SourceError, UsageError, as_text
 from packer.format import (
     CONSTANTS_FILE,
     MANIFEST,
@@ -117,15 +118,10 @@ class OutputFolder:
         self.path = self.work = path = path.resolve() if path.is_symlink() else path
         self._beside = next_to(path, "replacing")
         self._old = next_to(path, "replaced")
-        self._locks: list[filelock.BaseFileLock] = []
-        try:
-            self._open(note, overwrite)
-        except OSError as error:
-            self._release()
-            raise WriteError(f"{error.filename or path}: cannot be written: {error.strerror or error}") from None
-        except BaseException:
-            self._release()
-            raise
+        with contextlib.ExitStack() as locks, clear_errors(path):
+            self._open(note, overwrite, locks)
+            locks.callback(self._remove_partials)
+            self._locks = locks.pop_all()
 
     @property
     def shards(self) -> Path:
@@ -138,7 +134,7 @@ class OutputFolder:
             WriteError: that cannot be done.
         """
         manifests.write(self.work, manifest)
-        try:
+        with clear_errors(self.path):
             if self.work != self.path:
                 self.path.rename(self._old)
                 try:
@@ -149,24 +145,25 @@ class OutputFolder:
                 self.work = self.path
                 self._remove_old()
             self._tidy()
-        except OSError as error:
-            raise WriteError(f"{self.path}: {error}") from None
-        self._release()
+        self._locks.close()
 
     def __enter__(self) -> OutputFolder:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        with contextlib.suppress(OSError):
-            for left in self.shards.glob("*.partial") if self._locks else ():  # of a process that was lost or stopped
-                left.unlink()
-        self._release()
+        self._locks.close()
 
-    def _open(self, note: Note, overwrite: bool) -> None:
+    def _remove_partials(self) -> None:
+        """Remove shards that a process which was lost, or stopped, has half written."""
+        with contextlib.suppress(OSError):
+            for left in self.shards.glob("*.partial"):
+                left.unlink()
+
+    def _open(self, note: Note, overwrite: bool, locks: contextlib.ExitStack) -> None:
         undo_swap(self.path)
         check_output(self.path, overwrite)  # before a lock is made: the dataset may be one that nobody may write to
         make_folder(self.path)
-        self._lock(self.path)
+        locks.enter_context(_locked(self.path, self.path))
         if self._old.exists():
             self._remove_old()
         if _is_finished(self.path):
@@ -178,7 +175,7 @@ class OutputFolder:
             self.work = self._beside
             make_folder(self.work)
             # Its lock moves to `path` with it, and holds others off there until all is tidied up.
-            self._lock(self.work)
+            locks.enter_context(_locked(self.work, self.path))
         self._claim(note, overwrite)
 
     def _claim(self, note: Note, overwrite: bool) -> None:
@@ -212,14 +209,6 @@ class OutputFolder:
         sync_folder(self.shards)
         (self.work / UNFINISHED).unlink(missing_ok=True)
 
-    def _lock(self, folder: Path) -> None:
-        self._locks.append(_locked(folder, self.path))
-
-    def _release(self) -> None:
-        for lock in self._locks:
-            lock.release()
-        self._locks = []
-
 
 def undo_swap(path: Path) -> None:
     """Put the old dataset back to its place, if a kill came between the two renames of a replacement.
@@ -232,18 +221,12 @@ def undo_swap(path: Path) -> None:
     old = next_to(path, "replaced")
     if path.exists() or not old.exists():
         return
-    try:
-        lock = _locked(old, path)
-        try:
-            if not path.exists():
-                old.rename(path)
-        finally:
-            lock.release()
-    except OSError as error:
-        raise WriteError(f"{error.filename or path}: cannot be written: {error.strerror or error}") from None
+    with clear_errors(path), _locked(old, path):
+        if not path.exists():
+            old.rename(path)
 
 
-def _locked(folder: Path, path: Path) -> filelock.BaseFileLock:
+def _locked(folder: Path, path: Path) -> AbstractContextManager[object]:
     return locked(folder, f"another conversion into {path} is running; wait for it or choose another folder")
 
 
@@ -360,14 +343,18 @@ def _short(value: Any) -> str:
 # ---------------------------------------------------------------- locks
 
 
-def locked(folder: Path, busy: str) -> filelock.BaseFileLock:
-    """Return the lock of a folder, held; raises UsageError with the message `busy` if somebody else holds it."""
-    lock = filelock.FileLock(folder / LOCK)
-    try:
-        lock.acquire(timeout=0)
-    except filelock.Timeout:
-        raise UsageError(busy) from None
-    return lock
+def locked(folder: Path, busy: str) -> AbstractContextManager[object]:
+    """Take the lock of a folder, and return what releases it.
+
+    Raises:
+        UsageError: somebody else holds it; `busy` is the message.
+        WriteError: the folder cannot be written.
+    """
+    with clear_errors(folder):
+        try:
+            return filelock.FileLock(folder / LOCK).acquire(timeout=0)
+        except filelock.Timeout:
+            raise UsageError(busy) from None
 
 
 @contextlib.contextmanager
@@ -384,14 +371,8 @@ def dataset_lock(folder: Path, read: Callable[[Path], Known]) -> Iterator[Known]
         WriteError: the folder cannot be written.
     """
     read(folder)
-    try:
-        lock = locked(folder, f"{folder} is being changed already: appended to, repaired or replaced; wait for it")
-    except OSError as error:
-        raise WriteError(f"{folder}: cannot be written: {error.strerror or error}") from None
-    try:
+    with locked(folder, f"{folder} is being changed already: appended to, repaired or replaced; wait for it"):
         yield read(folder)
-    finally:
-        lock.release()
 
 
 # ---------------------------------------------------------------- the list of what was left out

@@ -7,13 +7,14 @@ while the new one is uploaded: its manifest is removed first.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import shutil
 from types import TracebackType
 
 from packer.errors import RemoteError, UsageError, WriteError
-from packer.format import CONSTANTS_FILE, MANIFEST, REJECTED_FILE, SHARD_FOLDER, Manifest
+from packer.format import CONSTANTS_FILE, MANIFEST, REJECTED_FILE, SHARD_FOLDER, Manifest, make_folder
 from packer.format import manifest as manifests
 from packer.packing.output import locked
 from packer.remote import Found, Moved, RemoteFolder, Transfer, default_cache, label, note, noted
@@ -42,28 +43,24 @@ class RemoteOutput:
 
     def __init__(self, url: str, overwrite: bool = False) -> None:
         self.url = url.rstrip("/")
-        home = default_cache() / "outputs" / label(url)
-        self.folder = home / self.url.rpartition("/")[2]
-        self._home = home
-        try:
-            home.mkdir(parents=True, exist_ok=True)
-            self._lock = locked(home, f"another conversion into {url} is running; wait for it or choose another URL")
-        except OSError as error:
-            raise WriteError(f"{home}: cannot be written: {error.strerror}") from None
-        try:
-            self._remote = RemoteFolder(url)
-            self._check(overwrite)
-        except BaseException as error:
-            self._lock.release()
-            if isinstance(error, RemoteError):
+        self._home = default_cache() / "outputs" / label(url)
+        self.folder = self._home / self.url.rpartition("/")[2]
+        make_folder(self._home)
+        with contextlib.ExitStack() as lock:
+            busy = f"another conversion into {url} is running; wait for it or choose another URL"
+            lock.enter_context(locked(self._home, busy))
+            try:
+                self._remote = RemoteFolder(url)
+                self._check(overwrite)
+            except RemoteError as error:
                 raise WriteError(str(error)) from None
-            raise
+            self._lock = lock.pop_all()
 
     def __enter__(self) -> RemoteOutput:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        self._lock.release()
+        self._lock.close()
 
     def upload(self, manifest: Manifest, moved: Moved | None = None) -> None:
         """Put the packed dataset at the URL, and remove it here.
