@@ -32,7 +32,6 @@ from packer.convert import ConvertOptions, check_apart, open_source, packing
 from packer.errors import UsageError
 from packer.format import (
     MANIFEST,
-    REJECTED_FILE,
     SHARD_FOLDER,
     Manifest,
     ShardEntry,
@@ -52,7 +51,6 @@ from packer.packing import (
     next_to,
     origin_of,
     rejected_of,
-    write_list,
 )
 from packer.sources import FittedSource, SampleSource, Source, no_progress, open_packed, read_names
 
@@ -101,9 +99,6 @@ def append(
             shutil.rmtree(done, ignore_errors=True)
         source = _open(sources, options, rejected, held)
         left_out = rejected_of(folder, held)
-        # A call that was killed may have listed more: the file is cut back to what the manifest knows.
-        if left_out or (folder / REJECTED_FILE).exists():
-            write_list(folder / REJECTED_FILE, left_out)
         if not _is_taken_in(held, work):
             _check_names(folder, held, source.names)  # before anything is packed
         # What another killed call left is begun anew: overwrite.

@@ -175,10 +175,10 @@ def convert(sources: Any, out: str | os.PathLike[str], options: ConvertOptions |
         sources: a path, a list of paths or `FIELD=PATH` as on the command line, a mapping of field to path, a
             `Source`, or a sequence of dicts of arrays (a list, a torch Dataset). URLs as fsspec takes them are
             fetched into the cache first.
-        out: folder of the dataset. It must not exist yet, or hold an unfinished conversion of the same call (finished
-            shards of samples in memory are compared with them). `on_error`, `map_limit` and the limits of reading may
-            differ: finished shards stay, and what they left out stays listed. Or a URL, as text: the dataset is packed
-            in the cache and uploaded, its manifest last.
+        out: folder of the dataset. It must not exist yet, or hold an unfinished conversion of the same call: finished
+            shards stay, and what they left out stays listed; `on_error`, `map_limit` and the limits of reading may
+            differ. Shards of samples in memory are compared with these, and packed again if they differ. Or a URL, as
+            text: the dataset is packed in the cache and uploaded, its manifest last.
         options: how to convert.
         changes: single options by name, over those in `options`.
 
@@ -227,7 +227,7 @@ def packing(sources: Any, path: Path, options: ConvertOptions) -> Iterator[tuple
     splits = planned_splits(plan, options, lenient=bool(rejected))
     with OutputFolder(path, _note_of(plan, options, files), options.overwrite) as folder:
         tasks = _tasks(plan, options, folder.work)
-        reports = _finished(tasks, None if files else path, options.overwrite)
+        reports = _finished(tasks, compared=not files)
         kept = len(reports)
         if reports and options.resumed:
             options.resumed(sum(each.entry.samples for each in reports), sum(each.raw_bytes for each in reports))
@@ -353,16 +353,11 @@ def _note_of(plan: Plan, options: ConvertOptions, files: list[tuple[str, int, in
     return Note(shards=len(plan.shards), settings=settings, files=files)
 
 
-def _finished(tasks: Sequence[ShardTask], compared: Path | None, overwrite: bool) -> list[ShardReport]:
+def _finished(tasks: Sequence[ShardTask], compared: bool) -> list[ShardReport]:
     """Return the reports of the shards that are done; a shard that is damaged, or holds other samples, is removed.
 
     Args:
-        compared: the dataset, if its samples are in memory: they are compared with the shards, because no files
-            identify them. None compares nothing.
-        overwrite: whether shards of other samples are dropped.
-
-    Raises:
-        UsageError: a shard holds other samples, and nothing may be overwritten.
+        compared: whether to compare shards with their samples, as those in memory are: no files identify them.
     """
     reports = []
     for task in tasks:
@@ -370,22 +365,15 @@ def _finished(tasks: Sequence[ShardTask], compared: Path | None, overwrite: bool
             continue
         try:
             report = report_of(task.path, task.fields)
-            differences = (
-                compare_shard(task.folder, task.fields, report.entry, task.source, task.shard.start) if compared else []
-            )
+            shard = (report.entry, task.source, task.shard.start)
+            wrong: Sequence[object] = compare_shard(task.folder, task.fields, None, shard) if compared else ()
         except DamagedError as error:
-            _log.warning("%s; it is packed again", error)
-            task.path.unlink()
-            continue
-        if not differences:
-            reports.append(report)
-        elif overwrite:
+            wrong = (error,)
+        if wrong:
+            _log.warning("%s; it is packed again", wrong[0])
             task.path.unlink()
         else:
-            raise UsageError(
-                f"{compared} holds an unfinished conversion of other samples: {differences[0]}; "
-                "give the same samples to go on with it, or overwrite=True to begin anew"
-            )
+            reports.append(report)
     return reports
 
 

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -35,13 +36,14 @@ from packer.packing import (
     field_sizes,
     given_by,
     look,
-    make_manifest,
     next_to,
     plan_shards,
     rejected_of,
     report_of,
     run_tasks,
+    totals,
     write_list,
+    write_table,
 )
 from packer.sources import Progress, Source, no_progress
 from packer.verify import verify
@@ -109,16 +111,21 @@ def repair(
                 "them again",
                 MANIFEST,
             )
+        changes: dict[str, Any] = {}
         if REJECTED_FILE in made:
             listed: list[Rejected] = []
             with contextlib.suppress(DamagedError):  # else the file is cut back to the lines that the manifest knows
                 listed = rejected_of(folder, manifest)
             kept = f"cut back to its {len(listed):,} lines" if listed else "lost"
             _log.warning("%s is %s; `packer info` tells how many samples were left out", REJECTED_FILE, kept)
-            manifest = msgspec.structs.replace(manifest, left_out=write_list(folder / REJECTED_FILE, listed))
-        names = manifest.names is not None and manifest.names.file in wrong
-        if names or MANIFEST in wrong or REJECTED_FILE in made:
-            _publish(folder, manifest, keeps_stats=MANIFEST not in wrong)
+            changes["left_out"] = write_list(folder / REJECTED_FILE, listed)
+        if manifest.names is not None and manifest.names.file in wrong:
+            changes["names"] = write_table(folder, manifest.names.file, manifest.shards)
+        if MANIFEST in wrong:
+            held = [report_of(folder / entry.file, manifest.fields).columns for entry in manifest.shards]
+            changes |= {"columns": totals(held), "stats": {}}
+        if changes:
+            manifests.write(folder, msgspec.structs.replace(manifest, **changes))
     return tuple(made)
 
 
@@ -193,25 +200,3 @@ def _pack_again(
         with clear_errors(folder / entry.file):
             task.path.replace(folder / entry.file)
     sync_folder(folder / SHARD_FOLDER)
-
-
-def _publish(folder: Path, manifest: Manifest, keeps_stats: bool) -> None:
-    """Write names and manifest anew.
-
-    Args:
-        keeps_stats: whether the statistics in the manifest still hold.
-    """
-    made = make_manifest(
-        folder,
-        manifest.shards,
-        [report_of(folder / entry.file, manifest.fields).columns for entry in manifest.shards],
-        manifest.fields,
-        manifest.origin,
-        manifest.names.file if manifest.names else None,
-        planned_bytes=manifest.planned_bytes,
-        left_out=manifest.left_out,
-        splits=manifest.splits,
-        constants=manifest.constants,
-        stats=manifest.stats if keeps_stats else {},
-    )
-    manifests.write(folder, made)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import xxhash
 
-from packer.checking import SHOWN_NAMES, Damage, names_differ
+from packer.checking import SHOWN_NAMES, Damage
 from packer.errors import DamagedError
 from packer.format import (
     MANIFEST,
@@ -95,9 +95,7 @@ def verify(dataset: str | os.PathLike[str], progress: Progress | None = None, wo
         first += entry.samples
     damages += _false_totals(manifest, shards)
     if manifest.names is not None and names is not None and not damages:
-        held = ((entry.samples, shard.names) for entry, shard in zip(manifest.shards, shards, strict=True))
-        if wrong := names_differ(names, held):
-            damages.append(Damage(manifest.names.file, wrong))
+        damages += [Damage(manifest.names.file, wrong) for wrong in _false_names(manifest, names, shards)]
     damages += _unknown(folder, manifest, good)
     return VerifyReport(
         tuple(damages),
@@ -232,6 +230,17 @@ def _in_dataset(damage: Damage, first: int, names: Names | None) -> Damage:
     start, stop = (first + number for number in damage.samples)
     shown = tuple(names.name(number) for number in range(start, stop)[:SHOWN_NAMES]) if names else ()
     return replace(damage, samples=(start, stop), names=shown)
+
+
+def _false_names(manifest: Manifest, table: Names, shards: Sequence[_Checked]) -> Iterator[str]:
+    """Compare the table of names with the first names of each shard."""
+    first = 0
+    for entry, shard in zip(manifest.shards, shards, strict=True):
+        if wrong := table.difference(first, shard.names):
+            yield wrong
+        first += entry.samples
+    if table.entries != 2 * first:
+        yield f"it has {table.entries:,} entries, {2 * first:,} expected: two for each sample of the shards"
 
 
 def _false_totals(manifest: Manifest, shards: Sequence[_Checked]) -> Iterator[Damage]:

@@ -1,6 +1,6 @@
 """A shard against its manifest, a dataset against its sources, and building damaged parts again."""
 
 from packer.checking.against import SHOWN_NAMES, Damage, check_same_schema, compare, compare_shard
-from packer.checking.rebuild import names_differ, rebuild_manifest
+from packer.checking.rebuild import rebuild_manifest
 
-__all__ = ["SHOWN_NAMES", "Damage", "check_same_schema", "compare", "compare_shard", "names_differ", "rebuild_manifest"]
+__all__ = ["SHOWN_NAMES", "Damage", "check_same_schema", "compare", "compare_shard", "rebuild_manifest"]

@@ -92,7 +92,7 @@ def compare(
     conversions = given_by(folder, manifest, source)
     shards = [shard for conversion, samples in conversions for shard in conversion.parts(samples)]
     damages: list[Damage] = []
-    differences = partial(_differences, folder, manifest.fields, None if guarded else progress)
+    differences = partial(compare_shard, folder, manifest.fields, None if guarded else progress)
     compared = each(differences, shards, Limits(None, None) if guarded else None)
     for (entry, _, _), found in zip(shards, compared, strict=True):
         if isinstance(found, SourceError):
@@ -109,20 +109,6 @@ def compare(
             "only samples %d to %d were compared: the sources hold no others", start, start + compared_samples - 1
         )
     return damages
-
-
-def _differences(
-    folder: Path, fields: Sequence[Field], progress: Progress | None, shard: tuple[ShardEntry, Source, int]
-) -> list[Damage]:
-    """Return what differs in a shard.
-
-    Args:
-        shard: its entry, the samples it was made from, and the number of its first sample.
-    """
-    try:
-        return compare_shard(folder, fields, *shard, progress)
-    except DamagedError as error:
-        return [Damage.of(error, folder, shard[0].file)]
 
 
 def check_same_schema(manifest: Manifest, source: Source) -> None:
@@ -147,22 +133,25 @@ def check_same_schema(manifest: Manifest, source: Source) -> None:
 
 
 def compare_shard(
-    folder: Path,
-    fields: Sequence[Field],
-    entry: ShardEntry,
-    part: Source,
-    first: int,
-    progress: Progress | None = None,
+    folder: Path, fields: Sequence[Field], progress: Progress | None, shard: tuple[ShardEntry, Source, int]
 ) -> list[Damage]:
     """Return what differs between a shard of the dataset in `folder` and the samples it was made from.
 
     Args:
-        first: number of its first sample in the dataset.
+        shard: its entry, its samples, and the number of its first sample in the dataset.
 
     Raises:
-        DamagedError: the shard cannot be read.
-        SourceError: the samples cannot.
+        SourceError: the samples cannot be read.
     """
+    try:
+        return _differences(folder, fields, progress, *shard)
+    except DamagedError as error:
+        return [Damage.of(error, folder, shard[0].file)]
+
+
+def _differences(
+    folder: Path, fields: Sequence[Field], progress: Progress | None, entry: ShardEntry, part: Source, first: int
+) -> list[Damage]:
     damages: list[Damage] = []
     differs = partial(Damage, entry.file, repairable=False)  # to `packer repair` it is right: it is as it was written
     rejected: list[Rejected] | None = [] if entry.rejected else None

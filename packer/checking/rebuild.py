@@ -9,38 +9,31 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
-from packer.errors import DamagedError, DatasetError, UnfinishedError
+from packer.errors import DatasetError, UnfinishedError
 from packer.format import (
     CONSTANTS_FILE,
     NAMES_FILE,
     REJECTED_FILE,
     SHARD_FOLDER,
     UNFINISHED,
-    FileEntry,
     Manifest,
-    Names,
     Shard,
+    ShardEntry,
     ShardHeader,
+    ShardNames,
+    file_digest,
     found_constants,
+    write_names,
 )
 from packer.format import manifest as manifests
-from packer.packing import joined, make_manifest, next_to, read_list, report_of, write_list
+from packer.packing import joined, make_manifest, next_to, read_list, report_of, shard_path, write_list
 
 _log = logging.getLogger(__name__)
-
-
-class _Held(NamedTuple):
-    """A shard that is there."""
-
-    path: Path
-    header: ShardHeader
 
 
 def rebuild_manifest(folder: Path) -> Manifest:
@@ -62,26 +55,27 @@ def rebuild_manifest(folder: Path) -> Manifest:
             f"remove {appending} to take every shard that is there, then repair again"
         )
     parts = _parts(folder)
-    held = [shard for part in parts for shard in part]
-    first, origin = held[0].header, held[0].header.origin
+    headers = [header for part in parts for header in part]
+    first, origin = headers[0], headers[0].origin
     if len(parts) > 1:
-        origin = joined([(sum(shard.header.samples for shard in part), part[0].header.origin) for part in parts])
+        origin = joined([(sum(header.samples for header in part), part[0].origin) for part in parts])
     listed = read_list(folder / REJECTED_FILE) if (folder / REJECTED_FILE).exists() else []
     # An append that was killed may have listed more.
-    left_out = [bad for bad in listed if bad.shard is None or bad.shard < len(held)]
+    left_out = [bad for bad in listed if bad.shard is None or bad.shard < len(headers)]
     rejected = Counter(bad.shard for bad in left_out)
-    reports = [report_of(path, first.fields) for path, _ in held]
+    reports = [report_of(shard_path(folder, number), first.fields) for number in range(len(headers))]
     constants = found_constants(folder)
-    options = [header.origin.get("options") for _, header in held]
+    options = [header.origin.get("options") for header in headers]
     if constants is None and any(isinstance(asked, dict) and asked.get("once") for asked in options):
         _log.warning("%s is lost as well, which held what --once kept; convert the sources anew", CONSTANTS_FILE)
+    shards = [msgspec.structs.replace(one.entry, rejected=rejected[number]) for number, one in enumerate(reports)]
     made = make_manifest(
         folder,
-        [msgspec.structs.replace(one.entry, rejected=rejected[number]) for number, one in enumerate(reports)],
+        shards,
         [report.columns for report in reports],
         first.fields,
         origin,
-        _table(folder, held) if first.named else None,
+        _table(folder, shards) if first.named else None,
         left_out=write_list(folder / REJECTED_FILE, left_out),
         constants=constants,
     )
@@ -89,24 +83,24 @@ def rebuild_manifest(folder: Path) -> Manifest:
     return made
 
 
-def _parts(folder: Path) -> list[list[_Held]]:
-    """Return the shards in the order of their files, by the conversion that packed them.
+def _parts(folder: Path) -> list[list[ShardHeader]]:
+    """Return the headers of the shards in the order of their files, by the conversion that packed them.
 
     Raises:
         DatasetError: one is missing or damaged, or they do not belong together.
     """
-    parts: list[list[_Held]] = []
+    parts: list[list[ShardHeader]] = []
     for number, path in enumerate(sorted((folder / SHARD_FOLDER).glob("*.lmdb"))):
         with Shard(path) as shard:
-            held = _Held(path, shard.header())
-        if path.stem != f"{number:05d}":
+            header = shard.header()
+        if path != shard_path(folder, number):
             break
-        header, before = held.header, parts[-1][-1].header if parts else held.header
+        before = parts[-1][-1] if parts else header
         is_alike = (header.fields, header.named) == (before.fields, before.named)
         if is_alike and header.shard == 0:
-            parts.append([held])
+            parts.append([header])
         elif is_alike and parts and (before.shard + 1, before.origin) == (header.shard, header.origin):
-            parts[-1].append(held)
+            parts[-1].append(header)
         else:
             raise DatasetError(f"{folder}: the shards do not belong together, so the manifest cannot be made from them")
     else:
@@ -115,13 +109,13 @@ def _parts(folder: Path) -> list[list[_Held]]:
     raise DatasetError(f"{folder}: the shards are not all there, so the manifest cannot be made from them")
 
 
-def _table(folder: Path, held: Sequence[_Held]) -> str:
+def _table(folder: Path, shards: Sequence[ShardEntry]) -> str:
     """Return the table of names that is, or was, in use: appending writes each under a new name.
 
-    Only the lost manifest had digests that cover names. So the table must have those of the shards.
+    Only the lost manifest had digests that cover names. So the table must be the one that the shards give.
 
     Raises:
-        DatasetError: it has other names than the shards, or is damaged.
+        DatasetError: it is another one.
     """
     table = [folder / NAMES_FILE, *sorted(folder.glob("names-*.lmdb"))][-1]
     if not table.exists():
@@ -131,39 +125,14 @@ def _table(folder: Path, held: Sequence[_Held]) -> str:
             table,
         )
         return table.name
-    try:
-        with closing(Names(table, FileEntry(file=table.name, bytes=table.stat().st_size, digest=""))) as names:
-            wrong = names_differ(names, _names_in(held))
-    except DamagedError as error:
-        wrong = f"it cannot be compared with the names in the shards: {error}"
-    if wrong:
+    partial = table.with_name(f"{table.name}.partial")
+    write_names(partial, ShardNames(folder, shards))
+    is_same = file_digest(partial) == file_digest(table)
+    partial.unlink()
+    if not is_same:
         raise DatasetError(
-            f"{table}: {wrong}; one of the two is damaged, and the manifest is lost, which could tell which; "
-            "put one of these files back from a copy, or remove the table to take the names of the shards as they are"
+            f"{table}: it does not hold the names of the shards: one of the two is damaged, or the last shards are "
+            "gone, and the manifest, which could tell, is lost; put one of these files back from a copy, or remove the "
+            "table to take the names of the shards as they are"
         )
     return table.name
-
-
-def _names_in(held: Sequence[_Held]) -> Iterator[tuple[int, Iterable[bytes]]]:
-    for path, header in held:
-        with Shard(path) as shard:
-            yield header.samples, shard.names(header.samples)
-
-
-def names_differ(table: Names, shards: Iterable[tuple[int, Iterable[bytes]]]) -> str | None:
-    """Return in words how a table of names differs from the names in the shards; None if it does not.
-
-    Args:
-        shards: how many samples each has, and the names of all of them, or of the first few.
-
-    Raises:
-        DamagedError: the table, or a shard, is damaged.
-    """
-    first = 0
-    for samples, names in shards:
-        if wrong := table.difference(first, names):
-            return wrong
-        first += samples
-    if table.entries != 2 * first:
-        return f"it has {table.entries:,} entries, {2 * first:,} expected: two for each sample of the shards"
-    return None

@@ -1,6 +1,6 @@
 """From a plan to finished shards: what `convert` and the other verbs that write are made of."""
 
-from packer.packing.finish import finish, make_manifest
+from packer.packing.finish import finish, make_manifest, totals, write_table
 from packer.packing.framing import OTHERS, codec_texts
 from packer.packing.origin import Leaf, classes_of, given_by, is_shuffled, joined, kept_by, leaves, origin_of
 from packer.packing.output import (
@@ -93,7 +93,9 @@ __all__ = [
     "split_text",
     "splits_of",
     "stored_fields",
+    "totals",
     "undo_swap",
     "warn_of_room",
     "write_list",
+    "write_table",
 ]

@@ -81,18 +81,28 @@ def make_manifest(
         samples=samples,
         fields=tuple(fields),
         shards=tuple(shards),
-        names=_write_table(folder / table, ShardNames(folder, shards)) if table else None,
-        columns={field.name: total_of(totals[field.name] for totals in columns) for field in fields},
+        names=write_table(folder, table, shards) if table else None,
+        columns=totals(columns),
         origin=origin,
         classes=classes_of(origin, samples),
         **members,
     )
 
 
-def _write_table(path: Path, names: ShardNames) -> FileEntry:
-    """Write the table of names of a dataset, under a temporary name first."""
-    partial = path.with_name(f"{path.name}.partial")
-    write_names(partial, names)
+def totals(columns: Sequence[Mapping[str, ColumnTotals]]) -> dict[str, ColumnTotals]:
+    """Return the bytes of every column, by field, of several shards or datasets together."""
+    return {name: total_of(each[name] for each in columns) for name in columns[0]}
+
+
+def write_table(folder: Path, table: str, shards: Sequence[ShardEntry]) -> FileEntry:
+    """Write the table of names of shards that are in place, under a temporary name first.
+
+    Raises:
+        SourceError: two samples have one name.
+        WriteError: it cannot be written.
+    """
+    path, partial = folder / table, folder / f"{table}.partial"
+    write_names(partial, ShardNames(folder, shards))
     with clear_errors(path):
         partial.replace(path)
         return FileEntry(file=path.name, bytes=path.stat().st_size, digest=file_digest(path))
