@@ -24,7 +24,7 @@ import packer
 from packer.checking import compare_shard
 from packer.codecs import codec_name, parse_codec
 from packer.errors import DamagedError, SourceError, UsageError
-from packer.format import FieldSpec, Manifest, ShardNames, Splits, write_constants
+from packer.format import NAMES_FILE, FieldSpec, Manifest, ShardNames, Splits, write_constants
 from packer.packing import (
     Note,
     OutputFolder,
@@ -37,14 +37,13 @@ from packer.packing import (
     ShardTask,
     check_output,
     codec_texts,
-    finish,
+    make_manifest,
     make_plan,
     parsed,
     report_of,
     run_tasks,
     source_files,
     splits_of,
-    warn_of_room,
 )
 from packer.remote import is_url, local_input
 from packer.sources import (
@@ -222,10 +221,9 @@ def packing(sources: Any, path: Path, options: ConvertOptions) -> Iterator[tuple
     plan = make_plan(source, options.codec, options.shard_size, limits, options.looking or not_looking)
     if options.planned:
         options.planned(plan)
-    warn_of_room(path, plan.file_bytes)
     files = source_files(source.files())
     splits = planned_splits(plan, options, lenient=bool(rejected))
-    with OutputFolder(path, _note_of(plan, options, files), options.overwrite) as folder:
+    with OutputFolder(path, _note_of(plan, options, files), options.overwrite, plan.file_bytes) as folder:
         tasks = _tasks(plan, options, folder.work)
         reports = _finished(tasks, compared=not files)
         kept = len(reports)
@@ -241,14 +239,14 @@ def packing(sources: Any, path: Path, options: ConvertOptions) -> Iterator[tuple
             names = None if source.names is None else [name.decode() for name in ShardNames(folder.work, shards)]
             left = Samples(sum(shard.samples for shard in shards), names, plan.origin)
             splits = splits_of(left, options.splits, source.splits, lenient=True)
-        manifest = finish(
-            folder,
+        manifest = make_manifest(
+            folder.work,
             shards,
             [report.columns for report in reports],
             plan.fields,
             plan.origin,
-            named=source.names is not None,
-            rejected=rejected,
+            None if source.names is None else NAMES_FILE,
+            rejected,
             planned_bytes=plan.file_bytes,
             splits=splits,
             constants=write_constants(folder.work, source.constants) if source.constants else None,
@@ -366,7 +364,7 @@ def _finished(tasks: Sequence[ShardTask], compared: bool) -> list[ShardReport]:
         try:
             report = report_of(task.path, task.fields)
             shard = (report.entry, task.source, task.shard.start)
-            wrong: Sequence[object] = compare_shard(task.folder, task.fields, None, shard) if compared else ()
+            wrong: Sequence[object] = compare_shard(task.folder, task.fields, shard) if compared else ()
         except DamagedError as error:
             wrong = (error,)
         if wrong:

@@ -20,7 +20,6 @@ from packer.errors import UsageError
 from packer.format import (
     CONSTANTS_FILE,
     NAMES_FILE,
-    REJECTED_FILE,
     SHARD_FOLDER,
     Field,
     FileEntry,
@@ -42,7 +41,6 @@ from packer.packing import (
     make_manifest,
     rejected_of,
     shard_path,
-    write_list,
 )
 from packer.sources import Progress, no_progress, read_names
 
@@ -167,7 +165,7 @@ def write_joined(
         first.fields,
         joined([(manifest.samples, manifest.origin) for manifest in held]),
         table if first.names else None,
-        left_out=write_list(folder / REJECTED_FILE, left_out),
+        left_out,
         planned_bytes=None if None in planned else sum(filter(None, planned)),
         splits=joined_splits(held),
         constants=first.constants,
@@ -185,9 +183,8 @@ def check_alike(first: Sequence[Field], other: Sequence[Field], where: str) -> N
         if a.spec != b.spec:
             raise UsageError(f"{where}: field {a.name!r} is {b.in_words}, {a.in_words} is expected")
         if a != b:
-            what = "another codec" if a.codec != b.codec else "frames of another size"
             raise UsageError(
-                f"{where}: field {a.name!r} is stored with {what}; "
+                f"{where}: field {a.name!r} is stored with another codec, or in frames of another size; "
                 "`packer append` packs its samples again, so that they are stored alike"
             )
 

@@ -15,7 +15,7 @@ from typing import Any
 from packer.convert import ConvertOptions, Report, check_apart, convert
 from packer.errors import UsageError
 from packer.format import manifest as manifests
-from packer.packing import OTHERS, codec_texts, undo_swap
+from packer.packing import codec_by_field, undo_swap
 from packer.remote import is_url
 from packer.sources import open_packed
 
@@ -47,9 +47,6 @@ def repack(
         check_apart([os.fspath(dataset)], Path(out))
     elif not is_url(out):
         undo_swap(Path(out))  # its source may have been moved away by an earlier run that was killed
-    asked = codec_texts(codec) if codec else {}
     fields = manifests.read(Path(dataset)).fields
     held = {field.name: json.dumps(field.codec) if field.codec else "none" for field in fields}
-    if OTHERS in asked:
-        held = dict.fromkeys(held, asked.pop(OTHERS))
-    return convert(open_packed(dataset, seed=seed), out, options, codec=held | asked, **changes)
+    return convert(open_packed(dataset, seed=seed), out, options, codec=codec_by_field(codec or {}, held), **changes)

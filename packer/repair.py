@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -81,7 +81,9 @@ def repair(
         WriteError: the folder cannot be written.
     """
     folder = Path(dataset)
-    with dataset_lock(folder, _known) as known, _work_folder(folder) as work:
+    work = next_to(folder, "repairing")
+    with dataset_lock(folder, _known) as known, contextlib.ExitStack() as after:
+        after.callback(shutil.rmtree, work, ignore_errors=True)
         manifest = known or rebuild_manifest(folder)
         for half in (folder / SHARD_FOLDER).glob("*.partial"):
             half.unlink()
@@ -139,38 +141,6 @@ def _known(folder: Path) -> Manifest | None:
         return None
 
 
-@contextlib.contextmanager
-def _work_folder(folder: Path) -> Iterator[Path]:
-    """Return a folder next to the dataset for the shards that are packed again; it is removed afterwards."""
-    work = next_to(folder, "repairing")
-    shutil.rmtree(work, ignore_errors=True)  # of a repair that was killed
-    try:
-        yield work
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-
-
-def _tasks(
-    folder: Path, work: Path, manifest: Manifest, source: Source, limits: Limits | None
-) -> dict[ShardEntry, ShardTask]:
-    """Return the task of each shard that the source was packed into, planned again: a shard holds its map size."""
-    found = {}
-    for conversion, samples in given_by(folder, manifest, source):
-        starts = conversion.edges()[:-1]
-        sizes = field_sizes(samples, partial(look, samples, limits))
-        plan = plan_shards(samples, manifest.fields, sizes, starts, conversion.origin)
-        for (entry, part, _), shard in zip(conversion.parts(samples), plan, strict=True):
-            found[entry] = ShardTask(
-                source=part,
-                folder=work,
-                shard=shard,
-                fields=manifest.fields,
-                origin=conversion.origin,
-                skip=entry.rejected > 0,
-            )
-    return found
-
-
 def _pack_again(
     folder: Path,
     work: Path,
@@ -185,13 +155,20 @@ def _pack_again(
     Args:
         guarded: whether they are packed in another process.
     """
-    tasks = _tasks(folder, work, manifest, source, Limits() if guarded else None)
+    limits = Limits() if guarded else None
+    tasks = {}
+    for conversion, samples in given_by(folder, manifest, source):
+        # Planned again, since a shard holds its map size.
+        sizes = field_sizes(samples, partial(look, samples, limits))
+        plan = plan_shards(samples, manifest.fields, sizes, conversion.edges()[:-1], conversion.origin)
+        for (entry, part, _), shard in zip(conversion.parts(samples), plan, strict=True):
+            tasks[entry] = ShardTask(part, work, shard, manifest.fields, conversion.origin, skip=entry.rejected > 0)
     if lacking := [entry for entry in bad if entry not in tasks]:
         raise DatasetError(f"{folder}: {lacking[0].file} is damaged too; give the sources it was made from as well")
     make_folder(work / SHARD_FOLDER)
     for entry in bad:
         task = tasks[entry]
-        (report,) = run_tasks([task], progress, int(guarded))
+        (report,) = run_tasks([task], progress, int(guarded), limits)
         if report.entry.digest != entry.digest:
             raise SourceError(
                 f"the sources do not give the bytes that were packed into {entry.file}: a source has changed, or the "

@@ -163,9 +163,10 @@ def _checked_shards(folder: Path, manifest: Manifest, progress: Progress, worker
     """
     entries = manifest.shards
     if not workers:
-        return [_check_shard(folder, manifest.fields, entry, progress) for entry in entries]
+        return [_check_shard(folder, manifest.fields, progress, entry) for entry in entries]
     found: dict[int, _Checked] = {}
-    for number, result in run(partial(_check_apart, folder, manifest.fields), entries, workers, Limits(None, None)):
+    check = partial(_check_shard, folder, manifest.fields, no_progress)
+    for number, result in run(check, entries, workers, Limits(None, None)):
         if isinstance(result, Lost):
             result = _Checked([Damage(entries[number].file, f"reading it {result.reason}: check the disk")])
         found[number] = result
@@ -173,12 +174,13 @@ def _checked_shards(folder: Path, manifest: Manifest, progress: Progress, worker
     return [found[number] for number in range(len(entries))]
 
 
-def _check_apart(folder: Path, fields: tuple[Field, ...], entry: ShardEntry, here: Here) -> _Checked:
-    return _check_shard(folder, fields, entry, no_progress)
-
-
-def _check_shard(folder: Path, fields: tuple[Field, ...], entry: ShardEntry, progress: Progress) -> _Checked:
+def _check_shard(
+    folder: Path, fields: tuple[Field, ...], progress: Progress, entry: ShardEntry, here: Here | None = None
+) -> _Checked:
     """Check every byte of a shard: header, index, frames, names, and the digest of the file.
+
+    Args:
+        here: the process, if it is one of `run`.
 
     Raises:
         DatasetError: it cannot be opened, for want of permission or of room for open files, which says nothing of it.

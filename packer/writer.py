@@ -19,8 +19,17 @@ import xxhash
 
 import packer
 from packer.errors import SourceError, UsageError, WriteError
-from packer.format import UNFINISHED, Field, FieldSpec, ShardWriter, check_count, name_bytes
-from packer.packing import FieldSizes, Note, OutputFolder, ShardReport, finish, publish, shard_path, stored_fields
+from packer.format import NAMES_FILE, UNFINISHED, Field, FieldSpec, ShardWriter, check_count, name_bytes
+from packer.packing import (
+    FieldSizes,
+    Note,
+    OutputFolder,
+    ShardReport,
+    make_manifest,
+    publish,
+    shard_path,
+    stored_fields,
+)
 from packer.sources import Block, Sample, arrays_of, as_arrays, infer_fields, one_block
 
 GIB = 2**30
@@ -125,8 +134,9 @@ class DatasetWriter:
                     self._names = set()  # their memory is wanted for the table
                     shards = [report.entry for report in self._reports]
                     columns = [report.columns for report in self._reports]
-                    named = bool(self._named)
-                    self._folder.publish(finish(self._folder, shards, columns, self._fields, _ORIGIN, named=named))
+                    table = NAMES_FILE if self._named else None
+                    made = make_manifest(self._folder.work, shards, columns, self._fields, _ORIGIN, table)
+                    self._folder.publish(made)
             finally:
                 if self._shard is not None:
                     self._shard.abort()
@@ -202,13 +212,8 @@ class DatasetWriter:
         self._is_broken = False
 
     def _close_shard(self) -> None:
-        if self._shard is None:
-            return
-        shard, self._shard = self._shard, None
-        try:
-            shard.finish()
-        except BaseException:
-            shard.abort()
-            raise
-        path = shard_path(self._folder.work, len(self._reports))
-        self._reports.append(publish(shard.path, path, self._fields))
+        if self._shard is not None:
+            self._shard.finish()
+            path = shard_path(self._folder.work, len(self._reports))
+            self._reports.append(publish(self._shard.path, path, self._fields))
+            self._shard = None

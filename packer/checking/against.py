@@ -21,7 +21,7 @@ from packer.errors import DamagedError, SourceError, UsageError
 from packer.format import CONSTANTS_FILE, Column, Field, Manifest, Shard, ShardEntry, constants_entry
 from packer.format import manifest as manifests
 from packer.packing import Rejected, given_by, is_shuffled, read_blocks
-from packer.sources import LargeArray, Progress, Source, block_bytes, count
+from packer.sources import LargeArray, Progress, Source, count, no_progress
 from packer.workers import Limits, each
 
 #: The advice at the end of an error's message; a list of damages gives it once.
@@ -72,15 +72,14 @@ class Damage:
 
 
 def compare(
-    dataset: str | os.PathLike[str], source: Source, progress: Progress | None = None, guarded: bool = False
+    dataset: str | os.PathLike[str], source: Source, progress: Progress = no_progress, guarded: bool = False
 ) -> list[Damage]:
     """Return what differs between a dataset and its source; empty if every value and name is the same.
 
     Args:
         source: opened with the options of the conversion.
-        progress: called with the samples and raw bytes done since the last call.
-        guarded: whether to read in another process: a source that crashes is a SourceError then, and `progress` counts
-            whole shards.
+        progress: called with the samples of each shard, and 0.
+        guarded: whether to read in another process: a source that crashes is a SourceError then.
 
     Raises:
         UsageError: the source has other fields, another number of samples, or another order.
@@ -92,14 +91,12 @@ def compare(
     conversions = given_by(folder, manifest, source)
     shards = [shard for conversion, samples in conversions for shard in conversion.parts(samples)]
     damages: list[Damage] = []
-    differences = partial(compare_shard, folder, manifest.fields, None if guarded else progress)
-    compared = each(differences, shards, Limits(None, None) if guarded else None)
+    compared = each(partial(compare_shard, folder, manifest.fields), shards, Limits(None, None) if guarded else None)
     for (entry, _, _), found in zip(shards, compared, strict=True):
         if isinstance(found, SourceError):
             raise found
         damages += found
-        if guarded and progress:
-            progress(entry.samples, 0)
+        progress(entry.samples, 0)
     if manifest.constants != constants_entry(source.constants):
         damages.append(Damage(CONSTANTS_FILE, "differs from the source", repairable=False))
     compared_samples = sum(entry.samples for entry, _, _ in shards)
@@ -132,9 +129,7 @@ def check_same_schema(manifest: Manifest, source: Source) -> None:
         )
 
 
-def compare_shard(
-    folder: Path, fields: Sequence[Field], progress: Progress | None, shard: tuple[ShardEntry, Source, int]
-) -> list[Damage]:
+def compare_shard(folder: Path, fields: Sequence[Field], shard: tuple[ShardEntry, Source, int]) -> list[Damage]:
     """Return what differs between a shard of the dataset in `folder` and the samples it was made from.
 
     Args:
@@ -144,14 +139,12 @@ def compare_shard(
         SourceError: the samples cannot be read.
     """
     try:
-        return _differences(folder, fields, progress, *shard)
+        return _differences(folder, fields, *shard)
     except DamagedError as error:
         return [Damage.of(error, folder, shard[0].file)]
 
 
-def _differences(
-    folder: Path, fields: Sequence[Field], progress: Progress | None, entry: ShardEntry, part: Source, first: int
-) -> list[Damage]:
+def _differences(folder: Path, fields: Sequence[Field], entry: ShardEntry, part: Source, first: int) -> list[Damage]:
     damages: list[Damage] = []
     differs = partial(Damage, entry.file, repairable=False)  # to `packer repair` it is right: it is as it was written
     rejected: list[Rejected] | None = [] if entry.rejected else None
@@ -172,8 +165,6 @@ def _differences(
             if names is not None and given is not None and list(given) != names[at : at + size]:
                 damages.append(differs("names differ from the source", samples=(first + at, first + at + size)))
             at += size
-            if progress:
-                progress(size, block_bytes(block))
     if at != entry.samples:
         damages.append(differs(f"{entry.samples} samples are packed, the source has {at}"))
     return damages

@@ -31,7 +31,7 @@ from packer.format import (
     write_names,
 )
 from packer.format import manifest as manifests
-from packer.packing import joined, make_manifest, next_to, read_list, report_of, shard_path, write_list
+from packer.packing import joined, make_manifest, next_to, read_list, report_of, shard_path
 
 _log = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ def rebuild_manifest(folder: Path) -> Manifest:
         first.fields,
         origin,
         _table(folder, shards) if first.named else None,
-        left_out=write_list(folder / REJECTED_FILE, left_out),
+        left_out,
         constants=constants,
     )
     manifests.write(folder, made)

@@ -1,7 +1,7 @@
 """From a plan to finished shards: what `convert` and the other verbs that write are made of."""
 
-from packer.packing.finish import finish, make_manifest, totals, write_table
-from packer.packing.framing import OTHERS, codec_texts
+from packer.packing.finish import make_manifest, totals, write_table
+from packer.packing.framing import codec_by_field, codec_texts
 from packer.packing.origin import Leaf, classes_of, given_by, is_shuffled, joined, kept_by, leaves, origin_of
 from packer.packing.output import (
     APPENDED,
@@ -16,7 +16,6 @@ from packer.packing.output import (
     rejected_of,
     source_files,
     undo_swap,
-    warn_of_room,
     write_list,
 )
 from packer.packing.plan import (
@@ -46,7 +45,6 @@ from packer.packing.tasks import (
 __all__ = [
     "APPENDED",
     "LOCK",
-    "OTHERS",
     "SPLIT",
     "Estimate",
     "FieldEstimate",
@@ -63,11 +61,11 @@ __all__ = [
     "ShardTask",
     "check_output",
     "classes_of",
+    "codec_by_field",
     "codec_texts",
     "dataset_lock",
     "estimate",
     "field_sizes",
-    "finish",
     "given_by",
     "is_shuffled",
     "joined",
@@ -95,7 +93,6 @@ __all__ = [
     "stored_fields",
     "totals",
     "undo_swap",
-    "warn_of_room",
     "write_list",
     "write_table",
 ]

@@ -9,7 +9,6 @@ from typing import Any
 import packer
 from packer.errors import SourceError
 from packer.format import (
-    NAMES_FILE,
     REJECTED_FILE,
     ColumnTotals,
     Field,
@@ -23,36 +22,7 @@ from packer.format import (
     write_names,
 )
 from packer.packing.origin import Origin, classes_of
-from packer.packing.output import OutputFolder, Rejected, write_list
-
-
-def finish(
-    output: OutputFolder,
-    shards: Sequence[ShardEntry],
-    columns: Sequence[Mapping[str, ColumnTotals]],
-    fields: Sequence[Field],
-    origin: Origin,
-    *,
-    named: bool,
-    rejected: Sequence[Rejected] = (),
-    **members: Any,
-) -> Manifest:
-    """Write names.lmdb and rejected.jsonl, and return the manifest with which the dataset can be published.
-
-    Args:
-        named: whether samples have names.
-        columns, members: see `make_manifest`.
-
-    Raises:
-        SourceError: no sample was good, or two have one name.
-        WriteError: a file cannot be written.
-    """
-    if not any(shard.samples for shard in shards):
-        reason = f"none could be packed; {rejected[0].file}: {rejected[0].reason}" if rejected else "none was given"
-        raise SourceError(f"{output.path} would hold no sample: {reason}")
-    left_out = write_list(output.work / REJECTED_FILE, rejected)
-    table = NAMES_FILE if named else None
-    return make_manifest(output.work, shards, columns, fields, origin, table, left_out=left_out, **members)
+from packer.packing.output import Rejected, write_list
 
 
 def make_manifest(
@@ -62,9 +32,10 @@ def make_manifest(
     fields: Sequence[Field],
     origin: Origin,
     table: str | None,
+    rejected: Sequence[Rejected] = (),
     **members: Any,
 ) -> Manifest:
-    """Write the table of names, and return the manifest, of shards that are in place.
+    """Write the list of what was left out and the table of names, and return the manifest, of shards that are in place.
 
     Args:
         columns: bytes of every column, by field: of each shard, or of several together.
@@ -72,10 +43,14 @@ def make_manifest(
         members: other members of the manifest, such as its splits.
 
     Raises:
-        SourceError: two samples have one name.
-        WriteError: the table cannot be written.
+        SourceError: no sample was good, or two have one name.
+        WriteError: a file cannot be written.
     """
     samples = sum(shard.samples for shard in shards)
+    if not samples:
+        reason = f"none could be packed; {rejected[0].file}: {rejected[0].reason}" if rejected else "none was given"
+        raise SourceError(f"the dataset would hold no sample: {reason}")
+    left_out = write_list(folder / REJECTED_FILE, rejected)
     return Manifest(
         tool=f"packer {packer.__version__}",
         samples=samples,
@@ -84,6 +59,7 @@ def make_manifest(
         names=write_table(folder, table, shards) if table else None,
         columns=totals(columns),
         origin=origin,
+        left_out=left_out,
         classes=classes_of(origin, samples),
         **members,
     )

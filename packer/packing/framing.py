@@ -183,25 +183,28 @@ def packed_nowhere(field: Field, samples: Sequence[NDArray[Any]]) -> ColumnWrite
 
 
 #: The name under which the codec of all other fields is kept; no field can have it.
-OTHERS = ""
+_OTHERS = ""
 
 
-def codec_by_field(choice: str | Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
-    """Return the codec text of every field, from `"lz4"`, `"hr=zstd,label=none"` or a mapping; `auto` by default.
+def codec_by_field(choice: str | Mapping[str, str], usual: Mapping[str, str]) -> dict[str, str]:
+    """Return the codec text of every field, from `"lz4"`, `"hr=zstd,label=none"` or a mapping.
+
+    Args:
+        usual: codec texts of all fields, for those that are not named.
 
     Raises:
         UsageError: a field is named that does not exist.
     """
     named = codec_texts(choice)
-    default = named.pop(OTHERS, "auto")
-    unknown = sorted(set(named) - set(names))
+    others = named.pop(_OTHERS, None)
+    unknown = sorted(set(named) - set(usual))
     if unknown:
-        raise UsageError(f"no field {unknown[0]!r} for the codec {named[unknown[0]]!r}; fields are {', '.join(names)}")
-    return {name: named.get(name, default) for name in names}
+        raise UsageError(f"no field {unknown[0]!r} for the codec {named[unknown[0]]!r}; fields are {', '.join(usual)}")
+    return {name: named.get(name, others or text) for name, text in usual.items()}
 
 
 def codec_texts(choice: str | Mapping[str, str]) -> dict[str, str]:
-    """Return the codec text by field name; the one for all other fields is under `OTHERS`.
+    """Return the codec text by field name; the one for all other fields is under `_OTHERS`.
 
     Raises:
         UsageError: two are named for one field, or two for all others.
@@ -212,7 +215,7 @@ def codec_texts(choice: str | Mapping[str, str]) -> dict[str, str]:
     for item in _split(choice):
         is_config = item.startswith(("{", "["))  # JSON may hold an equals sign too
         field, equals, codec = ("", "", item) if is_config else item.partition("=")
-        name, text = (field.strip(), codec.strip()) if equals else (OTHERS, codec or field)
+        name, text = (field.strip(), codec.strip()) if equals else (_OTHERS, codec or field)
         if name in texts:
             what = f"the field {name!r}" if equals else "all fields that are not named"
             raise UsageError(f"codecs {texts[name]} and {text} are both for {what}; give one")

@@ -136,11 +136,6 @@ class Conversion(NamedTuple):
     origin: Origin
     first: int
 
-    @property
-    def given(self) -> int:
-        """Return how many samples the source gave, those that were left out too."""
-        return sum(entry.samples + entry.rejected for entry in self.shards)
-
     def edges(self) -> list[int]:
         """Return the number in the source of the first sample of each shard, and the number after the last."""
         return list(itertools.accumulate((entry.samples + entry.rejected for entry in self.shards), initial=0))
@@ -176,24 +171,20 @@ def given_by(folder: Path, manifest: Manifest, source: Source) -> list[tuple[Con
         UsageError: it has another number of samples, or may be that of several.
     """
     every = conversions(manifest)
-    ends = list(itertools.accumulate((one.given for one in every), initial=0))
+    given = [one.edges()[-1] for one in every]
+    ends = list(itertools.accumulate(given, initial=0))
     if len(source) == ends[-1]:
-        return [(one, source.part(start, start + one.given)) for one, start in zip(every, ends, strict=False)]
-    fitting = [one for one in every if one.given == len(source)]
+        return [(one, source.part(*span)) for one, span in zip(every, itertools.pairwise(ends), strict=True)]
+    fitting = [one for one, samples in zip(every, given, strict=True) if samples == len(source)]
     if len(fitting) > 1:
         fitting = [one for one in fitting if _is_of(folder, manifest, one, source)]
-    if len(fitting) > 1:
-        raise UsageError(
-            f"the source may be any of {len(fitting)} parts of the dataset, of {len(source):,} samples each; give the "
-            "sources of all parts in their order"
-        )
-    if not fitting:
-        counts = ""
-        if len(every) > 1:
-            each = ", ".join(f"{one.given:,}" for one in every)
-            counts = f", in {len(every)} parts of {each}; give the sources of one of them, or of all in their order"
-        raise UsageError(f"the source has {len(source)} samples, the dataset was made from {ends[-1]}{counts}")
-    return [(fitting[0], source)]
+    if len(fitting) == 1:
+        return [(fitting[0], source)]
+    counts = ""
+    if len(every) > 1:
+        counts = f", in {len(every)} parts of {', '.join(f'{samples:,}' for samples in given)}; "
+        counts += "give the sources of all in their order" + ("" if fitting else ", or of one of them")
+    raise UsageError(f"the source has {len(source):,} samples, the dataset was made from {ends[-1]:,}{counts}")
 
 
 def _is_of(folder: Path, manifest: Manifest, conversion: Conversion, source: Source) -> bool:

@@ -106,13 +106,14 @@ class OutputFolder:
     Args:
         note: of the conversion.
         overwrite: whether a dataset that is there may be replaced.
+        most: bytes of its shards without compression: if the disk has less room, a warning says so.
 
     Raises:
         UsageError: it is a URL; the folder is in use, holds something else, or an unfinished conversion that differs.
         WriteError: the folder cannot be written.
     """
 
-    def __init__(self, path: Path, note: Note, overwrite: bool = False) -> None:
+    def __init__(self, path: Path, note: Note, overwrite: bool = False, most: int = 0) -> None:
         refuse_url(path)
         # A link stays a link: the folder that it leads to is made, and replaced.
         self.path = self.work = path = path.resolve() if path.is_symlink() else path
@@ -121,6 +122,11 @@ class OutputFolder:
         with contextlib.ExitStack() as locks, clear_errors(path):
             self._open(note, overwrite, locks)
             locks.callback(self._remove_partials)
+            more = most - sum(shard.stat().st_size for shard in self.shards.glob("*.lmdb"))
+            free = shutil.disk_usage(self.work).free
+            if more > free:
+                said = f"{more:,} more bytes, but {free:,} are free; `packer plan` says how many are likely"
+                _log.warning("%s may need up to %s", path, said)
             self._locks = locks.pop_all()
 
     @property
@@ -243,25 +249,6 @@ def check_output(path: Path, overwrite: bool) -> None:
         raise _already(path)
 
 
-def warn_of_room(path: Path, most: int) -> None:
-    """Log a warning if the disk may be too small for a dataset of `most` bytes that is made at `path`.
-
-    Args:
-        most: without compression; less may do, and therefore this is no error.
-    """
-    made = next_to(path, "replacing") if _is_finished(path) else path  # a dataset stays until another replaces it
-    held = sum(shard.stat().st_size for shard in (made / SHARD_FOLDER).glob("*.lmdb"))
-    near = next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())
-    free = shutil.disk_usage(near).free
-    if most - held > free:
-        _log.warning(
-            "%s may need up to %s more bytes, but %s are free; `packer plan` says how many are likely",
-            path,
-            f"{most - held:,}",
-            f"{free:,}",
-        )
-
-
 def next_to(path: Path, what: str) -> Path:
     """Return the hidden folder where a dataset is worked on before it takes the place of the one at `path`."""
     real = path.resolve()  # `.` has no name; and by a link to the dataset the same folder is meant
@@ -298,10 +285,11 @@ def _check_only_ours(path: Path) -> None:
         raise UsageError(f"{path} is not empty: it holds {foreign[0]}; name a folder that does not exist yet")
     if held & {MANIFEST, UNFINISHED, UNFINISHED + ".partial"}:
         return
-    if SHARD_FOLDER in held and any((path / SHARD_FOLDER).iterdir()):
-        raise UsageError(f"{path} holds shards and no manifest; `packer repair` makes it again, or name another folder")
-    if held - {LOCK, SHARD_FOLDER}:
-        raise UsageError(f"{path} is not empty and not an unfinished conversion; name a folder that does not exist yet")
+    if held - {LOCK, SHARD_FOLDER} or any((path / SHARD_FOLDER).glob("*")):
+        raise UsageError(
+            f"{path} is not empty, has no manifest and is not an unfinished conversion; `packer repair` makes a lost "
+            "manifest again, or name a folder that does not exist yet"
+        )
 
 
 def _empty(folder: Path) -> None:
@@ -410,12 +398,11 @@ def read_list(path: Path, entry: FileEntry | None = None) -> list[Rejected]:
         DatasetError: it may not be read.
     """
     with read_errors(path), path.open("rb") as file:
-        held = os.fstat(file.fileno()).st_size
-        if entry is not None and held < entry.bytes:
-            raise _damaged(path, f"{held:,} bytes, {entry.bytes:,} expected")
-        lines = file.read(None if entry is None else entry.bytes)
-    if entry is not None and xxhash.xxh3_128_hexdigest(lines) != entry.digest:
-        raise _damaged(path, "its digest is wrong: it was changed after it was written")
+        lines = file.read()
+    if entry is not None:
+        lines = lines[: entry.bytes]
+        if xxhash.xxh3_128_hexdigest(lines) != entry.digest:
+            raise _damaged(path, "its digest is wrong: it was cut short, or changed after it was written")
     try:
         return msgspec.json.Decoder(Rejected).decode_lines(lines)
     except msgspec.DecodeError as error:

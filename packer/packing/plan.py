@@ -183,7 +183,7 @@ def stored_fields(
         UsageError: a codec cannot be used, or is named for a field that does not exist.
     """
     open_ = [spec for spec in specs if not isinstance(spec, Field)]
-    texts = codec_by_field(codec, [spec.name for spec in open_])
+    texts = codec_by_field(codec, {spec.name: "auto" for spec in open_})
     codecs = {name: parse_codec(text) for name, text in texts.items() if text != "auto"}
     for spec in open_:
         if lacks_digits(codecs.get(spec.name, ())):
@@ -279,11 +279,11 @@ def plan_shards(
     """Return the shards that begin with the samples `starts`, and the size of each file."""
     stops = [*starts[1:], len(source)]
     total = _total(sizes)
-    name_ends = _name_ends(source)
+    names = source.names
     shards = []
     for number, (start, stop) in enumerate(zip(starts, stops, strict=True)):
         shapes = {name: size.shapes[start:stop] for name, size in sizes.items() if size.shapes is not None}
-        named = None if name_ends is None else int(name_ends[stop] - name_ends[start])
+        named = None if names is None else sum(len(name.encode()) for name in names[start:stop])
         size, slack = shard_bytes(number, fields, stop - start, shapes, named, origin)
         shards.append(ShardPlan(number, start, stop, int(total[start:stop].sum()), size, slack))
     return shards
@@ -321,14 +321,6 @@ def cut(sizes: NDArray[np.int64], shard_size: int | None) -> list[int]:
     else:
         starts = [0, *(np.searchsorted(np.cumsum(sizes), wanted, side="left") + 1).tolist()]
     return sorted({start for start in starts if start < len(sizes)})
-
-
-def _name_ends(source: Source) -> NDArray[np.int64] | None:
-    if source.names is None:
-        return None
-    ends = np.zeros(len(source) + 1, np.int64)
-    np.cumsum([len(name.encode()) for name in source.names], out=ends[1:])
-    return ends
 
 
 # ---------------------------------------------------------------- size and time

@@ -339,7 +339,7 @@ def test_an_unfinished_conversion_goes_on_with_other_splits(rows, tmp_path, monk
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("packer.convert.finish", killed)
+        patch.setattr("packer.convert.make_manifest", killed)
         with pytest.raises(KeyboardInterrupt):
             convert(rows.sources, tmp_path / "out", workers=0, splits={"train": 0.5})
     report = convert(rows.sources, tmp_path / "out", workers=0, splits={"train": 0.6})

@@ -108,7 +108,7 @@ def test_samples_that_do_not_come_are_told(pairs, tmp_path, given, left):
                 yield {"lr": pairs.lr[number : number + 1], "hr": pairs.hr[number : number + 1]}
 
     source = Short(source_of(pairs.sources), manifest.fields)
-    damages = against.compare_shard(folder, manifest.fields, None, (manifest.shards[0], source, 0))
+    damages = against.compare_shard(folder, manifest.fields, (manifest.shards[0], source, 0))
     words = [] if left is None else [f"shards/00000.lmdb: 12 samples are packed, the source has {left}"]
     assert [str(damage) for damage in damages] == words
 

@@ -302,7 +302,7 @@ LIST = '[{"id": "shuffle", "elementsize": 4}, {"id": "zlib", "level": 1}]'
 )
 def test_codecs_are_named_for_all_fields_or_for_some(choice: Any, lr: str, hr: str) -> None:
     """A name, JSON, or a list by field; commas and equals signs within JSON part nothing."""
-    assert codec_by_field(choice, ["lr", "hr"]) == {"lr": lr, "hr": hr}
+    assert codec_by_field(choice, {"lr": "auto", "hr": "auto"}) == {"lr": lr, "hr": hr}
 
 
 @pytest.mark.parametrize(
@@ -315,11 +315,11 @@ def test_codecs_are_named_for_all_fields_or_for_some(choice: Any, lr: str, hr: s
 def test_two_codecs_for_one_field(choice: str, words: str) -> None:
     """Neither is taken in silence."""
     with pytest.raises(UsageError, match=words):
-        codec_by_field(choice, ["lr", "hr"])
+        codec_by_field(choice, {"lr": "auto", "hr": "auto"})
 
 
 @pytest.mark.parametrize("choice", ["hx=zstd", {"hx": "zstd"}, "hr=lz4,hx=zstd"])
 def test_a_codec_for_a_field_that_is_not_there(choice: Any) -> None:
     """The message names the field and those there are."""
     with pytest.raises(UsageError, match=r"'hx'.*lr, hr"):
-        codec_by_field(choice, ["lr", "hr"])
+        codec_by_field(choice, {"lr": "auto", "hr": "auto"})

@@ -14,7 +14,7 @@ from packer.convert import convert
 from packer.errors import UsageError, WriteError
 from packer.export import export
 from packer.format import manifest as manifests
-from packer.packing import LOCK, Note, OutputFolder, dataset_lock, next_to, source_files, warn_of_room
+from packer.packing import LOCK, Note, OutputFolder, dataset_lock, next_to, source_files
 from packer.split import split
 from packer.verify import verify
 
@@ -297,12 +297,13 @@ def test_a_disk_that_may_be_too_small(tmp_path, monkeypatch, caplog):
     caplog.clear()
     convert(SMALL, tmp_path / "out", codec="none", overwrite=True)
     assert f"may need up to {held:,} more bytes" in caplog.text
-    caplog.clear()
-    (tmp_path / "out" / "manifest.json").unlink()
-    warn_of_room(tmp_path / "out", held + 8191)
-    assert not caplog.text
-    warn_of_room(tmp_path / "out", held + 8192)
-    assert "8,192 more bytes" in caplog.text
+    said = []
+    for most in (0, held + 8191, held + 8192):
+        caplog.clear()
+        with OutputFolder(tmp_path / "new", note(), most=most) as folder:
+            (folder.shards / "00000.lmdb").write_bytes(bytes(held))
+        said.append("8,192 more bytes" in caplog.text)
+    assert said == [False, False, True]
 
 
 @pytest.mark.parametrize(

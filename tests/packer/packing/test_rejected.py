@@ -143,14 +143,7 @@ def test_a_killed_append_leaves_the_list_of_the_dataset(
     more = cut_short(tmp_path / "more", clouds, "bad3")
     shutil.copytree(dataset, tmp_path / "never")
     old = rejected_of(dataset, manifests.read(dataset))
-
-    def stopped(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("packer.merge.joined_splits", stopped)  # after the list, and before the manifest
-        with pytest.raises(KeyboardInterrupt):
-            append(dataset, more, workers=0, on_error="skip")
+    killed_append(dataset, more, monkeypatch)
     assert (dataset / LIST).read_bytes().count(b"\n") == 3
     assert rejected_of(dataset, manifests.read(dataset)) == old
     assert not found(dataset)
@@ -181,7 +174,7 @@ def killed_append(dataset: Path, more: str, monkeypatch: pytest.MonkeyPatch) -> 
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("packer.merge.joined_splits", stopped)  # after the list, and before the manifest
+        patch.setattr(manifests, "write", stopped)
         with pytest.raises(KeyboardInterrupt):
             append(dataset, more, workers=0, on_error="skip")
 
