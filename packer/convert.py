@@ -65,25 +65,30 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class ConvertOptions:
-    """How to convert.
+    """How to convert. The command line makes the help of its options from these lines, as far as `In Python`.
 
     Attributes:
-        codec: a codec for all fields, `hr=zstd,label=none`, or a mapping of field to codec.
-        shard_size: about how many raw bytes a shard holds; None chooses by the size of the data.
-        workers: how many processes; 0 packs in this one. None: for files, as many as there are processors for this
-            process; for samples in memory, 0.
-        on_error: `stop` at the first bad sample, or `skip` it and list it in rejected.jsonl.
-        overwrite: whether a dataset that is there may be replaced; it stays until the new one is done.
-        map_limit: bytes that the LMDB map of a shard may take; None for no limit.
+        codec: auto, none, lz4, lz4hc, zstd, bitshuffle, shuffle+lz4, shuffle+zstd, decimal+lz4, decimal+zstd,
+            photo+lz4, photo+zstd, or a numcodecs config as JSON; for all fields or for one, repeated or with commas:
+            --codec hr=zstd,label=none.  [default: auto] In Python a mapping of field to codec, too.
+        shard_size: About how many raw bytes a shard holds, such as 1GiB.  [default: 16 shards of 16 MiB to 1 GiB]
+        workers: Processes; 0 packs in this one, without limits for reading.  [default: as many as processors] In Python
+            the default for samples in memory is 0.
+        on_error: Stop at the first bad file or sample, or leave it out. In Python `stop` or `skip`; what is left out is
+            listed in rejected.jsonl.
+        overwrite: Replace a dataset that is there, once the new one is done.
+        map_limit: The LMDB map of a shard must not get larger than this.
         fields: schema of samples in memory; None infers it.
-        splits: split name to a fraction, to `@FILE` with one name on each line, to a pattern over names, or to names,
-            as for `packer.split.split`; None takes those that the source has itself.
+        splits: A split of the samples: a fraction such as 0.9, a file with one name on each line, or a pattern over
+            names. In Python a mapping of name to a fraction, `@FILE`, a pattern or names, as for `packer.split.split`;
+            None takes the splits that the source has itself.
         source: options of the sources, such as `SourceOptions(mode="rgb")`.
-        read_seconds: how long reading one sample (or a block of some MiB), or the headers of one HDF5 file, may take;
-            None for no limit. A sample that takes longer, crashes, or takes more than `read_bytes` is bad. With
-            `workers` 0 there are no limits: a crash while reading ends this process.
-        read_bytes: memory for reading one sample, beyond that which the process holds; by default an eighth of the
-            machine's, and at least 1 GiB. None for no limit. Linux only.
+        read_seconds: A sample whose reading takes longer is bad; 0 for no limit. In Python None is no limit. It holds
+            for one sample (or a block of some MiB), and for the headers of one HDF5 file. A sample that crashes its
+            reader is bad as well. With `workers` 0 there are no limits: a crash while reading ends this process.
+        read_bytes: A sample whose reading takes more memory is bad; 0 for no limit.  [default: an eighth of the
+            machine's, 1GiB at least] In Python None is no limit. Memory that the process holds anyway does not count.
+            Linux only.
         executor: packs the shards instead of processes of our own: any `concurrent.futures.Executor`. There are no
             limits of reading there: a crash while reading ends the executor's process.
         progress: called with the samples and raw bytes done since the last call.

@@ -9,7 +9,6 @@ import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -18,10 +17,8 @@ from packer import convert as conversion
 from packer.cli.logs import Progress, log_options, say
 from packer.cli.options import SourceCommand, conversion_options, sources_argument
 from packer.cli.summary import summary, warn_left_out
-from packer.cli.text import size_text
-from packer.convert import ConvertOptions, Report
+from packer.convert import ConvertOptions
 from packer.errors import SourceError, UsageError
-from packer.packing import Plan
 from packer.remote import default_cache, is_url
 
 _log = logging.getLogger(__name__)
@@ -60,8 +57,8 @@ def convert(sources: tuple[str, ...], out: str, options: ConvertOptions, schedul
     if scheduler is not None and options.workers is not None:
         raise click.UsageError("--workers and --scheduler exclude each other: the cluster has its own workers")
     try:
-        with nullcontext() if scheduler is None else _dask_executor(scheduler) as executor:
-            report = _convert(sources, out, replace(options, executor=executor))
+        with nullcontext() if scheduler is None else _dask_executor(scheduler) as executor, Progress() as shown:
+            report = conversion.convert(list(sources), out, options, executor=executor, **shown.hooks)
     except SourceError as error:
         if error.sample is not None and options.on_error == "stop":
             _log.warning("the same command with --on-error skip leaves out bad samples")
@@ -90,24 +87,6 @@ def _check_out(sources: Sequence[str], out: str) -> None:
 def _place(out: str) -> Path:
     """Return the folder that is packed into: for a URL one of the cache, from which it is uploaded."""
     return default_cache() / "outputs" / "out" if is_url(out) else Path(out)
-
-
-def _convert(sources: tuple[str, ...], out: str, options: ConvertOptions) -> Report:
-    def planned(plan: Plan) -> None:
-        for note in plan.source.remarks:
-            _log.info("%s", note)
-        for shard in plan.shards:
-            size, most = size_text(shard.raw_bytes), size_text(shard.map_size)
-            _log.debug("%s: samples %d to %d, %s, map of %s", shard.file, shard.start, shard.stop - 1, size, most)
-        shown.start(plan.samples)
-
-    def resumed(samples: int, nbytes: int) -> None:
-        _log.info("going on after an earlier run, which has packed %s samples", f"{samples:,}")
-        shown.resume(samples, nbytes)
-
-    with Progress() as shown:
-        hooks = {**shown.hooks, "planned": planned, "resumed": resumed}
-        return conversion.convert(list(sources), out, options, **hooks)
 
 
 @contextmanager

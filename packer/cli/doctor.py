@@ -12,7 +12,7 @@ import click
 import psutil
 
 from packer.cli.logs import log_options
-from packer.cli.text import counted, indented, listing, size_text
+from packer.cli.text import indented, listing, size_text
 from packer.codecs import compiled, number_of
 from packer.convert import processors
 from packer.format import Field, Manifest
@@ -30,8 +30,6 @@ _LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory
 _BATCH, _BATCHES, _WORKERS = 128, 3, 4
 #: A field is better shuffled by blocks if one sample costs the decoding of more than this many.
 _SHARED_FRAME = 4
-#: Files that a process has open besides the shards.
-_OTHER_FILES = 64
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,6 @@ class Machine:
         free: bytes that programs and the page cache may still take.
         shared_free: free bytes of /dev/shm.
         processors: those that this process may use.
-        open_files: how many files a process may have open.
         cuda: name of the GPU that torch would use; None if it finds none.
         one_by_one: why frames are decoded one by one; None if machine code decodes whole batches.
     """
@@ -53,7 +50,6 @@ class Machine:
     free: int
     shared_free: int | None
     processors: int
-    open_files: int | None
     cuda: str | None
     one_by_one: str | None = None
 
@@ -121,7 +117,6 @@ def machine_of(folder: Path) -> Machine:
         free=free_memory(),
         shared_free=psutil.disk_usage(str(_SHARED)).free if _SHARED.is_dir() else None,
         processors=processors(),
-        open_files=psutil.Process().rlimit(psutil.RLIMIT_NOFILE)[0] if psutil.LINUX else None,
         cuda=torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         one_by_one=None if compiled.loading.load() is not None else str(compiled.loading.failure),
     )
@@ -152,11 +147,6 @@ def findings(manifest: Manifest, machine: Machine) -> Iterator[Finding]:
     found = f"the dataset takes {size_text(manifest.file_bytes)}, {size_text(machine.free)} of memory are free"
     advice = "it does not stay in memory: shuffle by blocks, so that the disk is read in long runs"
     yield Finding("memory", found, "nothing is read from the disk after the first epoch" if fits else advice, not fits)
-    needed = len(manifest.shards) + _OTHER_FILES
-    if machine.open_files is not None and machine.open_files < needed:
-        found = f"{counted(len(manifest.shards), 'shard')}, and a process may open {machine.open_files:,} files"
-        advice = f"raise the limit (ulimit -n {needed}), or `packer repack` with a larger --shard-size"
-        yield Finding("open files", found, advice, hurts=True)
     if shared:
         found = "decoded together: " + ", ".join(f"{count} samples of {name!r}" for name, count in shared.items())
         advice = 'reading one at random decodes all of them: shuffle="block" decodes each frame about once an epoch'

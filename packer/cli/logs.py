@@ -21,9 +21,9 @@ import click
 
 import packer
 from packer.cli.text import printable, shortened, size_text, time_text
+from packer.packing import Plan
 from packer.sources import FETCHING, UPLOADING
 
-_LEVELS = {"quiet": logging.WARNING, "usual": logging.INFO, "verbose": logging.DEBUG}
 #: Seconds between two drawings on a terminal, and between two lines of a log.
 _REDRAW, _LINE = 0.1, 60.0
 #: What takes less than this is not shown.
@@ -49,7 +49,7 @@ def log_options(command: Callable[..., Any]) -> Callable[..., Any]:
     def with_logging(verbose: bool, quiet: bool, **given: Any) -> Any:
         if verbose and quiet:
             raise click.UsageError("--verbose and --quiet exclude each other")
-        set_up("verbose" if verbose else "quiet" if quiet else "usual")
+        set_up(logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO)
         began = time.perf_counter()
         _log.debug("version %s, Python %s, %s", packer.__version__, platform.python_version(), platform.platform())
         try:
@@ -70,11 +70,11 @@ class _Stderr(logging.Handler):
         click.echo(f"packer: {mark}" + "\n".join(lines), err=True)
 
 
-def set_up(amount: str) -> None:
-    """Send what the library logs to stderr: `quiet`, `usual` or `verbose`."""
+def set_up(level: int) -> None:
+    """Send what the library logs to stderr, from this level on."""
     logger = logging.getLogger("packer")
     logger.handlers = [_Stderr()]
-    logger.setLevel(_LEVELS[amount])
+    logger.setLevel(level)
 
 
 def is_quiet() -> bool:
@@ -112,8 +112,8 @@ class Progress:
         """Return the hooks of `ConvertOptions`."""
         return {
             "looking": self.look,
-            "planned": lambda plan: self.start(plan.samples),
-            "resumed": self.resume,
+            "planned": self._planned,
+            "resumed": self._resumed,
             "progress": self.advance,
         }
 
@@ -139,9 +139,17 @@ class Progress:
         self._total = total
         self._show()
 
-    def resume(self, samples: int, nbytes: int) -> None:
-        """Count the work that an earlier run has done."""
-        self._done = self._before = nbytes if self._unit == "bytes" else samples
+    def _planned(self, plan: Plan) -> None:
+        for note in plan.source.remarks:
+            _log.info("%s", note)
+        for shard in plan.shards:
+            size, most = size_text(shard.raw_bytes), size_text(shard.map_size)
+            _log.debug("%s: samples %d to %d, %s, map of %s", shard.file, shard.start, shard.stop - 1, size, most)
+        self.start(plan.samples)
+
+    def _resumed(self, samples: int, _: int) -> None:
+        _log.info("going on after an earlier run, which has packed %s samples", f"{samples:,}")
+        self._done = self._before = samples
 
     def advance(self, samples: int, nbytes: int) -> None:
         """Show that so much more is done."""

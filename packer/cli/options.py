@@ -12,8 +12,7 @@ from typing import Any
 import click
 
 from packer.cli.logs import Progress
-from packer.cli.text import parse_size
-from packer.codecs import NAMED
+from packer.cli.text import size
 from packer.convert import ConvertOptions, open_source
 from packer.packing import SPLIT
 from packer.sources import Source, SourceOptions, flag_of
@@ -21,14 +20,6 @@ from packer.workers import usual_memory
 
 Command = Callable[..., Any]
 Option = Callable[[Command], Command]
-
-
-def size(text: str) -> int:
-    """Parse a size as the type of an option."""
-    try:
-        return parse_size(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
 
 
 def names_in(text: str | None) -> tuple[str, ...] | None:
@@ -88,14 +79,19 @@ def _heading(declared: Field[Any]) -> str:
     return "Images" if "images" in kinds else "HDF5 and npy" if "hdf5" in kinds else "Clouds"
 
 
-def _source_options() -> Sequence[Option]:
-    """Return an option for each field of SourceOptions, whose docstring is their help."""
+def _helps(options: type) -> dict[str, str]:
+    """Return the help of each attribute, from the docstring of the class."""
     # `name: text`; a text may go on in lines that are indented further.
-    helps = dict(re.findall(r"^    (\w+): (.+(?:\n {8}.+)*)", inspect.getdoc(SourceOptions) or "", re.MULTILINE))
-    made = []
+    found = re.findall(r"^    (\w+): (.+(?:\n {8}.+)*)", inspect.getdoc(options) or "", re.MULTILINE)
+    return {name: re.sub(r"\n +", " ", text).partition(" In Python ")[0] for name, text in found}
+
+
+def _source_options() -> Sequence[Option]:
+    """Return an option for each field of SourceOptions."""
+    helps, made = _helps(SourceOptions), []
     for declared in fields(SourceOptions):
         about, usual = declared.metadata, declared.default
-        text = re.sub(r"\n +", " ", helps.get(declared.name, "")).removeprefix(f"{_heading(declared)}: ")
+        text = helps[declared.name].removeprefix(f"{_heading(declared)}: ")
         said: dict[str, Any] = {"help": text[:1].upper() + text[1:], "metavar": about["form"]}
         if usual is MISSING:  # a mapping
             said |= {"multiple": True, "callback": named(about["form"])}
@@ -113,65 +109,25 @@ def _source_options() -> Sequence[Option]:
     return made
 
 
-#: The options of packing and of bad samples, by attribute of ConvertOptions.
-PACKING: dict[str, Option] = {
-    "codec": click.option(
-        "--codec",
-        multiple=True,
-        metavar="[FIELD=]CODEC",
-        help=f"auto, {', '.join(NAMED)}, or a numcodecs config as JSON; for all fields or for one, repeated or with "
-        "commas: --codec hr=zstd,label=none.  [default: auto]",
-    ),
-    "shard_size": click.option(
-        "--shard-size",
-        type=size,
-        help="About how many raw bytes a shard holds, such as 1GiB.  [default: 16 shards of 16 MiB to 1 GiB]",
-    ),
-    "map_limit": click.option(
-        "--map-size", "map_limit", type=size, help="The LMDB map of a shard must not get larger than this."
-    ),
-    "splits": click.option(
-        "--split",
-        "splits",
-        multiple=True,
-        metavar=SPLIT,
-        callback=named(SPLIT),
-        help="A split of the samples: a fraction such as 0.9, a file with one name on each line, or a pattern over "
-        "names.",
-    ),
-    "workers": click.option(
-        "--workers",
-        type=click.IntRange(min=0),
-        help="Processes; 0 packs in this one, without limits for reading.  [default: as many as processors]",
-    ),
-    "overwrite": click.option(
-        "--overwrite", is_flag=True, help="Replace a dataset that is there, once the new one is done."
-    ),
-    "on_error": click.option(
-        "--on-error",
-        type=click.Choice(["stop", "skip"]),
-        default="stop",
-        show_default=True,
-        help="Stop at the first bad file or sample, or leave it out.",
-    ),
-    "read_seconds": click.option(
+_SHOWN: dict[str, Any] = {"show_default": True}
+#: The options of packing and of bad samples, by attribute of ConvertOptions: the flag, and what click has to know.
+_PACKING: dict[str, tuple[str, dict[str, Any]]] = {
+    "codec": ("--codec", {"multiple": True, "metavar": "[FIELD=]CODEC"}),
+    "shard_size": ("--shard-size", {"type": size}),
+    "map_limit": ("--map-size", {"type": size}),
+    "splits": ("--split", {"multiple": True, "metavar": SPLIT, "callback": named(SPLIT)}),
+    "workers": ("--workers", {"type": click.IntRange(min=0)}),
+    "overwrite": ("--overwrite", {"is_flag": True}),
+    "on_error": ("--on-error", {"type": click.Choice(["stop", "skip"]), "default": "stop", **_SHOWN}),
+    "read_seconds": (
         "--read-timeout",
-        "read_seconds",
-        type=click.FloatRange(min=0),
-        default=600.0,
-        show_default=True,
-        metavar="SECONDS",
-        help="A sample whose reading takes longer is bad; 0 for no limit.",
+        {"type": click.FloatRange(min=0), "default": 600.0, **_SHOWN, "metavar": "SECONDS"},
     ),
-    "read_bytes": click.option(
-        "--read-memory",
-        "read_bytes",
-        type=size,
-        default=lambda: str(usual_memory()),
-        metavar="SIZE",
-        help="A sample whose reading takes more memory is bad; 0 for no limit.  [default: an eighth of the machine's, "
-        "1GiB at least]",
-    ),
+    "read_bytes": ("--read-memory", {"type": size, "metavar": "SIZE", "default": lambda: str(usual_memory())}),
+}
+_HELPS = _helps(ConvertOptions)
+PACKING: dict[str, Option] = {
+    name: click.option(flag, name, help=_HELPS[name], **said) for name, (flag, said) in _PACKING.items()
 }
 #: Options for samples that cannot be read.
 _BAD = ("on_error", "read_seconds", "read_bytes")
@@ -179,8 +135,6 @@ _BAD = ("on_error", "read_seconds", "read_bytes")
 
 def conversion_options(*names: str, sources: bool = True) -> Option:
     """Return a decorator that adds options to a command, which receives them as one `options`, a ConvertOptions.
-
-    Options of the command itself that are attributes of ConvertOptions go into it too.
 
     Args:
         names: attributes of ConvertOptions.

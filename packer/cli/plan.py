@@ -22,12 +22,7 @@ from packer.packing import Estimate, FieldEstimate, Plan, Rejected, estimate, ma
 
 @click.command(cls=SourceCommand)
 @sources_argument()
-@conversion_options("codec", "shard_size", "map_limit", "splits")
-@click.option(
-    "--workers",
-    type=click.IntRange(min=1),
-    help="Number of processes to estimate the time for.  [default: as many as processors]",
-)
+@conversion_options("codec", "shard_size", "map_limit", "splits", "workers")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, with exact bytes.")
 @log_options
 def plan(sources: tuple[str, ...], options: ConvertOptions, as_json: bool) -> None:

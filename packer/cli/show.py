@@ -8,9 +8,8 @@ from pathlib import Path
 import click
 
 from packer.cli.logs import Progress, log_options, say
-from packer.cli.options import size
 from packer.cli.show_page import chosen_numbers, write_page
-from packer.cli.text import counted
+from packer.cli.text import counted, size
 from packer.errors import UsageError
 from packer.format import manifest as manifests
 

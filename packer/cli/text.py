@@ -11,6 +11,8 @@ import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
+import click
+
 from packer.errors import as_text
 
 _GAP = "  "
@@ -94,15 +96,15 @@ def indented(document: Any) -> str:
     return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
 
 
-def parse_size(text: str) -> int:
+def size(text: str) -> int:
     """Return the bytes that `text` says: `1GiB` and `1G` are 2**30, `1GB` is 10**9, `4096` is bytes.
 
     Raises:
-        ValueError: it is not a size.
+        click.BadParameter: it is not a size.
     """
     match = _SIZE.fullmatch(text)
     if not match:
-        raise ValueError(f"{text!r} is not a size; 1GiB, 500MB or a number of bytes is expected")
+        raise click.BadParameter(f"{text!r} is not a size; 1GiB, 500MB or a number of bytes is expected")
     number, power, unit = match.groups()
     base = 1000 if unit and unit.lower() == "b" else 1024
     return round(float(number) * base ** (_POWERS.index(power.lower()) + 1)) if power else round(float(number))

@@ -20,7 +20,6 @@ GOOD = Machine(
     free=2**33,
     shared_free=2**33,
     processors=8,
-    open_files=1024,
     cuda=None,
 )
 
@@ -65,7 +64,6 @@ def test_what_hurts(manifest):
     assert "copy the dataset" in hurting(manifest, kind="nfs4")["disk"]
     assert "shuffle by blocks" in hurting(manifest, free=1000)["memory"]
     assert "--shm-size" in hurting(manifest, shared_free=2**20)["shared memory"]
-    assert "ulimit -n 65" in hurting(manifest, open_files=10)["open files"]
     assert not [change for change in ({"free": 1000}, {"shared_free": 2**20}) if len(hurting(manifest, **change)) != 1]
 
 
@@ -86,8 +84,8 @@ def test_whether_machine_code_decodes(tmp_path, way):
 
 
 def test_what_the_system_does_not_say_is_left_out(manifest):
-    """Without mounts, /dev/shm and a limit of open files nothing is made up."""
-    found = findings(manifest, replace(GOOD, mount=None, kind=None, shared_free=None, open_files=None))
+    """Without mounts and /dev/shm nothing is made up."""
+    found = findings(manifest, replace(GOOD, mount=None, kind=None, shared_free=None))
     assert [f.topic for f in found] == ["memory", "processors", "GPU", "use"]
 
 

@@ -154,7 +154,7 @@ def test_wrong_usage(refused):
 
 def test_what_is_logged_cannot_move_the_cursor(packer, capsys):
     """File names stand in notes and warnings too."""
-    set_up("usual")
+    set_up(logging.INFO)
     logging.getLogger("packer.x").warning("b\u00e4d  \x1b[2J.png: left out\nas it is")
     assert capsys.readouterr().err == "packer: warning: b\u00e4d  \\x1b[2J.png: left out\nas it is\n"
 

@@ -21,7 +21,7 @@ def usual_logs():
     """Logging as the command line has it; put back afterwards."""
     logger = logging.getLogger("packer")
     before = logger.handlers, logger.level
-    logs.set_up("usual")
+    logs.set_up(logging.INFO)
     yield
     logger.handlers, _ = before[0], logger.setLevel(before[1])
 
@@ -55,12 +55,13 @@ def test_lines_come_once_a_minute(clock, capsys):
     """Samples, share, rate and time left, counting neither time nor rate of an earlier run."""
     lines = Progress()
     lines.start(1000)
-    lines.resume(200, 10**9)
+    lines.hooks["resumed"](200, 10**9)
     for _ in range(10):
         clock.seconds += 12
         lines.advance(10, 12 * 10**6)
     shown = capsys.readouterr().err.splitlines()
     assert shown == [
+        "packer: going on after an earlier run, which has packed 200 samples",
         "packer: packing: 250 of 1,000 samples (25%), 1.00 MB/s, 15:00 min left",
         "packer: packing: 300 of 1,000 samples (30%), 1.00 MB/s, 14:00 min left",
     ]
@@ -72,7 +73,7 @@ def test_a_line_is_drawn_without_a_thread(clock, terminal):
     threads = threading.active_count()
     with Progress() as shown:
         shown.start(1000)
-        shown.resume(200, 10**6)
+        shown.hooks["resumed"](200, 10**6)
         assert threading.active_count() == threads
         for _ in range(150):
             clock.seconds += 0.01
@@ -103,7 +104,7 @@ def test_what_suits_stderr(terminal, clock, monkeypatch):
     assert shown() == f"\r\x1b[2K{line}\r\x1b[2K"
     monkeypatch.setenv("COLUMNS", "20")
     assert shown() == "\r\x1b[2Kpacker: checking...\r\x1b[2K"
-    logs.set_up("quiet")
+    logs.set_up(logging.WARNING)
     assert shown() == ""
 
 

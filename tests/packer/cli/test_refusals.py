@@ -92,7 +92,7 @@ def test_hdf5_without_a_common_axis(refused, out, rows):
     """Datasets that differ in their first axis are listed with the option that picks some."""
     with h5py.File(rows.path, "a") as file:
         file["mean"] = np.zeros(3)
-    refused(1, ["convert", rows.path, out], "mean", "(400, 3)", "--field")
+    refused(1, ["convert", rows.path, out], "/mean: 3 samples", "/x: 400 samples", "--field")
 
 
 def test_out_not_empty(refused, out, rows):
