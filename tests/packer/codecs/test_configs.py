@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import random
 import struct
 import tracemalloc
 from typing import Any
@@ -120,22 +119,6 @@ def test_a_truncated_frame_is_an_error(text: str) -> None:
     for length in range(0, len(stored), max(1, len(stored) // 60)):
         with pytest.raises(ValueError, match=r"."):
             codec.decode(memoryview(stored)[:length], 4000)
-
-
-@every_codec
-def test_flipped_bits_never_crash(text: str) -> None:
-    """A frame with flipped bits is a ValueError or wrong bytes, which checksums find, and never anything else."""
-    codec = FrameCodec(parse_codec(text), U1)
-    stored = stored_frame(codec, compressible())
-    chance = random.Random(1)
-    for _ in range(400):
-        damaged = bytearray(stored)
-        for _ in range(chance.choice((1, 1, 2, 8))):
-            damaged[chance.randrange(min(len(damaged), chance.choice((24, 10**6))))] ^= 1 << chance.randrange(8)
-        try:
-            assert len(codec.decode(memoryview(damaged), 4000)) == 4000
-        except ValueError:
-            continue
 
 
 @every_codec

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import importlib.util
 import sys
 import threading
@@ -17,7 +16,6 @@ import pytest
 import zstandard
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from numba.core.caching import IndexDataCacheFile
 from numcodecs import blosc
 from stored_frames import (
     Bytes,
@@ -235,26 +233,6 @@ def test_memory_of_the_decoder_is_given_back(loops: ModuleType, is_damaged: bool
     assert int(MEMORY.read_text().split()[0]) < pages + 5000  # of 20 to 40 a decoder
 
 
-# ---------------------------------------------------------------- hashes
-
-
-def hashed(loops: ModuleType, spans: Any) -> tuple[int, list[int]]:
-    """What the loop returns for spans of a hundred bytes, and what it found."""
-    found = np.full(len(spans), 7, np.uint64)
-    done = loops.hashes(np.arange(100, dtype=np.uint8), numbers(spans).reshape(-1, 2), found)
-    return done, found.tolist()
-
-
-@pytest.mark.parametrize("wrong", [(-1, 5), (50, 101), (60, 50), (-20, -10), (101, 101), (2**62, 2**62 + 1)])
-def test_hashes_are_of_bytes_within_the_memory(loops: ModuleType, wrong: tuple[int, int]) -> None:
-    """A frame that does not lie there is reported, and those behind it are not looked at."""
-    done, found = hashed(loops, [(0, 100), wrong, (3, 9)])
-    assert done == 1
-    assert found[1:] == [7, 7]
-    assert hashed(loops, [(0, 100), (100, 100), (0, 0)])[0] == 3
-    assert hashed(loops, [])[0] == 0
-
-
 # ---------------------------------------------------------------- keeping what was compiled
 
 
@@ -319,14 +297,4 @@ def test_damage_of_what_is_kept_does_no_harm(kept: Path, twice: Callable[[], Any
     twice()
     (file,) = kept.rglob(what)
     file.write_bytes(content)
-    assert twice()(4) == 8
-
-
-def test_a_full_disk_does_no_harm(twice: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """What cannot be kept is compiled all the same."""
-
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(IndexDataCacheFile, "save", full)
     assert twice()(4) == 8

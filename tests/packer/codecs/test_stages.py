@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 import numcodecs
 import numpy as np
@@ -107,24 +106,3 @@ def test_blosc_that_shuffles_otherwise_is_left_alone() -> None:
     for shuffle in (0, 1):
         config = {**NAMED["bitshuffle"][0], "shuffle": shuffle}
         assert make_stage(config).encode(photograph()) == numcodecs.get_codec(dict(config)).encode(photograph())
-
-
-def test_decoding_in_several_threads() -> None:
-    """A decompressor holds state while it works: threads have one each."""
-    frames = [np.random.default_rng(i).integers(0, 9, 300_000).astype(np.uint8) for i in range(8)]
-    codec = FrameCodec(NAMED["zstd"], np.dtype("u1"))
-    stored = [memoryview(bytes(codec.encode(frame))) for frame in frames]
-
-    def is_right(number: int) -> bool:
-        return bytes(codec.decode(stored[number], frames[0].nbytes)) == frames[number].tobytes()
-
-    with ThreadPoolExecutor(4) as threads:
-        assert all(threads.map(is_right, list(range(8)) * 20))
-
-
-def test_what_follows_a_zstd_frame_is_damage() -> None:
-    """A frame is the whole of what is stored."""
-    raw = bytes(1000)
-    stored = memoryview(bytes(numcodecs.Zstd(1).encode(raw)) + b"more")
-    with pytest.raises(ValueError, match=r"extra|trailing|unused"):
-        FrameCodec(NAMED["zstd"], np.dtype("u1")).decode(stored, len(raw))
