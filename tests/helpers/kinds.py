@@ -221,6 +221,7 @@ KINDS = {
     "classes of pictures": Kind(pictures, "images", ("--label", "folder"), to=("--fields", "image")),
     "squares": Kind(pairs, "images", ("--patch", "8", "--stride", "4")),
     "downscaled": Kind(pictures, "images", ("--downscale", "2", "--kernel", "matlab")),
+    "squares of downscaled": Kind(pictures, "images", ("--downscale", "2", "--patch", "4")),
     "pairs": Kind(pairs, "images", codec="photo+zstd"),
     "boxes and captions": Kind(boxes, "images", ("--columns", "boxes=cls,x,y:float32"), to=("--fields", "image")),
     "LMDB of BasicSR": Kind(basicsr, "basicsr"),

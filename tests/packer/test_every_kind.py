@@ -113,6 +113,7 @@ def test_a_source_keeps_its_contract(kind: str, tmp_path: Path, monkeypatch: pyt
     parts = [samples(pickle.loads(pickle.dumps(source.part(*ends)))) for ends in ((0, cut), (cut, len(source)))]
     first, second = map(values, parts)
     assert {name: first[name] + second[name] for name in first} == values(held)
+    assert len(pickle.dumps(source.part(0, 1))) < 6000  # nothing of the others
     assert values(samples(open_packed(made.path))) == values(held)
 
 

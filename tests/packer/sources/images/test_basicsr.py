@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import io
-import pickle
-import zlib
 from pathlib import Path
 
 import lmdb
 import numpy as np
 import pytest
 from opened_sources import open_images, read_each
+from picture_files import chunk
 from PIL import Image
 from real_files import real_folder
 
-from packer.checking import compare
-from packer.convert import convert
 from packer.errors import SourceError, UsageError
 from packer.format import FieldSpec
-from packer.sources import SourceOptions, open_sources
 
 
 def encoded(seed=0, height=4, width=5, **options):
@@ -52,7 +48,7 @@ def pairs(tmp_path):
 def test_real_folders_become_pairs():
     """The pictures are those that py-lmdb and Pillow give; a list that names a wrong size is said."""
     folder = real_folder("lmdb_reference/XPixelGroup+BasicSR/tests/data")
-    source = open_sources([f"lq={folder}/lq.lmdb", f"gt={folder}/gt.lmdb"])
+    source = open_images({"lq": f"{folder}/lq.lmdb", "gt": f"{folder}/gt.lmdb"})
     assert list(source.names) == ["baboon", "comic"]
     assert [spec.shape for spec in source.fields] == [(None, None, 3)] * 2
     assert "gt is 4 times as large as lq in every sample" in source.remarks
@@ -67,31 +63,22 @@ def test_real_folders_become_pairs():
                     np.testing.assert_array_equal(image, np.asarray(picture))
 
 
-def test_keys_are_paired_as_names_of_files_are(pairs):
-    """Markers are taken off, samples come in natural order, parts read what the whole does."""
+def test_keys_are_paired_as_names_of_files_are(pairs, tmp_path):
+    """Markers are taken off, samples come in natural order, or in that of a list; parts read what the whole does."""
     source = open_images(pairs)
     assert source.names == ["2", "10"]
     assert source.fields[0] == FieldSpec(name="lr", dtype="uint8", kind="image", shape=(4, 5, 3))
-    assert [source.files()[0], source.files()[1]] == [f"{pairs['lr']}/data.mdb", f"{pairs['hr']}/data.mdb"]
-    part = pickle.loads(pickle.dumps(source.part(1, 2)))
-    assert part.names == ["10"]
-    for some in (read_each(source)["hr"][1], read_each(part)["hr"][0]):
-        np.testing.assert_array_equal(some, encoded(10, 8, 10)[0])
-
-
-def test_it_is_packed_and_verified(pairs, tmp_path):
-    """A conversion of LMDB folders holds what the folders hold, by its own comparison too."""
-    sources = [f"{field}={folder}" for field, folder in pairs.items()]
-    convert(sources, tmp_path / "out.packed", workers=0)
-    assert compare(tmp_path / "out.packed", open_sources(sources)) == []
+    assert source.files() == [f"{pairs['lr']}/data.mdb", f"{pairs['hr']}/data.mdb"]
+    np.testing.assert_array_equal(read_each(source)["hr"][1], encoded(10, 8, 10)[0])
+    (tmp_path / "list.txt").write_text("10.png (8,10,3)\n2\n")
+    assert open_images(pairs, listed=str(tmp_path / "list.txt")).names == ["10", "2"]
 
 
 def test_options_of_images_are_heard(pairs):
     """--mode converts, and options of other sources are refused."""
-    source = open_sources([f"x={pairs['hr']}"], SourceOptions(mode="gray"))
-    assert read_each(source)["x"][0].shape == (8, 10, 1)
+    assert read_each(open_images({"x": pairs["hr"]}, mode="gray"))["x"][0].shape == (8, 10, 1)
     with pytest.raises(UsageError, match="--axis is for sources of hdf5, but this one holds basicsr"):
-        open_sources([f"x={pairs['hr']}"], SourceOptions(axis=1))
+        open_images({"x": pairs["hr"]}, axis=1)
 
 
 def test_a_colour_marked_as_transparent_becomes_alpha(tmp_path):
@@ -99,7 +86,7 @@ def test_a_colour_marked_as_transparent_becomes_alpha(tmp_path):
     pixels, _ = encoded()
     key = tuple(map(int, pixels[1, 2]))
     folder = make(tmp_path / "x.lmdb", {"a": encoded(transparency=key)[1]})
-    (image,) = read_each(open_sources([f"x={folder}"], SourceOptions(mode="rgba")))["x"]
+    (image,) = read_each(open_images({"x": folder}, mode="rgba"))["x"]
     np.testing.assert_array_equal(image[:, :, :3], pixels)
     np.testing.assert_array_equal(image[:, :, 3] == 0, (pixels == key).all(axis=2))
 
@@ -107,8 +94,7 @@ def test_a_colour_marked_as_transparent_becomes_alpha(tmp_path):
 def test_a_header_behind_much_else_is_found(tmp_path):
     """Text of more than 64 KiB before the pixels is no hindrance."""
     pixels, data = encoded()
-    chunk = b"tEXt" + bytes(100_000)
-    long = data[:33] + len(chunk[4:]).to_bytes(4, "big") + chunk + zlib.crc32(chunk).to_bytes(4, "big") + data[33:]
+    long = data[:33] + chunk(b"tEXt", bytes(100_000)) + data[33:]
     (image,) = read_each(open_images({"x": make(tmp_path / "a.lmdb", {"a": long})}))["x"]
     np.testing.assert_array_equal(image, pixels)
 

@@ -6,7 +6,6 @@ import pickle
 import shutil
 import sys
 
-import lmdb
 import numpy as np
 import pytest
 from opened_sources import read_each, source_of
@@ -209,27 +208,3 @@ def test_the_wrong_unit_is_said(tmp_path, reds):
     save(tmp_path / "LR" / "cover.png")
     with pytest.raises(SourceError, match=r"LR/cover.png: lies next to the folders that are the samples"):
         source_of([str(tmp_path / "LR")], source=FOLDERS)
-
-
-def test_clips_in_classes_have_labels(tmp_path):
-    """The class of a clip is the first folder of its name: class/clip/frame."""
-    for name in ("run/b", "jump/a"):
-        clip(tmp_path / "clips" / name, range(2))
-    source = source_of([str(tmp_path / "clips")], source=SourceOptions(samples="folders", label="folder"))
-    assert dict(zip(source.names, read_each(source)["label"], strict=True)) == {"jump/a": 0, "run/b": 1}
-
-
-def test_clips_in_lmdb_folders(tmp_path, reds):
-    """BasicSR's LMDB folders of REDS have keys 000/00000000: clips as in folders of files."""
-    place = tmp_path / "lr.lmdb"
-    lines = []
-    with lmdb.open(str(place), map_size=2**20) as env, env.begin(write=True) as put:
-        for path in sorted((tmp_path / "LR").rglob("*.png")):
-            key = path.relative_to(tmp_path / "LR").with_suffix("").as_posix()
-            put.put(key.encode(), path.read_bytes())
-            lines.append(f"{key}.png (4,5,3) 1\n")
-    (place / "meta_info.txt").write_text("".join(lines))
-    source = source_of([str(place)], source=FOLDERS)
-    assert source.names == ["0", "002", "010"]
-    for found, wanted in zip(read_each(source.part(1, 3))["image"], reds["lr"][1:], strict=True):
-        np.testing.assert_array_equal(found, wanted)

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from PIL import Image
+from picture_files import save
 
-from packer.convert import ConvertOptions, convert
 from packer.errors import UsageError
-from packer.export import export
 from packer.sources import SourceOptions, open_sources
-from readers import PackedDataset
 
 
 def picture(path, value):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(np.full((4, 4, 3), value, np.uint8)).save(path)
+    save(path, np.full((4, 4, 3), value, np.uint8))
 
 
 @pytest.fixture
@@ -64,26 +60,6 @@ def test_a_folder_in_a_list_stands_for_its_samples(tmp_path):
     assert list(names(inputs, tmp_path, text).names) == [f"{c}/{n:08d}" for c in ("002", "000") for n in range(3)]
     clips = names(inputs, tmp_path, text, samples="folders")
     assert sorted(clips.names) == ["000", "002"]
-
-
-def test_lists_work_for_folders_of_lmdb_too(tmp_path):
-    """What BasicSR packed is selected by the same lists."""
-    for n in range(4):
-        picture(tmp_path / f"hr/{n:04d}.png", n)
-    convert([f"hr={tmp_path}/hr"], tmp_path / "d", workers=0)
-    export(tmp_path / "d", tmp_path / "hr.lmdb", to="basicsr-lmdb")
-    source = names([f"hr={tmp_path}/hr.lmdb"], tmp_path, "0002.png (4,4,3)\n0001.png (4,4,3)\n")
-    assert list(source.names) == ["0002", "0001"]
-
-
-def test_what_is_packed_is_what_is_listed(pairs, tmp_path):
-    """convert packs the listed samples in the list's order."""
-    listed = tmp_path / "list.txt"
-    listed.write_text("0002\n0001\n")
-    convert(pairs, tmp_path / "out", ConvertOptions(source=SourceOptions(listed=str(listed)), workers=0))
-    dataset = PackedDataset(tmp_path / "out")
-    assert list(dataset.names) == ["0002", "0001"]
-    assert [int(sample["hr"][0, 0, 0]) for sample in dataset] == [2, 1]
 
 
 @pytest.mark.parametrize(

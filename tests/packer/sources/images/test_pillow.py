@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import struct
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,6 @@ from PIL import Image
 
 from packer.errors import SourceError
 from packer.sources.images import formats
-from packer.sources.images.formats import FEW_BITS
 from packer.sources.images.source import ImageSource
 
 COLOURS = np.random.default_rng(0).integers(0, 256, (3, 4, 4), dtype=np.uint8)
@@ -51,18 +51,31 @@ def opened(folder: Path, name: str, data: bytes) -> ImageSource:
     return source
 
 
-def test_a_plain_tiff_needs_no_word(tmp_path) -> None:
-    """RGB, and RGBA with an alpha of its own, come without a note; an orientation of 1 says nothing."""
-    assert opened(tmp_path, "a.tif", tiff(COLOURS[:, :, :3])).remarks == []
-    assert opened(tmp_path, "b.tif", tiff(COLOURS, t338=[2], t274=[1])).remarks == []
+MULTIPLIED = np.concatenate([COLOURS[..., :3].astype(int) * COLOURS[..., 3:] // 255, COLOURS[..., 3:]], 2).astype("u1")
+GRAY = COLOURS[:, :, 0]
+TIFFS: dict[str, tuple[np.ndarray, dict[str, Any], tuple[int, ...], str]] = {
+    "RGB": (COLOURS[:, :, :3], {}, (3, 4, 3), ""),
+    "alpha of its own": (COLOURS, {"t338": [2], "t274": [1]}, (3, 4, 4), ""),
+    "colours multiplied by alpha": (MULTIPLIED, {"t338": [1]}, (3, 4, 4), formats.CHANGED_TIFF),
+    "a fourth sample that is no alpha": (COLOURS, {"t338": [0]}, (3, 4, 3), formats.CHANGED_TIFF),
+    "1 bit": ((GRAY > 99).astype("u1"), {"bits": 1}, (3, 4, 1), formats.FEW_BITS),
+    "white is zero": (GRAY, {"t262": [0]}, (3, 4, 1), formats.CHANGED_TIFF),
+    "white is zero in 16 bits": (GRAY.astype("u2"), {"bits": 16, "t262": [0]}, (3, 4, 1), formats.CHANGED_TIFF),
+    "signed": (GRAY.astype("i2") - 99, {"bits": 16, "t339": [2]}, (3, 4, 1), ""),
+} | {
+    f"turn {turn}": (COLOURS[:, :, :3], {"t274": [turn]}, (3, 4, 3) if turn < 5 else (4, 3, 3), formats.CHANGED_TIFF)
+    for turn in range(2, 9)
+}
 
 
-@pytest.mark.parametrize("orientation", range(2, 9))
-def test_the_orientation_of_a_tiff_is_applied_and_said(tmp_path, orientation: int) -> None:
-    """Pillow turns a TIFF as its tag says, also its sides."""
-    source = opened(tmp_path, "a.tif", tiff(COLOURS[:, :, :3], t274=[orientation]))
-    assert source.fields[0].shape == ((3, 4, 3) if orientation < 5 else (4, 3, 3))
-    assert source.remarks == [f"field x, 1 file: {formats.CHANGED_TIFF}"]
+@pytest.mark.parametrize(("pixels", "tags", "shape", "said"), TIFFS.values(), ids=TIFFS)
+def test_what_pillow_changes_of_a_tiff_is_said(
+    tmp_path: Path, pixels: np.ndarray, tags: dict[str, Any], shape: tuple[int, ...], said: str
+) -> None:
+    """One remark says so; nothing is said of what stays as it is, as signed values of 16 bits do."""
+    source = opened(tmp_path, "a.tif", tiff(pixels, **tags))
+    assert (source.fields[0].shape, source.fields[0].dtype) == (shape, pixels.dtype)
+    assert source.remarks == ([f"field x, 1 file: {said}"] if said else [])
 
 
 @pytest.mark.parametrize("suffix", [".jpg", ".webp"])
@@ -84,44 +97,6 @@ def test_damaged_exif_harms_no_pixel(tmp_path, exif: bytes) -> None:
     file = io.BytesIO()
     Image.fromarray(COLOURS[:, :, :3]).save(file, "JPEG", exif=exif)
     assert opened(tmp_path, "a.jpg", file.getvalue()).remarks == []
-
-
-def test_associated_alpha_is_said(tmp_path) -> None:
-    """Colours multiplied by their alpha come out divided by it, as Pillow gives them."""
-    pixels = COLOURS.copy()
-    pixels[..., :3] = pixels[..., :3].astype(int) * pixels[..., 3:] // 255
-    source = opened(tmp_path, "a.tif", tiff(pixels, t338=[1]))
-    assert source.fields[0].shape == (3, 4, 4)
-    assert source.remarks == [f"field x, 1 file: {formats.CHANGED_TIFF}"]
-
-
-def test_samples_that_pillow_drops_are_said(tmp_path) -> None:
-    """A fourth sample that the file does not call alpha is not read, and that is no secret."""
-    source = opened(tmp_path, "a.tif", tiff(COLOURS, t338=[0]))
-    assert source.fields[0].shape == (3, 4, 3)
-    assert source.remarks == [f"field x, 1 file: {formats.CHANGED_TIFF}"]
-
-
-def test_gray_of_one_bit_is_said(tmp_path) -> None:
-    """As for PNG, 1 bit becomes 0 and 255."""
-    source = opened(tmp_path, "a.tif", tiff((COLOURS[:, :, 0] > 99).astype(np.uint8), bits=1))
-    assert source.remarks == [f"field x, 1 file: {FEW_BITS}"]
-
-
-@pytest.mark.parametrize(("dtype", "bits"), [(np.uint8, 8), (np.uint16, 16)])
-def test_white_that_is_zero_is_said(tmp_path, dtype, bits: int) -> None:
-    """Pillow inverts 8 bits and leaves 16 as they are; either is said."""
-    source = opened(tmp_path, "a.tif", tiff(COLOURS[:, :, 0].astype(dtype), bits=bits, t262=[0]))
-    assert source.remarks == [f"field x, 1 file: {formats.CHANGED_TIFF}"]
-
-
-def test_signed_values_of_16_bits_keep_their_dtype(tmp_path) -> None:
-    """Pillow widens them to 32 bits."""
-    values = np.array([[-32768, -1], [0, 32767]], np.int16)
-    source = opened(tmp_path, "a.tif", tiff(values, bits=16, t339=[2]))
-    assert (source.fields[0].dtype, source.remarks) == ("int16", [])
-    (block,) = source.read()
-    assert block["x"].dtype == np.int16
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 import struct
 import zlib
 from pathlib import Path
@@ -11,22 +10,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 from opened_sources import open_images, read_each
-from picture_files import open_pairs, picture, save, save_pairs
+from picture_files import chunk, open_pairs, picture, save
 from PIL import Image
 from real_files import real_folder
 
 from packer.errors import SourceError
 from packer.format import FieldSpec
+from packer.sources.images import SIGNATURE
 from packer.sources.images.formats import COLOUR_KEY, FEW_BITS
 
 SET5 = real_folder("png_pairs/JingyunLiang+SwinIR/testsets/Set5")
 KINDS = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
-
-
-@pytest.fixture
-def pairs(tmp_path):
-    """Three pairs of one size: lr/<n>x2.png and hr/<n>.png."""
-    return save_pairs(tmp_path)
 
 
 def test_pairs_become_samples_with_the_names_of_both(pairs):
@@ -45,16 +39,17 @@ def test_pairs_become_samples_with_the_names_of_both(pairs):
 
 def test_many_headers_come_in_order(tmp_path):
     """Threads read headers, but samples and errors stand in the order of names, and the first error stops."""
-    for number in range(300):
+    for number in range(200):
         save(tmp_path / f"{number}.png", picture(4 + number % 3, 5))
-    for number in (70, 130, 299):
+    bad = [70, 130, 199]
+    for number in bad:
         (tmp_path / f"{number}.png").write_bytes(b"")
     told: list[str] = []
     source = open_images({"x": str(tmp_path)}, on_bad=lambda error: told.append(Path(error.path).name))
-    kept = [number for number in range(300) if number not in (70, 130, 299)]
+    kept = [number for number in range(200) if number not in bad]
     assert source.names == [str(number) for number in kept]
     assert source.sizes["x"][:, 0].tolist() == [4 + number % 3 for number in kept]
-    assert told == ["70.png", "130.png", "299.png"]
+    assert told == [f"{number}.png" for number in bad]
     with pytest.raises(SourceError, match=r"70\.png: is empty"):
         open_images({"x": str(tmp_path)})
 
@@ -95,14 +90,6 @@ def test_every_format_equals_pillow(tmp_path, suffix, channels):
         expected = np.asarray(image).reshape(4, 5, channels)
     (got,) = read_each(open_images({"x": str(path)}))["x"]
     np.testing.assert_array_equal(got, expected)
-
-
-def test_exif_rotation_is_not_applied(tmp_path):
-    """Pixels of a JPEG stay where the file has them, whatever its orientation tag says."""
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    save(tmp_path / "a.jpg", exif=exif)
-    assert open_images({"x": str(tmp_path)}).fields[0].shape == (4, 5, 3)
 
 
 def test_16_bits_stay_16_bits_also_beside_8(tmp_path):
@@ -165,10 +152,8 @@ def write_png16(path, image):
     height, width, channels = image.shape
     colour = {1: 0, 2: 4, 3: 2, 4: 6}[channels]
     rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in image)
-    parts = [(b"IHDR", struct.pack(">IIBBBBB", width, height, 16, colour, 0, 0, 0))]
-    parts += [(b"IDAT", zlib.compress(rows)), (b"IEND", b"")]
-    body = b"".join(struct.pack(">I", len(d)) + k + d + struct.pack(">I", zlib.crc32(k + d)) for k, d in parts)
-    path.write_bytes(b"\x89PNG\r\n\x1a\n" + body)
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 16, colour, 0, 0, 0))
+    path.write_bytes(SIGNATURE + head + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND"))
 
 
 def test_palette_pictures_give_colours_or_indices(tmp_path):
@@ -183,15 +168,10 @@ def test_palette_pictures_give_colours_or_indices(tmp_path):
 
 def test_changes_on_the_way_are_said(tmp_path):
     """Gray of 1 bit becomes 8 bits and a transparent colour loses its mark: both stand in the notes."""
-    save(tmp_path / "mask" / "a.png", np.eye(4, dtype=bool))
-    (tmp_path / "both").mkdir()
-    Image.fromarray(picture()).save(tmp_path / "key.png", transparency=(1, 2, 3))
-    mask = open_images({"x": str(tmp_path / "mask")})
-    np.testing.assert_array_equal(read_each(mask)["x"][0][:, :, 0], np.eye(4) * 255)
-    assert "1 file: gray of 1, 2 or 4 bits" in mask.remarks[0]
-    Image.fromarray(np.eye(4, dtype=bool)).save(tmp_path / "both" / "a.png", transparency=0)
-    assert open_images({"x": str(tmp_path / "both")}).remarks == [f"field x, 1 file: {FEW_BITS}; {COLOUR_KEY}"]
-    assert "marked as transparent" in open_images({"x": str(tmp_path / "key.png")}).remarks[0]
+    Image.fromarray(np.eye(4, dtype=bool)).save(tmp_path / "a.png", transparency=0)
+    source = open_images({"x": str(tmp_path)})
+    np.testing.assert_array_equal(read_each(source)["x"][0][:, :, 0], np.eye(4) * 255)
+    assert source.remarks == [f"field x, 1 file: {FEW_BITS}; {COLOUR_KEY}"]
 
 
 def test_globs_share_one_folder(tmp_path):
@@ -205,49 +185,11 @@ def test_globs_share_one_folder(tmp_path):
     assert source.remarks[0] == "field hr: 2 files also fit lr, and go there"
 
 
-def test_folders_are_searched_to_any_depth_and_globs_count_from_their_fixed_part(tmp_path):
-    """Names are relative paths with slashes, from the folder or from what stands before the first wildcard."""
-    for name in ("b/c/x", "a", "b/x"):
-        save(tmp_path / "in" / f"{name}.png")
-    assert open_images({"x": str(tmp_path / "in")}).names == ["a", "b/c/x", "b/x"]
-    assert open_images({"x": str(tmp_path / "*" / "b" / "*.png")}).names == ["in/b/x"]
-    assert open_images({"x": str(tmp_path / "**" / "x.png")}).names == ["in/b/c/x", "in/b/x"]
-
-
-def test_a_relative_folder_works_from_where_one_stands(tmp_path, monkeypatch):
-    """Relative inputs, also the current folder, are read where they are."""
-    image = save(tmp_path / "a.png")
-    monkeypatch.chdir(tmp_path)
-    for text in (".", "a.png", "*.png", "./"):
-        np.testing.assert_array_equal(read_each(open_images({"x": text}))["x"][0], image)
-
-
-def test_folders_that_link_in_a_circle_end(tmp_path):
-    """A link to a folder above is not followed; a link to another folder is."""
-    save(tmp_path / "in" / "a.png")
-    save(tmp_path / "out" / "b.png")
-    (tmp_path / "in" / "up").symlink_to(tmp_path / "in")
-    (tmp_path / "in" / "more").symlink_to(tmp_path / "out")
-    assert open_images({"x": str(tmp_path / "in")}).names == ["a", "more/b"]
-
-
 def test_opening_decodes_nothing(pairs):
     """Damaged pixels are not seen before reading: headers alone make the plan."""
     for path in (pairs / "lr").iterdir():
         path.write_bytes(path.read_bytes()[:60])
     assert len(open_pairs(pairs)) == 3
-
-
-def test_parts_are_small_and_the_same(pairs):
-    """Parts, pickled too, give the samples of the whole, and carry nothing of the others."""
-    source = open_pairs(pairs)
-    whole = read_each(source)
-    for start in range(3):
-        part = pickle.loads(pickle.dumps(source.part(start, start + 1)))
-        assert part.names == source.names[start : start + 1]
-        assert part.fields == source.fields
-        assert len(pickle.dumps(part)) < 2000
-        np.testing.assert_array_equal(read_each(part)["hr"][0], whole["hr"][start])
 
 
 def test_blocks_are_bounded(tmp_path):
@@ -269,10 +211,9 @@ def test_pairs_out_of_ratio_are_named(pairs):
     )
 
 
-@pytest.mark.parametrize("scale", [2, 3, 4, 8])
-def test_set5_equals_pillow(scale):
+def test_set5_equals_pillow():
     """Real pairs of pictures of different sizes pair by their marker and equal Pillow's decoding."""
-    source = open_images({"lr": str(SET5 / "LR_bicubic" / f"X{scale}"), "hr": str(SET5 / "HR")})
+    source = open_images({"lr": str(SET5 / "LR_bicubic" / "X4"), "hr": str(SET5 / "HR")})
     assert source.names == ["bird", "head"]
     images = read_each(source)
     expected = [np.asarray(Image.open(path)) for path in source.files()]

@@ -8,17 +8,13 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from opened_sources import read_each, source_of
 
-from packer.checking import compare
 from packer.convert import convert
 from packer.errors import SourceError, UsageError
 from packer.format import FieldSpec
 from packer.sources import SourceOptions, base
 from packer.sources.npy import array as npy
-from packer.verify import verify
 from readers import PackedDataset
 
 FILES, FOLDERS = SourceOptions(samples="files"), SourceOptions(samples="folders")
@@ -77,11 +73,6 @@ def test_a_file_is_a_sample(tmp_path, episodes, monkeypatch):
         for number, name in enumerate(("ep_10", "ep_11")):
             for field, array in episodes[name].items():
                 np.testing.assert_array_equal(values[field][number], array)
-    convert(str(tmp_path / "episodes"), tmp_path / "out", workers=1, source=FILES)
-    dataset = PackedDataset(tmp_path / "out")
-    assert dataset["ep_2"]["reward"] == 5
-    np.testing.assert_array_equal(dataset["ep_2"]["action"], episodes["ep_2"]["action"].astype("f4"))
-    assert not verify(tmp_path / "out").damages
 
 
 def test_a_folder_is_a_sample(tmp_path, scenes):
@@ -221,8 +212,6 @@ def test_what_samples_share_is_kept_once(tmp_path, episodes):
     assert read_each(source)["task"] == [f"task of {name}" for name in source.names]
     with pytest.raises(SourceError, match=r"ep_10\.npz\[reward\]: differs from .*ep_2\.npz\[reward\]"):
         source_of([folder], source=SourceOptions(samples="files", once=("reward",)))
-    convert([folder], tmp_path / "out.packed", source=options, workers=0)
-    assert compare(tmp_path / "out.packed", source) == []
 
 
 def test_the_wrong_unit_is_said(tmp_path, episodes, scenes):
@@ -253,26 +242,3 @@ def test_the_wrong_unit_is_said(tmp_path, episodes, scenes):
         source_of([str(tmp_path / "waves")])
     with pytest.raises(UsageError, match="--samples groups: sources of npy take rows or files or folders"):
         source_of([str(tmp_path / "waves")], source=SourceOptions(samples="groups"))
-
-
-@settings(max_examples=15)
-@given(
-    lengths=st.lists(st.integers(0, 5), min_size=1, max_size=5),
-    shape=st.sampled_from([(), (2,), (0,)]),
-    dtype=st.sampled_from(["?", "<i2", ">u4", "f8", "c8"]),
-    way=st.sampled_from(["npy", "npz", "deflated", "fortran"]),
-)
-def test_every_array_comes_back(tmp_path_factory, lengths, shape, dtype, way):
-    """Whatever the lengths, dtype, order and container, each file is its sample again."""
-    folder = tmp_path_factory.mktemp("units")
-    arrays = [np.arange(n * int(np.prod(shape))).reshape(n, *shape).astype(dtype) for n in lengths]
-    for number, array in enumerate(arrays):
-        kept = np.asfortranarray(array) if way == "fortran" else array
-        if way in ("npz", "deflated"):
-            (np.savez if way == "npz" else np.savez_compressed)(folder / f"{number}.npz", x=kept)
-        else:
-            np.save(folder / f"{number}.npy", kept)
-    source = source_of([str(folder)], source=FILES)
-    for found, array in zip(read_each(source)["x"], arrays, strict=True):
-        assert found.dtype == array.dtype.newbyteorder("=")
-        np.testing.assert_array_equal(found, array)
