@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader
@@ -147,6 +147,7 @@ def _cases(draw: st.DrawFn) -> Case:
 
 @settings(max_examples=60)
 @given(case=_cases(), seed=st.integers(0, 9))
+@example(case=Case([3, 0, 2], "none", RULES[0], 1, Windows(8, pad_before=7, pad_after=7)), seed=0)
 def test_windows_are_slices_of_the_episodes(pack: Any, case: Case, seed: int) -> None:
     """All windows, episode by episode and anchor by anchor, whatever the lengths, offsets, codec, bands and shards."""
     with tempfile.TemporaryDirectory() as folder:
