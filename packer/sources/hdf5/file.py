@@ -34,7 +34,6 @@ CACHE_BYTES = 2**28
 #: Values that take more bytes than this, and this many times as many as their file has, are not believed. Deflate
 #: reaches 1,032 on zeros.
 _BELIEVED_BYTES, _MAX_RATIO = 2**34, 10_000
-_DEEPEST = 8
 
 
 # ---------------------------------------------------------------- files
@@ -180,7 +179,7 @@ def files_of(dataset: h5py.Dataset, path: str) -> list[str]:
                 f"dataset {dataset.name} keeps its values in a raw file, {dataset.external[0][0]}; "
                 "write them into the HDF5 file, with h5py by x = file[NAME][()]; del file[NAME]; file[NAME] = x"
             )
-        files = [home, *(_virtual_files(dataset, 0) if dataset.is_virtual else ())]
+        files = [home, *(_virtual_files(dataset) if dataset.is_virtual else ())]
         # Rows count too: an axis of length 0 makes any number of them cost no bytes.
         declared = max([math.prod(dataset.shape) * dataset.dtype.itemsize, *dataset.shape])
         if declared > max(
@@ -207,10 +206,8 @@ def unwritten(dataset: h5py.Dataset) -> str | None:
     return f"dataset {dataset.name}: {how_many} were never written, and are the fill value {dataset.fillvalue}"
 
 
-def _virtual_files(dataset: h5py.Dataset, depth: int) -> Iterator[str]:
+def _virtual_files(dataset: h5py.Dataset) -> Iterator[str]:
     """Yield the paths of all files that a virtual dataset shows, after checking that they hold what it shows."""
-    if depth > _DEEPEST:
-        raise SourceError(f"virtual dataset {dataset.name} leads to virtual datasets more than {_DEEPEST} deep")
     folder = Path(dataset.file.filename).parent
     for source in dataset.virtual_sources():
         name = source.file_name
@@ -227,10 +224,10 @@ def _virtual_files(dataset: h5py.Dataset, depth: int) -> Iterator[str]:
             target = file.get(source.dset_name)
             if not isinstance(target, h5py.Dataset):
                 raise SourceError(f"{where} does not exist")
+            if target.is_virtual:
+                raise SourceError(f"{where} is virtual, too; show the datasets that hold its values instead")
             if _falls_short(dataset, source, target):
                 raise SourceError(f"{where} is too small: it has shape {target.shape}")
-            if target.is_virtual:
-                yield from _virtual_files(target, depth + 1)
 
 
 def _falls_short(dataset: h5py.Dataset, source: Any, target: h5py.Dataset) -> bool:

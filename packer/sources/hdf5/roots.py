@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import glob
 import re
-from collections.abc import Callable, Collection, Sequence
+import shlex
+from collections.abc import Callable, Collection, Iterable, Sequence
 from fnmatch import fnmatchcase
-from typing import NamedTuple
 
 import h5py
 from natsort import natsorted
@@ -24,34 +24,24 @@ _MAX_LIST_BYTES = 2**26
 _DIGITS = re.compile(r"\d+")
 
 
-class Roots(NamedTuple):
-    """What the units of a file are.
-
-    Attributes:
-        roots: the roots of the units, in natural order.
-        others: topmost paths of what belongs to none.
-        splits: by name, the roots of the samples of each split that the file itself lists.
-        notes: sentences for the plan: which groups were taken if nobody named them, and names that lead nowhere.
-    """
-
-    roots: list[str]
-    others: list[str]
-    splits: dict[str, set[str]]
-    notes: list[str]
-
-
-def find_roots(file: h5py.File, asked: Asked, is_out: Callable[[str], bool]) -> Roots:
+def find_roots(
+    file: h5py.File, asked: Asked, is_out: Callable[[str], bool]
+) -> tuple[list[str], dict[str, set[str]], list[str]]:
     """Return the units of an open file.
 
     Args:
         is_out: whether a path from the root of the file is left out, with all below it. Such a path is no unit, and
             nothing in it has to belong to one.
 
+    Returns:
+        the roots of the units, in natural order; by name, those of each split that the file itself lists; sentences for
+        the plan: which groups were taken if nobody named them, and names of samples that lead nowhere.
+
     Raises:
-        SourceError: there are no units, or a group cannot be listed.
+        SourceError: there are no units, something belongs to none, or a group cannot be listed.
     """
     if asked.name in ("rows", "files"):
-        return Roots([""], [], {}, [])
+        return [""], {}, []
     pattern = _pattern(asked)
     lists = _lists(file, is_out) if asked.name == "groups" else {}
     met = walk(file, lambda path: (bool(lists) and path == _MASK) or is_out(path), lambda path: _fits(path, pattern))
@@ -64,33 +54,33 @@ def find_roots(file: h5py.File, asked: Asked, is_out: Callable[[str], bool]) -> 
     elif pattern:
         roots = [group for group in groups if _fits(group, pattern)]
     else:
-        roots = holders([path for path in datasets if folder_of(path) != _MASK])
+        holders = {folder_of(path) for path in datasets} - {"", _MASK}
+        roots = [group for group in holders if not _lies_in(folder_of(group), holders)]
         # Groups that lie in the file itself are what anybody would take.
         if any(root.count("/") > 1 for root in roots):
-            notes.append(f"a sample is a group such as {roots[0]}; --samples groups:PATTERN takes others")
+            notes.append(f"a sample is a group such as {natsorted(roots)[0]}; --samples groups:PATTERN takes others")
     if not roots:
         what = f"groups that fit {asked.pattern}" if asked.pattern else f"{asked.name} that could be samples"
         holds = f"it holds {first_few(groups or datasets)}" if groups or datasets else "it is empty"
         raise SourceError(f"holds no {what}: {holds}; name another unit with --samples", file.filename)
     inside = set(roots)
-    others = _topmost(
-        [path for path, kind in kinds.items() if kind is not h5py.Group and not _lies_in(path, inside)], roots
-    )
+    strays = [path for path, kind in kinds.items() if kind is not h5py.Group and not _lies_in(path, inside)]
+    if others := _topmost(strays, roots):
+        skips = " ".join(f"--skip {shlex.quote(other)}" for other in others)
+        raise SourceError(
+            f"{first_few(others)} {'belongs' if len(others) == 1 else 'belong'} to no sample: --samples {asked} packs "
+            f"what lies in these {asked.name}. Leave it out with {skips}, or try another unit: --samples files takes "
+            "all that is in a file",
+            file.filename,
+        )
     splits, missing = _splits(file, lists, roots)
-    return Roots(natsorted(roots), others, splits, notes + missing)
+    return natsorted(roots), splits, notes + missing
 
 
-def holders(datasets: Sequence[str]) -> list[str]:
-    """Return the highest groups that hold datasets themselves, in natural order, the root of the file apart."""
-    groups = {folder_of(path) for path in datasets} - {""}
-    return natsorted(group for group in groups if not _lies_in(folder_of(group), groups))
-
-
-def are_numbered(datasets: Sequence[str]) -> bool:
-    """Return whether all these datasets lie in groups that differ in nothing but numbers, and so may be samples."""
-    roots = holders(datasets)
-    is_all = all(map(folder_of, datasets))
-    return is_all and len(roots) > 1 and len({_DIGITS.sub("", root) for root in roots}) == 1
+def are_numbered(datasets: Iterable[str]) -> bool:
+    """Return whether datasets lie in groups that differ in nothing but numbers, and so may be samples."""
+    groups = set(map(folder_of, datasets))
+    return len(groups) > 1 and len({_DIGITS.sub("", group) for group in groups}) == 1
 
 
 def _pattern(asked: Asked) -> list[str]:

@@ -72,20 +72,30 @@ def open_hdf5(
     for one in options.once:
         if not any(naming(name, [one]) for name in constants):
             raise UsageError(f"--once {one}: there is no such dataset, neither in the samples nor in the file")
+    remarks = []
+    if sum(bool(unit.attributes) for unit in kept) > MAX_KEPT:
+        kept = [replace(unit, attributes={}) for unit in kept]
+        few = f"more than {MAX_KEPT:,} files or samples have attributes"
+        remarks.append(f"{few}, so none are kept; --attr NAME makes a field")
     asked_for = HDF5Options(dict(options.pick), list(options.skip), list(options.once), list(options.sparse))
     source: HDF5Source
     if asked.name == "rows":
-        if options.samples is None and not options.pick:
-            _refuse_numbered(kept[0])
+        rows = [unit.samples for unit in kept]
+        if options.samples is None:
+            if not options.pick and are_numbered(column.dataset for column in kept[0].columns):
+                raise UsageError(
+                    f"{kept[0].path}: a sample may be a row of all {len(kept[0].columns)} datasets, or one of the "
+                    "groups that hold them; say --samples rows, or --samples groups"
+                )
+            if len(set(rows)) > 1:
+                remarks.append(
+                    f"{len(kept):,} files of {min(rows):,} to {max(rows):,} rows: each row is a sample; --samples "
+                    "files makes each file one"
+                )
         source = RowSource(kept, msgspec.structs.replace(asked_for, axis=options.axis), held)
-        lengths = [unit.samples for unit in kept]
-        if options.samples is None and len(set(lengths)) > 1:
-            source.remarks.append(
-                f"{len(kept):,} files of {min(lengths):,} to {max(lengths):,} rows: each row is a sample; --samples "
-                "files makes each file one"
-            )
     else:
         source = UnitSource(kept, msgspec.structs.replace(asked_for, samples=str(asked)), held)
+    source.remarks = [*source.remarks, *remarks]
     source.constants = {name: values_of(one) for name, one in constants.items()}
     return source
 
@@ -177,18 +187,14 @@ def _fitting(
     kinds = [{c.spec.name: _looks(c, with_lengths=unit.kind == "row") for c in unit.columns} for unit in good]
     model, apart = misfits(dict(enumerate(kinds)))
     for number, how in apart.items():
-        on_bad(SourceError(_misfit(good[number], good[model], how), good[number].path))
+        unit = good[number]
+        who = f"{unit.kind} {unit.root} " if unit.root else ""
+        advice = (
+            "pick the same fields with --field, leave some out with --skip or this one with --on-error skip, or take "
+            "another unit, such as --samples files"
+        )
+        on_bad(SourceError(f"{who}does not fit most, such as {good[model]}: field {how}; {advice}", unit.path))
     return held, [unit for number, unit in enumerate(good) if number not in apart]
-
-
-def _misfit(unit: Unit, model: Unit, how: str) -> str:
-    """Return why a unit is a bad one: it differs from most, of which `model` is one."""
-    where = "" if unit.path == model.path or model.kind in ("row", "file") else f" of {Path(model.path).name}"
-    if unit.kind == "row":
-        advice = "pack it by itself, pick common fields with --field, or make each file a sample with --samples files"
-        return f"does not fit most files, such as {model}: field {how}; {advice}"
-    advice = "--skip leaves out a field, --on-error skip the sample; another --samples may take both"
-    return f"{unit} does not fit most, such as {model}{where}: field {how}. {advice}"
 
 
 def _looks(column: Column, with_lengths: bool) -> str:
@@ -198,15 +204,6 @@ def _looks(column: Column, with_lengths: bool) -> str:
     where += "".join(f"[{member}]" for member in column.members)
     # A dataset that is a sample has no path of its own.
     return " of ".join(filter(None, (shaped(column, shape).spec.in_words, where)))
-
-
-def _refuse_numbered(rows: Unit) -> None:
-    """Raise UsageError if numbered groups of a file are as likely to be the samples as its rows are."""
-    if are_numbered([column.dataset for column in rows.columns]):
-        raise UsageError(
-            f"{rows.path}: a sample may be a row of all {len(rows.columns)} datasets, or one of the groups that hold "
-            "them; say --samples rows, or --samples groups"
-        )
 
 
 # ---------------------------------------------------------------- the samples
@@ -236,6 +233,8 @@ class HDF5Source(Source):
     """
 
     kind = "hdf5"
+    #: Of ragged fields, but for those whose lengths are known only when they are read.
+    _shapes: Mapping[str, NDArray[np.int64]] = {}
 
     def __init__(
         self, columns: Sequence[Column], found: Sequence[Unit], origin: HDF5Origin, held: Mapping[str, FileUnits]
@@ -248,19 +247,18 @@ class HDF5Source(Source):
         paths = {name: path for name, path in paths.items() if path != "/" + name.replace(".", "/")}
         self.origin = msgspec.to_builtins(msgspec.structs.replace(origin, paths=paths))
         remarks = [note for path in dict.fromkeys(unit.path for unit in found) for note in held[path].notes]
-        if not _may_keep(found):
-            remarks.append(
-                f"more than {MAX_KEPT:,} files or samples have attributes, so none are kept; --attr NAME makes a field"
-            )
         if asides := {path: why for unit in found for path, why in unit.asides.items()}:
             remarks.append(f"left out: {left_out(asides)}. --field NAME=/path takes a link")
         if lost := dict.fromkeys(f"{name!r} of {unit}" for unit in found for name in unit.lost):
             why = "attributes are kept if they are numbers or text of at most 16 KiB"
             remarks.append(f"{why}; these are not: {first_few(list(lost))}")
-        self.remarks: list[str] = list(dict.fromkeys(remarks))
+        self.remarks = list(dict.fromkeys(remarks))
 
     def __len__(self) -> int:
         return sum(run.stop - run.start for run in self._runs)
+
+    def shapes(self, field: str) -> NDArray[np.int64] | None:
+        return self._shapes.get(field)
 
     def _cut(self, runs: Iterable[_Run]) -> Self:
         """Return a copy that reads these alone, for a part."""
@@ -271,11 +269,6 @@ class HDF5Source(Source):
 
     def files(self) -> list[str]:
         return list(dict.fromkeys(name for run in self._runs for name in (run.path, *run.files)))
-
-
-def _may_keep(found: Sequence[Unit]) -> bool:
-    """Return whether the attributes of the units are few enough for a manifest."""
-    return sum(bool(unit.attributes) for unit in found) <= MAX_KEPT
 
 
 class RowSource(HDF5Source):
@@ -289,16 +282,12 @@ class RowSource(HDF5Source):
             KeptFile(
                 as_text(Path(os.path.relpath(unit.path, folder)).as_posix()),
                 unit.samples,
-                {"/": unit.attributes} if unit.attributes and _may_keep(found) else {},
+                {"/": unit.attributes} if unit.attributes else {},
             )
             for unit in found
         ]
         super().__init__(found[0].columns, found, HDF5Origin(options, {}, files), held)
         self._axis = options.axis or 0
-
-    def shapes(self, field: str) -> NDArray[np.int64] | None:
-        """Return None: the length of a variable-length value is known only when it is read."""
-        return None
 
     def part(self, start: int, stop: int) -> RowSource:
         return self._cut(_overlaps(self._runs, start, stop))
@@ -332,8 +321,7 @@ class UnitSource(HDF5Source):
         self.names = [f"{homes[unit.path]}{unit.root}".lstrip("/") for unit in found]
         self.splits = _splits(found, self.names, held)
         self._kind = found[0].kind
-        # Shapes of ragged fields, but for those whose lengths are known only when they are read.
-        self._shapes: dict[str, NDArray[np.int64]] = {}
+        self._shapes = {}
         shapes_of = [{column.spec.name: column.spec.shape for column in unit.columns} for unit in found]
         columns = []
         for column in found[0].columns:
@@ -345,10 +333,7 @@ class UnitSource(HDF5Source):
         counts = Counter(unit.path for unit in found)
         files = [KeptFile(home, counts[path], held[path].above) for path, home in homes.items() if found[0].root]
         kept = {name: unit.attributes for name, unit in zip(self.names, found, strict=True) if unit.attributes}
-        super().__init__(columns, found, HDF5Origin(options, {}, files, kept if _may_keep(found) else {}, attrs), held)
-
-    def shapes(self, field: str) -> NDArray[np.int64] | None:
-        return self._shapes.get(field)
+        super().__init__(columns, found, HDF5Origin(options, {}, files, kept, attrs), held)
 
     def part(self, start: int, stop: int) -> UnitSource:
         part = self._cut(self._runs[start:stop])

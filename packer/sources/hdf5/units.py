@@ -57,7 +57,7 @@ class Unit:
     lost: list[str]
 
     def __str__(self) -> str:
-        return Path(self.path).name if self.kind == "row" else f"{self.kind} {self.root or Path(self.path).name}"
+        return f"{self.kind} {self.root} of {Path(self.path).name}" if self.root else Path(self.path).name
 
 
 @dataclass(frozen=True)
@@ -106,27 +106,19 @@ def units_of(path: str, asked: Asked, options: SourceOptions) -> FileUnits:
     """
     with opened(path) as file, faults_named(path, "listing the file"):
         is_out = _LeftOut(options.skip, options.once)
-        roots = find_roots(file, asked, is_out)
-        if roots.others:
-            skips = " ".join(f"--skip {shlex.quote(other)}" for other in roots.others)
-            raise SourceError(
-                f"{first_few(roots.others)} {'belongs' if len(roots.others) == 1 else 'belong'} to no sample: "
-                f"--samples {asked} packs what lies in these {asked.name}. Leave it out with {skips}, or try another "
-                "unit: --samples files takes all that is in a file",
-                path,
-            )
-        outside = [name for name in options.once if roots.roots != [""] and file.get(name) is not None]
+        roots, splits, notes = find_roots(file, asked, is_out)
+        outside = [name for name in options.once if roots != [""] and file.get(name) is not None]
         # A path from the root of the file that names something next to the units is not also the name of a field.
         within = tuple(skip for skip in options.skip if skip not in is_out.used or skip[0] != "/")
         inner = replace(options, skip=within, once=tuple(name for name in options.once if name not in outside))
         is_inner_out = _LeftOut(inner.skip, inner.once, inner.sparse)
         above = {}
-        for place in dict.fromkeys(place for root in roots.roots for place in _above(root)):
+        for place in dict.fromkeys(place for root in roots for place in _above(root)):
             if found := attributes(file[place])[0]:
                 above[place] = found
-        kind, notes = asked.name[:-1], list(roots.notes)
+        kind = asked.name[:-1]
         units: list[Unit | SourceError] = []
-        for root in roots.roots:
+        for root in roots:
             try:
                 with faults_named(path, "listing it"):
                     units.append(_unit(file, path, root, kind, is_inner_out, inner))
@@ -136,7 +128,7 @@ def units_of(path: str, asked: Asked, options: SourceOptions) -> FileUnits:
             datasets = dict.fromkeys(column.dataset for column in rows.columns)
             notes += [f"{rows}: {note}" for note in map(unwritten, map(file.get, datasets)) if note]
         once = constants_at(file, path, "", outside)
-        return FileUnits(units, is_out.used | is_inner_out.used, roots.splits, notes, once, above)
+        return FileUnits(units, is_out.used | is_inner_out.used, splits, notes, once, above)
 
 
 def _above(root: str) -> list[str]:
@@ -176,16 +168,21 @@ def _unit(file: h5py.File, path: str, root: str, kind: str, is_out: _LeftOut, op
             "leave some out with --skip FIELD; if rows are not samples, try --samples groups, --samples files or "
             f"--samples datasets. It holds:\n{_lines(list(wanted.values()))}"
         )
+    for name in options.attrs:
+        if name in wanted:
+            advice = f"leave that out with --skip {name}, or leave out --attr {name}"
+            raise SourceError(f"also has a dataset named {name}; {advice}")
+        wanted[name] = _attribute(thing, name)
     columns = []
     for name, entry in wanted.items():
         try:
             columns.append(replace(entry, spec=msgspec.structs.replace(entry.spec, name=name)))
         except ValueError as error:
-            raise SourceError(f"{entry.path}: {error}; name it with --field NAME=/path") from None
+            raise SourceError(f"{entry.path or name}: {error}; name it with --field NAME=/path") from None
         if entry.starts:
             SparseRows(file, path, entry)  # checks where its rows start
-    files = [other for name in dict.fromkeys(c.dataset for c in columns) for other in files_of(file[root + name], path)]
-    columns += [_attribute_column(thing, name, {*wanted}) for name in options.attrs]
+    datasets = dict.fromkeys(column.dataset for column in columns if not column.attribute)
+    files = [other for name in datasets for other in files_of(file[root + name], path)]
     samples = next(iter(wanted.values())).samples
     return Unit(
         path, root, kind, tuple(columns), 1 if samples is None else samples, tuple(dict.fromkeys(files)), asides,
@@ -277,27 +274,20 @@ def _sparse(thing: h5py.Group, group: str) -> dict[str, Column]:
     }
 
 
-def _attribute_column(thing: h5py.HLObject, name: str, taken: set[str]) -> Column:
-    """Return the field that an attribute of a unit becomes.
+def _attribute(thing: h5py.HLObject, name: str) -> Column:
+    """Return what an attribute of a unit becomes.
 
     Raises:
-        SourceError: the unit has none of this name, it cannot be stored, or a dataset is called so.
+        SourceError: the unit has none of this name, or it cannot be stored.
     """
     if name not in thing.attrs:
         raise SourceError(f"has no attribute {name} for --attr; it has {', '.join(thing.attrs) or 'none'}")
     header = thing.attrs.get_id(name)
-    found = list(leaves(Column(""), header.dtype, header.shape or ()))
-    problem = "is empty" if header.shape is None else found[0].problem if len(found) == 1 else "is a compound"
+    first, *more = leaves(Column("", attribute=name), header.dtype, header.shape or ())
+    problem = "is empty" if header.shape is None else "is a compound" if more else first.problem
     if problem:
         raise SourceError(f"has the attribute {name}, but it {problem}; leave out --attr {name}")
-    if name in taken:
-        raise SourceError(
-            f"also has a dataset named {name}; leave that out with --skip {name}, or leave out --attr {name}"
-        )
-    try:
-        return replace(found[0], spec=msgspec.structs.replace(found[0].spec, name=name), attribute=name)
-    except ValueError as error:
-        raise SourceError(f"has an attribute that cannot be a field: {error}") from None
+    return first
 
 
 # ---------------------------------------------------------------- words

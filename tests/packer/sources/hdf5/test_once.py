@@ -97,13 +97,13 @@ def test_what_differs_is_named(tmp_path: Path, unit: str) -> None:
     with h5py.File(tmp_path / "in/1.h5", "r+") as file:
         (file if unit == "files" else file["0001"])["grid/x"][3] += 1
     with pytest.raises(
-        SourceError, match=r"grid\.x differs between (group /0000 and group /0001|file 0\.h5 and file 1\.h5)"
+        SourceError, match=r"grid\.x differs between (group /0000 of 1\.h5 and group /0001 of |0\.h5 and )1\.h5,"
     ):
         open_hdf5(source, samples=unit, once=("grid",))
     with h5py.File(tmp_path / "in/1.h5", "r+") as file:
         del (file if unit == "files" else file["0001"])["grid/x"]
     with pytest.raises(
-        SourceError, match=r"grid\.x is not in both of (group /0000 and group /0001|file 0\.h5 and file 1\.h5)"
+        SourceError, match=r"grid\.x is not in both of (group /0000 of 1\.h5 and group /0001 of |0\.h5 and )1\.h5,"
     ):
         open_hdf5(source, samples=unit, once=("grid",))
 

@@ -187,6 +187,10 @@ def test_virtual_datasets_need_their_sources(tmp_path: Path) -> None:
     assert np.asarray(next(iter(source.read()))["v"]).tolist() == list(range(10))
     assert source.files() == [path, str(tmp_path / "src.h5")]
     with h5py.File(tmp_path / "src.h5", "w") as file:
+        file.create_virtual_dataset("d", h5py.VirtualLayout((10,), "i8"))
+    with pytest.raises(SourceError, match="is virtual, too; show the datasets"):
+        open_hdf5(path)
+    with h5py.File(tmp_path / "src.h5", "w") as file:
         file["d"] = np.arange(4)
     with pytest.raises(SourceError, match="too small"):
         open_hdf5(path)

@@ -158,7 +158,7 @@ def test_a_file_that_differs_is_told_to_on_bad(tmp_path: Path) -> None:
         with h5py.File(tmp_path / f"{name}.h5", "w") as file:
             file["x"] = np.ones((3, 2), dtype)
     with pytest.raises(
-        SourceError, match=r"b\.h5: does not fit most files, such as a\.h5: field x is array float64 \[2\].*, not"
+        SourceError, match=r"b\.h5: does not fit most, such as a\.h5: field x is array float64 \[2\].*, not"
     ):
         open_hdf5(str(tmp_path))
     (tmp_path / "d.h5").write_bytes(b"")

@@ -72,7 +72,9 @@ def test_samples_that_differ_are_told_to_on_bad(tmp_path: Path) -> None:
         del file["s1/label"]
         del file["s2/pose"]
         file["s2/pose"] = np.eye(2, dtype="f4")
-    with pytest.raises(SourceError, match="group /s1 does not fit most, such as group /s0: field label is missing"):
+    with pytest.raises(
+        SourceError, match=r"group /s1 does not fit most, such as group /s0 of a\.h5: field label is missing"
+    ):
         open_hdf5(path, samples="groups")
     bad: list[SourceError] = []
     assert open_hdf5(path, samples="groups", on_bad=bad.append).names == ["s0", "s3"]
@@ -85,7 +87,7 @@ def test_datasets_that_differ_are_described(tmp_path: Path) -> None:
     with h5py.File(path, "w") as file:
         file["v0"], file["v1"] = np.zeros((2, 3)), np.zeros((2, 3), "f4")
     with pytest.raises(
-        SourceError, match=r"values is array float32 \[any, any\], not array float64 \[any, any\]\. --skip"
+        SourceError, match=r"values is array float32 \[any, any\], not array float64 \[any, any\]; pick"
     ):
         open_hdf5(str(path), samples="datasets")
 
