@@ -371,7 +371,7 @@ def _finished(tasks: Sequence[ShardTask], compared: bool) -> list[ShardReport]:
             shard = (report.entry, task.source, task.shard.start)
             wrong: Sequence[object] = compare_shard(task.folder, task.fields, shard) if compared else ()
         except DamagedError as error:
-            wrong = (error,)
+            wrong = (str(error),)  # the error itself would keep the shard open
         if wrong:
             _log.warning("%s; it is packed again", wrong[0])
             task.path.unlink()

@@ -150,14 +150,14 @@ def new_pairs():
     return make_pairs
 
 
-def make_pairs(folder, count, height, width):
+def make_pairs(folder, count, height, width, prefix=""):
     """Pairs of random pictures, the second twice as large: `folder`, `sources`, `names`, `lr`, `hr`."""
     rng = np.random.default_rng(1)
     images = {
         "lr": rng.integers(0, 256, (count, height, width, 3), dtype=np.uint8),
         "hr": rng.integers(0, 256, (count, 2 * height, 2 * width, 3), dtype=np.uint8),
     }
-    names = [f"{number:03}" for number in range(count)]
+    names = [f"{prefix}{number:03}" for number in range(count)]
     for field, values in images.items():
         (folder / field).mkdir(parents=True)
         for name, image in zip(names, values, strict=True):

@@ -10,6 +10,7 @@ import h5py
 import msgspec
 import numpy as np
 import pytest
+from broken import cut
 
 from packer import append as appending
 from packer.append import append
@@ -18,19 +19,18 @@ from packer.errors import DatasetError, SourceError, UsageError
 from packer.format import manifest as manifests
 from packer.packing import dataset_lock
 from packer.repair import repair
-from packer.sources import SourceOptions
 from packer.verify import verify
 from packer.writer import DatasetWriter
 from readers import PackedDataset
 
 
-def write(folder, prefix, count, seed=0, codec="auto", **extra):
+def write(folder, prefix, count, seed=0):
     """A dataset of named samples with a fixed, a ragged and a text field."""
     rng = np.random.default_rng(seed)
-    with DatasetWriter(folder, shard_size=4096, codec=codec) as writer:
+    with DatasetWriter(folder, shard_size=4096) as writer:
         for n in range(count):
             sample = {"x": rng.normal(size=600), "r": rng.integers(0, 9, (n % 4, 2)), "t": f"{prefix} {n}"}
-            writer.add(sample | extra, name=f"{prefix}{n}")
+            writer.add(sample, name=f"{prefix}{n}")
     return folder
 
 
@@ -53,46 +53,18 @@ def test_samples_come_behind_those_before(two, contents):
     assert [p.name for p in a.parent.iterdir() if p.name.startswith(".")] == []
 
 
-def test_pictures_of_another_size_are_refused(tmp_path, new_pairs):
-    """A field of one shape takes no sample of another; the message shows both."""
-    convert(new_pairs(tmp_path / "p", 4, 6, 5).sources, tmp_path / "d", workers=0, codec="zstd")
-    words = r"lr is image uint8 \[8, 9, 3\], not image uint8 \[6, 5, 3\]"
-    with pytest.raises(UsageError, match=words):
-        append(tmp_path / "d", new_pairs(tmp_path / "q", 3, 8, 9).sources, workers=0)
-
-
 def test_pictures_of_one_size_fit_where_sizes_differ(tmp_path, new_pairs, contents):
     """What is ragged in the dataset may have one shape in the source; codec and frames are the dataset's."""
-    for name, count, height in (("p", 2, 6), ("q", 3, 8), ("r", 4, 10)):
-        new_pairs(tmp_path / name, count, height, 5)
-        for path in list((tmp_path / name).rglob("*.png")):
-            path.rename(path.with_name(f"{name}{path.name}"))
-    for field in ("lr", "hr"):
-        shutil.copytree(tmp_path / "q" / field, tmp_path / "p" / field, dirs_exist_ok=True)
-
-    def sources(name):
-        return [f"lr={tmp_path}/{name}/lr", f"hr={tmp_path}/{name}/hr"]
-
-    convert(sources("p"), tmp_path / "d", workers=0, codec="zstd")
-    convert(sources("r"), tmp_path / "e", workers=0)
+    p, q, r = (new_pairs(tmp_path / name, 3, height, 5, name) for name, height in (("p", 6), ("q", 8), ("r", 10)))
+    shutil.copytree(q.folder, p.folder, dirs_exist_ok=True)
+    convert(p.sources, tmp_path / "d", workers=0, codec="zstd")
+    convert(r.sources, tmp_path / "e", workers=0)
     fields = manifests.read(tmp_path / "d").fields
     before = contents(tmp_path / "d")[1]
-    report = append(tmp_path / "d", sources("r"), workers=0)
+    report = append(tmp_path / "d", r.sources, workers=0)
     assert report.manifest.fields == fields
     assert contents(tmp_path / "d")[1] == before | contents(tmp_path / "e")[1]
     assert not verify(tmp_path / "d").damages
-
-
-def test_clouds_of_other_sizes_fit(tmp_path, clouds, contents):
-    """A ragged field takes samples of any length, and their headers are kept beside those before."""
-    convert(str(clouds.folder), tmp_path / "d", workers=0)
-    (tmp_path / "more").mkdir()
-    shutil.copy(clouds.folder / "c3.ply", tmp_path / "more" / "new.ply")
-    append(tmp_path / "d", str(tmp_path / "more"), workers=0)
-    found = PackedDataset(tmp_path / "d")
-    assert np.array_equal(found["new"]["xyz"].numpy(), clouds.xyz[3])
-    kinds = [part["origin"]["kind"] for part in manifests.read(tmp_path / "d").origin["parts"]]
-    assert kinds == ["ply", "ply"]
 
 
 def test_samples_made_in_python_are_appended(tmp_path):
@@ -106,29 +78,23 @@ def test_samples_made_in_python_are_appended(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("extra", "words"),
+    ("lr", "words"),
     [
-        ({"y": np.zeros(2)}, r"y is array float64 \[2\], not missing"),
-        ({"x": np.zeros(600, "f4")}, "x is array float32 .* not array float64"),
+        ({"lr": np.zeros((6, 5, 3), "u1"), "y": 1}, r"y is array int64 \[\], not missing"),
+        ({"lr": np.zeros((6, 5, 3), "f4")}, r"lr is array float32 \[6, 5, 3\], not image uint8 \[6, 5, 3\]"),
+        ({"lr": np.zeros((6, 5, 3), "u1")}, r"lr is array uint8 \[6, 5, 3\], not image uint8 \[6, 5, 3\]"),
+        ({"lr": np.zeros((8, 9, 3), "u1")}, r"lr is array uint8 \[8, 9, 3\], not image uint8 \[6, 5, 3\]"),
     ],
 )
-def test_another_schema_is_refused(tmp_path, two, extra, words):
-    """The difference is named, and the dataset is as it was."""
-    other = write(tmp_path / "c", "c", 2, **extra)
-    before = manifests.read(two[0])
+def test_another_schema_is_refused(tmp_path, pairs, lr, words):
+    """The difference is named, arrays are no pictures, and the dataset is as it was."""
+    convert(pairs.sources, tmp_path / "d", workers=0)
+    with DatasetWriter(tmp_path / "other") as writer:
+        writer.add({"hr": np.zeros((12, 10, 3), "u1"), **lr}, name="new")
+    before = manifests.read(tmp_path / "d")
     with pytest.raises(UsageError, match=rf"does not fit the dataset.*{words}"):
-        append(two[0], other, workers=0)
-    assert manifests.read(two[0]) == before
-
-
-def test_arrays_are_no_pictures(tmp_path, new_pairs):
-    """A field of arrays does not go into one of pictures, though dtype and shape are the same."""
-    convert(new_pairs(tmp_path / "p", 4, 6, 5).sources, tmp_path / "d", workers=0)
-    with DatasetWriter(tmp_path / "arrays") as writer:
-        writer.add({"lr": np.zeros((6, 5, 3), "u1"), "hr": np.zeros((12, 10, 3), "u1")}, name="new")
-    with pytest.raises(UsageError, match=r"lr is array uint8 \[6, 5, 3\], not image uint8 \[6, 5, 3\]"):
-        append(tmp_path / "d", tmp_path / "arrays", workers=0)
-    assert manifests.read(tmp_path / "d").samples == 4
+        append(tmp_path / "d", tmp_path / "other", workers=0)
+    assert manifests.read(tmp_path / "d") == before
 
 
 def test_names_stay_unique(two):
@@ -219,29 +185,21 @@ def test_a_dataset_that_changed_meanwhile_is_left_alone(two, contents):
     assert append(a, b, workers=0).manifest.samples == 14
 
 
-def test_left_out_samples_are_listed(tmp_path, clouds):
-    """Bad files are left out where that is asked for, and noted beside those of the conversion."""
-    convert(str(clouds.folder), tmp_path / "d", workers=0)
-    (tmp_path / "more").mkdir()
-    for name in ("n1", "n2"):
-        shutil.copy(clouds.folder / "c3.ply", tmp_path / "more" / f"{name}.ply")
-    (tmp_path / "more" / "n3.ply").write_text("nothing")
-    report = append(tmp_path / "d", str(tmp_path / "more"), workers=0, on_error="skip", source=SourceOptions())
-    assert (report.added, len(report.rejected)) == (2, 1)
-    assert "n3.ply" in (tmp_path / "d" / "rejected.jsonl").read_text()
-
-
-def killed_while_tidying(a, b):
-    """Appends in another process, which dies when the new manifest stands and nothing is tidied up yet."""
+def killed_at(owner, name, a, b):
+    """Appends in another process, which dies where it calls `owner.name`."""
 
     def run():
-        shutil.rmtree = lambda *args, **kwargs: os._exit(9)
+        setattr(owner, name, lambda *args, **kwargs: os._exit(9))
         append(a, b, workers=0)
 
     child = multiprocessing.get_context("fork").Process(target=run)
     child.start()
     child.join()
     assert child.exitcode == 9
+
+
+#: Where the new manifest stands, and nothing is tidied up yet.
+TIDYING = shutil, "rmtree"
 
 
 def test_other_files_are_no_job_to_go_on_with(tmp_path, clouds, contents):
@@ -251,11 +209,11 @@ def test_other_files_are_no_job_to_go_on_with(tmp_path, clouds, contents):
         shutil.copy(clouds.folder / "c3.ply", tmp_path / folder / f"{folder}.ply")
     convert(str(clouds.folder), tmp_path / "d", workers=0)
     before = list(contents(tmp_path / "d")[1])
-    killed_while_tidying(tmp_path / "d", str(tmp_path / "first"))
+    killed_at(*TIDYING, tmp_path / "d", str(tmp_path / "first"))
     assert append(tmp_path / "d", str(tmp_path / "other"), workers=0).added == 1
     assert list(contents(tmp_path / "d")[1]) == [*before, "first", "other"]
     (tmp_path / "first" / "first.ply").rename(tmp_path / "first" / "third.ply")
-    killed_while_tidying(tmp_path / "d", str(tmp_path / "first"))
+    killed_at(*TIDYING, tmp_path / "d", str(tmp_path / "first"))
     assert append(tmp_path / "d", str(tmp_path / "first"), workers=0).added == 1
     assert list(contents(tmp_path / "d")[1]) == [*before, "first", "other", "third"]
 
@@ -264,9 +222,9 @@ def test_samples_in_memory_are_compared(tmp_path):
     """Killed while it tidied up, a call with the same samples adds nothing, one with others adds them."""
     convert([{"x": np.zeros(3)}] * 4, tmp_path / "d")
     ones, twos = [{"x": np.ones(3)}] * 2, [{"x": np.full(3, 2.0)}] * 2
-    killed_while_tidying(tmp_path / "d", ones)
+    killed_at(*TIDYING, tmp_path / "d", ones)
     assert append(tmp_path / "d", ones).manifest.samples == 6
-    killed_while_tidying(tmp_path / "d", ones)
+    killed_at(*TIDYING, tmp_path / "d", ones)
     assert append(tmp_path / "d", twos).manifest.samples == 10
     assert PackedDataset(tmp_path / "d")[list(range(10))]["x"][:, 0].tolist() == [0] * 4 + [1] * 4 + [2] * 2
 
@@ -278,25 +236,12 @@ def rows_file(path):
     return str(path)
 
 
-def killed_before(step, a, b):
-    """Appends in another process, which dies before the function `step` of `packer.append` is called."""
-
-    def run():
-        setattr(appending, step, lambda *args, **kwargs: os._exit(9))
-        append(a, b, workers=0)
-
-    child = multiprocessing.get_context("fork").Process(target=run)
-    child.start()
-    child.join()
-    assert child.exitcode == 9
-
-
 @pytest.mark.parametrize("step", ["_take_in", "write_joined"])
 def test_the_same_rows_a_second_time_are_not_taken_for_those_that_are_there(tmp_path, step):
     """Killed before its manifest stands, an append of rows that the dataset ends with is done by the next call."""
     source = rows_file(tmp_path / "rows.h5")
     convert(source, tmp_path / "d", workers=0)
-    killed_before(step, tmp_path / "d", source)
+    killed_at(appending, step, tmp_path / "d", source)
     report = append(tmp_path / "d", source, workers=0)
     assert (report.added, report.manifest.samples, len(PackedDataset(tmp_path / "d"))) == (3, 6, 6)
 
@@ -305,10 +250,10 @@ def test_rows_that_were_published_are_not_added_again(tmp_path):
     """Killed at any step once its manifest stands, the same call adds nothing; the one after that does."""
     source = rows_file(tmp_path / "rows.h5")
     convert(source, tmp_path / "d", workers=0)
-    killed_before("_tidy", tmp_path / "d", source)
+    killed_at(appending, "_tidy", tmp_path / "d", source)
     assert append(tmp_path / "d", source, workers=0).manifest.samples == 6
     assert append(tmp_path / "d", source, workers=0).manifest.samples == 9
-    killed_while_tidying(tmp_path / "d", source)
+    killed_at(*TIDYING, tmp_path / "d", source)
     assert append(tmp_path / "d", source, workers=0).manifest.samples == 12
     assert sorted(path.name for path in tmp_path.iterdir()) == ["d", "rows.h5"]
 
@@ -316,7 +261,7 @@ def test_rows_that_were_published_are_not_added_again(tmp_path):
 def test_equal_rows_of_another_file_are_added(tmp_path):
     """The call that follows a kill is told from another one by its files, even if these hold the same rows."""
     convert(rows_file(tmp_path / "rows.h5"), tmp_path / "d", workers=0)
-    killed_before("_tidy", tmp_path / "d", rows_file(tmp_path / "first.h5"))
+    killed_at(appending, "_tidy", tmp_path / "d", rows_file(tmp_path / "first.h5"))
     assert append(tmp_path / "d", rows_file(tmp_path / "second.h5"), workers=0).manifest.samples == 9
 
 
@@ -324,7 +269,7 @@ def test_a_manifest_that_is_lost_while_an_append_was_killed_is_not_guessed(tmp_p
     """Repair leaves out no shard that may have been published: it refuses, and says how to take them all."""
     source = rows_file(tmp_path / "rows.h5")
     convert(source, tmp_path / "d", workers=0)
-    killed_before("_tidy", tmp_path / "d", source)
+    killed_at(appending, "_tidy", tmp_path / "d", source)
     (tmp_path / "d" / "manifest.json").unlink()
     with pytest.raises(DatasetError, match=r"remove .*\.d\.appending to take every shard"):
         repair(tmp_path / "d")
@@ -333,34 +278,11 @@ def test_a_manifest_that_is_lost_while_an_append_was_killed_is_not_guessed(tmp_p
     assert len(PackedDataset(tmp_path / "d")) == 6
 
 
-def test_left_out_samples_are_listed_once(tmp_path, clouds, monkeypatch):
-    """Killed between the list of what was left out and the manifest, the same call lists them no second time."""
-    convert(str(clouds.folder), tmp_path / "d", workers=0)
-    (tmp_path / "more").mkdir()
-    shutil.copy(clouds.folder / "c3.ply", tmp_path / "more" / "n1.ply")
-    for name in ("n2", "n3"):
-        (tmp_path / "more" / f"{name}.ply").write_bytes((clouds.folder / "c3.ply").read_bytes()[:-5])
-
-    def stopped(*args):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(manifests, "write", stopped)
-        with pytest.raises(KeyboardInterrupt):
-            append(tmp_path / "d", str(tmp_path / "more"), workers=0, on_error="skip")
-    append(tmp_path / "d", str(tmp_path / "more"), workers=0, on_error="skip")
-    assert len((tmp_path / "d" / "rejected.jsonl").read_text().splitlines()) == 2
-
-
 def test_what_is_finished_is_kept_when_bad_samples_are_to_be_skipped(tmp_path, new_pairs):
     """Stopped by a bad picture, appending goes on without it where it was."""
     convert(new_pairs(tmp_path / "held", 4, 6, 5).sources, tmp_path / "d", workers=0)
-    more = new_pairs(tmp_path / "more", 40, 6, 5)
-    for field in ("lr", "hr"):
-        for path in sorted((more.folder / field).iterdir()):
-            path.rename(path.with_name(f"more-{path.name}"))
-    bad = more.folder / "hr" / "more-030.png"
-    bad.write_bytes(bad.read_bytes()[:-20])
+    more = new_pairs(tmp_path / "more", 40, 6, 5, "more-")
+    cut(more.folder / "hr" / "more-030.png")
     options = {"workers": 0, "shard_size": 4096}
     with pytest.raises(SourceError):
         append(tmp_path / "d", more.sources, **options)

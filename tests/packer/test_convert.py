@@ -11,13 +11,14 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from broken import cut
 from torch.utils.data import Dataset
 
-from packer.convert import ConvertOptions, convert, processors
+from packer.convert import ConvertOptions, convert
 from packer.errors import SourceError, UnfinishedError, UsageError, WriteError
 from packer.format import FieldSpec
 from packer.format import manifest as manifests
-from packer.packing import OutputFolder, Rejected, publish
+from packer.packing import Rejected, publish
 from packer.sources import SourceOptions
 from packer.writer import DatasetWriter
 from readers import PackedDataset
@@ -181,20 +182,6 @@ def test_going_on_after_a_failure(tmp_path, monkeypatch, files_of, workers):
     assert files_of(out) == files_of(tmp_path / "fresh")
 
 
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        ({"shard_size": 8192}, "--shard-size"),
-        ({"codec": "zstd"}, "codec of lr"),
-    ],
-)
-def test_another_conversion_is_refused(pairs, tmp_path, change, named):
-    """An unfinished conversion goes on with the same options alone; what differs is named."""
-    interrupt(pairs.sources, tmp_path / "out")
-    with pytest.raises(UsageError, match=named):
-        convert(pairs.sources, tmp_path / "out", **{**OPTIONS, **change})
-
-
 def test_a_changed_source_is_refused(pairs, tmp_path):
     """A source file that was changed since the plan was made is named."""
     interrupt(pairs.sources, tmp_path / "out")
@@ -295,6 +282,8 @@ def test_nothing_good_is_an_error(tmp_path):
         ([{"a": 1}], {"codec": {"b": "lz4"}}, "no field 'b'"),
         ([], {}, "cannot pack|is empty"),
         ([{"a": 1}], {"source": SourceOptions(patch=8)}, "SourceOptions are for files"),
+        ([{"a": 1}], {"map_limit": -5}, "a map of -5 bytes"),
+        ({"x": np.zeros(3)}, {}, "cannot pack an object of type dict; paths or a sequence"),
         ("nowhere", {}, "no such file"),
     ],
 )
@@ -314,17 +303,6 @@ def test_paths_of_every_kind(clouds, tmp_path):
         assert report.samples == 5
         assert [field.name for field in report.manifest.fields] == ["xyz"]
         assert report.source_bytes == sum(path.stat().st_size for path in clouds.folder.iterdir())
-
-
-def test_files_take_no_schema(clouds, tmp_path):
-    """A schema that nothing would listen to is refused."""
-    with pytest.raises(UsageError, match="fields is the schema of samples in memory"):
-        convert(clouds.sources, tmp_path / "out", fields=fields())
-
-
-def test_processors_are_counted():
-    """There is at least one, and no more than the process may use."""
-    assert processors() >= 1
 
 
 def test_what_a_lost_worker_left_is_tidied_up(tmp_path):
@@ -382,22 +360,6 @@ def out_of_luck(samples, nbytes):
     raise WriteError("out of luck")
 
 
-def test_published_samples_in_memory_are_not_taken_for_others(tmp_path, monkeypatch):
-    """Killed between manifest and tidying up, a conversion is no answer to one of other samples."""
-
-    def stopped(*args):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(OutputFolder, "_tidy", stopped)
-        with pytest.raises(KeyboardInterrupt):
-            convert([{"x": 1}] * 3, tmp_path / "d")
-    with pytest.raises(UsageError, match="a packed dataset already"):
-        convert([{"x": 2}] * 3, tmp_path / "d")
-    convert([{"x": 2}] * 3, tmp_path / "d", overwrite=True)
-    assert PackedDataset(tmp_path / "d")[[0, 1, 2]]["x"].tolist() == [2, 2, 2]
-
-
 class WaitingExecutor(Executor):
     """Fails the second task, and never comes to the others."""
 
@@ -444,17 +406,11 @@ def test_workers_of_an_executor_may_be_elsewhere(pairs, tmp_path, monkeypatch):
 
 
 def test_fields_and_paths_as_a_mapping(pairs, tmp_path):
-    """`{"lr": folder, "hr": folder}` is what `["lr=folder", "hr=folder"]` is; a mapping of arrays is no sequence."""
+    """`{"lr": folder, "hr": folder}` is what `["lr=folder", "hr=folder"]` is; files take no schema."""
     sources = dict(text.split("=", 1) for text in pairs.sources)
     assert convert(sources, tmp_path / "d", workers=0).manifest.samples == 12
-    with pytest.raises(UsageError, match="cannot pack an object of type dict; paths or a sequence"):
-        convert({"x": np.zeros(3)}, tmp_path / "e")
-
-
-def test_a_map_of_no_bytes_is_refused(tmp_path):
-    """Before anything is read."""
-    with pytest.raises(UsageError, match="a map of -5 bytes"):
-        convert([{"x": 1}], tmp_path / "d", map_limit=-5)
+    with pytest.raises(UsageError, match="fields is the schema of samples in memory"):
+        convert(sources, tmp_path / "e", fields=fields())
 
 
 def test_a_finished_shard_that_was_damaged_is_packed_again(tmp_path, caplog):
@@ -482,23 +438,18 @@ def test_a_finished_shard_that_was_damaged_is_packed_again(tmp_path, caplog):
 )
 def test_what_was_changed_is_named(pairs, tmp_path, changed, words):
     """Field by field, and as it was asked for, when an unfinished conversion cannot be gone on with."""
-    picture = pairs.folder / "hr" / "011.png"
-    good = picture.read_bytes()
-    picture.write_bytes(good[:-20])
-    options = {"codec": "none", "shard_size": 4096, "workers": 0}
+    cut(pairs.folder / "hr" / "011.png")
     with pytest.raises(SourceError):
-        convert(pairs.sources, tmp_path / "d", **options)
+        convert(pairs.sources, tmp_path / "d", **OPTIONS)
     with pytest.raises(UsageError, match=words):
-        convert(pairs.sources, tmp_path / "d", **options | changed)
-    report = convert(pairs.sources, tmp_path / "d", **options, on_error="skip")
+        convert(pairs.sources, tmp_path / "d", **OPTIONS | changed)
+    report = convert(pairs.sources, tmp_path / "d", **OPTIONS, on_error="skip")
     assert (report.kept_shards, len(report.rejected), report.samples) == (1, 1, 11)
 
 
 def test_what_finished_shards_left_out_stays_listed(pairs, tmp_path):
     """A conversion that skipped a picture, was stopped and goes on with `on_error="stop"` still lists the picture."""
-    picture = pairs.folder / "hr" / "000.png"
-    picture.write_bytes(picture.read_bytes()[:-20])
-    options = {"codec": "none", "shard_size": 4096, "workers": 0}
+    cut(pairs.folder / "hr" / "000.png")
     done = []
 
     def stop_halfway(samples, _):
@@ -507,8 +458,8 @@ def test_what_finished_shards_left_out_stays_listed(pairs, tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        convert(pairs.sources, tmp_path / "d", **options, on_error="skip", progress=stop_halfway)
-    report = convert(pairs.sources, tmp_path / "d", **options)
+        convert(pairs.sources, tmp_path / "d", **OPTIONS, on_error="skip", progress=stop_halfway)
+    report = convert(pairs.sources, tmp_path / "d", **OPTIONS)
     assert report.kept_shards
     assert (len(report.rejected), report.samples) == (1, 11)
 

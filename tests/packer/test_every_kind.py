@@ -49,6 +49,7 @@ def content(path: Path) -> dict[str, Any]:
     """All that a reader sees of a dataset, but for its splits and its codecs."""
     assert verify(path).damages == ()
     manifest, source = manifests.read(path), open_packed(path)
+    assert all(shard.index for shard in manifest.shards)
     return {
         "fields": source.fields,
         "classes": manifest.classes,

@@ -7,6 +7,7 @@ import shutil
 import sys
 
 import pytest
+from broken import stopped_at
 from soaking import jobs, kills
 
 from packer.convert import convert
@@ -38,18 +39,12 @@ def test_killed_before_every_step(job):
         assert kept == set(range(shards + 1))  # kills came before the first, between all of them, and after the last
 
 
-def test_begun_anew_killed_before_every_step(tmp_path, monkeypatch):
+def test_begun_anew_killed_before_every_step(tmp_path):
     """An unfinished conversion of other options, replaced: shards are never left without a note of what they are of."""
     job = jobs.new_job(tmp_path, "convert")
     sources, options = [f"{field}={tmp_path}/pairs/{field}" for field in ("lr", "hr")], jobs.OPTIONS
 
-    def stop(*_):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(manifests, "write", stop)
-        with pytest.raises(KeyboardInterrupt):
-            convert(sources, tmp_path / "left", options, codec="none", workers=0)
+    stopped_at(lambda: convert(sources, tmp_path / "left", options, codec="none", workers=0), manifests, "write")
     assert {path.name for path in (tmp_path / "left").iterdir()} == {
         LOCK,
         "names.lmdb",

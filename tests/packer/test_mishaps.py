@@ -146,27 +146,6 @@ def test_an_output_folder_that_goes(job, files_of):
     assert files_of(job.out) == files_of(job.wanted)
 
 
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_two_conversions_into_one_folder(job, files_of, overwrite):
-    """The second is refused at once while the first runs, which is not disturbed; replacing a dataset too."""
-    if overwrite:
-        convert(job.sources, job.out, OPTIONS, codec="lz4")
-    refused = []
-
-    def second():
-        with pytest.raises(UsageError, match=r"another conversion into .* is running") as caught:
-            convert(job.sources, job.out, OPTIONS, overwrite=overwrite)
-        refused.append(caught.value)
-
-    def hook(samples, nbytes):
-        if not refused:
-            second()
-
-    convert(job.sources, job.out, OPTIONS, overwrite=overwrite, progress=hook)
-    assert refused
-    assert files_of(job.out) == files_of(job.wanted)
-
-
 def test_another_version_is_refused(job, monkeypatch):
     """What another version of packer began is not gone on with."""
 

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import os
-
-import msgspec
 import numpy as np
 import pytest
+from broken import cut
 
 from packer.append import append
 from packer.convert import convert
-from packer.errors import WriteError
-from packer.format import LmdbAppender
 from packer.format import manifest as manifests
 from packer.merge import merge
-from packer.packing import make_manifest
 from packer.writer import DatasetWriter
 
 
@@ -40,15 +35,9 @@ def write(folder, prefix, count):
     return folder
 
 
-def spoil(pairs, number):
-    """Cuts a picture of the pairs short."""
-    path = pairs.folder / "hr" / f"{number:03}.png"
-    path.write_bytes(path.read_bytes()[:-60])
-
-
 def test_a_conversion(tmp_path, pairs, disk_calls):
     """Every shard, the table of names and the manifest are synced, then renamed; then their folder is synced."""
-    spoil(pairs, 5)
+    cut(pairs.folder / "hr" / "005.png")
     options = {"codec": "none", "shard_size": 4096, "on_error": "skip", "workers": 0}
     assert len(convert(pairs.sources, tmp_path / "d", **options).rejected) == 1
     assert len(manifests.read(tmp_path / "d").shards) > 1
@@ -58,7 +47,7 @@ def test_a_conversion(tmp_path, pairs, disk_calls):
 @pytest.mark.parametrize("file", ["shards/00000.rejected.jsonl", "rejected.jsonl"])
 def test_lists_of_rejected_samples(tmp_path, pairs, disk_calls, file):
     """What was left out is on the disk before the shard, or the manifest, that counts it has its name."""
-    spoil(pairs, 2)
+    cut(pairs.folder / "hr" / "002.png")
     convert(pairs.sources, tmp_path / "d", codec="none", shard_size=4096, on_error="skip", workers=0)
     named = tmp_path / "d" / ("manifest.json" if file == "rejected.jsonl" else "shards/00000.lmdb")
     before = disk_calls.calls[: disk_calls.check_renamed(named)]
@@ -88,42 +77,9 @@ def test_appending(tmp_path, pairs, new_pairs, disk_calls, monkeypatch, linked):
     if not linked:
         monkeypatch.setattr("pathlib.Path.hardlink_to", lambda *_: (_ for _ in ()).throw(OSError("no links here")))
     convert(pairs.sources, tmp_path / "d", codec="none", workers=0)
-    more = new_pairs(tmp_path / "more", 12, 6, 5)
-    for path in list(more.folder.rglob("*.png")):
-        path.rename(path.with_name(f"more{path.name}"))
-    bad = more.folder / "hr" / "more002.png"
-    bad.write_bytes(bad.read_bytes()[:-60])
+    more = new_pairs(tmp_path / "more", 12, 6, 5, "more")
+    cut(more.folder / "hr" / "more002.png")
     report = append(tmp_path / "d", more.sources, workers=0, on_error="skip", shard_size=4096)
     assert (report.added, len(report.rejected)) == (11, 1)
     assert len(report.manifest.shards) > 2
     check_dataset(disk_calls, tmp_path / "d")
-
-
-def test_a_manifest_is_replaced_when_it_is_whole(tmp_path, monkeypatch):
-    """Where the disk fails while a manifest is written, the old one has its bytes."""
-    convert([{"x": 1}], tmp_path / "d")
-    before = (tmp_path / "d" / "manifest.json").read_bytes()
-
-    def fail(*_):
-        raise OSError("disk")
-
-    manifest = msgspec.structs.replace(manifests.read(tmp_path / "d"), tool="another")
-    monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(WriteError, match="disk"):
-        manifests.write(tmp_path / "d", manifest)
-    assert (tmp_path / "d" / "manifest.json").read_bytes() == before
-
-
-def test_a_table_of_names_is_replaced_when_it_is_whole(tmp_path, monkeypatch):
-    """Where the disk fails while names are written, the old table has its bytes."""
-    packed = write(tmp_path / "d", "a", 2)
-    manifest = manifests.read(packed)
-    before = (packed / "names.lmdb").read_bytes()
-
-    def fail(*_):
-        raise OSError("disk")
-
-    monkeypatch.setattr(LmdbAppender, "finish", fail)
-    with pytest.raises(WriteError, match="disk"):
-        make_manifest(packed, manifest.shards, [manifest.columns], manifest.fields, {}, "names.lmdb")
-    assert (packed / "names.lmdb").read_bytes() == before

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from broken import stopped_at
 
 from packer.codecs import codec_name
 from packer.convert import ConvertOptions, convert
@@ -83,14 +84,6 @@ def test_a_seed_gives_one_order_for_ever(tmp_path):
         repack(write(tmp_path / "d"), tmp_path / "r", seed=-1)
 
 
-def test_workers_change_nothing(tmp_path, files_of):
-    """The bytes are the same whatever the number of workers, as of any conversion."""
-    write(tmp_path / "d")
-    repack(tmp_path / "d", tmp_path / "one", seed=3, shard_size=5000, workers=0)
-    repack(tmp_path / "d", tmp_path / "two", seed=3, shard_size=5000, workers=2)
-    assert files_of(tmp_path / "one") == files_of(tmp_path / "two")
-
-
 def test_the_origin_stays(tmp_path, clouds):
     """What is known of the source files is known of the dataset packed again."""
     convert(str(clouds.folder), tmp_path / "d", workers=0)
@@ -117,31 +110,15 @@ def test_damage_is_not_packed_anew(tmp_path, seed):
     assert not (tmp_path / "r" / "manifest.json").exists()
 
 
-def test_a_dataset_is_packed_again_in_its_place(tmp_path, contents):
-    """With overwrite the dataset itself is replaced, once the new one is done."""
-    write(tmp_path / "d")
-    before = contents(tmp_path / "d")
-    repack(tmp_path / "d", tmp_path / "d", ConvertOptions(overwrite=True), codec="zstd", workers=0)
-    assert contents(tmp_path / "d") == before
-    assert not verify(tmp_path / "d").damages
-
-
 def test_stopped_between_the_renames_it_goes_on_in_its_place(tmp_path, contents):
-    """The dataset, which was moved aside for the new one, is found again by the same call."""
+    """A dataset is replaced by itself; moved aside for the new one, it is found again by the same call."""
     write(tmp_path / "d")
     before = contents(tmp_path / "d")
 
     def again():
         repack(tmp_path / "d", tmp_path / "d", ConvertOptions(overwrite=True), codec="zstd", workers=0)
 
-    def stopped(*_):
-        raise KeyboardInterrupt
-
-    with pytest.MonkeyPatch.context() as patch:
-        rename = Path.rename
-        patch.setattr(Path, "rename", lambda old, new: stopped() if old.name == ".d.replacing" else rename(old, new))
-        with pytest.raises(KeyboardInterrupt):
-            again()
+    stopped_at(again, Path, "rename", lambda old, _: old.name == ".d.replacing")
     assert not (tmp_path / "d").exists()
     again()
     assert contents(tmp_path / "d") == before

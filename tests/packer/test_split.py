@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import h5py
 import numpy as np
 import pytest
+from broken import cut, stopped_at
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from packer import convert as conversion
 from packer.append import append
 from packer.convert import convert
 from packer.errors import UsageError, WriteError
@@ -17,7 +21,6 @@ from packer.format import number_ranges
 from packer.merge import merge
 from packer.packing import LOCK, Samples, dataset_lock, parsed, share_out, split_text, splits_of
 from packer.repack import repack
-from packer.repair import repair
 from packer.sources import SampleSource, SourceOptions
 from packer.split import split
 from packer.writer import DatasetWriter
@@ -290,8 +293,7 @@ def test_converting_with_splits_is_converting_and_splitting(pairs, tmp_path):
 
 def test_bad_samples_are_in_no_split(pairs, tmp_path):
     """What is left out moves the numbers of the others; a list may still name it."""
-    bad = pairs.folder / "lr" / f"{pairs.names[2]}.png"
-    bad.write_bytes(bad.read_bytes()[:-30])
+    cut(pairs.folder / "lr" / f"{pairs.names[2]}.png")
     rules = {"train": pairs.names[:4], "rest": 1.0}
     report = convert(pairs.sources, tmp_path / "a", workers=0, on_error="skip", splits=rules)
     assert len(report.rejected) == 1
@@ -332,16 +334,10 @@ def test_lists_of_robomimic_are_splits(tmp_path):
     assert [int(train[n]["actions"][0, 0]) for n in range(len(train))] == [0, 3]
 
 
-def test_an_unfinished_conversion_goes_on_with_other_splits(rows, tmp_path, monkeypatch):
+def test_an_unfinished_conversion_goes_on_with_other_splits(rows, tmp_path):
     """The shards are the same: they are kept, and the splits are those that were asked for last."""
-
-    def killed(*_, **__):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("packer.convert.make_manifest", killed)
-        with pytest.raises(KeyboardInterrupt):
-            convert(rows.sources, tmp_path / "out", workers=0, splits={"train": 0.5})
+    begun = partial(convert, rows.sources, tmp_path / "out", workers=0, splits={"train": 0.5})
+    stopped_at(begun, conversion, "make_manifest")
     report = convert(rows.sources, tmp_path / "out", workers=0, splits={"train": 0.6})
     assert report.kept_shards
     assert len(held(report.path)["train"]) == 240
@@ -386,18 +382,6 @@ def test_repacked_samples_stay_in_their_splits(tmp_path, names):
     assert {name: set(values[numbers].tolist()) for name, numbers in held(tmp_path / "b").items()} == before
     repack(a, tmp_path / "c", workers=0, splits={"all": 1})
     assert held(tmp_path / "c") == {"all": list(range(30))}
-
-
-def test_repair_keeps_splits(pairs, tmp_path):
-    """A damaged table of names is made again, and the manifest with it."""
-    out = convert(pairs.sources, tmp_path / "a", workers=0, splits={"train": 0.5}).path
-    before = held(out)
-    table = out / "names.lmdb"
-    data = bytearray(table.read_bytes())
-    data[5000] ^= 1
-    table.write_bytes(data)
-    assert repair(out) == ("names.lmdb",)
-    assert held(out) == before
 
 
 def test_splitting_waits_for_nobody_and_breaks_nothing(tmp_path, monkeypatch):

@@ -104,14 +104,6 @@ def test_names_are_given_to_all_or_to_none(tmp_path: Path) -> None:
         write(tmp_path / "d", [({"x": 1}, "a"), {"x": 2}])
 
 
-def test_two_samples_of_one_name_are_refused(tmp_path: Path) -> None:
-    """Names differ, or nobody could tell the samples apart."""
-    with pytest.raises(SourceError, match="the same name, 'a'"):
-        write(tmp_path / "d", [({"x": 1}, "a"), ({"x": 2}, "a")])
-    with pytest.raises(UnfinishedError):
-        PackedDataset(tmp_path / "d")
-
-
 def test_left_by_an_exception_it_is_unfinished_and_can_be_written_anew(tmp_path: Path) -> None:
     """Nothing that looks finished stays; overwrite=True begins anew."""
     with pytest.raises(ZeroDivisionError):

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import shutil
 
-import h5py
 import msgspec
 import numpy as np
 import pytest
+from broken import stopped_at
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from packer import merge as merging
 from packer.append import append
-from packer.checking import rebuild_manifest
 from packer.convert import ConvertOptions, convert, open_source
 from packer.errors import DatasetError
 from packer.format import manifest as manifests
 from packer.merge import merge
 from packer.repack import repack
 from packer.repair import repair
-from packer.sources import SourceOptions
 from packer.verify import verify
 from packer.writer import DatasetWriter
 
@@ -87,16 +86,6 @@ def test_any_history(tmp_path_factory, steps):
     assert before == after
 
 
-def test_converted_datasets(tmp_path, pairs, clouds, rows):
-    """The manifest of images, clouds and rows comes back, but for the bytes that were planned, which no shard knows."""
-    for number, sources in enumerate([pairs.sources, clouds.sources, rows.sources]):
-        folder = convert(sources, tmp_path / str(number), workers=0, shard_size=4096, codec="zstd").path
-        assert manifests.read(folder).planned_bytes is not None
-        before, after = lost(folder)
-        assert after == before
-        assert after.planned_bytes is None
-
-
 def test_shuffled_datasets(tmp_path, clouds):
     """What was put into another order says so in its shards."""
     convert(clouds.sources, tmp_path / "a", workers=0)
@@ -113,18 +102,6 @@ def damaged_clouds(folder, clouds, *bad):
         (folder / f"{name}.ply").write_text(head + end + body.replace("1", "x"))
     (folder / "none.ply").write_text("nothing")
     return str(folder)
-
-
-def test_constants_that_are_lost_as_well_are_missed(tmp_path, caplog):
-    """The manifest is made again without them, and a warning says so."""
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["x"], file["grid"] = np.arange(6), np.arange(4)
-    options = SourceOptions(once=("grid",))
-    folder = convert(str(tmp_path / "a.h5"), tmp_path / "d", workers=0, source=options).path
-    for name in ("manifest.json", "constants.npz"):
-        (folder / name).unlink()
-    assert rebuild_manifest(folder).constants is None
-    assert "constants.npz is lost as well" in caplog.text
 
 
 def test_samples_left_out(tmp_path, clouds):
@@ -187,18 +164,11 @@ def test_shards_of_another_dataset_are_told(tmp_path):
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_an_append_that_was_killed_leaves_nothing_behind(tmp_path, monkeypatch, named):
+def test_an_append_that_was_killed_leaves_nothing_behind(tmp_path, named):
     """Shards that were linked and never published are no part of a later append."""
     a, b, c = (write(tmp_path / name, name, count, named) for name, count in [("a", 5), ("b", 9), ("c", 1)])
     before = manifests.read(a)
-    with monkeypatch.context() as patch:
-        patch.setattr("packer.merge.joined", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            append(a, b, workers=0, shard_size=8192)
+    stopped_at(lambda: append(a, b, workers=0, shard_size=8192), merging, "joined")
     assert len(list((a / "shards").glob("*.lmdb"))) > len(before.shards)
     append(a, c, workers=0)
     assert len(list((a / "shards").glob("*.lmdb"))) == len(before.shards) + 1
-
-
-def interrupted(*_):
-    raise KeyboardInterrupt

@@ -5,10 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from broken import stopped_at
 
 from packer.convert import convert
 from packer.errors import UsageError, WriteError
@@ -229,14 +231,8 @@ def test_killed_between_the_renames(tmp_path, files_of):
     out = packed(tmp_path / "out")
     before = files_of(out)
 
-    def stopped(*_):
-        raise KeyboardInterrupt
-
-    with pytest.MonkeyPatch.context() as patch:
-        rename = Path.rename
-        patch.setattr(Path, "rename", lambda old, new: stopped() if old.name == ".out.replacing" else rename(old, new))
-        with pytest.raises(KeyboardInterrupt):
-            convert(OTHER, out, overwrite=True)
+    replace = partial(convert, OTHER, out, overwrite=True)
+    stopped_at(replace, Path, "rename", lambda old, _: old.name == ".out.replacing")
     assert names(tmp_path) == [".out.replaced", ".out.replacing"]
     with pytest.raises(UsageError, match="packed dataset already"):
         convert(OTHER, out)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 from pathlib import Path
@@ -11,15 +10,16 @@ from typing import Any
 import msgspec
 import pytest
 import xxhash
+from broken import stopped_at
 
 from packer import verify as verifying
 from packer.append import append
 from packer.convert import convert
-from packer.errors import DamagedError, DatasetError, WriteError
+from packer.errors import DamagedError, DatasetError
 from packer.format import FileEntry
 from packer.format import manifest as manifests
 from packer.merge import merge
-from packer.packing import Rejected, rejected_of, write_list
+from packer.packing import Rejected, rejected_of
 from packer.repair import repair
 from packer.stats import save, statistics
 from packer.verify import verify
@@ -136,14 +136,12 @@ def test_lists_of_joined_datasets(dataset: Path, tmp_path: Path, clouds: Any) ->
         assert not found(folder)
 
 
-def test_a_killed_append_leaves_the_list_of_the_dataset(
-    dataset: Path, tmp_path: Path, clouds: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_append_leaves_the_list_of_the_dataset(dataset: Path, tmp_path: Path, clouds: Any) -> None:
     """What it listed before the manifest knew is no part of the dataset, and is listed once when it goes on."""
     more = cut_short(tmp_path / "more", clouds, "bad3")
     shutil.copytree(dataset, tmp_path / "never")
     old = rejected_of(dataset, manifests.read(dataset))
-    killed_append(dataset, more, monkeypatch)
+    killed_append(dataset, more)
     assert (dataset / LIST).read_bytes().count(b"\n") == 3
     assert rejected_of(dataset, manifests.read(dataset)) == old
     assert not found(dataset)
@@ -153,41 +151,20 @@ def test_a_killed_append_leaves_the_list_of_the_dataset(
     assert manifests.read(dataset).left_out == manifests.read(tmp_path / "never").left_out
 
 
-def test_the_list_is_replaced_when_it_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the disk takes a part of the list of what was left out, the old list has its bytes."""
-    write_list(tmp_path / LIST, [Rejected("a.png", "bad", 0)])
-    before = (tmp_path / LIST).read_bytes()
-
-    def fail(descriptor: int) -> None:
-        raise OSError("disk")
-
-    monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(WriteError, match="disk"):
-        write_list(tmp_path / LIST, [Rejected("b.png", "worse", 1)])
-    assert (tmp_path / LIST).read_bytes() == before
-
-
-def killed_append(dataset: Path, more: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def killed_append(dataset: Path, more: str) -> None:
     """Appends, up to where the list is longer and the manifest is not written."""
-
-    def stopped(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(manifests, "write", stopped)
-        with pytest.raises(KeyboardInterrupt):
-            append(dataset, more, workers=0, on_error="skip")
+    stopped_at(lambda: append(dataset, more, workers=0, on_error="skip"), manifests, "write")
 
 
 @pytest.mark.parametrize("listed", [True, False])
 def test_another_append_takes_back_what_a_killed_one_listed(
-    dataset: Path, tmp_path: Path, clouds: Any, monkeypatch: pytest.MonkeyPatch, listed: bool
+    dataset: Path, tmp_path: Path, clouds: Any, listed: bool
 ) -> None:
     """Its own list is that of the dataset, whether it leaves anything out or not."""
     if not listed:
         dataset = convert(cut_short(tmp_path / "whole", clouds), tmp_path / "w", workers=0).path
     before = (dataset / LIST).read_bytes() if listed else None
-    killed_append(dataset, cut_short(tmp_path / "killed", clouds, "bad3"), monkeypatch)
+    killed_append(dataset, cut_short(tmp_path / "killed", clouds, "bad3"))
     assert (dataset / LIST).exists()
     append(dataset, cut_short(tmp_path / "good", clouds), workers=0, on_error="skip")
     assert ((dataset / LIST).read_bytes() if (dataset / LIST).exists() else None) == before
@@ -198,12 +175,10 @@ def test_another_append_takes_back_what_a_killed_one_listed(
     assert not found(dataset)
 
 
-def test_repair_cuts_back_to_what_the_manifest_knows(
-    dataset: Path, tmp_path: Path, clouds: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_repair_cuts_back_to_what_the_manifest_knows(dataset: Path, tmp_path: Path, clouds: Any) -> None:
     """Lines of an append that will not go on are none of the dataset."""
     before = (dataset / LIST).read_bytes()
-    killed_append(dataset, cut_short(tmp_path / "killed", clouds, "bad3"), monkeypatch)
+    killed_append(dataset, cut_short(tmp_path / "killed", clouds, "bad3"))
     shutil.rmtree(tmp_path / ".d.appending")
     assert found(dataset) == [LIST, "shards/00001.lmdb"]
     assert repair(dataset) == (LIST,)
@@ -215,7 +190,7 @@ def test_a_list_that_an_append_lengthens_meanwhile(
 ) -> None:
     """One that swaps its manifest and tidies up between two looks is no damage."""
     more = cut_short(tmp_path / "more", clouds, "bad3")
-    killed_append(dataset, more, monkeypatch)
+    killed_append(dataset, more)
     exists, asked = Path.exists, []
 
     def appended(path: Path) -> bool:
