@@ -60,24 +60,21 @@ class PlyWriter(Writer):
             yield block
 
     def _add_headers(self, leaf: Leaf) -> None:
-        """Give the samples of one source their headers; made for the fields if the source's cannot be used."""
-        origin = kept_by("ply", leaf.origin, _Origin)
-        headers = [self._fitted(header, origin.options.cast) for header in origin.headers] if origin else []
-        problem = next(filter(None, map(_problem, headers)), "")
-        if origin is None:
-            problem = "what the manifest keeps of it cannot be read"
-        if problem:
+        """Give the samples of one source their headers; made for the fields if the source had none."""
+        origin, header_of = kept_by("ply", leaf.origin, _Origin), {}
+        if origin is not None:
+            headers, header_of = [self._fitted(one, origin.options.cast) for one in origin.headers], origin.header_of
+        else:
             self._made_up = self._made_up or made_up(list(self._fields.values()))
+            headers = [self._made_up]
             if leaf.origin.get("kind") == "ply":
-                count = len(leaf.numbers)
                 self.notes.append(
-                    f"{count} {'sample is' if count == 1 else 'samples are'} written under a header made for the "
-                    f"fields, without the comments, properties and format of the source: {problem}"
+                    "a header made for the fields is written, without comments, properties and format of the source: "
+                    "what the manifest keeps of it cannot be read"
                 )
-            headers, origin = [self._made_up], None
         for number in leaf.numbers.tolist():
             name = self._names[number]
-            self._headers[name] = headers[origin.header_of.get(name, 0) if origin else 0]
+            self._headers[name] = headers[header_of.get(name, 0)]
 
     def _fitted(self, header: Header, cast: Mapping[str, str]) -> Header:
         """Return a source's header with the properties that the dataset holds, and the types they were cast to."""
@@ -110,14 +107,6 @@ class PlyTextWriter(PlyWriter):
     """Text, whatever the source file was."""
 
     text = True
-
-
-def _problem(header: Header) -> str:
-    """Return why plyfile cannot write a header; empty if it can."""
-    names = [element.name for element in header.elements]
-    names += [f"{element.name}.{prop.name}" for element in header.elements for prop in element.properties]
-    twice = max(names, key=names.count, default="")
-    return f"two elements or properties have one name, {twice}" if names.count(twice) > 1 else ""
 
 
 def made_up(fields: Sequence[FieldSpec]) -> Header:

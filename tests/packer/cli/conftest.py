@@ -12,11 +12,17 @@ from packer.cli import main
 
 @pytest.fixture
 def packer(monkeypatch):
-    """A function that runs `packer` with these arguments and gives exit_code, stdout and stderr."""
+    """A function that runs `packer` with these arguments, demands its exit status, and gives stdout and stderr."""
     monkeypatch.setenv("COLUMNS", "80")
     logger = logging.getLogger("packer")
     before = logger.handlers, logger.level
-    yield lambda *arguments: CliRunner().invoke(main, [str(a) for a in arguments], prog_name="packer")
+
+    def run(*arguments, status=0):
+        result = CliRunner().invoke(main, [str(a) for a in arguments], prog_name="packer")
+        assert result.exit_code == status, (result.stdout, result.stderr, result.exception)
+        return result
+
+    yield run
     logger.handlers = before[0]
     logger.setLevel(before[1])
 
@@ -26,8 +32,7 @@ def refused(packer):
     """A function that runs `packer`, and demands one clear sentence on stderr, the exit status and the words given."""
 
     def run(status, arguments, *words):
-        result = packer(*arguments)
-        assert result.exit_code == status, (result.stdout, result.stderr, result.exception)
+        result = packer(*arguments, status=status)
         _, *errors = result.stderr.split("packer: error: ")
         assert len(errors) == 1
         assert not [line for line in errors[0].splitlines()[1:] if not line.startswith("  ")]
@@ -38,6 +43,15 @@ def refused(packer):
         return f"packer: error: {errors[0].rstrip()}"
 
     return run
+
+
+@pytest.fixture
+def more(new_pairs, tmp_path):
+    """Three more pairs, of other names: z000 and so on."""
+    made = new_pairs(tmp_path / "more", 3, 6, 5)
+    for path in list((tmp_path / "more").rglob("*.png")):
+        path.rename(path.with_name(f"z{path.name}"))
+    return made
 
 
 @pytest.fixture

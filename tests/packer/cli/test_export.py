@@ -7,21 +7,15 @@ from PIL import Image
 from packer.export import KINDS
 
 
-def ran(packer, *arguments):
-    result = packer(*arguments)
-    assert result.exit_code == 0, result.stderr
-    return result
-
-
 def test_export_writes_files_and_says_how_many(packer, dataset, pairs, tmp_path):
     """Pictures in folders of their fields; one line on stdout; --fields and --to choose."""
-    result = ran(packer, "export", dataset, tmp_path / "out")
+    result = packer("export", dataset, tmp_path / "out")
     assert "12 samples in 24 files of png" in result.stdout
     with Image.open(tmp_path / "out" / "hr" / f"{pairs.names[0]}.png") as image:
         assert image.size == (10, 12)
-    ran(packer, "export", dataset, tmp_path / "lr", "--fields", "lr", "--quiet")
+    packer("export", dataset, tmp_path / "lr", "--fields", "lr", "--quiet")
     assert [p.name for p in (tmp_path / "lr").iterdir()] == ["lr"]
-    ran(packer, "export", dataset, tmp_path / "h5", "--to", "hdf5")
+    packer("export", dataset, tmp_path / "h5", "--to", "hdf5")
     assert [p.name for p in (tmp_path / "h5").iterdir()] == ["d.h5"]
 
 

@@ -7,28 +7,16 @@ from packer.format import manifest as manifests
 from packer.verify import verify
 
 
-def run(packer, *arguments):
-    result = packer(*arguments)
-    assert result.exit_code == 0, result.stderr
-    return result
-
-
-def test_append_adds_files(packer, refused, dataset, new_pairs, pairs, tmp_path):
+def test_append_adds_files(packer, refused, dataset, more, pairs, tmp_path):
     """New pairs come after the others; the same ones again are refused by name."""
-    more = new_pairs(tmp_path / "more", 3, 6, 5)
-    for path in list((tmp_path / "more").rglob("*.png")):
-        path.rename(path.with_name(f"z{path.name}"))
-    result = run(packer, "append", dataset, *more.sources, "--workers", 0)
+    result = packer("append", dataset, *more.sources, "--workers", 0)
     assert "3 samples more, 15 samples in all" in result.stdout
     assert not verify(dataset).damages
     refused(2, ["append", dataset, *pairs.sources], "is there already")
 
 
-def test_append_says_what_it_leaves_out(packer, dataset, new_pairs, tmp_path):
+def test_append_says_what_it_leaves_out(packer, dataset, more, tmp_path):
     """A sample that is left out is counted, and the list of it is named, as by convert."""
-    more = new_pairs(tmp_path / "more", 3, 6, 5)
-    for path in list((tmp_path / "more").rglob("*.png")):
-        path.rename(path.with_name(f"z{path.name}"))
     bad = sorted((tmp_path / "more").rglob("*.png"))[0]
     bad.write_bytes(b"none")
     result = packer("append", dataset, *more.sources, "--workers", 0, "--on-error", "skip")
@@ -39,13 +27,10 @@ def test_append_says_what_it_leaves_out(packer, dataset, new_pairs, tmp_path):
     )
 
 
-def test_merge_joins_datasets(packer, refused, dataset, new_pairs, tmp_path):
+def test_merge_joins_datasets(packer, refused, dataset, more, tmp_path):
     """Two datasets become one; the same one twice is refused."""
-    more = new_pairs(tmp_path / "more", 3, 6, 5)
-    for path in list((tmp_path / "more").rglob("*.png")):
-        path.rename(path.with_name(f"z{path.name}"))
     packer("convert", *more.sources, tmp_path / "e", "--workers", 0)
-    result = run(packer, "merge", dataset, tmp_path / "e", tmp_path / "m")
+    result = packer("merge", dataset, tmp_path / "e", tmp_path / "m")
     assert "15 samples in 2 shards" in result.stdout
     assert manifests.read(tmp_path / "m").samples == 15
     refused(2, ["merge", dataset, dataset, tmp_path / "n"], "is there already")
@@ -53,9 +38,7 @@ def test_merge_joins_datasets(packer, refused, dataset, new_pairs, tmp_path):
 
 def test_repack_changes_codec_and_order(packer, dataset, tmp_path):
     """The codec of one field, the shard size and a seed."""
-    result = run(
-        packer, "repack", dataset, tmp_path / "r", "--codec", "hr=zstd", "--shard-size", "4KiB", "--shuffle", 3
-    )
+    result = packer("repack", dataset, tmp_path / "r", "--codec", "hr=zstd", "--shard-size", "4KiB", "--shuffle", 3)
     assert "12 samples in 2 shards" in result.stdout
     found = manifests.read(tmp_path / "r")
     assert {field.name: codec_name(field.codec) for field in found.fields}["hr"] == "zstd"

@@ -15,7 +15,6 @@ _RULES = ("--split", "train=0.75", "--split", "valid=0.25")
 def dataset(packer, pairs, tmp_path):
     """The twelve pairs, packed with splits of 9 and 3."""
     result = packer("convert", *pairs.sources, tmp_path / "d", "--workers", 0, *_RULES)
-    assert result.exit_code == 0, result.stderr
     assert "splits: train 9, valid 3\n" in result.stdout
     return tmp_path / "d"
 
@@ -24,7 +23,6 @@ def test_plan_and_info_say_how_large_splits_are(packer, dataset, pairs):
     """In a line for people, in JSON with ranges and numbers of samples; without splits nothing is said."""
     for command in (["plan", *pairs.sources, *_RULES], ["info", dataset]):
         result = packer(*command)
-        assert result.exit_code == 0, result.stderr
         line = next(line for line in result.stdout.splitlines() if line.startswith("splits"))
         assert line.split(maxsplit=1)[1] == "train 9, valid 3"
         found = json.loads(packer(*command, "--json").stdout)
@@ -38,7 +36,6 @@ def test_split_changes_the_manifest_alone(packer, dataset, pairs, tmp_path, file
     before = files_of(dataset)
     (tmp_path / "list.txt").write_text("".join(f"{name}.png (12,10,3) 1\n" for name in pairs.names[:2]))
     result = packer("split", dataset, f"test=@{tmp_path / 'list.txt'}", "train=0.5", "valid=", "--seed", 7)
-    assert result.exit_code == 0, result.stderr
     assert result.stdout == "splits: test 2, train 5, 5 in none\n"
     after = files_of(dataset)
     assert {name for name in after if after[name] != before[name]} == {"manifest.json"}
@@ -46,11 +43,8 @@ def test_split_changes_the_manifest_alone(packer, dataset, pairs, tmp_path, file
     assert packer("split", dataset, "test=", "train=").stdout == f"{dataset}: no splits\n"
 
 
-def test_append_and_merge_say_what_becomes_of_splits(packer, dataset, new_pairs, tmp_path):
+def test_append_and_merge_say_what_becomes_of_splits(packer, dataset, more, tmp_path):
     """Samples that come without a split are in none, and the last line says how many."""
-    more = new_pairs(tmp_path / "more", 3, 6, 5)
-    for path in list((tmp_path / "more").rglob("*.png")):
-        path.rename(path.with_name(f"z{path.name}"))
     packer("convert", *more.sources, tmp_path / "m", "--workers", 0)
     merged = packer("merge", dataset, tmp_path / "m", tmp_path / "both")
     assert merged.stdout.endswith("splits: train 9, valid 3, 3 in none\n")

@@ -213,7 +213,7 @@ def test_a_header_that_is_not_used_is_noted(tmp_path):
     known.origin["headers"] = "nonsense"
     manifests.write(tmp_path / "d", known)
     (note,) = export(tmp_path / "d", tmp_path / "out", fields=["xyz"]).notes
-    assert note.startswith("1 sample is written under a header made for the fields, without the comments")
+    assert note.startswith("a header made for the fields is written, without comments")
     assert note.endswith("what the manifest keeps of it cannot be read")
     assert read_header(str(tmp_path / "out/a.ply")).comments == ()
 
