@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from opened_sources import read_each
 
 from packer.convert import convert
 from packer.errors import PackerError, SourceError, UsageError
 from packer.sources import SourceOptions, open_sources
 from readers import PackedDataset, Windows
+from tests.helpers.kinds import write_hdf5
 
 STEPS = (3, 1, 4)
 TOTAL = sum(STEPS)
@@ -34,9 +36,7 @@ def write(path: Path, arrays: dict[str, Any]) -> str:
     if path.suffix == ".npz":
         np.savez(path, **arrays)
     else:
-        with h5py.File(path, "w") as file:
-            for name, values in arrays.items():
-                file[name] = values
+        write_hdf5(path, arrays)
     return str(path)
 
 
@@ -149,12 +149,13 @@ def test_a_path_is_needed(tmp_path: Path) -> None:
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=12), st.data())
 @settings(max_examples=20, deadline=None)
-def test_parts_and_blocks_give_every_row_once(tmp_path_factory: Any, steps: list[int], data: Any) -> None:
-    """However episodes are cut into shards, all rows come back in order."""
+def test_parts_give_every_row_once(tmp_path_factory: Any, steps: list[int], data: Any) -> None:
+    """However episodes are cut into parts, all rows come back in order."""
     folder = tmp_path_factory.mktemp("episodes")
-    x = np.repeat(np.arange(sum(steps))[:, None], 128, axis=1)
-    source = write(folder / "rows.h5", {"x": x, "ends": np.cumsum(steps)})
-    size = data.draw(st.integers(4096, 2**14))
-    chosen = SourceOptions(samples="episodes:ends")
-    held = PackedDataset(convert(source, folder / "out", source=chosen, workers=0, shard_size=size).path)
-    assert [held[n]["x"].tolist() for n in range(len(held))] == [s.tolist() for s in np.split(x, np.cumsum(steps)[:-1])]
+    x = np.arange(sum(steps))
+    source = open_sources(
+        [write(folder / "rows.npz", {"x": x, "ends": np.cumsum(steps)})], SourceOptions(samples="episodes:ends")
+    )
+    cuts = sorted({0, *data.draw(st.lists(st.integers(1, len(steps)), max_size=3)), len(steps)})
+    found = [episode for ends in itertools.pairwise(cuts) for episode in read_each(source.part(*ends))["x"]]
+    assert [episode.tolist() for episode in found] == [some.tolist() for some in np.split(x, np.cumsum(steps)[:-1])]

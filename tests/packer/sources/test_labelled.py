@@ -5,8 +5,6 @@ from __future__ import annotations
 import pickle
 import shutil
 
-import h5py
-import msgspec
 import numpy as np
 import pytest
 from opened_sources import source_of
@@ -16,12 +14,10 @@ from packer.append import append
 from packer.convert import convert
 from packer.errors import SourceError, UsageError
 from packer.format import FieldSpec
-from packer.format import manifest as manifests
 from packer.merge import merge
-from packer.repack import repack
-from packer.repair import repair
 from packer.sources import SourceOptions
 from readers import PackedDataset
+from tests.helpers.kinds import write_hdf5
 
 BY_FOLDER = SourceOptions(label="folder")
 PLY = (
@@ -66,29 +62,21 @@ def test_labels_and_classes_are_read(tmp_path, animals):
     assert PackedDataset(tmp_path / "bare").classes is None
 
 
-def test_pairs_squares_and_clouds_have_classes(tmp_path, animals):
-    """Pairs, squares cut from pictures and PLY files are labelled as pictures are; so is what a pattern finds."""
+def test_all_kinds_of_files_have_classes(tmp_path, animals):
+    """Pairs, squares cut from pictures, PLY, npy and HDF5 files are labelled; so is what a pattern finds."""
     save(animals.parent / "masks" / "cat" / "9.png", picture(channels=1))
     paired = [f"image={animals}/cat*/9.*", f"mask={animals.parent / 'masks'}"]
     assert labels_of(source_of(paired, source=BY_FOLDER)) == {"cat/9": 0}
     squares = source_of([f"{animals}/[Dc]*/*"], source=SourceOptions(label="folder", patch=4))
     assert set(labels_of(squares).items()) == {("Dog/a_0_0", 0), ("cat/9_0_0", 1), ("cat/10_0_0", 1)}
-    for name in ("b/1", "a/2"):
-        (tmp_path / "clouds" / name).parent.mkdir(parents=True)
-        (tmp_path / "clouds" / f"{name}.ply").write_text(PLY)
-    assert labels_of(source_of([str(tmp_path / "clouds")], source=BY_FOLDER)) == {"a/2": 0, "b/1": 1}
-
-
-def test_files_of_other_kinds_have_classes(tmp_path):
-    """So do npy and HDF5 files that are samples."""
     for name in ("cat", "ant"):
-        (tmp_path / "npy" / name).mkdir(parents=True)
+        for kind in ("ply", "npy", "hdf5"):
+            (tmp_path / kind / name).mkdir(parents=True)
+        (tmp_path / "ply" / name / "1.ply").write_text(PLY)
         np.save(tmp_path / "npy" / name / "1.npy", np.zeros(3))
-        (tmp_path / "hdf5" / name).mkdir(parents=True)
-        with h5py.File(tmp_path / "hdf5" / name / "1.h5", "w") as file:
-            file["x"] = np.zeros(3)
-    options = SourceOptions(label="folder", samples="files")
-    for kind in ("npy", "hdf5"):
+        write_hdf5(tmp_path / "hdf5" / name / "1.h5", {"x": np.zeros(3)})
+    for kind in ("ply", "npy", "hdf5"):
+        options = SourceOptions(label="folder", samples="files")
         assert labels_of(source_of([str(tmp_path / kind)], source=options)) == {"ant/1": 0, "cat/1": 1}
 
 
@@ -108,35 +96,12 @@ def test_what_cannot_be_labelled_is_refused(tmp_path, animals):
     with pytest.raises(UsageError, match="there is one"):
         source_of([f"label={animals}/cat"], source=BY_FOLDER)
     np.save(tmp_path / "x.npy", np.zeros((3, 2)))
-    with pytest.raises(UsageError, match="these are rows; see --samples"):
-        source_of([str(tmp_path / "x.npy")], source=BY_FOLDER)
-    (tmp_path / "files" / "b").mkdir(parents=True)
-    with h5py.File(tmp_path / "files" / "b" / "1.h5", "w") as file:
-        file["x"] = np.zeros((3, 2))
-    with pytest.raises(UsageError, match="these are rows; see --samples"):
-        source_of([str(tmp_path / "files")], source=BY_FOLDER)
+    write_hdf5(tmp_path / "x.h5", {"x": np.zeros((3, 2))})
+    for rows in ("x.npy", "x.h5"):
+        with pytest.raises(UsageError, match="these are rows; see --samples"):
+            source_of([str(tmp_path / rows)], source=BY_FOLDER)
     with pytest.raises(UsageError, match="--label names: folder is expected"):
         source_of([str(animals)], source=SourceOptions(label="names"))
-
-
-def test_classes_stay_with_the_samples(tmp_path, animals):
-    """Packed again, shuffled, joined, appended to, and with a lost manifest made again, a dataset keeps its classes."""
-    convert(str(animals), tmp_path / "d", workers=0, source=BY_FOLDER)
-    more = shutil.copytree(animals, tmp_path / "more")
-    for path in [p for p in more.rglob("*.*") if p.is_file()]:
-        path.rename(path.with_stem(f"new_{path.stem}"))
-    held = manifests.read(tmp_path / "d").classes
-    assert held == ("Dog", "ant", "cat")
-    assert repack(tmp_path / "d", tmp_path / "e", seed=1, workers=0).manifest.classes == held
-    assert append(tmp_path / "e", str(more), workers=0, source=BY_FOLDER).manifest.classes == held
-    convert(str(more), tmp_path / "f", workers=0, source=BY_FOLDER, codec="none")
-    repack(tmp_path / "d", tmp_path / "g", codec="none", workers=0)
-    whole = merge([tmp_path / "g", tmp_path / "f"], tmp_path / "h")
-    assert whole.classes == held
-    (tmp_path / "h" / "manifest.json").unlink()
-    repair(tmp_path / "h")
-    assert manifests.read(tmp_path / "h") == msgspec.structs.replace(whole, planned_bytes=None)
-    assert len(PackedDataset(tmp_path / "h")) == 10
 
 
 def test_other_classes_are_refused(tmp_path, animals):

@@ -16,6 +16,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 from opened_sources import open_hdf5, open_images, open_ply
+from picture_files import chunk
 from PIL import Image
 from plyfile import PlyData, PlyElement
 from real_files import real_files
@@ -87,8 +88,7 @@ def chunks(data: bytes) -> list[tuple[bytes, bytes]]:
 
 def joined(parts: list[tuple[bytes, bytes]]) -> bytes:
     """A PNG of chunks, with right checksums."""
-    made = (struct.pack(">I", len(b)) + kind + b + struct.pack(">I", zlib.crc32(kind + b)) for kind, b in parts)
-    return b"\x89PNG\r\n\x1a\n" + b"".join(made)
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(kind, body) for kind, body in parts)
 
 
 def changed_png(data: bytes, rng: random.Random) -> bytes:

@@ -48,20 +48,6 @@ def test_markers_of_every_form_are_found(patterns, names, count):
     assert not paired.doubles
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "name"),
-    [
-        ("babyx2", "baby", "baby"),
-        ("img_LR", "img_HR", "img"),
-        ("a_smallx2", "a_small", "a"),
-        ("babyx2", "babyx4", "baby"),
-    ],
-)
-def test_one_pair_is_enough_to_find_a_marker(low, high, name):
-    """The names of a single pair are cut by the same rule as those of many."""
-    assert pair({"lr": png([low]), "hr": png([high])}).names == [name]
-
-
 def test_stray_files_do_not_hide_a_marker():
     """Files without a partner are orphans; the others still pair by their marker."""
     files = {"lr": png([f"{n}x4" for n in NUMBERS[1:]] + ["stray"]), "hr": png(NUMBERS[:-1])}
@@ -70,22 +56,16 @@ def test_stray_files_do_not_hide_a_marker():
     assert paired.orphans == {"lr": [f"{NUMBERS[-1]}x4.png", "stray.png"], "hr": [f"{NUMBERS[0]}.png"]}
 
 
-def test_names_that_agree_are_left_alone():
-    """No marker is taken off where names agree as they are, whatever they share."""
-    files = {"lr": png(["a_x4", "b_x4"]), "hr": png(["a_x4", "b_x4"])}
-    assert pair(files).names == ["a_x4", "b_x4"]
-
-
-def test_numbers_are_no_markers():
-    """Names that differ in a digit are different samples, not partners."""
-    paired = pair({"a": png(["0001", "0002"]), "b": png(["1001", "1002"])})
-    assert paired.names == []
-    assert paired.orphans == {"a": png(["0001", "0002"]), "b": png(["1001", "1002"])}
+@pytest.mark.parametrize("fields", [["lr", "hr"], ["x"]])
+def test_names_that_agree_are_left_alone(fields):
+    """No marker is taken off where names agree as they are, or of one field, whatever names share."""
+    assert pair(dict.fromkeys(fields, png(["a_x4", "b_x4"]))).names == ["a_x4", "b_x4"]
 
 
 @pytest.mark.parametrize("count", [2, 5, 100])
 @pytest.mark.parametrize(
-    ("low", "high"), [("img_{}_LR", "img_{}_HR"), ("{}x4", "{}x2"), ("LR_{}", "HR_{}"), ("pic{}", "photo{}")]
+    ("low", "high"),
+    [("{}", "{}"), ("img_{}_LR", "img_{}_HR"), ("{}x4", "{}x2"), ("LR_{}", "HR_{}"), ("pic{}", "photo{}")],
 )
 def test_a_marker_cuts_no_number(low, high, count):
     """`0801_LR` is no partner of `0001_HR`, though both begin with a zero, however many files there are."""
@@ -144,18 +124,13 @@ def test_every_folder_may_have_markers_of_its_own(low, high, names, words):
     assert not any(paired.orphans.values())
 
 
-def test_a_folder_of_strays_keeps_the_others_paired():
-    """Files of a folder without partners are orphans, whether folders have markers of their own or not."""
-    low = png([f"x{s}/a{n}_lr_x{s}" for s in (2, 4) for n in range(3)])
-    high = png([f"x{s}/a{n}_hr_x{s}" for s in (2, 4) for n in range(3)])
-    paired = pair({"lr": [*low, "x8/b.png"], "hr": [*high, "c.png"]})
-    assert paired.files == {"lr": low, "hr": high}
-    assert paired.orphans == {"lr": ["x8/b.png"], "hr": ["c.png"]}
-
-
 @pytest.mark.parametrize(
     ("low", "high", "name"),
     [
+        ("babyx2", "baby", "baby"),
+        ("img_LR", "img_HR", "img"),
+        ("a_smallx2", "a_small", "a"),
+        ("babyx2", "babyx4", "baby"),
         ("0801x4", "0801", "0801"),
         ("0801x4", "0801x16", "0801"),
         ("0801_LRBI_x4", "0801_HR", "0801"),
@@ -166,8 +141,8 @@ def test_a_folder_of_strays_keeps_the_others_paired():
         ("v1/a_LR", "v2/a_HR", "a"),
     ],
 )
-def test_scales_and_numbers_of_one_field_make_no_other_sample(low, high, name):
-    """What one name alone says, a scale or a noise, keeps a single pair together."""
+def test_one_pair_is_enough_to_find_a_marker(low, high, name):
+    """The names of a single pair are cut by the same rule as those of many; a scale is no part of them."""
     assert pair({"lr": png([low]), "hr": png([high])}).names == [name]
 
 
@@ -198,11 +173,6 @@ def test_samples_stand_in_natural_order():
     expected = ["a01", "a1", "a2", "a10", "b/1"]
     assert pair({"x": files}).names == expected
     assert pair({"x": files[::-1]}).names == expected
-
-
-def test_one_field_keeps_its_names():
-    """A field without partners has no marker, even where all its names share an end."""
-    assert pair({"x": png(["a_x4", "b_x4"])}).names == ["a_x4", "b_x4"]
 
 
 def test_stem_takes_the_last_suffix_alone():

@@ -7,11 +7,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from click.testing import CliRunner
-from PIL import Image
 
-from packer.checking import compare
-from packer.cli import main
 from packer.convert import ConvertOptions, convert, open_source
 from packer.errors import UsageError
 from packer.export import export
@@ -41,7 +37,7 @@ def image(*names: str) -> ConvertOptions:
 def test_arrays_become_pictures(scans: Path, tmp_path: Path) -> None:
     """Gray ones get one channel and the codec for photographs; batches are (B, C, H, W), and can be cropped."""
     out = tmp_path / "out"
-    convert([scans], out, options := image("depth", "colour"))
+    convert([scans], out, image("depth", "colour"))
     fields = {field.name: field for field in manifests.read(out).fields}
     assert [(fields[name].kind, fields[name].shape) for name in ("depth", "colour", "spectra")] == [
         ("image", (40, 50, 1)),
@@ -49,7 +45,6 @@ def test_arrays_become_pictures(scans: Path, tmp_path: Path) -> None:
         ("array", (6, 7, 12)),
     ]
     assert fields["depth"].codec[0]["id"] == "photo"
-    assert not list(compare(out, open_sources([str(scans)], options.source)))
     batch = PackedDataset(out)[[7, 2]]
     crop = PackedDataset(out, fields=["depth"], crop=Crop(8, "depth", at=(3, 5)))[7]["depth"]
     with h5py.File(scans) as file:
@@ -106,13 +101,3 @@ def test_what_is_no_picture(scans: Path, name: str, words: str) -> None:
     """A field that is not there, of other axes, of many channels, or of text: the message says what is expected."""
     with pytest.raises(UsageError, match=words):
         open_source([scans], image(name), [])
-
-
-def test_on_the_command_line(scans: Path, tmp_path: Path) -> None:
-    """Named for each field; other kinds of sources do not know it."""
-    done = CliRunner().invoke(main, ["plan", str(scans), "--image", "depth", "--image", "colour"])
-    assert done.exit_code == 0, done.output
-    assert "40 x 50 x 1" in done.output
-    Image.new("L", (4, 4)).save(tmp_path / "a.png")
-    with pytest.raises(UsageError, match="--image is for sources of hdf5"):
-        open_sources([str(tmp_path / "a.png")], SourceOptions(images=("image",)))

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-import h5py
 import numpy as np
 import pytest
 from plyfile import PlyData, PlyElement
@@ -16,6 +15,7 @@ from packer.errors import SourceError
 from packer.sources import SourceOptions
 from packer.sources.base import usual
 from readers import PackedDataset
+from tests.helpers.kinds import write_hdf5
 from tests.helpers.picture_files import picture, save
 
 
@@ -32,24 +32,12 @@ def write_ply(path: Path, odd: bool) -> None:
     PlyData([PlyElement.describe(vertex, "vertex")]).write(str(path))
 
 
-def write_npy(path: Path, odd: bool) -> None:
-    np.save(path, np.zeros(3, "f8" if odd else "f4"))
-
-
-def write_depth(path: Path, odd: bool) -> None:
-    save(path, picture(channels=1).astype("u2") * 257 if odd else picture(channels=1))
-
-
 def write_rows(path: Path, odd: bool) -> None:
-    with h5py.File(path, "w") as file:
-        file["x"] = np.zeros(1, "f8" if odd else "f4")
+    write_hdf5(path, {"x": np.zeros(1, "f8" if odd else "f4")})
 
 
 def write_group(path: Path, odd: bool) -> None:
-    with h5py.File(path, "w") as file:
-        file["demo/x"] = np.zeros((2, 3), "f4")
-        if odd:
-            file["demo/y"] = np.zeros(2)
+    write_hdf5(path, {"demo/x": np.zeros((2, 3), "f4")} | ({"demo/y": np.zeros(2)} if odd else {}))
 
 
 KINDS = {
@@ -57,9 +45,11 @@ KINDS = {
     "rows": Kind("h5", write_rows),
     "files": Kind("h5", write_rows, SourceOptions(samples="files")),
     "groups": Kind("h5", write_group, SourceOptions(samples="groups")),
-    "npy": Kind("npy", write_npy, SourceOptions(samples="files")),
+    "npy": Kind(
+        "npy", lambda path, odd: np.save(path, np.zeros(3, "f8" if odd else "f4")), SourceOptions(samples="files")
+    ),
     "channels": Kind("png", lambda path, odd: save(path, picture(channels=1 if odd else 3))),
-    "depth": Kind("png", write_depth),
+    "depth": Kind("png", lambda path, odd: save(path, picture(channels=1).astype("u2" if odd else "u1"))),
 }
 
 
