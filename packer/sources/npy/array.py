@@ -213,9 +213,7 @@ def _read_header(file: IO[bytes], size: int, path: str, member: str = "") -> lis
             "holds Python objects, which only pickle reads, and packer never runs pickle; save it with a plain dtype, "
             "or give the samples to packer.convert as dicts"
         )
-    elif min(shape, default=0) < 0:
-        problem = f"has shape {shape} in its header; get the file again"
-    elif held != nbytes:
+    elif held != nbytes or min(shape, default=0) < 0:
         fault = "it is cut short" if held < nbytes else "something else follows the array"
         much = f"{nbytes:,} bytes (shape {shape}, {dtype}), but the file has {held:,}"
         problem = f"by its header has {much}: {fault}; save it again"

@@ -278,14 +278,12 @@ def _open_rows(found: Mapping[str, Found], choice: _Choice) -> NpySource:
 def _check_rows(arrays: Sequence[Array]) -> None:
     """Raise SourceError if one of the arrays has no rows that could be samples."""
     for array in arrays:
-        if not array.shape:
+        if not any(array.shape[:1]):
             raise SourceError(
-                "is a single value (0-d): it has no first axis that counts samples; say `--samples files` if each file "
-                "is a sample",
+                f"has shape {array.shape}: it has no row to pack; say `--samples files` if each file is a sample, or "
+                "leave it out (--skip)",
                 array.shown,
             )
-        if not array.shape[0]:
-            raise SourceError(f"has shape {array.shape}: it has no row to pack; leave it out (--skip)", array.shown)
 
 
 def _parts(name: str, arrays: Sequence[Array]) -> list[Array]:

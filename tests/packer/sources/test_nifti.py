@@ -119,7 +119,7 @@ def test_numbers_that_are_no_channels(tmp_path: Path) -> None:
 
 
 def test_one_case_has_channels_if_its_mask_says_so(tmp_path: Path) -> None:
-    """A single run of numbers is channels if another field has a file of its name, and else volumes; one of one, too."""
+    """A single run of numbers, of one too, is channels if another field has a file of its name, and else volumes."""
     brats(tmp_path, cases=1)
     assert open_both(tmp_path).fields[0].shape == (6, 5, 4, 4)
     assert len(open_sources([f"{tmp_path}/imagesTr"])) == 4

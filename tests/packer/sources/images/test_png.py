@@ -110,6 +110,14 @@ def with_lines(header: png.PngHeader, lines: bytes, pieces: int = 1) -> bytes:
     return with_data(header, zlib.compress(lines), pieces)
 
 
+LIARS = (b"iCCP", b"IDAT")
+
+
+def lying(kind: bytes) -> bytes:
+    """A PNG whose first chunk after IHDR says that it holds more bytes than the file."""
+    return small()[:33] + struct.pack(">I", 10**9) + kind + small()[41:]
+
+
 @settings(max_examples=120, deadline=None)
 @given(
     kind=st.sampled_from(KINDS),
@@ -240,6 +248,8 @@ def test_a_file_cut_anywhere_is_found():
         (small(png.GRAY, before=chunk(b"tRNS", bytes(1))), "tRNS chunk of 1 bytes; 2 are expected"),
         (small(before=palette_of(2) + palette_of(2)), "PLTE chunk is where"),
         (small(before=chunk(b"IDAT") + chunk(b"tEXt", b"a\0b")), "IDAT chunk is where"),
+        *((lying(kind), f"{kind.decode()} at byte 33 claims 1,000,000,000 .* the whole file has") for kind in LIARS),
+        (packed(SMALL, chunk(b"acTL", struct.pack(">II", 1, 0)), chunk(b"IDAT"), chunk(b"fdAT", bytes(9))), "animated"),
         (packed(SMALL), "no IDAT"),
         (encode(np.zeros((3, 4, 3)), png.RGB, 8, kinds=[2]).replace(b"x\x9c", b"x\x9d"), "wrong checksum"),
         (
@@ -285,6 +295,15 @@ def test_a_header_needs_no_pixels():
         assert png.read_header(data[:start], len(data)) is None
         header = png.read_header(data[: start + 4], len(data))
         assert header == png.PngHeader(4, 3, 8, png.RGB, False, transparent=bool(extra))
+
+
+@pytest.mark.parametrize("at", [33, 1015])  # and so that the head of the file, 1,024 bytes, ends within the chunk
+def test_an_animation_of_one_frame_is_a_picture(at):
+    """Programs save still pictures so."""
+    note = chunk(b"teXt", bytes(at - 45)) if at > 45 else b""
+    data = small(before=note + chunk(b"acTL", struct.pack(">II", 1, 0)))
+    assert png.read_header(data[:1024], len(data)) in (SMALL, None)
+    np.testing.assert_array_equal(decode(data), decode(small()))
 
 
 def test_a_header_without_pixels_behind_it_is_refused():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import struct
 
-import numpy as np
 import pytest
 from opened_sources import open_images, read_each
 from picture_files import open_pairs, picture, save
@@ -13,7 +12,6 @@ from PIL import Image
 
 from packer.errors import SourceError, UsageError
 from packer.sources import open_sources
-from packer.sources.images import png
 
 
 def collect():
@@ -93,23 +91,6 @@ def test_animations_are_refused(tmp_path, suffix):
         open_images({"x": str(tmp_path)})
 
 
-def test_an_animation_of_one_frame_is_a_picture(tmp_path):
-    """Programs save still pictures so; a second picture, wherever it lies, is refused."""
-    frame = Image.fromarray(picture())
-    frame.save(tmp_path / "a.png")
-    data = (tmp_path / "a.png").read_bytes()
-    told = png.chunk_parts(b"acTL", struct.pack(">II", 1, 0))
-    for at in (33, 1030):  # before the pixels; and so that the head of the file ends within the chunk
-        note = b"".join(png.chunk_parts(b"teXt", bytes(at - 45))) if at > 45 else b""
-        (tmp_path / "a.png").write_bytes(b"".join([data[:33], note, *told, data[33:]]))
-        (pixels,) = read_each(open_images({"x": str(tmp_path)}))["x"]
-        np.testing.assert_array_equal(pixels, picture())
-    second = b"".join(png.chunk_parts(b"fdAT", bytes(9)))
-    (tmp_path / "a.png").write_bytes(b"".join([data[:33], *told, data[33:-12], second, data[-12:]]))
-    with pytest.raises(SourceError, match="is an animated PNG"):
-        read_each(open_images({"x": str(tmp_path)}))
-
-
 @pytest.mark.parametrize("suffix", ["png", "jpg"])
 def test_too_many_pixels_are_refused_by_the_header(tmp_path, suffix):
     """The limit of pixels is an error that says how to raise it."""
@@ -178,17 +159,6 @@ def test_folders_that_may_be_fields_are_said(tmp_path):
     assert any("if each folder is a field, give each as FIELD=FOLDER" in note for note in source.remarks)
     source = open_sources([str(tmp_path / "classes")])
     assert (list(source.names), source.remarks) == (["cat/0001", "cat/0002", "dog/a"], [])
-
-
-@pytest.mark.parametrize("kind", [b"iCCP", b"IDAT"])
-def test_the_chunk_that_lies_about_its_length_is_named(tmp_path, kind):
-    """A chunk that claims more than the file has is named, with its place; no byte beyond the file is."""
-    save(tmp_path / "a.png")
-    data = (tmp_path / "a.png").read_bytes()
-    (tmp_path / "a.png").write_bytes(data[:33] + struct.pack(">I", 10**9) + kind + data[41:])
-    lie = f"chunk {kind.decode()} at byte 33 claims 1,000,000,000 bytes of data, but the whole file has {len(data)}"
-    with pytest.raises(SourceError, match=lie):
-        read_each(open_images({"x": str(tmp_path)}))
 
 
 def test_two_files_of_one_name_are_an_error_that_names_both(tmp_path):

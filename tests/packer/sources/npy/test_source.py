@@ -103,7 +103,7 @@ def test_every_plain_array_comes_back(tmp_path_factory, array, is_fortran, way):
     ("array", "reason"),
     [
         (np.array([{}, []], object), "holds Python objects, which only pickle reads"),
-        (np.float32(3), r"is a single value \(0-d\): .*say `--samples files`"),
+        (np.float32(3), r"has shape \(\): it has no row to pack; say `--samples files`"),
         (np.zeros((0, 3)), r"has shape \(0, 3\): it has no row"),
         (np.array([["a", "bc"]]), r"holds text of shape \(2,\) a sample, but only one can be stored"),
         (np.zeros(2, "datetime64[s]"), "has dtype .*, which cannot be packed"),
@@ -204,7 +204,14 @@ def test_structured_arrays_are_fields_by_member(tmp_path, saver):
         (header_of(X), "by its header has 240 bytes .* but the file has 0: it is cut short"),
         (header_of(X) + X.tobytes()[:-1], "but the file has 239: it is cut short"),
         (header_of(X) + X.tobytes() + b"\0", "but the file has 241: something else follows the array"),
-        (header_of(X).replace(b"(10, 2, 3)", b"(-1, 2, 3)") + X.tobytes(), r"has shape \(-1, 2, 3\) in its header"),
+        (
+            header_of(X).replace(b"(10, 2, 3)", b"(-1, 2, 3)") + X.tobytes(),
+            r"by its header has -24 bytes \(shape \(-1, 2, 3\)",
+        ),
+        (
+            header_of(X).replace(b"(10, 2, 3)", b"(-5,-4, 3)") + X.tobytes(),
+            r"by its header has .* \(shape \(-5, -4, 3\)",
+        ),
         (header_of(X).replace(b"(10, 2, 3)", b"(99**99,) ") + X.tobytes(), "is not a .npy array"),
         (header_of(X).replace(b"'<f4'", b"'<f9'") + X.tobytes(), "is not a .npy array"),
         (header_of(X).replace(b"{", b"[") + X.tobytes(), "is not a .npy array"),
