@@ -61,11 +61,8 @@ class Proxy(ThreadingHTTPServer):
                     return faults.pop(0)
         return None
 
-    def gets(self, end: str) -> int:
-        return sum(method == "GET" and path.endswith(end) for method, path in self.asked)
-
-    def puts(self, end: str) -> int:
-        return sum(method == "PUT" and path.endswith(end) for method, path in self.asked)
+    def gets(self, end: str, wanted: str = "GET") -> int:
+        return sum(method == wanted and path.endswith(end) for method, path in self.asked)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -106,41 +103,42 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
 
-def cut(handler: Handler, status: int, headers: list[tuple[str, str]], data: bytes) -> None:
-    """The connection breaks halfway."""
+def half(handler: Handler, status: int, headers: list[tuple[str, str]], data: bytes) -> bytes:
+    """Half of the bytes come at once; the others are returned."""
     handler.begin(status, headers, len(data))
     handler.wfile.write(data[: len(data) // 2])
     handler.wfile.flush()
+    return data[len(data) // 2 :]
+
+
+def cut(handler: Handler, *answer: Any) -> None:
+    """The connection breaks halfway."""
+    half(handler, *answer)
     handler.connection.close()
 
 
-def busy(handler: Handler, status: int, headers: list[tuple[str, str]], data: bytes) -> None:
+def busy(handler: Handler, *_: Any) -> None:
     """503, as S3 answers where too much is asked of it."""
     text = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
     handler.pass_on(503, [("Content-Type", "application/xml")], text)
 
 
-def slow(handler: Handler, status: int, headers: list[tuple[str, str]], data: bytes) -> None:
-    """Half the bytes come at once, the others when nobody waits for them any more, but has asked anew."""
+def slow(handler: Handler, *answer: Any) -> None:
+    """The other half comes when nobody waits for it any more, but has asked anew."""
     path = handler.path.partition("?")[0]
-    asked = handler.server.gets(path)
-    handler.begin(status, headers, len(data))
-    handler.wfile.write(data[: len(data) // 2])
-    handler.wfile.flush()
+    asked, rest = handler.server.gets(path), half(handler, *answer)
     deadline = time.monotonic() + 20
     while handler.server.gets(path) == asked and time.monotonic() < deadline:
         time.sleep(0.01)
     with contextlib.suppress(OSError):
-        handler.wfile.write(data[len(data) // 2 :])
+        handler.wfile.write(rest)
 
 
-def late(handler: Handler, status: int, headers: list[tuple[str, str]], data: bytes) -> None:
-    """Half the bytes come at once, the others half a second later."""
-    handler.begin(status, headers, len(data))
-    handler.wfile.write(data[: len(data) // 2])
-    handler.wfile.flush()
+def late(handler: Handler, *answer: Any) -> None:
+    """The other half comes half a second later."""
+    rest = half(handler, *answer)
     time.sleep(0.5)
-    handler.wfile.write(data[len(data) // 2 :])
+    handler.wfile.write(rest)
 
 
 def corrupt(handler: Handler, status: int, headers: list[tuple[str, str]], data: bytes) -> None:
@@ -150,11 +148,9 @@ def corrupt(handler: Handler, status: int, headers: list[tuple[str, str]], data:
     handler.pass_on(status, kept, data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :])
 
 
-def stall(handler: Handler, status: int, headers: list[tuple[str, str]], data: bytes) -> None:
-    """Half the bytes come, and then nothing for long."""
-    handler.begin(status, headers, len(data))
-    handler.wfile.write(data[: len(data) // 2])
-    handler.wfile.flush()
+def stall(handler: Handler, *answer: Any) -> None:
+    """After half the bytes nothing comes for long."""
+    half(handler, *answer)
     handler.server.halfway.set()
     handler.server.go_on.wait(20)
 

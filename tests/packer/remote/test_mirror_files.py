@@ -1,4 +1,4 @@
-"""One file from behind a URL into a folder: whole, on the disk before it has its name, and no more than that."""
+"""One file from behind a URL into the cache: whole, on the disk before it has its name; the limit of the cache."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from packer.errors import DatasetError
 from packer.format import FileEntry, file_digest
 from packer.format import manifest as manifests
-from packer.remote import Mirror, RemoteFolder, cache
+from packer.remote import Lease, Mirror, RemoteFolder, cache, default_cache
 from packer.remote.cache import PARTIAL, aside, is_whole
 from packer.remote.mirror import fetch_all
 
@@ -97,3 +97,31 @@ def test_room_is_not_made_of_a_manifest_that_is_opened(tmp_path: Path, packed: P
     lease.close()
     mirror.cache.reserve(mirror.cache.datasets / "other", [other])
     assert not (mirror.folder / "manifest.json").exists()
+
+
+# ---------------------------------------------------------------- the cache
+
+
+def test_what_is_on_its_way_counts(tmp_path: Path) -> None:
+    """Room that is set aside for a file is not given to another, until whoever fetched it is gone."""
+    place, entry = cache.Cache(tmp_path, 150), FileEntry(file="shards/00000.lmdb", bytes=100, digest="0" * 32)
+    first, second = place.datasets / "first", place.datasets / "second"
+    lease, other = Lease(first), Lease(second)
+    place.reserve(first, [entry])
+    with pytest.raises(DatasetError, match="may hold 150 bytes, and open datasets take too much of them: 50 more"):
+        place.reserve(second, [entry])
+    place.reserve(first, [entry])  # its own room is not counted twice
+    lease.close()
+    place.reserve(second, [entry])
+    with pytest.raises(DatasetError):
+        cache.Cache(tmp_path, 149).reserve(first, [entry])
+    other.close()
+
+
+def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the user's folder of caches, by the convention of XDG."""
+    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
+    assert default_cache() == Path("/somewhere/lmdb-packer")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", "/home/someone")
+    assert default_cache() == Path("/home/someone/.cache/lmdb-packer")

@@ -1,4 +1,4 @@
-"""A dataset made for a bucket: packed in the cache, uploaded, its manifest last."""
+"""A dataset made for a bucket: packed in the cache, uploaded, its manifest last; what takes no URL refuses it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,15 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from packer import stats
+from packer.append import append
 from packer.cli import main
 from packer.convert import convert
-from packer.errors import UsageError, WriteError
+from packer.errors import NoDatasetError, UsageError, WriteError
+from packer.export import export
+from packer.merge import merge
+from packer.sources import open_packed
+from packer.writer import DatasetWriter
 from readers import PackedDataset
 
 
@@ -27,7 +33,8 @@ def held(s3, tmp_path):
 
 
 def test_the_bucket_gets_what_a_folder_gets(rows, s3, held, tmp_path, files_of) -> None:
-    """The same bytes as packed into a folder; the manifest comes last, and nothing stays in the cache."""
+    """The same bytes, whatever fails on the way and passes; the manifest comes last, nothing stays in the cache."""
+    s3.proxy.plan("00000.lmdb", s3.faults.busy, s3.faults.cut, method="PUT")
     convert(rows.sources, tmp_path / "here", workers=0, shard_size=4096)
     report = convert(rows.sources, f"{s3.url}/set", workers=0, shard_size=4096)
     assert held() == files_of(tmp_path / "here")
@@ -59,12 +66,12 @@ def test_an_interrupted_upload_is_finished_by_the_same_command(rows, s3, held, t
     with pytest.raises(WriteError, match=r"set/manifest\.json: it failed 3 times.*the same command goes on"):
         convert(rows.sources, f"{s3.url}/set", workers=0, shard_size=4096)
     assert "manifest.json" not in held()
-    shards = s3.proxy.puts(".lmdb")
+    shards = s3.proxy.gets(".lmdb", "PUT")
     packed = []
     convert(rows.sources, f"{s3.url}/set", workers=0, shard_size=4096, progress=lambda *done: packed.append(done))
     convert(rows.sources, tmp_path / "here", workers=0, shard_size=4096)
     assert held() == files_of(tmp_path / "here")
-    assert s3.proxy.puts(".lmdb") == shards
+    assert s3.proxy.gets(".lmdb", "PUT") == shards
     assert not packed
 
 
@@ -85,14 +92,6 @@ def test_other_samples_in_memory_are_not_taken_for_the_same(s3, held, samples) -
         convert(samples, f"{s3.url}/set")
     convert(samples[::-1], f"{s3.url}/set")
     assert PackedDataset(f"{s3.url}/set")[0]["label"] == 63
-
-
-def test_failures_that_pass_do_not_matter(rows, s3, held, tmp_path, files_of) -> None:
-    """A 503 and a cut connection cost another request."""
-    s3.proxy.plan("00000.lmdb", s3.faults.busy, s3.faults.cut, method="PUT")
-    convert(rows.sources, f"{s3.url}/set", workers=0)
-    convert(rows.sources, tmp_path / "here", workers=0)
-    assert held() == files_of(tmp_path / "here")
 
 
 def test_nothing_of_anybody_else_is_touched(rows, s3, held) -> None:
@@ -150,3 +149,26 @@ def test_the_list_of_what_was_left_out_is_uploaded(clouds, s3, held, tmp_path, f
         convert(str(tmp_path / "in"), place, workers=0, on_error="skip")
     assert "rejected.jsonl" in held()
     assert held() == files_of(tmp_path / "here")
+
+
+def test_urls_are_refused_where_a_folder_is_written(tmp_path, monkeypatch) -> None:
+    """Samples made in Python, exports and merges go into folders; the message says so."""
+    monkeypatch.chdir(tmp_path)
+    with DatasetWriter("set.packed") as writer:
+        writer.add({"x": np.zeros(3)})
+    for write in (
+        lambda: DatasetWriter("s3://bucket/set", overwrite=True).__enter__(),
+        lambda: export("set.packed", "s3://bucket/set", to="hdf5"),
+        lambda: merge(["set.packed", "set.packed"], "s3://bucket/set"),
+    ):
+        with pytest.raises(UsageError, match="only `packer convert` writes to a URL"):
+            write()
+    assert [path.name for path in tmp_path.iterdir()] == ["set.packed"]
+
+
+def test_urls_are_refused_where_a_folder_is_read() -> None:
+    """The message says what takes a URL, not that a folder does not exist."""
+    url = "s3://bucket/set"
+    for read in (lambda: stats.statistics(url), lambda: open_packed(url), lambda: append(url, "more")):
+        with pytest.raises(NoDatasetError, match="only `packer info`, `verify`, `warm` and PackedDataset take the URL"):
+            read()

@@ -19,30 +19,24 @@ def memory(tmp_path, monkeypatch):
     return fsspec.filesystem("memory")
 
 
-@pytest.fixture
-def told():
-    """What a conversion that is given its `look` tells: what is done to pairs of how many so far, and in all."""
+def test_what_is_fetched_and_uploaded_is_told(memory, rows, tmp_path):
+    """Up to all bytes, and no more, to the main thread; what is in the cache already is not told of again."""
+    told = {}
 
-    class Told(dict):
-        def look(self, what, done, total):
-            assert threading.current_thread() is threading.main_thread()
-            self.setdefault(what, []).append((done, total))
+    def look(what, done, total):
+        assert threading.current_thread() is threading.main_thread()
+        told.setdefault(what, []).append((done, total))
 
-    return Told()
-
-
-def test_what_is_fetched_and_uploaded_is_told(memory, told, rows, tmp_path):
-    """Up to all bytes, and no more; what is in the cache already is not told of again."""
     memory.put(str(rows.path), "/moved/rows.h5")
     size = rows.path.stat().st_size
-    convert(["memory://moved/rows.h5"], "memory://moved/set", workers=0, looking=told.look)
+    convert(["memory://moved/rows.h5"], "memory://moved/set", workers=0, looking=look)
     assert told[FETCHING][-1] == (size, size)
     uploaded = sum(memory.size(path) for path in memory.find("/moved/set") if not path.endswith("manifest.json"))
     assert told[UPLOADING][-1] == (uploaded, uploaded)
     for what in (FETCHING, UPLOADING):
         assert told[what] == sorted(told[what])
     told.clear()
-    convert(["memory://moved/rows.h5"], tmp_path / "again", workers=0, looking=told.look)
+    convert(["memory://moved/rows.h5"], tmp_path / "again", workers=0, looking=look)
     assert FETCHING not in told
 
 
