@@ -107,7 +107,7 @@ class PartReader(FieldReader):
         wanted = self._wanted(located)
         nbytes = wanted.rows.size * wanted.length
         # Frames that their codec hardly shrank were kept raw.
-        are_raw = self._places.codec.filter is None and (located.stored == located.decoded).all()
+        are_raw = not self._places.codec.is_photo and (located.stored == located.decoded).all()
         if not nbytes:
             flat = fresh(0)
         elif not self._whole.codec or are_raw:
@@ -136,7 +136,7 @@ class PartReader(FieldReader):
             _, each, piece = distinct(frames.start)
             pieces, piece, each = frames[each], piece[of], one[each]
             sizes = pieces.decoded
-            if self._places.codec.filter is None and (sizes == wanted.length).all():
+            if not self._places.codec.is_photo and (sizes == wanted.length).all():
                 # Each band is one row that is wanted whole, such as a step of a clip: it is decoded to where it goes.
                 into = out.view(np.dtype((np.void, wanted.length)))
                 self._places.decode_frames(pieces, out, each * wanted.length)

@@ -13,18 +13,19 @@ A new kind of stage is a class and an entry in `stages.STAGES`; a name for the c
 from packer.codecs import compiled
 from packer.codecs.compiled import machine_code, number_of
 from packer.codecs.configs import LZ4, MAX_STAGES, NAMED, codec_name, parse_codec
-from packer.codecs.filters import DECIMAL, DECIMAL_DTYPES, FILTERS, MOST_DIGITS, digits_of
+from packer.codecs.filters import DECIMAL, DECIMAL_DTYPES, MOST_DIGITS, PHOTO, PHOTO_DTYPES, digits_of
 from packer.codecs.frames import FrameCodec, FrameError, Frames, frame_hashes
 from packer.codecs.stages import Buffer, Config
 
 __all__ = [
     "DECIMAL",
     "DECIMAL_DTYPES",
-    "FILTERS",
     "LZ4",
     "MAX_STAGES",
     "MOST_DIGITS",
     "NAMED",
+    "PHOTO",
+    "PHOTO_DTYPES",
     "Buffer",
     "Config",
     "FrameCodec",

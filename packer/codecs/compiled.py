@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from packer.codecs.filters import DECIMAL, FILTERS
+from packer.codecs.filters import DECIMAL, PHOTO
 
 #: Seconds spent on frames one by one after which the loops are loaded.
 WORTH_SECONDS = 0.5
@@ -63,13 +63,12 @@ def _check_memory() -> None:
     try:
         import resource
 
-        held = [int(pages) * resource.getpagesize() for pages in Path("/proc/self/statm").read_text().split()]
+        taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     except (ImportError, OSError):  # another system
         return
-    for kind, taken in ((resource.RLIMIT_AS, held[0]), (resource.RLIMIT_DATA, held[5])):
-        limit = resource.getrlimit(kind)[0]
-        if limit != resource.RLIM_INFINITY and limit - taken < LEAST_MEMORY:
-            raise MemoryError(f"a limit leaves this process {max(limit - taken, 0):,} bytes of memory")
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit != resource.RLIM_INFINITY and limit - taken < LEAST_MEMORY:
+        raise MemoryError(f"a limit leaves this process {max(limit - taken, 0):,} bytes of memory")
 
 
 loading = Loading()
@@ -86,7 +85,7 @@ def loops() -> ModuleType | None:
 
 def number_of(codec: Sequence[dict[str, Any]]) -> int | None:
     """Return what the loops call the codec of a column, its filter aside, or None if they do not know it."""
-    ids = [config["id"] for config in codec if config["id"] not in (DECIMAL, *FILTERS)]
+    ids = [config["id"] for config in codec if config["id"] not in (DECIMAL, PHOTO)]
     return CODECS.get(ids[0]) if len(ids) == 1 else None
 
 

@@ -15,8 +15,8 @@ Adaptive Lossless floating-Point Compression", SIGMOD 2024), without its lists o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,21 +25,8 @@ Images = NDArray[Any]
 
 #: Numbers of channels whose first three are red, green and blue; a fourth is alpha.
 COLOURS = (3, 4)
-
-
-class Filter(NamedTuple):
-    """A filter of images.
-
-    Attributes:
-        apply: makes a new array of images (n, rows, width, channels), of their dtype and shape.
-        undo: gives such images their values back in place; also where some of the columns are there alone, and of
-            the rows of a band the first ones, since that is what a crop decodes.
-        dtypes: of images that it is for.
-    """
-
-    apply: Callable[[Images], Images]
-    undo: Callable[[Images], None]
-    dtypes: tuple[str, ...]
+#: The id of the filter of images in the schema, and the dtypes that it is for.
+PHOTO, PHOTO_DTYPES = "photo", ("uint8", "uint16")
 
 
 def store_photo(images: Images) -> Images:
@@ -56,7 +43,7 @@ def store_photo(images: Images) -> Images:
 
 
 def restore_photo(images: Images) -> None:
-    """Undo `store_photo` in place."""
+    """Undo `store_photo` in place; also where some of the columns are there alone, or the first of the rows."""
     signs = images & 1
     images >>= 1
     images ^= np.negative(signs, out=signs)
@@ -66,9 +53,6 @@ def restore_photo(images: Images) -> None:
         images[..., 0] += images[..., 1]
         images[..., 2] += images[..., 1]
 
-
-#: By the id in the schema.
-FILTERS = {"photo": Filter(store_photo, restore_photo, ("uint8", "uint16"))}
 
 # ---------------------------------------------------------------- decimals
 

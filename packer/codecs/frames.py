@@ -15,7 +15,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from packer.codecs import compiled
-from packer.codecs.filters import DECIMAL, FILTERS, restore_decimals, store_decimals
+from packer.codecs.filters import DECIMAL, PHOTO, restore_decimals, restore_photo, store_decimals, store_photo
 from packer.codecs.stages import BloscOfPixels, Buffer, Config, Lz4, flat_bytes, make_stage
 from packer.errors import UsageError
 
@@ -57,31 +57,32 @@ class Frames(NamedTuple):
 class FrameCodec:
     """Encodes and decodes the frames of one column.
 
-    A filter of images is the caller's to apply before `encode` and to undo after decoding, unless `decode_frames` says
-    that it has done so. Instances hold no state between calls and may be used by several threads.
+    The filter of images is the caller's to apply before `encode` and to undo after decoding (`filtered`,
+    `undo_filter`), unless `decode_frames` says that it has done so. Instances hold no state between calls and may be
+    used by several threads.
 
     Args:
         channels: of the images of the column; 0 if they differ, or it has no images.
 
     Attributes:
-        filter: what is done to the values of images; None if nothing is.
+        is_photo: whether it begins with `photo`, the filter of images.
         is_raw: whether bytes are stored as they are.
     """
 
     def __init__(self, configs: Sequence[Config], dtype: np.dtype[Any], channels: int = 0) -> None:
         self.dtype = dtype
         first = configs[0]["id"] if configs else ""
-        self.filter = FILTERS.get(first)
+        self.is_photo = first == PHOTO
         self._digits: int | None = configs[0]["digits"] if first == DECIMAL else None
-        coding = list(configs[1:] if first in (DECIMAL, *FILTERS) else configs)
+        coding = list(configs[1:] if first in (DECIMAL, PHOTO) else configs)
         self._stages = [make_stage(config) for config in coding]
-        if self.filter and coding and coding[0]["id"] == "blosc":
+        if self.is_photo and coding and coding[0]["id"] == "blosc":
             self._stages[0] = BloscOfPixels(coding[0], channels * dtype.itemsize)
         self.is_raw = not coding
         self._least_saving = LEAST_LZ4_SAVING if [type(stage) for stage in self._stages] == [Lz4] else LEAST_SAVING
         self._number = compiled.number_of(configs)
         #: The channels of images whose filter the loops can undo; else 0.
-        self._channels = channels if self.filter else 0
+        self._channels = channels if self.is_photo else 0
 
     def encode(self, frame: NDArray[Any]) -> Buffer:
         """Return the stored bytes of a frame (C-contiguous): the raw bytes if encoding saves too little.
@@ -185,10 +186,14 @@ class FrameCodec:
             compiled.loading.seconds += time.perf_counter() - began
         return False
 
+    def filtered(self, images: NDArray[Any]) -> NDArray[Any]:
+        """Return what is encoded of whole images, or of bands of them, (n, rows, width, channels)."""
+        return store_photo(images) if self.is_photo else images
+
     def undo_filter(self, images: NDArray[Any]) -> None:
-        """Undo the filter of images (n, rows, width, channels) in place, if there is one."""
-        if self.filter is not None:
-            self.filter.undo(images)
+        """Undo `filtered` in place."""
+        if self.is_photo:
+            restore_photo(images)
 
     @property
     def _name(self) -> str:

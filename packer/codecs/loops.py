@@ -130,19 +130,9 @@ def _bytes_of_bits(block: Any, words: Any, element: int) -> None:  # pragma: no 
         planes = block[byte * 8 * n : (byte + 1) * 8 * n]
         out = words[byte * n : (byte + 1) * n]
         for i in range(n):
-            low = (
-                _word64(planes[0 * n + i])
-                | _word64(planes[1 * n + i]) << 8
-                | _word64(planes[2 * n + i]) << 16
-                | _word64(planes[3 * n + i]) << 24
-            )
-            high = (
-                _word64(planes[4 * n + i])
-                | _word64(planes[5 * n + i]) << 8
-                | _word64(planes[6 * n + i]) << 16
-                | _word64(planes[7 * n + i]) << 24
-            )
-            square = low | high << 32
+            square = _word64(0)
+            for bit in range(8):
+                square |= _word64(planes[bit * n + i]) << _word64(8 * bit)
             swap = (square ^ (square >> 7)) & 0x00AA00AA00AA00AA
             square ^= swap ^ (swap << 7)
             swap = (square ^ (square >> 14)) & 0x0000CCCC0000CCCC

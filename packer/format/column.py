@@ -243,7 +243,7 @@ class Locator:
             join(self._bytes, located.start, located.stored, out)
         elif self._together > 1:
             self._decode_shared(located, out)
-            if self.codec.filter:
+            if self.codec.is_photo:
                 self._undo_filter(located, out)
         else:
             self.decode_frames(self.frames(located), out)
@@ -257,7 +257,7 @@ class Locator:
         Raises:
             DamagedError: a frame cannot be decoded; the message names the samples that it holds.
         """
-        own = self.codec.filter is not None and self._together == 1
+        own = self.codec.is_photo and self._together == 1
         rows = frames.decoded // np.maximum(frames.shape[:, 0], 1) if own else None
         try:
             undone = self.codec.decode_frames(self._bytes.data, Frames(frames.spans, frames.decoded, places, rows), out)

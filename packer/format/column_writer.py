@@ -80,7 +80,7 @@ class ColumnWriter:
         for piece in sample.pieces(rows) if hasattr(sample, "pieces") else [np.ascontiguousarray(sample)]:
             _check_size(stored)
             bands = (piece[at : at + rows] for at in range(0, len(piece), rows))
-            some = [self._codec.encode(self._filtered(band[None])) for band in bands]
+            some = [self._codec.encode(self._codec.filtered(band[None])) for band in bands]
             stored += 0 if self._codec.is_raw else sum(map(len, some))
             frames += some
         return Bands(sample.shape, sample.nbytes, frames)
@@ -139,12 +139,9 @@ class ColumnWriter:
                 f"field {self.field.name!r}: {dtype} {list(shape)} does not fit {self.field.dtype} {list(wanted)}"
             )
 
-    def _filtered(self, samples: NDArray[Any]) -> NDArray[Any]:
-        return self._codec.filter.apply(samples) if self._codec.filter else samples
-
     def _add_runs(self, samples: NDArray[Any]) -> None:
         """Add samples of one shape (m, *shape) to frames of this many samples."""
-        samples, together = self._filtered(samples), self.field.frame.samples or 1
+        samples, together = self._codec.filtered(samples), self.field.frame.samples or 1
         while len(samples):
             room = together - self._n_waiting
             run, samples = samples[:room], samples[room:]

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 import numpy as np
 
-from packer.codecs import DECIMAL, DECIMAL_DTYPES, FILTERS, MAX_STAGES, MOST_DIGITS
+from packer.codecs import DECIMAL, DECIMAL_DTYPES, MAX_STAGES, MOST_DIGITS, PHOTO, PHOTO_DTYPES
 from packer.errors import SourceError, UsageError
 
 Kind = Literal["image", "array", "text"]
@@ -78,11 +78,10 @@ class FieldSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
                 return f"field {self.name!r}: {DECIMAL} is for {' or '.join(DECIMAL_DTYPES)}, not {self.dtype}"
             if type(digits) is not int or not 0 <= digits <= MOST_DIGITS or not set(config) <= {"id", "digits"}:
                 return f"field {self.name!r}: {config}: digits from 0 to {MOST_DIGITS} are expected, and nothing else"
-        its_filter = FILTERS.get(config["id"])
-        if its_filter is None or (self.kind == "image" and self.dtype in its_filter.dtypes):
-            return ""
-        images = " or ".join(its_filter.dtypes)
-        return f"field {self.name!r}: {config['id']} is for images of {images}, not {self.kind} {self.dtype}"
+        if config["id"] == PHOTO and (self.kind != "image" or self.dtype not in PHOTO_DTYPES):
+            images = " or ".join(PHOTO_DTYPES)
+            return f"field {self.name!r}: {PHOTO} is for images of {images}, not {self.kind} {self.dtype}"
+        return ""
 
     @property
     def in_words(self) -> str:
@@ -161,7 +160,7 @@ class Field(FieldSpec, frozen=True, kw_only=True, forbid_unknown_fields=True):
         for number, config in enumerate(self.codec):
             if not isinstance(config.get("id"), str):
                 raise ValueError(f"field {self.name!r}: codec {number} has no id")
-            if number and config["id"] in (DECIMAL, *FILTERS):
+            if number and config["id"] in (DECIMAL, PHOTO):
                 raise ValueError(f"field {self.name!r}: {config['id']} comes first in a codec, not after another")
             if wrong := self.misfit(config):
                 raise ValueError(wrong)

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from packer.codecs import FILTERS, NAMED, Buffer, Config
+from packer.codecs import NAMED, PHOTO, Buffer, Config
 from packer.errors import DamagedError, UsageError
 from packer.format import Column, ColumnIndex, ColumnWriter, Field, FrameRule, Locator, column_writer
 
@@ -67,7 +67,7 @@ def wrong_frames(column: Column) -> list[int]:
 
 
 def make_field(dtype: str, shape: Sequence[int | None], codec: tuple[Config, ...] = (), **rule: int) -> Field:
-    kind = "image" if codec and codec[0]["id"] in FILTERS else "array"
+    kind = "image" if codec and codec[0]["id"] == PHOTO else "array"
     return Field(name="x", dtype=dtype, kind=kind, shape=tuple(shape), codec=codec, frame=FrameRule(**rule))
 
 
