@@ -24,7 +24,6 @@ from packer.format.column_writer import ColumnWriter
 from packer.format.constants import Constants, constants_entry, found_constants, read_constants, write_constants
 from packer.format.layout import (
     ShardHeader,
-    chunk_key,
     column_key,
     index_arrays,
 )
@@ -112,7 +111,6 @@ __all__ = [
     "check_count",
     "check_field_name",
     "check_file",
-    "chunk_key",
     "clear_errors",
     "column_key",
     "constants_entry",

@@ -120,8 +120,9 @@ class Mirror:
         data = _manifest_bytes(url)
         manifest = manifests.decode(data, f"{url}/{MANIFEST}")
         mirror = cls(url.rstrip("/"), place, place.datasets / label(url, data))
-        lease = mirror._lease()
-        mirror._keep(data)
+        with _writing(mirror.folder):
+            lease = Lease(mirror.folder)
+            mirror._keep(data)
         return mirror, manifest, lease
 
     def manifest(self) -> Manifest:
@@ -130,7 +131,7 @@ class Mirror:
         Raises:
             DatasetError: it is no longer in the cache, and there is another one at the URL.
         """
-        with contextlib.closing(self._lease()):
+        with _writing(self.folder), contextlib.closing(Lease(self.folder)):
             if not (self.folder / MANIFEST).exists():
                 data = _manifest_bytes(self.url)
                 if self.folder.name != label(self.url, data):
@@ -138,25 +139,14 @@ class Mirror:
                 self._keep(data)
             return manifests.read(self.folder)
 
-    def _lease(self) -> Lease:
-        try:
-            return Lease(self.folder)
-        except OSError as error:
-            raise DatasetError(f"{self.folder}: the cache cannot be written: {error.strerror}") from None
-
     def _keep(self, data: bytes) -> None:
         """Put the manifest into the folder; many processes may do so at once, with the same bytes."""
         path = self.folder / MANIFEST
-        try:
-            with filelock.FileLock(path.with_name(f".{MANIFEST}{LOCK}")):
-                if path.exists():
-                    os.utime(path)
-                else:
-                    write_synced(path, data)
-        except WriteError as error:
-            raise DatasetError(str(error)) from None
-        except OSError as error:
-            raise DatasetError(f"{path}: the cache cannot be written: {error.strerror}") from None
+        with filelock.FileLock(path.with_name(f".{MANIFEST}{LOCK}")):
+            if path.exists():
+                os.utime(path)
+            else:
+                write_synced(path, data)
 
     def fetch_shards(self, manifest: Manifest, wanted: Sequence[FileEntry] | None = None) -> Lease:
         """Fetch some shards, and keep them in the cache as long as the lease is; by default all that hold samples.
@@ -197,13 +187,22 @@ class Mirror:
         self, entries: Sequence[FileEntry], now: Sequence[FileEntry] | None = None, moved: Moved | None = None
     ) -> Lease:
         """Make room for `entries`, and fetch those of them that are wanted now; all by default."""
-        lease = self._lease()
-        try:
+        with _writing(self.folder):
+            lease = Lease(self.folder)
             self.cache.reserve(self.folder, entries)
-        except OSError as error:
-            raise DatasetError(f"{self.folder}: the cache cannot be written: {error.strerror}") from None
         fetch_all(RemoteFolder(self.url), entries if now is None else now, self.folder, moved)
         return lease
+
+
+@contextlib.contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """Turn what is raised while a folder of the cache is written into a DatasetError that names it."""
+    try:
+        yield
+    except WriteError as error:
+        raise DatasetError(str(error)) from None
+    except OSError as error:
+        raise DatasetError(f"{folder}: the cache cannot be written: {error.strerror or error}") from None
 
 
 @contextlib.contextmanager

@@ -17,8 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packer.errors import DamagedError
-from packer.format import HEAD_BYTES, Tree, Value, chunk_key
+from packer.format import HEAD_BYTES, Tree, Value
 from packer.format.btree import MAX_PAGE_SIZE
+from packer.format.layout import chunk_key
 
 Items = list[tuple[bytes, bytes]]
 

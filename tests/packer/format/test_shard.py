@@ -16,8 +16,8 @@ import pytest
 
 from packer.codecs import NAMED
 from packer.errors import DamagedError, SourceError, UsageError, WriteError
-from packer.format import Field, FrameRule, LmdbAppender, Shard, ShardHeader, ShardWriter, chunk_key, sizes
-from packer.format.layout import HEADER, NAME_BYTES, NAME_OFFSETS
+from packer.format import Field, FrameRule, LmdbAppender, Shard, ShardHeader, ShardWriter, sizes
+from packer.format.layout import HEADER, NAME_BYTES, NAME_OFFSETS, chunk_key
 
 FIELDS = (
     Field(

@@ -99,6 +99,14 @@ def test_room_is_not_made_of_a_manifest_that_is_opened(tmp_path: Path, packed: P
     assert not (mirror.folder / "manifest.json").exists()
 
 
+def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, packed: Path) -> None:
+    """Where a file is in the place of its folder, say."""
+    fsspec.filesystem("memory").pipe_file("/packed/manifest.json", (packed / "manifest.json").read_bytes())
+    (tmp_path / "cache").touch()
+    with pytest.raises(DatasetError, match=f"{tmp_path}/cache/.*: the cache cannot be written: Not a directory"):
+        Mirror.open("memory://packed", tmp_path / "cache")
+
+
 # ---------------------------------------------------------------- the cache
 
 
