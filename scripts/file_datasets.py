@@ -106,6 +106,9 @@ class LmdbValues(Dataset[Any]):
         with lmdb.open(str(path), subdir=False, readonly=True, lock=False) as environment:
             self.count = int(environment.stat()["entries"])
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "transaction": None}
+
     def __len__(self) -> int:
         return self.count
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import importlib
 import io
@@ -114,6 +115,7 @@ def run() -> NoReturn:
     """Run `packer` as a program: SIGTERM stops it as Ctrl-C does, and the process ends as soon as the command has.
 
     Taking the interpreter apart takes some 50 ms. Killed meanwhile, an append would be done and look as if it were not.
+    Functions registered with atexit are called: numcodecs holds a semaphore, which Python 3.14 would miss.
     """
     for number in (signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as in the background of a shell script
@@ -122,6 +124,7 @@ def run() -> NoReturn:
         main(prog_name="packer")
     except SystemExit as error:
         status = error.code if isinstance(error.code, int) else int(error.code is not None)
+    atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):  # `click.echo` flushes: it has written everything, or raised
             stream.flush()

@@ -86,15 +86,34 @@ def test_closed_streams(rows, tmp_path):
 
 @pytest.mark.parametrize(("arguments", "status"), [(["info", "OUT"], 0), (["info", "none"], 2)])
 def test_a_program_ends_with_its_command(rows, tmp_path, arguments, status):
-    """Nothing runs after it: a kill then would make an append that is done look like one that is not."""
+    """Functions of atexit are called, and no more: a kill then would make a finished append look unfinished."""
     out = str(convert(rows.sources, tmp_path / "out", workers=0).path)
-    code = "import atexit; atexit.register(print, 'late'); from packer.cli.main import run; run()"
+    code = """
+import atexit
+from packer.cli.main import run
+class Watch:
+    def __del__(self): print("taken apart")
+watch = Watch()
+atexit.register(print, "at the end")
+run()
+"""
     command = [sys.executable, "-c", code, *(out if text == "OUT" else text for text in arguments)]
     ended = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
     assert ended.returncode == status
     assert ("samples" in ended.stdout) == (status == 0)
     assert ("packer: error: " in ended.stderr) == (status != 0)
-    assert "late" not in ended.stdout
+    assert "at the end" in ended.stdout
+    assert "taken apart" not in ended.stdout
+
+
+def test_nothing_is_left_to_be_cleaned_up(rows, tmp_path):
+    """Where processes are not made by fork, as from Python 3.14 on, the semaphore of numcodecs is given back."""
+    code = "import multiprocessing as m; m.set_start_method('spawn'); from packer.cli.main import run; run()"
+    arguments = ["convert", str(rows.path), str(tmp_path / "new"), "--codec", "bitshuffle", "--workers", "0"]
+    ended = subprocess.run(
+        [sys.executable, "-c", code, *arguments], cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    assert "leaked" not in ended.stderr
 
 
 def test_character_sets_without_a_letter(tmp_path):
