@@ -112,7 +112,7 @@ def test_iterating_ends(rows: Path) -> None:
     assert [int(sample["y"]) for sample in PackedDataset(rows)] == list(range(1000))
 
 
-def test_names_are_a_sequence(packed: Path, rows: Path) -> None:
+def test_names_are_a_sequence(packed: Path, rows: Path, tmp_path: Path) -> None:
     """Names are found by number, in slices, and backwards; a dataset without names has None."""
     names = PackedDataset(packed).names
     assert names is not None
@@ -130,9 +130,13 @@ def test_names_are_a_sequence(packed: Path, rows: Path) -> None:
         names.index("zz")
     with pytest.raises(IndexError):
         _ = names[60]
-    assert "60 names: 'a/0'" in repr(names)
+    assert repr(names) == "<60 names: 'a/0', 'a/1', 'a/2', ...>"
     assert pickle.loads(pickle.dumps(names))[3] == "a/3"
     assert PackedDataset(rows).names is None
+    with DatasetWriter(tmp_path / "p") as writer:
+        for name in "abc":
+            writer.add({"x": np.int64(0)}, name=name)
+    assert repr(PackedDataset(tmp_path / "p").names) == "<3 names: 'a', 'b', 'c'>"
 
 
 def test_fields_and_repr_tell_what_there_is(packed: Path) -> None:
