@@ -6,8 +6,7 @@ import itertools
 import logging
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -37,20 +36,10 @@ _MEMORY_SHARE = 0.25
 _AS_GOOD = 0.9
 
 
-@dataclass(frozen=True)
-class Speed:
-    """One setting, and how fast it reads.
-
-    Attributes:
-        way: `Loader` or `DataLoader`.
-        workers: threads of a Loader, processes of a DataLoader.
-        samples: a second; None if it was not measured.
-    """
-
-    way: str
-    batch_size: int
-    workers: int
-    samples: float | None
+#: A way to read (`Loader` or `DataLoader`), the size of batches, and threads of a Loader or processes of a DataLoader.
+Setting = tuple[str, int, int]
+#: Samples a second of each setting; None if it was not measured.
+Rates = dict[Setting, "float | None"]
 
 
 @click.command()
@@ -111,41 +100,44 @@ def bench(
     fits = machine.holds(manifest)
     by_blocks = bool(shared_frames(chosen.values())) or not fits
     sizes = sorted({min(size, manifest.samples) for size in batch_sizes})
-    settings = list(itertools.product(sizes, (LOADER, DATALOADER), sorted(set(workers))))
+    counts = sorted(set(workers))
+    settings = [(way, size, count) for size in sizes for way in (LOADER, DATALOADER) for count in counts]
     if fits:
         with Progress("reading", "bytes") as shown:
             shown.start(sum(shard.bytes for shard in manifest.shards))
             warm(dataset, shown.advance, again=False)
-    speeds = []
+    rates: Rates = dict.fromkeys(settings)
     with Progress() as shown, warnings.catch_warnings():
         # Whether more workers than processors pay is what is to be found out.
         warnings.filterwarnings("ignore", "This DataLoader will create")
-        for size, way, count in watched(settings, "measuring settings", shown.look, len(settings)):
+        for way, size, count in watched(settings, "measuring settings", shown.look, len(settings)):
             if sample_bytes * size * (3 + 2 * count) > _MEMORY_SHARE * machine.free:
                 _log.warning("%s %d, batch %d: its batches do not fit the free memory", way, count, size)
-                speeds.append(Speed(way, size, count, None))
                 continue
             opened = PackedDataset(dataset, names)  # one each, since it keeps decoded frames
-            speeds.append(_measured(opened, way, size, count, by_blocks, seconds / len(settings)))
-    code = _code(speeds, by_blocks, machine.cuda is not None)
+            rates[way, size, count] = _measured(opened, (way, size, count), by_blocks, seconds / len(settings))
     document = {
         "path": str(dataset),
         "fields": names,
         "samples": manifest.samples,
         "sample_bytes": sample_bytes,
         "fits_memory": fits,
-        "speeds": speeds,
-        "use": code,
+        "speeds": [
+            {"way": way, "batch_size": size, "workers": count, "samples": rate}
+            for (way, size, count), rate in rates.items()
+        ],
+        "use": _code(rates, by_blocks, machine.cuda is not None),
     }
-    click.echo(indented(document) if as_json else "\n".join(_lines(document)))
+    click.echo(indented(document) if as_json else "\n".join(_lines(document, rates)))
 
 
-def _measured(dataset: PackedDataset, way: str, size: int, workers: int, by_blocks: bool, seconds: float) -> Speed:
-    """Read with one setting for so long; starting workers is not counted."""
+def _measured(dataset: PackedDataset, setting: Setting, by_blocks: bool, seconds: float) -> float | None:
+    """Return the samples a second of one setting, read for so long; starting workers is not counted."""
     from torch.utils.data import DataLoader
 
     from readers import Loader
 
+    way, size, workers = setting
     loader: Iterable[Any]
     if way == LOADER:
         loader = Loader(dataset, size, "block" if by_blocks else True, drop_last=True, threads=workers)
@@ -161,8 +153,8 @@ def _measured(dataset: PackedDataset, way: str, size: int, workers: int, by_bloc
             raise
         # Worker processes fail for want of shared memory, which is no fault of the dataset.
         _log.warning("%s %d, batch %d: %s", way, workers, size, str(error).strip().splitlines()[0])
-        return Speed(way, size, workers, None)
-    return Speed(way, size, workers, median(rates[1:]))
+        return None
+    return median(rates[1:])
 
 
 def _rate(batches: Iterator[Any], size: int, seconds: float) -> float:
@@ -174,30 +166,28 @@ def _rate(batches: Iterator[Any], size: int, seconds: float) -> float:
     return count * size / gone
 
 
-def _code(speeds: Sequence[Speed], by_blocks: bool, cuda: bool) -> str | None:
+def _code(rates: Rates, by_blocks: bool, cuda: bool) -> str | None:
     """Return the line of Python for the simplest of the fastest settings; None if none was measured."""
-    rates = {speed: speed.samples for speed in speeds if speed.samples is not None}
-    good = [speed for speed, rate in rates.items() if rate >= _AS_GOOD * max(rates.values())]
+    known = {setting: rate for setting, rate in rates.items() if rate is not None}
+    good = [setting for setting, rate in known.items() if rate >= _AS_GOOD * max(known.values())]
     if not good:
         return None
     # Better without worker processes, better without workers at all.
-    best = min(good, key=lambda speed: (speed.way == DATALOADER, speed.workers, -rates[speed]))
-    if best.way == LOADER:
+    way, size, workers = min(good, key=lambda setting: (setting[0] == DATALOADER, setting[2], -known[setting]))
+    if way == LOADER:
         shuffle, device = '"block"' if by_blocks else "True", ', device="cuda"' if cuda else ""
-        return f"Loader(dataset, batch_size={best.batch_size}, shuffle={shuffle}, threads={best.workers}{device})"
-    processes = f", num_workers={best.workers}, persistent_workers=True" if best.workers else ""
+        return f"Loader(dataset, batch_size={size}, shuffle={shuffle}, threads={workers}{device})"
+    processes = f", num_workers={workers}, persistent_workers=True" if workers else ""
     pinned = ", pin_memory=True" if cuda else ""
-    return f"DataLoader(dataset, batch_size={best.batch_size}, shuffle=True{processes}{pinned})"
+    return f"DataLoader(dataset, batch_size={size}, shuffle=True{processes}{pinned})"
 
 
-def _lines(found: dict[str, Any]) -> list[str]:
+def _lines(found: dict[str, Any], rates: Rates) -> list[str]:
     """Return the rates in a table, a row for each way and number of workers, and the line to start from."""
-    speeds: Sequence[Speed] = found["speeds"]
-    sizes = sorted({speed.batch_size for speed in speeds})
-    rates = {(speed.way, speed.workers, speed.batch_size): speed.samples for speed in speeds}
+    sizes = sorted({size for _, size, _ in rates})
     rows = [
-        [f"{way} {count}", *("-" if (rate := rates[way, count, size]) is None else f"{rate:,.0f}" for size in sizes)]
-        for way, count in dict.fromkeys((speed.way, speed.workers) for speed in speeds)
+        [f"{way} {count}", *("-" if (rate := rates[way, size, count]) is None else f"{rate:,.0f}" for size in sizes)]
+        for way, count in dict.fromkeys((way, count) for way, _, count in rates)
     ]
     heads = [f"batch {size}" for size in sizes]
     what = f"{counted(found['samples'], 'sample')} of {', '.join(found['fields'])}"

@@ -29,8 +29,6 @@ _TEMPLATE = Path(__file__).with_name("show.html")
 _GAP = '{"the data":"of the page"}'
 _HEADS = ("field", "kind", "dtype", "shape", "codec", "raw", "stored", "ratio", "min", "mean", "max", "not finite")
 
-#: Shards that are listed.
-_MOST_SHARDS = 500
 _BINS = 48
 #: Channels that have a spread of their own.
 _MOST_CHANNELS = 8
@@ -93,7 +91,7 @@ def write_page(
         else f"{counted(len(measured), 'sample')}, evenly chosen",
         "fields": [{"cells": row, "counts": one.counts} for row, one in zip(rows, spreads, strict=True)],
         "facts": facts(describe(str(dataset.path))),
-        "shards": _shards(manifest),
+        "shards": [[shard.file, f"{shard.samples:,}", size_text(shard.bytes)] for shard in manifest.shards],
         "splits": list(splits),
         "classes": manifest.classes,
         "views": [{"kind": view.kind, "field": view.field} for view in shown],
@@ -143,12 +141,6 @@ def _about(dataset: PackedDataset, shown: int) -> str:
     large = [field.name for field in manifest.fields if field.name not in dataset.fields]
     left_out = f"; too large to draw: {', '.join(large)}" if large else ""
     return f"{counted(manifest.samples, 'sample')} in {shards}, {size}; {all_of_them}{left_out}"
-
-
-def _shards(manifest: Manifest) -> list[list[str]]:
-    rows = [[s.file, f"{s.samples:,}", size_text(s.bytes)] for s in manifest.shards[:_MOST_SHARDS]]
-    more = len(manifest.shards) - len(rows)
-    return [*rows, [f"... and {more:,} more", "", ""]] if more else rows
 
 
 def _row(manifest: Manifest, field: Field, found: Spread) -> list[str]:

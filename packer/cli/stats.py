@@ -14,10 +14,8 @@ from packer.format import manifest as manifests
 from packer.stats import save as keep
 from packer.stats import statistics
 
-#: Channels shown of one field.
-_MOST_CHANNELS = 64
-#: Arrays of this many axes, such as volumes and clips, have one line.
-_ONE_LINE = 3
+#: Arrays of this many axes, such as volumes and clips, or of more channels than this have one line.
+_AXES, _MOST_CHANNELS = 3, 256
 _NUMBERS = ("count", "min", "max", "mean", "std", "nan", "inf")
 
 
@@ -29,9 +27,10 @@ _NUMBERS = ("count", "min", "max", "mean", "std", "nan", "inf")
 def stats(dataset: Path, save: bool, as_json: bool) -> None:
     """Say count, minimum, maximum, mean and standard deviation of each field of DATASET, and of its channels.
 
-    Channels are those of images, and the columns of clouds and tables. Arrays of three axes and more have one line;
-    --json has each index of their last axis. NaN and infinities are counted, and left out of all else. Text and complex
-    numbers have no statistics. The whole dataset is read once, unless its manifest has kept the statistics.
+    Channels are those of images, and the columns of clouds and tables. Arrays of three axes and more, and of more than
+    256 columns, have one line; --json has each index of their last axis. NaN and infinities are counted, and left out
+    of all else. Text and complex numbers have no statistics. The whole dataset is read once, unless its manifest has
+    kept the statistics.
 
     \b
     $ packer stats div2k.packed
@@ -58,12 +57,8 @@ def _lines(manifest: Manifest, found: Mapping[str, FieldStats]) -> list[str]:
     axes = {field.name: len(field.shape) for field in manifest.fields if field.kind == "array"}
     for name, stats in found.items():
         rows.append([name, "all", *_cells(stats.all)])
-        if axes.get(name, 0) >= _ONE_LINE:
-            continue
-        if len(stats.channels) > 1:
-            rows += [["", str(n), *_cells(channel)] for n, channel in enumerate(stats.channels[:_MOST_CHANNELS])]
-        if len(stats.channels) > _MOST_CHANNELS:
-            rows.append(["", "...", *[""] * len(_NUMBERS)])
+        if axes.get(name, 0) < _AXES and 1 < len(stats.channels) <= _MOST_CHANNELS:
+            rows += [["", str(n), *_cells(channel)] for n, channel in enumerate(stats.channels)]
     lines = table(heads, [row[: len(heads)] for row in rows], heads[2:]) if rows else []
     without = [field.name for field in manifest.fields if field.name not in found]
     if without:
