@@ -5,11 +5,13 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
+import shutil
 import threading
 import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -88,6 +90,19 @@ def demo_data() -> Path:
 
     make_data(ROOT / "data")
     return ROOT / "data"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A browser without a screen."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="there is no playwright")
+    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if chromium is None:
+        pytest.skip("there is no chromium")
+    with playwright.sync_playwright() as started:
+        opened = started.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield opened
+        opened.close()
 
 
 @pytest.fixture(scope="session")

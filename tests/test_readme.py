@@ -5,11 +5,11 @@ from __future__ import annotations
 import gc
 import os
 import re
-import shutil
 import subprocess
 import sys
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pictures
 import pytest
@@ -169,27 +169,20 @@ def test_pages_lie_there_as_markdown(book: Path) -> None:
     assert [page for page in pages if re.search(r"^:::|<!--", (book / page).read_text(), re.MULTILINE)] == []
 
 
-def test_the_book_is_searched_from_a_file(book: Path) -> None:
+def test_the_book_is_searched_from_a_file(book: Path, browser: Any) -> None:
     """Opened without a server, in a browser, the search finds the class that a word stands for."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="there is no playwright")
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        pytest.skip("there is no chromium")
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        tab = browser.new_page()
-        wrong: list[str] = []
-        tab.on("pageerror", lambda error: wrong.append(str(error)))
-        tab.goto((book / "how" / "dataset.html").as_uri())
-        tab.click("input.md-search__input")
-        tab.keyboard.type("voxel")
-        tab.wait_for_selector(".md-search-result__item", timeout=20_000)
-        assert "VoxelSample" in tab.inner_text(".md-search-result__list")
-        browser.close()
+    tab = browser.new_page()
+    wrong: list[str] = []
+    tab.on("pageerror", lambda error: wrong.append(str(error)))
+    tab.goto((book / "how" / "dataset.html").as_uri())
+    tab.click("input.md-search__input")
+    tab.keyboard.type("voxel")
+    tab.wait_for_selector(".md-search-result__item", timeout=20_000)
+    assert "VoxelSample" in tab.inner_text(".md-search-result__list")
+    tab.close()
     assert wrong == []
 
 
-@from_3_11
 def test_words_are_spelt_right() -> None:
     """codespell finds nothing in the pages, the changelog and the specification."""
     pages = [*readme.PAGES, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", ROOT / "packer" / "format" / "FORMAT.md"]

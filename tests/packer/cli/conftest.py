@@ -11,20 +11,26 @@ from packer.cli import main
 
 
 @pytest.fixture
-def packer(monkeypatch):
-    """A function that runs `packer` with these arguments, demands its exit status, and gives stdout and stderr."""
-    monkeypatch.setenv("COLUMNS", "80")
+def logger():
+    """The logger of the library; its handlers and level are put back afterwards."""
     logger = logging.getLogger("packer")
     before = logger.handlers, logger.level
+    yield logger
+    logger.handlers = before[0]
+    logger.setLevel(before[1])
+
+
+@pytest.fixture
+def packer(monkeypatch, logger):
+    """A function that runs `packer` with these arguments, demands its exit status, and gives stdout and stderr."""
+    monkeypatch.setenv("COLUMNS", "80")
 
     def run(*arguments, status=0):
         result = CliRunner().invoke(main, [str(a) for a in arguments], prog_name="packer")
         assert result.exit_code == status, (result.stdout, result.stderr, result.exception)
         return result
 
-    yield run
-    logger.handlers = before[0]
-    logger.setLevel(before[1])
+    return run
 
 
 @pytest.fixture

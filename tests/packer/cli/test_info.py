@@ -26,23 +26,15 @@ def test_what_the_text_says(packer, packed):
     assert result.stderr == ""
 
 
-def test_ragged_axes_and_missing_names(packer, clouds, rows, tmp_path):
-    """Ragged axes are `any`; a dataset without names says so; a number is one value."""
+def test_what_the_text_says_of_other_datasets(packer, packed, clouds, rows, tmp_path):
+    """Ragged axes are `any`; of the origin words and numbers are shown, and what only a machine reads is named."""
+    assert "origin palette  colour" in packer("info", packed).stdout
     convert(clouds.folder, tmp_path / "a", workers=0)
     assert "any x 3" in packer("info", tmp_path / "a").stdout
     convert(rows.path, tmp_path / "b", workers=0)
     text = packer("info", tmp_path / "b").stdout
     assert "none; samples have only numbers" in text
     assert "one value" in text
-
-
-def test_what_the_text_says_of_the_origin(packer, packed, rows, tmp_path):
-    """Words and numbers are shown; what only a machine reads is named, and what is not known left out."""
-    text = packer("info", packed).stdout
-    assert "origin palette  colour" in text
-    assert "null" not in text
-    convert(rows.path, tmp_path / "rows", workers=0)
-    text = packer("info", tmp_path / "rows").stdout
     assert "origin kind  hdf5\norigin ...   options, files: --json shows them\n" in text
     assert "{" not in text
 
@@ -59,16 +51,13 @@ def test_json_holds_exact_bytes(packer, packed):
     assert found["file_bytes"] == sum(p.stat().st_size for p in packed.rglob("*.lmdb"))
 
 
-def test_what_is_no_dataset(refused, packed, tmp_path):
-    """Nothing, a file and another folder are wrong usage; an unfinished and a damaged dataset are bad data."""
-    refused(2, ["info", tmp_path / "nothing"], "does not exist")
-    refused(2, ["info", packed / "manifest.json"], "is a file")
-    refused(2, ["info", tmp_path], "not a packed dataset")
+def test_what_is_no_dataset(refused, packed):
+    """A file is wrong usage; a damaged and an unfinished dataset are bad data."""
     manifest = packed / "manifest.json"
+    refused(2, ["info", manifest], "is a file")
     manifest.write_text(manifest.read_text().replace('"samples": 12', '"samples": 13'))
     refused(1, ["info", packed], "manifest.json")
     manifest.unlink()
-    refused(1, ["info", packed], "no manifest.json", "packer repair")
     (packed / "unfinished.json").write_text('{"shards": 3}')
     refused(1, ["info", packed], "unfinished", "1 of 3 shards")
 

@@ -18,13 +18,9 @@ from packer.convert import convert
 
 
 @pytest.fixture(autouse=True)
-def usual_logs():
-    """Logging as the command line has it; put back afterwards."""
-    logger = logging.getLogger("packer")
-    before = logger.handlers, logger.level
+def usual_logs(logger):
+    """Logging as the command line has it."""
     logs.set_up(logging.INFO)
-    yield
-    logger.handlers, _ = before[0], logger.setLevel(before[1])
 
 
 @pytest.fixture

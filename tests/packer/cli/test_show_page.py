@@ -6,7 +6,6 @@ import base64
 import io
 import json
 import re
-import shutil
 
 import numpy as np
 import pytest
@@ -17,8 +16,6 @@ from packer.cli.show_page import spread
 from packer.format import FieldSpec
 from packer.split import split
 from packer.writer import DatasetWriter
-
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
 def data_of(page):
@@ -187,18 +184,6 @@ def test_spreads_are_of_more_than_is_shown(packer, tmp_path, monkeypatch):
     data = page()
     assert data["measured"] == "5 samples, evenly chosen"
     assert "49" in data["fields"][0]["cells"]
-
-
-@pytest.fixture(scope="module")
-def browser():
-    """A browser without a screen."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="there is no playwright")
-    if CHROMIUM is None:
-        pytest.skip("there is no chromium")
-    with playwright.sync_playwright() as started:
-        opened = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield opened
-        opened.close()
 
 
 @pytest.fixture

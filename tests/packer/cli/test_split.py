@@ -67,12 +67,8 @@ def test_append_and_merge_say_what_becomes_of_splits(packer, dataset, more, tmp_
 def test_what_is_no_split_is_wrong_usage(refused, dataset, pairs, tmp_path, rule, said):
     """Exit status 2, of `split` and of `convert`, before anything is written."""
     before = (dataset / "manifest.json").read_bytes()
+    refused(2, ["split", dataset, "train=0.5", "train=0.6"], "named twice")
     refused(2, ["split", dataset, rule], said)
     refused(2, ["convert", *pairs.sources, tmp_path / "new", "--workers", 0, "--split", rule], said)
     assert (dataset / "manifest.json").read_bytes() == before
     assert not (tmp_path / "new").exists()
-
-
-def test_a_split_is_named_once(refused, dataset):
-    """Two rules of one name are a mistake."""
-    refused(2, ["split", dataset, "train=0.5", "train=0.6"], "named twice")

@@ -50,16 +50,8 @@ def test_size_text_says_the_size(nbytes):
 
 def test_size_and_time_texts():
     """Three digits that count; tenths of a second, minutes, hours."""
-    assert [size_text(n) for n in (0, 999, 999.7, 1000, 12345, 999_499, 999_600, 10**9)] == [
-        "0 B",
-        "999 B",
-        "1.00 kB",
-        "1.00 kB",
-        "12.3 kB",
-        "999 kB",
-        "1.00 MB",
-        "1.00 GB",
-    ]
+    sizes = (0, 999, 999.7, 12345, 999_499, 999_600, 10**9)
+    assert [size_text(n) for n in sizes] == ["0 B", "999 B", "1.00 kB", "12.3 kB", "999 kB", "1.00 MB", "1.00 GB"]
     assert [time_text(s) for s in (0.44, 59.6, 61, 3723)] == ["0.4 s", "1:00 min", "1:01 min", "1:02:03"]
     assert [counted(1, "shard"), counted(2400, "shard")] == ["1 shard", "2,400 shards"]
 
