@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import h5py
 import lmdb
 import nibabel
 import numpy as np
@@ -14,6 +13,7 @@ from click.testing import CliRunner
 from plyfile import PlyData, PlyElement
 
 from packer.cli import main
+from tests.helpers.hdf5_files import write_hdf5
 from tests.helpers.picture_files import picture, save
 
 
@@ -47,14 +47,6 @@ def hdf5(arrays: Callable[[np.random.Generator], dict[str, Any]], **attrs: Any) 
         return [str(path)]
 
     return write
-
-
-def write_hdf5(path: Path, arrays: dict[str, Any], **attrs: Any) -> None:
-    with h5py.File(path, "w") as file:
-        for name, values in arrays.items():
-            file[name] = values
-        for group in [file, *(thing for thing in file.values() if isinstance(thing, h5py.Group))]:
-            group.attrs.update(attrs)
 
 
 def hdf5_files(folder: Path, number: int) -> list[str]:

@@ -10,6 +10,7 @@ import h5py
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from hdf5_files import write_hdf5
 from numpy.typing import NDArray
 from opened_sources import open_hdf5
 
@@ -32,124 +33,106 @@ def floats(*shape: int) -> NDArray[np.float32]:
     return RNG.normal(size=shape).astype(np.float32)
 
 
-def put(group: h5py.Group, sample: Sample) -> None:
-    """Write a sample's fields as datasets, dots as groups."""
-    for name, value in sample.items():
-        group[name.replace(".", "/")] = value
+def frames(*shape: int) -> NDArray[np.uint8]:
+    return RNG.integers(0, 255, shape, np.uint8)
 
 
-def aloha(folder: Path) -> dict[str, Sample]:
-    """ALOHA: a file an episode, `action` beside the observations."""
-    samples = {}
-    for n, steps in enumerate(LENGTHS):
-        sample = {
-            "action": floats(steps, 14),
-            "observations.images.cam_high": RNG.integers(0, 255, (steps, 6, 8, 3), np.uint8),
-            "observations.qpos": floats(steps, 14),
-            "observations.qvel": floats(steps, 14),
-        }
-        with h5py.File(folder / f"episode_{n}.hdf5", "w") as file:
-            file.attrs["sim"] = True
-            put(file, sample)
-        samples[f"episode_{n}"] = sample
-    return samples
+def in_files(name: str, make: Callable[[int, int], Sample], attrs: Callable[[int], Sample] = lambda n: {}) -> Layout:
+    """A file a sample, with attributes."""
+
+    def layout(folder: Path) -> dict[str, Sample]:
+        samples = {}
+        for n, length in enumerate(LENGTHS):
+            path = folder / name.format(n)
+            samples[path.stem] = make(n, length)
+            write_hdf5(path, {field.replace(".", "/"): v for field, v in samples[path.stem].items()}, **attrs(n))
+        return samples
+
+    return layout
 
 
-def fastmri(folder: Path) -> dict[str, Sample]:
-    """FastMRI: complex volumes of several widths, with a header in XML."""
-    samples = {}
-    for n, slices in enumerate(LENGTHS):
-        width = 10 + n
-        sample = {
-            "ismrmrd_header": f"<xml>{n}</xml>",
-            "kspace": (floats(slices, 2, 12, width) + 1j * floats(slices, 2, 12, width)).astype(np.complex64),
-            "reconstruction_rss": floats(slices, 6, 6),
-        }
-        with h5py.File(folder / f"file100000{n}.h5", "w") as file:
-            put(file, sample)
-            file.attrs["max"] = float(n) / 3
-            file.attrs["patient_id"] = f"p{n}"
-        samples[f"file100000{n}"] = sample
-    return samples
+def in_groups(file: str, name: str, make: Callable[[int, int], Sample], **others: Any) -> Layout:
+    """A group a sample, which has `num_samples`, and other datasets of the file."""
 
+    def layout(folder: Path) -> dict[str, Sample]:
+        samples = {name.format(n): make(n, length) for n, length in enumerate(LENGTHS)}
+        path = folder / file
+        write_hdf5(
+            path, {f"{group}/{field.replace('.', '/')}": v for group, s in samples.items() for field, v in s.items()}
+        )
+        write_hdf5(path, others, "r+")
+        with h5py.File(path, "r+") as held:
+            for group, length in zip(samples, LENGTHS, strict=True):
+                held[group].attrs["num_samples"] = length
+        return samples
 
-def clam(folder: Path) -> dict[str, Sample]:
-    """CLAM: a file a slide, of as many patches as it has."""
-    samples = {}
-    for n, patches in enumerate(LENGTHS):
-        sample = {"coords": RNG.integers(0, 9999, (patches, 2)), "features": floats(patches, 16)}
-        with h5py.File(folder / f"slide_{n}.h5", "w") as file:
-            put(file, sample)
-        samples[f"slide_{n}"] = sample
-    return samples
-
-
-def utterances(folder: Path) -> dict[str, Sample]:
-    """Speech: a file an utterance, whose fields have axes of their own."""
-    samples = {}
-    for n, frames in enumerate(LENGTHS):
-        sample = {"feats": floats(frames, 80), "wave": RNG.integers(-99, 99, frames * 160, np.int16)}
-        with h5py.File(folder / f"utt{n}.h5", "w") as file:
-            put(file, sample)
-        samples[f"utt{n}"] = sample
-    return samples
+    return layout
 
 
 def features(folder: Path) -> dict[str, Sample]:
     """Speech: one file with a dataset an utterance, below its speaker."""
     samples = {f"spk{n % 2}/utt{n}": {"values": floats(frames, 4)} for n, frames in enumerate(LENGTHS)}
-    with h5py.File(folder / "feats.h5", "w") as file:
-        for name, sample in samples.items():
-            file[name] = sample["values"]
+    write_hdf5(folder / "feats.h5", {name: sample["values"] for name, sample in samples.items()})
     return dict(sorted(samples.items()))
 
 
-def robomimic(folder: Path) -> dict[str, Sample]:
-    """Robomimic and LIBERO: `data/demo_i`, with lists of names below `mask`."""
-    samples = {}
-    with h5py.File(folder / "demo.hdf5", "w") as file:
-        for n, steps in enumerate(LENGTHS):
-            sample = {
-                "actions": floats(steps, 7),
-                "dones": np.arange(steps) == steps - 1,
-                "obs.agentview_image": RNG.integers(0, 255, (steps, 8, 8, 3), np.uint8),
-                "obs.robot0_eef_pos": floats(steps, 3),
-            }
-            group = file.create_group(f"data/demo_{n}")
-            put(group, sample)
-            group.attrs["num_samples"] = steps
-            samples[f"data/demo_{n}"] = sample
-        file["mask/train"] = np.array([b"demo_0", b"demo_2"])
-        file["mask/valid"] = np.array([b"demo_1"])
-    return samples
-
-
-def maniskill(folder: Path) -> dict[str, Sample]:
-    """ManiSkill: `traj_i`, whose observations are one step longer than its actions."""
-    samples = {}
-    with h5py.File(folder / "trajectory.h5", "w") as file:
-        for n, steps in enumerate(LENGTHS):
-            sample = {
-                "actions": floats(steps, 8),
-                "obs.agent.qpos": floats(steps + 1, 9),
-                "success": np.ones(steps, bool),
-            }
-            put(file.create_group(f"traj_{n}"), sample)
-            samples[f"traj_{n}"] = sample
-    return samples
-
-
-def hloc(folder: Path) -> dict[str, Sample]:
-    """Hloc: a group a picture, named as the picture's file."""
-    samples = {}
-    with h5py.File(folder / "feats-superpoint.h5", "w") as file:
-        for n, points in enumerate(LENGTHS):
-            sample = {"descriptors": floats(16, points).astype(np.float16), "keypoints": floats(points, 2)}
-            put(file.create_group(f"db/im{n}.jpg"), sample)
-            samples[f"db/im{n}.jpg"] = sample
-    return samples
-
-
+#: ALOHA: a file an episode, `action` beside the observations.
+aloha = in_files(
+    "episode_{}.hdf5",
+    lambda n, steps: {
+        "action": floats(steps, 14),
+        "observations.images.cam_high": frames(steps, 6, 8, 3),
+        "observations.qpos": floats(steps, 14),
+        "observations.qvel": floats(steps, 14),
+    },
+    lambda n: {"sim": True},
+)
+#: FastMRI: complex volumes of several widths, with a header in XML.
+fastmri = in_files(
+    "file100000{}.h5",
+    lambda n, slices: {
+        "ismrmrd_header": f"<xml>{n}</xml>",
+        "kspace": (floats(slices, 2, 12, 10 + n) + 1j * floats(slices, 2, 12, 10 + n)).astype(np.complex64),
+        "reconstruction_rss": floats(slices, 6, 6),
+    },
+    lambda n: {"max": float(n) / 3, "patient_id": f"p{n}"},
+)
+#: CLAM: a file a slide, of as many patches as it has.
+clam = in_files(
+    "slide_{}.h5", lambda n, count: {"coords": np.arange(2 * count).reshape(-1, 2), "features": floats(count, 16)}
+)
+#: Speech: a file an utterance, whose fields have axes of their own.
+utterances = in_files(
+    "utt{}.h5", lambda n, count: {"feats": floats(count, 80), "wave": np.arange(count * 160, dtype="i2")}
+)
+#: Robomimic and LIBERO: `data/demo_i`, with lists of names below `mask`.
+robomimic = in_groups(
+    "demo.hdf5",
+    "data/demo_{}",
+    lambda n, steps: {
+        "actions": floats(steps, 7),
+        "dones": np.arange(steps) == steps - 1,
+        "obs.agentview_image": frames(steps, 8, 8, 3),
+        "obs.robot0_eef_pos": floats(steps, 3),
+    },
+    **{"mask/train": np.array([b"demo_0", b"demo_2"]), "mask/valid": np.array([b"demo_1"])},
+)
+#: ManiSkill: `traj_i`, whose observations are one step longer than its actions.
+maniskill = in_groups(
+    "trajectory.h5",
+    "traj_{}",
+    lambda n, steps: {
+        "actions": floats(steps, 8),
+        "obs.agent.qpos": floats(steps + 1, 9),
+        "success": np.ones(steps, bool),
+    },
+)
+#: Hloc: a group a picture, named as the picture's file.
+hloc = in_groups(
+    "feats-superpoint.h5",
+    "db/im{}.jpg",
+    lambda n, count: {"descriptors": floats(16, count).astype(np.float16), "keypoints": floats(count, 2)},
+)
 #: Each layout with its unit, and another with what is said of it.
 LAYOUTS: list[tuple[Layout, str, str, str]] = [
     (aloha, "files", "groups", "/action belongs to no sample.*--skip /action.*--samples files"),
@@ -195,81 +178,53 @@ def test_every_layout(tmp_path: Path, layout: Layout, unit: str, wrong: str, sai
         packed(tmp_path / "in", tmp_path / "wrong", samples=wrong)
 
 
-def test_rows_of_files_that_may_be_samples(tmp_path: Path) -> None:
-    """Files of different lengths are rows if nobody says otherwise, and the plan says so."""
-    aloha(tmp_path)
-    (note,) = open_hdf5(str(tmp_path)).remarks
-    assert note == "3 files of 3 to 8 rows: each row is a sample; --samples files makes each file one"
-    assert not open_hdf5(str(tmp_path / "episode_0.hdf5")).remarks
-
-
 def test_plan_says_what_it_took(tmp_path: Path) -> None:
-    """`packer plan` shows the doubt; with the unit named there is none; a unit that HDF5 has not lists those it has."""
+    """Files of different lengths are rows if nobody says otherwise, and the plan says so; one file raises no doubt."""
     clam(tmp_path)
+    said = "3 files of 3 to 8 rows: each row is a sample; --samples files makes each file one"
     run = CliRunner().invoke(main, ["plan", str(tmp_path)])
-    assert "each row is a sample; --samples files makes each file one" in " ".join(run.stdout.split())
-    assert "note" not in CliRunner().invoke(main, ["plan", str(tmp_path), "--samples", "files"]).stdout
-    run = CliRunner().invoke(main, ["plan", str(tmp_path), "--samples", "folders"])
-    assert run.exit_code == 2
-    assert "take rows or files or datasets or groups[:PATTERN]" in run.stderr
+    assert said in " ".join(run.stdout.split())
+    assert open_hdf5(str(tmp_path)).remarks == [said]
+    assert not open_hdf5(str(tmp_path), samples="files").remarks
+    assert not open_hdf5(str(tmp_path / "slide_0.h5")).remarks
 
 
 def test_groups_of_several_depths_are_samples(tmp_path: Path) -> None:
     """Pictures of folders within folders: each group that holds datasets is one, whatever lies above it."""
     names = ["db/a.jpg", "query/night/b.jpg", "query/night/c.jpg"]
-    with h5py.File(tmp_path / "f.h5", "w") as file:
-        for n, name in enumerate(names):
-            file[f"{name}/keypoints"] = floats(n, 2)
-    assert open_hdf5(str(tmp_path / "f.h5"), samples="groups").names == names
+    path = write_hdf5(tmp_path / "f.h5", {f"{name}/keypoints": floats(n, 2) for n, name in enumerate(names)})
+    source = open_hdf5(path, samples="groups")
+    assert source.names == names
+    assert source.remarks == ["a sample is a group such as /db/a.jpg; --samples groups:PATTERN takes others"]
     with pytest.raises(SourceError, match="/query belongs to no sample"):
-        open_hdf5(str(tmp_path / "f.h5"), samples="groups:/*/*.jpg")
+        open_hdf5(path, samples="groups:/*/*.jpg")
 
 
 def test_rows_and_groups_that_are_equally_likely(tmp_path: Path) -> None:
     """Numbered groups of one length are rows or samples: the user is asked, with both commands."""
-    expected = {}
-    with h5py.File(tmp_path / "burgers.h5", "w") as file:
-        for n in range(3):
-            file[f"{n:04d}/data"] = floats(5, 4)
-            expected[f"{n:04d}"] = {"data": file[f"{n:04d}/data"][()]}
-    path = str(tmp_path / "burgers.h5")
+    path = write_hdf5(tmp_path / "burgers.h5", {f"{n:04d}/data": floats(5, 4) for n in range(3)})
     with pytest.raises(UsageError, match="say --samples rows, or --samples groups"):
         open_hdf5(path)
-    assert not open_hdf5(path, samples="rows").remarks
-    packed(tmp_path / "burgers.h5", tmp_path / "out", samples="groups")
-    assert_holds(PackedDataset(tmp_path / "out"), expected)
-
-
-def test_the_default_groups_are_said(tmp_path: Path) -> None:
-    """Groups below others were found by a guess: the plan says which."""
-    robomimic(tmp_path)
-    (note,) = open_hdf5(str(tmp_path / "demo.hdf5"), samples="groups").remarks
-    assert note == "a sample is a group such as /data/demo_0; --samples groups:PATTERN takes others"
+    assert (open_hdf5(path, samples="rows").remarks, len(open_hdf5(path, samples="groups"))) == ([], 3)
+    named = write_hdf5(tmp_path / "named.h5", {"train/data": floats(5, 4), "train2/data": floats(5, 4), "x": floats(5)})
+    assert len(open_hdf5(named)) == 5
 
 
 def test_lists_of_names_are_splits(tmp_path: Path) -> None:
-    """What robomimic lists below `mask` are splits; with anything else in it, it belongs to no sample."""
+    """What robomimic lists below `mask` are splits; names that lead nowhere are said, and it is no list of all else."""
     robomimic(tmp_path)
     path = str(tmp_path / "demo.hdf5")
     source = open_hdf5(path, samples="groups")
     assert source.splits == {"train": ["data/demo_0", "data/demo_2"], "valid": ["data/demo_1"]}
     assert open_hdf5(path, samples="groups", skip=["mask"]).splits == {}
-    assert open_hdf5(path, samples="groups", skip=["/data/demo_1"]).names == ["data/demo_0", "data/demo_2"]
-    with h5py.File(path, "r+") as file:
-        file["mask/other"] = np.arange(3)
+    write_hdf5(tmp_path / "demo.hdf5", {"mask/lost": np.array([b"demo_1", b"demo_7", b"demo_9"])}, "r+")
+    source = open_hdf5(path, samples="groups:/data/*", skip=["/data/demo_1"])
+    assert source.names == ["data/demo_0", "data/demo_2"]
+    said = f"{path}: /mask/lost names 2 samples (demo_7, demo_9) that the file does not hold; check the list"
+    assert source.remarks == [said]
+    write_hdf5(tmp_path / "demo.hdf5", {"mask/other": np.arange(3)}, "r+")
     with pytest.raises(SourceError, match="/mask belongs to no sample"):
         open_hdf5(path, samples="groups")
-
-
-def test_a_list_that_names_what_is_not_there_is_told(tmp_path: Path) -> None:
-    """The plan names each list of `mask`, and the samples that the file does not hold; what is skipped is held."""
-    robomimic(tmp_path)
-    path = str(tmp_path / "demo.hdf5")
-    with h5py.File(path, "r+") as file:
-        file["mask/lost"] = np.array([b"demo_1", b"demo_7", b"demo_9"])
-    source = open_hdf5(path, samples="groups:/data/*", skip=["/data/demo_1"])
-    said = f"{path}: /mask/lost names 2 samples (demo_7, demo_9) that the file does not hold; check the list"
-    assert [remark for remark in source.remarks if "mask" in remark] == [said]
 
 
 @pytest.mark.parametrize(("layout", "unit"), [(aloha, "files"), (robomimic, "groups"), (features, "datasets")])
@@ -302,11 +257,7 @@ def test_attributes_become_fields(tmp_path: Path) -> None:
         del file.attrs["max"]
     with pytest.raises(SourceError, match=r"file1000001\.h5: has no attribute max for --attr; it has patient_id"):
         packed(tmp_path / "in", tmp_path / "again", samples="files", attrs=("max",))
-    with h5py.File(tmp_path / "odd.h5", "w") as file:
-        file["a/x"] = np.zeros((2, 3))
-        file["a"].attrs["x"] = 1
-        file["a"].attrs["none"] = h5py.Empty("f4")
-        file["a"].attrs["pair"] = np.zeros((), "i4,f4")
+    write_hdf5(tmp_path / "odd.h5", {"a/x": np.zeros((2, 3))}, x=1, none=h5py.Empty("f4"), pair=np.zeros((), "i4,f4"))
     for name, said in (
         ("x", "also has a dataset named x; leave that out with --skip x"),
         ("none", "attribute none, but it is empty"),

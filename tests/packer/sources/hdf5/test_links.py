@@ -7,6 +7,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from hdf5_files import write_hdf5
 from opened_sources import open_hdf5, read_joined
 
 from packer.convert import convert
@@ -18,8 +19,7 @@ from packer.export import export
 def linked(tmp_path: Path) -> str:
     """A file with further names of a dataset, of a single value, of a group, of the root and of another file."""
     path = str(tmp_path / "a.h5")
-    with h5py.File(tmp_path / "other.h5", "w") as file:
-        file["d"] = np.arange(3)
+    write_hdf5(tmp_path / "other.h5", {"d": np.arange(3)})
     with h5py.File(path, "w") as file:
         file["a"] = np.arange(3)
         file["one"] = 1
@@ -81,8 +81,7 @@ def test_exports_have_the_names_they_were_packed_by(linked: str, tmp_path: Path)
 def test_groups_that_are_links_are_samples_if_a_pattern_names_them(tmp_path: Path) -> None:
     """A file that links one file for each episode is packed by a pattern; links next to the samples are named."""
     for n in range(3):
-        with h5py.File(tmp_path / f"ep{n}.h5", "w") as file:
-            file["obs/x"] = np.full((n + 2, 3), n)
+        write_hdf5(tmp_path / f"ep{n}.h5", {"obs/x": np.full((n + 2, 3), n)})
     path = str(tmp_path / "all.h5")
     with h5py.File(path, "w") as file:
         for n in range(3):

@@ -12,7 +12,6 @@ from opened_sources import open_hdf5
 
 from packer.convert import convert
 from packer.export import export
-from packer.repack import repack
 from packer.sources import SourceOptions
 from packer.sources.hdf5 import source
 
@@ -63,17 +62,6 @@ def test_many_groups(tmp_path: Path, few: int) -> None:
     notes, exported = told(tmp_path, make, "groups")
     assert notes == ("more than 5 files or samples have attributes, so none are kept; --attr NAME makes a field",)
     assert not exported
-
-
-def test_groups_in_another_order_are_said_to_be_rows(tmp_path: Path) -> None:
-    """A dataset whose samples were shuffled is exported as rows of one file."""
-    with h5py.File(tmp_path / "d.h5", "w") as file:
-        for n in range(9):
-            file[f"s{n}/x"] = np.arange(3)
-    convert(str(tmp_path / "d.h5"), tmp_path / "d", workers=0, source=SourceOptions(samples="groups"))
-    repack(tmp_path / "d", tmp_path / "mixed", seed=1, workers=0)
-    (note,) = export(tmp_path / "mixed", tmp_path / "out").notes
-    assert "all are written as rows of one file" in note
 
 
 @pytest.mark.parametrize("samples", ["rows", "groups"])

@@ -8,6 +8,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from hdf5_files import flip
 from opened_sources import open_hdf5
 
 from packer.checking import compare
@@ -97,9 +98,7 @@ def test_a_large_field_that_cannot_be_read_is_left_out(tmp_path: Path, workers: 
             file["a"] = np.full((99, 9), n, np.float32)
             file.create_dataset("b", data=np.full((99, 9), n, np.float32), chunks=(9, 9), fletcher32=True)
             where = file["b"].id.get_chunk_info(8).byte_offset
-    raw = bytearray((folder / "1.h5").read_bytes())
-    raw[where] ^= 1
-    (folder / "1.h5").write_bytes(raw)
+    flip(folder / "1.h5", where)
     options = SourceOptions(samples="files")
     with pytest.raises(SourceError, match=r"1\.h5: reading failed"):
         convert(str(folder), tmp_path / "out", workers=workers, source=options)

@@ -9,6 +9,7 @@ import h5py
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from hdf5_files import flip, write_hdf5
 from opened_sources import open_hdf5
 
 from packer.append import append
@@ -17,7 +18,6 @@ from packer.convert import convert
 from packer.errors import DamagedError, DatasetError, SourceError, UsageError
 from packer.export import export
 from packer.merge import merge
-from packer.repack import repack
 from packer.repair import repair
 from packer.sources import SourceOptions
 from packer.verify import verify
@@ -70,9 +70,7 @@ def test_grids_beside_the_groups_and_rows_are_kept_once(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="/grid belongs to no sample"):
         packed(path, tmp_path / "out", samples="groups:/runs/*")
     assert_kept(packed(path, tmp_path / "out", samples="groups:/runs/*", once=("/grid",)))
-    with h5py.File(path, "w") as file:
-        file["tensor"] = np.zeros((3, 5, 7))
-        file["grid/x"], file["grid/t"] = X, T
+    write_hdf5(path, {"tensor": np.zeros((3, 5, 7)), "grid/x": X, "grid/t": T})
     rows = packed(path, tmp_path / "rows", once=("grid",))
     assert (len(rows), list(rows.fields)) == (3, ["tensor"])
     assert_kept(rows)
@@ -84,9 +82,7 @@ def test_what_differs_is_named(tmp_path: Path, unit: str) -> None:
     (tmp_path / "in").mkdir()
     if unit == "files":
         for n in range(2):
-            with h5py.File(tmp_path / f"in/{n}.h5", "w") as file:
-                file["data"] = np.zeros(n + 1)
-                file["grid/x"] = X
+            write_hdf5(tmp_path / f"in/{n}.h5", {"data": np.zeros(n + 1), "grid/x": X})
     else:
         pdebench(tmp_path / "in/1.h5")
     source = str(tmp_path / "in")
@@ -108,38 +104,10 @@ def test_what_differs_is_named(tmp_path: Path, unit: str) -> None:
         open_hdf5(source, samples=unit, once=("grid",))
 
 
-def test_other_commands_keep_constants(tmp_path: Path) -> None:
-    """Append, merge and repack keep them, and refuse samples of other ones."""
-    one, two = pdebench(tmp_path / "a.h5"), pdebench(tmp_path / "b.h5", 4)
-    packed(one, tmp_path / "one", **IN_UNITS)
-    packed(two, tmp_path / "two", **IN_UNITS)
-    merge([tmp_path / "one", tmp_path / "two"], tmp_path / "both")
-    assert_kept(PackedDataset(tmp_path / "both"))
-    repack(tmp_path / "both", tmp_path / "mixed", seed=1, workers=0)
-    assert_kept(PackedDataset(tmp_path / "mixed"))
-    assert not verify(tmp_path / "mixed").damages
-    export(tmp_path / "mixed", tmp_path / "back")
-    with h5py.File(tmp_path / "back" / "mixed.h5") as file:
-        assert np.array_equal(file["grid/x"], X)
-    append(tmp_path / "one", str(two), workers=0, source=SourceOptions(**IN_UNITS))
-    assert_kept(PackedDataset(tmp_path / "one"))
-    other = pdebench(tmp_path / "c.h5", 8)
-    with h5py.File(other, "r+") as file:
-        for group in file.values():
-            group["grid/x"][0] += 1
-    packed(other, tmp_path / "other", **IN_UNITS)
-    with pytest.raises(UsageError, match="kept once for all samples"):
-        merge([tmp_path / "two", tmp_path / "other"], tmp_path / "wrong")
-    with pytest.raises(UsageError, match="kept once for all samples"):
-        append(tmp_path / "two", tmp_path / "other", workers=0)
-
-
 def test_an_export_writes_constants_where_they_were(tmp_path: Path) -> None:
     """Names with dots and single values too; files of other kinds cannot hold them, which is said."""
     path = tmp_path / "a.h5"
-    with h5py.File(path, "w") as file:
-        file["image"] = np.zeros((3, 5, 7), "u1")
-        file["grid/x.y"], file["t"], file["on"] = X, 0.5, np.array([True])
+    write_hdf5(path, {"image": np.zeros((3, 5, 7), "u1"), "grid/x.y": X, "t": 0.5, "on": np.array([True])})
     once = ("grid/x.y", "/t", "on")
     packed(path, tmp_path / "out", once=once, images=("image",))
     report = export(tmp_path / "out", tmp_path / "back")
@@ -152,38 +120,35 @@ def test_an_export_writes_constants_where_they_were(tmp_path: Path) -> None:
     assert "constants are not written: grid.x.y, on, t" in export(tmp_path / "out", tmp_path / "png", to="png").notes
 
 
-def test_a_flipped_bit_of_a_constant_is_found_and_repaired(tmp_path: Path) -> None:
-    """The reader refuses it, verify names the file, repair needs the source; a manifest made anew has it."""
-    path, out = pdebench(tmp_path / "a.h5"), tmp_path / "out"
-    dataset = packed(path, out, **IN_UNITS)
-    raw = bytearray((out / "constants.npz").read_bytes())
-    raw[200] ^= 1
-    (out / "constants.npz").write_bytes(raw)
+def test_samples_of_other_constants_are_refused(tmp_path: Path) -> None:
+    """Neither merge nor append joins them."""
+    packed(pdebench(tmp_path / "a.h5"), tmp_path / "one", **IN_UNITS)
+    other = pdebench(tmp_path / "b.h5", 4)
+    with h5py.File(other, "r+") as file:
+        for group in file.values():
+            group["grid/x"][0] += 1
+    packed(other, tmp_path / "other", **IN_UNITS)
+    with pytest.raises(UsageError, match="kept once for all samples"):
+        merge([tmp_path / "one", tmp_path / "other"], tmp_path / "wrong")
+    with pytest.raises(UsageError, match="kept once for all samples"):
+        append(tmp_path / "one", tmp_path / "other", workers=0)
+
+
+def test_a_flipped_bit_of_a_constant_is_found(tmp_path: Path) -> None:
+    """The reader refuses it, verify names the file, and repair needs the source."""
+    out = tmp_path / "out"
+    dataset = packed(pdebench(tmp_path / "a.h5"), out, **IN_UNITS)
+    flip(out / "constants.npz", 200)
     with pytest.raises(DamagedError, match=r"constants\.npz: its digest is wrong"):
         dataset.constants["grid.x"]
     assert [damage.file for damage in verify(out).damages] == ["constants.npz"]
     with pytest.raises(DatasetError, match="name the sources"):
         repair(out)
-    repair(out, open_hdf5(str(path), samples="groups", once=("grid",)))
-    assert_kept(PackedDataset(out))
-    assert not verify(out).damages
-    (out / "manifest.json").unlink()
-    repair(out)
-    assert_kept(PackedDataset(out))
-
-
-def test_the_command_line_keeps_constants(tmp_path: Path) -> None:
-    """convert takes --once, and replaces a dataset that has some; info says which there are."""
-    path, out = str(pdebench(tmp_path / "a.h5")), str(tmp_path / "out")
-    for more in ([], ["--overwrite"]):
-        arguments = ["convert", path, out, "--samples", "groups", "--once", "grid", "--workers", "1", *more]
-        assert CliRunner().invoke(main, arguments).exit_code == 0
-    assert_kept(PackedDataset(out))
-    assert "grid.t, grid.x" in CliRunner().invoke(main, ["info", out]).stdout
 
 
 def test_constants_behind_a_url(tmp_path: Path) -> None:
-    """They are uploaded with the dataset, and fetched when they are asked for."""
-    convert(str(pdebench(tmp_path / "a.h5")), f"file://{tmp_path}/there", workers=0, source=SourceOptions(**IN_UNITS))
-    dataset = PackedDataset(f"file://{tmp_path}/there", cache=tmp_path / "cache")
-    assert_kept(dataset)
+    """They are uploaded with the dataset, fetched when they are asked for, and listed by info."""
+    url = f"file://{tmp_path}/there"
+    convert(str(pdebench(tmp_path / "a.h5")), url, workers=0, source=SourceOptions(**IN_UNITS))
+    assert_kept(PackedDataset(url, cache=tmp_path / "cache"))
+    assert "grid.t, grid.x" in CliRunner().invoke(main, ["info", url]).stdout

@@ -9,6 +9,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from hdf5_files import flip, write_hdf5
 from opened_sources import open_hdf5
 
 from packer.errors import SourceError, UsageError
@@ -79,17 +80,9 @@ def test_samples_that_differ_are_told_to_on_bad(tmp_path: Path) -> None:
     bad: list[SourceError] = []
     assert open_hdf5(path, samples="groups", on_bad=bad.append).names == ["s0", "s3"]
     assert len(bad) == 2
-
-
-def test_datasets_that_differ_are_described(tmp_path: Path) -> None:
-    """A dataset that is a sample has no path below it to name."""
-    path = tmp_path / "a.h5"
-    with h5py.File(path, "w") as file:
-        file["v0"], file["v1"] = np.zeros((2, 3)), np.zeros((2, 3), "f4")
-    with pytest.raises(
-        SourceError, match=r"values is array float32 \[any, any\], not array float64 \[any, any\]; pick"
-    ):
-        open_hdf5(str(path), samples="datasets")
+    path = write_hdf5(tmp_path / "b.h5", {"v0": np.zeros((2, 3)), "v1": np.zeros((2, 3), "f4")})
+    with pytest.raises(SourceError, match=r"values is array float32 \[any, any\], not array float64 .*; pick"):
+        open_hdf5(path, samples="datasets")
 
 
 def test_a_damaged_sample_is_numbered(tmp_path: Path) -> None:
@@ -99,9 +92,7 @@ def test_a_damaged_sample_is_numbered(tmp_path: Path) -> None:
         for i in range(5):
             file.create_dataset(f"g{i}/x", data=np.full(100, i, "u1"), chunks=(100,), fletcher32=True)
         where = file["g2/x"].id.get_chunk_info(0).byte_offset
-    raw = bytearray(path.read_bytes())
-    raw[where] ^= 1
-    path.write_bytes(raw)
+    flip(path, where)
     source = open_hdf5(str(path), samples="groups")
     blocks = []
     with pytest.raises(SourceError, match="group /g2: reading failed") as caught:
@@ -147,6 +138,5 @@ def test_what_belongs_to_no_sample_is_named(tmp_path: Path) -> None:
 def test_files_that_differ_in_their_suffix_are_samples_of_two_names(tmp_path: Path) -> None:
     """The names of run.1 and run.2 keep what comes after the dot, which tells them apart."""
     for number in (1, 2):
-        with h5py.File(tmp_path / f"run.{number}", "w") as file:
-            file["x"] = np.arange(number)
+        write_hdf5(tmp_path / f"run.{number}", {"x": np.arange(number)})
     assert open_hdf5(str(tmp_path), samples="files").names == ["run.1", "run.2"]

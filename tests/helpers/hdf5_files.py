@@ -1,0 +1,35 @@
+"""HDF5 files for tests: written in a line, and damaged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import h5py
+
+
+def write_hdf5(
+    path: str | Path, arrays: Mapping[str, Any], mode: str = "w", libver: str | None = None, **attrs: Any
+) -> str:
+    """Writes datasets by path into a file, and attributes of its root and of its first groups; returns its path."""
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    with h5py.File(path, mode, libver=libver) as file:
+        for name, values in arrays.items():
+            file[name] = values
+        for group in [file, *(thing for thing in file.values() if isinstance(thing, h5py.Group))]:
+            group.attrs.update(attrs)
+    return str(path)
+
+
+def overwrite(path: Path, place: int | bytes, data: bytes) -> None:
+    """Puts other bytes into a file, at a place or where these bytes stand last."""
+    raw = bytearray(path.read_bytes())
+    at = place if isinstance(place, int) else raw.rindex(place)
+    raw[at : at + len(data)] = data
+    path.write_bytes(raw)
+
+
+def flip(path: Path, place: int) -> None:
+    """Flips a bit of a file."""
+    overwrite(path, place, bytes([path.read_bytes()[place] ^ 1]))
