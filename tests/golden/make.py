@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -129,98 +129,93 @@ DECIMALS = tuple(
 KINDS_NAMES = tuple(f"sample {n}" for n in range(5))
 
 
-def kinds_samples(start: int, stop: int) -> dict[str, Any]:
-    """The samples start..stop of `kinds`; those that are ragged grow with their number, from nothing."""
-    return {field.name: _kinds_values(field, start, stop) for field in KINDS}
-
-
-def _kinds_values(field: Field, start: int, stop: int) -> Any:
+def kinds_value(field: Field, n: int) -> Any:
+    """Sample `n` of a field of `kinds`; one that is ragged grows with its number, from nothing."""
     if field.kind == "text":
-        return ["größer " * (6 * n) for n in range(start, stop)]
-    values = []
-    for n in range(start, stop):
-        shape = tuple(17 * n if axis is None else axis for axis in field.shape)
-        if field.name.endswith("image ragged"):
-            shape = (5 * n, 3 + n, 1)
-        steps = np.arange(np.prod(shape, dtype=int)) // 8 * 5 + 7 * n
-        values.append((steps % 251).reshape(shape).astype(field.dtype))
-    return values if field.is_ragged else np.array(values)
+        return "größer " * (6 * n)
+    shape = tuple(17 * n if axis is None else axis for axis in field.shape)
+    if field.name.endswith("image ragged"):
+        shape = (5 * n, 3 + n, 1)
+    steps = np.arange(np.prod(shape, dtype=int)) // 8 * 5 + 7 * n
+    return (steps % 251).reshape(shape).astype(field.dtype)
 
 
-def photos_samples(start: int, stop: int) -> dict[str, Any]:
-    """The samples start..stop of `photos`; those that are ragged grow with their number, from nothing."""
-    found: dict[str, Any] = {}
-    for field in PHOTOS:
-        values = []
-        for n in range(start, stop):
-            y, x, c = np.indices(
-                [full if full is not None else part for full, part in zip(field.shape, (13 * n, 24, n), strict=True)]
-            )
-            # Brightness that goes up and down again beyond each end of the dtype, and colours that differ from it.
-            values.append(
-                ((7 * y + 3 * x + (y * x) // 9) * 2 ** (8 * (field.itemsize - 1)) + (90 * c + n) * (c + 1)).astype(
-                    field.dtype
-                )
-            )
-        found[field.name] = values if field.is_ragged else np.array(values)
-    return found
+def photos_value(field: Field, n: int) -> Any:
+    """Sample `n` of a field of `photos`; one that is ragged grows with its number, from nothing."""
+    shape = [full if full is not None else part for full, part in zip(field.shape, (13 * n, 24, n), strict=True)]
+    y, x, c = np.indices(shape)
+    # Brightness that goes up and down again beyond each end of the dtype, and colours that differ from it.
+    brightness = (7 * y + 3 * x + (y * x) // 9) * 2 ** (8 * (field.itemsize - 1))
+    return (brightness + (90 * c + n) * (c + 1)).astype(field.dtype)
 
 
-def decimals_samples(start: int, stop: int) -> dict[str, Any]:
-    """The samples start..stop of `decimals`; those that are ragged grow with their number, from nothing."""
-    found: dict[str, Any] = {}
-    for field in DECIMALS:
-        values = []
-        for n in range(start, stop):
-            shape = [31 * n if axis is None else axis for axis in field.shape]
-            steps = np.arange(np.prod(shape, dtype=int)) // 4 % 40 * (n + 1) - 60
-            value = (steps / 10.0 ** field.codec[0]["digits"]).astype(field.dtype)
-            if "strange" in field.name:
-                value[n::9], value[n + 1 :: 11], value[n + 2 :: 13], value[n + 3 :: 17] = -0.0, np.nan, np.inf, -np.inf
-            if field.name.endswith("raw") and n in (1, 4):
-                value[7] = np.pi * 1e-16
-            values.append(value.reshape(shape))
-        found[field.name] = values if field.is_ragged else np.array(values)
-    return found
+def decimals_value(field: Field, n: int) -> Any:
+    """Sample `n` of a field of `decimals`; one that is ragged grows with its number, from nothing."""
+    shape = [31 * n if axis is None else axis for axis in field.shape]
+    steps = np.arange(np.prod(shape, dtype=int)) // 4 % 40 * (n + 1) - 60
+    value = (steps / 10.0 ** field.codec[0]["digits"]).astype(field.dtype)
+    if "strange" in field.name:
+        value[n::9], value[n + 1 :: 11], value[n + 2 :: 13], value[n + 3 :: 17] = -0.0, np.nan, np.inf, -np.inf
+    if field.name.endswith("raw") and n in (1, 4):
+        value[7] = np.pi * 1e-16
+    return value.reshape(shape)
 
 
-def exact_samples(start: int, stop: int) -> dict[str, Any]:
-    """The samples start..stop of `exact`."""
-    rows = np.arange(40)[:, None, None]
+def exact_value(field: Field, n: int) -> Any:
+    """Sample `n` of a field of `exact`."""
     return {
-        "image": np.array([np.broadcast_to(rows * 7 + n, (40, 2, 1)) for n in range(start, stop)]).astype(np.uint8),
-        "photo": [
-            1000 * n + np.arange((n + 1) * n * 2, dtype=np.uint16).reshape(n + 1, n, 2) for n in range(start, stop)
-        ],
-        "points": [np.full((20 * n, 3), n - 0.5, np.float32) for n in range(start, stop)],
-        "signal": np.array([np.arange(600) / 8 - n for n in range(start, stop)], np.float16),
-        "grid": np.array([np.arange(6).reshape(3, 2) + 1j * n for n in range(start, stop)], np.complex64),
-        "tags": [np.arange(n) % 3 == 0 for n in range(start, stop)],
-        "label": np.array([(-1) ** n * 10**n for n in range(start, stop)], np.int64),
-        "caption": ["ä" * n for n in range(start, stop)],
+        "image": np.broadcast_to(np.arange(40)[:, None, None] * 7 + n, (40, 2, 1)).astype(np.uint8),
+        "photo": 1000 * n + np.arange((n + 1) * n * 2, dtype=np.uint16).reshape(n + 1, n, 2),
+        "points": np.full((20 * n, 3), n - 0.5, np.float32),
+        "signal": (np.arange(600) / 8 - n).astype(np.float16),
+        "grid": (np.arange(6).reshape(3, 2) + 1j * n).astype(np.complex64),
+        "tags": np.arange(n) % 3 == 0,
+        "label": np.int64((-1) ** n * 10**n),
+        "caption": "ä" * n,
+    }[field.name]
+
+
+def coded_value(field: Field, n: int) -> Any:
+    """Sample `n` of a field of `coded`."""
+    values = {
+        "photo": np.arange((20 + n) * 24).reshape(20 + n, 8, 3) // 24 * 3 + n,
+        "cloud": np.arange(3 * 300 * n).reshape(300 * n, 3),
+        "table": np.arange(100) % 5 + n,
+        "count": np.arange(100) // 10 - n,
+        "extra": np.arange(100) // 20 * 100 + n,
     }
+    return values[field.name].astype(field.dtype)
 
 
-def coded_samples(start: int, stop: int) -> dict[str, Any]:
-    """The samples start..stop of `coded`."""
-    return {
-        "photo": [
-            (np.arange((20 + n) * 24).reshape(20 + n, 8, 3) // 24 * 3 + n).astype(np.uint8) for n in range(start, stop)
-        ],
-        "cloud": [np.arange(3 * 300 * n, dtype=np.float32).reshape(300 * n, 3) for n in range(start, stop)],
-        "table": np.array([np.arange(100) % 5 + n for n in range(start, stop)], np.float64),
-        "count": np.array([np.arange(100) // 10 - n for n in range(start, stop)], np.int32),
-        "extra": np.array([np.arange(100) // 20 * 100 + n for n in range(start, stop)], np.int16),
-    }
+#: Of each dataset the fields, the value of a sample, the names of all, and how many samples each shard has. The last
+#: frames are not full.
+DATASETS: dict[str, tuple[Sequence[Field], Callable[[Field, int], Any], Sequence[str] | None, tuple[int, ...]]] = {
+    "exact": (EXACT, exact_value, NAMES, (3, 2)),
+    "coded": (CODED, coded_value, None, (3,)),
+    "kinds": (KINDS, kinds_value, KINDS_NAMES, (3, 2)),
+    "photos": (PHOTOS, photos_value, None, (3, 2)),
+    "decimals": (DECIMALS, decimals_value, None, (3, 2)),
+}
 
 
-def make_exact(folder: Path) -> None:
-    """Two shards of three and two samples with names, in chunks of at most 1500 bytes where samples allow."""
-    shards = [
-        _shard(folder, number, EXACT, exact_samples(a, b), NAMES[a:b]) for number, (a, b) in enumerate([(0, 3), (3, 5)])
-    ]
-    write_names(folder / "names.lmdb", [name.encode() for name in NAMES])
-    _manifest(folder, EXACT, shards, 5, True)
+def samples(name: str, start: int, stop: int) -> dict[str, Any]:
+    """The samples start..stop of a dataset, by field."""
+    fields, value, _, _ = DATASETS[name]
+    found = {field.name: [value(field, n) for n in range(start, stop)] for field in fields}
+    return {field.name: found[field.name] if field.is_ragged else np.array(found[field.name]) for field in fields}
+
+
+def make(name: str, folder: Path) -> None:
+    """A dataset, in chunks of at most 1500 bytes where samples allow."""
+    fields, _, names, counts = DATASETS[name]
+    shards, start = [], 0
+    for number, count in enumerate(counts):
+        block, own = samples(name, start, start + count), names and names[start : start + count]
+        shards.append(_shard(folder, number, fields, block, own))
+        start += count
+    if names:
+        write_names(folder / "names.lmdb", [name.encode() for name in names])
+    _manifest(folder, fields, shards, start, names is not None)
 
 
 def make_expected(path: Path) -> None:
@@ -235,39 +230,8 @@ def make_expected(path: Path) -> None:
         array = np.asarray(value)
         return (np.stack([array.real, array.imag], axis=-1) if array.dtype.kind == "c" else array).tolist()
 
-    fields = {name: [plain(value) for value in values] for name, values in exact_samples(0, 5).items()}
+    fields = {name: [plain(value) for value in values] for name, values in samples("exact", 0, 5).items()}
     path.write_text(json.dumps({"names": NAMES, "fields": fields}, ensure_ascii=False) + "\n", "utf-8")
-
-
-def make_coded(folder: Path) -> None:
-    """One shard of three samples without names."""
-    _manifest(folder, CODED, [_shard(folder, 0, CODED, coded_samples(0, 3), None)], 3, False)
-
-
-def make_photos(folder: Path) -> None:
-    """Two shards of three and two samples without names: the last frames are not full."""
-    shards = [
-        _shard(folder, number, PHOTOS, photos_samples(a, b), None) for number, (a, b) in enumerate([(0, 3), (3, 5)])
-    ]
-    _manifest(folder, PHOTOS, shards, 5, False)
-
-
-def make_decimals(folder: Path) -> None:
-    """Two shards of three and two samples without names: the last frames are not full."""
-    shards = [
-        _shard(folder, number, DECIMALS, decimals_samples(a, b), None) for number, (a, b) in enumerate([(0, 3), (3, 5)])
-    ]
-    _manifest(folder, DECIMALS, shards, 5, False)
-
-
-def make_kinds(folder: Path) -> None:
-    """Two shards of three and two samples with names: the last frames are not full."""
-    shards = [
-        _shard(folder, number, KINDS, kinds_samples(a, b), KINDS_NAMES[a:b])
-        for number, (a, b) in enumerate([(0, 3), (3, 5)])
-    ]
-    write_names(folder / "names.lmdb", [name.encode() for name in KINDS_NAMES])
-    _manifest(folder, KINDS, shards, 5, True)
 
 
 def _shard(
@@ -322,9 +286,6 @@ def _manifest(
 
 
 if __name__ == "__main__":
-    make_exact(Path(sys.argv[1], "exact"))
+    for name in DATASETS:
+        make(name, Path(sys.argv[1], name))
     make_expected(Path(sys.argv[1], "exact.json"))
-    make_coded(Path(sys.argv[1], "coded"))
-    make_kinds(Path(sys.argv[1], "kinds"))
-    make_photos(Path(sys.argv[1], "photos"))
-    make_decimals(Path(sys.argv[1], "decimals"))

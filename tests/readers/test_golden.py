@@ -23,7 +23,7 @@ def expected() -> dict[str, list[Any]]:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return {name: list(values) for name, values in module.kinds_samples(0, 5).items()}
+    return {name: list(values) for name, values in module.samples("kinds", 0, 5).items()}
 
 
 def samples_of(values: Any) -> list[Any]:
