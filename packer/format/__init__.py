@@ -22,11 +22,7 @@ from packer.format.column import Column, Located, Locator, Numbers, distinct, it
 from packer.format.column_index import ColumnIndex
 from packer.format.column_writer import ColumnWriter
 from packer.format.constants import Constants, constants_entry, found_constants, read_constants, write_constants
-from packer.format.layout import (
-    ShardHeader,
-    column_key,
-    index_arrays,
-)
+from packer.format.layout import ShardHeader, column_key, index_arrays
 from packer.format.lmdb_appender import LmdbAppender, open_new
 from packer.format.manifest import (
     CONSTANTS_FILE,

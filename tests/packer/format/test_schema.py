@@ -121,13 +121,6 @@ def test_a_wrong_field_is_refused(changes: dict[str, Any]) -> None:
         parse(**changes)
 
 
-@pytest.mark.parametrize("member", ["name", "dtype"])
-def test_name_and_dtype_must_be_there(member: str) -> None:
-    """A field without one of them is refused."""
-    with pytest.raises(msgspec.ValidationError, match=member):
-        msgspec.convert({k: v for k, v in IMAGE.items() if k != member}, Field)
-
-
 def test_what_is_built_in_python_is_checked_too() -> None:
     """Rules that msgspec only checks while parsing hold for fields built in code."""
     with pytest.raises(ValueError, match="dtype"):
