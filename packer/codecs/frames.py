@@ -45,21 +45,22 @@ class Frames(NamedTuple):
         spans: first byte of each and the one after its last, (n, 2) int64.
         sizes: raw bytes of each, (n,) int64.
         places: first byte of what each decodes to, (n,) int64; one after the other if None.
-        rows: bytes of a row of each, (n,) int64, if they hold images whose filter may be undone.
+        shapes: of the image or band in each, (n, 3) int64, if the filter is to be undone; frames then lie one after
+            the other.
     """
 
     spans: NDArray[np.int64]
     sizes: NDArray[np.int64]
     places: NDArray[np.int64] | None = None
-    rows: NDArray[np.int64] | None = None
+    shapes: NDArray[np.int64] | None = None
 
 
 class FrameCodec:
     """Encodes and decodes the frames of one column.
 
-    The filter of images is the caller's to apply before `encode` and to undo after decoding (`filtered`,
-    `undo_filter`), unless `decode_frames` says that it has done so. Instances hold no state between calls and may be
-    used by several threads.
+    The filter of images is the caller's to apply before `encode`, by `filtered`; it is undone by `decode_frames` if
+    that is told the shapes of images, else by `undo_filter`. Instances hold no state between calls and may be used by
+    several threads.
 
     Args:
         channels: of the images of the column; 0 if they differ, or it has no images.
@@ -146,28 +147,27 @@ class FrameCodec:
         restore_decimals(np.frombuffer(raw, f"<i{self.dtype.itemsize}"), self._digits, values)
         return flat_bytes(values)
 
-    def decode_frames(self, memory: memoryview, frames: Frames, out: NDArray[np.uint8]) -> bool:
-        """Decode frames of `memory` into `out` (bytes,), C-contiguous.
-
-        Returns:
-            whether the filter is undone as well, while a frame is in the processor's cache: if machine code decodes
-            and the frames say what a row is. Else that is left to the caller.
+    def decode_frames(self, memory: memoryview, frames: Frames, out: NDArray[np.uint8]) -> None:
+        """Decode frames of `memory` into `out` (bytes,), C-contiguous, and undo the filter if they say their shapes.
 
         Raises:
             FrameError: a frame is damaged, or lies outside of the memory.
         """
-        spans, sizes, places, rows = frames
+        spans, sizes, places, shapes = frames
         if places is None:
             places = sizes.cumsum() - sizes
         loops = compiled.loops() if self._number is not None else None
         # A single frame of zstd is left to Python, which has no decoder to make.
         if loops is not None and (len(sizes) > 1 or self._number != compiled.CODECS["zstd"]):
-            undoes = self._channels > 0 and rows is not None
-            numbers = map(np.ascontiguousarray, (spans, sizes, places, sizes if rows is None else rows))
-            data, channels = np.frombuffer(memory, np.uint8), self._channels if undoes else 0
-            scale = 0.0 if self._digits is None else float(10**self._digits)
+            # The filter is undone while a frame is in the processor's cache.
+            channels = 0 if shapes is None else self._channels
+            rows = sizes // np.maximum(shapes[:, 0], 1) if shapes is not None and channels else sizes
+            numbers = map(np.ascontiguousarray, (spans, sizes, places, rows))
+            data, scale = np.frombuffer(memory, np.uint8), 0.0 if self._digits is None else float(10**self._digits)
             if loops.decode(self._number, data, *numbers, self.dtype.itemsize, channels, scale, out) == len(sizes):
-                return undoes
+                if not channels:
+                    self.undo_filter(out, shapes)
+                return
         # One that is damaged is found once more, and named, by what Python calls.
         starts, ends = spans.T
         # Python would count numbers below zero from the end, and cut what goes beyond it.
@@ -184,16 +184,23 @@ class FrameCodec:
                 raise FrameError(number, error) from None
         if self._number is not None:
             compiled.loading.seconds += time.perf_counter() - began
-        return False
+        self.undo_filter(out, shapes)
 
     def filtered(self, images: NDArray[Any]) -> NDArray[Any]:
         """Return what is encoded of whole images, or of bands of them, (n, rows, width, channels)."""
         return store_photo(images) if self.is_photo else images
 
-    def undo_filter(self, images: NDArray[Any]) -> None:
-        """Undo `filtered` in place."""
-        if self.is_photo:
-            restore_photo(images)
+    def undo_filter(self, out: NDArray[np.uint8], shapes: NDArray[np.int64] | None) -> None:
+        """Undo the filter of images or bands of some shapes (n, 3), which lie one after another in `out` (bytes,)."""
+        if not self.is_photo or shapes is None:
+            return
+        values = out.view(self.dtype)
+        if len(shapes) and (shapes == shapes[0]).all():
+            restore_photo(values.reshape(len(shapes), *shapes[0].tolist()))
+            return
+        ends = shapes.prod(axis=1).cumsum().tolist()
+        for start, end, shape in zip([0, *ends], ends, shapes.tolist(), strict=False):
+            restore_photo(values[start:end].reshape(1, *shape))
 
     @property
     def _name(self) -> str:

@@ -243,8 +243,7 @@ class Locator:
             join(self._bytes, located.start, located.stored, out)
         elif self._together > 1:
             self._decode_shared(located, out)
-            if self.codec.is_photo:
-                self._undo_filter(located, out)
+            self.codec.undo_filter(out, located.shape)
         else:
             self.decode_frames(self.frames(located), out)
 
@@ -257,10 +256,9 @@ class Locator:
         Raises:
             DamagedError: a frame cannot be decoded; the message names the samples that it holds.
         """
-        own = self.codec.is_photo and self._together == 1
-        rows = frames.decoded // np.maximum(frames.shape[:, 0], 1) if own else None
+        shapes = frames.shape if self._together == 1 else None
         try:
-            undone = self.codec.decode_frames(self._bytes.data, Frames(frames.spans, frames.decoded, places, rows), out)
+            self.codec.decode_frames(self._bytes.data, Frames(frames.spans, frames.decoded, places, shapes), out)
         except FrameError as error:
             bad = frames[error.number : error.number + 1]
             index = self.indexes[int(bad.shard[0])]
@@ -269,8 +267,6 @@ class Locator:
                 f"{index.path}: field {self.field.name!r}, samples {first} to {stop - 1} of the shard: {error}; "
                 "run `packer verify`, then `packer repair`"
             ) from None
-        if own and not undone:
-            self._undo_filter(frames, out)
 
     def _decode_shared(self, located: Located, out: NDArray[np.uint8]) -> None:
         """Decode samples out of frames that they share; if the cache has not so much room, in two halves.
@@ -301,16 +297,6 @@ class Locator:
                 join(self.cache.memory, begin, located.nbytes, out)
             else:
                 take_rows(self.cache.memory, begin // self.field.fixed_bytes, out.reshape(len(located), -1))
-
-    def _undo_filter(self, images: Located, out: NDArray[np.uint8]) -> None:
-        """Undo the filter of whole images, or of bands of them, which lie one after another in `out`."""
-        values, shapes = out.view(self.field.np_dtype), images.shape
-        if len(shapes) and (shapes == shapes[0]).all():
-            self.codec.undo_filter(values.reshape(shapes.shape[0], *shapes[0].tolist()))
-            return
-        edges = starts_of(shapes.prod(axis=1)).tolist()
-        for number, shape in enumerate(shapes.tolist()):
-            self.codec.undo_filter(values[edges[number] : edges[number + 1]].reshape(1, *shape))
 
     def are_wrong(self, frames: Located) -> NDArray[np.bool_]:
         """Return whether the bytes of each frame do not have the checksum of its index, (m,)."""

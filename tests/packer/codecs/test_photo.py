@@ -149,19 +149,11 @@ def test_frames_come_back(
     stored = [bytes(coder.encode(filters.store_photo(image[None]))) for image in whole]
     ends, sizes = np.cumsum([len(frame) for frame in stored]), numbers([image.nbytes for image in whole])
     spans = np.stack([ends - [len(frame) for frame in stored], ends], axis=1).astype(np.int64)
-    frames = Frames(spans, sizes, rows=numbers([image.itemsize * image.shape[1] * channels for image in whole]))
+    frames = Frames(spans, sizes, shapes=numbers([image.shape for image in whole]))
     out = np.empty(int(sizes.sum()), np.uint8)
     with handled(by_machine=by_machine):
-        undone = coder.decode_frames(memoryview(b"".join(stored)), frames, out)
-    assert undone is by_machine
-    for image, end in zip(whole, sizes.cumsum().tolist(), strict=True):
-        found = out[end - image.nbytes : end].view(dtype).reshape(1, *image.shape)
-        if not undone:
-            coder.undo_filter(found)
-        assert np.array_equal(found[0], image)
-
-
-# ---------------------------------------------------------------- datasets
+        coder.decode_frames(memoryview(b"".join(stored)), frames, out)
+    assert out.tobytes() == b"".join(image.tobytes() for image in whole)
 
 
 def test_frames_kept_raw_are_undone_too(tmp_path: Path) -> None:
