@@ -124,11 +124,18 @@ def voxels(path: Path, field: Field, values: Values, **options: Any) -> Case:
 
 def region(path: Path, field: Field, values: Values, **options: Any) -> Case:
     assume(field.kind != "text" and field.shape)
-    rows, columns = slice(1, 6, 2), slice(1, None, 2) if len(field.shape) > 1 else None
+    rng = np.random.default_rng([len(values), values[-1].size])
+    rows, columns = any_slice(rng), any_slice(rng) if len(field.shape) > 1 else None
     dataset = PackedDataset(path)
     reader = RegionReader(dataset.opened.places["x"], rows, columns)
-    parts = (rows,) if columns is None else (rows, columns)
+    parts = tuple(part or slice(None) for part in (rows, columns)[: len(field.shape)])
     return Case(dataset, reader, np.array([len(values) - 1]), lambda _: values[-1][parts])
+
+
+def any_slice(rng: np.random.Generator) -> slice | None:
+    """Any rows or columns, from the beginning or the end, some of them or none; None for all."""
+    start, stop, step = (None if rng.random() < 0.2 else int(n) for n in (*rng.integers(-9, 10, 2), rng.integers(1, 4)))
+    return None if rng.random() < 0.2 else slice(start, stop, step)
 
 
 KINDS: dict[str, Callable[..., Case]] = {
@@ -145,7 +152,7 @@ FIELDS = {
 
 @pytest.mark.parametrize("kind", KINDS)
 # Of the fields that are drawn, some kinds of reading take few.
-@settings(max_examples=60, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.filter_too_much])
 @given(
     data=st.data(),
     counts=st.lists(st.integers(0, 7), min_size=1, max_size=3).filter(any),
@@ -179,8 +186,22 @@ def test_readers_give_slices(
         case = KINDS[kind](path, field, values, verify=verify)
         visits = rng.integers(0, 2**63, len(case.numbers)).astype(np.uint64)
         keeps_the_contract(case, visits, rng)
+        if kind == "whole":
+            comes_by_index(case.dataset, field, values, rng.integers(0, len(values), 9).tolist())
         again = KINDS[kind](path, field, values)  # which has decoded nothing yet
         reads_what_it_says(again, visits)
+
+
+def comes_by_index(dataset: Any, field: Field, values: Values, numbers: list[int]) -> None:
+    """Holds what the dataset hands out against what was packed: images channels first, each kind as it should be."""
+    for asked in (numbers, []):
+        batch = dataset[asked]["x"]
+        assert isinstance(batch, torch.Tensor) == (not field.is_ragged)
+        assert isinstance(batch, Ragged) == (field.ragged_axes == (0,) and field.kind == "array")
+        for value, number in zip(listed(batch), asked, strict=True):
+            assert same(value.permute(1, 2, 0) if field.kind == "image" else value, values[number])
+    last = dataset[-1]["x"]
+    assert same(last.permute(1, 2, 0) if field.kind == "image" else last, values[-1])
 
 
 def keeps_the_contract(case: Case, visits: Visits, rng: np.random.Generator) -> None:

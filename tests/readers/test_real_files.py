@@ -1,4 +1,4 @@
-"""Real files, packed and read back, equal what Pillow and h5py give. An export of a PLY file is held against the file."""
+"""Real files, packed and read back, equal what Pillow and h5py give. Exports of PLY files are held against these."""
 
 from __future__ import annotations
 
