@@ -1,6 +1,7 @@
 """Loader's threads and memory: nothing is left behind, nothing handed out changes, nothing runs too far ahead."""
 
 import gc
+import itertools
 import multiprocessing
 import os
 import platform
@@ -9,15 +10,17 @@ import signal
 import threading
 import time
 import traceback
+import tracemalloc
 import weakref
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
 from packer.writer import DatasetWriter
-from readers import Loader, PackedDataset
+from readers import Loader, Mix, PackedDataset
 from readers.fields import FixedRaw
 from readers.stream import THREAD_NAME
 
@@ -189,29 +192,68 @@ def test_inline_transforms_run_when_their_batch_is_asked_for(rows):
         assert len(calls) == handed
 
 
-@pytest.mark.parametrize("threads", [0, 1, 3])
-@pytest.mark.parametrize("as_numpy", [False, True])
-def test_batches_never_change(big, threads, as_numpy):
-    """Views, slices and whole batches that were kept hold at the end of three epochs what they held at first."""
-    kept = []
-    loader = Loader(PackedDataset(big), 20, shuffle=True, threads=threads, as_numpy=as_numpy)
-    for epoch in range(3):
-        for step, batch in enumerate(loader):
-            numbers = np.asarray(batch["y"]).copy()
-            x = batch["x"]
-            ways = [x, x[3:5], x[:, 7], x.reshape(-1)[-5:], x[::2, 1:9, 5]]
-            if not as_numpy:
-                ways += [x.numpy()[1:4], x.permute(1, 0, 2)[2], x.view(torch.int32)[1]]
-            way = ways[(step + epoch) % len(ways)]
-            kept.append((numbers, way, torch.as_tensor(way).numpy().copy()))
-            if step % 2:
-                kept.pop(0)
-            del batch, x, ways, way
-    assert len(kept) > 5
-    for _, way, copy in kept:
-        np.testing.assert_array_equal(np.asarray(way), copy)
-    whole = [(numbers, way) for numbers, way, _ in kept if way.shape == (len(numbers), 128, 256)]
-    assert not [(numbers, way) for numbers, way in whole if not (np.asarray(way)[:, 0, 0] == numbers).all()]
+#: How a batch (16, 128, 256) may be kept.
+HOLDS = [
+    lambda x: x,
+    lambda x: x[3:5],
+    lambda x: x[::2, 1:9, 5],
+    lambda x: x.view(torch.int32)[1],
+    lambda x: x.permute(1, 0, 2)[2],
+    lambda x: x.detach(),
+    lambda x: torch.unsafe_split_with_sizes(x, [1, 15])[0],
+    lambda x: torch.empty(0).set_(x.untyped_storage()),
+    lambda x: torch.from_dlpack(x[1:3]),
+    lambda x: np.from_dlpack(x)[1:3],
+    lambda x: x.numpy()[7:8],
+    lambda x: memoryview(x.numpy())[:10],
+]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda dataset: Loader(dataset, 16, shuffle=True, threads=0),
+        lambda dataset: Loader(dataset, 16, shuffle=True, threads=3),
+        lambda dataset: Loader(dataset, 16, shuffle=True, as_numpy=True),
+        lambda dataset: Loader(Mix({dataset: 1}), 16, shuffle=True),
+        lambda dataset: DataLoader(dataset, 16, shuffle=True),
+    ],
+)
+def test_batches_never_change(big, make):
+    """As long as a view of a batch is kept, of whatever kind, it holds what it held, whatever is read meanwhile."""
+    loader, kept, holds = make(PackedDataset(big)), [], itertools.cycle(HOLDS)
+    for _ in range(6):
+        for batch in loader:
+            way = next(holds)(torch.as_tensor(batch["x"]))
+            kept.append((way, np.asarray(way).tobytes()))
+            kept = kept[-7:]  # the memory of others is used again
+            del batch, way
+        assert not [way for way, copy in kept if np.asarray(way).tobytes() != copy]
+
+
+def test_memory_that_is_free_is_bounded(big):
+    """However many batches were held, a loader keeps few pieces of memory for the next ones."""
+    loader = Loader(PackedDataset(big), 8, sampler=list(range(BIG)) * 3, threads=0)
+    tracemalloc.start()
+    try:
+        held = list(loader)
+        assert tracemalloc.get_traced_memory()[0] >= sum(batch["x"].nbytes for batch in held)
+        del held
+        assert tracemalloc.get_traced_memory()[0] < 13 * 8 * 128 * 1024
+    finally:
+        tracemalloc.stop()
+
+
+def test_memory_may_come_back_at_any_moment(big):
+    """Garbage is collected within whatever call: batches that hold themselves give back their memory there."""
+    before = gc.get_threshold()
+    gc.set_threshold(1)
+    try:
+        for batch in Loader(PackedDataset(big), 8, threads=0, repeat=2):
+            assert (batch["x"][:, 0, 0] == batch["y"]).all()
+            batch["itself"] = batch
+    finally:
+        gc.set_threshold(*before)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators keep what they like")

@@ -1,181 +1,172 @@
-"""Advice: exactly the bytes that are wanted are asked for, of the right files, and only while reading is cold."""
+"""Advice: the bytes that are wanted are asked for, of the right files, and only while reading is cold."""
 
 import os
+import resource
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from packer.format import PAGE_SIZE, Shard
+from packer.writer import DatasetWriter
 from readers import Loader, PackedDataset
-from readers import readahead as advice
-from readers.readahead import GAP_BYTES, PIECE_BYTES, ask
 
-PAGE = advice.PAGE_SIZE
+#: Most kernels read no more for one call.
+PIECE = 128 * 2**10
 
 
 @pytest.fixture
 def calls(monkeypatch):
-    """Calls of posix_fadvise, as (descriptor, offset, length)."""
+    """Calls of posix_fadvise, as (path, offset, length): each from a page on, within its file, and not long."""
     made = []
 
     def pretend(descriptor, offset, length, kind):
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
         assert kind == os.POSIX_FADV_WILLNEED
-        made.append((descriptor, offset, length))
+        assert offset % PAGE_SIZE == 0
+        assert 0 < length <= PIECE  # a length of 0 means the rest of the file
+        assert offset + length <= path.stat().st_size
+        made.append((path, offset, length))
 
     monkeypatch.setattr(os, "posix_fadvise", pretend)
     return made
 
 
-def maps_at(*starts):
-    """Pretended maps at these addresses; the descriptor of map i is 10 + i."""
-    memory = SimpleNamespace(starts=np.array(starts, np.int64))
-    return SimpleNamespace(memory=memory, shards=[SimpleNamespace(fd=10 + i) for i in range(len(starts))])
-
-
-def spans(*pairs):
-    """Start and end of stretches, from start and size of each."""
-    return np.array([(start, start + size) for start, size in pairs], np.int64).reshape(-1, 2)
-
-
 @pytest.fixture
 def disk(monkeypatch):
     """Sets whether each look at it finds that blocks were read from the disk since the last one."""
-    blocks, reads = [0], [0]
+    blocks, reads = [0], [1]
 
-    def look():
+    def look(_):
         blocks[0] += reads[0]
-        return blocks[0]
+        return SimpleNamespace(ru_inblock=blocks[0])
 
-    monkeypatch.setattr(advice, "_blocks_read", look)
+    monkeypatch.setattr(resource, "getrusage", look)
     return lambda is_read: reads.__setitem__(0, int(is_read))
 
 
-def test_whole_pages_of_the_right_file_are_asked_for(calls):
-    """A stretch is asked for from its first page on, at its offset in the file that holds it."""
-    ask(maps_at(100 * PAGE, 0), spans((102 * PAGE + 10, 50), (3 * PAGE, PAGE + 1)))
-    assert calls == [(11, 3 * PAGE, PAGE + 1), (10, 2 * PAGE, 60)]
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    """120 samples x of 200 kB, far apart for batches of a few; y is the number; every other cloud has no points."""
+    folder = tmp_path_factory.mktemp("readahead") / "large"
+    with DatasetWriter(folder, codec="none", shard_size=2**23) as writer:
+        for number in range(120):
+            cloud = np.zeros((number % 2, 3))
+            writer.add(
+                {
+                    "x": np.full(200_000, number, np.uint8),
+                    "y": np.int64(number),
+                    "cloud": cloud,
+                    "near": np.zeros(6000, np.uint8),
+                }
+            )
+    return folder
 
 
-def test_near_stretches_are_one_call_and_far_ones_two(calls):
-    """Stretches with a gap of up to GAP_BYTES are joined, whatever order they come in."""
-    far = 10 * PAGE + GAP_BYTES + PAGE
-    ask(maps_at(0), spans((far, 10), (8 * PAGE, 2 * PAGE), (0, 10)))
-    assert calls == [(10, 0, 10), (10, 8 * PAGE, 2 * PAGE), (10, far, 10)]
+def chunks_of(folder, field):
+    """Where the stored bytes of a field lie: path, start and end of each chunk."""
+    dataset = PackedDataset(folder)
+    number = list(dataset.fields).index(field)
+    for entry in dataset.manifest.shards:
+        with Shard(folder / entry.file) as shard:
+            index = shard.index(number, dataset.fields[field], entry.samples)
+            sizes = np.diff(index.arrays["chunks"][:, 2].astype(np.int64), prepend=0)
+            yield from ((Path(shard.path), at, at + size) for at, size in zip(index.chunk_at, sizes, strict=True))
+            del index
+
+
+def covered(calls, path, start, end):
+    """Whether every byte from `start` to `end` of a file was asked for."""
+    asked = np.zeros(path.stat().st_size, bool)
+    for of, offset, length in calls:
+        if of == path:
+            asked[offset : offset + length] = True
+    return asked[start:end].all()
+
+
+@pytest.mark.usefixtures("disk")
+def test_every_byte_of_a_batch_is_asked_for_by_few_calls(packed, large, calls):
+    """Of every kind of field, stretches that lie near each other by one call; none for samples of no bytes."""
+    list(Loader(PackedDataset(packed), 60, sampler=np.random.default_rng(1).permutation(60)))
+    for field in PackedDataset(packed).fields:
+        assert not [chunk for chunk in chunks_of(packed, field) if not covered(calls, *chunk)]
+    assert len(calls) < 3 * len(PackedDataset(packed).manifest.shards)
     calls.clear()
-    ask(maps_at(0), spans((3 * PAGE, 10), (0, 10), (PAGE, 5), (0, PAGE)))
-    assert calls == [(10, 0, 3 * PAGE + 10)]
-
-
-def test_files_side_by_side_in_memory_are_asked_for_one_by_one(calls):
-    """Where the map of one file ends at the beginning of another's, each file is asked for its own bytes."""
-    ask(maps_at(4 * PAGE, 0), spans((3 * PAGE, PAGE), (4 * PAGE, PAGE)))
-    assert calls == [(11, 3 * PAGE, PAGE), (10, 0, PAGE)]
-
-
-def test_samples_of_no_bytes_ask_for_nothing(calls):
-    """A length of 0 means the rest of the file to the kernel, and is never given."""
-    ask(maps_at(0), spans((0, 0), (PAGE, 0)))
-    ask(maps_at(0), spans())
+    list(Loader(PackedDataset(large, "cloud"), 12, sampler=np.arange(0, 120, 2)))
     assert calls == []
-    ask(maps_at(0), spans((0, 0), (100 * PAGE, 7), (900 * PAGE, 0)))
-    assert calls == [(10, 100 * PAGE, 7)]
 
 
-def test_long_stretches_are_asked_for_in_pieces(calls):
-    """Kernels drop what is beyond their read-ahead, so no call asks for more than PIECE_BYTES."""
-    ask(maps_at(0), spans((PAGE, 2 * PIECE_BYTES + 5), (2**30, PIECE_BYTES)))
-    assert calls == [
-        (10, PAGE, PIECE_BYTES),
-        (10, PAGE + PIECE_BYTES, PIECE_BYTES),
-        (10, PAGE + 2 * PIECE_BYTES, 5),
-        (10, 2**30, PIECE_BYTES),
-    ]
+@pytest.mark.usefixtures("disk")
+def test_stretches_that_lie_far_apart_are_asked_for_alone(large, calls):
+    """Each in pieces that the kernel takes, and nothing of what lies between them."""
+    list(Loader(PackedDataset(large, ["x"]), 4, sampler=[0, 9, 50, 110]))
+    assert 4 * 200_000 <= sum(length for _, _, length in calls) < 4 * (200_000 + PAGE_SIZE)
+    calls.clear()
+    list(Loader(PackedDataset(large, "near"), 4, sampler=[0, 6, 2, 4]))
+    assert len(calls) == 1  # what lies between them is read sooner than asked for
 
 
-def covered(calls, opened):
-    """Bytes asked for in each file, as a mask, by descriptor."""
-    masks = {shard.fd: np.zeros(len(shard.bytes), bool) for shard in opened.shards}
-    for descriptor, offset, length in calls:
-        assert 0 < length <= PIECE_BYTES
-        assert offset % PAGE == 0
-        assert 0 <= offset <= offset + length <= len(masks[descriptor])
-        masks[descriptor][offset : offset + length] = True
-    return masks
+@pytest.mark.usefixtures("disk")
+def test_stretches_within_one_another_are_asked_for_whole(tmp_path, calls):
+    """Points of one large cloud, drawn anew for each visit."""
+    with DatasetWriter(tmp_path / "p", codec="none") as writer:
+        writer.add({"n": np.arange(50_000)})
+        writer.add({"n": np.arange(3)})
+    batch = next(iter(Loader(PackedDataset(tmp_path / "p", sample_points=2), 40, sampler=[0] * 40)))
+    ((path, start, _),) = chunks_of(tmp_path / "p", "n")
+    for number in batch["n"].view(-1).tolist():
+        assert covered(calls, path, start + 8 * number, start + 8 * number + 8)
 
 
-def assert_covered(masks, opened, wanted):
-    """Holds the masks against the spans wanted, one at a time."""
-    starts = opened.memory.starts
-    for start, end in wanted[wanted[:, 1] > wanted[:, 0]].tolist():
-        shard = int(np.where(starts <= start, starts, -1).argmax())
-        first = int(starts[shard])
-        assert masks[opened.shards[shard].fd][start - first : end - first].all()
-
-
-def test_every_byte_of_a_batch_is_covered(packed, calls):
-    """Every stored byte of every kind of field is asked for, and none beyond the end of its file."""
-    opened = PackedDataset(packed).opened
-    numbers = np.random.default_rng(1).permutation(60)[:20]
-    wanted = np.concatenate([r.spans(r.locate(numbers)) for r in opened.readers.values()])
-    assert ask(opened, wanted)
-    masks = covered(calls, opened)
-    assert_covered(masks, opened, wanted)
-
-
-def test_advice_is_given_while_reading_is_cold(rows, calls, disk, monkeypatch):
+def test_advice_is_given_while_reading_is_cold(large, calls, disk):
     """The first run of all is asked for; the others only while blocks are read from the disk."""
-    monkeypatch.setattr("readers.fields.COPIED_RUN_BYTES", 1400)
-    monkeypatch.setattr(advice, "GAP_BYTES", 0)
-    loader = Loader(PackedDataset(rows), 10, shuffle=True)
-    asked = []
+    dataset, asked = PackedDataset(large, ["x", "y"]), []
     for is_read in (False, False, True, True, False, False):
         disk(is_read)
         calls.clear()
-        assert sorted(n for batch in loader for n in batch["y"].tolist()) == list(range(1000))
-        asked.append(len(calls))
-    assert 2 * 10 >= asked[0] > 0  # of two fields
+        assert sorted(n for batch in Loader(dataset, 4, shuffle=True) for n in batch["y"].tolist()) == list(range(120))
+        asked.append(sum(length for _, _, length in calls))
+    assert 0 < asked[0] <= 4 * 220_000
     assert asked[1] == asked[5] == 0
-    assert min(asked[2:4]) > 10 * asked[0]
-    assert 0 < asked[4] < 10 * asked[0]
+    assert asked[3] >= 120 * 200_000 > asked[2] > 10 * asked[0]  # a warm loop looks at every eighth run
+    assert 0 < asked[4] < asked[2]
 
 
-def test_advice_runs_ahead_of_reading(rows, calls, disk, monkeypatch):
+@pytest.mark.usefixtures("disk")
+def test_advice_runs_ahead_of_reading(large, calls):
     """While it stays cold, what the next batches need is asked for before they are read."""
-    disk(True)
-    monkeypatch.setattr("readers.fields.COPIED_RUN_BYTES", 25 * 140)
-    monkeypatch.setattr(advice, "COLD_BYTES", 50 * 140)
-    dataset = PackedDataset(rows)
-    places = dataset.opened.readers["x"]
-    loader = Loader(dataset, 25, shuffle=True)
+    loader = Loader(PackedDataset(large, ["x"]), 4, shuffle=True)
     order = loader.order.epoch(0)
+    (*chunks,) = chunks_of(large, "x")
+    starts = [(path, at) for path, start, end in chunks for at in range(start, end, 200_000)]
     for step, _ in enumerate(loader):
-        if 8 < step < 39:
-            masks = covered(calls, dataset.opened)
-            next_batch = order[25 * (step + 1) : 25 * (step + 2)]
-            assert_covered(masks, dataset.opened, places.spans(places.locate(next_batch)))
+        if 8 < step < 28:
+            for number in order[4 * (step + 1) : 4 * (step + 2)]:
+                path, at = starts[number]
+                assert covered(calls, path, at, at + 200_000)
 
 
 @pytest.mark.parametrize("missing", ["posix_fadvise", "resource"])
-def test_platforms_without_the_call_work(rows, disk, monkeypatch, missing):
+@pytest.mark.usefixtures("disk")
+def test_platforms_without_the_call_work(rows, monkeypatch, missing):
     """Where there is no posix_fadvise or no count of blocks read, batches come all the same."""
     if missing == "resource":
-        monkeypatch.setattr(advice, "resource", None)
+        monkeypatch.setattr("readers.readahead.resource", None)
     else:
         monkeypatch.delattr(os, "posix_fadvise")
-        disk(True)
     numbers = [n for batch in Loader(PackedDataset(rows), 10) for n in batch["y"].tolist()]
     assert numbers == list(range(1000))
 
 
-def test_file_systems_that_take_no_advice_work(rows, disk, monkeypatch):
+@pytest.mark.usefixtures("disk")
+def test_file_systems_that_take_no_advice_work(rows, monkeypatch):
     """A refusal by the file system is taken for a no, once an epoch."""
-    disk(True)
     refusals = []
 
-    def refuse(descriptor, offset, length, kind):
-        if kind == os.POSIX_FADV_WILLNEED:
-            refusals.append(1)
-            raise OSError("not here")
+    def refuse(*_):
+        refusals.append(1)
+        raise OSError("not here")
 
     monkeypatch.setattr(os, "posix_fadvise", refuse)
     assert len(list(Loader(PackedDataset(rows), 10))) == 100
