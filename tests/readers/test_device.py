@@ -1,7 +1,6 @@
 """Moving batches to a device: the order of calls on a pretended device; the rest, marked gpu, on a real one."""
 
 import gc
-import time
 import weakref
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -268,40 +267,3 @@ class TestOnGpu:
             assert torch.equal(moved["x"].cpu(), images)
             assert moved["x"].is_contiguous(memory_format=torch.channels_last)
         assert torch.equal(to_device(to_device(images, "cuda"), "cpu"), images)
-
-    def test_copies_hide_behind_compute(self):
-        """With equal times of copy and compute, both together take little more than one of them."""
-        source = torch.ones(64 << 20, dtype=torch.uint8).pin_memory()
-        copy_time = seconds(lambda: [to_device(source, "cuda") for _ in range(20)]) / 20
-        cycles = round(1e7 * copy_time / seconds(lambda: torch.cuda._sleep(10_000_000)))
-
-        def compute(batches):
-            for _ in batches:
-                torch.cuda._sleep(cycles)
-
-        serial = seconds(lambda: compute(to_device(source, "cuda") for _ in range(20)))
-        hidden = seconds(lambda: compute(ahead((source for _ in range(20)), "cuda")))
-        print(f"copy {copy_time * 1e3:.2f} ms; 20 steps in turn {serial * 1e3:.1f} ms, ahead {hidden * 1e3:.1f} ms")
-        assert hidden < 0.75 * serial
-
-    @pytest.mark.parametrize("batch_size", [8, 32, 128])
-    def test_pinned_against_pageable(self, batch_size):
-        """Copies of 16 and 64 px pairs from pinned memory are not slower than from pageable memory."""
-        pair = {"lr": torch.ones(batch_size, 16, 16, 3).byte(), "hr": torch.ones(batch_size, 64, 64, 3).byte()}
-        pinned = {name: tensor.pin_memory() for name, tensor in pair.items()}
-        pageable_time = seconds(lambda: [to_device(pair, "cuda") for _ in range(100)]) / 100
-        pinned_time = seconds(lambda: [to_device(pinned, "cuda") for _ in range(100)]) / 100
-        print(f"batch {batch_size}: pageable {pageable_time * 1e6:.0f} us, pinned {pinned_time * 1e6:.0f} us")
-        assert pinned_time < 1.1 * pageable_time
-
-
-def seconds(work):
-    """Shortest of five runs of `work` to the end of what it started on the device."""
-    times = []
-    for _ in range(6):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        work()
-        torch.cuda.synchronize()
-        times.append(time.perf_counter() - start)
-    return min(times[1:])
