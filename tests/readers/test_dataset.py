@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from batches import listed, plain
 from torch.utils import _pytree as pytree
 from torch.utils.data import ConcatDataset, DataLoader, Subset
 
@@ -25,36 +26,20 @@ from packer.errors import (
     UnfinishedError,
     UsageError,
 )
-from packer.format import Shard
+from packer.format import Field, Shard
 from packer.sources import SourceOptions
 from packer.writer import DatasetWriter
-from readers import Loader, Mix, PackedDataset, Ragged, Windows
+from readers import Loader, Mix, PackedDataset, Windows
 
 Sample = dict[str, Any]
-IMAGES = ("lr", "depth", "picture")
-
-
-def _stored(name: str, value: Any) -> Any:
-    """A sample's value as it went in: rows and columns first, numpy."""
-    if isinstance(value, str):
-        return value
-    return (value.permute(1, 2, 0) if name in IMAGES else value).numpy()
 
 
 def _check(found: Sample, wanted: Sample) -> None:
+    """Holds a sample that was read against what was packed, images with their channels last."""
     assert found
     for name, value in found.items():
-        held = _stored(name, value)
-        if isinstance(held, str):
-            assert held == wanted[name]
-        else:
-            assert held.dtype == wanted[name].dtype
-            assert np.array_equal(held, wanted[name])
-
-
-def _split(batch: dict[str, Any], size: int) -> list[Sample]:
-    lists = {name: value.to_list() if isinstance(value, Ragged) else value for name, value in batch.items()}
-    return [{name: value[i] for name, value in lists.items()} for i in range(size)]
+        held = value if isinstance(value, str) or name not in ("lr", "depth", "picture") else value.permute(1, 2, 0)
+        assert plain(held) == plain(wanted[name])
 
 
 def test_one_sample_by_number_and_by_name(packed: Path, samples: list[Sample]) -> None:
@@ -84,32 +69,34 @@ def test_one_sample_by_number_and_by_name(packed: Path, samples: list[Sample]) -
 )
 def test_a_batch_is_in_the_order_asked(packed: Path, samples: list[Sample], index: Any, numbers: list[int]) -> None:
     """A batch holds what was asked for, in that order, as often as it was asked for."""
-    parts = _split(PackedDataset(packed)[index], len(numbers))
-    for part, number in zip(parts, numbers, strict=True):
-        _check(part, samples[number])
+    batch = {name: listed(value) for name, value in PackedDataset(packed)[index].items()}
+    for at, number in enumerate(numbers):
+        _check({name: values[at] for name, values in batch.items()}, samples[number])
+    assert {len(values) for values in batch.values()} == {len(numbers)}
 
 
-def test_wrong_indices_are_errors_that_say_what_is_wrong(packed: Path, rows: Path) -> None:
-    """Numbers outside, names unknown, and names where there are none."""
+def test_names_and_numbers_that_are_not_there(packed: Path, rows: Path) -> None:
+    """Are a KeyError and an IndexError, of one and of many; and names where there are none."""
     ds = PackedDataset(packed)
-    with pytest.raises(IndexError, match="sample 60 of 60"):
-        _ = ds[60]
-    with pytest.raises(SampleIndexError, match="sample -61 of 60"):
-        _ = ds[[0, -61]]
-    with pytest.raises(KeyError, match="'a/60'") as error:
-        _ = ds["a/60"]
-    assert isinstance(error.value, MissingNameError)
-    with pytest.raises(MissingNameError, match="'b'"):
-        _ = ds[["a/1", "b"]]
-    with pytest.raises(TypeError):
-        _ = ds[1.0]
+    for index, error, said in (
+        (60, IndexError, "sample 60 of 60"),
+        ([0, -61], SampleIndexError, "sample -61 of 60"),
+        ("a/60", KeyError, "'a/60'"),
+        (["a/1", "b"], MissingNameError, "'b'"),
+        (1.0, TypeError, "float"),
+    ):
+        with pytest.raises(error, match=said):
+            _ = ds[index]
     with pytest.raises(DatasetError, match="no names"):
         _ = PackedDataset(rows)["a"]
 
 
-def test_iterating_ends(rows: Path) -> None:
-    """A dataset is a sequence: a for loop gives each sample once."""
-    assert [int(sample["y"]) for sample in PackedDataset(rows)] == list(range(1000))
+def test_shards_without_samples_are_passed_over(pack: Any, tmp_path: Path) -> None:
+    """At the start, in the middle and at the end they leave the numbers of the others alone; iterating ends."""
+    field = Field(name="y", dtype="int64")
+    shards = [[{"y": np.array(number)} for number in numbers] for numbers in ([], [0, 1], [], [2, 3, 4], [])]
+    ds = PackedDataset(pack(tmp_path / "p", [field], shards, names=[f"n{i}" for i in range(5)]))
+    assert [int(sample["y"]) for sample in ds] == [int(ds[f"n{i}"]["y"]) for i in range(5)] == list(range(5))
 
 
 def test_names_are_a_sequence(packed: Path, rows: Path, tmp_path: Path) -> None:
@@ -199,33 +186,17 @@ def test_images_are_channels_first_without_a_copy(packed: Path, samples: list[Sa
     assert ds[4]["picture"].shape == samples[4]["picture"].transpose(2, 0, 1).shape
 
 
-def _overwrite(value: Any) -> None:
-    for tensor in pytree.tree_leaves(value):
-        if isinstance(tensor, torch.Tensor):
-            tensor.zero_()
-
-
 @pytest.mark.parametrize("index", [3, "a/3", [3, 4], slice(None), list(range(60)) * 20])
 def test_what_is_handed_out_is_the_callers_own(packed: Path, samples: list[Sample], index: Any) -> None:
     """Writing to what was read neither crashes nor changes what is read next, from this dataset or another."""
     ds = PackedDataset(packed)
     for _ in range(2):
         batch = ds[index]
-        for value in batch.values():
-            _overwrite(value)
+        for tensor in pytree.tree_leaves(batch):
+            if isinstance(tensor, torch.Tensor):
+                tensor.zero_()
     _check(ds[3], samples[3])
     _check(PackedDataset(packed)[4], samples[4])
-
-
-def test_two_batches_share_no_memory(packed: Path) -> None:
-    """A batch never changes when another is read."""
-    ds = PackedDataset(packed)
-    first = ds[[0, 1]]
-    kept = {name: first[name].clone() for name in ("x", "label", "lr", "depth")}
-    for start in range(2, 50, 2):
-        _ = ds[[start, start + 1]]
-    for name, value in kept.items():
-        assert torch.equal(first[name], value)
 
 
 def test_a_transform_is_called_once_on_what_is_handed_out(packed: Path) -> None:
@@ -322,53 +293,6 @@ def test_nothing_is_opened_before_it_is_needed(packed: Path) -> None:
     del ds
     gc.collect()
     assert opened() == 0
-
-
-def test_two_datasets_on_one_path(packed: Path, samples: list[Sample]) -> None:
-    """One process may open a dataset as often as it likes, names included."""
-    first, second = PackedDataset(packed), PackedDataset(packed, fields=["x"])
-    for ds in (first, second, first):
-        _check(ds["a/8"], samples[8])
-    del first, ds
-    _check(second["a/9"], samples[9])
-
-
-def test_a_shard_without_samples_is_passed_over(pack: Any, packed: Path, tmp_path: Path) -> None:
-    """Shards of no sample, at the start, in the middle and at the end, leave the numbers of the others alone."""
-    fields = [field for field in PackedDataset(packed).fields.values() if field.kind != "text"]
-    rows = [{name: value for name, value in s.items() if name != "caption"} for s in _samples_of(packed)]
-    names = [f"n{i}" for i in range(5)]
-    ds = PackedDataset(pack(tmp_path / "p", fields, [[], rows[:2], [], rows[2:5], []], names=names))
-    assert len(ds) == 5
-    for number in range(5):
-        _check(ds[number], rows[number])
-        _check(ds[f"n{number}"], rows[number])
-
-
-def _samples_of(packed: Path) -> list[Sample]:
-    return [{name: _stored(name, value) for name, value in sample.items()} for sample in PackedDataset(packed)]
-
-
-def test_one_sample_a_shard(pack: Any, packed: Path, tmp_path: Path) -> None:
-    """Every sample in a shard of its own reads like all in one."""
-    fields = list(PackedDataset(packed, fields=["x", "xyz", "lr"]).fields.values())
-    rows = [{field.name: sample[field.name] for field in fields} for sample in _samples_of(packed)[:30]]
-    ds = PackedDataset(pack(tmp_path / "p", fields, [[row] for row in rows]))
-    numbers = np.random.default_rng(3).permutation(30)
-    for part, number in zip(_split(ds[numbers], 30), numbers, strict=True):
-        _check(part, rows[number])
-
-
-def test_large_batches_use_the_callers_threads_again(rows: Path) -> None:
-    """Gathering with one thread leaves torch's number of threads as it was."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        batch = PackedDataset(rows)[torch.randperm(1000)]
-        assert torch.get_num_threads() == 2
-        assert torch.equal(batch["x"][:, 7].long(), batch["y"])
-    finally:
-        torch.set_num_threads(before)
 
 
 # Folders that are no dataset, or not whole.

@@ -1,4 +1,7 @@
-"""Loaders and datasets in frameworks for training: the same samples in the same order as `Loader` alone."""
+"""Loaders and datasets in frameworks for training: the same samples in the same order as `Loader` alone.
+
+MONAI, Kornia and others are shown by the pages of the book, whose blocks are run.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import ConcatDataset, DataLoader, StackDataset, default_collate
+from torch.utils.data import ConcatDataset, DataLoader, default_collate
 
 from packer.errors import UsageError
 from packer.writer import DatasetWriter
@@ -138,13 +141,6 @@ def loader_of(dataset: Any, **options: Any) -> Loader:
     return Loader(dataset, 4, shuffle=True, seed=1, **options)
 
 
-def test_lightning_limits_batches(dataset: PackedDataset) -> None:
-    """limit_train_batches cuts each epoch short; the next one has its own order."""
-    model = module()
-    trainer(max_epochs=2, limit_train_batches=3).fit(model, loader_of(dataset))
-    assert model.seen == {epoch: batches[:3] for epoch, batches in enumerate(alone(dataset, 2))}
-
-
 def test_lightning_overfits_the_same_batches(dataset: PackedDataset) -> None:
     """overfit_batches=2 gives the same two batches in every epoch."""
     model = module()
@@ -208,28 +204,6 @@ def test_accelerate_saves_and_loads_where_a_loader_stands(dataset: PackedDataset
     prepared = accelerate.prepare(loader_of(dataset))
     accelerate.load_state(tmp_path / "state")
     assert numbers(prepared) == alone(dataset, 1)[0][4:]
-
-
-def test_accelerate_steps_what_is_left_of_an_accumulation(dataset: PackedDataset) -> None:
-    """Ten batches accumulated by four are three steps: the last two batches are stepped at the end of the epoch."""
-    accelerate = accelerator(gradient_accumulation_steps=4)
-    model = torch.nn.Linear(3, 1)
-    model, prepared = accelerate.prepare(model, loader_of(dataset))
-    synced = []
-    for batch in prepared:
-        with accelerate.accumulate(model):
-            accelerate.backward(model(batch["x"]).mean())
-            synced.append(accelerate.sync_gradients)
-    assert [step for step, did in enumerate(synced) if did] == [3, 7, 9]
-
-
-def test_accelerate_reads_a_mix(path: Path) -> None:
-    """A Mix in a prepared loader gives the batches of the loader alone."""
-
-    def mix() -> Mix:
-        return Mix({PackedDataset(path, ["x", "n"]): 2, PackedDataset(path, ["x", "n"]): 1})
-
-    assert numbers(accelerator().prepare(Loader(mix(), 4, shuffle=True, seed=1))) == alone(mix(), 1)[0]
 
 
 # ---------------------------------------------------------------- two processes
@@ -336,15 +310,6 @@ def test_a_stateful_loader_of_torchdata_resumes(dataset: PackedDataset) -> None:
         assert begun + numbers(loader) == whole
 
 
-def test_datasets_of_torch_hold_packed_ones(dataset: PackedDataset) -> None:
-    """ConcatDataset and StackDataset in torch's DataLoader give the samples of each."""
-    both = DataLoader(ConcatDataset([dataset, dataset]), batch_size=10)
-    assert flat(numbers(both)) == 2 * list(range(SAMPLES))
-    stacked = list(DataLoader(StackDataset(a=dataset, b=dataset), batch_size=10))
-    assert flat(batch["a"]["n"].tolist() for batch in stacked) == list(range(SAMPLES))
-    assert not [batch for batch in stacked if not torch.equal(batch["a"]["x"], batch["b"]["x"])]
-
-
 def test_a_sum_of_datasets_is_read_in_whole_batches(path: Path, dataset: PackedDataset, tmp_path: Path) -> None:
     """One dataset after another, also the same one twice; what cannot be mixed is read as torch does it."""
     both = dataset + PackedDataset(path, ["x", "n"]) + dataset
@@ -421,45 +386,6 @@ def test_ignite_goes_on_in_the_middle_of_an_epoch(path: Path) -> None:
     assert stopped + resumed == [batch for epoch in alone(PackedDataset(path), 3) for batch in epoch]
 
 
-@pytest.fixture(scope="module")
-def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Twelve pictures of floats, (1, 8, 8), and labels that say where they are not 0."""
-    folder = tmp_path_factory.mktemp("scenes") / "packed"
-    with DatasetWriter(folder) as writer:
-        for number in range(12):
-            label = np.zeros((1, 8, 8), np.float32)
-            label[0, :, : number % 4 + 1] = 1
-            writer.add({"image": label * (number + 1), "label": label})
-    return folder
-
-
-def test_monai_changes_one_sample_at_a_time(scenes: Path) -> None:
-    """A dictionary transform flips pictures with their labels, each or not, in Loader and in its DataLoader."""
-    import monai
-
-    change = monai.transforms.RandFlipd(["image", "label"], prob=0.5, spatial_axis=1).set_random_state(0)
-    dataset = PackedDataset(scenes, sample_transform=change)
-    for loader in (Loader(dataset, 12), monai.data.DataLoader(dataset, batch_size=12)):
-        batch = next(iter(loader))
-        assert torch.equal(batch["image"] > 0, batch["label"] > 0)
-        assert 0 < int((batch["label"][:, 0, 0, 0] == 0).sum()) < 12
-
-
-def test_kornia_changes_a_batch_with_its_labels(scenes: Path) -> None:
-    """Its sequence takes what is read, and draws for each sample."""
-    from kornia.augmentation import AugmentationSequential, RandomHorizontalFlip
-
-    torch.manual_seed(0)
-    flip = AugmentationSequential(RandomHorizontalFlip(), data_keys=["input", "mask"])
-
-    def change(batch: dict[str, Any]) -> dict[str, Any]:
-        return dict(zip(("image", "label"), flip(batch["image"], batch["label"]), strict=True))
-
-    batch = next(iter(Loader(PackedDataset(scenes, transform=change), 12)))
-    assert torch.equal(batch["image"] > 0, batch["label"] > 0)
-    assert 0 < int((batch["label"][:, 0, 0, 0] == 0).sum()) < 12
-
-
 def arrays(sample: dict[str, torch.Tensor]) -> dict[str, np.ndarray[Any, Any]]:
     return {name: value.numpy() for name, value in sample.items()}
 
@@ -482,18 +408,6 @@ def test_a_dataset_is_a_random_access_source_of_grain(path: Path) -> None:
     resumed = iter(batches)
     resumed.set_state(state)
     assert numbers(resumed) == numbers(rest)
-
-
-def test_workers_of_grain_read_a_dataset(path: Path) -> None:
-    """The dataset goes to its processes by pickle, and each reads its share."""
-    import grain
-
-    source = PackedDataset(path, ["n"], transform=arrays)
-    sampler = grain.samplers.IndexSampler(SAMPLES, grain.sharding.NoSharding(), shuffle=False, num_epochs=1)
-    loader = grain.DataLoader(
-        data_source=source, sampler=sampler, operations=[grain.transforms.Batch(4)], worker_count=2
-    )
-    assert sorted(flat(numbers(loader))) == list(range(SAMPLES))
 
 
 # ---------------------------------------------------------------- what the loader has for them

@@ -9,16 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from batches import plain
 
 from packer.codecs import NAMED, FrameCodec
 from packer.errors import DamagedError
 from packer.format import Field, FrameRule
-from readers import Loader, PackedDataset, Ragged, fields
-from readers.stream import split
+from readers import Loader, PackedDataset, Ragged
 
-SIZES = st.lists(st.integers(0, 5), min_size=1, max_size=6)
 COUNT = 107
 OWN, SHARED, BANDS = FrameRule(samples=1), FrameRule(samples=8), FrameRule(rows=3)
 
@@ -68,106 +65,20 @@ def datasets(tmp_path_factory: pytest.TempPathFactory, pack: Any) -> Callable[..
     return dataset
 
 
-# ---------------------------------------------------------------- split
-
-
-def ragged(lengths: Sequence[int]) -> Ragged:
-    """Samples of these lengths, whose values are all different."""
-    total = sum(lengths)
-    values = torch.arange(2 * total, dtype=torch.float32).reshape(total, 2)
-    return Ragged(values, torch.tensor([0, *np.cumsum(lengths, dtype=np.int64).tolist()]))
-
-
-@given(sizes=SIZES)
-def test_parts_of_a_tensor(sizes: list[int]) -> None:
-    """Of as many samples as the batches have, the empty ones too; of one memory, and each with a storage of its own."""
-    whole = torch.arange(3 * sum(sizes)).reshape(-1, 3)
-    parts = split(whole, sizes)
-    assert [len(part) for part in parts] == sizes
-    assert torch.equal(torch.cat(list(parts)), whole)
-    assert not [part for part in parts if part.untyped_storage().nbytes() != part.nbytes]
-    whole.fill_(-1)
-    assert not [part for part in parts if not (part == -1).all()]
-
-
-@given(sizes=SIZES, data=st.data())
-def test_parts_of_a_ragged_batch(sizes: list[int], data: st.DataObject) -> None:
-    """Each with offsets of its own from 0 on, samples without rows among them."""
-    lengths = data.draw(st.lists(st.integers(0, 4), min_size=sum(sizes), max_size=sum(sizes)))
-    whole = ragged(lengths)
-    samples = whole.to_list()
-    for part, size in zip(split(whole, sizes), sizes, strict=True):
-        assert isinstance(part, Ragged)
-        assert part.offsets.dtype == torch.int64
-        assert part.offsets[0] == 0
-        assert part.offsets[-1] == len(part.values)
-        found = part.to_list()
-        assert len(found) == size
-        assert not [a for a in found if not torch.equal(a, samples.pop(0))]
-    assert not samples
-
-
-@given(sizes=SIZES)
-def test_parts_of_a_list(sizes: list[int]) -> None:
-    """Of text, or of pictures of many sizes."""
-    whole = [f"text {number}" for number in range(sum(sizes))]
-    parts = split(whole, sizes)
-    assert [len(part) for part in parts] == sizes
-    assert [text for part in parts for text in part] == whole
-
-
-def _check_backward(changed: torch.Tensor, other: torch.Tensor) -> None:
-    """Goes back through `other` (n, k), after `changed` was written to."""
-    weight = torch.ones(other.shape[1], requires_grad=True)
-    loss = (other * weight).sum()
-    changed.zero_()
-    loss.backward()
-    assert weight.grad is not None
-    assert torch.equal(weight.grad, other.sum(0))
-
-
-@pytest.mark.parametrize("make", [lambda: torch.ones(6, 2), lambda: ragged([1, 0, 2, 2, 1, 3])])
-def test_writing_to_one_part_leaves_the_backward_pass_of_another(make: Callable[[], Any]) -> None:
-    """torch counts the changes of each by itself."""
-    first, second = (part.values if isinstance(part, Ragged) else part for part in split(make(), [3, 3]))
-    _check_backward(first, second)
-
-
-def test_offsets_of_one_part_are_not_those_of_another() -> None:
-    """Nor those of the whole: whoever changes his changes no others."""
-    whole = ragged([1, 0, 2, 2, 1, 3])
-    first, second = split(whole, [3, 3])
-    first.offsets.fill_(9)
-    assert second.offsets.tolist() == [0, 2, 3, 6]
-    second.offsets.fill_(9)
-    assert whole.offsets.tolist() == [0, 1, 1, 3, 5, 6, 9]
-
-
-# ---------------------------------------------------------------- how many at once
-
-
-@pytest.mark.usefixtures("by_machine")
-def test_runs_are_cut_by_what_samples_have(pack: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_are_cut_by_what_samples_have(pack: Any, tmp_path: Path) -> None:
     """Not by the mean: large samples behind many small ones would come by hundreds."""
-    lengths = [2] * 300 + [400] * 30
-    clouds = [{"cloud": np.full((n, 3), i, np.float32)} for i, n in enumerate(lengths)]
-    dataset = PackedDataset(pack(tmp_path / "p", [FIELDS["cloud"]], [clouds]))
-    monkeypatch.setattr(fields, "RUN_BYTES", 10_000)
-    pieces = [batch["cloud"].values for batch in Loader(dataset, 2, threads=0)]
-    assert [values[:, 0].tolist() for values in pieces] == [
-        [i] * lengths[i] + [i + 1] * lengths[i + 1] for i in range(0, 330, 2)
-    ]
-    # Batches of a run lie one after another.
-    lengths_of_runs, behind = [0], None
-    for values in pieces:
-        lengths_of_runs += [0] if values.data_ptr() != behind else []
-        lengths_of_runs[-1] += values.nbytes
+    lengths = [2] * 300 + [80_000] * 30
+    clouds = [{"raw cloud": np.full((n, 3), i % 256, np.uint8)} for i, n in enumerate(lengths)]
+    dataset = PackedDataset(pack(tmp_path / "p", [FIELDS["raw cloud"]], [clouds[:250], clouds[250:]]))
+    runs, behind = [0], None  # batches of a run lie one after another
+    for number, batch in enumerate(Loader(dataset, 2, threads=0)):
+        values = batch["raw cloud"].values
+        assert values[:, 0].unique().tolist() == [2 * number % 256, 2 * number % 256 + 1]
+        runs += [0] if values.data_ptr() != behind else []
+        runs[-1] += values.nbytes
         behind = values.data_ptr() + values.nbytes
-    assert max(lengths_of_runs) <= 10_000
-    assert len(lengths_of_runs) < 80
-
-
-# ---------------------------------------------------------------- batches of runs
+    assert max(runs) <= 2**23
+    assert len(runs) < 10
 
 
 def batch_of(names: Sequence[str], numbers: Sequence[int]) -> dict[str, Any]:
@@ -191,17 +102,6 @@ def batch_of(names: Sequence[str], numbers: Sequence[int]) -> dict[str, Any]:
     return batch
 
 
-def plain(batch: Any) -> Any:
-    """What a batch holds, to be compared."""
-    if isinstance(batch, dict):
-        return {name: plain(values) for name, values in batch.items()}
-    if isinstance(batch, Ragged):
-        return [batch.offsets.tolist(), plain(batch.values)]
-    if isinstance(batch, torch.Tensor):
-        return [str(batch.dtype), tuple(batch.shape), batch.tolist()]
-    return [plain(one) for one in batch] if isinstance(batch, list) else batch
-
-
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("threads", [0, 2])
 @pytest.mark.parametrize(
@@ -217,18 +117,15 @@ def plain(batch: Any) -> Any:
     ids=" ".join,
 )
 def test_batches_of_runs_are_those_that_were_packed(
-    datasets: Callable[..., PackedDataset], monkeypatch: pytest.MonkeyPatch, names: list[str], threads: int
+    datasets: Callable[..., PackedDataset], names: list[str], threads: int
 ) -> None:
-    """As those read alone: in order, of any kind, the last one short, with threads and without, in runs of any size."""
+    """As those read alone: in order, of any kind, the last one short, with threads and without."""
     dataset = datasets(*names)
     order = np.random.default_rng(0).permutation(COUNT).tolist()
     wanted = [plain(batch_of(names, order[at : at + 5])) for at in range(0, COUNT, 5)]
     assert [plain(dataset[order[at : at + 5]]) for at in range(0, COUNT, 5)] == wanted
-    for most in (2**23, 30_000, 1):
-        for name in ("RUN_BYTES", "COPIED_RUN_BYTES"):
-            monkeypatch.setattr(fields, name, most)
-        loader = Loader(datasets(*names), 5, sampler=order, threads=threads)
-        assert [plain(batch) for batch in loader] == wanted
+    loader = Loader(datasets(*names), 5, sampler=order, threads=threads)
+    assert [plain(batch) for batch in loader] == wanted
 
 
 @pytest.mark.parametrize("threads", [0, 2])
@@ -278,10 +175,17 @@ def test_batches_for_a_transform_are_read_ahead_alone(
 
 
 def test_batches_of_a_run_are_written_to_alone(datasets: Callable[..., PackedDataset], by_machine: None) -> None:
-    """One may be changed in place while the backward pass of another is still to come."""
-    _, first, second, *_ = (batch["cloud"].values for batch in Loader(datasets("cloud"), 5, threads=0))
-    assert first.data_ptr() + first.nbytes == second.data_ptr()
-    _check_backward(first, second)
+    """One may be changed in place while the backward pass of another is still to come; its offsets, too."""
+    _, first, second, *_ = (batch["cloud"] for batch in Loader(datasets("cloud"), 5, threads=0))
+    assert first.values.data_ptr() + first.values.nbytes == second.values.data_ptr()
+    weight = torch.ones(3, requires_grad=True)
+    loss = (second.values * weight).sum()
+    first.values.zero_()
+    loss.backward()
+    assert torch.equal(weight.grad, second.values.sum(0))  # type: ignore[arg-type]
+    offsets = second.offsets.tolist()
+    first.offsets.fill_(9)
+    assert second.offsets.tolist() == offsets
 
 
 @pytest.mark.usefixtures("way")
