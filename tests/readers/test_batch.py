@@ -7,16 +7,15 @@ import pickle
 from collections import OrderedDict, UserDict, namedtuple
 from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tensordict import TensorDict
 from torch.utils.data import (
     BatchSampler,
-    ConcatDataset,
     DataLoader,
     RandomSampler,
     SequentialSampler,
@@ -167,12 +166,6 @@ def test_a_collate_function_of_ones_own_sees_samples(packed: Path) -> None:
     assert found[2][-1][0] == 4
 
 
-def test_a_loader_of_single_samples(rows: Path) -> None:
-    """Without batches, samples come as they are."""
-    found = [int(sample["y"]) for sample in DataLoader(PackedDataset(rows), batch_size=None)]
-    assert found == list(range(1000))
-
-
 def test_a_batch_sampler_in_place_of_batches(rows: Path) -> None:
     """A BatchSampler as sampler, with `batch_size=None`, asks for lists, and so for batches."""
     ds = PackedDataset(rows)
@@ -183,13 +176,6 @@ def test_a_batch_sampler_in_place_of_batches(rows: Path) -> None:
         assert torch.equal(batch["x"][:, 0].long(), batch["y"])
     packs = list(DataLoader(ds, batch_sampler=BatchSampler(SequentialSampler(ds), 400, drop_last=False)))
     assert [int(batch["y"][0]) for batch in packs] == [0, 400, 800]
-
-
-def test_names_from_a_sampler(packed: Path) -> None:
-    """A sampler may give names."""
-    ds = PackedDataset(packed)
-    found = next(iter(DataLoader(ds, batch_size=3, sampler=["a/7", "a/1", "a/30"])))
-    assert torch.equal(found["x"], ds[[7, 1, 30]]["x"])
 
 
 def test_subsets_get_the_gathered_batches(rows: Path) -> None:
@@ -215,13 +201,6 @@ def test_stacked_datasets_get_the_gathered_batches(packed: Path, rows: Path) -> 
     named = next(iter(DataLoader(StackDataset(one=left, two=right), batch_size=16)))
     assert _is_the_gathered(named["one"], lefts[-1])
     assert _is_the_gathered(named["two"], rights[-1])
-
-
-def test_datasets_one_behind_the_other(rows: Path) -> None:
-    """ConcatDataset asks for samples one by one, and torch stacks them; the values are the same."""
-    both = ConcatDataset([PackedDataset(rows), Subset(PackedDataset(rows), range(10))])
-    found = torch.cat([batch["y"] for batch in DataLoader(both, batch_size=500)])
-    assert found.tolist() == [*range(1000), *range(10)]
 
 
 @pytest.mark.parametrize(
@@ -260,15 +239,6 @@ def test_a_transformed_batch_is_handed_on(rows: Path, transform: Any) -> None:
         assert x.shape == (2, 33)
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_transform_may_make_a_single_tensor(rows: Path, workers: int) -> None:
-    """Which has no place to note where its samples are from: torch stacks them, as it does those of any dataset."""
-    ds = PackedDataset(rows, transform=itemgetter("x"))
-    wanted = PackedDataset(rows)[:400]["x"]
-    assert torch.equal(next(iter(DataLoader(ds, batch_size=400, num_workers=workers))), wanted)
-    assert torch.equal(next(iter(DataLoader(Mix({ds: 1}), batch_size=400, num_workers=workers))), wanted)
-
-
 class _Cloud:
     """An object that a transform makes of a batch."""
 
@@ -282,17 +252,13 @@ class _Pair:
     y: torch.Tensor
 
 
-def _tensordict(batch: dict[str, Any]) -> Any:
-    return pytest.importorskip("tensordict").TensorDict(dict(batch), batch_size=[len(batch["y"])])
-
-
 @pytest.mark.parametrize(
     ("transform", "made"),
     [
         (_Cloud, "_Cloud"),
         (lambda batch: _Pair(**batch), "_Pair"),
         (lambda batch: (_Cloud(batch), batch["y"]), "_Cloud"),
-        (_tensordict, "TensorDict"),
+        (lambda batch: TensorDict(dict(batch), batch_size=[len(batch["y"])]), "TensorDict"),
         (lambda batch: batch["x"].mean(), "Tensor"),
         (lambda batch: None, "NoneType"),
     ],

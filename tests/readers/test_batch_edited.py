@@ -95,16 +95,6 @@ def test_one_changed_item_of_many_counts(rows: Path) -> None:
     assert (batch.gathered["x"][1] == 3).all()
 
 
-def test_items_of_a_list_that_are_changed(rows: Path) -> None:
-    """Batches that a transform made a list: so are their items, and they may be changed."""
-    batch = PackedDataset(rows, transform=lambda batch: [batch["x"], batch["y"]]).__getitems__([4, 2, 9])
-    for item in batch:
-        item[1] = item[1] + 1
-    assert default_collate(batch)[1].tolist() == [5, 3, 10]
-    batch[0].pop()
-    assert [len(item) for item in batch] == [1, 2, 2]
-
-
 def test_items_do_not_keep_their_batch_in_a_circle(rows: Path) -> None:
     """A batch's memory is free as soon as nobody has the batch or an item, without the garbage collector."""
     ds = PackedDataset(rows)

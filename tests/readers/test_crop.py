@@ -69,16 +69,6 @@ def _crop(**changes: Any) -> Crop:
     return Crop(**{"size": 16, "of": "hr", "aligned": {"lr": 4}, **changes})
 
 
-class _Places(list[list[int]]):
-    """A list of places that counts how often it is looked through."""
-
-    looks = 0
-
-    def __array__(self, *arguments: Any, **options: Any) -> NDArray[np.int64]:
-        self.looks += 1
-        return np.array(list(self), np.int64)
-
-
 def _hwc(batch: torch.Tensor) -> NDArray[np.uint16]:
     return batch.permute(0, 2, 3, 1).numpy()
 
@@ -224,30 +214,6 @@ def test_a_loaders_crops_follow_from_seed_epoch_and_position(pack: Any, tmp_path
     assert torch.equal(next(iter(resumed))["hr"], wanted[3:])
     assert not torch.equal(_crops(path, sampler=order, epoch=1), wanted)
     assert not torch.equal(_crops(path, sampler=order, seed=1), wanted)
-
-
-def test_a_shuffled_loaders_crops_follow_from_the_position(pack: Any, tmp_path: Path) -> None:
-    """Every epoch has other crops, the second loop as one that begins there; partners are cropped alike."""
-    path = _pairs(pack, tmp_path, SIZES)
-    loader = Loader(PackedDataset(path, crop=_crop()), 2, shuffle=True)
-    first, second = (list(loader) for _ in range(2))
-    for batch in first + second:
-        assert batch["hr"].is_contiguous(memory_format=torch.channels_last)
-        assert np.array_equal(_hwc(batch["hr"])[:, ::4, ::4, :2] // 4, _hwc(batch["lr"])[..., :2])
-    again = _crops(path, 7, shuffle=True, epoch=1)
-    assert torch.equal(torch.cat([batch["hr"] for batch in second]), again)
-
-
-def test_two_loaders_of_one_dataset_do_not_disturb_each_other(pack: Any, tmp_path: Path) -> None:
-    """An epoch keeps its crops to its end, though the caller reads or says another epoch meanwhile."""
-    ds = PackedDataset(_pairs(pack, tmp_path, SIZES), crop=_crop())
-    wanted = [batch["hr"] for batch in Loader(ds, 1)]
-    found = []
-    for batch in Loader(ds, 1):
-        found.append(batch["hr"])
-        ds.set_epoch(77)
-        assert ds[0]["hr"].shape == (3, 16, 16)
-    assert not [(a, b) for a, b in zip(found, wanted, strict=True) if not torch.equal(a, b)]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -399,14 +365,3 @@ def test_places_are_multiples(tmp_path: Path) -> None:
     assert int(PackedDataset(tmp_path / "d", crop=Crop(4, "x", multiple=3, at="center"))[0]["x"][0, 0, 0]) == 3
     with pytest.raises(UsageError, match="multiple 0"):
         Crop(4, "x", multiple=0)
-
-
-def test_given_places_are_worked_out_once(tmp_path: Path, pack: Any) -> None:
-    """A list of places becomes an array when the crop is made; changing it later changes nothing."""
-    places = _Places([4, 8] for _ in SIZES)
-    crop = _crop(at=places, size=8)
-    ds = PackedDataset(_pairs(pack, tmp_path, SIZES), crop=crop)
-    places[0] = [400, 400]
-    for number in range(len(SIZES)):
-        assert _corners(ds[[number]]["hr"]).tolist() == [[4, 8]]
-    assert places.looks == 1

@@ -5,11 +5,13 @@ MONAI, Kornia and others are shown by the pages of the book, whose blocks are ru
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ import numpy as np
 import pytest
 import torch
 from torch.utils.data import ConcatDataset, DataLoader, default_collate
+from torch.utils.data._utils.collate import default_collate_fn_map
 
 from packer.errors import UsageError
 from packer.writer import DatasetWriter
@@ -31,6 +34,14 @@ pytestmark = [
 ]
 
 SAMPLES = 37
+
+
+@pytest.fixture(autouse=True, scope="module")
+def imports_are_set_aside() -> Iterator[None]:
+    """What the frameworks have imported is not gone through whenever garbage is collected in tests of other files."""
+    yield
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="module")
@@ -408,6 +419,24 @@ def test_a_dataset_is_a_random_access_source_of_grain(path: Path) -> None:
     resumed = iter(batches)
     resumed.set_state(state)
     assert numbers(resumed) == numbers(rest)
+
+
+def test_clouds_for_pytorch_geometric(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its `Batch` takes values, `batch_index` and `ptr`; its `Data`, made of samples, are joined as it joins them."""
+    from torch_geometric.data import Batch, Data
+    from torch_geometric.loader import DataLoader as ItsLoader
+
+    def data(sample: Any) -> Any:
+        return Data(pos=sample["cloud"], n=sample["n"])
+
+    clouds = PackedDataset(path)[:8]["cloud"]
+    ds = PackedDataset(path, sample_transform=data)
+    wanted = Batch.from_data_list([ds[number] for number in range(8)])
+    monkeypatch.setitem(default_collate_fn_map, Data, lambda samples, **_: Batch.from_data_list(samples))
+    of_clouds = Batch(pos=clouds.values, n=wanted.n, batch=clouds.batch_index(), ptr=clouds.ptr)
+    for found in (of_clouds, *(next(iter(make(ds, 8))) for make in (Loader, DataLoader, ItsLoader))):
+        assert not [key for key in ("pos", "n", "batch", "ptr") if not torch.equal(found[key], wanted[key])]
+        assert found.batch_size == wanted.batch_size == clouds.batch_size
 
 
 # ---------------------------------------------------------------- what the loader has for them

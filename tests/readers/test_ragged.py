@@ -13,24 +13,13 @@ import pytest
 import torch
 from torch.utils import _pytree as pytree
 
-from packer.codecs import NAMED
 from packer.errors import UsageError
-from packer.format import DTYPES, Field, FrameRule
+from packer.format import DTYPES
 from readers import PackedDataset, Ragged
 
 
 def _ragged(dtype: torch.dtype = torch.float32) -> Ragged:
     return Ragged(torch.arange(1, 13).view(6, 2).to(dtype), torch.tensor([0, 2, 2, 6]))
-
-
-def test_to_list_gives_each_sample_as_a_view() -> None:
-    """One tensor a sample, sharing the memory of the batch."""
-    ragged = _ragged()
-    parts = ragged.to_list()
-    assert [part.shape[0] for part in parts] == [2, 0, 4]
-    assert torch.equal(torch.cat(parts), ragged.values)
-    parts[0][0, 0] = -1
-    assert ragged.values[0, 0] == -1
 
 
 @pytest.mark.parametrize("name", DTYPES)
@@ -165,33 +154,3 @@ def test_ragged_speaks_the_words_of_frameworks() -> None:
     assert len(pytree.tree_leaves(ragged)) == 2
     empty = Ragged(torch.zeros(0, 2), torch.tensor([0]))
     assert (empty.batch_size, empty.offset.tolist(), empty.batch_index().tolist()) == (0, [], [])
-
-
-def _elements(pack: Any, folder: Path, codec: str) -> Path:
-    """Clouds of two fields a point and one a face."""
-    frame = {"codec": NAMED[codec], "frame": FrameRule(samples=1)}
-    fields = [
-        Field(name="xyz", dtype="float32", shape=(None, 3), **frame),
-        Field(name="face", dtype="int32", shape=(None, 3), **frame),
-        Field(name="rgb", dtype="uint8", shape=(None, 3), **frame),
-    ]
-    samples = [
-        {
-            "xyz": np.ones((n, 3), np.float32),
-            "face": np.ones((2 * n + 1, 3), np.int32),
-            "rgb": np.ones((n, 3), np.uint8),
-        }
-        for n in (4, 0, 7, 2, 9)
-    ]
-    path: Path = pack(folder / "p", fields, [samples[:2], samples[2:]])
-    return path
-
-
-def test_a_batch_for_pytorch_geometric(pack: Any, tmp_path: Path) -> None:
-    """Its `Batch` takes values, `batch_index` and `ptr`, and tells the clouds apart as if it had joined them itself."""
-    geometric = pytest.importorskip("torch_geometric.data")
-    batch = PackedDataset(_elements(pack, tmp_path, "none"))[[0, 2, 4]]
-    found = geometric.Batch(pos=batch["xyz"].values, batch=batch["xyz"].batch_index(), ptr=batch["xyz"].ptr)
-    joined = geometric.Batch.from_data_list([geometric.Data(pos=part) for part in batch["xyz"].to_list()])
-    assert not [key for key in ("pos", "batch", "ptr") if not torch.equal(found[key], joined[key])]
-    assert found.batch_size == joined.batch_size == batch["xyz"].batch_size

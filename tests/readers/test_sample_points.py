@@ -12,12 +12,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader
 
 from packer.codecs import NAMED
 from packer.errors import UsageError
 from packer.format import Field, FrameRule
-from readers import Crop, Loader, PackedDataset, PointSample, Ragged
+from readers import Crop, Loader, PackedDataset, PointSample
 
 LENGTHS = [50, 7, 1, 300, 16, 17, 33]
 
@@ -78,17 +77,6 @@ def test_all_fields_give_the_same_points(pack: Any, codec: str, rule: FrameRule,
             assert times.max() - times.min() <= 1
 
 
-def test_other_fields_stay_as_they_are(pack: Any, tmp_path: Path) -> None:
-    """Labels, and lists of another length than the cloud, are not sampled."""
-    ds = PackedDataset(_packed(pack, tmp_path), sample_points=4)
-    batch = ds[[3, 1]]
-    assert batch["label"].tolist() == [3, 1]
-    assert isinstance(batch["faces"], Ragged)
-    assert batch["faces"].lengths.tolist() == [3, 1]
-    assert ds[3]["xyz"].shape == (4, 3)
-    assert ds[[]]["xyz"].shape == (0, 4, 3)
-
-
 def test_every_visit_has_points_of_its_own(pack: Any, tmp_path: Path) -> None:
     """A sample that is read twice gives two subsets; torch's seed brings the same again, whatever fields are read."""
     path = _packed(pack, tmp_path)
@@ -118,13 +106,6 @@ def test_loaders_points_follow_from_seed_epoch_and_position(pack: Any, tmp_path:
     assert torch.equal(epoch(1, 3, 2), wanted)
     assert not torch.equal(epoch(0, 4, 0), wanted)
     assert not torch.equal(wanted[0], wanted[2])
-
-
-def test_data_loaders_epochs_have_other_points(pack: Any, tmp_path: Path) -> None:
-    """Without `set_epoch`, in a worker too."""
-    loader = DataLoader(PackedDataset(_packed(pack, tmp_path), sample_points=9), batch_size=4, num_workers=1)
-    first, second = (torch.cat([batch["xyz"] for batch in loader]) for _ in range(2))
-    assert not torch.equal(first, second)
 
 
 def test_every_point_is_as_likely(pack: Any, tmp_path: Path) -> None:
@@ -203,11 +184,3 @@ def test_crops_and_points_of_one_dataset(pack: Any, tmp_path: Path) -> None:
     assert batch["map"].shape == (3, 4, 4)
     with pytest.raises(UsageError, match="do not go together for a field"):
         _ = PackedDataset(path, crop=Crop(size=2, of="xyz"), sample_points=7)[0]
-
-
-def test_subsets_larger_than_frames_of_several_samples_may_be(packed):
-    """What a frame of whole samples may hold says nothing of subsets; those larger than a sample may be are refused."""
-    kept = [i for i in range(60) if i % 5]
-    assert PackedDataset(packed, "xyz", sample_points=1_000_000)[kept[:2]]["xyz"].shape == (2, 1_000_000, 3)
-    with pytest.raises(UsageError, match="too large"):
-        PackedDataset(packed, "xyz", sample_points=2**45)[kept[:2]]

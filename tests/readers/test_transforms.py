@@ -102,18 +102,6 @@ def test_default_collate_is_extended_for_classes_of_ones_own(packed: Path, monke
         assert torch.equal(next(iter(loader)).pos, wanted)
 
 
-def test_data_of_pytorch_geometric_are_joined_by_a_line(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With `Loader` by default_collate, which that line extends; its own DataLoader joins them by itself."""
-    geometric = pytest.importorskip("torch_geometric")
-    data, batch = geometric.data.Data, geometric.data.Batch
-    ds = PackedDataset(packed, sample_transform=lambda sample: data(pos=sample["xyz"], y=sample["label"]))
-    monkeypatch.setitem(default_collate_fn_map, data, lambda samples, **_: batch.from_data_list(samples))
-    wanted = batch.from_data_list([ds[number] for number in range(8)])
-    for loader in (Loader(ds, 8), DataLoader(ds, 8), geometric.loader.DataLoader(ds, 8)):
-        found = next(iter(loader))
-        assert not [key for key in ("pos", "y", "batch", "ptr") if not torch.equal(found[key], wanted[key])]
-
-
 def test_random_functions_of_one_sample_repeat_with_the_seed(rows: Path) -> None:
     """They draw from torch's generator; `Loader` calls them in one thread by default."""
     ds = PackedDataset(rows, sample_transform=lambda sample: {"x": torch.rand(3), "y": sample["y"]})

@@ -45,7 +45,7 @@ def padded(value: NDArray[Any], size: tuple[int, ...], axes: slice, fill: str) -
     return np.pad(value, width), own
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     field=any_field(["array"], shapes=VOLUMES),
     counts=st.lists(st.integers(0, 4), min_size=1, max_size=3).filter(any),
@@ -101,7 +101,7 @@ def test_crops_of_volumes_are_slices(
 SIZES = [(9, 8, 7), (5, 5, 5), (4, 12, 6), (7, 6, 9), (8, 8, 8), (6, 7, 11)]
 
 
-@pytest.fixture(scope="module", params=["none", "lz4", "zstd"])
+@pytest.fixture(scope="module", params=["none", "zstd"])
 def scans(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, pack: Any) -> Path:
     """Volumes whose voxels hold their place, a mask of them, and one of half the size."""
     shape, rule = (None, None, None), FrameRule(rows=2)
@@ -222,17 +222,6 @@ def test_places_of_ones_own_of_a_split(scans: Path, tmp_path: Path) -> None:
     assert asked == [[0]]
     with pytest.raises(UsageError, match=r"at is a \(slice, row, column\) of int"):
         _ = PackedDataset(scans, crop=Crop((3, 3, 3), "image", at=lambda numbers, generator: [1, 2]))[0]
-
-
-def test_pictures_may_have_places_of_ones_own(pack: Any, tmp_path: Path) -> None:
-    """A function gives row and column of each visit."""
-    values = np.arange(60, dtype=np.uint8).reshape(1, 6, 10, 1)
-    field = Field(name="x", dtype="uint8", kind="image", shape=(6, 10, 1))
-    crop = Crop((2, 3), "x", at=lambda numbers, generator: generator.integers(0, [5, 8], (1, 2)))
-    dataset = PackedDataset(pack(tmp_path / "p", [field], [[{"x": values[0]}]]), crop=crop)
-    firsts = {int(dataset[0]["x"][0, 0, 0]) for _ in range(200)}
-    assert firsts <= {10 * row + column for row in range(5) for column in range(8)}
-    assert len(firsts) > 30
 
 
 @pytest.mark.parametrize("flips", [False, True])

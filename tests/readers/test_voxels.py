@@ -13,7 +13,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from torch.utils.data import DataLoader
 
 from packer.codecs import NAMED
 from packer.errors import UsageError
@@ -150,14 +149,6 @@ def test_loaders_points_follow_from_seed_epoch_and_position(pack: Any, tmp_path:
     assert wanted not in (epoch(0, 6), epoch(1, 6, seed=2))
 
 
-def test_data_loaders_workers_choose_too(pack: Any, tmp_path: Path) -> None:
-    """In a process that was forked, epoch by epoch other points, of shared memory."""
-    loader = DataLoader(PackedDataset(_usual(pack, tmp_path), sample_points=VoxelSample(1)), 5, num_workers=1)
-    first, second = (next(iter(loader))["number"] for _ in range(2))
-    assert torch.equal(first.offsets, second.offsets)
-    assert not torch.equal(first.values, second.values)
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int32", "uint8"])
 def test_coordinates_of_any_dtype(pack: Any, tmp_path: Path, dtype: str) -> None:
     """Real numbers of every dtype are coordinates, also with more columns after them."""
@@ -189,16 +180,6 @@ def test_points_without_a_voxel_are_named(pack: Any, tmp_path: Path, value: floa
     with pytest.raises(UsageError, match=rf"sample 1: field 'xyz', point {point}: "):
         _ = ds[1]
     assert len(ds[[0, 0]]["xyz"].to_list()) == 2
-
-
-def test_damage_is_found(pack: Any, tmp_path: Path) -> None:
-    """With `verify` the same points come, of frames that were checked."""
-    path = _usual(pack, tmp_path, "zstd")
-    torch.manual_seed(1)
-    wanted = PackedDataset(path, sample_points=VoxelSample(1))[:]
-    torch.manual_seed(1)
-    found = PackedDataset(path, sample_points=VoxelSample(1), verify=True)[:]
-    assert torch.equal(found["rgb"].values, wanted["rgb"].values)
 
 
 def test_what_cannot_be_chosen_is_refused_at_once(pack: Any, packed: Path, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
 from packer.codecs import NAMED
-from packer.errors import DamagedError, UsageError
+from packer.errors import UsageError
 from packer.format import Field, FrameRule
 from packer.writer import DatasetWriter
 from readers import Crop, Loader, PackedDataset, Windows
@@ -134,7 +134,7 @@ def _cases(draw: st.DrawFn) -> Case:
     outside = st.none() | st.integers(0, (max(reached) - min(reached)) * step)
     windows = Windows(
         steps,
-        stride=draw(st.integers(1, 5)),
+        stride=np.int32(draw(st.integers(1, 5))),  # whole numbers of numpy are as good  # type: ignore[arg-type]
         step=step,
         pad=draw(st.sampled_from([None, "edge", "zero"])),
         pad_before=draw(outside),
@@ -145,7 +145,7 @@ def _cases(draw: st.DrawFn) -> Case:
     return Case(lengths, codec, draw(st.sampled_from(RULES)), draw(st.integers(1, 3)), windows)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(case=_cases(), seed=st.integers(0, 9))
 @example(case=Case([3, 0, 2], "none", RULES[0], 1, Windows(8, pad_before=7, pad_after=7)), seed=0)
 def test_windows_are_slices_of_the_episodes(pack: Any, case: Case, seed: int) -> None:
@@ -219,17 +219,6 @@ def test_only_touched_frames_are_decoded_each_once(pack: Any, tmp_path: Path, de
     assert decoded == [2 * 32 * 8] * 3
 
 
-def test_frames_that_are_kept_raw_are_not_decoded(pack: Any, tmp_path: Path, decoded: list[int]) -> None:
-    """Values that no codec makes smaller are copied from where they lie, in shared frames too."""
-    values = np.random.default_rng(0).integers(0, 2**62, (4, 20, 32))
-    for rule in (FrameRule(rows=2), FrameRule(samples=3)):
-        fields = [Field(name="x", dtype="int64", shape=(None, 32), codec=NAMED["zstd"], frame=rule)]
-        path = pack(tmp_path / str(rule.rows), fields, [[{"x": value} for value in values]])
-        ds = PackedDataset(path, windows=Windows(3))
-        assert np.array_equal(ds[[2, 18 + 4]]["x"], np.stack([values[0, 2:5], values[1, 4:7]]))
-        assert decoded == []
-
-
 def test_steps_of_clips_are_decoded_one_by_one(tmp_path: Path, decoded: list[int]) -> None:
     """Large steps are packed in frames of their own: a window, or a crop of it, decodes no others."""
     values = np.arange(9, dtype=np.uint8).repeat(90 * 70 * 3).reshape(9, 90, 70, 3)
@@ -275,13 +264,6 @@ def test_samples_of_one_length_have_windows_by_a_number(tmp_path: Path) -> None:
     assert (ds[3]["task"], ds[3]["label"]) == ("t1", 1)
     with pytest.raises(UsageError, match=r"None is ragged in its first axis \(reward \[5\]\)"):
         PackedDataset(tmp_path / "p", ["reward", "label"], windows=Windows(3))
-
-
-def test_numbers_of_steps_may_be_those_of_numpy(packed_episodes: tuple[Path, list[Episode]]) -> None:
-    """Whole numbers of numpy are as good as those of Python."""
-    path, _ = packed_episodes
-    found = PackedDataset(path, windows=Windows(np.int64(2), stride=np.int32(2)))
-    assert torch.equal(found[:]["actions"], PackedDataset(path, windows=Windows(2, stride=2))[:]["actions"])
 
 
 def test_all_of_a_batch_lies_in_the_memory_that_it_is_given(packed_episodes: tuple[Path, list[Episode]]) -> None:
@@ -445,27 +427,6 @@ def test_steps_of_different_shapes_come_as_a_list(pack: Any, tmp_path: Path, cod
             assert all(map(np.array_equal, found, wanted))
     spans = ds.readers["kspace"].spans(ds.readers["kspace"].locate(np.array([0]), None, np.array([3])))
     assert spans[0, 1] - spans[0, 0] <= 4 * volumes[0][0].nbytes  # of frames of two slices, those that are touched
-
-
-def test_damage_is_found_in_windows(packed_episodes: tuple[Path, list[Episode]], tmp_path: Path) -> None:
-    """With `verify` a flipped byte of a step is an error of the windows that touch it."""
-    path, _ = packed_episodes
-    copy = tmp_path / "p"
-    (copy / "shards").mkdir(parents=True)
-    for file in path.rglob("*.*"):
-        (copy / file.relative_to(path)).write_bytes(file.read_bytes())
-    ds = PackedDataset(copy, windows=Windows({"actions": range(2)}, pad="edge"), verify=True)
-    start, size = ds.readers["actions"].spans(ds.readers["actions"].locate(np.array([3]), None, np.array([6])))[0]
-    shard = ds.opened.memory.array[start : start + size].tobytes()
-    file = next(f for f in (copy / "shards").iterdir() if shard in f.read_bytes())
-    data = bytearray(file.read_bytes())
-    data[data.index(shard) + 3] ^= 1
-    file.write_bytes(bytes(data))
-    again = PackedDataset(copy, windows=ds.windows, verify=True)
-    before = 9 + 3
-    assert torch.isfinite(again[[before + 0]]["actions"]).all()
-    with pytest.raises(DamagedError, match=r"'actions', sample 3 \('e/3'\)"):
-        _ = again[[0, before + 6]]
 
 
 # Crops of windows.
