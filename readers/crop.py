@@ -156,11 +156,6 @@ class Crop:
             windowed: names of the fields of which windows are read.
         """
         check_read("crop", self.scales, fields)
-        for name in self.scales if self.pad else ():
-            if name + IS_DATA in fields:
-                raise UsageError(
-                    f"crop: the own pixels of {name!r} and a field would both be called {name + IS_DATA!r}"
-                )
         for name in self.scales:
             self._check_axes(fields[name], name in windowed)
         places = self.given

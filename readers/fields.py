@@ -77,7 +77,7 @@ class FieldReader:
 
     def nbytes(self, located: Located) -> Numbers:
         """Return the bytes of each sample when it is read, (n,)."""
-        return np.full(len(located), self.field.fixed_bytes)
+        return located.nbytes if self.is_ragged else np.full(len(located), self.field.fixed_bytes)
 
     def keep(self, samples: int) -> None:
         """Make room for the decoded frames of about `samples` samples, where frames hold several."""
@@ -231,10 +231,6 @@ class WholeReader(FieldReader):
             return self.field.fixed_bytes
         total = sum(int(index.arrays["sample_offsets"][-1]) for index in self.places.indexes)
         return total / max(int(self.places.first[-1]), 1)
-
-    def nbytes(self, located: Located) -> Numbers:
-        """Return the bytes of each sample when it is decoded, (n,)."""
-        return located.nbytes
 
     def keep(self, samples: int) -> None:
         """Make room for the decoded frames of about `samples` samples, where frames hold several."""

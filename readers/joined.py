@@ -26,10 +26,14 @@ if TYPE_CHECKING:
     from packer.remote import Lease, Mirror
 
 
-def by_part(numbers: Numbers, starts: Numbers) -> list[tuple[int, Numbers]]:
-    """Return for each part that some of the numbers (n,) are of: its own number, and the places of these (m,)."""
-    which = starts[1:-1].searchsorted(numbers, side="right")
-    return [(part, np.flatnonzero(which == part)) for part in np.unique(which).tolist()]
+def parts_of(numbers: Numbers, starts: Numbers) -> Numbers:
+    """Return the part that each of the numbers (n,) is of; see `starts_of`."""
+    return starts[1:-1].searchsorted(numbers, side="right")
+
+
+def by_part(which: Numbers) -> list[tuple[int, Numbers]]:
+    """Return each part that samples (n,) are of, and the places of these (m,); of no samples, the first part."""
+    return [(part, np.flatnonzero(which == part)) for part in np.unique(which).tolist() or [0]]
 
 
 class JoinedReader(FieldReader):
@@ -50,8 +54,8 @@ class JoinedReader(FieldReader):
 
     def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Located:
         """Return the `part` of each sample, and where it lies there; other arrays of a part are 0 in other parts."""
-        arrays = {"part": self._starts[1:-1].searchsorted(numbers, side="right")}
-        for part, at in by_part(numbers, self._starts) or [(0, np.zeros(0, np.int64))]:
+        arrays = {"part": parts_of(numbers, self._starts)}
+        for part, at in by_part(arrays["part"]):
             drawn, steps = None if visits is None else visits[at], None if anchors is None else anchors[at]
             found = self.readers[part].locate(numbers[at] - self._starts[part], drawn, steps)
             for name, own in vars(found).items():
@@ -63,14 +67,14 @@ class JoinedReader(FieldReader):
     def nbytes(self, located: Located) -> Numbers:
         """Return the bytes of each sample when it is read, (n,)."""
         nbytes = np.zeros(len(located), np.int64)
-        for part, at in self._parts(located):
+        for part, at in by_part(located.part):
             nbytes[at] = self.readers[part].nbytes(located[at])
         return nbytes
 
     def spans(self, located: Located) -> Numbers:
         """Return the first address that `read` touches for each sample and the one after the last, (n, 2)."""
         spans = np.zeros((len(located), 2), np.int64)
-        for part, at in self._parts(located):
+        for part, at in by_part(located.part):
             spans[at] = self.readers[part].spans(located[at]) + self._shifts[part]
         return spans
 
@@ -80,13 +84,8 @@ class JoinedReader(FieldReader):
         Raises:
             DamagedError: what is stored cannot be decoded.
         """
-        read = [(at, self.readers[part].read(located[at], allocate)) for part, at in self._parts(located)]
+        read = [(at, self.readers[part].read(located[at], allocate)) for part, at in by_part(located.part)]
         return read[0][1] if len(read) == 1 else joined(read, len(located), allocate or fresh)
-
-    def _parts(self, located: Located) -> list[tuple[int, Numbers]]:
-        """Return each part that samples are of, and which samples these are; the first one if there are no samples."""
-        found = np.unique(located.part).tolist() or [0]
-        return [(part, np.flatnonzero(located.part == part)) for part in found]
 
 
 def joined(parts: Sequence[tuple[Numbers, Any]], count: int, allocate: Allocate) -> Any:
@@ -149,7 +148,7 @@ class ByShard:
 
     def holding(self, number: int) -> tuple[Opened, int]:
         """Return the open shard that holds a sample, and the sample's number in it."""
-        shard = int(self._starts[1:-1].searchsorted(number, "right"))
+        shard = int(parts_of(np.array(number), self._starts))
         return self._open([shard])[0], number - int(self._starts[shard])
 
     def gather(self, numbers: Numbers) -> dict[str, Any]:
@@ -158,12 +157,11 @@ class ByShard:
         Raises:
             RemoteError, DamagedError: a shard cannot be fetched, or cannot be read.
         """
-        parts = by_part(numbers, self._starts)
-        shards = [shard for shard, _ in parts] or [0]
-        opened = self._open(shards)
-        starts = starts_of([self._entries[shard].samples for shard in shards])
+        parts = by_part(parts_of(numbers, self._starts))
+        opened = self._open([shard for shard, _ in parts])
+        starts = starts_of([self._entries[shard].samples for shard, _ in parts])
         own = np.empty_like(numbers)
-        for start, (shard, at) in zip(starts.tolist(), parts, strict=False):
+        for start, (shard, at) in zip(starts[:-1].tolist(), parts, strict=True):
             own[at] = numbers[at] - self._starts[shard] + start
         names = opened[0].readers
         return gathered({name: JoinedReader([each.readers[name] for each in opened], starts) for name in names}, own)

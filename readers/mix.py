@@ -26,7 +26,7 @@ from readers.draws import new_visits
 from readers.fields import FieldReader, FixedRaw, KnownReader, Places, gathered
 from readers.gather import Memory, Pool
 from readers.indexing import numbers_asked
-from readers.joined import JoinedReader, by_part
+from readers.joined import JoinedReader, by_part, parts_of
 from readers.order import Mixed
 
 #: Field that says which dataset a sample is of.
@@ -203,7 +203,7 @@ class MixedItems:
         starts = starts_of([len(dataset) for dataset in self.datasets])
         whole = starts_of([dataset.items.total for dataset in self.datasets])
         samples, anchors = np.empty_like(numbers), np.zeros_like(numbers)
-        for part, places in by_part(numbers, starts):
+        for part, places in by_part(parts_of(numbers, starts)):
             found, at = self.datasets[part].items.of(numbers[places] - starts[part])
             samples[places] = found + whole[part]
             anchors[places] = 0 if at is None else at
@@ -243,7 +243,7 @@ class Together:
                 self.readers[name] = JoinedReader(readers, starts, shifts)
         if says_which:
             which = Field(name=DATASET, dtype="int64")
-            self.readers[DATASET] = KnownReader(which, lambda numbers, *_: starts[1:-1].searchsorted(numbers, "right"))
+            self.readers[DATASET] = KnownReader(which, lambda numbers, *_: parts_of(numbers, starts))
 
 
 def _check_arguments(datasets: Any, stop: str, batches: str, extras: Sequence[str]) -> None:

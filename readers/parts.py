@@ -52,6 +52,11 @@ class Parts:
             windows.check(fields)
         if crop is not None:
             crop.check(fields, samples, windows.offsets(fields) if windows else ())
+        masks = [name + IS_DATA for name in crop.scales] if crop and crop.pad else []
+        masks += [name + IS_PAD for name in windows.offsets(fields)] if windows and windows.fill else []
+        for name in masks:
+            if name in fields:
+                raise UsageError(f"a mask and a field would both be called {name!r}; choose other fields: fields=[...]")
         if points is not None:
             if not isinstance(points, PointSample | VoxelSample):
                 raise UsageError(
@@ -93,7 +98,7 @@ class Parts:
                 )
             if isinstance(points, VoxelSample):
                 voxels = Voxels(points, WholeReader(places[tied[0]]), describe)
-                readers |= {name: VoxelReader(WholeReader(places[name]), voxels) for name in tied}
+                readers |= {name: VoxelReader(places[name], voxels) for name in tied}
             else:
                 first, count, rows = places[tied[0]], int(points.count), drawn_rows(points)
                 readers |= {name: PointsReader(places[name], first, count, rows, describe) for name in tied}

@@ -25,7 +25,7 @@ from packer.errors import UsageError
 from packer.format import Field, Located, Numbers, take_rows
 from readers.batch import Ragged
 from readers.draws import MIX, MIX_AGAIN, STEP, VOXELS, Visits, Words, drawn
-from readers.fields import Describe, FieldReader, Once, WholeReader
+from readers.fields import Describe, Once, Places, WholeReader
 from readers.gather import Allocate, fresh
 
 #: Cells further than this from the origin have no number that fits the loop.
@@ -151,27 +151,18 @@ class Voxels:
         return Chosen(rows[: offsets[-1]], offsets, whole)
 
 
-class VoxelReader(FieldReader):
-    """The chosen points of one field. Reads like any other field that is ragged in its first axis.
+class VoxelReader(WholeReader):
+    """The chosen points of one field. Reads like any other field that is ragged in its first axis."""
 
-    Args:
-        whole: reads the field.
-    """
-
-    def __init__(self, whole: WholeReader, voxels: Voxels) -> None:
-        super().__init__(whole.field)
-        self._whole = whole
+    def __init__(self, places: Places, voxels: Voxels) -> None:
+        super().__init__(places)
+        self.run_bytes = 0  # how many points there are in a sample is known when it is read
         self._voxels = voxels
 
     def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Located:
         """Return where samples lie, and their `visit`."""
-        return self._whole.locate(numbers).adding(
-            visit=np.zeros_like(numbers) if visits is None else visits.view(np.int64)
-        )
-
-    def spans(self, located: Located) -> Numbers:
-        """Return the first address of each sample and the one after its last, (n, 2): all of it is read."""
-        return self._whole.spans(located)
+        visit = np.zeros_like(numbers) if visits is None else visits.view(np.int64)
+        return super().locate(numbers).adding(visit=visit)
 
     def read(self, located: Located, allocate: Allocate | None = None) -> Ragged:
         """Return the points, in new memory or in what `allocate` gives.
@@ -181,7 +172,7 @@ class VoxelReader(FieldReader):
             DamagedError: a frame cannot be decoded.
         """
         chosen: Chosen = self._voxels.chosen(located.visit, located.number)
-        whole = chosen.whole if self.field.name == self._voxels.name else self._whole.read(located)
+        whole = chosen.whole if self.field.name == self._voxels.name else super().read(located)
         assert isinstance(whole, Ragged), "fields of one element are ragged in their first axis"
         count, row = len(chosen.rows), self.field.fixed_bytes
         flat = (allocate or fresh)(count * row)

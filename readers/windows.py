@@ -117,9 +117,6 @@ class Windows:
                     f"windows: {pad} steps outside of a sample, of windows that span {high - low + 1}: some would have "
                     "no step of the sample; let fewer lie outside"
                 )
-        for name in offsets:
-            if self.fill and name + IS_PAD in fields:
-                raise UsageError(f"windows: the mask of {name!r} and a field would both be called {name + IS_PAD!r}")
 
     def steps_of(self, fields: Mapping[str, Field]) -> dict[str, Steps]:
         """Return the steps of the windows of every field that has some."""

@@ -12,19 +12,9 @@ import pytest
 from numpy.typing import NDArray
 
 from packer.codecs import Buffer, FrameCodec, Frames
-from packer.format import (
-    NAMES_FILE,
-    Field,
-    FieldSpec,
-    FileEntry,
-    Manifest,
-    ShardWriter,
-    file_digest,
-    total_of,
-    write_names,
-)
+from packer.format import NAMES_FILE, Field, FieldSpec, Manifest, ShardWriter, total_of
 from packer.format import manifest as manifests
-from packer.packing import ShardReport, report_of, shard_path
+from packer.packing import report_of, shard_path, write_table
 from packer.writer import DatasetWriter
 
 Sample = dict[str, Any]
@@ -50,30 +40,18 @@ def build(
                 block = {f.name: [sample[f.name]] if f.is_ragged else sample[f.name][None] for f in fields}
                 writer.add(block, 1, None if names is None else [left.pop(0)])
         reports.append(report_of(path, fields))
-    manifests.write(folder, _manifest(folder, fields, reports, names))
-    return folder
-
-
-def _manifest(
-    folder: Path,
-    fields: Sequence[Field],
-    reports: Sequence[ShardReport],
-    names: Sequence[str] | None,
-) -> Manifest:
-    entry = None
-    if names is not None:
-        path = folder / NAMES_FILE
-        write_names(path, [name.encode() for name in names])
-        entry = FileEntry(file=NAMES_FILE, bytes=path.stat().st_size, digest=file_digest(path))
-    return Manifest(
+    entries = [report.entry for report in reports]
+    manifest = Manifest(
         tool="tests",
-        samples=sum(report.entry.samples for report in reports),
+        samples=sum(entry.samples for entry in entries),
         fields=tuple(fields),
-        shards=tuple(report.entry for report in reports),
-        names=entry,
+        shards=tuple(entries),
+        names=None if names is None else write_table(folder, NAMES_FILE, entries),
         columns={field.name: total_of(report.columns[field.name] for report in reports) for field in fields},
         origin={},
     )
+    manifests.write(folder, manifest)
+    return folder
 
 
 SAMPLES = 60

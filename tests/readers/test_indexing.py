@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from packer.errors import MissingNameError, SampleIndexError
 from packer.format import Numbers
@@ -105,15 +103,6 @@ def test_integers_of_every_dtype(dtype: str) -> None:
     array = np.array(wanted, dtype)
     assert _numbers(array) == [number % SAMPLES for number in wanted]
     assert _numbers(torch.from_numpy(array)) == [number % SAMPLES for number in wanted]
-
-
-@given(st.lists(st.integers(-SAMPLES, SAMPLES - 1), max_size=20))
-def test_negative_numbers_count_from_the_end(wanted: list[int]) -> None:
-    """Number -k is the k-th from the end, in every form of index, and the caller's own array is left alone."""
-    plain = [number % SAMPLES for number in wanted]
-    array = np.array(wanted, np.int64)
-    assert _numbers(wanted) == _numbers(array) == _numbers(torch.from_numpy(array)) == plain
-    assert array.tolist() == wanted
 
 
 @pytest.mark.parametrize(

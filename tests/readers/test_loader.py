@@ -14,7 +14,7 @@ from torch.utils.data import DistributedSampler, RandomSampler, Subset, SubsetRa
 from packer.codecs import NAMED
 from packer.errors import UsageError
 from packer.format import Field, FrameRule
-from readers import DataTimeMonitor, Loader, PackedDataset
+from readers import Loader, PackedDataset
 
 gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -214,36 +214,6 @@ def test_numpy_batches(packed):
             assert not [leaf for leaf in pytree.tree_leaves(got) if isinstance(leaf, torch.Tensor)]
 
 
-@pytest.mark.parametrize("threads", [0, 1, 2])
-def test_transform_sees_each_batch_once(rows, threads):
-    """The dataset's transform makes what is handed out, once a batch, in order."""
-    calls = []
-
-    def transform(batch):
-        calls.append(len(batch["y"]))
-        return {"twice": batch["x"] * 2}
-
-    got = list(Loader(PackedDataset(rows, transform=transform), 300, threads=threads))
-    assert sorted(calls) == [100, 300, 300, 300]
-    assert [int(batch["twice"][0, 0]) for batch in got] == [0, 600, 1200, 1800]
-
-
-def test_writing_to_one_batch_leaves_the_others(rows):
-    """Small batches, read together, do not share anything: neither bytes nor what autograd counts."""
-    batches = list(Loader(PackedDataset(rows), 10))
-    for number in (0, 50, 99):
-        kept = batches.pop(number)["x"]
-        expected = kept.clone()
-        weight = torch.ones(33, requires_grad=True)
-        loss = (kept * weight).sum()
-        for batch in batches:
-            batch["x"].mul_(0).sub_(1)
-        loss.backward()
-        torch.testing.assert_close(weight.grad, expected.sum(0))
-        assert (kept == expected).all()
-        batches = list(Loader(PackedDataset(rows), 10))
-
-
 def test_device_cpu(packed):
     """device="cpu" works everywhere and changes nothing, with threads too."""
     dataset = PackedDataset(packed)
@@ -335,17 +305,6 @@ def test_block_shuffle_of_uncompressed_fields_beside_compressed_ones(tmp_path, p
     path = pack(tmp_path / "blocks", fields, [samples])
     order = Loader(PackedDataset(path), 10, shuffle="block", window=20).order.epoch(0)
     assert np.ptp(order[:20]) > 20
-
-
-def test_monitor_around_a_loader(rows):
-    """DataTimeMonitor passes on the batches, length and state of the loader it wraps."""
-    reports = []
-    loader = Loader(PackedDataset(rows), 100, shuffle=True, threads=1)
-    monitor = DataTimeMonitor(loader, every=5, log=reports.append)
-    assert len(monitor) == 10
-    assert sorted(seen(monitor)) == list(range(1000))
-    assert len(reports) == 2
-    assert monitor.state_dict()["epoch"] == 1
 
 
 def test_loader_can_be_pickled(rows):

@@ -286,16 +286,6 @@ def test_a_batch_that_is_dropped_is_held_by_nobody(big, monkeypatch):
     assert all(one is None for some in held for one in some)
 
 
-@pytest.mark.parametrize("batch_size", [4, 32])
-def test_batches_do_not_share_bytes(big, rows, batch_size):
-    """All batches of an epoch, kept at once, lie apart from each other: what is written to one shows in no other."""
-    for path in (big, rows):
-        batches = list(Loader(PackedDataset(path), batch_size))
-        for number, batch in enumerate(batches):
-            batch["x"].fill_(number)
-        assert not [(number, batch) for number, batch in enumerate(batches) if not (batch["x"] == number).all()]
-
-
 def _read_in_child(loader, queue):
     loader.set_epoch(0)
     queue.put([n for batch in loader for n in batch["y"].tolist()])

@@ -381,15 +381,6 @@ def test_repeat_visits_each_sample_as_often_with_a_crop_of_its_own(folders: list
         Loader(dataset, 4, shuffle=True, repeat=4, seed=2).load_state_dict(begun.state_dict())
 
 
-@pytest.mark.parametrize("how", [{"shuffle": "block"}, {"sampler": [3, 1]}, {"sampler": range(5)}, {}])
-def test_repeat_with_any_order(datasets: list[PackedDataset], how: dict[str, Any]) -> None:
-    """Block shuffles, lists and plain order are gone through several times; so is a mix."""
-    once = sorted(itertools.chain(*numbers(Loader(datasets[0], 4, **how))))
-    assert sorted(itertools.chain(*numbers(Loader(datasets[0], 4, repeat=3, **how)))) == sorted(once * 3)
-    mix = Mix(dict.fromkeys(datasets, 1), "all", "one")
-    assert len(Loader(mix, 4, repeat=2)) == 2 * len(Loader(mix, 4))
-
-
 # ---------------------------------------------------------------- refused
 
 

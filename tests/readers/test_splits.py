@@ -23,7 +23,7 @@ from packer.errors import DamagedError, DatasetError, MissingNameError, SampleIn
 from packer.format import Field, FrameRule
 from packer.split import split
 from packer.writer import DatasetWriter
-from readers import Crop, Loader, PackedDataset, Windows
+from readers import Loader, PackedDataset, Windows
 
 SAMPLES = 40
 TRAIN = [0, 1, 2, 5, 8, 13, 21, 22, 23, 34, 39]
@@ -148,15 +148,6 @@ def test_a_loader_reads_a_split_once_an_epoch(
         other = Loader(ds, batch_size + 1, shuffle=shuffle)
         other.load_state_dict(state.state_dict())
         assert not wanted or len(wanted) == taken or items(other) == first[taken:]
-
-
-def test_crops_at_places_by_number(in_splits: Path) -> None:
-    """Places that are given by number are those of the samples of the split, each its own."""
-    places = np.stack([np.arange(11) % 5, np.zeros(11, int)], axis=1)
-    ds = PackedDataset(in_splits, split="train", crop=Crop(4, of="picture", at=places))
-    assert ds[[3, 10]]["picture"][:, 0, 0, 0].tolist() == [5, 39]
-    with pytest.raises(UsageError, match="at holds 11 places for 40 samples"):
-        PackedDataset(in_splits, crop=Crop(4, of="picture", at=places))
 
 
 def test_a_pickle_means_the_samples_that_the_dataset_had(in_splits: Path, tmp_path: Path) -> None:

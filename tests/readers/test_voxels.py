@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from packer.codecs import NAMED
 from packer.errors import UsageError
 from packer.format import Field, FrameRule
-from readers import Loader, PackedDataset, PointSample, Ragged, VoxelSample
+from readers import PackedDataset, PointSample, Ragged, VoxelSample
 
 LENGTHS = [50, 7, 0, 300, 16]
 
@@ -131,22 +131,6 @@ def test_every_visit_draws_anew(pack: Any, tmp_path: Path) -> None:
     batch.values.zero_()
     batch.offsets.zero_()
     assert first[[3, 3]]["number"].values.any()
-
-
-def test_loaders_points_follow_from_seed_epoch_and_position(pack: Any, tmp_path: Path) -> None:
-    """By threads or inline, in batches of any size, and after a resume; another seed gives others."""
-    path = _usual(pack, tmp_path, "lz4")
-
-    def epoch(epoch: int, batch_size: int, threads: int = 0, seed: int = 1) -> list[list[int]]:
-        ds = PackedDataset(path, sample_points=VoxelSample(0.8))
-        loader = Loader(ds, batch_size, sampler=[3, 0, 3, 4, 2, 1], threads=threads, seed=seed)
-        loader.set_epoch(epoch)
-        return [part.tolist() for batch in loader for part in batch["number"].to_list()]
-
-    wanted = epoch(1, 6)
-    assert epoch(1, 2, threads=2) == epoch(1, 1) == wanted
-    assert wanted[0] != wanted[2]
-    assert wanted not in (epoch(0, 6), epoch(1, 6, seed=2))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int32", "uint8"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import pickle
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -165,49 +164,6 @@ def test_windows_are_slices_of_the_episodes(pack: Any, case: Case, seed: int) ->
 def packed_episodes(pack: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Episode]]:
     """Nine episodes, compressed, in two shards, named `e/0` to `e/8`."""
     return _packed(pack, tmp_path_factory.mktemp("w"), [9, 3, 0, 12, 5, 1, 8, 20, 4], "zstd", FrameRule(rows=2))
-
-
-def _numbers(batches: Any) -> list[float]:
-    """The first value of the first action of each window, which tells the windows apart."""
-    return [value for batch in batches for value in batch["actions"][:, 0, 0].tolist()]
-
-
-@pytest.mark.parametrize("shuffle", [True, "block"])
-def test_order_ranks_and_resume_are_those_of_samples(
-    packed_episodes: tuple[Path, list[Episode]], shuffle: bool | str
-) -> None:
-    """Each window comes once an epoch, over all ranks, in another order each time; a state goes on where it was."""
-    path, episodes = packed_episodes
-    windows = Windows({"actions": range(3)}, stride=2)
-    ds = PackedDataset(path, windows=windows)
-    every = [float(window["actions"][0, 0]) for window in _all_windows(episodes, windows)]
-    loader = Loader(ds, 4, shuffle=shuffle, seed=5)
-    first, second = _numbers(loader), _numbers(loader)
-    assert sorted(first) == sorted(second) == sorted(every)
-    assert first != second
-    shares = [_numbers(Loader(ds, 3, shuffle=shuffle, seed=5, rank=rank, world_size=2)) for rank in (0, 1)]
-    assert set(shares[0]) | set(shares[1]) == set(every)
-    stopped = Loader(ds, 4, shuffle=shuffle, seed=5)
-    batches = iter(stopped)
-    begun = _numbers([next(batches), next(batches)])
-    other = Loader(PackedDataset(path, windows=windows), 4, shuffle=shuffle, seed=5)
-    other.load_state_dict(stopped.state_dict())
-    assert begun + _numbers(other) == first
-    assert _numbers(Loader(ds, 2, sampler=[5, 0, 5])) == [every[5], every[0], every[5]]
-
-
-def test_a_data_loader_takes_windows(packed_episodes: tuple[Path, list[Episode]]) -> None:
-    """torch's DataLoader counts, shuffles and collates windows, in workers too; so does a pickled dataset."""
-    path, episodes = packed_episodes
-    windows = Windows({"actions": [-1, 0], "obs": [0]}, pad="zero")
-    ds = PackedDataset(path, windows=windows)
-    wanted = _all_windows(episodes, windows)
-    for loader in (DataLoader(ds, 5), DataLoader(pickle.loads(pickle.dumps(ds)), 5, num_workers=1)):
-        for batch, at in zip(loader, range(0, len(ds), 5), strict=True):
-            _assert_equal(batch, wanted[at : at + 5])
-    one = ds[-1]
-    assert np.array_equal(one["actions"], wanted[-1]["actions"])
-    assert one["obs_is_pad"].tolist() == [False]
 
 
 def test_only_touched_frames_are_decoded_each_once(pack: Any, tmp_path: Path, decoded: list[int]) -> None:
