@@ -75,12 +75,8 @@ def opened(path: str) -> Iterator[h5py.File]:
         if not h5py.is_hdf5(path):
             raise SourceError(_what_it_is(path), path)
         file = _open_locked(path)
-    except FileNotFoundError:
-        raise SourceError("does not exist", path) from None
-    except PermissionError:
-        raise SourceError("may not be read: permission denied", path) from None
     except FAULTS as error:
-        if isinstance(error, OSError) and error.errno in NOT_ITS_FAULT:
+        if isinstance(error, OSError) and error.errno in (*NOT_ITS_FAULT, errno.ENOENT, errno.EACCES):
             raise unreadable(error, path) from error
         raise SourceError(_why_not(error), path) from error
     with file:

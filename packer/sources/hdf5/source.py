@@ -277,13 +277,9 @@ class RowSource(HDF5Source):
     names = None
 
     def __init__(self, found: Sequence[Unit], options: HDF5Options, held: Mapping[str, FileUnits]) -> None:
-        folder = os.path.commonpath([Path(unit.path).parent for unit in found])
+        names = _relative(found)
         files = [
-            KeptFile(
-                as_text(Path(os.path.relpath(unit.path, folder)).as_posix()),
-                unit.samples,
-                {"/": unit.attributes} if unit.attributes else {},
-            )
+            KeptFile(as_text(names[unit.path]), unit.samples, {"/": unit.attributes} if unit.attributes else {})
             for unit in found
         ]
         super().__init__(found[0].columns, found, HDF5Origin(options, {}, files), held)
@@ -358,18 +354,22 @@ class UnitSource(HDF5Source):
                 raise SourceError(reason, path, number) from error
 
 
+def _relative(found: Sequence[Unit]) -> dict[str, str]:
+    """Return the path of each file below the folder of all."""
+    folder = os.path.commonpath([Path(unit.path).parent for unit in found])
+    return {path: Path(os.path.relpath(path, folder)).as_posix() for path in dict.fromkeys(unit.path for unit in found)}
+
+
 def _homes(found: Sequence[Unit]) -> dict[str, str]:
     """Return what the names of a file's units begin with, by file: its path, if there are several files.
 
     It has no suffix, unless some files differ in nothing else.
     """
-    files = list(dict.fromkeys(unit.path for unit in found))
-    folder = os.path.commonpath([Path(p).parent for p in files])
-    homes = {p: Path(os.path.relpath(p, folder)).with_suffix("").as_posix() for p in files}
-    if len(set(homes.values())) < len(files):  # run.1 and run.2
-        homes = {p: Path(os.path.relpath(p, folder)).as_posix() for p in files}
-    is_one = len(files) == 1 and found[0].root
-    return dict.fromkeys(files, "") if is_one else homes
+    names = _relative(found)
+    if len(names) == 1 and found[0].root:
+        return dict.fromkeys(names, "")
+    homes = {path: Path(name).with_suffix("").as_posix() for path, name in names.items()}
+    return homes if len(set(homes.values())) == len(names) else names  # as of run.1 and run.2
 
 
 def _splits(found: Sequence[Unit], names: Sequence[str], held: Mapping[str, FileUnits]) -> dict[str, list[str]]:

@@ -39,15 +39,6 @@ def test_words_stand_between_blanks_and_tabs() -> None:
     assert mixed.comments == (*plain.comments, "a\tb")
 
 
-def test_stray_lines_are_kept_apart() -> None:
-    """A line with an unknown first word, or an empty one, changes nothing that is declared."""
-    plain = parse_header(b"\n".join(HEADER) + b"\n", "a.ply")
-    lines = [*HEADER[:4], b"", b"TextureFile wood.png", *HEADER[4:]]
-    stray = parse_header(b"\n".join(lines) + b"\n", "a.ply")
-    assert stray.elements == plain.elements
-    assert stray.stray == ("TextureFile wood.png",)
-
-
 def test_old_comments() -> None:
     """A Latin-1 comment does not stop the reader."""
     data = b"\n".join([*HEADER[:2], b"comment caf\xe9", *HEADER[2:]]) + b"\n"

@@ -111,23 +111,6 @@ def test_which_numbered_properties_are_one_field(tmp_path, names: list[str], fie
         assert array.reshape(7, width).tobytes() == values[:, of].tobytes()
 
 
-def test_numbered_properties_of_several_types(tmp_path) -> None:
-    """They stay apart, unless a cast gives them one type."""
-    lines = [
-        "ply",
-        "format ascii 1.0",
-        "element vertex 1",
-        "property int a_0",
-        "property float a_1",
-        "end_header",
-        "1 2.5",
-    ]
-    (tmp_path / "a.ply").write_text("\n".join(lines))
-    assert list(sample(tmp_path / "a.ply")) == ["a_0", "a_1"]
-    (block,) = open_ply(str(tmp_path / "a.ply"), cast={"a": "float64"}).read()
-    assert block["a"][0].tolist() == [[1, 2.5]]
-
-
 def test_files_that_differ_in_numbered_properties(tmp_path) -> None:
     """Splats of another degree do not fit; the error says how to pack the properties one by one."""
     splat(tmp_path / "a.ply", False, ["x", "b_0", "b_1"])

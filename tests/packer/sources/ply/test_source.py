@@ -82,11 +82,11 @@ def test_field_names(tmp_path, text: bool, order: str) -> None:
 
 
 def test_groups_of_several_types_stay_apart(tmp_path) -> None:
-    """x, y, z of different types are fields of their own, unless cast says what xyz shall be."""
-    write(tmp_path / "a.ply", vertices(3, "x:f4 y:f4 z:f8 red:u1 green:u1 blue:u1 alpha:f4"))
-    assert list(specs(open_ply(str(tmp_path)))) == ["rgb", "x", "y", "z", "alpha"]
-    source = open_ply(str(tmp_path), cast={"xyz": "float64"})
-    assert specs(source)["xyz"] == ("float64", (None, 3))
+    """x, y, z or a_0, a_1 of different types are fields of their own, unless cast says what they shall be together."""
+    write(tmp_path / "a.ply", vertices(3, "x:f4 y:f4 z:f8 red:u1 green:u1 blue:u1 alpha:f4 a_0:i4 a_1:f4"))
+    assert list(specs(open_ply(str(tmp_path)))) == ["rgb", "x", "y", "z", "alpha", "a_0", "a_1"]
+    source = open_ply(str(tmp_path), cast={"xyz": "float64", "a": "float32"})
+    assert (specs(source)["xyz"], specs(source)["a"]) == (("float64", (None, 3)), ("float32", (None, 2)))
     samples(source)
 
 
@@ -297,9 +297,10 @@ def test_origin_is_kept(tmp_path) -> None:
 
 
 def test_stray_lines_are_noted(tmp_path) -> None:
-    """A header line that means nothing is passed over and mentioned in the notes."""
-    head = "ply\nformat ascii 1.0\nTextureFile wood.png\nelement vertex 1\nproperty uchar a\nend_header\n1"
+    """A header line that means nothing is passed over and mentioned in the notes; an empty one is not."""
+    head = "ply\nformat ascii 1.0\n\nTextureFile wood.png\nelement vertex 1\nproperty uchar a\nend_header\n1"
     (tmp_path / "a.ply").write_text(head)
     source = open_ply(str(tmp_path))
     assert samples(source)[0]["a"].tolist() == [1]
-    assert "TextureFile" in source.remarks[0]
+    (said,) = source.remarks
+    assert "ignored in 1 files, such as 'TextureFile wood.png' in a" in said
