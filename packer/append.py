@@ -117,8 +117,9 @@ def _open(sources: Any, options: ConvertOptions, rejected: list[Rejected], held:
     """Return the samples to add, with the fields of the dataset."""
     inputs = [sources] if isinstance(sources, (str, os.PathLike)) else sources
     source: Source
-    if isinstance(inputs, (list, tuple)) and len(inputs) == 1 and _is_packed(inputs[0]):
-        source = open_packed(inputs[0])
+    place = inputs[0] if isinstance(inputs, (list, tuple)) and len(inputs) == 1 else None
+    if isinstance(place, (str, os.PathLike)) and (Path(place) / MANIFEST).exists():
+        source = open_packed(place)
     else:
         # Samples in memory are looked at with the dataset's schema, not with one of their own.
         source = open_source(sources, replace(options, fields=held.fields), rejected)
@@ -128,10 +129,6 @@ def _open(sources: Any, options: ConvertOptions, rejected: list[Rejected], held:
     check_classes(held.classes, classes_of(origin_of(source), len(source)), "the source")
     check_constants(held.constants, constants_entry(source.constants), "the source")
     return fitted
-
-
-def _is_packed(place: Any) -> bool:
-    return isinstance(place, (str, os.PathLike)) and (Path(place) / MANIFEST).exists()
 
 
 def _is_taken_in(held: Manifest, work: Path, more: Manifest | None = None) -> bool:

@@ -229,7 +229,10 @@ def packing(sources: Any, path: Path, options: ConvertOptions) -> Iterator[tuple
     files = source_files(source.files())
     splits = planned_splits(plan, options, lenient=bool(rejected))
     with OutputFolder(path, _note_of(plan, options, files), options.overwrite, plan.file_bytes) as folder:
-        tasks = _tasks(plan, options, folder.work)
+        # Workers of an executor may have another working directory.
+        work = folder.work if options.executor is None else folder.work.absolute()
+        how = plan.fields, plan.origin, options.on_error == "skip", options.map_limit
+        tasks = [ShardTask(source.part(shard.start, shard.stop), work, shard, *how) for shard in plan.shards]
         reports = _finished(tasks, compared=not files)
         kept = len(reports)
         if reports and options.resumed:
@@ -378,23 +381,6 @@ def _finished(tasks: Sequence[ShardTask], compared: bool) -> list[ShardReport]:
         else:
             reports.append(report)
     return reports
-
-
-def _tasks(plan: Plan, options: ConvertOptions, work: Path) -> list[ShardTask]:
-    # Workers of an executor may have another working directory.
-    folder = work if options.executor is None else work.absolute()
-    return [
-        ShardTask(
-            source=plan.source.part(shard.start, shard.stop),
-            folder=folder,
-            shard=shard,
-            fields=plan.fields,
-            origin=plan.origin,
-            skip=options.on_error == "skip",
-            map_limit=options.map_limit,
-        )
-        for shard in plan.shards
-    ]
 
 
 def processors() -> int:

@@ -137,10 +137,9 @@ def _link_or_copy(source: Path, target: Path) -> None:
     try:
         target.hardlink_to(source.resolve())  # not of a symbolic link, which could dangle
     except OSError:  # another file system, or one without hard links
-        with source.open("rb") as reading, target.open("wb") as writing:
-            shutil.copyfileobj(reading, writing, 2**24)
-            writing.flush()
-            os.fsync(writing.fileno())
+        shutil.copyfile(source, target)
+        with target.open("rb+") as copy:
+            os.fsync(copy.fileno())
 
 
 def write_joined(

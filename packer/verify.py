@@ -54,11 +54,6 @@ class VerifyReport:
     bytes: int
     frames: int
 
-    @property
-    def damaged_shards(self) -> tuple[str, ...]:
-        """Return the files of the shards that are damaged, each once."""
-        return tuple(sorted({d.file for d in self.damages if d.file.startswith(SHARD_FOLDER)}))
-
 
 def verify(dataset: str | os.PathLike[str], progress: Progress | None = None, workers: int = 0) -> VerifyReport:
     """Check every byte of a packed dataset.

@@ -37,9 +37,6 @@ from packer.packing.plan import ShardPlan
 from packer.sources import BLOCK_BYTES, Block, Progress, Source, block_bytes, count, no_progress, read_through
 from packer.workers import Here, Limits, Lost, run
 
-#: Progress is sent after this many raw bytes, since a message costs more than a small sample.
-_REPORT_BYTES = 2**20
-
 _log = logging.getLogger(__name__)
 
 #: Gives, by the number of a sample, the context in which the block that begins with it is read.
@@ -258,24 +255,13 @@ def _run_processes(
 
 def _pack(task: ShardTask, here: Here) -> ShardReport:
     """Pack the shard of a task in a process of its own, and report how far it is."""
-    samples = nbytes = 0
-
-    def count_up(more_samples: int, more_bytes: int) -> None:
-        nonlocal samples, nbytes
-        samples, nbytes = samples + more_samples, nbytes + more_bytes
-        if nbytes >= _REPORT_BYTES:
-            here.report((samples, nbytes))
-            samples = nbytes = 0
-
     try:
-        report = write_shard(task, count_up, here.step)
+        return write_shard(task, lambda *amount: here.report(amount), here.step)
     except (PackerError, MemoryError, BrokenPipeError, ConnectionResetError):
         raise
     except Exception as error:
         _log.debug("shard %d", task.shard.number, exc_info=True)
         raise WriteError(f"shard {task.shard.number} was not packed: {type(error).__name__}: {error}") from None
-    here.report((samples, nbytes))
-    return report
 
 
 def _without_culprit(task: ShardTask, lost: Lost, limits: Limits) -> ShardTask:

@@ -400,7 +400,7 @@ def test_workers_of_an_executor_may_be_elsewhere(pairs, tmp_path, monkeypatch):
     """A relative output folder is that of the caller, wherever the shards are packed."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "other").mkdir()
-    with ProcessPoolExecutor(1, get_context("spawn"), _elsewhere, (str(tmp_path / "other"),)) as pool:
+    with ProcessPoolExecutor(1, get_context("fork"), _elsewhere, (str(tmp_path / "other"),)) as pool:
         assert convert(pairs.sources, "d", executor=pool, workers=0).samples == 12
     assert len(PackedDataset("d")) == 12
 
