@@ -30,7 +30,6 @@ from packer.packing import (
     OutputFolder,
     Plan,
     Rejected,
-    RemoteOutput,
     Rule,
     Samples,
     ShardReport,
@@ -40,6 +39,7 @@ from packer.packing import (
     make_manifest,
     make_plan,
     parsed,
+    remote_output,
     report_of,
     run_tasks,
     source_files,
@@ -196,7 +196,7 @@ def convert(sources: Any, out: str | os.PathLike[str], options: ConvertOptions |
     if is_url(out):
         # Nobody misses a conversion that another call left in the cache.
         with (
-            RemoteOutput(out, options.overwrite) as staged,
+            remote_output(out, options.overwrite) as staged,
             packing(sources, staged.folder, replace(options, overwrite=True)) as (_, report),
         ):
             staged.upload(report.manifest, partial(options.looking or not_looking, UPLOADING))

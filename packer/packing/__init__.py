@@ -30,7 +30,7 @@ from packer.packing.plan import (
     plan_shards,
     stored_fields,
 )
-from packer.packing.remote_output import RemoteOutput
+from packer.packing.remote_output import remote_output
 from packer.packing.splits import SPLIT, Rule, Samples, joined_splits, parsed, share_out, split_text, splits_of
 from packer.packing.tasks import (
     ShardReport,
@@ -54,7 +54,6 @@ __all__ = [
     "OutputFolder",
     "Plan",
     "Rejected",
-    "RemoteOutput",
     "Rule",
     "Samples",
     "ShardReport",
@@ -83,6 +82,7 @@ __all__ = [
     "read_blocks",
     "read_list",
     "rejected_of",
+    "remote_output",
     "report_of",
     "run_tasks",
     "shard_path",

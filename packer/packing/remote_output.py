@@ -11,7 +11,8 @@ import contextlib
 import logging
 import re
 import shutil
-from types import TracebackType
+from collections.abc import Iterator
+from pathlib import Path
 
 from packer.errors import RemoteError, UsageError, WriteError
 from packer.format import CONSTANTS_FILE, MANIFEST, REJECTED_FILE, SHARD_FOLDER, Manifest, make_folder
@@ -27,11 +28,9 @@ _OURS = re.compile(rf"{MANIFEST}|{REJECTED_FILE}|{CONSTANTS_FILE}|names(-\d+)?\.
 STREAMS = 4
 
 
-class RemoteOutput:
-    """The folder where a dataset for a URL is packed, and the way to its URL; a context manager that holds its lock.
-
-    Attributes:
-        folder: where to pack it.
+@contextlib.contextmanager
+def remote_output(url: str, overwrite: bool = False) -> Iterator[RemoteOutput]:
+    """Hold the lock of the folder where a dataset for a URL is packed.
 
     Args:
         overwrite: whether a dataset that is there may be replaced.
@@ -40,27 +39,32 @@ class RemoteOutput:
         UsageError: a dataset or something else is at the URL, or the same is being done now.
         WriteError: the URL cannot be reached, or the cache cannot be written to.
     """
+    home = default_cache() / "outputs" / label(url)
+    make_folder(home)
+    with locked(home, f"another conversion into {url} is running; wait for it or choose another URL"):
+        try:
+            output = RemoteOutput(url.rstrip("/"), home, overwrite)
+        except RemoteError as error:
+            raise WriteError(str(error)) from None
+        yield output
 
-    def __init__(self, url: str, overwrite: bool = False) -> None:
-        self.url = url.rstrip("/")
-        self._home = default_cache() / "outputs" / label(url)
-        self.folder = self._home / self.url.rpartition("/")[2]
-        make_folder(self._home)
-        with contextlib.ExitStack() as lock:
-            busy = f"another conversion into {url} is running; wait for it or choose another URL"
-            lock.enter_context(locked(self._home, busy))
-            try:
-                self._remote = RemoteFolder(url)
-                self._check(overwrite)
-            except RemoteError as error:
-                raise WriteError(str(error)) from None
-            self._lock = lock.pop_all()
 
-    def __enter__(self) -> RemoteOutput:
-        return self
+class RemoteOutput:
+    """The folder where a dataset for a URL is packed, and the way to its URL.
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        self._lock.close()
+    Attributes:
+        folder: where to pack it.
+    """
+
+    def __init__(self, url: str, home: Path, overwrite: bool) -> None:
+        self.url, self.folder = url, home / url.rpartition("/")[2]
+        self._home = home
+        self._remote = RemoteFolder(url)
+        there = self._remote.files()
+        if foreign := sorted(name for name in there if not _OURS.fullmatch(name)):
+            raise UsageError(f"{url} is not empty: it holds {foreign[0] or 'a file'}; name another place")
+        if MANIFEST in there and not overwrite:
+            raise UsageError(f"{url} is a packed dataset already; use --overwrite to replace it")
 
     def upload(self, manifest: Manifest, moved: Moved | None = None) -> None:
         """Put the packed dataset at the URL, and remove it here.
@@ -79,13 +83,6 @@ class RemoteOutput:
         shutil.rmtree(self.folder)
         for name in (_UPLOADED, MANIFEST):
             (self._home / name).unlink(missing_ok=True)
-
-    def _check(self, overwrite: bool) -> None:
-        there = self._remote.files()
-        if foreign := sorted(name for name in there if not _OURS.fullmatch(name)):
-            raise UsageError(f"{self.url} is not empty: it holds {foreign[0] or 'a file'}; name another place")
-        if MANIFEST in there and not overwrite:
-            raise UsageError(f"{self.url} is a packed dataset already; use --overwrite to replace it")
 
     def _upload(self, manifest: Manifest, moved: Moved | None) -> None:
         """Upload the files that an earlier run has not, the manifest last, and remove all others that are there."""
