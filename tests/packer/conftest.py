@@ -8,7 +8,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import h5py
-import lmdb
 import numpy as np
 import pytest
 from PIL import Image
@@ -55,7 +54,7 @@ def files_of():
 
 
 class DiskCalls:
-    """What was synced, renamed and linked, in order: (what, path) and (what, from, to).
+    """What was synced and renamed, in order: (what, path) and (what, from, to).
 
     Args:
         patch: puts the calls in the place of the real ones, which they still do.
@@ -67,13 +66,6 @@ class DiskCalls:
         self._before(patch, os, "fsync", lambda fd: ("sync", str(Path(f"/proc/self/fd/{fd}").readlink())))
         for name in ("replace", "rename"):
             self._before(patch, Path, name, lambda path, target: ("rename", str(path), str(target)))
-        self._before(patch, Path, "hardlink_to", lambda path, target: ("link", str(target), str(path)))
-        opened = lmdb.open
-
-        def synced(path, **options):
-            return _SyncedEnv(opened(path, **options), os.fsdecode(path), self.calls)
-
-        patch.setattr(lmdb, "open", synced)
 
     def _before(self, patch, owner, name, what):
         function = getattr(owner, name)
@@ -95,45 +87,15 @@ class DiskCalls:
         """A file got its name when its bytes were on the disk."""
         self._named(path)
 
-    def check_before(self, path, other):
-        """The names of the files in the folder of `path` were on the disk before `other` got its name."""
-        named, synced = self._named(path), ("sync", str(path.parent))
-        assert synced in self.calls[named : self._named(other)], f"{other} was there before {path}"
-
-    def check_renamed(self, path):
-        """A file was written under another name; returns when it got this one."""
-        target = str(path)
-        found = [i for i, call in enumerate(self.calls) if call[0] == "rename" and call[1] != target == call[2]]
-        assert found, f"{path} was written in place"
-        return found[-1]
-
     def _named(self, path):
-        named = self.check_renamed(path)
-        assert self._is_on_disk(self.calls[named][1], named), f"{path} had its name before its bytes were on the disk"
+        """Return when a file got its name, after it was synced under another."""
+        named = max(
+            (i for i, call in enumerate(self.calls) if call[0] == "rename" and call[2] == str(path)), default=None
+        )
+        assert named is not None, f"{path} was written in place"
+        synced = ("sync", self.calls[named][1])
+        assert synced in self.calls[:named], f"{path} had its name before its bytes were on the disk"
         return named
-
-    def _is_on_disk(self, path, until):
-        """Whether the bytes of `path` were synced, under this name or another, before the call of number `until`."""
-        for number in reversed(range(until)):
-            call = self.calls[number]
-            if call[-1] == path:
-                return call[0] == "sync" or self._is_on_disk(call[1], number)
-        return False
-
-
-class _SyncedEnv:
-    """An LMDB environment that notes when it is synced."""
-
-    def __init__(self, env, path, calls):
-        self._env, self._path, self._calls = env, path, calls
-
-    def __getattr__(self, name):
-        return getattr(self._env, name)
-
-    def sync(self, force):
-        self._env.sync(force)
-        if force:  # opened with sync=False, it does nothing otherwise
-            self._calls.append(("sync", self._path))
 
 
 @pytest.fixture

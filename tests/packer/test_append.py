@@ -107,16 +107,6 @@ def test_names_stay_unique(two):
     assert sorted(p.name for p in a.rglob("*")) == before
 
 
-def test_names_are_not_lost(tmp_path, two):
-    """A dataset with names takes no samples without, nor the other way round."""
-    samples = [{"x": np.zeros(600), "r": np.zeros((1, 2), int), "t": "a"}]
-    with pytest.raises(UsageError, match="have names, but those of the source have none"):
-        append(two[0], samples)
-    convert(samples * 5 + [{"x": np.zeros(600), "r": np.zeros((2, 2), int), "t": "a"}], tmp_path / "bare")
-    with pytest.raises(UsageError, match="samples of the source have names"):
-        append(tmp_path / "bare", two[1])
-
-
 def test_options_without_meaning_are_refused(two):
     """The codec is the dataset's: asking for another one is a mistake."""
     with pytest.raises(UsageError, match="append takes no codec"):

@@ -58,18 +58,6 @@ def check(out, count):
     assert batch["text"] == [f"number {i}".ljust(280) for i in range(count)]
 
 
-def test_a_list_of_dicts(tmp_path):
-    """Arrays, numbers and text in a list of dicts come out as they went in."""
-    samples = [{"a": np.arange(n, dtype=np.int16), "b": n / 2, "c": "é" * n} for n in range(20)]
-    report = convert(samples, tmp_path / "out")
-    ds = PackedDataset(tmp_path / "out")
-    assert report.samples == len(ds) == 20
-    for number, sample in enumerate(samples):
-        np.testing.assert_array_equal(ds[number]["a"].numpy(), sample["a"])
-        assert ds[number]["b"] == sample["b"]
-        assert ds[number]["c"] == sample["c"]
-
-
 @pytest.mark.parametrize("workers", [None, 0, 2])
 def test_a_torch_dataset(tmp_path, workers):
     """A torch Dataset packs in this process or in others."""
@@ -232,17 +220,6 @@ def test_bad_samples(tmp_path, workers):
     ds = PackedDataset(tmp_path / "b")
     assert ds[69]["i"] == 69
     assert ds[70]["i"] == 71
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_text_that_is_none(tmp_path, workers):
-    """Half a surrogate pair stops the conversion with the sample and field, or its sample is left out and listed."""
-    samples = [{"t": "a", "x": 1}, {"t": "\ud800", "x": 2}, {"t": "c", "x": 3}]
-    with pytest.raises(SourceError, match=r"sample 1: field 't' cannot be stored as UTF-8"):
-        convert(samples, tmp_path / "a", workers=workers)
-    report = convert(samples, tmp_path / "b", workers=workers, on_error="skip")
-    assert ["sample 1: field 't'" in bad.reason for bad in report.rejected] == [True]
-    assert PackedDataset(tmp_path / "b")[:]["t"] == ["a", "c"]
 
 
 @pytest.mark.parametrize("how", ["workers", "executor"])

@@ -166,15 +166,6 @@ def test_a_source_with_fewer_samples_is_refused(pairs, files_of, tmp_path):
     assert files_of(folder) == before
 
 
-def test_what_an_earlier_repair_left_is_cleared_away(pairs, files_of, tmp_path):
-    """Half-written shards go."""
-    folder = packed(pairs, tmp_path / "out")
-    before = files_of(folder)
-    (folder / "shards" / "00000.lmdb.partial").write_bytes(b"half")
-    repair(folder)
-    assert files_of(folder) == before
-
-
 def test_joined_datasets_get_their_bytes_back(clouds, files_of, tmp_path):
     """Shards that were appended are packed again as they were, from a source of all samples in their order."""
     for name, numbers in (("one", (0, 1, 2)), ("two", (3, 4))):
@@ -310,13 +301,16 @@ def test_nothing_is_repaired_beside_another_change(pairs, tmp_path):
     assert partial.exists()
 
 
-def test_what_a_killed_repair_packed_is_cleared_away(pairs, tmp_path, monkeypatch):
-    """It lies beside the dataset, and goes with the next repair."""
+def test_what_a_killed_repair_packed_is_cleared_away(pairs, files_of, tmp_path, monkeypatch):
+    """It lies beside the dataset or is half written, and goes with the next repair."""
     folder = packed(pairs, tmp_path / "out")
+    before = files_of(folder)
     flip(folder / "shards" / "00000.lmdb", 9000)
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "rmtree", lambda *args, **kwargs: None)
         repair(folder, source_of(pairs.sources))
     assert (tmp_path / ".out.repairing").exists()
+    (folder / "shards" / "00000.lmdb.partial").write_bytes(b"half")
     repair(folder)
+    assert files_of(folder) == before
     assert sorted(p.name for p in tmp_path.iterdir() if p.name.startswith(".")) == []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 
-import h5py
 import numpy as np
 import pytest
 from broken import cut, stopped_at
@@ -18,7 +17,6 @@ from packer.convert import convert
 from packer.errors import UsageError, WriteError
 from packer.format import manifest as manifests
 from packer.format import number_ranges
-from packer.merge import merge
 from packer.packing import LOCK, Samples, dataset_lock, parsed, share_out, split_text, splits_of
 from packer.repack import repack
 from packer.sources import SampleSource, SourceOptions
@@ -320,20 +318,6 @@ def test_splits_that_a_source_knows(tmp_path):
     assert held(own) == {"all": [0, 1, 2]}
 
 
-def test_lists_of_robomimic_are_splits(tmp_path):
-    """What a file lists below `mask` is in the dataset, and read as its split."""
-    with h5py.File(tmp_path / "demos.h5", "w") as file:
-        for n in range(4):
-            file[f"data/demo_{n}/actions"] = np.full((3 + n, 7), n, np.float32)
-        file["mask/train"] = np.array([b"demo_3", b"demo_0"])
-        file["mask/valid"] = np.array([b"demo_1"])
-    options = SourceOptions(samples="groups:/data/*")
-    out = convert(tmp_path / "demos.h5", tmp_path / "out", source=options, workers=0).path
-    assert held(out) == {"train": [0, 3], "valid": [1]}
-    train = PackedDataset(out, split="train")
-    assert [int(train[n]["actions"][0, 0]) for n in range(len(train))] == [0, 3]
-
-
 def test_an_unfinished_conversion_goes_on_with_other_splits(rows, tmp_path):
     """The shards are the same: they are kept, and the splits are those that were asked for last."""
     begun = partial(convert, rows.sources, tmp_path / "out", workers=0, splits={"train": 0.5})
@@ -357,17 +341,6 @@ def test_appended_samples_are_in_the_splits_asked_for_or_their_own(tmp_path):
     assert held(a) == {"train": [0, 3, 4], "valid": [5, 8, 9, 10, 11]}
     append(a, pack(tmp_path / "d", ["d0"]), workers=0)
     assert held(a) == {"train": [0, 3, 4], "valid": [5, 8, 9, 10, 11]}
-
-
-def test_merged_datasets_join_their_splits(tmp_path):
-    """Splits of one name become one, with the numbers that the samples have now."""
-    a, b = (pack(tmp_path / x, [f"{x}{n}" for n in range(3)]) for x in "ab")
-    split(a, {"train": ["a1"], "test": ["a2"]})
-    split(b, {"train": ["b0", "b2"]})
-    merge([a, b], tmp_path / "m")
-    assert held(tmp_path / "m") == {"train": [1, 3, 5], "test": [2]}
-    merge([pack(tmp_path / "c", ["c"]), pack(tmp_path / "d", ["d"])], tmp_path / "n")
-    assert held(tmp_path / "n") == {}
 
 
 @pytest.mark.parametrize("names", [30, [f"s{n}" for n in range(30)]])

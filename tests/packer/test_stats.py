@@ -18,29 +18,19 @@ from packer.format import manifest as manifests
 from packer.packing import dataset_lock
 
 
-def test_images_by_channel(pairs, tmp_path):
-    """Mean, deviation and extremes of each channel, over several shards."""
-    convert(pairs.sources, tmp_path / "out", workers=0, shard_size=4096, codec="lr=none,hr=zstd")
-    assert len(manifests.read(tmp_path / "out").shards) == 2
-    found = stats.statistics(tmp_path / "out")
-    for name, images in (("lr", pairs.lr), ("hr", pairs.hr)):
-        assert len(found[name].channels) == 3
-        for channel, of_channel in enumerate(found[name].channels):
-            values = images[..., channel].astype(np.float64)
-            assert (of_channel.count, of_channel.min, of_channel.max) == (values.size, values.min(), values.max())
-            assert of_channel.mean == pytest.approx(values.mean(), rel=1e-14)
-            assert of_channel.std == pytest.approx(values.std(), rel=1e-14)
-
-
-def test_clouds_by_column(clouds, tmp_path):
-    """Columns of ragged fields over all points of all clouds."""
-    convert(clouds.sources, tmp_path / "out", workers=0)
-    found = stats.statistics(tmp_path / "out")
-    points = np.concatenate(clouds.xyz).astype(np.float64)
-    assert [c.mean for c in found["xyz"].channels] == pytest.approx(points.mean(axis=0).tolist(), rel=1e-13)
-    assert [c.std for c in found["xyz"].channels] == pytest.approx(points.std(axis=0).tolist(), rel=1e-13)
-    assert found["xyz"].all.count == points.size
-    assert found["rgb"].all.max == max(int(c.max()) for c in clouds.rgb)
+def test_channels_of_pictures_and_clouds(pairs, clouds, tmp_path):
+    """Count, extremes, mean and deviation of each channel, over all pixels and points of several shards."""
+    convert(pairs.sources, tmp_path / "pairs.packed", workers=0, shard_size=4096, codec="lr=none,hr=zstd")
+    convert(clouds.sources, tmp_path / "clouds.packed", workers=0)
+    assert len(manifests.read(tmp_path / "pairs.packed").shards) == 2
+    found = stats.statistics(tmp_path / "pairs.packed") | stats.statistics(tmp_path / "clouds.packed")
+    held = {"lr": pairs.lr, "hr": pairs.hr, "xyz": np.concatenate(clouds.xyz), "rgb": np.concatenate(clouds.rgb)}
+    for name, values in held.items():
+        columns = values.reshape(-1, 3).T.astype(np.float64)
+        for of, column in zip(found[name].channels, columns, strict=True):
+            assert (of.count, of.min, of.max) == (column.size, column.min(), column.max())
+            assert (of.mean, of.std) == pytest.approx((column.mean(), column.std()), rel=1e-13)
+        assert (found[name].all.count, found[name].all.max) == (values.size, values.max())
 
 
 def test_fields_of_every_kind(tmp_path):

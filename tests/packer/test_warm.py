@@ -43,8 +43,10 @@ def large_bytes(path: Path, drops: bool) -> int:
     return int(told[1]) * 1024 if told else 0
 
 
-def test_all_of_it_is_read_and_stays_as_it_was(packed: Path) -> None:
-    """The progress counts every byte of every shard."""
+@pytest.mark.parametrize("call", [22, 9999])
+def test_all_of_it_is_read_and_stays_as_it_was(packed: Path, monkeypatch: pytest.MonkeyPatch, call: int) -> None:
+    """The progress counts every byte of every shard, also where a kernel does not know the call that reads pages."""
+    monkeypatch.setattr(warming, "_MADV_POPULATE_READ", call)
     before = [path.read_bytes() for path in shards(packed)]
     told: list[tuple[int, int]] = []
     nbytes = warm(packed, lambda samples, nbytes: told.append((samples, nbytes)))
@@ -82,28 +84,6 @@ def test_an_empty_file(tmp_path: Path) -> None:
     warm_file(tmp_path / "empty")
 
 
-def test_a_kernel_that_does_not_know_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pages are touched one by one then; other errors are those of the disk."""
-
-    class Map:
-        def __init__(self, number: int) -> None:
-            self.number, self.touched = number, slice(0)
-
-        def madvise(self, *_: int) -> None:
-            raise OSError(self.number, "no")
-
-        def __getitem__(self, pages: slice) -> bytes:
-            self.touched = pages
-            return b""
-
-    old = Map(errno.EINVAL)
-    warming._touch(old, 8192, 4096)  # type: ignore[arg-type]
-    assert old.touched == slice(8192, 12288, mmap.PAGESIZE)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with pytest.raises(OSError, match="no"):
-            warming._touch(Map(errno.EFAULT), 0, 1)  # type: ignore[arg-type]
-
-
 def test_a_disk_that_fails(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is said in words, and which shard it is."""
 
@@ -115,17 +95,13 @@ def test_a_disk_that_fails(packed: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         warm(packed)
 
 
-def test_a_shard_that_was_cut(packed: Path) -> None:
-    """What is not there is not said to be in memory."""
+def test_what_is_not_there(packed: Path, tmp_path: Path) -> None:
+    """A folder that is no dataset, and a shard that is cut short or gone, are named."""
+    with pytest.raises(DatasetError, match="not a packed dataset"):
+        warm(tmp_path)
     os.truncate(shards(packed)[1], 4096)
     with pytest.raises(DamagedError, match=r"00001\.lmdb: 4,096 bytes, 12,"):
         warm(packed)
-
-
-def test_what_is_not_there(packed: Path, tmp_path: Path) -> None:
-    """A folder that is no dataset, and a shard that is gone, are named."""
-    with pytest.raises(DatasetError, match="not a packed dataset"):
-        warm(tmp_path)
     shards(packed)[1].unlink()
     with pytest.raises(DamagedError, match=r"00001\.lmdb: it is missing"):
         warm(packed)

@@ -230,17 +230,6 @@ def test_a_dataset_without_samples_is_an_error(tmp_path: Path) -> None:
         pass
 
 
-def test_replacing_keeps_the_old_one_until_the_end(tmp_path: Path) -> None:
-    """With overwrite, readers see the old dataset until the new one is done."""
-    with DatasetWriter(tmp_path / "d") as writer:
-        writer.add({"x": 1})
-    with DatasetWriter(tmp_path / "d", overwrite=True) as writer:
-        writer.add({"x": 2})
-        assert PackedDataset(tmp_path / "d")[0]["x"] == 1
-    assert PackedDataset(tmp_path / "d")[0]["x"] == 2
-    assert [path.name for path in tmp_path.iterdir()] == ["d"]
-
-
 #: Writes so many named samples, and prints by how many bytes the memory of the process grew at most.
 MEASURE = """
 import sys

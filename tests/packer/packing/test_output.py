@@ -38,20 +38,17 @@ def packed(path):
     return path
 
 
-def test_a_new_folder_is_claimed_and_released(tmp_path):
-    """The folder says what is being made while it is unfinished."""
+@pytest.mark.parametrize("left", [None, [], [LOCK]])
+def test_a_new_folder_is_claimed_and_released(tmp_path, left):
+    """OUT is made, or empty but for the lock of a process that was killed; it says what is being made in it."""
+    if left is not None:
+        (tmp_path / "deep" / "out").mkdir(parents=True)
+        for name in left:
+            (tmp_path / "deep" / "out" / name).touch()
     with OutputFolder(tmp_path / "deep" / "out", note()) as folder:
         assert folder.work == folder.path
         assert names(folder.path) == ["shards", "unfinished.json"]
     assert names(folder.path) == ["shards", "unfinished.json"]
-
-
-def test_an_empty_folder_is_taken(tmp_path):
-    """OUT may exist if nothing is in it."""
-    (tmp_path / "out").mkdir()
-    with OutputFolder(tmp_path / "out", note()):
-        pass
-    assert names(tmp_path / "out") == ["shards", "unfinished.json"]
 
 
 @pytest.mark.parametrize("name", [".", ".."])
@@ -71,15 +68,6 @@ def test_a_second_conversion_is_refused_at_once(tmp_path):
         for overwrite in (False, True):
             with pytest.raises(UsageError, match=r"another conversion into .*out is running"):
                 OutputFolder(tmp_path / "out", note(), overwrite)
-    with OutputFolder(tmp_path / "out", note()):
-        pass
-
-
-def test_the_lock_of_a_killed_conversion_does_not_hold(tmp_path):
-    """A lock file that nobody holds, as a kill leaves it, is no obstacle."""
-    with OutputFolder(tmp_path / "out", note()):
-        pass
-    (tmp_path / "out" / ".lock").write_text("")
     with OutputFolder(tmp_path / "out", note()):
         pass
 
@@ -143,17 +131,6 @@ def test_going_on_keeps_shards_and_drops_partial_files(tmp_path):
         assert "names.lmdb.partial" not in names(folder.work)
 
 
-def test_another_conversion_needs_overwrite(tmp_path):
-    """What differs is named; with overwrite the unfinished one is begun anew."""
-    with OutputFolder(tmp_path / "out", note()) as folder:
-        (folder.shards / "00000.lmdb").write_text("of lz4")
-    with pytest.raises(UsageError, match="codec was lz4 and is now zstd"):
-        OutputFolder(tmp_path / "out", note(codec="zstd"))
-    assert names(tmp_path / "out" / "shards") == ["00000.lmdb"]
-    with OutputFolder(tmp_path / "out", note(codec="zstd"), overwrite=True) as folder:
-        assert names(folder.shards) == []
-
-
 @pytest.mark.parametrize("left", ["names.lmdb", "constants.npz", "rejected.jsonl"])
 def test_what_was_begun_anew_has_nothing_of_the_old(tmp_path, left):
     """Names, constants and lists of an unfinished conversion do not stay beside one that has none."""
@@ -199,15 +176,8 @@ def test_the_old_dataset_stands_until_the_new_one_is_done(tmp_path, files_of):
     assert files_of(out) == before
     with pytest.raises(UsageError, match="--overwrite"):
         OutputFolder(out, note())
-
-
-def test_replacing(tmp_path):
-    """Replaced, the folder holds the new dataset, and nothing lies beside it."""
-    out = packed(tmp_path / "out")
-    report = convert(OTHER, out, overwrite=True)
-    assert report.samples == 4
-    assert names(out) == ["manifest.json", "shards"]
-    assert names(tmp_path) == ["out"]
+    assert convert(OTHER, out, overwrite=True).samples == 4
+    assert (names(out), names(tmp_path)) == (["manifest.json", "shards"], ["out"])
 
 
 def test_a_rename_that_fails(tmp_path, monkeypatch, files_of):
@@ -309,18 +279,12 @@ def test_a_disk_that_may_be_too_small(tmp_path, monkeypatch, caplog):
         ([("/a.png", 10, 100), ("/b.png", 1, 1)], "/b.png is new"),
         ([("/a.png", 11, 100)], "/a.png has changed"),
         ([("/a.png", 10, 101)], "/a.png has changed"),
-        ([("/a.png", 10, 100)], None),
+        ([("/a.png", 10, 100)], "codec was lz4 and is now zstd"),
     ],
 )
 def test_differences_between_sources(files, words):
-    """A file that came, went or changed its size or time is named."""
-    assert note().difference(Note(shards=2, settings={"codec": "lz4"}, files=files)) == words
-
-
-def test_a_file_that_changed_is_named_before_the_settings():
-    """The number of samples follows from the files, so they come first."""
-    now = Note(shards=2, settings={"codec": "zstd"}, files=[("/a.png", 11, 100)])
-    assert note().difference(now) == "/a.png has changed"
+    """A file that came, went or changed its size or time is named, before the settings that may follow from it."""
+    assert note().difference(Note(shards=2, settings={"codec": "zstd"}, files=files)) == words
 
 
 def test_source_files_are_noted_by_size_and_time(tmp_path):
@@ -333,21 +297,12 @@ def test_source_files_are_noted_by_size_and_time(tmp_path):
 @pytest.mark.parametrize("finished", [False, True])
 def test_changed_settings_are_refused_and_named(tmp_path, caplog, finished):
     """What was finished stays then; with --overwrite all is made anew, with a warning if anything was finished."""
-    begun(tmp_path / "out", {"codec": "lz4"}, finished)
-    with pytest.raises(UsageError, match=r"codec was lz4 and is now none;.*use --overwrite to begin anew"):
-        OutputFolder(tmp_path / "out", note(codec="none"))
-    assert shards(tmp_path / "out") == ["00000.lmdb"] * finished
-    with OutputFolder(tmp_path / "out", note(codec="none"), overwrite=True):
-        assert shards(tmp_path / "out") == []
-    assert ("is packed anew" in caplog.text) == finished
-
-
-def begun(out, settings, finished):
-    """An unfinished conversion."""
-    with OutputFolder(out, note(**settings)) as folder:
+    with OutputFolder(tmp_path / "out", note()) as folder:
         if finished:
             (folder.shards / "00000.lmdb").write_text("finished")
-
-
-def shards(out):
-    return sorted(path.name for path in (out / "shards").iterdir())
+    with pytest.raises(UsageError, match=r"codec was lz4 and is now none;.*use --overwrite to begin anew"):
+        OutputFolder(tmp_path / "out", note(codec="none"))
+    assert names(folder.shards) == ["00000.lmdb"] * finished
+    with OutputFolder(tmp_path / "out", note(codec="none"), overwrite=True):
+        assert names(folder.shards) == []
+    assert ("is packed anew" in caplog.text) == finished
