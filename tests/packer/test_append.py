@@ -236,18 +236,6 @@ def test_the_same_rows_a_second_time_are_not_taken_for_those_that_are_there(tmp_
     assert (report.added, report.manifest.samples, len(PackedDataset(tmp_path / "d"))) == (3, 6, 6)
 
 
-def test_rows_that_were_published_are_not_added_again(tmp_path):
-    """Killed at any step once its manifest stands, the same call adds nothing; the one after that does."""
-    source = rows_file(tmp_path / "rows.h5")
-    convert(source, tmp_path / "d", workers=0)
-    killed_at(appending, "_tidy", tmp_path / "d", source)
-    assert append(tmp_path / "d", source, workers=0).manifest.samples == 6
-    assert append(tmp_path / "d", source, workers=0).manifest.samples == 9
-    killed_at(*TIDYING, tmp_path / "d", source)
-    assert append(tmp_path / "d", source, workers=0).manifest.samples == 12
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["d", "rows.h5"]
-
-
 def test_equal_rows_of_another_file_are_added(tmp_path):
     """The call that follows a kill is told from another one by its files, even if these hold the same rows."""
     convert(rows_file(tmp_path / "rows.h5"), tmp_path / "d", workers=0)

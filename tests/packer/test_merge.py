@@ -8,7 +8,7 @@ import os
 import msgspec
 import numpy as np
 import pytest
-from broken import cut, stopped_at
+from broken import cut
 
 from packer.convert import convert
 from packer.errors import DamagedError, UsageError
@@ -16,7 +16,6 @@ from packer.export import export
 from packer.format import FrameRule, found_constants
 from packer.format import manifest as manifests
 from packer.merge import merge
-from packer.packing import OutputFolder
 from packer.repack import repack
 from packer.verify import verify
 from packer.writer import DatasetWriter
@@ -158,18 +157,6 @@ def _binary(path):
     data = PlyData.read(path)
     data.text, data.byte_order = False, "<"
     return data
-
-
-def test_run_again_after_a_kill(tmp_path, two):
-    """Shards that were linked already leave nothing behind; a dataset that was published is tidied up and refused."""
-
-    for owner, step in ((manifests, "write"), (OutputFolder, "_tidy")):
-        stopped_at(lambda: merge(two, tmp_path / "m"), owner, step)
-    with pytest.raises(UsageError, match="is a packed dataset already"):
-        merge(two, tmp_path / "m")
-    assert not verify(tmp_path / "m").damages
-    held = [p.name for p in (tmp_path / "m").rglob("*") if p.suffix == ".partial" or p.name == "unfinished.json"]
-    assert held == []
 
 
 def test_shards_behind_links(tmp_path, two, contents):

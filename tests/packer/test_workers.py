@@ -6,22 +6,16 @@ import ctypes
 import errno
 import multiprocessing
 import os
-import signal
 import subprocess
 import sys
-import time
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
-from soaking import start
 
 from packer import workers
 from packer.convert import ConvertOptions, convert
 from packer.errors import ResourceError, UsageError
-from packer.format import FieldSpec
-from packer.sources import Source
 from packer.workers import Limits, memory_within
 
 
@@ -54,67 +48,6 @@ def test_a_daemon_is_told_what_it_can_do(tmp_path, codec):
     assert said.startswith(f"{UsageError.__name__}: this process is a daemon")
     assert "workers=0" in said
     assert in_a_daemon(lambda: convert(samples, tmp_path / "a", codec=codec, workers=0).samples) == "3"
-
-
-class Hangs(Source):
-    """A sample whose reading never ends; `told` then holds the number of the process that reads."""
-
-    kind = "hangs"
-    names = None
-    fields = (FieldSpec(name="x", dtype="int64"),)
-
-    def __init__(self, told):
-        self.told = told
-
-    def __len__(self):
-        return 1
-
-    def shapes(self, field):
-        return None
-
-    def part(self, start, stop):
-        return self
-
-    def read(self):
-        partial = self.told.with_suffix(".partial")
-        partial.write_text(f"{os.getpid()}")
-        partial.rename(self.told)
-        time.sleep(100)
-        yield {"x": np.zeros(1, np.int64)}
-
-    def files(self):
-        return []
-
-
-def is_running(pid):
-    """Whether a process is there, and no mere zombie."""
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return False
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere nobody kills it")
-def test_a_worker_ends_with_its_parent(tmp_path):
-    """A worker that hangs while it reads outlives no converter that was killed: it never comes to see that."""
-    told = tmp_path / "told"
-    parent = start(lambda: convert(Hangs(told), tmp_path / "d", codec="none", workers=1))
-    deadline = time.monotonic() + 20
-    while not told.exists():
-        assert time.monotonic() < deadline, "nothing was read"
-        time.sleep(0.01)
-    worker = int(told.read_text())
-    try:
-        assert worker != parent
-        assert is_running(worker)
-        os.kill(parent, signal.SIGKILL)
-        os.waitpid(parent, 0)
-        deadline = time.monotonic() + 5
-        while is_running(worker) and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert not is_running(worker), "it reads on, and nobody waits for it"
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(parent, signal.SIGKILL)
 
 
 #: Takes and frees 24 MB again and again; prints how many bytes were mapped for that.

@@ -7,12 +7,16 @@ import faulthandler
 import itertools
 import os
 import signal
+import sys
 import time
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
+from soaking import start
 
 from packer import workers
 from packer.convert import ConvertOptions, convert
@@ -293,3 +297,41 @@ def test_a_process_that_is_lost_says_at_which_step():
         ("crashes the process (SIGSEGV)", 7),
         ("crashes the process (exit status 3)", None),
     ]
+
+
+def is_running(pid):
+    """Whether a process is there, and no mere zombie."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere nobody kills it")
+def test_a_worker_ends_with_its_parent(tmp_path):
+    """A worker that hangs while it reads outlives no converter that was killed: it never comes to see that."""
+    told = tmp_path / "told"
+
+    def tell_and_hang():
+        partial = told.with_suffix(".partial")
+        partial.write_text(f"{os.getpid()}")
+        partial.rename(told)
+        hang()
+
+    parent = start(lambda: convert(Traps({0: tell_and_hang}), tmp_path / "d", codec="none", workers=1))
+    deadline = time.monotonic() + 20
+    while not told.exists():
+        assert time.monotonic() < deadline, "nothing was read"
+        time.sleep(0.01)
+    worker = int(told.read_text())
+    try:
+        assert worker != parent
+        assert is_running(worker)
+        os.kill(parent, signal.SIGKILL)
+        os.waitpid(parent, 0)
+        deadline = time.monotonic() + 5
+        while is_running(worker) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert not is_running(worker), "it reads on, and nobody waits for it"
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(parent, signal.SIGKILL)

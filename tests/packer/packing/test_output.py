@@ -211,18 +211,6 @@ def test_killed_between_the_renames(tmp_path, files_of):
     assert names(tmp_path) == ["out"]
 
 
-def test_killed_after_the_renames(tmp_path, files_of):
-    """The new dataset is there, and what is left of the old one goes."""
-    out = packed(tmp_path / "out")
-    before = files_of(out)
-    packed(tmp_path / ".out.replaced")
-    (out / "unfinished.json").write_text("{}")
-    with pytest.raises(UsageError, match="packed dataset already"):
-        OutputFolder(out, note())
-    assert files_of(out) == before
-    assert names(tmp_path) == ["out"]
-
-
 def test_a_folder_that_cannot_be_made(tmp_path):
     """An error of the system names the folder."""
     (tmp_path / "file").write_text("")

@@ -135,21 +135,6 @@ def test_lists_of_joined_datasets(dataset: Path, tmp_path: Path, clouds: Any) ->
         assert not found(folder)
 
 
-def test_a_killed_append_leaves_the_list_of_the_dataset(dataset: Path, tmp_path: Path, clouds: Any) -> None:
-    """What it listed before the manifest knew is no part of the dataset, and is listed once when it goes on."""
-    more = cut_short(tmp_path / "more", clouds, "bad3")
-    shutil.copytree(dataset, tmp_path / "never")
-    old = rejected_of(dataset, manifests.read(dataset))
-    killed_append(dataset, more)
-    assert (dataset / LIST).read_bytes().count(b"\n") == 3
-    assert rejected_of(dataset, manifests.read(dataset)) == old
-    assert not found(dataset)
-    for folder in (dataset, tmp_path / "never"):
-        append(folder, more, workers=0, on_error="skip")
-    assert (dataset / LIST).read_bytes() == (tmp_path / "never" / LIST).read_bytes()
-    assert manifests.read(dataset).left_out == manifests.read(tmp_path / "never").left_out
-
-
 def killed_append(dataset: Path, more: str) -> None:
     """Appends, up to where the list is longer and the manifest is not written."""
     stopped_at(lambda: append(dataset, more, workers=0, on_error="skip"), manifests, "write")
