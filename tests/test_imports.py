@@ -130,29 +130,20 @@ FORMAT = (*CODECS, "packer.format")
 STORED = (*FORMAT, "packer.remote")
 
 
-def test_codecs_know_the_errors_alone():
-    """Bytes of a frame do not depend on where frames lie."""
-    assert not beyond(layer("packer.codecs"), *CODECS)
-
-
-def test_format_knows_the_codecs_alone():
-    """What a dataset is does not depend on how it is made or read."""
-    assert not beyond(layer("packer.format"), *FORMAT)
-
-
-def test_remote_knows_the_format_alone():
-    """Fetching files knows neither sources nor packing."""
-    assert not beyond(layer("packer.remote"), *STORED)
-
-
-def test_sources_know_the_format_alone():
-    """Sources know neither plan nor writer."""
-    assert not beyond(layer("packer.sources"), *STORED, "packer.workers", "packer.sources")
-
-
-def test_workers_know_the_errors_alone():
-    """Running a function in processes of our own needs neither sources nor packing, which both do it."""
-    assert not beyond(layer("packer.workers"), "packer.errors")
+@pytest.mark.parametrize(
+    ("room", "known"),
+    [
+        ("packer.workers", ["packer.errors"]),
+        ("packer.codecs", CODECS),
+        ("packer.format", FORMAT),
+        ("packer.remote", STORED),
+        ("packer.sources", [*STORED, "packer.workers", "packer.sources"]),
+        ("readers", [*STORED, "readers"]),
+    ],
+)
+def test_rooms_know_what_lies_below_them_alone(room, known):
+    """What a dataset is depends neither on how it is made nor on how it is read; sources know no plan and no writer."""
+    assert not beyond(layer(room), *known)
 
 
 def test_the_library_knows_neither_readers_nor_terminal():
@@ -160,9 +151,8 @@ def test_the_library_knows_neither_readers_nor_terminal():
     assert not of(layer("packer", without=["packer.cli"]), "packer.cli", "readers", "torch", "click")
 
 
-def test_readers_know_the_format_alone():
-    """Reading depends on no part of converting."""
-    assert not beyond(layer("readers"), *STORED, "readers")
+def test_readers_know_no_files_of_others():
+    """Reading needs neither a terminal nor what reads the files of sources."""
     assert not of(layer("readers"), "click", "h5py", "PIL", "plyfile")
 
 

@@ -36,20 +36,9 @@ FULL: tuple[Rounds, float] = (Rounds(least=7, most=25, seconds=10.0), 4)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run as a command; return its exit status."""
-    parser = argparse.ArgumentParser(
-        "scripts/bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--only", metavar="ROW", action="append", default=[], help="rows whose title holds this text")
+    parser = parser_of("scripts/bench", __doc__, "row", Path(tempfile.gettempdir()) / "packer-bench")
     parser.add_argument("--list", action="store_true", help="print the titles of all rows")
     parser.add_argument("--full", action="store_true", help="four times as many samples, and more rounds")
-    parser.add_argument("--json", metavar="FILE", type=Path, help="write the results as JSON")
-    parser.add_argument(
-        "--data",
-        metavar="DIR",
-        type=Path,
-        default=Path(tempfile.gettempdir()) / "packer-bench",
-        help="where inputs are kept between runs (default: %(default)s)",
-    )
     options = parser.parse_args(arguments)
     if options.list:
         print("\n".join(row.title for row in ROWS))
@@ -70,6 +59,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.json:
         options.json.write_text(json.dumps([as_json(*result) for result in results], indent=2) + "\n")
     return 0
+
+
+def parser_of(command: str, description: str | None, what: str, data: Path) -> argparse.ArgumentParser:
+    """Return a parser with the options of every command that measures.
+
+    Args:
+        what: is chosen by parts of names.
+        data: the usual folder for inputs.
+    """
+    as_written = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(command, description=description, formatter_class=as_written)
+    named = f"{what}s whose name holds this text; may be repeated"
+    parser.add_argument("--only", metavar=what.upper(), action="append", default=[], help=named)
+    parser.add_argument("--json", metavar="FILE", type=Path, help="write the results as JSON")
+    kept = "where inputs are kept between runs (default: %(default)s)"
+    parser.add_argument("--data", metavar="DIR", type=Path, default=data, help=kept)
+    return parser
 
 
 def chosen(only: Sequence[str]) -> list[Row]:

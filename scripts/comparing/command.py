@@ -8,7 +8,6 @@ $ scripts/compare --read docs/compare.json --docs      # the same of results tha
 
 from __future__ import annotations
 
-import argparse
 import gc
 import json
 import os
@@ -24,7 +23,7 @@ from typing import Any
 
 import pictures
 import torch
-from benchmark.command import frames_by
+from benchmark.command import frames_by, parser_of
 from benchmark.measuring import Rounds, epochs, files_of, measured, warm
 from benchmark.store import Bench
 
@@ -49,21 +48,10 @@ Results = dict[str, Any]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run as a command; return its exit status."""
-    parser = argparse.ArgumentParser(
-        "scripts/compare", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--only", metavar="SYSTEM", action="append", default=[], help="systems whose name holds this")
+    parser = parser_of("scripts/compare", __doc__, "system", Path.home() / ".cache/lmdb-packer/compare-data")
     parser.add_argument("--quick", action="store_true", help="a fifth of the samples, fewer rounds: a few minutes")
-    parser.add_argument("--json", metavar="FILE", type=Path, help="write the results as JSON")
     parser.add_argument("--read", metavar="FILE", type=Path, help="take results of an earlier run, and measure nothing")
     parser.add_argument("--docs", action="store_true", help="write the pictures and tables of docs/")
-    parser.add_argument(
-        "--data",
-        metavar="DIR",
-        type=Path,
-        default=Path.home() / ".cache/lmdb-packer/compare-data",
-        help="where inputs are kept between runs (default: %(default)s)",
-    )
     options = parser.parse_args(arguments)
     if options.read:
         results = json.loads(options.read.read_text())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import h5py
 import nibabel
 import numpy as np
 import pytest
@@ -49,15 +48,6 @@ def test_clouds_have_three_formats_and_as_many_sizes_as_files(demo_data: Path) -
     clouds = [PlyData.read(str(path)) for path in sorted((demo_data / "clouds").iterdir())]
     assert len({cloud["vertex"].count for cloud in clouds}) == len(clouds) >= 60
     assert {(cloud.text, cloud.byte_order) for cloud in clouds} == {(True, "="), (False, "<"), (False, ">")}
-
-
-def test_digits_have_images_and_labels(demo_data: Path) -> None:
-    """The HDF5 file holds 8 by 8 images with values up to 16, and a label from 0 to 9 for each."""
-    with h5py.File(demo_data / "digits.h5") as file:
-        images, labels = file["images"][...], file["labels"][...]
-    assert images.shape == (len(labels), 8, 8)
-    assert images.max() == 16
-    assert set(labels) == set(range(10))
 
 
 def test_volumes_have_two_channels_and_a_mask(demo_data: Path) -> None:
