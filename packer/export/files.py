@@ -66,20 +66,17 @@ class Files:
         self.count = 0
         self.bytes = 0
 
-    def path(self, name: str, suffix: str) -> Path:
-        """Return where the file of this name lies; folders in the name are made.
+    @contextmanager
+    def partial(self, name: str, suffix: str) -> Iterator[Path]:
+        """Give the temporary path of a file, which gets its name at the end of the block, or is removed on an error.
+
+        Folders in the name are made.
 
         Raises:
             UsageError: the name would lead out of the folder.
         """
         path = self.folder / (checked(name) + suffix)
         path.parent.mkdir(parents=True, exist_ok=True)
-        return path
-
-    @contextmanager
-    def partial(self, name: str, suffix: str) -> Iterator[Path]:
-        """Give the temporary path of a file, which gets its name at the end of the block, or is removed on an error."""
-        path = self.path(name, suffix)
         # File systems take names of 255 bytes.
         partial = path.with_name(f"{os.fsdecode(os.fsencode(path.name)[:240])}.partial")
         try:
