@@ -28,7 +28,6 @@ _TEMPLATE = Path(__file__).with_name("show.html")
 #: The place of the data in the template.
 _GAP = '{"the data":"of the page"}'
 _HEADS = ("field", "kind", "dtype", "shape", "codec", "raw", "stored", "ratio", "min", "mean", "max", "not finite")
-
 _BINS = 48
 #: Channels that have a spread of their own.
 _MOST_CHANNELS = 8
@@ -121,8 +120,8 @@ def _json(document: Any) -> str:
 def _item(dataset: PackedDataset, number: int, shown: Sequence[View], splits: Sequence[int]) -> str:
     """Return what the page has of a sample; `splits` are the places of its splits among all."""
     values = _read(dataset, number)
-    label = values.get("label", -1)
-    is_class = np.ndim(label) == 0 and 0 <= int(label) < len(dataset.manifest.classes)
+    classes, label = len(dataset.manifest.classes), values.get("label", -1)
+    is_class = classes > 0 and np.ndim(label) == 0 and 0 <= int(label) < classes
     document = {
         "number": number,
         "name": None if dataset.names is None else dataset.names[number],

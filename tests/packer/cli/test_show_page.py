@@ -94,7 +94,7 @@ def test_odd_values_are_drawn_without_a_word(packer, tmp_path):
                 "clip": np.zeros((n, 4, 4, 3), np.uint8),
                 "z": np.full(60, 1j),
                 "caption": "漢字 $x^ \x07 " * 40 * n,
-                "label": n,
+                "label": "a text",
             }
             writer.add(sample, f"${n}_^")
     result = packer("show", tmp_path / "d", "-o", tmp_path / "page.html")
