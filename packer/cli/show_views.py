@@ -129,14 +129,6 @@ def stretched(values: NDArray[Any]) -> NDArray[np.float64]:
     return shares
 
 
-def size_of(view: View, sample: Values) -> str:
-    """Return how large a value is in the dataset: `9 letters`, `1,200 points`, `30 x 40 x 3`."""
-    values = sample[view.field]
-    if view.kind in ("text", "cloud"):
-        return counted(len(values), "letter" if view.kind == "text" else "point")
-    return " x ".join(map(str, values.shape))
-
-
 def value_text(values: Any) -> str:
     """Return a number, or a few of them."""
     flat = np.asarray(values).reshape(-1)
@@ -160,15 +152,16 @@ def cell(view: View, sample: Values) -> str | dict[str, Any]:
     values = sample[view.field]
     if view.kind == "value":
         return value_text(values)
+    size = " x ".join(map(str, np.shape(values)))
     if view.kind == "text":
-        drawn = {"letters": values[:_MOST_LETTERS]}
+        drawn, size = {"letters": values[:_MOST_LETTERS]}, counted(len(values), "letter")
     elif view.kind == "cloud":
-        drawn = _cloud(view, sample)
+        drawn, size = _cloud(view, sample), counted(len(values), "point")
     elif view.kind == "grid":
         drawn = _picture(first_matrix(values)[:, :, None])
     else:
         drawn = {"curves": _curves, "clip": _clip, "image": _picture}[view.kind](values)
-    return {"text": size_of(view, sample), **drawn}
+    return {"text": size, **drawn}
 
 
 def _picture(values: NDArray[Any]) -> dict[str, Any]:
