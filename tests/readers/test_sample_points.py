@@ -127,14 +127,14 @@ def test_only_frames_with_chosen_points_are_decoded(pack: Any, tmp_path: Path, d
 
 def test_clouds_that_cannot_be_sampled_are_named(pack: Any, tmp_path: Path) -> None:
     """An empty cloud, and fields named together that have not one row a point."""
-    path = _packed(pack, tmp_path, [5, 0, 6])
+    path = _packed(pack, tmp_path, [5, 0, 6, 3])
     ds = PackedDataset(path, fields=["xyz", "rgb"], sample_points=4)
     assert ds[[0, 2]]["xyz"].shape == (2, 4, 3)
     with pytest.raises(UsageError, match="sample 1: field 'xyz' has no points to choose 4 from"):
         _ = ds[[2, 1]]
     ds = PackedDataset(path, sample_points=PointSample(4, fields=["xyz", "faces"]))
     with pytest.raises(UsageError, match="sample 2: field 'faces' has 2 rows and 'xyz' 6"):
-        _ = ds[2]
+        _ = ds[[3, 2]]
 
 
 def test_fixed_clouds_are_sampled_where_they_are_named(packed: Path, samples: list[dict[str, Any]]) -> None:
