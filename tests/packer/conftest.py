@@ -106,7 +106,7 @@ def disk_calls(monkeypatch):
     return DiskCalls(monkeypatch)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def new_pairs():
     """`make_pairs`."""
     return make_pairs

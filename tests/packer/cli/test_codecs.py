@@ -64,7 +64,7 @@ def rows_of_all_kinds(tmp_path):
     rng = np.random.default_rng(0)
     with h5py.File(tmp_path / "rows.h5", "w") as file:
         file["noise"] = rng.integers(0, 2**32, (200, 1024), dtype=np.uint32)
-        file["slope"] = np.cumsum(rng.integers(0, 3, (200, 4000)), axis=1).astype(np.int32)
+        file["slope"] = np.cumsum(rng.integers(0, 3, (200, 1000)), axis=1).astype(np.int32)
         file["label"] = np.arange(200)
         file["caption"] = ["ein W\u00f6rtchen " * (n % 9) for n in range(200)]
         file["empty"] = np.zeros((200, 0))

@@ -19,6 +19,14 @@ OPTIONS = ["--shard-size", "8KiB", "--codec", "zstd"]
 pytestmark = pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks for processes in /proc")
 
 
+@pytest.fixture(scope="module")
+def undisturbed(new_pairs, tmp_path_factory):
+    """Pairs, and the folder of a conversion of them that nothing stopped."""
+    work = tmp_path_factory.mktemp("undisturbed")
+    sources = new_pairs(work / "pairs", 150, 20, 20).sources
+    return sources, convert(sources, work / "out", workers=0, shard_size=8192, codec="zstd").path
+
+
 def start(sources, out, *options):
     """`packer convert` in a session of its own, so that a signal can reach the whole group."""
     command = [sys.executable, "-m", "packer.cli", "convert", *sources, str(out), *OPTIONS, *options]
@@ -52,10 +60,9 @@ def wait_for(path, process):
     ("number", "whole_group", "workers", "status"),
     [(signal.SIGINT, True, "2", 130), (signal.SIGTERM, False, "2", 143), (signal.SIGINT, False, "0", 130)],
 )
-def test_stopped_halfway(new_pairs, files_of, tmp_path, number, whole_group, workers, status):
+def test_stopped_halfway(undisturbed, files_of, tmp_path, number, whole_group, workers, status):
     """One line says how to go on, no process or partial file stays, and the same command then makes the same bytes."""
-    sources = new_pairs(tmp_path / "pairs", 150, 20, 20).sources
-    out = tmp_path / "out"
+    (sources, other), out = undisturbed, tmp_path / "out"
     process = start(sources, out, "--workers", workers)
     wait_for(out / "shards" / "00001.lmdb", process)
     (os.killpg if whole_group else os.kill)(process.pid, number)
@@ -67,17 +74,15 @@ def test_stopped_halfway(new_pairs, files_of, tmp_path, number, whole_group, wor
     assert "Traceback" not in errors
     assert not (out / "manifest.json").exists()
     assert not list(out.rglob("*.partial"))
-    convert(sources, tmp_path / "undisturbed", workers=0, shard_size=8192, codec="zstd")
     report = convert(sources, out, workers=0, shard_size=8192, codec="zstd")
     assert report.kept_shards >= 1
-    assert files_of(out) == files_of(tmp_path / "undisturbed")
+    assert files_of(out) == files_of(other)
 
 
 @pytest.mark.skipif(not Path("/bin/sh").exists(), reason="a shell ignores the signal")
-def test_an_ignored_signal_stays_ignored(new_pairs, tmp_path):
+def test_an_ignored_signal_stays_ignored(undisturbed, tmp_path):
     """Ctrl-C does not stop a conversion in the background of a shell script."""
-    sources = new_pairs(tmp_path / "pairs", 150, 20, 20).sources
-    command = [sys.executable, "-m", "packer.cli", "convert", *sources, str(tmp_path / "out"), *OPTIONS]
+    command = [sys.executable, "-m", "packer.cli", "convert", *undisturbed[0], str(tmp_path / "out"), *OPTIONS]
     process = subprocess.Popen(["/bin/sh", "-c", 'trap "" INT; exec "$@"', "sh", *command], cwd=ROOT)
     wait_for(tmp_path / "out" / "shards" / "00000.lmdb", process)
     process.send_signal(signal.SIGINT)
