@@ -65,6 +65,9 @@ def find_roots(
         raise SourceError(f"holds no {what}: {holds}; name another unit with --samples", file.filename)
     inside = set(roots)
     strays = [path for path, kind in kinds.items() if kind is not h5py.Group and not _lies_in(path, inside)]
+    splits, missing = _splits(file, lists, roots)
+    if lists and not splits:
+        strays.append(_MASK)
     if others := _topmost(strays, roots):
         skips = " ".join(f"--skip {shlex.quote(other)}" for other in others)
         raise SourceError(
@@ -73,7 +76,6 @@ def find_roots(
             "all that is in a file",
             file.filename,
         )
-    splits, missing = _splits(file, lists, roots)
     return natsorted(roots), splits, notes + missing
 
 

@@ -223,8 +223,10 @@ def test_lists_of_names_are_splits(tmp_path: Path) -> None:
     said = f"{path}: /mask/lost names 2 samples (demo_7, demo_9) that the file does not hold; check the list"
     assert source.remarks == [said]
     write_hdf5(tmp_path / "demo.hdf5", {"mask/other": np.arange(3)}, "r+")
-    with pytest.raises(SourceError, match="/mask belongs to no sample"):
-        open_hdf5(path, samples="groups")
+    texts = write_hdf5(tmp_path / "texts.h5", {"0/x": floats(3), "mask/a": np.array([b"nobody"])})
+    for other in (path, texts):
+        with pytest.raises(SourceError, match="/mask belongs to no sample"):
+            open_hdf5(other, samples="groups")
 
 
 @pytest.mark.parametrize(("layout", "unit"), [(aloha, "files"), (robomimic, "groups"), (features, "datasets")])
