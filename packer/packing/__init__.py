@@ -1,6 +1,5 @@
 """From a plan to finished shards: what `convert` and the other verbs that write are made of."""
 
-from packer.packing.finish import make_manifest, totals, write_table
 from packer.packing.framing import codec_by_field, codec_texts
 from packer.packing.origin import Leaf, classes_of, given_by, is_shuffled, joined, kept_by, leaves, origin_of
 from packer.packing.output import (
@@ -11,12 +10,15 @@ from packer.packing.output import (
     Rejected,
     check_output,
     dataset_lock,
+    make_manifest,
     next_to,
     read_list,
     rejected_of,
     source_files,
+    totals,
     undo_swap,
     write_list,
+    write_table,
 )
 from packer.packing.plan import (
     Estimate,

@@ -108,7 +108,8 @@ def choose_codec(spec: FieldSpec, samples: Sequence[NDArray[Any]], share: float,
     best, best_ratio = NAMED["none"], 1.0
     found = digits_of(samples) if spec.dtype in DECIMAL_DTYPES else None
     for codec, gain in _CANDIDATES:
-        if not _is_for(codec, spec):
+        # Single bytes have none to be shuffled; their bits do.
+        if spec.misfit(codec[0]) or (spec.itemsize == 1 and codec[0].get("shuffle") == BYTES):
             continue
         if lacks_digits(codec):
             if found is None or found[1] > MOST_BITS:
@@ -119,12 +120,6 @@ def choose_codec(spec: FieldSpec, samples: Sequence[NDArray[Any]], share: float,
         if ratio >= best_ratio * gain:
             best, best_ratio = codec, ratio
     return best
-
-
-def _is_for(codec: Sequence[Config], spec: FieldSpec) -> bool:
-    """Return whether a candidate codec can help this field at all."""
-    # Single bytes have none to be shuffled; their bits do.
-    return not spec.misfit(codec[0]) and (spec.itemsize > 1 or codec[0].get("shuffle") != BYTES)
 
 
 def lacks_digits(codec: Sequence[Config]) -> bool:

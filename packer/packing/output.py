@@ -1,4 +1,4 @@
-"""The folder a dataset is made in, and the list of the samples that are left out of it.
+"""The folder a dataset is made in, the list of the samples that are left out of it, and its manifest.
 
 OUT does not exist, or is empty      made here
 OUT is unfinished, same conversion   goes on from there
@@ -14,7 +14,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
@@ -24,6 +24,7 @@ import filelock
 import msgspec
 import xxhash
 
+import packer
 from packer.errors import DamagedError, SourceError, UsageError, as_text
 from packer.format import (
     CONSTANTS_FILE,
@@ -32,15 +33,23 @@ from packer.format import (
     REJECTED_FILE,
     SHARD_FOLDER,
     UNFINISHED,
+    ColumnTotals,
+    Field,
     FileEntry,
     Manifest,
+    ShardEntry,
+    ShardNames,
     clear_errors,
+    file_digest,
     make_folder,
     read_errors,
     sync_folder,
+    total_of,
+    write_names,
     write_synced,
 )
 from packer.format import manifest as manifests
+from packer.packing.origin import Origin, classes_of
 from packer.remote import refuse_url
 
 _log = logging.getLogger(__name__)
@@ -434,3 +443,65 @@ def write_list(path: Path, rejected: Sequence[Rejected]) -> FileEntry | None:
 
 def _damaged(path: Path, what: str) -> DamagedError:
     return DamagedError(f"{path}: {what}; run `packer repair`, after which the manifest knows no list")
+
+
+# ---------------------------------------------------------------- the manifest
+
+
+def make_manifest(
+    folder: Path,
+    shards: Sequence[ShardEntry],
+    columns: Sequence[Mapping[str, ColumnTotals]],
+    fields: Sequence[Field],
+    origin: Origin,
+    table: str | None,
+    rejected: Sequence[Rejected] = (),
+    **members: Any,
+) -> Manifest:
+    """Write the list of what was left out and the table of names, and return the manifest, of shards that are in place.
+
+    Args:
+        columns: bytes of every column, by field: of each shard, or of several together.
+        table: file of the table of names; None if samples have none.
+        members: other members of the manifest, such as its splits.
+
+    Raises:
+        SourceError: no sample was good, or two have one name.
+        WriteError: a file cannot be written.
+    """
+    samples = sum(shard.samples for shard in shards)
+    if not samples:
+        reason = f"none could be packed; {rejected[0].file}: {rejected[0].reason}" if rejected else "none was given"
+        raise SourceError(f"the dataset would hold no sample: {reason}")
+    left_out = write_list(folder / REJECTED_FILE, rejected)
+    return Manifest(
+        tool=f"packer {packer.__version__}",
+        samples=samples,
+        fields=tuple(fields),
+        shards=tuple(shards),
+        names=write_table(folder, table, shards) if table else None,
+        columns=totals(columns),
+        origin=origin,
+        left_out=left_out,
+        classes=classes_of(origin, samples),
+        **members,
+    )
+
+
+def totals(columns: Sequence[Mapping[str, ColumnTotals]]) -> dict[str, ColumnTotals]:
+    """Return the bytes of every column, by field, of several shards or datasets together."""
+    return {name: total_of(each[name] for each in columns) for name in columns[0]}
+
+
+def write_table(folder: Path, table: str, shards: Sequence[ShardEntry]) -> FileEntry:
+    """Write the table of names of shards that are in place, under a temporary name first.
+
+    Raises:
+        SourceError: two samples have one name.
+        WriteError: it cannot be written.
+    """
+    path, partial = folder / table, folder / f"{table}.partial"
+    write_names(partial, ShardNames(folder, shards))
+    with clear_errors(path):
+        partial.replace(path)
+        return FileEntry(file=path.name, bytes=path.stat().st_size, digest=file_digest(path))

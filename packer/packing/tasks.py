@@ -43,10 +43,6 @@ _log = logging.getLogger(__name__)
 Step = Callable[[int], contextlib.AbstractContextManager[object]]
 
 
-def as_it_is(block: Block) -> Block:
-    return block
-
-
 @dataclass(frozen=True)
 class ShardTask:
     """All that packing one shard needs; pickles small.
@@ -125,7 +121,7 @@ def read_blocks(
     rejected: list[Rejected] | None,
     crashing: Mapping[int, Rejected] | None = None,
     step: Step = contextlib.nullcontext,
-    finish: Callable[[Block], Block] = as_it_is,
+    finish: Callable[[Block], Block] = dict,
 ) -> Iterator[tuple[Block, Sequence[str] | None]]:
     """Yield the blocks of a source with the names of their samples.
 

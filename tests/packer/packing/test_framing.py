@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -51,24 +52,6 @@ def crops(size: int, count: int = 27) -> list[NDArray[np.uint8]]:
     return found
 
 
-def mask(rng: np.random.Generator, size: int) -> NDArray[np.uint8]:
-    """Discs of five classes."""
-    y, x = np.mgrid[:size, :size]
-    out = np.zeros((size, size, 1), np.uint8)
-    for number, (top, left, radius) in enumerate(rng.integers(0, size, (5, 3))):
-        out[(y - top) ** 2 + (x - left) ** 2 < (radius / 3) ** 2] = number + 1
-    return out
-
-
-def drawing(rng: np.random.Generator, size: int) -> NDArray[np.uint8]:
-    """Rectangles of plain colours, as of charts and screens."""
-    out = np.full((size, size, 3), rng.integers(0, 256, 3), np.uint8)
-    for _ in range(9):
-        top, bottom, left, right = rng.integers(0, size, 4)
-        out[top:bottom, left:right] = rng.integers(0, 256, 3)
-    return out
-
-
 def picks(spec: FieldSpec, samples: list[NDArray[Any]], share: float = 1.0) -> str:
     return codec_name(choose_codec(spec, samples, share, extent(spec, samples)))
 
@@ -88,18 +71,76 @@ def ratio(spec: FieldSpec, codec: str, samples: list[NDArray[Any]]) -> float:
 # ---------------------------------------------------------------- auto
 
 
-@pytest.mark.parametrize("spec", [IMAGE, FieldSpec(name="x", dtype="uint8", shape=(96, 96, 3))])
-def test_noise_stays_raw(spec: FieldSpec) -> None:
-    """What does not shrink is not encoded: raw frames are read without a copy."""
-    rng = np.random.default_rng(0)
-    assert picks(spec, [rng.integers(0, 256, (96, 96, 3), dtype=np.uint8) for _ in range(8)]) == "none"
+def image(dtype: str, *shape: int) -> FieldSpec:
+    return FieldSpec(name="x", dtype=dtype, kind="image", shape=shape)
+
+
+def mask(rng: np.random.Generator, size: int) -> NDArray[np.uint8]:
+    """Discs of five classes."""
+    y, x = np.mgrid[:size, :size]
+    out = np.zeros((size, size, 1), np.uint8)
+    for number, (top, left, radius) in enumerate(rng.integers(0, size, (5, 3))):
+        out[(y - top) ** 2 + (x - left) ** 2 < (radius / 3) ** 2] = number + 1
+    return out
+
+
+def drawing(rng: np.random.Generator, size: int) -> NDArray[np.uint8]:
+    """Rectangles of plain colours, as of charts and screens."""
+    out = np.full((size, size, 3), rng.integers(0, 256, 3), np.uint8)
+    for _ in range(9):
+        top, bottom, left, right = rng.integers(0, size, 4)
+        out[top:bottom, left:right] = rng.integers(0, 256, 3)
+    return out
+
+
+def normal(rng: np.random.Generator, digits: int | None) -> NDArray[Any]:
+    values = rng.normal(0, 30, (700, 3))
+    return (values if digits is None else np.round(values, digits)).astype("f4")
+
+
+GRID = np.random.default_rng(3).normal(size=300).astype("f4")
+#: What `auto` takes for some kind of samples: the schema, what makes a sample, and the codec.
+CHOICES: dict[str, tuple[FieldSpec, Callable[[np.random.Generator], NDArray[Any]], str]] = {
+    "noise": (IMAGE, lambda rng: rng.integers(0, 256, (96, 96, 3), np.uint8), "none"),
+    "noise in arrays": (replace(IMAGE, kind="array"), lambda rng: rng.integers(0, 256, (96, 96, 3), np.uint8), "none"),
+    "gray pictures": (image("uint8", 64, 64, 1), lambda rng: crops(64)[rng.integers(27)][..., :1], "photo+lz4"),
+    "depth maps": (
+        image("uint16", 96, 96, 1),
+        lambda rng: (30_000 + rng.normal(0, 3, (96, 96, 1)).cumsum(0).cumsum(1)).astype("u2"),
+        "photo+lz4",
+    ),
+    "small masks": (image("uint8", 64, 64, 1), lambda rng: mask(rng, 64), "zstd"),
+    "masks": (image("uint8", 192, 192, 1), lambda rng: mask(rng, 192), "zstd"),
+    "small drawings": (image("uint8", 64, 64, 3), lambda rng: drawing(rng, 64), "zstd"),
+    "drawings": (image("uint8", 192, 192, 3), lambda rng: drawing(rng, 192), "zstd"),
+    "coordinates close to each other": (CLOUD, lambda rng: rng.uniform(100, 101, (700, 3)).astype("f4"), "shuffle+lz4"),
+    "coordinates on a grid": (CLOUD, lambda rng: rng.choice(GRID, (3000, 3)), "zstd"),
+    "decimals, and some that are none": (CLOUD, lambda rng: normal(rng, 3 if rng.integers(6) else None), "decimal+lz4"),
+    "empty clouds": (CLOUD, lambda rng: np.zeros((0, 3), "f4"), "none"),
+    "labels": (FieldSpec(name="x", dtype="int64"), lambda rng: np.zeros((), "i8"), "none"),
+    "small records": (FieldSpec(name="x", dtype="float32", shape=(33,)), lambda rng: np.zeros(33, "f4"), "none"),
+    "records of 2,047 bytes": (
+        FieldSpec(name="x", dtype="bool", shape=(2047,)),
+        lambda rng: np.zeros(2047, bool),
+        "none",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", CHOICES)
+def test_each_kind_of_samples_takes_its_codec(kind: str) -> None:
+    """What does not shrink, or is small, stays raw; zstd finds rows that repeat others; the rest is filtered."""
+    spec, make, codec = CHOICES[kind]
+    rng = np.random.default_rng(len(kind))
+    samples = [make(rng) for _ in range(24)]
+    assert picks(spec, samples) == picks(spec, list(samples)) == codec
+    assert picks(spec, []) == "none"
 
 
 @pytest.mark.parametrize("spec", [IMAGE, CLOUD, RECORD])
 def test_a_constant_is_encoded(spec: FieldSpec) -> None:
     """What shrinks a hundredfold is not kept raw."""
-    shape = [64 if n is None else n for n in spec.shape]
-    assert picks(spec, [np.ones(shape, spec.dtype)] * 8) != "none"
+    assert picks(spec, [np.ones([n or 64 for n in spec.shape], spec.dtype)] * 8) != "none"
 
 
 @pytest.mark.parametrize("size", [32, 48, 64, 192, 256])
@@ -111,39 +152,6 @@ def test_photographs_take_the_fast_codec_for_them(size: int) -> None:
     assert picks(IMAGE, [whole[0]] * 8) == "photo+lz4"
 
 
-def test_gray_pictures_and_depth_maps_are_photographs_too() -> None:
-    """One channel, of 8 or 16 bits."""
-    gray = [crop[..., 1:2] for crop in crops(64)]
-    assert picks(FieldSpec(name="x", dtype="uint8", kind="image", shape=(64, 64, 1)), list(gray)) == "photo+lz4"
-    rng = np.random.default_rng(6)
-    depth = [(30_000 + rng.normal(0, 3, (96, 96, 1)).cumsum(0).cumsum(1)).astype("u2") for _ in range(8)]
-    assert picks(FieldSpec(name="x", dtype="uint16", kind="image", shape=(96, 96, 1)), list(depth)) == "photo+lz4"
-
-
-@pytest.mark.parametrize("size", [64, 192])
-@pytest.mark.parametrize("make", [mask, drawing])
-def test_masks_and_drawings_take_zstd(make: Any, size: int) -> None:
-    """Rows that repeat rows above are found as wholes; what photographs need would tear them apart."""
-    rng = np.random.default_rng(size)
-    whole = [make(rng, size) for _ in range(24)]
-    spec = FieldSpec(name="x", dtype="uint8", kind="image", shape=whole[0].shape)
-    assert picks(spec, list(whole)) == "zstd"
-
-
-def test_only_images_are_differenced() -> None:
-    """The same bytes as a plain array take another codec, or none."""
-    rng = np.random.default_rng(1)
-    spec = FieldSpec(name="x", dtype="uint8", shape=(96, 96, 3))
-    assert "photo" not in picks(spec, [photograph(rng) for _ in range(8)])
-
-
-def test_measured_clouds_take_a_shuffle() -> None:
-    """Coordinates close to each other share their high bits."""
-    rng = np.random.default_rng(2)
-    clouds = [rng.uniform(100, 101, (700, 3)).astype("f4") for _ in range(8)]
-    assert picks(CLOUD, list(clouds)) == "shuffle+lz4"
-
-
 @pytest.mark.parametrize(("dtype", "digits"), [("float32", 3), ("float64", 4)])
 def test_decimals_take_their_codec(dtype: str, digits: int) -> None:
     """Floats that were written with few decimals; their number is in the codec."""
@@ -153,14 +161,6 @@ def test_decimals_take_their_codec(dtype: str, digits: int) -> None:
     codec = choose_codec(spec, clouds, 1.0, extent(spec, clouds))
     assert codec_name(codec).startswith("decimal+")
     assert codec[0] == {"id": "decimal", "digits": digits}
-
-
-def test_one_cloud_of_other_values_changes_nothing() -> None:
-    """Its frames are kept raw, the others shrink."""
-    rng = np.random.default_rng(2)
-    clouds = [np.round(rng.normal(0, 30, (700, 3)), 3).astype("f4") for _ in range(8)]
-    clouds[3] = rng.normal(0, 30, (700, 3)).astype("f4")
-    assert picks(CLOUD, clouds) == "decimal+lz4"
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -179,13 +179,6 @@ def test_values_that_are_no_decimals_are_not_weighed_as_such(
     assert not [codec for codec in tried if codec[0]["id"] == "decimal"]
 
 
-def test_coordinates_on_a_grid_take_zstd() -> None:
-    """Numbers that come again and again are found as wholes; shuffling would tear them apart."""
-    rng = np.random.default_rng(3)
-    grid = rng.normal(size=300).astype("f4")
-    assert picks(CLOUD, [rng.choice(grid, (3000, 3)) for _ in range(8)]) == "zstd"
-
-
 def test_single_bytes_are_not_shuffled() -> None:
     """A shuffle by bytes would leave them as they are."""
     rng = np.random.default_rng(4)
@@ -195,31 +188,11 @@ def test_single_bytes_are_not_shuffled() -> None:
     assert picks(IMAGE, [photograph(rng) // 16 * 16 for _ in range(8)]) == "zstd"
 
 
-@pytest.mark.parametrize(
-    ("dtype", "shape"), [("int64", ()), ("float32", (33,)), ("float64", (255,)), ("bool", (2047,))]
-)
-def test_labels_and_small_records_stay_raw(dtype: str, shape: tuple[int, ...]) -> None:
-    """To read one of them at random would mean decoding a whole frame, however well it shrinks."""
-    assert picks(FieldSpec(name="x", dtype=dtype, shape=shape), [np.zeros(shape, dtype)] * 1000) == "none"
-
-
 def test_a_field_of_little_share_stays_raw() -> None:
     """Where a field is less than a hundredth of all bytes nothing is gained."""
     samples = [np.zeros((64, 64, 3), np.uint8)] * 4
     assert picks(IMAGE, list(samples), share=0.009) == "none"
     assert picks(IMAGE, list(samples), share=0.02) != "none"
-
-
-@pytest.mark.parametrize("samples", [[], [np.zeros((0, 3), "f4")] * 5])
-def test_without_bytes_there_is_nothing_to_encode(samples: list[NDArray[Any]]) -> None:
-    """No samples, or empty ones, stay raw."""
-    assert picks(CLOUD, samples) == "none"
-
-
-def test_the_choice_depends_on_the_data_alone() -> None:
-    """The same samples give the same codec every time."""
-    samples = [photograph(np.random.default_rng(3), 64) for _ in range(4)]
-    assert len({picks(IMAGE, list(samples)) for _ in range(5)}) == 1
 
 
 # ---------------------------------------------------------------- frame rules
