@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -90,6 +91,15 @@ def test_what_is_no_regular_file_is_told_and_never_opened(tmp_path):
             found.pick()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such file names")
+def test_a_name_that_is_no_text_is_an_error(tmp_path):
+    """Its sample could have no name, whether the file or its folder is called so."""
+    fill(tmp_path, "a/a.npy", os.fsdecode(b"\xff/a.npy"), os.fsdecode(b"b/\xff.npy"))
+    told: list[SourceError] = []
+    assert find(str(tmp_path)).pick(told.append) == ["a/a.npy"]
+    assert ["has a name that is not valid text" in error.reason for error in told] == [True, True]
+
+
 @pytest.mark.parametrize("name", ["a.png", "a.ply", "a.npy", "a.h5"])
 def test_a_pointer_of_git_lfs_is_known_in_every_source(tmp_path, name):
     """What git-LFS has not fetched is said to be that, with the command that fetches it."""
@@ -152,10 +162,3 @@ def test_looking_is_told_how_many_are_found(tmp_path):
     told = []
     find(str(fill(tmp_path, *NAMES)), lambda what, done, total: told.append((what, done, total)))
     assert told[-1] == ("finding files", 5, 5)
-
-
-def test_arrays_come_in_natural_order(tmp_path):
-    """Files of arrays are fields in natural order, as everywhere."""
-    for name, dtype in (("x10", "u1"), ("x9", "u2"), ("x1", "u4")):
-        np.save(tmp_path / f"{name}.npy", np.arange(3, dtype=dtype))
-    assert [spec.name for spec in open_sources([str(tmp_path)]).fields] == ["x1", "x9", "x10"]

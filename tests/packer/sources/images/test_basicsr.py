@@ -81,33 +81,12 @@ def test_options_of_images_are_heard(pairs):
         open_images({"x": pairs["hr"]}, axis=1)
 
 
-def test_a_colour_marked_as_transparent_becomes_alpha(tmp_path):
-    """With --mode rgba, as for files."""
-    pixels, _ = encoded()
-    key = tuple(map(int, pixels[1, 2]))
-    folder = make(tmp_path / "x.lmdb", {"a": encoded(transparency=key)[1]})
-    (image,) = read_each(open_images({"x": folder}, mode="rgba"))["x"]
-    np.testing.assert_array_equal(image[:, :, :3], pixels)
-    np.testing.assert_array_equal(image[:, :, 3] == 0, (pixels == key).all(axis=2))
-
-
 def test_a_header_behind_much_else_is_found(tmp_path):
     """Text of more than 64 KiB before the pixels is no hindrance."""
     pixels, data = encoded()
     long = data[:33] + chunk(b"tEXt", bytes(100_000)) + data[33:]
     (image,) = read_each(open_images({"x": make(tmp_path / "a.lmdb", {"a": long})}))["x"]
     np.testing.assert_array_equal(image, pixels)
-
-
-def test_a_picture_that_changed_is_refused(tmp_path):
-    """Pixels of another size than the header had when it was read are an error that names the key."""
-    folder = make(tmp_path / "a.lmdb", {"a": encoded()[1], "b": encoded(1, 8, 10)[1]})
-    source = open_images({"x": folder})
-    source.places["x"] = source.places["x"][::-1]
-    with pytest.raises(
-        SourceError, match=r"a\.lmdb/a\.png: was 4 x 5 x 3 uint8 when its header was read, and is 8 x 10 x 3"
-    ):
-        read_each(source)
 
 
 @pytest.mark.parametrize(
@@ -128,16 +107,6 @@ def test_bad_values(tmp_path, value, reason):
     bad = []
     assert open_images({"x": folder}, on_bad=bad.append).names == ["b"]
     assert len(bad) == 1
-
-
-def test_a_wrong_checksum_is_found_when_pixels_are_read(tmp_path):
-    """A flipped bit in a value is an error with the number of the sample."""
-    data = bytearray(encoded()[1])
-    data[-20] ^= 1
-    source = open_images({"x": make(tmp_path / "a.lmdb", {"a": encoded()[1], "b": bytes(data)})})
-    with pytest.raises(SourceError, match="wrong checksum") as caught:
-        read_each(source)
-    assert caught.value.sample == 1
 
 
 def test_keys_without_partner_and_lists_that_lie(pairs, tmp_path):

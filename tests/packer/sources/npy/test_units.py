@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import sys
 
@@ -182,21 +181,6 @@ def test_a_bad_file_is_left_out(tmp_path, episodes):
     with pytest.raises(SourceError, match=r"ep_10\.npz: cannot be read") as caught:
         next(blocks)
     assert caught.value.sample == 1
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such file names")
-@pytest.mark.parametrize("unit", ["files", "folders"])
-def test_a_name_that_is_no_text_is_left_out(tmp_path, unit):
-    """Its sample could have no name; the error names the file."""
-    for place in ("a/a.npy", os.fsdecode(b"\xff/\xff.npy")):
-        (tmp_path / place).parent.mkdir()
-        np.save(tmp_path / place, np.zeros(3))
-    if unit == "folders":
-        (tmp_path / os.fsdecode(b"\xff/\xff.npy")).rename(tmp_path / os.fsdecode(b"\xff/a.npy"))
-    options = SourceOptions(samples=unit)
-    with pytest.raises(SourceError, match=r"npy: has a name that is not valid text"):
-        source_of([str(tmp_path)], source=options)
-    assert source_of([str(tmp_path)], source=options, on_error="skip").names == ["a/a" if unit == "files" else "a"]
 
 
 def test_what_samples_share_is_kept_once(tmp_path, episodes):
