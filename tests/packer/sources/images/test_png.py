@@ -156,7 +156,7 @@ def test_no_other_chunk_changes_the_pixels(colour, depth):
 
 @pytest.mark.parametrize(("colour", "depth"), [kind for kind in KINDS if kind not in PLAIN])
 def test_the_checksum_of_all_data_is_read(colour, depth):
-    """Where Pillow decodes, which reads none: a wrong one is an error, and so is none, though those of chunks are right."""
+    """Where Pillow decodes, which reads none: a wrong or missing one is an error, though those of chunks are right."""
     header = png.PngHeader(4, 3, depth, colour, False)
     data = zlib.compress(bytes(line_bytes(header)))
     decode(with_data(header, data))
