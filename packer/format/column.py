@@ -240,7 +240,11 @@ class Locator:
             DamagedError: a frame cannot be decoded.
         """
         if not self.field.codec:
-            join(self._bytes, located.start, located.stored, out)
+            if self._axes or len(located) == 1:  # which may be as large as memory allows
+                join(self._bytes, located.start, located.stored, out)
+            elif len(out):
+                items = items_of(self._bytes, self.field.fixed_bytes)
+                out.view(items.dtype)[:] = items[located.start]
         elif self._together > 1:
             self._decode_shared(located, out)
             self.codec.undo_filter(out, located.shape)
@@ -422,7 +426,11 @@ class Column(Locator):
             yield int(frames.stored.sum()), frames.frame[self.are_wrong(frames)]
 
     def read(self, start: int, stop: int) -> Any:
-        """Return the samples start..stop: one new array (m, *shape); of a ragged field a list.
+        """Return the samples start..stop, as `take` does."""
+        return self.take(range(start, stop))
+
+    def take(self, numbers: Numbers | range) -> Any:
+        """Return some samples (m,), in this order: one new array (m, *shape); of a ragged field a list.
 
         The arrays of a list own their memory, each as much as it holds.
 
@@ -431,12 +439,14 @@ class Column(Locator):
         """
         field = self.field
         if not field.is_ragged:
-            out = np.empty((stop - start, *(n or 0 for n in field.shape)), field.np_dtype)
-            for first in range(start, stop, _CHECKED):  # so that places of many small samples take no memory
-                some = out[first - start : first - start + _CHECKED]
-                self.decode(self.locate(np.arange(first, first + len(some))), some.reshape(-1).view(np.uint8))
+            out = np.empty((len(numbers), *(n or 0 for n in field.shape)), field.np_dtype)
+            for at in range(0, len(numbers), _CHECKED):  # so that places of many small samples take no memory
+                some = out[at : at + _CHECKED]
+                self.decode(
+                    self.locate(np.asarray(numbers[at : at + _CHECKED], np.int64)), some.reshape(-1).view(np.uint8)
+                )
             return out
-        located = self.locate(np.arange(start, stop))
+        located = self.locate(np.asarray(numbers, np.int64))
         whole = np.empty(int(located.nbytes.sum()), np.uint8)
         self.decode(located, whole)
         flat = whole.view(field.np_dtype)

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from packer.errors import DamagedError, UsageError
@@ -178,7 +177,8 @@ class _Shards:
             ragged: list[Any] = [None] * len(numbers)
             for places, column, local in self._columns(position, field, numbers):
                 for place, value in zip(places.tolist(), column.take(local), strict=True):
-                    ragged[place] = value.tobytes().decode() if field.kind == "text" else value
+                    native = value.astype(value.dtype.newbyteorder("="), copy=False)
+                    ragged[place] = value.tobytes().decode() if field.kind == "text" else native
             return ragged
         fixed: NDArray[Any] = np.empty((len(numbers), *(n or 0 for n in field.shape)), str(field.dtype))
         for places, column, local in self._columns(position, field, numbers):
@@ -232,31 +232,14 @@ class _CheckedColumn:
         self._shard = shard
         self._good = np.zeros(column.index.frames, bool)
 
-    def take(self, local: NDArray[np.int64]) -> NDArray[Any] | list[NDArray[Any]]:
+    def take(self, local: NDArray[np.int64]) -> Any:
         """Return the samples of these numbers within the shard, each of its own shape, or as one array (m, *shape).
 
         Raises:
             DamagedError: the checksum of a frame is wrong, or it cannot be decoded.
         """
         self._check(local)
-        field = self.column.field
-        if field.fixed_bytes and not field.is_ragged and not field.codec:
-            # Straight out of the map, by one call for all.
-            at = self.column.locate(local).start
-            rows = sliding_window_view(np.frombuffer(self._shard.bytes, np.uint8), field.fixed_bytes)[at]
-            return rows.view(field.np_dtype).reshape(len(local), *(n or 0 for n in field.shape))
-        # Neighbours, and samples of one frame with those between them, are decoded together.
-        order = np.argsort(local, kind="stable")
-        ascending = local[order]
-        frame = ascending // (field.frame.samples or 1)
-        out: list[NDArray[Any]] = [np.empty(0)] * len(local)
-        native = field.np_dtype.newbyteorder("=")
-        for places in np.split(order, np.flatnonzero((np.diff(ascending) > 1) & (np.diff(frame) > 0)) + 1):
-            start = int(local[places[0]])
-            found = self.column.read(start, int(local[places[-1]]) + 1)
-            for place in places.tolist():
-                out[place] = found[int(local[place]) - start].astype(native, copy=False)
-        return out
+        return self.column.take(local)
 
     def _check(self, local: NDArray[np.int64]) -> None:
         frames = self.column.frames_of(local)
