@@ -150,7 +150,7 @@ def constants_at(file: h5py.File, path: str, root: str, once: Iterable[str]) -> 
         thing = file.get(place)
         names = [place] if isinstance(thing, h5py.Dataset) else []
         if isinstance(thing, h5py.Group):
-            names = [place + below for below, found in walk(thing) if isinstance(found, h5py.Dataset)]
+            names = [place + below for below, one in walk(thing) if isinstance(one, h5py.Dataset)]
         for name in names:
             values = _values(file, path, name)
             digest = xxhash.xxh3_128(f"{values.dtype} {values.shape} ".encode())

@@ -2,8 +2,6 @@
 
 Lines may end in LF, CR or CRLF. The ending of the first line decides, so that a binary body that begins
 with the byte 0x0A is not cut: after `end_header` exactly one line end belongs to the header.
-Lines with an unknown first word are kept as `stray` and otherwise passed over, as other readers do, unless
-the word looks like a misspelt `element` or `property`.
 
 The manifest keeps headers as JSON objects of the same classes, each property with the field it went into, so that
 files can be written again as they were.
@@ -13,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from difflib import get_close_matches
 from io import FileIO
 from typing import Annotated, Literal
 
@@ -90,7 +87,6 @@ class Header(msgspec.Struct, frozen=True, omit_defaults=True):
     elements: tuple[Element, ...]
     comments: tuple[str, ...] = ()
     obj_info: tuple[str, ...] = ()
-    stray: tuple[str, ...] = ()
     body: int = 0
 
     @property
@@ -101,7 +97,7 @@ class Header(msgspec.Struct, frozen=True, omit_defaults=True):
     def without_counts(self) -> Header:
         """Return what is the same in all files of one kind."""
         elements = tuple(Element(e.name, e.properties) for e in self.elements)
-        return Header(self.format, elements, self.comments, self.obj_info, self.stray)
+        return Header(self.format, elements, self.comments, self.obj_info)
 
 
 @contextmanager
@@ -162,8 +158,8 @@ def parse_header(data: bytes, path: str) -> Header:
     for element in elements:
         if element.count and not element.properties:
             raise SourceError(f"element {element.name} has {element.count} rows but no properties", path)
-    comments, obj_info, stray = (tuple(some) for some in lines.texts.values())
-    return Header(lines.format, elements, comments, obj_info, stray, min(start, len(data)))
+    comments, obj_info = (tuple(some) for some in lines.texts.values())
+    return Header(lines.format, elements, comments, obj_info, min(start, len(data)))
 
 
 class _Lines:
@@ -172,7 +168,7 @@ class _Lines:
     def __init__(self) -> None:
         self.format: Format | None = None
         self.elements: list[tuple[str, int, list[Property]]] = []
-        self.texts: dict[str, list[str]] = {"comment": [], "obj_info": [], "stray": []}
+        self.texts: dict[str, list[str]] = {"comment": [], "obj_info": []}
         self.ended = False
         self._declarations = 0
 
@@ -192,9 +188,8 @@ class _Lines:
         elif line == "end_header":
             self.ended = True
         elif line:
-            if meant := get_close_matches(word.lower(), ("format", "element", "property", "end_header"), 1, 0.8):
-                raise ValueError(f"{word[:40]!r} is not known; {meant[0]} seems to be meant")
-            self.texts["stray"].append(line)
+            known = ", ".join(("comment", "obj_info", *_FORMS))
+            raise ValueError(f"{word[:40]!r} is not known; {known} or end_header is expected")
 
     def _declare(self, words: list[str]) -> None:
         match words:

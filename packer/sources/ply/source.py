@@ -73,13 +73,7 @@ def open_ply(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: OnB
         raise UsageError(
             f"--triangulate: there is no field face; fields are {', '.join(rules)}; leave --triangulate out"
         )
-    source = PointSource.of(
-        "ply", members, rules, partial(_read, options=options), _origin_of(members, choice, options)
-    )
-    if stray := [m for m in members if m.header.stray]:
-        such = f"such as {stray[0].header.stray[0][:60]!r} in {stray[0].name}"
-        source.remarks = [f"header lines that mean nothing are ignored in {len(stray)} files, {such}"]
-    return source
+    return PointSource.of("ply", members, rules, partial(_read, options=options), _origin_of(members, choice, options))
 
 
 def members_of(
@@ -205,7 +199,7 @@ def _with_fields(header: Header, rules: Mapping[str, Rule]) -> Header:
         Element(e.name, tuple(msgspec.structs.replace(p, **places[e.name, i]) for i, p in enumerate(e.properties)))
         for e in header.elements
     )
-    return msgspec.structs.replace(header, elements=tuple(elements), stray=())
+    return msgspec.structs.replace(header, elements=tuple(elements))
 
 
 # ---------------------------------------------------------------- the source

@@ -294,13 +294,3 @@ def test_origin_is_kept(tmp_path) -> None:
         "field": "xyz",
         "column": 2,
     }
-
-
-def test_stray_lines_are_noted(tmp_path) -> None:
-    """A header line that means nothing is passed over and mentioned in the notes; an empty one is not."""
-    head = "ply\nformat ascii 1.0\n\nTextureFile wood.png\nelement vertex 1\nproperty uchar a\nend_header\n1"
-    (tmp_path / "a.ply").write_text(head)
-    source = open_ply(str(tmp_path))
-    assert samples(source)[0]["a"].tolist() == [1]
-    (said,) = source.remarks
-    assert "ignored in 1 files, such as 'TextureFile wood.png' in a" in said
