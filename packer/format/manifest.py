@@ -76,7 +76,7 @@ UNFINISHED = "unfinished.json"
 #: A URL that was made a path, which lost one of its slashes. Two letters at least: `c:/` is a drive.
 URL_AS_PATH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
-#: Members that are absent from the file if they say nothing; they are never null in it.
+#: Members that are not written if they say nothing.
 _OPTIONAL = ("left_out", "constants", "stats", "splits", "classes")
 #: A manifest of a million shards has about 150 MB; a larger file is not one.
 MAX_MANIFEST_BYTES = 2**28
@@ -259,8 +259,6 @@ def decode(data: bytes, path: str) -> Manifest:
                 "use the version of packer that wrote it, or a newer one"
             )
         document.pop("digest", None)
-        if null := [name for name in _OPTIONAL if document.get(name, "") is None]:
-            raise ValueError(f"Expected an object or nothing, got `null` - at `$.{null[0]}`")
         manifest = msgspec.convert(document, type=Manifest)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise ManifestError(f"{path}: {error}; run `packer repair`, which makes it again from the shards") from None

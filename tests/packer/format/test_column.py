@@ -129,31 +129,20 @@ def test_blocks_of_any_length_give_the_same_bytes(column: tuple[Field, Samples],
 
 
 @given(column=columns(), chunk_bytes=st.sampled_from([1, 64, 300]))
-def test_a_sample_lies_in_one_chunk(column: tuple[Field, Samples], chunk_bytes: int) -> None:
-    """The frames of a sample follow each other in one chunk, so that it is contiguous in the file."""
+def test_frames_and_samples_know_each_other(column: tuple[Field, Samples], chunk_bytes: int) -> None:
+    """The frames of a sample lie in one chunk, one behind the other, and each of them names that sample."""
     field, samples = column
     stored = Stored(field, chunk_bytes)
     add(stored.writer, samples, 4)
     column = stored.finish()
+    assert column.frames_of(np.arange(len(samples))).frame.tolist() == list(range(column.index.frames))
     for sample in range(len(samples)):
-        spans = column.frames_of(np.array([sample])).spans.tolist()
+        frames = column.frames_of(np.array([sample]))
+        spans = frames.spans.tolist()
         assert not [(a, b) for a, b in itertools.pairwise(spans) if a[1] != b[0]]
         if spans:
             assert any(at <= spans[0][0] and spans[-1][1] <= at + size for at, size in stored.chunks)
-
-
-@given(column=columns())
-def test_frames_know_their_samples(column: tuple[Field, Samples]) -> None:
-    """The frames of a run of samples and the samples of a frame agree."""
-    field, samples = column
-    stored = Stored(field)
-    add(stored.writer, samples, 4)
-    column = stored.finish()
-    assert column.frames_of(np.arange(len(samples))).frame.tolist() == list(range(column.index.frames))
-    held = column.index.samples_of(np.arange(column.index.frames))
-    for frame, (start, stop) in enumerate(held.tolist()):
-        assert start < stop <= len(samples)
-        assert frame in column.frames_of(np.arange(start, stop)).frame
+        assert all(start <= sample < stop <= len(samples) for start, stop in column.index.samples_of(frames.frame))
 
 
 @pytest.mark.parametrize(
