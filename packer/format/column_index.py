@@ -50,13 +50,16 @@ class ColumnIndex:
         self.field = field
         self.samples = samples
         self.path = path
+        self.frames = len(data["checksums"]) // 8
         self.arrays: dict[str, Index] = {}
-        for name, held in data.items():
-            if len(held) % 8:
-                raise self._damaged(f"index array {name} has {len(held)} bytes, not a multiple of 8")
-            self.arrays[name] = np.frombuffer(held, "<u8")
-        self.frames = len(self.arrays["checksums"])
-        self._check_lengths()
+        for name, length in index_lengths(field, samples, self.frames, len(data["chunks"]) // 24).items():
+            if len(data[name]) != 8 * length:
+                raise self._damaged(f"index array {name} has {len(data[name])} bytes, {8 * length} expected")
+            self.arrays[name] = np.frombuffer(data[name], "<u8")
+        self.arrays["chunks"] = self.arrays["chunks"].reshape(-1, 3)
+        if field.is_ragged:
+            self.arrays["shapes"] = self.arrays["shapes"].reshape(samples, len(field.ragged_axes))
+        self._check_count()
         self.chunk_at = self._check_chunks(find_chunks)
 
     def samples_of(self, frames: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -70,19 +73,13 @@ class ColumnIndex:
             first = frames // self.field.bands
         return np.stack([first, np.minimum(first + together, self.samples)], axis=1)
 
-    def _check_lengths(self) -> None:
-        """Check the lengths of the arrays against each other, and give tables their two axes."""
-        arrays, field = self.arrays, self.field
-        for name, length in index_lengths(field, self.samples, self.frames, len(arrays["chunks"]) // 3).items():
-            if len(arrays[name]) != length:
-                raise self._damaged(f"index array {name} holds {len(arrays[name])} numbers, {length} expected")
-        arrays["chunks"] = arrays["chunks"].reshape(-1, 3)
-        if "shapes" in arrays:
-            arrays["shapes"] = arrays["shapes"].reshape(self.samples, len(field.ragged_axes))
+    def _check_count(self) -> None:
+        """Check that there are as many frames as the samples have."""
+        field = self.field
         if field.frame.samples is not None:
             count = -(-self.samples // field.frame.samples)
         elif field.is_ragged:
-            count = int(arrays["sample_frames"][-1])
+            count = int(self.arrays["sample_frames"][-1])
         else:
             count = self.samples * field.bands
         if count != self.frames:

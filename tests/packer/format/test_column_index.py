@@ -136,12 +136,12 @@ def test_a_place_that_cannot_be_is_an_error(kind: str, changed: dict[str, Any], 
 
 
 DAMAGES: dict[str, tuple[str, dict[str, Any], str]] = {
-    "half a number": ("raw", {"checksums": bytes(23)}, "index array checksums has 23 bytes, not a multiple of 8"),
-    "frame_offsets": ("coded", {"frame_offsets": [0, 40, 90]}, "array frame_offsets holds 3 numbers, 4 expected"),
-    "sample_frames": ("ragged rows", {"sample_frames": [0, 3]}, "array sample_frames holds 2 numbers, 3 expected"),
-    "sample_offsets": ("ragged", {"sample_offsets": [0, 50]}, "array sample_offsets holds 2 numbers, 4 expected"),
-    "shapes": ("ragged", {"shapes": [1, 2, 2, 0]}, "array shapes holds 4 numbers, 3 expected"),
-    "half a chunk": ("raw", {"chunks": [0, 3, 100, 1]}, "index array chunks holds 4 numbers, 3 expected"),
+    "half a number": ("raw", {"checksums": bytes(23)}, "index array checksums has 23 bytes, 16 expected"),
+    "frame_offsets": ("coded", {"frame_offsets": [0, 40, 90]}, "array frame_offsets has 24 bytes, 32 expected"),
+    "sample_frames": ("ragged rows", {"sample_frames": [0, 3]}, "array sample_frames has 16 bytes, 24 expected"),
+    "sample_offsets": ("ragged", {"sample_offsets": [0, 50]}, "array sample_offsets has 16 bytes, 32 expected"),
+    "shapes": ("ragged", {"shapes": [1, 2, 2, 0]}, "array shapes has 32 bytes, 24 expected"),
+    "half a chunk": ("raw", {"chunks": [0, 3, 100, 1]}, "index array chunks has 32 bytes, 24 expected"),
     "frames of samples": ("raw", {"checksums": [1, 2]}, "2 checksums for 3 frames"),
     "frames of rows": ("raw rows", {"checksums": [1, 2, 3]}, "3 checksums for 6 frames"),
     "frames of ragged rows": ("ragged rows", {"sample_frames": [0, 2, 4]}, "3 checksums for 4 frames"),
