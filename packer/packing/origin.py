@@ -26,8 +26,6 @@ from packer.sources import Source, shuffled_order
 
 Origin = dict[str, Any]
 Kept = TypeVar("Kept", bound=msgspec.Struct)
-#: No deeper level is read: the origins of a hostile manifest could nest without end.
-_DEEPEST = 100
 
 
 class Leaf(NamedTuple):
@@ -62,11 +60,13 @@ def joined(parts: Sequence[tuple[int, Origin]]) -> Origin:
     return {"kind": kinds.pop() if len(kinds) == 1 else "joined", "parts": flat}
 
 
-def levels(origin: Origin, samples: int, depth: int = 0) -> Iterator[Origin]:
+def levels(origin: Origin, samples: int) -> Iterator[Origin]:
     """Yield an origin, and all that it was made of, from the top down."""
-    yield origin
-    for count, part in _below(origin, samples, depth):
-        yield from levels(part, count, depth + 1)
+    todo = [(samples, origin)]
+    while todo:  # without recursion: the origins of a hostile manifest may nest deeply
+        count, level = todo.pop()
+        yield level
+        todo += reversed(_below(level, count))
 
 
 def classes_of(origin: Origin, samples: int) -> tuple[str, ...]:
@@ -85,28 +85,24 @@ def is_shuffled(origin: Origin, samples: int) -> bool:
 
 def leaves(origin: Origin, samples: int) -> list[Leaf]:
     """Return the sources that `samples` samples came from; an origin of another form is taken for one source."""
-    return list(_leaves(origin, np.arange(samples), 0))
+    found, todo = [], [Leaf(origin, np.arange(samples))]
+    while todo:
+        level = todo.pop()
+        below = _below(level.origin, len(level.numbers))
+        if not below:
+            found.append(level)
+            continue
+        numbers, seed = level.numbers, level.origin.get("shuffled")
+        if isinstance(seed, int):
+            numbers = np.empty_like(level.numbers)
+            numbers[shuffled_order(len(numbers), seed)] = level.numbers
+        spans = np.split(numbers, np.cumsum([count for count, _ in below])[:-1])
+        todo += reversed([Leaf(part, span) for (_, part), span in zip(below, spans, strict=True)])
+    return found
 
 
-def _leaves(origin: Origin, numbers: NDArray[np.int64], depth: int) -> Iterator[Leaf]:
-    held = _below(origin, len(numbers), depth)
-    if not held:
-        yield Leaf(origin, numbers)
-        return
-    before = numbers
-    if isinstance(origin.get("shuffled"), int):
-        before = np.empty_like(numbers)
-        before[shuffled_order(len(numbers), origin["shuffled"])] = numbers
-    at = 0
-    for count, part in held:
-        yield from _leaves(part, before[at : at + count], depth + 1)
-        at += count
-
-
-def _below(origin: Origin, samples: int, depth: int) -> list[tuple[int, Origin]]:
+def _below(origin: Origin, samples: int) -> list[tuple[int, Origin]]:
     """Return (samples, origin) of all that an origin was made of: one, or its parts; an empty list for a source."""
-    if depth >= _DEEPEST:
-        return []
     inner = origin.get("origin")
     return [(samples, inner)] if isinstance(inner, dict) else parts(origin, samples)
 

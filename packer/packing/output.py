@@ -126,7 +126,6 @@ class OutputFolder:
         refuse_url(path)
         # A link stays a link: the folder that it leads to is made, and replaced.
         self.path = self.work = path = path.resolve() if path.is_symlink() else path
-        self._beside = next_to(path, "replacing")
         self._old = next_to(path, "replaced")
         with contextlib.ExitStack() as locks, clear_errors(path):
             self._open(note, overwrite, locks)
@@ -187,7 +186,7 @@ class OutputFolder:
                 raise _already(self.path)
             if self.path.name in ("", ".."):
                 raise UsageError(f"{self.path}: the folder you are in cannot be replaced; run this from another one")
-            self.work = self._beside
+            self.work = next_to(self.path, "replacing")
             make_folder(self.work)
             # Its lock moves to `path` with it, and holds others off there until all is tidied up.
             locks.enter_context(_locked(self.work, self.path))
@@ -195,8 +194,13 @@ class OutputFolder:
 
     def _claim(self, note: Note, overwrite: bool) -> None:
         """Write the note of this conversion. Shards of an earlier run are kept if its note is the same."""
-        path = self.work / UNFINISHED
-        difference = _difference(path, note)
+        path, difference = self.work / UNFINISHED, None
+        try:
+            difference = msgspec.json.decode(path.read_bytes(), type=Note).difference(note)
+        except FileNotFoundError:
+            pass
+        except msgspec.DecodeError:
+            difference = f"{path.name} cannot be read"
         if difference and not overwrite:
             raise UsageError(
                 f"{self.path} holds an unfinished conversion that differs: {difference}; "
@@ -270,16 +274,6 @@ def _is_finished(folder: Path) -> bool:
 
 def _already(path: Path) -> UsageError:
     return UsageError(f"{path} is a packed dataset already; use --overwrite to replace it")
-
-
-def _difference(path: Path, note: Note) -> str | None:
-    """Return how the conversion in a note differs from another; None if it does not, or there is no such file."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=Note).difference(note)
-    except FileNotFoundError:
-        return None
-    except msgspec.DecodeError:
-        return f"{path.name} cannot be read"
 
 
 def _check_only_ours(path: Path) -> None:
