@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import h5py
 import numpy as np
 import pytest
+from datasets import written
 from PIL import Image
 
 from packer.packing import LOCK
@@ -43,6 +44,12 @@ def rows(tmp_path):
     with h5py.File(path, "w") as file:
         file["x"], file["label"] = x, label
     return SimpleNamespace(path=path, sources=[str(path)], x=x, label=label)
+
+
+@pytest.fixture
+def two(tmp_path):
+    """Two packed datasets of one schema, `a` of 9 samples and `b` of 5."""
+    return written(tmp_path / "a", "a", 9), written(tmp_path / "b", "b", 5)
 
 
 @pytest.fixture

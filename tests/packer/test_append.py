@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 from broken import cut
+from datasets import written
 
 from packer import append as appending
 from packer.append import append
@@ -22,22 +23,6 @@ from packer.repair import repair
 from packer.verify import verify
 from packer.writer import DatasetWriter
 from readers import PackedDataset
-
-
-def write(folder, prefix, count, seed=0):
-    """A dataset of named samples with a fixed, a ragged and a text field."""
-    rng = np.random.default_rng(seed)
-    with DatasetWriter(folder, shard_size=4096) as writer:
-        for n in range(count):
-            sample = {"x": rng.normal(size=600), "r": rng.integers(0, 9, (n % 4, 2)), "t": f"{prefix} {n}"}
-            writer.add(sample, name=f"{prefix}{n}")
-    return folder
-
-
-@pytest.fixture
-def two(tmp_path):
-    """Two datasets, a of 9 samples and b of 5."""
-    return write(tmp_path / "a", "a", 9), write(tmp_path / "b", "b", 5, seed=1)
 
 
 def test_samples_come_behind_those_before(two, contents):
@@ -133,8 +118,8 @@ def test_old_tables_of_names_go_with_the_next_append(tmp_path, two):
     """Of the tables of names two are kept: the one in use and the one before it."""
     a, b = two
     append(a, b, workers=0)
-    append(a, write(tmp_path / "c", "c", 1), workers=0)
-    append(a, write(tmp_path / "d", "d", 1), workers=0)
+    append(a, written(tmp_path / "c", "c", 1), workers=0)
+    append(a, written(tmp_path / "d", "d", 1), workers=0)
     assert len(list(a.glob("names*.lmdb"))) == 2
     assert not verify(a).damages
     assert convert([{"x": np.zeros(2)}], a, overwrite=True).samples == 1
@@ -150,7 +135,7 @@ def test_two_at_once_are_refused(two):
 def test_one_behind_another_loses_nothing(tmp_path, two, contents, monkeypatch):
     """A call that waited at the door while another was at work goes on from what that one published."""
     a, b = two
-    c = write(tmp_path / "c", "c", 4, seed=2)
+    c = written(tmp_path / "c", "c", 4)
     expected = contents(a)[1] | contents(c)[1] | contents(b)[1]
 
     def late(folder, read):

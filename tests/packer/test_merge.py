@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 from broken import cut
+from datasets import written
 
 from packer.convert import convert
 from packer.errors import DamagedError, UsageError
@@ -18,23 +19,7 @@ from packer.format import manifest as manifests
 from packer.merge import merge
 from packer.repack import repack
 from packer.verify import verify
-from packer.writer import DatasetWriter
 from readers import PackedDataset
-
-
-def write(folder, prefix, count, codec="lz4", width=600):
-    """A dataset of named samples in several shards."""
-    rng = np.random.default_rng(len(prefix))
-    with DatasetWriter(folder, shard_size=8192, codec=codec) as writer:
-        for n in range(count):
-            writer.add({"x": rng.integers(0, 9, width), "y": np.float32(n)}, name=f"{prefix}{n}")
-    return folder
-
-
-@pytest.fixture
-def two(tmp_path):
-    """Two datasets of one schema, of 9 and 5 samples."""
-    return write(tmp_path / "a", "a", 9), write(tmp_path / "b", "bb", 5)
 
 
 @pytest.mark.parametrize("linked", [True, False])
@@ -74,7 +59,7 @@ def test_constants_of_another_writer_are_kept_as_they_are(tmp_path, two):
 def test_merged_datasets_merge_again(tmp_path, two, contents):
     """Numbers of shards are new in every dataset, and parts of parts are parts."""
     merge(two, tmp_path / "m")
-    c = write(tmp_path / "c", "ccc", 3)
+    c = written(tmp_path / "c", "ccc", 3)
     found = merge([c, tmp_path / "m"], tmp_path / "n")
     assert [part["samples"] for part in found.origin["parts"]] == [3, 9, 5]
     assert list(contents(tmp_path / "n")[1]) == [*contents(c)[1], *contents(tmp_path / "m")[1]]
@@ -91,7 +76,7 @@ def test_merged_datasets_merge_again(tmp_path, two, contents):
 )
 def test_what_does_not_go_together_is_refused(tmp_path, two, change, words):
     """The difference is named, and nothing is made."""
-    other = write(tmp_path / "c", **{"prefix": "c", "count": 2, **change})
+    other = written(tmp_path / "c", **{"prefix": "c", "count": 2, **change})
     with pytest.raises(UsageError, match=words):
         merge([two[0], other], tmp_path / "m")
     assert not (tmp_path / "m").exists()

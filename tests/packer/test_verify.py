@@ -14,9 +14,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from packer.append import append
 from packer.checking import Damage
-from packer.convert import convert
 from packer.errors import DatasetError, ManifestError, PackerError
 from packer.format import Column, ColumnTotals
 from packer.format import manifest as manifests
@@ -247,20 +245,6 @@ def test_long_lists_of_names_are_cut():
     names = tuple("abcde")
     assert "(a, b, c, d, e, ...)" in str(Damage("f", "w", "x", (0, 9), names))
     assert "(a, b, c, d, e)" in str(Damage("f", "w", "x", (0, 5), names))
-
-
-def test_what_is_appended_meanwhile_is_no_damage(tmp_path):
-    """The manifest is read once more before a shard that it does not know is called damage."""
-    samples = [{"x": np.arange(9)}] * 5
-    convert(samples, tmp_path / "d")
-    appended = []
-
-    def once(_, nbytes):
-        if not appended:
-            appended.append(append(tmp_path / "d", samples).added)
-
-    assert verify(tmp_path / "d", once).damages == ()
-    assert appended == [5]
 
 
 @pytest.mark.parametrize("workers", [1, 2, 5])

@@ -13,7 +13,6 @@ from PIL import Image
 
 from packer.append import append
 from packer.checking import against, compare
-from packer.checking.against import same_bits
 from packer.convert import convert
 from packer.errors import SourceError, UsageError
 from packer.format import manifest as manifests
@@ -44,9 +43,9 @@ def test_a_changed_pixel_is_named(pairs, tmp_path):
 
 
 def test_a_changed_number_without_a_name(rows, tmp_path):
-    """The sign of a zero counts; samples without names are told by number."""
+    """The sign of a zero counts, NaN is NaN; samples without names are told by number."""
     with h5py.File(rows.path, "a") as file:
-        file["x"][123] = 0.0
+        file["x"][123], file["x"][5] = 0.0, np.nan
     folder = convert(rows.sources, tmp_path / "out", workers=0).path
     with h5py.File(rows.path, "a") as file:
         file["x"][123, 1] = -0.0
@@ -119,59 +118,12 @@ def test_other_sources_are_refused(pairs, clouds, rows, new_pairs, tmp_path):
     with pytest.raises(UsageError, match="is not in the source"):
         compare(folder, source_of(clouds.sources))
     with pytest.raises(UsageError, match="'lr' differs"):
-        compare(folder, source_of(pairs.sources, source=_gray()))
+        compare(folder, source_of(pairs.sources, source=SourceOptions(mode="gray")))
     with pytest.raises(UsageError, match="the source has 7 samples, the dataset was made from 12"):
         compare(folder, source_of(new_pairs(tmp_path / "fewer", 7, 6, 5).sources))
     unnamed = convert([{"lr": a, "hr": b} for a, b in zip(pairs.lr, pairs.hr, strict=True)], tmp_path / "b").path
     with pytest.raises(UsageError):
         compare(unnamed, source_of(pairs.sources))
-
-
-def test_same_bits():
-    """NaN equals itself, zeros of two signs do not; shape and dtype count; text is its UTF-8."""
-    nan = np.array([np.nan])
-    assert same_bits(nan, nan.copy())
-    assert not same_bits(np.array([0.0]), np.array([-0.0]))
-    assert not same_bits(np.zeros((2, 1)), np.zeros((1, 2)))
-    assert not same_bits(np.zeros(2, np.int32), np.zeros(2, np.uint32))
-    assert same_bits(np.frombuffer("ä".encode(), np.uint8), "ä")
-    grid = np.arange(6).reshape(2, 3)
-    assert same_bits(grid, np.asfortranarray(grid))
-    assert not same_bits(grid, np.ascontiguousarray(grid[:, ::-1]))
-    assert same_bits(np.float64(3).reshape(()), np.float64(3).reshape(()))
-
-
-def _gray():
-    from packer.sources import SourceOptions
-
-    return SourceOptions(mode="gray")
-
-
-SQUARES = {"patch": 4, "stride": 2}
-
-
-@pytest.mark.parametrize(
-    "options", [SQUARES, {"downscale": 2}, {"downscale": 2, **SQUARES}, {"axis": -1}, {"samples": "groups:/d"}], ids=str
-)
-def test_options_of_the_source(pairs, tmp_path, options):
-    """Squares, smaller pictures, other axes and groups are compared and repaired with the options of the packing."""
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        if "axis" in options:
-            file["x"] = np.arange(2400.0).reshape(2, 1200)
-        for number in range(8):
-            file[f"d/s{number}/x"] = np.arange(number + 100.0)
-    hdf5 = [str(tmp_path / "a.h5")]
-    sources = hdf5 if options.keys() & {"axis", "samples"} else pairs.sources
-    source_options = SourceOptions(**options, skip=("d",) if "axis" in options else ())
-    if "downscale" in options:
-        sources = sources[1:]
-    folder = convert(sources, tmp_path / "d", workers=0, shard_size=4096, source=source_options).path
-    source = source_of(sources, source=source_options)
-    assert compare(folder, source) == []
-    (folder / "shards" / "00000.lmdb").unlink()
-    assert repair(folder, source) == ("shards/00000.lmdb",)
-    with pytest.raises((UsageError, SourceError), match=r"name the sources and options|no common sample axis"):
-        compare(folder, source_of(sources))
 
 
 def test_another_order_is_told(rows, tmp_path):

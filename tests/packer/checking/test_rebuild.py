@@ -5,9 +5,9 @@ from __future__ import annotations
 import shutil
 
 import msgspec
-import numpy as np
 import pytest
 from broken import stopped_at
+from datasets import written
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,16 +20,6 @@ from packer.merge import merge
 from packer.repack import repack
 from packer.repair import repair
 from packer.verify import verify
-from packer.writer import DatasetWriter
-
-
-def write(folder, prefix, count, named=True):
-    """A dataset of named samples in several shards; no two prefixes give the same samples."""
-    rng = np.random.default_rng(sum(prefix.encode()))
-    with DatasetWriter(folder, shard_size=8192, codec="lz4") as writer:
-        for n in range(count):
-            writer.add({"x": rng.integers(0, 9, 600), "y": np.float32(n)}, name=f"{prefix}{n}" if named else None)
-    return folder
 
 
 def lost(folder):
@@ -44,7 +34,7 @@ def lost(folder):
 @pytest.mark.parametrize("named", [True, False])
 def test_merged_datasets(tmp_path, named, contents):
     """Order, origins and names of all parts come back, also where a part was merged before."""
-    a, b, c = (write(tmp_path / name, name, count, named) for name, count in [("a", 9), ("b", 5), ("c", 1)])
+    a, b, c = (written(tmp_path / name, name, count, named) for name, count in [("a", 9), ("b", 5), ("c", 1)])
     merge([c, b], tmp_path / "m")
     merge([tmp_path / "m", a], tmp_path / "n")
     held = contents(tmp_path / "n")
@@ -73,9 +63,9 @@ def test_appended_datasets(tmp_path, clouds, contents):
 def test_any_history(tmp_path_factory, steps):
     """Merged and appended in any order, the rebuilt manifest is the one that was lost."""
     work = tmp_path_factory.mktemp("history")
-    write(work / "0", "first", 3)
+    written(work / "0", "first", 3)
     for number, (is_append, count) in enumerate(steps):
-        more = write(work / f"more{number}", f"more{number}-", count)
+        more = written(work / f"more{number}", f"more{number}-", count)
         if is_append:
             append(work / "0", more, workers=0)
         else:
@@ -136,7 +126,7 @@ def test_samples_left_out_of_joined_datasets(tmp_path, clouds):
 
 def test_missing_shards_are_told(tmp_path):
     """A shard lost between others, or the last one of a dataset with names, is told, and nothing is written."""
-    merge([write(tmp_path / "a", "a", 9), write(tmp_path / "b", "b", 9)], tmp_path / "m")
+    merge([written(tmp_path / "a", "a", 9), written(tmp_path / "b", "b", 9)], tmp_path / "m")
     count = len(manifests.read(tmp_path / "m").shards)
     for number, words in [
         (0, "not all there"),
@@ -154,7 +144,7 @@ def test_missing_shards_are_told(tmp_path):
 
 def test_shards_of_another_dataset_are_told(tmp_path):
     """A shard from the midst of a dataset cannot follow what does not lead to it."""
-    merge([write(tmp_path / "a", "a", 9), write(tmp_path / "b", "b", 9)], tmp_path / "m")
+    merge([written(tmp_path / "a", "a", 9), written(tmp_path / "b", "b", 9)], tmp_path / "m")
     shards = tmp_path / "m" / "shards"
     shutil.copy(shards / "00001.lmdb", shards / "00003.lmdb.partial")
     (shards / "00003.lmdb.partial").replace(shards / "00003.lmdb")
@@ -166,7 +156,7 @@ def test_shards_of_another_dataset_are_told(tmp_path):
 @pytest.mark.parametrize("named", [True, False])
 def test_an_append_that_was_killed_leaves_nothing_behind(tmp_path, named):
     """Shards that were linked and never published are no part of a later append."""
-    a, b, c = (write(tmp_path / name, name, count, named) for name, count in [("a", 5), ("b", 9), ("c", 1)])
+    a, b, c = (written(tmp_path / name, name, count, named) for name, count in [("a", 5), ("b", 9), ("c", 1)])
     before = manifests.read(a)
     stopped_at(lambda: append(a, b, workers=0, shard_size=8192), merging, "joined")
     assert len(list((a / "shards").glob("*.lmdb"))) > len(before.shards)

@@ -185,11 +185,3 @@ def test_encoded_or_unknown_sizes_are_no_exact_plan() -> None:
     assert plan_of(Clouds(points)).exact
     assert not plan_of(Clouds(points), codec="lz4").exact
     assert not plan_of(Clouds(points, captions=True)).exact
-
-
-def test_shard_files_sort_as_they_are_numbered() -> None:
-    """Five digits and the suffix of LMDB."""
-    plan = plan_of(Clouds([500] * 30), 4096)
-    files = [shard.file for shard in plan.shards]
-    assert files[:2] == ["00000.lmdb", "00001.lmdb"]
-    assert files == sorted(files)
