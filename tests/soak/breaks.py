@@ -98,22 +98,22 @@ def _reachable(node: ast.AST) -> Iterator[ast.AST]:
                     yield from _reachable(child)
 
 
-def tests_of(file: str, wide: bool) -> list[list[str]]:
+def tests_of(copy: Path, file: str, wide: bool) -> list[list[str]]:
     """Return the sets of tests that are run one after another until one fails.
 
     Those of the module's own name, the eight files that say most of its names, and if asked those of its room, of the
-    readers, and of everything.
+    readers, and of everything. They are those of the copy: the repository may change meanwhile.
     """
     module, package = Path(file), file.partition("/")[0]
-    own = sorted((ROOT / "tests" / module.parent).glob(f"test_{module.stem}*.py"))
-    defined = [node for node in ast.parse((ROOT / file).read_bytes()).body if hasattr(node, "name")]
+    own = sorted((copy / "tests" / module.parent).glob(f"test_{module.stem}*.py"))
+    defined = [node for node in ast.parse((copy / file).read_bytes()).body if hasattr(node, "name")]
     names = "|".join([module.stem, *(node.name for node in defined if not node.name.startswith("_"))])
     says = {
         path: len(re.findall(rf"\b({names})\b", path.read_text()))
-        for path in (ROOT / "tests" / package).rglob("test_*.py")
+        for path in (copy / "tests" / package).rglob("test_*.py")
     }
     most = [path for path in sorted(says, key=lambda path: -says[path])[:8] if path not in own]
-    sets = [[str(path.relative_to(ROOT)) for path in paths] for paths in (own, most)]
+    sets = [[str(path.relative_to(copy)) for path in paths] for paths in (own, most)]
     if wide:
         sets.append(list(dict.fromkeys([f"tests/{module.parent}", "tests/readers", *WIDE])))
     return [tests for tests in sets if tests]
@@ -152,7 +152,8 @@ def main() -> None:
             one = rng.choice(by_kind[sorted(by_kind)[number % len(by_kind)]])
             path, source = copy / one.file, (copy / one.file).read_bytes()
             path.write_bytes(source[: one.start] + one.text.encode() + source[one.stop :])
-            by = next((some for tests in tests_of(one.file, arguments.wide) if (some := noticed(copy, tests))), None)
+            sets = tests_of(copy, one.file, arguments.wide)
+            by = next((some for tests in sets if (some := noticed(copy, tests))), None)
             path.write_bytes(source)
             if by and "::" in by and noticed(copy, [by.partition(" ")[2].partition(" - ")[0]]):
                 print(f"fails without a break, too: {by}")
