@@ -11,17 +11,18 @@ import random
 import struct
 import warnings
 import zlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import h5py
 import numpy as np
-from opened_sources import open_hdf5, open_images, open_ply
 from picture_files import chunk
 from PIL import Image
 from plyfile import PlyData, PlyElement
 from real_files import real_files
 
 from packer.errors import PackerError, SourceError
+from packer.sources import Block, Source, open_sources
 from packer.workers import Limits, each
 
 COUNT = int(os.environ.get("MUTATIONS", "200"))
@@ -32,6 +33,10 @@ MOST_BYTES = 12_000
 def real(pattern: str) -> list[bytes]:
     """Real files that fit a pattern."""
     return [p.read_bytes() for p in real_files(pattern) if p.stat().st_size <= MOST_BYTES]
+
+
+def open_one(path: str) -> Source:
+    return open_sources([path])
 
 
 def changed(data: bytes, rng: random.Random) -> bytes:
@@ -56,6 +61,24 @@ def changed(data: bytes, rng: random.Random) -> bytes:
         if not made:
             break
     return bytes(made)
+
+
+def packed_ones(
+    path: Path, good: list[bytes], change: Callable[[bytes, random.Random], bytes], opened: Callable[[str], Source]
+) -> Iterator[tuple[str, bytes, Source, Block]]:
+    """Change good files; yield those that are packed: words for errors, the file, and what is packed of it."""
+    rng, packed = random.Random(0), 0
+    for number in range(COUNT):
+        data = change(rng.choice(good), rng)
+        path.write_bytes(data)
+        try:
+            source = opened(str(path))
+            (block,) = source.read()
+        except PackerError:
+            continue
+        packed += 1
+        yield f"change {number}", data, source, block
+    assert packed > COUNT // 10
 
 
 # ---------------------------------------------------------------- PNG
@@ -151,25 +174,15 @@ def only_pixels(data: bytes) -> list[tuple[bytes, bytes]]:
 
 def test_changed_png(tmp_path) -> None:
     """What is packed of a changed PNG are the pixels that Pillow reads; colours of 16 bits agree in the upper 8."""
-    good, rng, packed = pngs(), random.Random(0), 0
-    path = tmp_path / "a.png"
-    for number in range(COUNT):
-        data = changed_png(rng.choice(good), rng)
-        path.write_bytes(data)
-        try:
-            (block,) = open_images({"x": str(path)}).read()
-        except PackerError:
-            continue
-        packed += 1
-        found, expected = block["x"][0], pillows(data)
+    for change, data, _, block in packed_ones(tmp_path / "a.png", pngs(), changed_png, open_one):
+        found, expected = np.asarray(block["image"][0]), pillows(data)
         if expected is None:  # Damage next to the pixels alone, which Pillow does not pass over.
             expected = pillows(joined(only_pixels(data)))
-        assert expected is not None, f"change {number}"
+        assert expected is not None, change
         if found.dtype == np.uint16 and expected.dtype == np.uint8:
             found = (found >> 8).astype(np.uint8)
             expected = expected[:, :, [0, 3]] if found.shape[2] == 2 else expected
-        np.testing.assert_array_equal(found, expected, f"change {number}")
-    assert packed > COUNT // 10
+        np.testing.assert_array_equal(found, expected, change)
 
 
 # ---------------------------------------------------------------- PLY
@@ -217,27 +230,13 @@ def assert_holds(sample: dict[str, np.ndarray], prop: dict[str, str], held: np.n
 
 def test_changed_ply(tmp_path) -> None:
     """What is packed of a changed PLY file are the values of its properties as plyfile reads them."""
-    good, rng, packed = plys(), random.Random(0), 0
-    path = tmp_path / "a.ply"
-    for number in range(COUNT):
-        data = changed(rng.choice(good), rng)
-        path.write_bytes(data)
-        try:
-            source = open_ply(str(path))
-            (block,) = source.read()
-        except PackerError:
-            continue
-        packed += 1
-        expected = plyfiles(path)
-        if expected is None:
-            continue
-        for element in source.origin["headers"][0]["elements"]:
+    for change, _, source, block in packed_ones(tmp_path / "a.ply", plys(), changed, open_one):
+        expected = plyfiles(tmp_path / "a.ply")
+        for element in source.origin["headers"][0]["elements"] if expected else ():
             table = expected[element["name"]].data
             # By place: plyfile keeps the zero byte that a name may end in.
             for prop, name in zip(element["properties"], table.dtype.names, strict=True):
-                held = table[name]
-                assert_holds({name: arrays[0] for name, arrays in block.items()}, prop, held, f"change {number}")
-    assert packed > COUNT // 10
+                assert_holds({name: arrays[0] for name, arrays in block.items()}, prop, table[name], change)
 
 
 # ---------------------------------------------------------------- HDF5
@@ -279,7 +278,7 @@ def members(file: h5py.File, field: str) -> np.ndarray:
 
 def packed_as_h5py_reads(path: str) -> str | None:
     """How a file is packed otherwise than h5py reads it; None where it is not."""
-    source = open_hdf5(path)
+    source = open_one(path)
     blocks = list(source.read())
     with h5py.File(path, "r") as file:
         for spec in source.fields:
