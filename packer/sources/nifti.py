@@ -39,7 +39,7 @@ from packer.sources.base import (
 )
 from packer.sources.files import Found
 from packer.sources.options import SourceOptions
-from packer.sources.pairing import partners, share_out
+from packer.sources.pairing import partners
 
 _PLACE = (
     FieldSpec(name="affine", dtype="float64", shape=(4, 4)),
@@ -81,11 +81,10 @@ def open_nifti(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: O
     if taken := {spec.name for spec in _PLACE} & inputs.keys():
         raise UsageError(f"{min(taken)}= is a field that every volume has; name the source otherwise")
     found = {name or "image": some._replace(files=some.pick(on_bad)) for name, some in inputs.items()}
-    remarks = share_out(found)
     volumes = {name: _volumes(name, found) for name in found}
     firsts = {name: some._replace(files=list(volumes[name])) for name, some in found.items()}
     names = {name: [volume.name for volume in some.values()] for name, some in volumes.items()}
-    paired, said = partners(firsts, on_bad, names)
+    paired, remarks = partners(firsts, on_bad, names)
     rows: dict[str, dict[str, _Volume]] = {}
     for number, name in enumerate(watched(paired.names, HEADERS, looking, len(paired.names))):
         try:
@@ -106,7 +105,7 @@ def open_nifti(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: O
             remarks.append(f"field {name}: files numbered from _0000 on are the channels of one volume, its last axis")
     if apart := [name for name, row in rows.items() if not _lie_alike(*row.values())]:
         remarks.append(f"affines of the fields differ in {first_few(apart)}; that of {fields[0].name} is kept")
-    return NiftiSource((*fields, *_PLACE), list(rows), list(rows.values()), {}, [*remarks, *said])
+    return NiftiSource((*fields, *_PLACE), list(rows), list(rows.values()), {}, remarks)
 
 
 def _volumes(field: str, found: Mapping[str, Found]) -> dict[str, _Volume]:

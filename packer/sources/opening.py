@@ -16,6 +16,7 @@ from packer.sources.base import Looking, OnBad, Source, not_looking, stop
 from packer.sources.derived import LabelledSource, PicturedSource
 from packer.sources.files import CLOUDS, KIND_OF, LABELS, TEXT, Found, find, is_basicsr, of_one_kind
 from packer.sources.options import SourceOptions, check_options, columns_by_field
+from packer.sources.pairing import share_out
 from packer.workers import Limits
 
 #: The room and its function that open the sources of each kind, given what was found for each field and the options;
@@ -76,13 +77,16 @@ def open_sources(
     if kind not in _FIELDS_NAMED and not (kind == "clouds" and columns.keys() >= found.keys()):
         _check_is_one(kind, {name: named[name] for name in found})
 
+    shared = share_out(found)
+
     def opened(files: Mapping[str, Found]) -> Source:
         room, function = _OPENERS[kind]
         told: dict[str, Any] = {"on_bad": on_bad, "looking": looking}
         if kind == "hdf5":  # of whose library alone headers can crash the process
             told["limits"] = limits
         source: Source = getattr(importlib.import_module(room), function)(files, main, **told)
-        source.remarks = [*(said for name, some in found.items() for said in some.remarks(name)), *source.remarks]
+        left_out = [said for name, some in found.items() for said in some.remarks(name)]
+        source.remarks = [*left_out, *shared, *source.remarks]
         return source
 
     if sides:

@@ -283,7 +283,9 @@ def share_out(found: dict[str, Found]) -> list[str]:
     """
     notes = []
     folders = {field: os.path.realpath(some.folder) for field, some in found.items()}
-    sets = {field: {join(folders[field], file) for file in some.files} for field, some in found.items()}
+    sets = {
+        field: {join(folders[field], file) for file in some.files} or {folders[field]} for field, some in found.items()
+    }
     for first, second in combinations(sets, 2):
         if sets[first] == sets[second]:
             raise UsageError(f"fields {first!r} and {second!r} are the same files; name other files for one of them")
@@ -293,5 +295,6 @@ def share_out(found: dict[str, Found]) -> list[str]:
             some = found[field]
             rest = mine.difference(*taken.values())
             found[field] = some._replace(files=[file for file in some.files if join(folders[field], file) in rest])
-            notes.append(f"field {field}: {len(mine) - len(rest):,} files also fit {' and '.join(taken)}, and go there")
+            where = field and f"field {field}: "
+            notes.append(f"{where}{len(mine) - len(rest):,} files also fit {' and '.join(taken)}, and go there")
     return notes

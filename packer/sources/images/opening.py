@@ -32,7 +32,7 @@ from packer.sources.images.formats import (
 )
 from packer.sources.images.source import ImageSource, compared
 from packer.sources.options import SourceOptions
-from packer.sources.pairing import Pairing, names_by_folder, partners, share_out
+from packer.sources.pairing import Pairing, names_by_folder, partners
 from packer.sources.units import folder_of, unit_of
 
 #: Threads that read headers if a sample waits longer than this many seconds, and samples that each is given at a time:
@@ -97,11 +97,10 @@ def _pictures(
         name: stored[name].found if name in stored else some._replace(files=some.pick(told))
         for name, some in inputs.items()
     }
-    remarks, names = share_out(found), None
+    names = None
     if in_folders and not stored and (fields := fields_in_folders(found)):
         found, names = fields, names_by_folder(fields)
-    paired, said = partners(found, told, names, options.listed)
-    remarks += said
+    paired, remarks = partners(found, told, names, options.listed)
     places = {name: [folder.places[file] for file in paired.files[name]] for name, folder in stored.items()}
     headers = _read_headers(paired, found, places, reading, told, looking)
     columns = dict(zip(found, zip(*headers.values(), strict=True), strict=True))

@@ -25,7 +25,7 @@ from packer.sources.episodes import open_episodes
 from packer.sources.files import Found, join
 from packer.sources.npy.array import Array, NpySource, open_arrays
 from packer.sources.options import SourceOptions, naming
-from packer.sources.pairing import names_by_folder, partners, share_out
+from packer.sources.pairing import names_by_folder, partners
 from packer.sources.units import by_folder, folder_of, pattern_of, refuse_strays, unit_name, unit_of
 
 #: Arrays that a message names.
@@ -349,7 +349,6 @@ def _files_of(found: dict[str, Found], unit: str, on_bad: OnBad) -> tuple[dict[s
 
     Files of named fields are partners by name, or by the folder they lie in.
     """
-    notes = share_out(found)
     root = next(iter(found.values())).folder
     if unit == "folders":
         for some in found.values():
@@ -357,14 +356,14 @@ def _files_of(found: dict[str, Found], unit: str, on_bad: OnBad) -> tuple[dict[s
         if list(found) == [""]:
             paths = found[""].files
             folders = by_folder(paths)
-            return {unit_name(root, f): [("", join(root, paths[i])) for i in at] for f, at in folders.items()}, notes
+            return {unit_name(root, f): [("", join(root, paths[i])) for i in at] for f, at in folders.items()}, []
 
-    paired, said = partners(found, on_bad, names_by_folder(found) if unit == "folders" else None)
+    paired, notes = partners(found, on_bad, names_by_folder(found) if unit == "folders" else None)
     files = {
         sample: [(name, found[name].path(some[i])) for name, some in paired.files.items()]
         for i, sample in enumerate(paired.names)
     }
-    return files, notes + said
+    return files, notes
 
 
 def _fields_of(files: _Files, choice: _Choice) -> dict[str, Array]:

@@ -31,7 +31,7 @@ def scans(tmp_path: Path) -> Path:
 
 
 def image(*names: str) -> ConvertOptions:
-    return ConvertOptions(source=SourceOptions(images=names))
+    return ConvertOptions(source=SourceOptions(images=names), workers=0)
 
 
 def test_arrays_become_pictures(scans: Path, tmp_path: Path) -> None:

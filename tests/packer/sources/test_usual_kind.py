@@ -62,8 +62,8 @@ def test_the_odd_one_of_eleven_files_is_the_bad_one(tmp_path, kind, place):
     for number in range(11):
         kind.write(folder / f"{number:02}.{kind.suffix}", number == place)
     with pytest.raises(SourceError, match=rf"^{folder}/{place:02}\.{kind.suffix}: .*\bmost\b"):
-        convert(str(folder), out, ConvertOptions(source=kind.options))
-    report = convert(str(folder), out, ConvertOptions(source=kind.options, on_error="skip"))
+        convert(str(folder), out, ConvertOptions(source=kind.options, workers=0))
+    report = convert(str(folder), out, ConvertOptions(source=kind.options, workers=0, on_error="skip"))
     assert report.samples == 10
     assert [bad.file for bad in report.rejected] == [f"{folder}/{place:02}.{kind.suffix}"]
     if kind.write is not write_rows or kind.options.samples:  # rows have no names

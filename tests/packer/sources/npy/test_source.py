@@ -361,3 +361,13 @@ def test_names_that_differ_in_letters_are_fields(tmp_path):
     save(tmp_path / "x1.npy", Y)
     save(tmp_path / "x2.npy", Y.astype("i2"))
     assert {spec.name for spec in open_sources([str(tmp_path)]).fields} == {"coord", "color", "normal", "x1", "x2"}
+
+
+def test_rows_of_the_same_files_are_refused(tmp_path):
+    """A file is one field's; of a wider pattern it goes to the narrower one, and the plan says so."""
+    x, y = save(tmp_path / "x.npy", X), save(tmp_path / "y.npy", Y)
+    with pytest.raises(UsageError, match="fields 'a' and 'b' are the same files"):
+        open_npy({"a": x, "b": x})
+    source = open_npy({"y": y, "": str(tmp_path)})
+    assert [spec.name for spec in source.fields] == ["y", "x"]
+    assert "1 files also fit y, and go there" in source.remarks
