@@ -95,10 +95,7 @@ def test_behaviour_is_cloned(demo_data: Path, tmp_path: Path) -> None:
 
 
 def test_lesions_are_found(demo_data: Path, tmp_path: Path) -> None:
-    """On whole volumes that were held back, the masks overlap with those that were drawn.
-
-    It takes 15 s: a 3-D network is trained on the CPU.
-    """
+    """On whole volumes that were held back, the masks overlap with those that were drawn."""
     sources = [source.format(demo_data) for source in DEMO["volumes"]]
     convert(sources, tmp_path / "volumes.packed", workers=0, splits=SPLITS["volumes"])
     assert segmentation.main([str(tmp_path / "volumes.packed"), "--epochs", "2", "--device", "cpu"]) > 0.6
