@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, NamedTuple, TypeGuard, TypeVar
@@ -53,22 +52,12 @@ _LASTING_NAMES = {"NoCredentialsError", "PartialCredentialsError", "ProfileNotFo
 _REFUSALS = (401, 403, 405)
 
 
-@dataclass(frozen=True)
-class Patience:
-    """How much is put up with.
-
-    Attributes:
-        attempts: how often something is asked for, at most.
-        pause: seconds before the second attempt; each further pause is twice as long.
-        seconds: how long a server may take to accept a connection, or to send the next bytes.
-    """
-
-    attempts: int = 6
-    pause: float = 0.5
-    seconds: float = 60.0
-
-
-PATIENCE = Patience()
+#: How often something is asked for, at most.
+ATTEMPTS = 6
+#: Seconds before the second attempt; each further pause is twice as long.
+PAUSE = 0.5
+#: Seconds that a server may take to accept a connection, or to send the next bytes.
+SECONDS = 60.0
 
 
 def attempted(url: str, action: Callable[[], Value]) -> Value:
@@ -79,9 +68,9 @@ def attempted(url: str, action: Callable[[], Value]) -> Value:
         RemoteError: it failed for good; the message names `url`.
     """
     last: Exception | None = None
-    for attempt in range(PATIENCE.attempts):
+    for attempt in range(ATTEMPTS):
         if attempt:
-            time.sleep(PATIENCE.pause * 2 ** (attempt - 1))
+            time.sleep(PAUSE * 2 ** (attempt - 1))
         try:
             return action()
         except (FileNotFoundError, RemoteError):
@@ -92,8 +81,7 @@ def attempted(url: str, action: Callable[[], Value]) -> Value:
                 raise RemoteError(f"{url}: {in_words(error)}; check the address and your credentials") from error
             last = error
     raise RemoteError(
-        f"{url}: it failed {PATIENCE.attempts} times, the last time with: {in_words(last)}; "
-        "check the connection and try again"
+        f"{url}: it failed {ATTEMPTS} times, the last time with: {in_words(last)}; check the connection and try again"
     ) from last
 
 
@@ -282,14 +270,8 @@ class RemoteFolder:
         Raises:
             RemoteError: it cannot be removed.
         """
-
-        def remove() -> None:
-            try:
-                self._fs.rm_file(self._path(name))
-            except FileNotFoundError:
-                return
-
-        attempted(self.url_of(name), remove)
+        with contextlib.suppress(FileNotFoundError):
+            attempted(self.url_of(name), partial(self._fs.rm_file, self._path(name)))
 
     def _found(self, path: str) -> Found:
         self._fs.invalidate_cache()
@@ -340,13 +322,12 @@ def _open(url: str) -> tuple[Any, str]:
 
 def _options(kind: str) -> dict[str, Any]:
     """Return what the file system is told: how long to wait, and not to try again; the user's own settings win."""
-    seconds = PATIENCE.seconds
     if kind in ("http", "https"):
         aiohttp = importlib.import_module("aiohttp")
-        name, said = "client_kwargs", {"timeout": aiohttp.ClientTimeout(sock_connect=seconds, sock_read=seconds)}
+        name, said = "client_kwargs", {"timeout": aiohttp.ClientTimeout(sock_connect=SECONDS, sock_read=SECONDS)}
     elif kind in ("s3", "s3a"):
         attempts = {"total_max_attempts": 1}
-        name, said = "config_kwargs", {"connect_timeout": seconds, "read_timeout": seconds, "retries": attempts}
+        name, said = "config_kwargs", {"connect_timeout": SECONDS, "read_timeout": SECONDS, "retries": attempts}
     else:
         return {}
     settings = importlib.import_module("fsspec.config").conf.get(kind, {})

@@ -16,7 +16,6 @@ from torch.utils.data import DataLoader
 from packer.errors import DamagedError, DatasetError, NoDatasetError, RemoteError, UsageError
 from packer.format import manifest as manifests
 from packer.remote import Mirror, store
-from packer.remote.store import Patience
 from packer.writer import DatasetWriter
 from readers import Loader, PackedDataset
 
@@ -87,7 +86,7 @@ def test_only_the_shards_that_are_asked_for_are_fetched(dataset, s3, samples, tm
 def test_a_failure_that_passes_is_not_seen(dataset, s3, samples, tmp_path, monkeypatch, fault, server) -> None:
     """A cut connection, a 503, a slow answer and a flipped bit cost another request, and no value."""
     if fault == "slow":
-        monkeypatch.setattr(store, "PATIENCE", Patience(attempts=3, pause=0.01, seconds=1.0))
+        monkeypatch.setattr(store, "SECONDS", 1.0)
     if server == "http":
         s3.fs.chmod(dataset, "public-read", recursive=True)
         dataset = dataset.replace("s3://", f"http://127.0.0.1:{s3.proxy.server_port}/")
