@@ -55,7 +55,7 @@ def _fetch(remote: RemoteFolder, folder: Path, transfer: Transfer, entry: FileEn
                 return
             # Twice, if need be: bytes can be wrong because of the way, or of a replacement while they were read.
             for _ in range(2):
-                if _write(remote, entry, temporary, transfer) == entry.digest:
+                if remote.fetch(entry.file, entry.bytes, temporary, transfer) == entry.digest:
                     temporary.replace(target)
                     return
                 transfer.add(-entry.bytes)
@@ -69,17 +69,6 @@ def _fetch(remote: RemoteFolder, folder: Path, transfer: Transfer, entry: FileEn
         raise DamagedError(f"{remote.url_of(entry.file)}: the file is missing; upload the dataset again") from None
     except OSError as error:
         raise DatasetError(f"{target}: the cache cannot be written: {error.strerror or error}") from None
-
-
-def _write(remote: RemoteFolder, entry: FileEntry, path: Path, transfer: Transfer) -> str:
-    """Write what comes to a temporary file, down to the disk; return the digest."""
-    # Not truncated first: its size is what the cache has set aside for it.
-    with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666), "wb") as file:
-        digest = remote.fetch(entry.file, entry.bytes, file, transfer)
-        file.truncate()
-        file.flush()
-        os.fsync(file.fileno())
-    return digest
 
 
 @dataclass(frozen=True)

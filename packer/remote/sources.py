@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import glob
 import logging
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -89,10 +88,7 @@ def _fetch(remote: RemoteFolder, found: Mapping[str, Found], top: Path, notes: P
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = target.with_name(f".{target.name}{PARTIAL}")
         try:
-            with temporary.open("wb") as written:
-                remote.fetch(name, file.size, written, transfer)
-                written.flush()
-                os.fsync(written.fileno())
+            remote.fetch(name, file.size, temporary, transfer)
             if file.size > BLOCK_BYTES and remote.found(name) != file:
                 raise FileNotFoundError
         except FileNotFoundError:

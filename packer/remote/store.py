@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 import re
 import threading
 import time
@@ -196,22 +197,27 @@ class RemoteFolder:
         path = self._path(name)
         return attempted(self.url_of(name), lambda: bytes(self._fs.cat_file(path, start=0, end=most)))
 
-    def fetch(self, name: str, size: int, file: IO[bytes], transfer: Transfer) -> str:
-        """Write the first `size` bytes of a file, in blocks, to a local one; return their digest.
+    def fetch(self, name: str, size: int, path: Path, transfer: Transfer) -> str:
+        """Write the first `size` bytes of a file, in blocks, to a local one, down to the disk; return their digest.
 
-        A block that fails is asked for again, not the ones before.
+        A block that fails is asked for again, not the ones before. A local file that is there is written over.
 
         Raises:
             FileNotFoundError, RemoteError: as `read`, and if the transfer is stopped.
         """
         digest = xxhash.xxh3_128()
-        for start in range(0, size, BLOCK_BYTES):
-            block = attempted(self.url_of(name), partial(self._block, name, start, min(start + BLOCK_BYTES, size)))
-            if transfer.is_stopped:
-                raise RemoteError(f"{self.url_of(name)}: fetching it was stopped")
-            digest.update(block)
-            file.write(block)
-            transfer.add(len(block))
+        # Not truncated first: its size is what the cache has set aside for it.
+        with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666), "wb") as file:
+            for start in range(0, size, BLOCK_BYTES):
+                block = attempted(self.url_of(name), partial(self._block, name, start, min(start + BLOCK_BYTES, size)))
+                if transfer.is_stopped:
+                    raise RemoteError(f"{self.url_of(name)}: fetching it was stopped")
+                digest.update(block)
+                file.write(block)
+                transfer.add(len(block))
+            file.truncate()
+            file.flush()
+            os.fsync(file.fileno())
         return digest.hexdigest()
 
     def found(self, name: str = "") -> Found:
