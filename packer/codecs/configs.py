@@ -58,18 +58,13 @@ def parse_codec(text: str) -> tuple[Config, ...]:
         raise UsageError(f'codec {text!r}: an object such as {{"id": "zstd", "level": 5}} is expected')
     if len(configs) > MAX_STAGES:
         raise UsageError(f"codec {text!r} has {len(configs)} stages; at most {MAX_STAGES} are possible")
-    _try(tuple(configs))
-    return tuple(configs)
-
-
-def _try(configs: tuple[Config, ...]) -> None:
-    """Raise UsageError if a codec cannot encode bytes; zeros, which no codec for numbers changes."""
-    is_decimal = bool(configs) and configs[0]["id"] == DECIMAL  # for which bytes are too small, and digits not known
-    codec = FrameCodec(configs[is_decimal:], np.dtype("u1"))
+    # Zeros are tried, which no codec for numbers changes; not with decimals, whose digits are not known yet.
+    is_decimal = bool(configs) and configs[0]["id"] == DECIMAL
     try:
-        codec.encode(np.zeros(256, np.uint8))
+        FrameCodec(configs[is_decimal:], np.dtype("u1")).encode(np.zeros(256, np.uint8))
     except Exception as error:  # numcodecs raises many kinds for a wrong setting
         raise UsageError(f"codec {json.dumps(configs)} cannot be used: {error}") from None
+    return tuple(configs)
 
 
 def codec_name(configs: Sequence[Config]) -> str:
