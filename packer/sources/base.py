@@ -348,8 +348,13 @@ def misfits(kinds: Mapping[Kind, Mapping[str, str]]) -> tuple[Kind, dict[Kind, s
     """Return the first sample whose fields are as those of most, and how each sample that is not differs from it.
 
     Args:
-        kinds: by sample, its fields in words; there is at least one sample.
+        kinds: by sample, its fields in words.
+
+    Raises:
+        SourceError: there is no sample.
     """
+    if not kinds:
+        raise SourceError("no sample is left: each has a bad file, or lacks a partner; mend the files first")
     most = usual(frozenset(kind.items()) for kind in kinds.values())
     model = next(sample for sample, kind in kinds.items() if kind.items() == most)
     return model, {sample: how for sample, kind in kinds.items() if (how := difference(kinds[model], kind))}

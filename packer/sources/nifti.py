@@ -91,8 +91,6 @@ def open_nifti(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: O
             rows[name] = _with_headers({field: volumes[field][files[number]] for field, files in paired.files.items()})
         except SourceError as error:
             on_bad(error)
-    if not rows:
-        raise SourceError("no sample is left: each has a bad file, or lacks a partner; mend the files first")
     _, odd = misfits({name: {field: volume.kind for field, volume in row.items()} for name, row in rows.items()})
     for name, how in odd.items():
         first, *_ = rows.pop(name).values()

@@ -150,8 +150,6 @@ def _read_headers(
             for header in row:
                 if isinstance(header, SourceError):
                     on_bad(header)
-    if not good:
-        raise SourceError("no sample is left: each has a bad file, or lacks a partner; mend the files first")
     kinds = {
         number: {name: f"{_KINDS[header.channels]} {header.dtype}" for name, header in zip(found, row, strict=True)}
         for number, row in good.items()

@@ -334,8 +334,6 @@ def _open_units(found: dict[str, Found], choice: _Choice, on_bad: OnBad, looking
             units[sample] = _fields_of(its_files, choice)
         except SourceError as error:
             on_bad(error)
-    if not units:
-        raise SourceError(f"no sample is left: all {choice.unit} are bad; mend them first")
     model, odd = misfits({name: {field: _kind(array) for field, array in own.items()} for name, own in units.items()})
     for name, how in odd.items():
         reason = f"sample {name!r} does not fit most, such as {model!r}: {how}; {_ADVICE[choice.unit]}"
