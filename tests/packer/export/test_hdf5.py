@@ -110,34 +110,31 @@ def test_parts_of_one_row_in_another_order_come_back_in_one_file(tmp_path):
         assert file["x"][:, 0].tolist() == order.tolist()
 
 
-def test_files_of_which_samples_were_left_out(tmp_path):
-    """Which file the others belong to is not known: all go to one, with a note."""
+@pytest.mark.parametrize(
+    ("files", "field", "notes"),
+    [
+        (
+            [{"name": "part0.h5", "samples": 10}, {"name": "part1.h5", "samples": 11}],
+            "numbers/i8",
+            ("samples of the files were left out: all are written as rows of one file",),
+        ),
+        ("nonsense", "numbers.i8", ()),
+    ],
+    ids=["samples were left out", "the origin cannot be read"],
+)
+def test_files_that_are_not_known(tmp_path, files, field, notes):
+    """If nobody knows which file a sample belongs to, all go to one; without an origin it has a dataset a field."""
     (tmp_path / "in").mkdir()
     for n in range(2):
         make_file(tmp_path / f"in/part{n}.h5", 10, seed=n)
     convert(str(tmp_path / "in"), tmp_path / "d", workers=0)
     known = manifests.read(tmp_path / "d")
-    known.origin["files"][1]["samples"] += 1
+    known.origin["files"] = files
     manifests.write(tmp_path / "d", known)
     report = export(tmp_path / "d", tmp_path / "out")
-    assert (report.files, report.notes) == (
-        1,
-        ("samples of the files were left out: all are written as rows of one file",),
-    )
+    assert (report.files, report.notes) == (1, notes)
     with h5py.File(tmp_path / "out/d.h5") as file:
-        assert len(file["numbers/i8"]) == 20
-
-
-def test_an_origin_that_cannot_be_read(tmp_path):
-    """It is taken for none: one file, a dataset a field."""
-    make_file(tmp_path / "a.h5")
-    convert(str(tmp_path / "a.h5"), tmp_path / "d", workers=0)
-    known = manifests.read(tmp_path / "d")
-    known.origin["files"] = "nonsense"
-    manifests.write(tmp_path / "d", known)
-    export(tmp_path / "d", tmp_path / "out")
-    with h5py.File(tmp_path / "out/d.h5") as file, h5py.File(tmp_path / "a.h5") as one:
-        assert_same(file["numbers.f4"][()], one["numbers/f4"][()])
+        assert len(file[field]) == 20
 
 
 def test_the_sample_axis_is_where_it_was(tmp_path):
