@@ -302,13 +302,6 @@ class Once:
         return self._last.result
 
 
-def memory_for(reader: FieldReader, count: int, allocate: Allocate | Pool | None) -> Allocate | None:
-    """Return what gives the memory that one field of `count` samples is read into; None for new memory."""
-    if not isinstance(allocate, Pool):
-        return allocate
-    return allocate.allocate if reader.is_ragged or allocate.pays(count * reader.sample_bytes) else None
-
-
 def gathered(
     readers: Mapping[str, FieldReader],
     numbers: Numbers,
@@ -319,20 +312,37 @@ def gathered(
     """Return samples (n,) of some fields of one open dataset: field name to values.
 
     Args:
-        allocate: see `memory_for`; it is not asked in a worker process.
+        allocate: see `read_located`; it is not asked in a worker process.
         visits: (n,), if random parts of samples are read.
         anchors: (n,), if windows of samples are read.
     """
-    in_worker = get_worker_info() is not None
-    out = {}
-    for name, reader in readers.items():
-        # Within a worker process of DataLoader any other memory would be copied once more.
-        memory = shared if in_worker else memory_for(reader, len(numbers), allocate)
-        values = as_images(reader.field, reader.read(reader.locate(numbers, visits, anchors), memory))
-        if in_worker and isinstance(values, list) and reader.field.kind != "text":
-            values = Views(values)  # handed over as one tensor and what tells its parts apart
-        out[name] = values
-    return out
+    places = [reader.locate(numbers, visits, anchors) for reader in readers.values()]
+    if get_worker_info() is None:
+        return read_located(readers, places, allocate)
+    # Within a worker process of DataLoader any other memory would be copied once more.
+    batch = read_located(readers, places, shared)
+    for name, values in batch.items():
+        if isinstance(values, list) and readers[name].field.kind != "text":
+            batch[name] = Views(values)  # handed over as one tensor and what tells its parts apart
+    return batch
+
+
+def read_located(
+    readers: Mapping[str, FieldReader], places: Sequence[Located], allocate: Allocate | Pool | None
+) -> dict[str, Any]:
+    """Return the values of some fields, field name to values, each read by one call.
+
+    Args:
+        places: where the samples lie, by field.
+        allocate: gives the memory that each field is read into, a pool only where that pays; new memory if it is None.
+    """
+    batch = {}
+    for (name, reader), at in zip(readers.items(), places, strict=True):
+        memory = None if isinstance(allocate, Pool) else allocate
+        if isinstance(allocate, Pool) and (reader.is_ragged or allocate.pays(len(at) * reader.sample_bytes)):
+            memory = allocate.allocate
+        batch[name] = as_images(reader.field, reader.read(at, memory))
+    return batch
 
 
 def as_images(field: Field, value: Any) -> Any:

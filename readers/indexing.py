@@ -225,9 +225,6 @@ class SampleNames(Sequence[str]):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)
 
-    def __hash__(self) -> int:
-        return id(self)
-
     def __repr__(self) -> str:
         shown = ", ".join(repr(name) for name in self[:3])
         return f"<{len(self):,} names: {shown}{', ...' if len(self) > 3 else ''}>"

@@ -89,7 +89,7 @@ def not_replaced(folder: Path, manifest: Manifest, lease: object) -> Iterator[No
             raise DatasetError(f"{folder}: the dataset was changed since it was opened; open it anew") from error
         raise
     now = manifest if lease is not None else manifests.read(folder)
-    if now.fields != manifest.fields or not set(manifest.shards) <= set(now.shards):
+    if not set(manifest.shards) <= set(now.shards):
         raise DatasetError(f"{folder}: the dataset was replaced since it was opened; open it anew")
 
 

@@ -26,7 +26,7 @@ from packer.format import Located, Numbers
 from readers.batch import Ragged
 from readers.dataset import PackedDataset
 from readers.draws import Visits
-from readers.fields import FieldReader, as_images, memory_for
+from readers.fields import FieldReader, read_located
 from readers.gather import Pool, own_parts
 from readers.mix import Mix
 from readers.readahead import asked_for
@@ -196,10 +196,7 @@ def read(plan: Plan, run: Run) -> Iterator[Any]:
     """Read a run into memory of the pool if it pays; yield its batches, each finished when it is asked for."""
     if run.error is not None:
         raise run.error
-    batch: dict[str, Any] = {}
-    for (name, reader), places in zip(plan.readers.items(), run.places, strict=True):
-        memory = memory_for(reader, len(places), plan.pool)
-        batch[name] = as_images(reader.field, reader.read(places, memory))
+    batch = read_located(plan.readers, run.places, plan.pool)
     batches = [batch]
     if len(run.sizes) > 1:
         parts = [split(values, run.sizes) for values in batch.values()]

@@ -67,7 +67,7 @@ def datasets(tmp_path_factory: pytest.TempPathFactory, pack: Any) -> Callable[..
 
 def test_runs_are_cut_by_what_samples_have(pack: Any, tmp_path: Path) -> None:
     """Not by the mean: large samples behind many small ones would come by hundreds."""
-    lengths = [2] * 300 + [80_000] * 30
+    lengths = [2] * 300 + [200_000] * 30
     clouds = [{"raw cloud": np.full((n, 3), i % 256, np.uint8)} for i, n in enumerate(lengths)]
     dataset = PackedDataset(pack(tmp_path / "p", [FIELDS["raw cloud"]], [clouds[:250], clouds[250:]]))
     runs, behind = [0], None  # batches of a run lie one after another
@@ -78,7 +78,7 @@ def test_runs_are_cut_by_what_samples_have(pack: Any, tmp_path: Path) -> None:
         runs[-1] += values.nbytes
         behind = values.data_ptr() + values.nbytes
     assert max(runs) <= 2**23
-    assert len(runs) < 10
+    assert 2 < len(runs) < 10
 
 
 def batch_of(names: Sequence[str], numbers: Sequence[int]) -> dict[str, Any]:

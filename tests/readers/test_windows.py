@@ -146,6 +146,7 @@ def _cases(draw: st.DrawFn) -> Case:
 
 @settings(max_examples=40)
 @given(case=_cases(), seed=st.integers(0, 9))
+@example(case=Case([5, 3], "none", RULES[0], 1, Windows({"actions": [-2]})), seed=0)
 @example(case=Case([3, 0, 2], "none", RULES[0], 1, Windows(8, pad_before=7, pad_after=7)), seed=0)
 def test_windows_are_slices_of_the_episodes(pack: Any, case: Case, seed: int) -> None:
     """All windows, episode by episode and anchor by anchor, whatever the lengths, offsets, codec, bands and shards."""
