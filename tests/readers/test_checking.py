@@ -157,44 +157,6 @@ def _index_at(folder: Path, field: int, array: str) -> tuple[Path, int, int]:
     return path, at, at + len(value)
 
 
-@pytest.fixture
-def shapes(pack, tmp_path):
-    """Pictures of several sizes, one of them without pixels, clouds without columns, and text, in one shard."""
-    fields = (
-        Field(name="picture", dtype="uint8", shape=(None, None)),
-        Field(name="empty", dtype="uint8", shape=(None, 0)),
-        Field(name="caption", dtype="uint8", kind="text", shape=(None,)),
-    )
-    sizes = [(4, 6), (0, 1), (7, 9), (2, 3)]
-    samples = [
-        {
-            "picture": np.full(size, 7, np.uint8),
-            "empty": np.zeros((size[0], 0), np.uint8),
-            "caption": f"{size}",
-        }
-        for size in sizes
-    ]
-    return pack(tmp_path / "shapes", fields, [samples])
-
-
-@pytest.mark.parametrize(
-    ("field", "word", "value"), [("picture", 3, 0), ("picture", 3, 5), ("picture", 0, 12), ("empty", 1, 1)]
-)
-@pytest.mark.parametrize("verify", [False, True])
-def test_a_wrong_shape_that_fits_its_bytes_is_found(shapes, field, word, value, verify):
-    """No frame tells of it: a sample without bytes, or as many pixels in other rows. The digest of the index does."""
-    number = [f.name for f in manifests.read(shapes).fields].index(field)
-    path, at, _ = _index_at(shapes, number, "shapes")
-    changed = bytearray(path.read_bytes())
-    changed[at + 8 * word] = value
-    if value == 12:
-        changed[at + 8] = 2  # 12 x 2 instead of 4 x 6
-    path.write_bytes(changed)
-    for dataset in (PackedDataset(shapes, verify=verify), PackedDataset(shapes, "caption", verify=verify)):
-        with pytest.raises(DamagedError, match="its index is not that of the manifest"):
-            dataset[:]
-
-
 @settings(max_examples=50)
 @given(data=st.data())
 def test_no_flipped_bit_of_an_index_gives_other_values(golden_index, data):
@@ -208,7 +170,7 @@ def test_no_flipped_bit_of_an_index_gives_other_values(golden_index, data):
     try:
         path.write_bytes(changed)
         try:
-            found = PackedDataset(folder, verify=True)[:]
+            found = PackedDataset(folder, verify=data.draw(st.booleans()))[:]
         except DamagedError:
             return
         assert plain(found) == plain(wanted)

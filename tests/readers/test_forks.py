@@ -126,18 +126,6 @@ def test_a_lock_on_shards_is_free_in_a_child(shared: Path) -> None:
     read()
 
 
-def test_names_are_read_in_a_child(shared: Path) -> None:
-    """Those of a dataset that was open, and of another."""
-    ds = PackedDataset(shared)
-    assert ds["s30"]["x"][0] == 30
-
-    def read() -> None:
-        assert ds["s31"]["x"][0] == 31
-        assert PackedDataset(shared)["s32"]["x"][0] == 32
-
-    assert in_child(read) == 0
-
-
 def test_a_fork_waits_for_a_thread_that_loads_the_loops(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else modules would be half imported in the child, for ever. It may load them itself, too."""
     monkeypatch.setattr(compiled, "loading", compiled.Loading())

@@ -12,7 +12,6 @@ import torch
 from batches import plain
 
 from packer.codecs import NAMED, FrameCodec
-from packer.errors import DamagedError
 from packer.format import Field, FrameRule
 from readers import Loader, PackedDataset, Ragged
 
@@ -186,28 +185,6 @@ def test_batches_of_a_run_are_written_to_alone(datasets: Callable[..., PackedDat
     offsets = second.offsets.tolist()
     first.offsets.fill_(9)
     assert second.offsets.tolist() == offsets
-
-
-@pytest.mark.usefixtures("way")
-def test_a_damaged_frame_is_an_error_of_its_run(pack: Any, tmp_path: Path) -> None:
-    """It comes when the run is read, and batches of runs before it are handed out."""
-    samples = [{"own": np.arange(600, dtype=np.uint8) // 9 + np.uint8(i)} for i in range(COUNT)]
-    folder = pack(tmp_path / "p", [FIELDS["own"]], [samples])
-    dataset = PackedDataset(folder)
-    reader = dataset.opened.readers["own"]
-    first, end = reader.spans(reader.locate(np.array([50])))[0].tolist()
-    (shard,) = (folder / "shards").iterdir()
-    data = bytearray(shard.read_bytes())
-    start = first - int(dataset.opened.memory.starts[0])
-    data[start : start + end - first] = b"\xff" * (end - first)
-    shard.write_bytes(bytes(data))
-    got = 0
-    with pytest.raises(DamagedError, match="field 'own'"):  # noqa: PT012
-        for batch in Loader(PackedDataset(folder), 2, threads=0):
-            assert (batch["own"][:, 0] == torch.arange(got, got + 2)).all()
-            got += 2
-    # Of runs of 2 and 105 samples, the last.
-    assert got == 2
 
 
 @pytest.mark.usefixtures("way")

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from torch.utils.data import ConcatDataset, DataLoader, Subset, default_collate
-from torch.utils.data._utils.collate import default_collate_fn_map
 
 from packer.errors import UsageError
 from readers import Loader, Mix, PackedDataset
@@ -71,35 +70,6 @@ def test_samples_are_read_together_and_changed_one_by_one(rows: Path) -> None:
     assert default_collate(batch)["y"].tolist() == [5, 2, 5]
     next(iter(Loader(ds, 3, sampler=[9, 8, 7], threads=0)))
     assert seen == [5, 2, 5, 9, 8, 7]
-
-
-class Graph:
-    """An object of one sample, as PyTorch Geometric has them."""
-
-    def __init__(self, pos: torch.Tensor) -> None:
-        self.pos = pos
-
-
-def graph(sample: dict[str, Any]) -> Graph:
-    return Graph(sample["xyz"])
-
-
-def joined(graphs: list[Graph], *, collate_fn_map: Any = None) -> Graph:
-    """What a batch of them is."""
-    return Graph(torch.cat([graph.pos for graph in graphs]))
-
-
-def test_default_collate_is_extended_for_classes_of_ones_own(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A line says how objects are joined; `DataLoader` may be given a function of its own instead."""
-    ds = PackedDataset(packed, sample_transform=graph)
-    wanted = PackedDataset(packed)[:8]["xyz"].values
-    found = next(iter(DataLoader(ds, 8, collate_fn=joined)))
-    assert torch.equal(found.pos, wanted)
-    with pytest.raises(TypeError, match="default_collate"):
-        next(iter(Loader(ds, 8)))
-    monkeypatch.setitem(default_collate_fn_map, Graph, joined)
-    for loader in (Loader(ds, 8), DataLoader(ds, 8)):
-        assert torch.equal(next(iter(loader)).pos, wanted)
 
 
 def test_random_functions_of_one_sample_repeat_with_the_seed(rows: Path) -> None:

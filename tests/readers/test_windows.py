@@ -441,13 +441,8 @@ def test_one_crop_a_window_aligned_over_fields(
 def test_axes_of_crops(pack: Any, tmp_path: Path, codec: str) -> None:
     """Rows and columns are the first two axes, those after the first of four or of windows, or those that are named."""
     rng = np.random.default_rng(0)
-    shapes: dict[str, tuple[int | None, ...]] = {
-        "chw": (3, 6, 7),
-        "hw": (6, 7),
-        "thwc": (4, 6, 7, 2),
-        "clip": (None, 6, 7),
-        "tchw": (None, 2, 6, 7),
-    }
+    shapes: dict[str, tuple[int | None, ...]]
+    shapes = {"chw": (3, 6, 7), "hw": (6, 7), "thwc": (4, 6, 7, 2), "clip": (None, 6, 7), "tchw": (None, 2, 6, 7)}
     fields = [
         Field(name=name, dtype="float32", shape=shape, codec=NAMED[codec], frame=FrameRule(rows=2))
         for name, shape in shapes.items()
@@ -460,13 +455,16 @@ def test_axes_of_crops(pack: Any, tmp_path: Path, codec: str) -> None:
         found: NDArray[Any] = PackedDataset(path, fields=name, crop=crop, windows=windows)[[0]][name][0].numpy()
         return found
 
-    rows, columns = slice(3, 5), slice(1, 4)
-    assert np.array_equal(cropped("chw", axes=(1, 2)), values["chw"][:, rows, columns])
-    assert np.array_equal(cropped("chw", axes=(-2, -1)), values["chw"][:, rows, columns])
-    assert np.array_equal(cropped("hw"), values["hw"][rows, columns])
-    assert np.array_equal(cropped("thwc"), values["thwc"][:, rows, columns])
-    assert np.array_equal(cropped("clip", Windows(3)), values["clip"][:3, rows, columns])
-    assert np.array_equal(cropped("tchw", Windows(3), (-2, -1)), values["tchw"][:3, :, rows, columns])
+    rows, columns, steps = slice(3, 5), slice(1, 4), Windows(3)
+    for found, wanted in (
+        (cropped("chw", axes=(1, 2)), values["chw"][:, rows, columns]),
+        (cropped("chw", axes=(-2, -1)), values["chw"][:, rows, columns]),
+        (cropped("hw"), values["hw"][rows, columns]),
+        (cropped("thwc"), values["thwc"][:, rows, columns]),
+        (cropped("clip", steps), values["clip"][:3, rows, columns]),
+        (cropped("tchw", steps, (-2, -1)), values["tchw"][:3, :, rows, columns]),
+    ):
+        assert np.array_equal(found, wanted)
     for name, axes, message in (
         ("hw", (1, 2), "rows and columns, and only fixed axes after them"),
         ("tchw", (2, 3), r"give windows=Windows\("),
