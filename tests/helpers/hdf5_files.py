@@ -33,3 +33,12 @@ def overwrite(path: Path, place: int | bytes, data: bytes) -> None:
 def flip(path: Path, place: int) -> None:
     """Flips a bit of a file."""
     overwrite(path, place, bytes([path.read_bytes()[place] ^ 1]))
+
+
+def bfloat16(order: str) -> h5py.h5t.TypeFloatID:
+    """The upper half of a float32 as a type of its own, "<" or ">"."""
+    narrow = (h5py.h5t.IEEE_F32LE if order == "<" else h5py.h5t.IEEE_F32BE).copy()
+    narrow.set_fields(15, 7, 8, 0, 7)
+    narrow.set_size(2)
+    narrow.set_ebias(127)
+    return narrow

@@ -30,6 +30,7 @@ class Column:
         spec: what the field is; its name is `UNNAMED` until it is chosen.
         samples: length along the sample axis; None if the whole dataset is one sample's value.
         problem: why it cannot be a field, as a phrase that follows the path.
+        remark: how its values differ from those in the file, as a phrase that follows the path.
         attribute: name of the attribute of the unit that holds the value, if no dataset does.
         starts: path of the dataset with the row of `dataset` at which each sample starts; empty if rows are samples.
     """
@@ -39,6 +40,7 @@ class Column:
     spec: FieldSpec = _NOT_CHOSEN
     samples: int | None = None
     problem: str = ""
+    remark: str = ""
     attribute: str = ""
     starts: str = ""
 
@@ -132,7 +134,7 @@ def listed(path: str, dataset: h5py.Dataset, axis: int | None) -> list[Column] |
         axis: number of the sample axis, from the end if negative; None if the whole dataset is the value of one sample.
     """
     try:
-        shape, dtype, problem = dataset.shape, dataset.dtype, _misread(dataset.id.get_type())
+        shape, dtype, (problem, remark) = dataset.shape, dataset.dtype, _misread(dataset.id.get_type())
     except FAULTS as error:
         return [Column(path, problem=f"has a datatype that h5py cannot read ({plain(error)})")]
     if shape is None:
@@ -149,7 +151,7 @@ def listed(path: str, dataset: h5py.Dataset, axis: int | None) -> list[Column] |
             samples, shape = shape[number], shape[:number] + shape[number + 1 :]
         else:
             problem = f"has no axis {axis}; --axis -1 takes the last axis of every dataset"
-    entry = Column(path, samples=samples, problem=problem)
+    entry = Column(path, samples=samples, problem=problem, remark=remark)
     return [entry] if problem else list(leaves(entry, dtype, shape))
 
 
@@ -189,20 +191,21 @@ def leaves(entry: Column, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Itera
         yield replace(entry, problem=problem)
 
 
-def _misread(type_: h5py.h5t.TypeID) -> str:
-    """Return why h5py does not read values of a datatype as they are, as a phrase; empty if it does.
+def _misread(type_: h5py.h5t.TypeID, within: bool = False) -> tuple[str, str]:
+    """Return why h5py does not read values of a datatype as they are, and a remark if it changes them, as phrases.
 
     It corrupts memory when it reads lists of references. Floats that numpy does not have are widened, and those in a
-    compound then run into the next member.
+    compound (`within`) then run into the next member.
     """
     if isinstance(type_, h5py.h5t.TypeVlenID | h5py.h5t.TypeArrayID):
-        return _misread(type_.get_super())
+        return _misread(type_.get_super(), within)
     if isinstance(type_, h5py.h5t.TypeCompoundID):
-        members = (type_.get_member_type(number) for number in range(type_.get_nmembers()))
-        return next(filter(None, map(_misread, members)), "")
+        members = (_misread(type_.get_member_type(number), True) for number in range(type_.get_nmembers()))
+        return next(filter(any, members), ("", ""))
     if isinstance(type_, h5py.h5t.TypeReferenceID):
-        return "holds references to other objects, which cannot be stored"
+        return "holds references to other objects, which cannot be stored", ""
     if isinstance(type_, h5py.h5t.TypeFloatID) and type_.dtype.itemsize > type_.get_size():
-        bits = 8 * type_.get_size()
-        return f"holds floats of {bits} bits that numpy does not have, such as bfloat16; write them as float32"
-    return ""
+        bits, wide = 8 * type_.get_size(), type_.dtype.newbyteorder("=").name
+        what = f"holds floats of {bits} bits that numpy does not have, such as bfloat16"
+        return (f"{what}; write them as float32", "") if within else ("", f"{what}; they are packed as {wide}")
+    return "", ""

@@ -247,6 +247,7 @@ class HDF5Source(Source):
         paths = {name: path for name, path in paths.items() if path != "/" + name.replace(".", "/")}
         self.origin = msgspec.to_builtins(msgspec.structs.replace(origin, paths=paths))
         remarks = [note for path in dict.fromkeys(unit.path for unit in found) for note in held[path].notes]
+        remarks += [f"{column.path} {column.remark}" for unit in found for column in unit.columns if column.remark]
         if asides := {path: why for unit in found for path, why in unit.asides.items()}:
             remarks.append(f"left out: {left_out(asides)}. --field NAME=/path takes a link")
         if lost := dict.fromkeys(f"{name!r} of {unit}" for unit in found for name in unit.lost):

@@ -12,11 +12,11 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from hdf5_files import write_hdf5
+from hdf5_files import bfloat16, write_hdf5
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from opened_sources import open_hdf5
+from opened_sources import open_hdf5, read_joined
 from real_files import real_files
 
 from packer.errors import SourceError, UsageError
@@ -310,3 +310,32 @@ def pieces(values: Any) -> list[Any]:
 def bytes_read() -> int:
     """What this process has read from files."""
     return int(Path("/proc/self/io").read_text().split("rchar: ")[1].split()[0])
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_bfloat16_becomes_float32(tmp_path: Path, order: str) -> None:
+    """Each of the 65,536 patterns is the float32 with that upper half, in rows, groups and lists; a remark says so."""
+    bits = np.arange(2**16, dtype="<u2")
+    type_, path = bfloat16(order), str(tmp_path / "a.h5")
+    with h5py.File(path, "w") as file:
+        at = h5py.h5d.create(file.create_group("in/g").id, b"x", type_, h5py.h5s.create_simple(bits.shape))
+        at.write(h5py.h5s.ALL, h5py.h5s.ALL, bits.astype(f"{order}u2"), mtype=type_)
+        h5py.h5d.create(
+            file.create_group("list").id, b"x", h5py.h5t.vlen_create(bfloat16("<")), h5py.h5s.create_simple((1,))
+        )
+        file["list/x"][0] = np.array([1.5, -2], "f4")
+    expected = (bits.astype("u4") << 16).view("f4")
+    numbers = ~np.isnan(expected)
+    said = "holds floats of 16 bits that numpy does not have, such as bfloat16; they are packed as float32"
+    for options, name in (
+        ({"pick": {"x": "/in/g/x"}}, "/in/g/x"),
+        ({"samples": "groups:/in/*", "skip": ["/list"]}, "/x"),
+    ):
+        source = open_hdf5(path, **options)
+        assert f"{name} {said}" in source.remarks
+        found = read_joined(source)["x"].reshape(-1)
+        assert found.dtype == np.float32
+        assert found[numbers].tobytes() == expected[numbers].tobytes()
+        assert np.isnan(found[~numbers]).all()
+    (block,) = open_hdf5(path, pick={"x": "/list/x"}).read()
+    assert block["x"][0].tolist() == [1.5, -2]
