@@ -145,9 +145,13 @@ def _with_headers(row: Mapping[str, _Volume]) -> dict[str, _Volume]:
                 kinds.append((image.shape, _dtype_of(image, path)))
                 spacing = np.asarray(image.header["pixdim"][1:4], np.float32)
                 volume = volume._replace(place=volume.place or {"affine": image.affine, "spacing": spacing})
-            if kinds[-1] != kinds[0]:
-                how = "is {1} {0}, but {path} is {3} {2}".format(*kinds[-1], *kinds[0], path=volume.paths[0])
-                raise SourceError(f"{how}, and both are channels of one volume; mend it or move it away", path)
+        if len(set(kinds)) > 1:
+            what = [
+                f"{Path(path).name} is {dtype} {shape}"
+                for path, (shape, dtype) in zip(volume.paths, kinds, strict=True)
+            ]
+            reason = f"the channels of one volume differ: {first_few(what)}; mend them or move them away"
+            raise SourceError(reason, volume.paths[0])
         shape, dtype = kinds[0]
         found[name] = volume._replace(shape=(*shape, *[len(kinds)] * volume.has_channels), dtype=dtype)
     sizes = {name: volume.shape[:3] for name, volume in found.items()}
