@@ -346,8 +346,6 @@ def _note_of(plan: Plan, options: ConvertOptions, files: list[tuple[str, int, in
         "--shard-size": options.shard_size or "chosen by the size of the data",
         "the number of samples": plan.samples,
     }
-    if not files:
-        settings["the number of bytes of all samples"] = sum(plan.raw_bytes.values())
     settings["the list of fields"] = ", ".join(each.name for each in plan.fields)
     for each in plan.fields:
         settings[f"the codec of {each.name}"] = codec_name(each.codec)

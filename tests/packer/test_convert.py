@@ -324,19 +324,6 @@ def test_samples_in_memory_go_on_with_themselves(tmp_path, caplog, first):
     assert PackedDataset(tmp_path / "d")[list(range(16))]["x"][:, 0].tolist() == list(range(first, first + 16))
 
 
-def test_samples_of_other_sizes_are_told_by_that(tmp_path):
-    """Going on with samples that have other sizes is refused by their bytes, not by where shards begin."""
-    samples = [{"x": np.zeros(number)} for number in range(1000)]
-    with pytest.raises(WriteError, match="out of luck"):
-        convert(samples, tmp_path / "out", shard_size=2**20, progress=out_of_luck)
-    with pytest.raises(UsageError, match=r"the number of bytes of all samples was [0-9]+ and is now [0-9]+"):
-        convert(samples[::-1][:500] * 2, tmp_path / "out", shard_size=2**20)
-
-
-def out_of_luck(samples, nbytes):
-    raise WriteError("out of luck")
-
-
 class WaitingExecutor(Executor):
     """Fails the second task, and never comes to the others."""
 

@@ -45,18 +45,24 @@ def named(folder):
     return {name: {names[number] for number in numbers} for name, numbers in held(folder).items()}
 
 
-# ---------------------------------------------------------------- digits
+# ---------------------------------------------------------------- names, fractions and patterns
 
 
-def test_digits_are_a_name_and_a_fraction_has_a_point(tmp_path):
-    """`0001` and `1` name one sample each, `1.0` and `.5` are parts of all."""
-    folder = pack(tmp_path / "d", ["0001", "0002", "1", "x"])
-    split(folder, {"demo": "0001", "one": "1"})
-    assert named(folder) == {"demo": {"0001"}, "one": {"1"}}
-    split(folder, {"demo": "1.0", "one": None})
-    assert len(held(folder)["demo"]) == 4
-    split(folder, {"demo": ".5"})
-    assert len(held(folder)["demo"]) == 2
+@pytest.mark.parametrize(
+    ("names", "rules", "numbers"),
+    [
+        (["0001", "0002", "1", "x"], {"demo": "0001", "one": "1"}, {"demo": [0], "one": [2]}),
+        (["0001", "0002", "1", "x"], {"all": "1.0"}, {"all": [0, 1, 2, 3]}),
+        (["a", "b"], {"half": ".5", "rest": 0.5}, {"half": [1], "rest": [0]}),
+        (["v/a/1", "v/2", "t/3"], {"v": "v/*", "one": ["v/2"], "3": "*3"}, {"v": [0, 1], "one": [1], "3": [2]}),
+        (["a1", "a[1]", "b?", "bc"], {"a": "a[1]", "b": "b?", "both": "a[[]*"}, {"a": [1], "b": [2], "both": [1]}),
+    ],
+)
+def test_names_come_before_patterns_and_a_fraction_has_a_point(tmp_path, names, rules, numbers):
+    """Text is a name if there is one, digits with a point are a fraction, all else fits whole names; * fits folders."""
+    folder = pack(tmp_path / "d", names)
+    split(folder, rules)
+    assert held(folder) == numbers
 
 
 @pytest.mark.parametrize("names", [30, ["0001", "0002"]])
@@ -225,20 +231,6 @@ def test_samples_without_names_are_listed_by_number(rows, tmp_path):
         split(out, {"train": "a*"})
     with pytest.raises(UsageError, match="no names, so their folders"):
         split(out, {"train": 0.5}, by="folder")
-
-
-def test_patterns_fit_whole_names(tmp_path):
-    """A star stands for folders too; a sample may be in two splits of patterns and lists."""
-    folder = pack(tmp_path / "a", ["val/a/1", "val/2", "train/3", "other"])
-    split(folder, {"valid": "val/*", "small": ["val/2"], "three": "*3"})
-    assert held(folder) == {"valid": [0, 1], "small": [1], "three": [2]}
-
-
-def test_a_name_that_looks_like_a_pattern(tmp_path):
-    """The sample of exactly this name is meant, if there is one; else all that fit."""
-    folder = pack(tmp_path / "a", ["a1", "a[1]", "b?", "bc"])
-    split(folder, {"one": "a[1]", "two": "b?", "both": "a[[]*"})
-    assert held(folder) == {"one": [1], "two": [2], "both": [1]}
 
 
 @pytest.mark.parametrize(
