@@ -27,7 +27,6 @@ from packer.format import (
     ShardEntry,
     check_file,
     clear_errors,
-    read_errors,
     sync_folder,
     write_synced,
 )
@@ -93,9 +92,7 @@ def merge(
         if first.constants:
             constants = folders[0] / first.constants.file
             check_file(constants, first.constants, whole=True)
-            with read_errors(constants):
-                data = constants.read_bytes()
-            write_synced(output.work / constants.name, data)
+            write_synced(output.work / constants.name, constants.read_bytes())
         made = write_joined(output.work, held, entries, NAMES_FILE, rejected)
         output.publish(made)
     return made

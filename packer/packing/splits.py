@@ -79,15 +79,13 @@ def parsed(rules: Mapping[str, Rule]) -> dict[str, Rule]:
 
 
 def _parsed(name: str, rule: Rule) -> Rule:
-    if isinstance(rule, (int, float)) or (isinstance(rule, str) and "." in rule and _NUMBER.fullmatch(rule)):
-        return float(rule)
     if not isinstance(rule, str):
-        return rule
+        return float(rule) if isinstance(rule, (int, float)) else rule
     if not rule:
         raise UsageError(f"split {name!r} is made of nothing; a fraction, @FILE or a pattern over names is expected")
-    if not rule.startswith("@"):
-        return rule
-    return read_lines(rule[1:], f"split {name!r}: the list {rule[1:]}")
+    if "." in rule and _NUMBER.fullmatch(rule):
+        return float(rule)
+    return read_lines(rule[1:], f"split {name!r}: the list {rule[1:]}") if rule.startswith("@") else rule
 
 
 def share_out(

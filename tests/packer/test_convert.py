@@ -172,7 +172,7 @@ def test_going_on_after_a_failure(tmp_path, monkeypatch, files_of, workers):
 
 def test_a_changed_source_is_refused(pairs, tmp_path):
     """A source file that was changed since the plan was made is named."""
-    interrupt(pairs.sources, tmp_path / "out")
+    stopped_after(7, pairs.sources, tmp_path / "out", **OPTIONS)
     path = pairs.folder / "lr" / "007.png"
     path.write_bytes((pairs.folder / "lr" / "006.png").read_bytes())
     with pytest.raises(UsageError, match=r"007\.png has changed"):
@@ -183,23 +183,25 @@ def test_a_changed_source_is_refused(pairs, tmp_path):
 
 
 OPTIONS = {"codec": "none", "shard_size": 4096, "workers": 0}
+ROWS = {"workers": 0, "shard_size": 32768}
 
 
-def interrupt(sources, out):
-    """Leaves `out` unfinished, with one shard done."""
+def stopped_after(count, sources, out, **options):
+    """Converts, and is stopped when this many samples are packed: some shards are done."""
+    done = []
 
-    def stop(samples, nbytes):
-        if (out / "shards" / "00000.lmdb").exists():
+    def progress(samples, nbytes):
+        done.append(samples)
+        if sum(done) >= count:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        convert(sources, out, **OPTIONS, progress=stop)
-    assert [path.name for path in (out / "shards").iterdir()] == ["00000.lmdb"]
+        convert(sources, out, progress=progress, **options)
 
 
 def test_a_list_of_bad_samples_goes_with_its_shard(pairs, tmp_path):
     """What an earlier run left out of a shard that it did not finish says nothing of the one packed now."""
-    interrupt(pairs.sources, tmp_path / "out")
+    stopped_after(7, pairs.sources, tmp_path / "out", **OPTIONS)
     stale = Rejected("hr/011.png", "it was cut short", 1)
     (tmp_path / "out" / "shards" / "00001.rejected.jsonl").write_bytes(msgspec.json.encode(stale) + b"\n")
     report = convert(pairs.sources, tmp_path / "out", **OPTIONS)
@@ -296,29 +298,12 @@ def test_what_a_lost_worker_left_is_tidied_up(tmp_path):
     check(tmp_path / "out", 200)
 
 
-class StoppedError(Exception):
-    pass
-
-
-def stopped_after(samples, out, count, **options):
-    """Converts samples in memory, and stops when `count` of them are packed."""
-    done = [0]
-
-    def progress(samples, nbytes):
-        done[0] += samples
-        if done[0] >= count:
-            raise StoppedError
-
-    with pytest.raises(StoppedError):
-        convert(samples, out, workers=0, shard_size=32768, progress=progress, **options)
-
-
 @pytest.mark.parametrize("first", [0, 1000])
 def test_samples_in_memory_go_on_with_themselves(tmp_path, caplog, first):
     """Finished shards are kept where they hold these samples; others are packed again, and a warning says so."""
     held, given = ([{"x": np.full(2048, n + start, "i4")} for n in range(16)] for start in (0, first))
-    stopped_after(held, tmp_path / "d", 9)
-    report = convert(given, tmp_path / "d", workers=0, shard_size=32768)
+    stopped_after(9, held, tmp_path / "d", **ROWS)
+    report = convert(given, tmp_path / "d", **ROWS)
     assert report.kept_shards == (0 if first else 2)
     assert ("differs from the source; it is packed again" in caplog.text) == bool(first)
     assert PackedDataset(tmp_path / "d")[list(range(16))]["x"][:, 0].tolist() == list(range(first, first + 16))
@@ -380,10 +365,10 @@ def test_fields_and_paths_as_a_mapping(pairs, tmp_path):
 def test_a_finished_shard_that_was_damaged_is_packed_again(tmp_path, caplog):
     """Going on after a kill, what cannot be read of the finished part is made once more."""
     samples = [{"x": np.full(2048, n, "i4")} for n in range(16)]
-    stopped_after(samples, tmp_path / "d", 9)
+    stopped_after(9, samples, tmp_path / "d", **ROWS)
     shard = tmp_path / "d" / "shards" / "00000.lmdb"
     shard.write_bytes(shard.read_bytes()[:8192])
-    assert convert(samples, tmp_path / "d", workers=0, shard_size=32768).kept_shards == 1
+    assert convert(samples, tmp_path / "d", **ROWS).kept_shards == 1
     assert "it is packed again" in caplog.text
     assert PackedDataset(tmp_path / "d")[list(range(16))]["x"][:, 0].tolist() == list(range(16))
 
@@ -414,15 +399,7 @@ def test_what_was_changed_is_named(pairs, tmp_path, changed, words):
 def test_what_finished_shards_left_out_stays_listed(pairs, tmp_path):
     """A conversion that skipped a picture, was stopped and goes on with `on_error="stop"` still lists the picture."""
     cut(pairs.folder / "hr" / "000.png")
-    done = []
-
-    def stop_halfway(samples, _):
-        done.append(samples)
-        if sum(done) > 8:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        convert(pairs.sources, tmp_path / "d", **OPTIONS, on_error="skip", progress=stop_halfway)
+    stopped_after(9, pairs.sources, tmp_path / "d", **OPTIONS, on_error="skip")
     report = convert(pairs.sources, tmp_path / "d", **OPTIONS)
     assert report.kept_shards
     assert (len(report.rejected), report.samples) == (1, 11)

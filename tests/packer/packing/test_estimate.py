@@ -106,7 +106,7 @@ def test_no_more_is_read_than_may_be(nbytes, places):
 
 
 class Slow:
-    """Samples that take five milliseconds each to read."""
+    """Samples that take two milliseconds each to read."""
 
     def __init__(self, count):
         self.count = count
@@ -118,7 +118,7 @@ class Slow:
     def __getitem__(self, number):
         self.asked.append(number)
         began = time.perf_counter()
-        time.sleep(0.005)
+        time.sleep(0.002)
         self.slept += time.perf_counter() - began
         return {"x": np.full(TRIAL_RUN_BYTES // 16, 1, "u1")}
 
