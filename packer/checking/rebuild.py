@@ -26,6 +26,7 @@ from packer.format import (
     ShardEntry,
     ShardHeader,
     ShardNames,
+    clear_errors,
     file_digest,
     found_constants,
     write_names,
@@ -128,7 +129,8 @@ def _table(folder: Path, shards: Sequence[ShardEntry]) -> str:
     partial = table.with_name(f"{table.name}.partial")
     write_names(partial, ShardNames(folder, shards))
     is_same = file_digest(partial) == file_digest(table)
-    partial.unlink()
+    with clear_errors(partial):
+        partial.unlink()
     if not is_same:
         raise DatasetError(
             f"{table}: it does not hold the names of the shards: one of the two is damaged, or the last shards are "
