@@ -198,31 +198,34 @@ def test_what_samples_share_is_kept_once(tmp_path, episodes):
         source_of([folder], source=SourceOptions(samples="files", once=("reward",)))
 
 
-def test_the_wrong_unit_is_said(tmp_path, episodes, scenes):
-    """Rows, files and folders asked of what is another unit are errors, or notes of the plan, that show it."""
-    with pytest.raises(UsageError, match=r"both called 'action'; if the files are the samples, say `--samples files`"):
-        source_of([str(tmp_path / "episodes")])
-    (tmp_path / "pairs").mkdir()
-    for name in ("a", "b"):
-        np.savez(tmp_path / "pairs" / f"{name}.npz", action=np.zeros((3, 2)))
-    with pytest.raises(UsageError, match=r"both called 'action'; if the files are the samples, say `--samples files`"):
-        source_of([str(tmp_path / "pairs")])
-    with pytest.raises(UsageError, match=r"both called 'color'; if the folders are the samples, say"):
-        source_of([str(tmp_path / "train")])
-    with pytest.raises(SourceError, match=r"does not fit .*; if each file is a field, .*say `--samples folders`"):
-        source_of([str(tmp_path / "train")], source=FILES)
-    with pytest.raises(SourceError, match=r"are both the field 'action' of one sample; to make each file a sample say"):
-        source_of([str(tmp_path / "episodes")], source=FOLDERS)
+@pytest.mark.parametrize(
+    ("folder", "unit", "error", "said"),
+    [
+        ("episodes", "rows", UsageError, r"both called 'action'; if the files are the samples, say `--samples files`"),
+        ("train", "rows", UsageError, r"both called 'color'; if the folders are the samples, say"),
+        ("train", "files", SourceError, r"does not fit .*; if each file is a field, .*say `--samples folders`"),
+        (
+            "episodes",
+            "folders",
+            SourceError,
+            r"are both the field 'action' of one sample; to make each file a sample say",
+        ),
+        ("stray", "folders", SourceError, r"about.npy: lies next to the folders that are the samples"),
+        ("waves", "rows", SourceError, r"anna has 3, ben has 4; .*`--samples files`"),
+        ("waves", "groups", UsageError, "--samples groups: sources of npy take rows or files or folders"),
+    ],
+)
+def test_the_wrong_unit_is_an_error(tmp_path, episodes, scenes, folder, unit, error, said):
+    """Rows, files and folders asked of samples that are another unit: the message says which."""
+    for name, length in (("waves/anna", 3), ("waves/ben", 4), ("stray/about", 3), ("stray/a/x", 3)):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        np.save(tmp_path / f"{name}.npy", np.zeros(length, "f4"))
+    with pytest.raises(error, match=said):
+        source_of([str(tmp_path / folder)], source=SourceOptions(samples=unit))
+
+
+def test_a_folder_of_fields_may_be_a_folder_of_samples(tmp_path, scenes):
+    """The plan says so where rows of all files are the samples."""
     rows = source_of([str(tmp_path / "train" / "scene0000_00")])
     assert len(rows) == 7
     assert any("each of the 4 files is a field, and a sample is a row of all" in note for note in rows.remarks)
-    np.save(tmp_path / "train" / "about.npy", np.zeros(3))
-    with pytest.raises(SourceError, match=r"about.npy: lies next to the folders that are the samples"):
-        source_of([str(tmp_path / "train")], source=FOLDERS)
-    for name, length in (("anna", 3), ("ben", 4)):
-        (tmp_path / "waves").mkdir(exist_ok=True)
-        np.save(tmp_path / "waves" / f"{name}.npy", np.zeros(length, "f4"))
-    with pytest.raises(SourceError, match=r"anna has 3, ben has 4; .*`--samples files`"):
-        source_of([str(tmp_path / "waves")])
-    with pytest.raises(UsageError, match="--samples groups: sources of npy take rows or files or folders"):
-        source_of([str(tmp_path / "waves")], source=SourceOptions(samples="groups"))
