@@ -275,13 +275,16 @@ from pathlib import Path
 from packer.export import export
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 for dataset, to in (word.split(":") for word in sys.argv[1:]):
-    for limit in (0, 500, 20_000, 100_000):
+    export(dataset, f"{dataset}.{to}", to=to)
+    largest = max(path.stat().st_size for path in Path(f"{dataset}.{to}").rglob("*"))
+    for limit in (0, 500, 20_000, largest - 100):
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
         try:
             export(dataset, "out", to=to, overwrite=True)
             print("no error", to, limit)
         except Exception as error:
             print(type(error).__name__, error)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         print([str(path) for path in Path("out").rglob("*") if path.is_file()])
 """
 
