@@ -17,6 +17,7 @@ from click import shell_completion
 import packer as package
 from packer.cli import COMMANDS, main
 from packer.cli.logs import set_up
+from packer.codecs import NAMED
 from packer.convert import convert
 from packer.verify import verify
 from packer.writer import DatasetWriter
@@ -50,6 +51,12 @@ def test_every_command_refuses_a_place_that_is_not_there(packer, refused, tmp_pa
 def test_help_speaks_of_what_is_written_alone(packer, name):
     """Files of rejected samples are told of by the commands that write them."""
     assert ("--on-error skip" in packer(name, "--help").stdout) == (name in ("convert", "append"))
+
+
+def test_help_names_every_codec(packer):
+    """A codec that has a name can be found."""
+    words = set(re.split(r"[,\s]+", packer("convert", "--help").stdout))
+    assert set(NAMED) <= words
 
 
 def test_verbose_says_more(packer, rows, tmp_path):

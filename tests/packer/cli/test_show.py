@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from packer.cli.show_page import chosen_numbers
-from packer.cli.show_views import View, pixels, value_text, views
+from packer.cli.show_views import View, cell, pixels, value_text, views
 from packer.convert import convert
 from packer.errors import MissingNameError, UsageError
 from packer.format import FieldSpec
@@ -91,6 +91,8 @@ def test_clouds_take_what_belongs_to_their_points():
     assert views(fields, samples)[0] == View("cloud", "xyz", "other")
     assert views([of("sampled", (1024, 3))], [])[0].kind == "cloud"
     assert views([of("matrix", (3, 3))], [])[0].kind == "grid"
+    sample = {"xyz": np.zeros((5, 3)), "rgb": np.zeros((4, 3), np.uint8)}  # one that was not looked at before
+    assert cell(cloud, sample)["note"] == "coloured by height"
 
 
 def test_pixels_of_every_dtype():
