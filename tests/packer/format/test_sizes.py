@@ -2,40 +2,21 @@
 
 from __future__ import annotations
 
-import math
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from fields import any_field, any_value
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from packer.codecs import NAMED
 from packer.format import Field, FrameRule, ShardWriter, map_size, shard_bytes, sizes
 from packer.format.layout import CHUNK_BYTES
-from packer.format.schema import MAX_SHARED_FRAME
 from packer.format.sizes import column_sizes
-
-DTYPES = ("uint8", "int16", "float32", "complex128")
-
-
-def make_field(draw: st.DrawFn, number: int, encoded: bool) -> Field:
-    shape = tuple(draw(st.lists(st.one_of(st.none(), st.sampled_from([0, 1, 3, 12])), max_size=3)))
-    rule = "rows" if shape and draw(st.booleans()) else "samples"
-    dtype = draw(st.sampled_from(DTYPES))
-    count = draw(st.sampled_from([1, 2, 7, 1000]))
-    if encoded and rule == "samples" and None not in shape:
-        nbytes = math.prod(n or 1 for n in shape) * np.dtype(dtype).itemsize
-        count = min(count, MAX_SHARED_FRAME // nbytes)
-    return Field(
-        name=f"f{number}",
-        dtype=dtype,
-        shape=shape,
-        codec=draw(st.sampled_from([NAMED["lz4"], NAMED["zstd"], NAMED["bitshuffle"]])) if encoded else (),
-        frame=FrameRule(**{rule: count}),
-    )
 
 
 @st.composite
@@ -43,23 +24,16 @@ def shards(
     draw: st.DrawFn, encoded: bool = False
 ) -> tuple[list[Field], dict[str, Any], list[str] | None, dict[str, Any]]:
     """Fields, samples of them, their names, and an origin."""
-    fields = [make_field(draw, number, encoded) for number in range(draw(st.integers(1, 4)))]
-    count = draw(st.sampled_from([0, 1, 2, 5, 60, 300]))
+    fields = [replace(draw(any_field(["array", "image"])), name=f"f{n}") for n in range(draw(st.integers(1, 4)))]
+    fields = [field if encoded else replace(field, codec=()) for field in fields]
+    count, most = draw(st.sampled_from([0, 1, 2, 5, 60, 300])), draw(st.sampled_from([1, 3, 30]))
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
-    most = draw(st.sampled_from([1, 3, 30]))
     block: dict[str, Any] = {}
     for field in fields:
-        shapes = [[int(rng.integers(0, most + 1)) if n is None else n for n in field.shape] for _ in range(count)]
-        noise = bool(rng.integers(0, 2)) or not encoded
-        arrays = [_array(rng, field, shape, noise) for shape in shapes]
-        block[field.name] = arrays if field.is_ragged else np.array(arrays, field.dtype).reshape(count, *field.shape)
+        values = [any_value(rng, field, most) for _ in range(count)]
+        block[field.name] = values if field.is_ragged else np.array(values, field.dtype).reshape(count, *field.shape)
     names = [f"{n}" * draw(st.integers(1, 3)) for n in range(count)] if draw(st.booleans()) else None
     return fields, block, names, draw(st.sampled_from([{}, {"kind": "test", "note": "ö" * 700}]))
-
-
-def _array(rng: np.random.Generator, field: Field, shape: list[int], noise: bool) -> np.ndarray[Any, Any]:
-    high = 256 if noise else 2
-    return rng.integers(0, high, (*shape, field.itemsize), dtype=np.uint8).view(field.dtype).reshape(shape)
 
 
 def written(shard: Any, size: int, chunk_bytes: int = CHUNK_BYTES) -> int:
