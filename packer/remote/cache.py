@@ -98,12 +98,11 @@ class Cache:
                     f"its cache {self.folder} may hold {self.limit:,} bytes, and open datasets take too much of them: "
                     f"{over:,} more are needed; raise cache_bytes"
                 )
+            # Another process may have fetched it meanwhile: then this goes when room is needed, as all that is not used.
             for path, entry in missing.items():
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with path.open("ab") as file:
                     file.truncate(entry.bytes)
-                if is_whole(folder, entry):  # another thread or process has fetched it meanwhile
-                    path.unlink(missing_ok=True)
 
     def _removed(self, path: Path) -> int:
         """Remove a file, unless a lease is held on its dataset; return the bytes that are free now."""

@@ -58,12 +58,14 @@ def test_frames_go_where_they_are_to_go(codec: str) -> None:
 
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("dtype", ["uint8", "uint16"])
-def test_the_filter_is_undone_where_shapes_are_told(dtype: str) -> None:
-    """Of images of any sizes; else the frames hold them as they were stored."""
-    shapes = [(9, 5, 3), (1, 8, 3), (30, 20, 3), (0, 6, 3), (2, 7, 3)]
+@pytest.mark.parametrize("channels", [3, 0])
+def test_the_filter_is_undone_where_shapes_are_told(dtype: str, channels: int) -> None:
+    """Of images of any sizes, and channels that differ; else the frames hold them as they were stored."""
+    sizes = [(9, 5), (1, 8), (30, 20), (0, 6), (2, 7)]
+    shapes = [(*size, channels or n + 1) for n, size in enumerate(sizes)]
     rng = np.random.default_rng(0)
     whole = [rng.integers(0, 2**16 if n == 1 else 4, shape).astype(dtype) for n, shape in enumerate(shapes)]
-    one = stored("photo+zstd", [filters.store_photo(image[None])[0] for image in whole], channels=3)
+    one = stored("photo+zstd", [filters.store_photo(image[None])[0] for image in whole], channels=channels)
     out = np.empty(len(one.wanted), np.uint8)
     decode(one, out)
     assert np.array_equal(out, one.wanted)
