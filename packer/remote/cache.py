@@ -98,7 +98,7 @@ class Cache:
                     f"its cache {self.folder} may hold {self.limit:,} bytes, and open datasets take too much of them: "
                     f"{over:,} more are needed; raise cache_bytes"
                 )
-            # Another process may have fetched it meanwhile: then this goes when room is needed, as all that is not used.
+            # If another process has fetched it meanwhile, this goes when room is needed, as all that is not used.
             for path, entry in missing.items():
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with path.open("ab") as file:
