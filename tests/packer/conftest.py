@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import h5py
 import numpy as np
 import pytest
-from datasets import written
+from made_datasets import written
 from PIL import Image
 
 from packer.packing import LOCK

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 from broken import cut
-from datasets import written
+from made_datasets import written
 
 from packer import append as appending
 from packer.append import append

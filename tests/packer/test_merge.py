@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 from broken import cut
-from datasets import written
+from made_datasets import written
 
 from packer.convert import convert
 from packer.errors import DamagedError, UsageError

@@ -7,9 +7,9 @@ import shutil
 import msgspec
 import pytest
 from broken import stopped_at
-from datasets import written
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made_datasets import written
 
 from packer import merge as merging
 from packer.append import append
