@@ -27,6 +27,7 @@ from packer.format import (
     ShardEntry,
     check_file,
     clear_errors,
+    read_errors,
     sync_folder,
     write_synced,
 )
@@ -92,7 +93,8 @@ def merge(
         if first.constants:
             constants = folders[0] / first.constants.file
             check_file(constants, first.constants, whole=True)
-            write_synced(output.work / constants.name, constants.read_bytes())
+            with read_errors(constants):
+                write_synced(output.work / constants.name, constants.read_bytes())
         made = write_joined(output.work, held, entries, NAMES_FILE, rejected)
         output.publish(made)
     return made

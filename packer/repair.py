@@ -86,7 +86,8 @@ def repair(
         after.callback(shutil.rmtree, work, ignore_errors=True)
         manifest = known or rebuild_manifest(folder)
         for half in (folder / SHARD_FOLDER).glob("*.partial"):
-            half.unlink()
+            with clear_errors(half):
+                half.unlink()
         wrong = {damage.file for damage in verify(folder, checked, workers).damages}
         bad = [entry for entry in manifest.shards if entry.file in wrong]
         constants = manifest.constants is not None and manifest.constants.file in wrong
