@@ -177,7 +177,7 @@ def test_a_source_that_crashes_is_told(pairs, tmp_path, monkeypatch):
 
 def test_small_samples_are_compared_by_blocks(tmp_path):
     """Rows of a byte are compared without an array for each: memory stays within some blocks; runs are told as one."""
-    count = 3_000_000
+    count = 1_000_000
     values = np.random.default_rng(0).integers(0, 256, count, np.uint8)
     path = tmp_path / "rows.h5"
     with h5py.File(path, "w") as file:

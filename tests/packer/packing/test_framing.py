@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,7 @@ def photograph(rng: np.random.Generator, size: int = 96) -> NDArray[np.uint8]:
     return np.clip(np.stack(channels, axis=-1), 0, 255).astype(np.uint8)
 
 
+@cache
 def crops(size: int, count: int = 27) -> list[NDArray[np.uint8]]:
     """Squares from shipped photographs, in turn."""
     rng = np.random.default_rng(size)
