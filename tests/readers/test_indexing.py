@@ -154,14 +154,13 @@ def test_a_missing_name_is_a_key_error_that_names_it() -> None:
     [
         *[1.5, None, {1, 2}, {"a": 1}, iter([1]), b"abc"],
         *[[1.0, 2.0], [None], [1, "n1"], ["n1", 1], [True, "n1"], [[1, 2], [3, 4]], [[1], [2, 3]], [["n1"], ["n2"]]],
+        *[np.array([[1, 2]]), np.array([1.0]), np.array([1 + 0j]), np.array(["2020-01-01"], "M8[D]")],
         *[
-            np.array([[1, 2]]),
-            np.array([1.0]),
-            np.array([1 + 0j]),
-            np.array(["2020-01-01"], "M8[D]"),
             np.array([b"n1"]),
+            np.ones((SAMPLES, 1), bool),
+            torch.tensor([1.0]),
+            torch.tensor([1.0], dtype=torch.bfloat16),
         ],
-        *[np.ones((SAMPLES, 1), bool), torch.tensor([1.0]), torch.tensor([1.0], dtype=torch.bfloat16)],
         torch.ones(2, 2, dtype=torch.int64),
     ],
 )
