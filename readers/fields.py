@@ -55,13 +55,11 @@ class FieldReader:
     Attributes:
         field: what `read` gives; its shape is that of a crop if crops are read.
         is_ragged: whether samples differ in shape.
-        places: where its samples lie, if these are read whole; else None.
+        copied: where its samples lie, if one gather reads them as they lie in the shards; else None.
         run_bytes: bytes that it likes to read by one call; 0 if it cannot say how many bytes a batch has.
-        is_copied: whether the samples are read as they lie in the shards, one gather for all.
     """
 
-    places: Places | None = None
-    is_copied = False
+    copied: Places | None = None
 
     def __init__(self, field: Field) -> None:
         self.field = field
@@ -175,11 +173,9 @@ class FixedRaw(FieldReader):
         places: where its samples lie.
     """
 
-    is_copied = True
-
     def __init__(self, places: Places) -> None:
         super().__init__(places.field)
-        self.places: Places = places
+        self.copied = self.places = places
         self.run_bytes = COPIED_RUN_BYTES
         self._row = self.field.fixed_bytes
         # span_at holds for offsets within a shard; fold the shard's first sample in, once a chunk.
@@ -211,7 +207,7 @@ class WholeReader(FieldReader):
 
     def __init__(self, places: Places) -> None:
         super().__init__(places.field)
-        self.places: Places = places
+        self.places = places
         self.run_bytes = RUN_BYTES
         self._per_frame = self.field.frame.samples or 1
         self._is_list = self.field.ragged_axes != (0,) or self.field.kind != "array"

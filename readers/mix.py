@@ -235,7 +235,7 @@ class Together:
         self.readers: dict[str, FieldReader] = {}
         for name in self.made_of[0]:
             readers = [each[name] for each in self.made_of]
-            places = [reader.places for reader in readers if reader.places is not None and reader.is_copied]
+            places = [reader.copied for reader in readers if reader.copied is not None]
             if len(places) == len(readers):  # one gather from the memory of all
                 indexes = [index for each in places for index in each.indexes]
                 self.readers[name] = FixedRaw(Places(readers[0].field, indexes, self.memory))

@@ -44,11 +44,10 @@ class Opened:
         self, folder: Path, manifest: Manifest, fields: Sequence[str], lease: object = None, extras: Sequence[str] = ()
     ) -> None:
         self._lease = lease
-        self.fields = manifest.fields
-        self.entries = [entry for entry in manifest.shards if entry.samples]
+        entries = [entry for entry in manifest.shards if entry.samples]
         self.shards: list[Shard] = []
         with not_replaced(folder, manifest, lease):
-            for entry in self.entries:
+            for entry in entries:
                 shard = Shard(folder / entry.file, entry.bytes, entry.index)
                 # Descriptors have to be closed here; a map is closed with the last array that looks into it.
                 weakref.finalize(self, shard.close)
@@ -57,19 +56,16 @@ class Opened:
         self.memory = Memory(self.shards)
         self.is_warm = False
         self.places: dict[str, Places] = {}
-        for number, field in enumerate(manifest.fields):
-            if field.name in fields:
-                indexes = [
-                    shard.index(number, field, entry.samples)
-                    for shard, entry in zip(self.shards, self.entries, strict=True)
-                ]
-                self.places[field.name] = Places(field, indexes, self.memory)
         self.readers: dict[str, FieldReader] = {}
+        counted = list(zip(self.shards, [entry.samples for entry in entries], strict=True))
+        columns = {field.name: (number, field) for number, field in enumerate(manifest.fields)}
         for name in fields:
-            field, places = self.places[name].field, self.places[name]
+            number, field = columns[name]
+            indexes = [shard.index(number, field, samples) for shard, samples in counted]
+            self.places[name] = places = Places(field, indexes, self.memory)
             self.readers[name] = WholeReader(places) if field.codec or field.is_ragged else FixedRaw(places)
         if NAME in extras:
-            self.readers[NAME] = NameReader([(s, e.samples) for s, e in zip(self.shards, self.entries, strict=True)])
+            self.readers[NAME] = NameReader(counted)
         for shard in self.shards:
             shard.forget()
 

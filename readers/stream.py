@@ -96,7 +96,7 @@ def batches_of(plan: Plan) -> Generator[Any, None, None]:
     """
 
     def spans(run: Run) -> Numbers:
-        """Return start and end of the bytes that a run reads, (n, 2)."""
+        """Return start and end of the bytes that a run reads, (n, 2); none of one that cannot be located."""
         parts = [reader.spans(at) for reader, at in zip(plan.readers.values(), run.places, strict=False)]
         return np.concatenate([np.zeros((0, 2), np.int64), *parts])
 
