@@ -80,6 +80,8 @@ def test_report_line(clock):
     assert lines[1].endswith("mean 1.25 s, max 2.50 s")
     run(DataTimeMonitor(SlowLoader(clock, [8e-6]), log=lines.append), clock, use=1.0)
     assert lines[2].endswith("mean 8.0 us, max 8.0 us (above 1.00%)")  # the first step has nothing but its wait
+    run(DataTimeMonitor(SlowLoader(clock, [2.0]), threshold=1.0, log=lines.append), clock, use=1.0)
+    assert lines[3].endswith("waited for data 100.00% of the time; mean 2.00 s, max 2.00 s")
     assert str(monitor.Waits(0, 2, 0.5, mean=1e-3, max=1.0)).endswith("mean 1.0 ms, max 1.00 s")
 
 
