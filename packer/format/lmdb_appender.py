@@ -29,7 +29,7 @@ def open_new(path: Path, map_size: int) -> lmdb.Environment:
 
 
 class LmdbAppender:
-    """Appends values to a new LMDB file. A map that is too small grows, and the open batch is put again.
+    """Appends values to a new LMDB file, a batch at a time. A map that is too small grows, and takes the batch then.
 
     It is finished at the end of a `with` block, or removed after an error.
 
@@ -48,7 +48,6 @@ class LmdbAppender:
         except (lmdb.Error, OSError):
             self._remove()
             raise
-        self._txn = self._env.begin(write=True)
         self._batch: list[tuple[bytes, Buffer]] = []
         self._batch_bytes = 0
 
@@ -69,64 +68,43 @@ class LmdbAppender:
         """Append a value; `key` must be greater than all before it. The value must not change until the commit."""
         self._batch.append((key, value))
         self._batch_bytes += len(key) + len(value)
-        try:
-            self._put(key, value)
-        except lmdb.MapFullError:
-            self._put_again()
         if self._batch_bytes >= sizes.COMMIT_BYTES:
             self.commit()
 
     def commit(self) -> None:
-        """Commit what was put; the map grows until it takes it."""
+        """Commit what was put; the map doubles until it takes it."""
         while True:
             try:
-                self._txn.commit()
+                with self._env.begin(write=True) as txn:
+                    for key, value in self._batch:
+                        if not txn.put(key, value, append=True):
+                            raise AssertionError(f"key {key!r} is not greater than the one before")
                 break
             except lmdb.MapFullError:
-                self._put_again()
+                if self._limit is not None and self._map_size >= self._limit:
+                    raise UsageError(
+                        f"{self.path.name} needs a larger map than --map-size {self._limit:,}; raise it, "
+                        "or take a smaller --shard-size"
+                    ) from None
+                larger = -(-self._map_size * 2 // sizes.PAGE_SIZE) * sizes.PAGE_SIZE
+                self._map_size = larger if self._limit is None else min(larger, self._limit)
+                self._env.set_mapsize(self._map_size)
         # Mapped anew, what commits have looked at through the map no longer counts as memory of the process.
         self._env.set_mapsize(self._map_size)
         self._batch = []
         self._batch_bytes = 0
-        self._txn = self._env.begin(write=True)
 
     def finish(self) -> None:
         """Commit, wait until the file is on the disk, and close it."""
         self.commit()
-        self._txn.abort()
         self._env.sync(True)
         self._env.close()
 
     def abort(self) -> None:
         """Close and remove the file."""
-        self._txn.abort()
         self._env.close()
         self._remove()
 
     def _remove(self) -> None:
         with contextlib.suppress(OSError):  # whatever led here is what should be told
             self.path.unlink(missing_ok=True)
-
-    def _put(self, key: bytes, value: Buffer) -> None:
-        if not self._txn.put(key, value, append=True):
-            raise AssertionError(f"key {key!r} is not greater than the one before")
-
-    def _put_again(self) -> None:
-        """Double the map until it takes the open batch: after MapFullError the transaction is dead."""
-        while True:
-            self._txn.abort()
-            if self._limit is not None and self._map_size >= self._limit:
-                raise UsageError(
-                    f"{self.path.name} needs a larger map than --map-size {self._limit:,}; raise it, "
-                    "or take a smaller --shard-size"
-                )
-            larger = -(-self._map_size * 2 // sizes.PAGE_SIZE) * sizes.PAGE_SIZE
-            self._map_size = larger if self._limit is None else min(larger, self._limit)
-            self._env.set_mapsize(self._map_size)
-            self._txn = self._env.begin(write=True)
-            try:
-                for key, value in self._batch:
-                    self._put(key, value)
-            except lmdb.MapFullError:
-                continue
-            return

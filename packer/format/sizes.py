@@ -40,9 +40,9 @@ from packer.format.schema import Field
 PAGE_SIZE = min(mmap.PAGESIZE, 32768)
 #: Pages 0 and 1, written in turn by the commits.
 META_PAGES = 2
-#: Bytes of keys and values between two commits: two full chunks. Until then they lie in memory twice, as LMDB's dirty
-#: pages and, in case the map is too small, as what was put. What is written at once decides how large the pieces of
-#: memory are in which Linux keeps the file for its readers (docs/benchmark.md).
+#: Bytes of keys and values between two commits: two full chunks. Until then they lie in memory, and while they are
+#: committed once more, as LMDB's dirty pages. What is written at once decides how large the pieces of memory are in
+#: which Linux keeps the file for its readers (docs/benchmark.md).
 COMMIT_BYTES = 4 * 10**6
 
 _PAGE_HEADER = 16
