@@ -90,6 +90,7 @@ def test_names_stay_unique(two):
     with pytest.raises(UsageError, match="has a sample named 'b0', which is there already"):
         append(a, b, workers=0)
     assert sorted(p.name for p in a.rglob("*")) == before
+    assert not (a.parent / ".a.appending").exists()
 
 
 def test_options_without_meaning_are_refused(two):
@@ -191,6 +192,13 @@ def test_other_files_are_no_job_to_go_on_with(tmp_path, clouds, contents):
     killed_at(*TIDYING, tmp_path / "d", str(tmp_path / "first"))
     assert append(tmp_path / "d", str(tmp_path / "first"), workers=0).added == 1
     assert list(contents(tmp_path / "d")[1]) == [*before, "first", "other", "third"]
+
+
+def test_names_are_compared_after_a_kill(tmp_path, two):
+    """A call that was killed while it tidied up left its note, which vouches for no other samples."""
+    killed_at(*TIDYING, two[0], two[1])
+    with pytest.raises(UsageError, match="has a sample named 'a0', which is there already"):
+        append(two[0], written(tmp_path / "again", "a", 3), workers=0)
 
 
 def test_samples_in_memory_are_compared(tmp_path):
