@@ -106,9 +106,7 @@ def append(
             joined = held
             if not _is_taken_in(held, work, report.manifest):
                 rejected += [bad.moved(_next_number(held)) for bad in report.rejected]
-                known = set(left_out)
-                new = [bad for bad in rejected if bad.shard is not None or bad not in known]
-                joined = _take_in(folder, held, work, report.manifest, [*left_out, *new])
+                joined = _take_in(folder, held, work, report.manifest, [*left_out, *rejected])
             _tidy(folder, work)
     return AppendReport(folder, joined, report.samples, tuple(rejected), time.perf_counter() - began)
 
