@@ -66,5 +66,6 @@ def show(dataset: Path, output: Path, samples: int, names: tuple[str, ...], page
     with Progress("drawing") as bar:
         bar.start(len(numbers))
         shown = write_page(output, opened, numbers, page_size, bar.advance)
-    left_out = f" of {len(numbers):,}; --page-size makes room for more" if shown < len(numbers) else ""
-    say(f"{output}: {counted(shown, 'sample')}{left_out}")
+    shown_of = f"{shown:,} of " if shown < len(opened) else ""
+    more = "; --page-size makes room for more" if shown < len(numbers) else ""
+    say(f"{output}: {shown_of}{counted(len(opened), 'sample')}{more}")

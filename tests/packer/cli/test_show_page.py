@@ -136,7 +136,7 @@ def test_samples_that_do_not_fit_are_left_out(packer, tmp_path):
     each = len(json.dumps(data_of(tmp_path / "whole.html")["items"][0], separators=(",", ":")))
     part = packer("show", tmp_path / "d", "-o", tmp_path / "part.html", "--page-size", 17 * each)
     numbers = [item["number"] for item in data_of(tmp_path / "part.html")["items"]]
-    assert f": {len(numbers)} samples of 64; --page-size makes room for more\n" in part.stdout
+    assert f": {len(numbers)} of 64 samples; --page-size makes room for more\n" in part.stdout
     assert 15 <= len(numbers) <= 17
     assert numbers == sorted(numbers)
     assert len({number // 16 for number in numbers}) == 4
