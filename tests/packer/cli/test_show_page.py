@@ -141,7 +141,7 @@ def test_samples_that_do_not_fit_are_left_out(packer, tmp_path):
     assert numbers == sorted(numbers)
     assert len({number // 16 for number in numbers}) == 4
     assert f"{len(numbers)} of them are in this page" in data_of(tmp_path / "part.html")["about"]
-    assert ": 1 sample of 64" in packer("show", tmp_path / "d", "-o", tmp_path / "one.html", "--page-size", 1).stdout
+    assert ": 1 of 64 samples" in packer("show", tmp_path / "d", "-o", tmp_path / "one.html", "--page-size", 1).stdout
 
 
 def test_spreads():
