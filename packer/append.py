@@ -4,13 +4,12 @@ append("div2k.packed", ["lr=more/LR", "hr=more/HR"])
 append("rows.packed", "other.packed")
 
 The new samples are packed next to the dataset first, into `.NAME.appending`; after a kill the same call goes on there.
-Then their shards are linked into the dataset, a table of all names is written under a new name, what was left out is
-listed after what is listed already, and one rename puts the new manifest in place: before it the dataset is the old
-one, after it the new one. The table of names that the old manifest leads to stays until the next call, for readers
-that are open.
+Then their shards are linked into the dataset, a table of all names is written under a new name, and samples that were
+left out are added to the list. One rename puts the new manifest in place: before it the dataset is the old one, after
+it the new one. The old table of names stays until the next call, for readers that are open.
 
-Before that rename, a note in `.NAME.appending` says which shards the dataset will have. If it has them, the append is
-done, and the run after a kill adds nothing twice. Tidying up ends with one rename of the folder, note and all.
+Before that rename, a note in `.NAME.appending` says which shards the dataset will have. If the dataset has them, the
+append is done, so a run after a kill adds nothing twice. At last one rename takes the folder and its note away.
 """
 
 from __future__ import annotations
@@ -57,11 +56,11 @@ from packer.sources import FittedSource, SampleSource, Source, no_progress, open
 
 @dataclass(frozen=True)
 class AppendReport:
-    """What appending made.
+    """The result of appending.
 
     Attributes:
-        manifest: the dataset's new one.
-        added: samples that are new.
+        manifest: the new manifest of the dataset.
+        added: number of new samples.
         rejected: samples that were left out.
     """
 
@@ -75,7 +74,7 @@ class AppendReport:
 def append(
     dataset: str | os.PathLike[str], sources: Any, options: ConvertOptions | None = None, **changes: Any
 ) -> AppendReport:
-    """Pack `sources` as the dataset's own samples are, after them. Readers that are open go on with what they had.
+    """Pack `sources` like the samples of the dataset, and add them at its end. Open readers keep what they opened.
 
     Args:
         sources: as for `convert`, or another packed dataset.
@@ -85,7 +84,7 @@ def append(
     Raises:
         DatasetError: there is no packed dataset, or its list of what was left out is damaged.
         UsageError: the sources do not fit it (the message names the difference), or share a name with it.
-        SourceError, WriteError: as `convert`.
+        SourceError, WriteError, ResourceError: as `convert`.
     """
     began = time.perf_counter()
     options = replace(options or ConvertOptions(), **changes)
@@ -101,7 +100,7 @@ def append(
         left_out = rejected_of(folder, held)
         if not _is_taken_in(held, work):
             _check_names(folder, held, source.names)  # before anything is packed
-        # What another killed call left is begun anew: overwrite.
+        # Overwrite: what a killed call with other sources left is begun anew.
         with packing(source, work, replace(options, overwrite=True)) as (_, report):
             joined = held
             if not _is_taken_in(held, work, report.manifest):
@@ -133,8 +132,8 @@ def _is_taken_in(held: Manifest, work: Path, more: Manifest | None = None) -> bo
     """Return whether a killed call has put its shards into the dataset, by its note in `work`.
 
     Args:
-        more: the samples packed in `work` now, which must be those of that call. For other files the note is gone;
-            samples in memory are compared by the digests of their shards.
+        more: the samples packed in `work` now; they must be those of the killed call. Packing other files has removed
+            the note; samples in memory are compared by the digests of their shards.
     """
     path = work / APPENDED
     if not path.exists():
@@ -182,7 +181,7 @@ def _number(path: Path) -> int:
 
 
 def _next_number(held: Manifest) -> int:
-    """Return a number that no shard has, and no table of names: readers may have the old table open."""
+    """Return a number that neither a shard nor a table of names has: readers may have the old table open."""
     return max([len(held.shards), *(_number(Path(entry.file)) + 1 for entry in held.shards)])
 
 
@@ -198,7 +197,7 @@ def _remove(paths: Iterable[Path]) -> None:
 
 
 def _tidy(folder: Path, work: Path) -> None:
-    """Remove what was packed: the shards, which are large, and then the rest, out of the way by one rename."""
+    """Remove the folder of an append: first its shards, which are large, then the rest, moved away by one rename."""
     done = next_to(folder, "appended")
     with contextlib.suppress(OSError):
         shutil.rmtree(work / SHARD_FOLDER, ignore_errors=True)  # a call that was killed may have removed it

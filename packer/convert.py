@@ -96,7 +96,7 @@ class ConvertOptions:
         looking: called up to ten times a second while files are found, headers are read and samples are looked at, and
             while bytes come from a URL or go to one. Its arguments: the step (such as `reading headers`), how many are
             done, and of how many (None if not known yet).
-        resumed: called once, with the samples and raw bytes that an earlier run had finished, if it had any.
+        resumed: called once, with the samples and raw bytes that an earlier run had finished, if any.
     """
 
     codec: str | Mapping[str, str] = "auto"
@@ -136,7 +136,7 @@ class ConvertOptions:
 
 @dataclass(frozen=True)
 class Report:
-    """What a conversion made.
+    """The result of a conversion.
 
     Attributes:
         path: the folder, or the URL as it was given.
@@ -179,22 +179,24 @@ def convert(sources: Any, out: str | os.PathLike[str], options: ConvertOptions |
         sources: a path, a list of paths or `FIELD=PATH` as on the command line, a mapping of field to path, a
             `Source`, or a sequence of dicts of arrays (a list, a torch Dataset). URLs as fsspec takes them are
             fetched into the cache first.
-        out: folder of the dataset. It must not exist yet, or hold an unfinished conversion of the same call: finished
-            shards stay, and what they left out stays listed; `on_error`, `map_limit` and the limits of reading may
-            differ. Shards of samples in memory are compared with these, and packed again if they differ. Or a URL, as
-            text: the dataset is packed in the cache and uploaded, its manifest last.
+        out: folder of the dataset: a new or empty one, or one with an unfinished conversion of the same call. There,
+            finished shards stay, and samples they left out stay listed; `on_error`, `map_limit` and the limits of
+            reading may differ. For samples in memory, finished shards are compared with the samples, and packed again
+            if they differ. Or a URL, as text: the dataset is packed in the cache and uploaded, its manifest last.
         options: how to convert.
         changes: single options by name, over those in `options`.
 
     Raises:
         UsageError: what is asked for cannot be done.
-        SourceError: a source file is bad, and `on_error` is `stop`.
+        SourceError: a source file is bad, and `on_error` is `stop`; or no sample is left.
         WriteError: the output cannot be written.
+        ResourceError: the system gives no more open files, memory or processes.
+        DatasetError: a packed dataset that is the source is damaged.
     """
     options = replace(options or ConvertOptions(), **changes)
     began = time.perf_counter()
     if is_url(out):
-        # Nobody misses a conversion that another call left in the cache.
+        # Overwrite: nobody misses what another call left unfinished in the cache.
         with (
             remote_output(out, options.overwrite) as staged,
             packing(sources, staged.folder, replace(options, overwrite=True)) as (_, report),
@@ -219,7 +221,7 @@ def packing(sources: Any, path: Path, options: ConvertOptions) -> Iterator[tuple
     source = open_source(sources, options, rejected)
     in_memory = isinstance(source, SampleSource)
     if options.fields is not None and not in_memory:
-        raise UsageError("fields is the schema of samples in memory, and files tell theirs themselves; leave it out")
+        raise UsageError("fields is the schema of samples in memory, and files have their own; leave it out")
     limits = guard(options, in_memory)
     if limits is not None and options.executor is None:
         check_may_start()  # before the folder is claimed
@@ -361,7 +363,7 @@ def _finished(tasks: Sequence[ShardTask], compared: bool) -> list[ShardReport]:
     """Return the reports of the shards that are done; a shard that is damaged, or holds other samples, is removed.
 
     Args:
-        compared: whether to compare shards with their samples, as those in memory are: no files identify them.
+        compared: whether to compare shards with their samples: no files identify samples in memory.
     """
     reports = []
     for task in tasks:

@@ -4,9 +4,9 @@
     ├── UsageError              what was asked for cannot be done: wrong option, wrong folder (exit 2)
     ├── SourceError             a source file is damaged or does not fit its neighbours (exit 1)
     ├── WriteError              the output could not be written: disk full, permission lost (exit 1)
-    ├── ResourceError           no more open files, memory or processes are to be had (exit 1)
+    ├── ResourceError           the system gives no more open files, memory or processes (exit 1)
     └── DatasetError            a packed dataset cannot be read (exit 1)
-        ├── NoDatasetError      nothing is there, or something else: a file, another folder (exit 2)
+        ├── NoDatasetError      no packed dataset is there: nothing, a file, or another folder (exit 2)
         ├── ManifestError       manifest.json is wrong; says the place in it
         ├── UnfinishedError     there is no manifest yet; says how far it got
         ├── DamagedError        a file has the wrong size, a broken tree or a wrong checksum
@@ -28,13 +28,13 @@ def first_few(things: list[str] | tuple[str, ...], most: int = 5, joined: str = 
 
 
 def as_text(text: str | bytes) -> str:
-    """Return text with escapes for what is not UTF-8, such as some names of files: JSON and terminals hold no other."""
+    """Return text with escapes for bytes that are not UTF-8, as in some file names: JSON and terminals refuse them."""
     data = text if isinstance(text, bytes) else text.encode(errors="backslashreplace")
     return data.decode(errors="backslashreplace")
 
 
 class PackerError(Exception):
-    """Base of all errors raised on purpose; `exit_status` is what the command line exits with."""
+    """Base of all errors raised on purpose; `exit_status` is the exit status of the command line."""
 
     exit_status = 1
 
@@ -52,9 +52,8 @@ class UsageError(PackerError):
 class SourceError(PackerError):
     """A source file is damaged, unsupported, or does not fit the others.
 
-    `path` names the file as the user gave it; `reason` is the message without the path. `sample` is the
-    number of the sample within the source part that was being read, if there is one: reading
-    can go on after it.
+    `path` names the file as the user gave it; `reason` is the message without the path. If `sample` is given, reading
+    can go on after it: it is the number of the bad sample within the part of the source that was being read.
     """
 
     def __init__(self, reason: str, path: str | None = None, sample: int | None = None) -> None:
@@ -86,7 +85,7 @@ class NoDatasetError(DatasetError):
 
 
 class ManifestError(DatasetError):
-    """manifest.json is not what the format asks for."""
+    """manifest.json does not follow the format."""
 
 
 class UnfinishedError(DatasetError):

@@ -52,7 +52,7 @@ def merge(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Manifest:
-    """Make `out` of all samples of `datasets`, in this order. Nothing is decoded, nothing is packed anew.
+    """Merge all samples of `datasets`, in this order, into `out`. Nothing is decoded or packed again.
 
     Shards are hard links if the file system has them; `out` stays whole when the others are removed.
 
@@ -107,14 +107,14 @@ def take_shards(
 
     Args:
         into: folder of the other dataset.
-        number: of the first of them, there.
+        number: number of the first of them in the other dataset.
 
     Returns:
         their entries in the manifest of the other dataset.
 
     Raises:
         DamagedError: a shard is missing or has another size than its manifest says.
-        WriteError: it cannot be copied.
+        WriteError: a shard cannot be copied.
     """
     taken: list[ShardEntry] = []
     for entry in entries:
@@ -148,9 +148,9 @@ def write_joined(
 
     Args:
         held: their manifests, in the order of their samples.
-        shards: of all of them; in place already.
-        table: file of the table of names, if samples have some.
-        left_out: the samples that were left out of all of them.
+        shards: all their shards, which are in place already.
+        table: file of the table of names, if samples have names.
+        left_out: the samples that were left out of any of them.
 
     Raises:
         WriteError: the folder cannot be written.

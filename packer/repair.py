@@ -60,24 +60,24 @@ def repair(
     damaged: Callable[[Sequence[ShardEntry]], None] | None = None,
     workers: int = 0,
 ) -> tuple[str, ...]:
-    """Repair a packed dataset; nothing that is right is touched.
+    """Repair a packed dataset; files without damage are not touched.
 
     Args:
-        source: opened with the options of the conversion; needed if a shard is damaged. Of a dataset that was
-            merged or appended to, the source of one of its parts, or of all in their order.
+        source: opened with the options of the conversion; needed if a shard or the constants are damaged. For a dataset
+            that was merged or appended to: the source of one part, or of all parts in their order.
         progress: called with the samples and raw bytes packed since the last call.
-        checked: called with 0 and the bytes checked since the last call, before that.
+        checked: called before that, with 0 and the bytes checked since the last call.
         damaged: called once, with the shards to be packed again, if there are any.
-        workers: processes that check shards, see `verify`; if there are any, shards are packed in one too, so that
-            a sample that crashes it is treated as the conversion did.
+        workers: processes that check shards, see `verify`. If there are any, shards are packed in a process too, so
+            that a sample that crashes it is treated as in the conversion.
 
     Returns:
-        the files that were made again; a warning says what of them is lost.
+        the files that were made again; a warning says what is lost.
 
     Raises:
-        DatasetError: a shard is damaged and no source was given; or too much is lost.
+        DatasetError: a shard or the constants are damaged and no source was given; or too much is lost.
         SourceError: the source no longer gives the bytes that were packed.
-        UsageError: the source does not fit the dataset, or something else is changing that.
+        UsageError: the source does not fit the dataset, or something else is changing the dataset.
         WriteError: the folder cannot be written.
     """
     folder = Path(dataset)
@@ -117,10 +117,10 @@ def repair(
         changes: dict[str, Any] = {}
         if REJECTED_FILE in made:
             listed: list[Rejected] = []
-            with contextlib.suppress(DamagedError):  # else the file is cut back to the lines that the manifest knows
+            with contextlib.suppress(DamagedError):  # a file that is only too long is cut back to the lines that count
                 listed = rejected_of(folder, manifest)
             kept = f"cut back to its {len(listed):,} lines" if listed else "lost"
-            _log.warning("%s is %s; `packer info` tells how many samples were left out", REJECTED_FILE, kept)
+            _log.warning("%s is %s; `packer info` says how many samples were left out", REJECTED_FILE, kept)
             changes["left_out"] = write_list(folder / REJECTED_FILE, listed)
         if manifest.names is not None and manifest.names.file in wrong:
             changes["names"] = write_table(folder, manifest.names.file, manifest.shards)
@@ -151,7 +151,7 @@ def _pack_again(
     progress: Progress,
     guarded: bool,
 ) -> None:
-    """Pack shards next to the dataset, and put each in its place if it has the bytes that the manifest knows.
+    """Pack shards next to the dataset, and put each in its place if it has the digest that the manifest says.
 
     Args:
         guarded: whether they are packed in another process.

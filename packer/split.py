@@ -28,7 +28,7 @@ def split(
     Args:
         rules: split name to a fraction of the samples that are in no other split, to `@FILE` with one name on each
             line, to a pattern over names, or to names (numbers, if samples have no names); None drops the split.
-        by: `name`, or `folder`, which keeps together in fractions what lies in one folder.
+        by: what fractions keep together: `name`, the squares of one picture; `folder`, all samples of one folder.
         seed: of the random choice for fractions.
 
     Returns:

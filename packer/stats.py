@@ -1,4 +1,4 @@
-"""Statistics of a packed dataset's values, per field and channel: what a model's input is normalised with.
+"""Statistics of a packed dataset's values, per field and channel, to normalise the input of a model with.
 
 found = statistics("div2k.packed")
 found["lr"].channels[0].mean
@@ -23,7 +23,7 @@ from packer.format import manifest as manifests
 from packer.packing import dataset_lock
 from packer.sources import PackedSource, Progress, block_bytes, count
 
-#: A longer last axis is no list of channels.
+#: A last axis longer than this is not taken for channels.
 MAX_CHANNELS = 1024
 #: Values that are summed at a time: few enough for the processor's cache.
 _PIECE = 2**16
@@ -60,7 +60,7 @@ def save(dataset: str | os.PathLike[str], stats: dict[str, FieldStats]) -> None:
     """Keep statistics in the manifest, in one rename.
 
     Raises:
-        UsageError: they are not those of the dataset as it is now, or something else is changing it.
+        UsageError: the dataset has changed since they were taken, or something else is changing it.
         WriteError: the folder cannot be written.
     """
     folder = Path(dataset)
@@ -148,7 +148,7 @@ def _joined(one: Moments, other: Moments) -> Moments:
     (n, mean, squares), (m, other_mean, other_squares) = one, other
     total = np.maximum(n + m, 1)
     delta = other_mean - mean
-    # In this order: the square of a large difference may overflow, but must count 0 times for no values.
+    # In this order: the square of a large difference may overflow, but must count 0 times if a set has no values.
     return n + m, mean + delta * (m / total), squares + other_squares + delta * (delta * (n / total * m))
 
 

@@ -60,8 +60,8 @@ def verify(dataset: str | os.PathLike[str], progress: Progress | None = None, wo
 
     Args:
         progress: called with 0 and the bytes done since the last call.
-        workers: processes that check shards; 0 checks in this one, which the system ends (SIGBUS) if the disk cannot
-            read a page of a file, or a file is cut short meanwhile.
+        workers: processes that check shards; 0 checks in this one. The system kills a process (SIGBUS) if the disk
+            cannot read a page of a file, or a file is cut short meanwhile.
 
     Raises:
         DatasetError: there is no packed dataset, or its manifest is wrong, so that nothing else can be checked; or a
@@ -105,7 +105,7 @@ def _noted(damages: list[Damage], folder: Path, file: str) -> Iterator[None]:
     """Note the damage of a file, and go on.
 
     Raises:
-        DatasetError: it cannot be opened, for want of permission or of room for open files, which says nothing of it.
+        DatasetError: the file cannot be opened: no permission, or too many open files. This is no damage.
     """
     try:
         yield
@@ -114,9 +114,9 @@ def _noted(damages: list[Damage], folder: Path, file: str) -> Iterator[None]:
 
 
 def _unknown(folder: Path, manifest: Manifest, good: Sequence[FileEntry]) -> list[Damage]:
-    """Return the shards, and lines of the list of what was left out, that the manifest does not know.
+    """Return the shards, and the lines of the list of what was left out, that the manifest does not know.
 
-    They are no damage if an append, or a tidying, is to go on, or if one was done while all else was checked.
+    They are no damage if an append was killed or is not tidied up, or if the dataset changed while it was checked.
     """
     shards = folder / SHARD_FOLDER
     found = {f"{SHARD_FOLDER}/{path.name}" for path in shards.iterdir()} if shards.is_dir() else set()
@@ -153,8 +153,8 @@ class _Checked:
 def _checked_shards(folder: Path, manifest: Manifest, progress: Progress, workers: int) -> list[_Checked]:
     """Return what was found in each shard, in their order.
 
-    A disk that cannot read a page of a map ends the process that asked for it. Its shard is damaged then, and the
-    others are still checked.
+    If the disk cannot read a page of a map, the system kills the process that asked for it. Its shard is then reported
+    as damaged, and the others are still checked.
     """
     entries = manifest.shards
     if not workers:
@@ -178,7 +178,7 @@ def _check_shard(
         here: the process, if it is one of `run`.
 
     Raises:
-        DatasetError: it cannot be opened, for want of permission or of room for open files, which says nothing of it.
+        DatasetError: the file cannot be opened: no permission, or too many open files. This is no damage.
     """
     checked = _Checked()
     with _noted(checked.damages, folder, entry.file), Shard(folder / entry.file, entry.bytes) as shard:
@@ -199,7 +199,7 @@ def _check_bytes(shard: Shard, entry: ShardEntry, columns: list[Column], checked
     """Hash the file, and its frames one by one."""
     done = 0
     with ThreadPoolExecutor(1) as pool:
-        # By another thread: hashing does not hold the interpreter's lock.
+        # In another thread: hashing does not hold the interpreter's lock.
         digest = pool.submit(xxhash.xxh3_128_hexdigest, shard.bytes)
         for column in columns:
             checked.frames += column.index.frames
@@ -221,7 +221,7 @@ def _check_bytes(shard: Shard, entry: ShardEntry, columns: list[Column], checked
 
 
 def _in_dataset(damage: Damage, first: int, names: Names | None) -> Damage:
-    """Return a damage of a shard with numbers in the dataset and names; its first sample has the number `first`."""
+    """Return a damage with names, and sample numbers in the dataset, where the shard's first sample is `first`."""
     if damage.samples is None:
         return damage
     start, stop = (first + number for number in damage.samples)

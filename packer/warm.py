@@ -1,4 +1,4 @@
-"""Puts a dataset into memory before it is read in random order: from its beginning to its end, in large pages.
+"""Reads a dataset into memory, from beginning to end and in large pages, before it is read in random order.
 
 from packer.warm import warm
 warm(Path("div2k.packed"))
@@ -37,7 +37,7 @@ def warm(folder: Path, progress: Progress = no_progress, again: bool = True) -> 
 
     Raises:
         DatasetError: there is no packed dataset.
-        DamagedError: a shard is missing, cannot be read, or has not the size that it was written with.
+        DamagedError: a shard is missing, cannot be read, or has another size than it was written with.
     """
     shards = manifests.read(folder).shards
     for shard in shards:
@@ -88,9 +88,9 @@ def _touch(memory: mmap.mmap, at: int, nbytes: int) -> None:
 
 
 def drop_files(files: Iterable[Path]) -> None:
-    """Take files out of memory, where the system can; pages that any process has mapped stay."""
+    """Drop files from memory, where the system can; pages that any process has mapped stay."""
     for path in files if hasattr(os, "posix_fadvise") else ():
         with path.open("rb") as file:
-            with contextlib.suppress(OSError):  # a file system that is read alone
-                os.fsync(file.fileno())  # what was not written yet cannot be dropped
+            with contextlib.suppress(OSError):  # a read-only file system
+                os.fsync(file.fileno())  # pages that are not written yet cannot be dropped
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

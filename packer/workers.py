@@ -35,8 +35,8 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 GIB = 2**30
-#: Seconds between two looks at the clock. If this process stood still itself (Ctrl-Z, a machine asleep), that counts as
-#: one of them at most.
+#: Seconds between two looks at the clock. A time in which this process itself stood still (Ctrl-Z, a machine asleep)
+#: counts as one tick at most.
 TICK = 1.0
 
 _NOWHERE = -1
@@ -61,11 +61,11 @@ def usual_memory() -> int:
 class Limits:
     """Limits of one step: reading a block (a sample, or samples of 8 MiB), or the headers of one HDF5 file.
 
-    They are generous, since they are there for steps that would never end. None is no limit.
+    They are generous, since they guard against steps that would never end. None is no limit.
 
     Attributes:
         seconds: time.
-        nbytes: memory beyond that which the process holds already.
+        nbytes: memory, in addition to what the process holds already.
     """
 
     seconds: float | None = 600.0
@@ -88,7 +88,7 @@ def memory_within(nbytes: int | None) -> Iterator[None]:
     if nbytes is None or not sys.platform.startswith("linux"):
         yield
         return
-    # Pages of data and stack; the kernel compares the first alone, so the limit is no lower than asked for.
+    # Pages of data and stack; the kernel counts only the data, so the limit is never lower than asked for.
     held = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     ceiling = held + nbytes if hard == resource.RLIM_INFINITY else min(held + nbytes, hard)
@@ -107,7 +107,7 @@ class Lost:
     """The result of an item whose process crashed, hung or took too much memory.
 
     Attributes:
-        reason: what reading did, such as `crashes the process (SIGSEGV)`; a verb comes first.
+        reason: what reading the item does, a verb first, such as `crashes the process (SIGSEGV)`.
         at: number of the step; None if the process was between steps.
     """
 
@@ -130,7 +130,7 @@ def each(
         limits: of one call, in a process of its own; None to call in this process, unguarded.
 
     Raises:
-        What else `function` raises.
+        Any other error of `function`.
     """
     if limits is None:
         yield from (_called(function, item) for item in items)
@@ -165,11 +165,11 @@ def run(
         function: a function of a module, or a partial of one; called with an item and the `Here` of its process.
         workers: processes; each takes one item after another.
         limits: of one step of `function`.
-        heard: called with the number of an item and each value that `function` reports of it.
+        heard: called with the number of an item and each value that `function` reports about it.
 
     Raises:
-        UsageError, ResourceError: this process may start no others.
-        What `function` raises; the others are stopped.
+        UsageError, ResourceError: this process may not, or cannot, start others.
+        Any error of `function`; all processes are stopped.
     """
     waiting = deque(range(len(items)))
     running: dict[Connection, _Worker] = {}
@@ -207,13 +207,13 @@ def _heard(running: dict[Connection, _Worker], limits: Limits) -> list[_Worker]:
     ready = wait(list(running), min(TICK, limits.seconds or TICK))
     seconds = min(time.monotonic() - began, TICK)
     for worker in running.values():
-        # All are asked, so that none's time is measured over more than one round.
+        # All of them, ready or not: each look adds the time of one round.
         worker.look(seconds)
     return [worker for connection, worker in running.items() if worker.is_late or connection in ready]
 
 
 class _Worker:
-    """A process, as its parent sees it; made, it runs.
+    """A process, as its parent sees it; it starts when it is made.
 
     Attributes:
         number: of its item.
@@ -289,12 +289,12 @@ class _Worker:
 
 
 def context() -> BaseContext:
-    """Fork if it is safe to assume: samples made in Python need not be importable, and it is quick to start."""
+    """Return the way to start processes: fork on Linux, which is quick and needs no importable samples; else spawn."""
     return multiprocessing.get_context("fork" if sys.platform.startswith("linux") else "spawn")
 
 
 def check_may_start() -> None:
-    """Raise UsageError if this process may have no children: it is a daemon, as those of a Pool are."""
+    """Raise UsageError if this process may not start others: it is a daemon, such as a worker of a Pool."""
     if multiprocessing.current_process().daemon:
         raise UsageError(
             "this process is a daemon, as workers of multiprocessing.Pool are, and cannot start processes; "
@@ -365,8 +365,8 @@ def _serve(function: Callable[[Any, Here], Any], items: Sequence[Any], here: Her
 
 
 def begin() -> None:
-    """Prepare a process of ours. It is killed when its parent is: nobody would stop it, or want its work."""
-    # Ctrl-C reaches the whole group; the parent alone decides what it means. SIGTERM is the parent's word to stop.
+    """Prepare a process of ours. It dies with its parent, since nobody else would stop it or take its results."""
+    # Ctrl-C reaches the whole group; the parent alone decides what it means. SIGTERM ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if hasattr(signal, "pthread_sigmask"):
@@ -375,9 +375,9 @@ def begin() -> None:
         libc = ctypes.CDLL(None)
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if hasattr(libc, "mallopt"):  # musl has no such call
-            # Memory that reading one sample took serves the next one: given back, it is mapped page by page again.
+            # Keep the memory of one sample for the next: if it is given back, it is mapped page by page again.
             libc.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
             libc.mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES)
     parent = multiprocessing.parent_process()
     if parent is not None and os.getppid() != parent.pid:
-        os._exit(1)  # it was killed before the line above
+        os._exit(1)  # the parent died before the call of prctl

@@ -70,7 +70,7 @@ class DatasetWriter:
         path = Path(out)
         if (path / UNFINISHED).exists() and not overwrite:
             raise UsageError(f"{path} is unfinished; remove it, or write it anew with overwrite=True")
-        # Such a dataset cannot be resumed, so the time makes every attempt a different one.
+        # It cannot be resumed, so the time makes the note of every attempt differ.
         note = Note(shards=None, settings={"begun": time.time_ns(), "version": packer.__version__}, files=[])
         self._folder = OutputFolder(path, note, overwrite)
         self._specs = tuple(fields) if fields else None
@@ -95,8 +95,8 @@ class DatasetWriter:
             name: its name; all samples have one, or none has.
 
         Raises:
-            SourceError: the sample does not fit the schema or the samples before it, or its name is one that another
-                has, or cannot be stored.
+            SourceError: the sample does not fit the schema or the samples before it, or its name is taken or cannot be
+                stored.
             UsageError: some samples have names and others none, a dtype or codec cannot be used, or the writer is
                 closed.
             WriteError: the shard cannot be written; nothing can be added any more.
@@ -162,7 +162,7 @@ class DatasetWriter:
         return key
 
     def _hold(self, sample: Sample, name: str | None) -> None:
-        """Hold a sample back that fits the schema or those before it; the last one settles what is not known."""
+        """Check a sample against the schema or the samples before it, and hold it; the last one settles the schema."""
         if self._specs is not None:
             one_block(sample, self._specs, f"sample {self._samples}")
         else:
@@ -193,7 +193,7 @@ class DatasetWriter:
 
     def _write(self, blocks: Sequence[tuple[Block, str | None]]) -> None:
         """Write blocks of one sample each, with their names."""
-        # Until it is done: some columns may hold a sample and others not.
+        # Broken until it is done: if it fails, only some columns may hold the sample.
         self._is_broken = True
         for block, name in blocks:
             if self._shard is None:

@@ -42,7 +42,7 @@ class Damage:
         field: the field concerned, if it is one.
         samples: numbers of the first sample concerned and the one after the last; None for the file as a whole.
         names: names of the first few of them.
-        repairable: whether `packer repair` makes it right, given the sources.
+        repairable: whether `packer repair` can mend it, given the sources.
     """
 
     file: str
@@ -109,7 +109,7 @@ def compare(
 
 
 def check_same_schema(manifest: Manifest, source: Source) -> None:
-    """Raise UsageError if a source cannot be what a dataset was made from."""
+    """Raise UsageError if a dataset cannot have been made from a source."""
     packed = {field.name: field.spec for field in manifest.fields}
     given = {spec.name: spec for spec in source.fields}
     for name in {**packed, **given}:
@@ -146,7 +146,7 @@ def compare_shard(folder: Path, fields: Sequence[Field], shard: tuple[ShardEntry
 
 def _differences(folder: Path, fields: Sequence[Field], entry: ShardEntry, part: Source, first: int) -> list[Damage]:
     damages: list[Damage] = []
-    differs = partial(Damage, entry.file, repairable=False)  # to `packer repair` it is right: it is as it was written
+    differs = partial(Damage, entry.file, repairable=False)  # the shard is as it was written: nothing to repair
     rejected: list[Rejected] | None = [] if entry.rejected else None
     with Shard(folder / entry.file, entry.bytes, entry.index) as shard:
         columns = [shard.column(i, field, entry.samples) for i, field in enumerate(fields)]
@@ -179,9 +179,9 @@ def _differing_runs(column: Column, at: int, values: Sequence[Any] | NDArray[Any
 
 
 def differing_samples(column: Column, at: int, values: Sequence[Any] | NDArray[Any]) -> NDArray[np.int64]:
-    """Return which of `values` differ in a bit from the samples of a column from number `at` on.
+    """Return the places in `values`, (differing,), that are not bit for bit the samples of a column from `at` on.
 
-    NaN equals itself, 0.0 differs from -0.0. The samples are held once more in memory; of a `LargeArray` one piece is.
+    NaN equals itself, 0.0 differs from -0.0. The samples are decoded into memory; for a `LargeArray`, band by band.
 
     Raises:
         DamagedError: the column cannot be read.

@@ -1,7 +1,7 @@
 """A lost manifest, made again from the headers of the shards.
 
 A dataset that was converted holds the shards 0, 1, 2, ... of one conversion. One that was merged or appended to holds
-those of several, one after another: the files are numbered through, and each header keeps the number and the
+those of several, one after another. The files are numbered consecutively, but each header keeps the number and the
 origin that the shard had in the dataset it was packed for. So a header that says 0 begins another part.
 """
 
@@ -44,15 +44,16 @@ def rebuild_manifest(folder: Path) -> Manifest:
     lost.
 
     Raises:
-        DatasetError: a shard is missing or damaged, or they do not belong together; or the table of names, the list of
-            what was left out, or the constants are damaged too.
+        DatasetError: a shard is missing or damaged, or the shards do not belong together; or the table of names, the
+            list of what was left out, or the constants are damaged too.
+        WriteError: the folder cannot be written.
     """
     if (folder / UNFINISHED).exists():
         raise UnfinishedError(f"{folder} is unfinished; run the same `packer convert` again to go on")
     appending = next_to(folder, "appending")
     if appending.exists():
         raise DatasetError(
-            f"{folder}: its manifest is lost, and so is what tells which shards an append that was killed had added; "
+            f"{folder}: its manifest is lost, which alone says how many shards a killed append had added; "
             f"remove {appending} to take every shard that is there, then repair again"
         )
     parts = _parts(folder)
@@ -88,7 +89,7 @@ def _parts(folder: Path) -> list[list[ShardHeader]]:
     """Return the headers of the shards in the order of their files, by the conversion that packed them.
 
     Raises:
-        DatasetError: one is missing or damaged, or they do not belong together.
+        DatasetError: a shard is missing or damaged, or the shards do not belong together.
     """
     parts: list[list[ShardHeader]] = []
     for number, path in enumerate(sorted((folder / SHARD_FOLDER).glob("*.lmdb"))):
@@ -113,10 +114,10 @@ def _parts(folder: Path) -> list[list[ShardHeader]]:
 def _table(folder: Path, shards: Sequence[ShardEntry]) -> str:
     """Return the table of names that is, or was, in use: appending writes each under a new name.
 
-    Only the lost manifest had digests that cover names. So the table must be the one that the shards give.
+    Only the lost manifest had digests that cover names. So the table must equal the one made from the shards.
 
     Raises:
-        DatasetError: it is another one.
+        DatasetError: it does not.
     """
     table = [folder / NAMES_FILE, *sorted(folder.glob("names-*.lmdb"))][-1]
     if not table.exists():
