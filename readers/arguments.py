@@ -46,7 +46,7 @@ def order_of(
         global_batch_size: samples that all ranks together take for one batch each.
 
     Raises:
-        UsageError: they cannot be, or do not go together.
+        UsageError: an argument has no meaning, or two do not go together.
     """
     if window is not None and shuffle != "block":
         raise UsageError("window is only for shuffle='block'; leave it out")
@@ -87,7 +87,7 @@ def _block_shuffled(dataset: PackedDataset, window: int | None, seed: int) -> Bl
 
 
 def _block_samples(dataset: PackedDataset) -> int:
-    """Return how many samples a block has: enough of the longest frames that few others cross its edges."""
+    """Return how many samples a block has: so many of the longest frames that few shorter frames cross its edges."""
     fields = dataset.fields.values()
     # Uncompressed frames are not read as a whole, so they count only if there are no others.
     frames = [f.frame.samples or 1 for f in fields if f.codec] or [f.frame.samples or 1 for f in fields]
@@ -106,11 +106,11 @@ def keep_frames(dataset: PackedDataset, window: int, batch_size: int) -> None:
     """
     if not len(dataset):
         return
-    # In a split, the items of a window are spread over more samples than they are; windows of steps share samples.
+    # The items of a window lie among more samples in a split, among fewer if they are windows of steps.
     window = window * dataset.items.total // len(dataset) + _block_samples(dataset)
     for reader in dataset.opened.readers.values():
         run = max(batch_size, reader.run_bytes // max(int(reader.sample_bytes), 1))
-        # Each sample of a run may be of another frame, but no run has more frames than a window.
+        # Each sample of a run may lie in another frame, but no run has more frames than a window.
         touched = min(run * (reader.field.frame.samples or 1), window)
         reader.keep(window + 2 * touched)
 
@@ -131,6 +131,6 @@ def threads_of(threads: int | str, dataset: PackedDataset | Mix) -> int:
     if isinstance(dataset, Mix):
         return max(threads_of(threads, each) for each in dataset.datasets)
     if dataset.transforms:
-        return 1  # of two threads either may be first to draw a transform's random numbers
+        return 1  # with two threads, the order in which a transform draws random numbers is left to chance
     coded = any(field.codec for field in dataset.fields.values())
     return min(2, os.cpu_count() or 1) if coded else 0

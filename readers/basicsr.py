@@ -30,7 +30,7 @@ from readers.crop import Crop, by
 from readers.dataset import PackedDataset
 from readers.indexing import numbers_asked
 
-#: What values of a dtype are divided by, so that they reach from 0 to 1.
+#: Divisors that bring the values of a dtype to the range 0 to 1.
 _FULL = {torch.uint8: 255.0, torch.uint16: 65535.0}
 
 
@@ -96,7 +96,7 @@ class PackedPairedImageDataset(Dataset[dict[str, Any]]):
             if size % self._scale:
                 raise UsageError(f"gt_size {size} is not a multiple of scale {self._scale}")
             flips, turns = bool(self.opt.get("use_hflip")), bool(self.opt.get("use_rot"))
-            # Both sides draw the same words, and take them for places in pixels of the smaller one.
+            # Both sides draw the same random words, and turn them into places in pixels of the smaller side.
             crop = Crop(size // smaller, chosen, flips=flips, turns=turns, multiple=self._scale // smaller)
         return PackedDataset(root, [chosen], crop=crop, split=self.opt.get("split")), chosen
 
@@ -143,7 +143,7 @@ class PackedPairedImageDataset(Dataset[dict[str, Any]]):
     def _check_pairs(self) -> None:
         """Raise UsageError if the two sides are not of the same samples, or not `scale` times as large.
 
-        Whole pictures may be a little larger than that; training asks for it exactly, as BasicSR does.
+        Whole pictures may be a little larger; training requires the exact scale, as BasicSR does.
         """
         if not _same_samples(self._lq, self._gt):
             raise UsageError(
@@ -163,7 +163,7 @@ class PackedPairedImageDataset(Dataset[dict[str, Any]]):
 
 
 def _same_samples(one: PackedDataset, other: PackedDataset) -> bool:
-    """Return whether two datasets, or their splits, have the same names in the same order, or none and equal sizes."""
+    """Return whether two datasets, or their splits, have the same names in order, or no names and as many samples."""
     same_table = one.manifest.names == other.manifest.names and one.split is None
     return len(one) == len(other) and (one.path == other.path or same_table or one.names == other.names)
 

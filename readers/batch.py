@@ -1,13 +1,12 @@
 """What a batch is: tensors, `Ragged` and lists by field; to torch's `DataLoader` a list of samples.
 
-What `__getitems__` returns is a list of samples to everyone who looks, and one gathered batch to torch's collate.
-`DataLoader(ds, batch_size=128)` passes what `__getitems__` gives to `default_collate`, which looks at the type of
-the first item. `Sample` is registered there: items of one batch, all of them, in order and as they were made, give
-back the batch as it was gathered. A collate function of the user's own, `Subset` and `StackDataset` see a sequence of
-dicts; items of a batch of which a transform made a tuple, list or tensor are collated one by one. What is put into an
-item counts, as it does with any other dataset: such a batch is collated item by item. (A tensor whose values are
-changed in place is a view of the batch, and changes there; one whose shape is changed in place, as by `unsqueeze_`, is
-not noticed.)
+`DataLoader(ds, batch_size=128)` passes the result of `__getitems__` to `default_collate`, which looks at the type of
+the first item. `Sample` is registered there: given all items of one batch, in order and unchanged, it returns the
+gathered batch. A collate function of the user's own, `Subset` and `StackDataset` see a sequence of dicts.
+
+Two kinds of batches are collated item by item, as those of any other dataset: where a transform returned a tuple, list
+or tensor, and where something else was put into an item. (The tensors of an item are views of the batch. Values changed
+in place change in the batch too; a shape changed in place, as by `unsqueeze_`, goes unnoticed.)
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ from torch.utils.data._utils.collate import collate, default_collate_fn_map
 from packer.errors import UsageError
 from readers.valid import check_read
 
-#: torch cannot gather unsigned numbers of several bytes; as signed ones of the same size it can.
+#: torch cannot gather unsigned integers of several bytes, so they are viewed as signed ones of the same size.
 SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
-#: More channels than these are no picture's: the axis is another one.
+#: An axis longer than this is not the channels of a picture.
 CHANNELS = 4
-#: What a transform may put into a nest and mean for every sample of the batch.
+#: Types of values in the result of a transform that may be meant for every sample of the batch.
 _VALUES = (torch.Tensor, np.ndarray, np.generic, str, bytes, int, float, complex, type(None))
 
 
@@ -128,7 +127,7 @@ class Ragged:
         """Return the cell of a grid that each point lies in, (sum of n_i, 3) int32, counted from 0 in each sample.
 
         As Pointcept's `GridSample`: floor(x / size), worked out in float64, less the lowest cell of the cloud, axis by
-        axis. What `VoxelSample(size)` chose has the cells of the whole cloud.
+        axis. Points chosen by `VoxelSample(size)` have the same cells as in the whole cloud.
 
         Args:
             size: edge of a cell, in the unit of the coordinates, which are the first three columns.
@@ -196,15 +195,15 @@ def views_of(storage: torch.Tensor, places: Sequence[tuple[int, torch.Size, tupl
 
 
 class Origin(NamedTuple):
-    """What an item of a batch was made of.
+    """The gathered batch and the place in it that an item was made from.
 
-    Not the `Batch`, which holds its items: the two would keep each other, and the batch's memory, for long.
+    It does not refer to the `Batch`, which refers to its items: such a cycle would keep the batch's memory for long.
 
     Attributes:
         gathered: the whole batch.
         size: items of that batch.
         number: which of them it is.
-        leaves, tree: what it held when it was made, as torch's pytree has it.
+        leaves, tree: its contents when it was made, as torch's pytree flattens them.
     """
 
     gathered: Any
@@ -225,10 +224,10 @@ class Sample(dict[str, Any]):
 
 
 class Batch(Sequence[Any]):
-    """As many items as were asked for, gathered in one go.
+    """The items of one batch, gathered in one go.
 
     Args:
-        gathered: the whole batch: mapping of field to tensor, `Ragged`, or list; or what a transform made of it.
+        gathered: the whole batch: mapping of field to tensor, `Ragged`, or list; or what a transform returned for it.
         size: number of samples.
     """
 
@@ -250,7 +249,7 @@ class Batch(Sequence[Any]):
         number = index + self._size if index < 0 else index
         if not 0 <= number < self._size:
             raise IndexError(f"item {index} of a batch of {self._size}")
-        # Kept, so that what is put into an item is still there when it is asked for again.
+        # Kept, so that changes to an item are still there when it is asked for again.
         item = self._items.get(number)
         if item is None:
             item = self._items[number] = _item(self.gathered, self._size, number)
@@ -260,32 +259,32 @@ class Batch(Sequence[Any]):
         return (self[i] for i in range(self._size))
 
     def is_as_gathered(self) -> bool:
-        """Return whether the items handed out hold what they held at first."""
+        """Return whether the items handed out are unchanged."""
         return all(map(_is_as_made, self._items.values()))
 
 
 def batch_of(gathered: Any, size: int) -> Sequence[Any]:
-    """Return a batch for torch's `DataLoader`: a `Batch`, or a list of its items if these cannot tell what it is.
+    """Return a batch for torch's `DataLoader`: a `Batch`, or a list of items, which torch joins one by one.
 
-    That is so if a transform made something other than a dict of the batch: torch joins its items one by one.
+    It is a list if a transform returned something other than a dict.
 
     Raises:
-        UsageError: it made an object that has no items.
+        UsageError: the transform returned an object that has no items.
     """
     batch = Batch(gathered, size)
     if type(gathered) is dict:
         return batch
     for whole in _without_items(gathered, size):
         raise UsageError(
-            f"the transform was given a batch of {size} and made a {type(whole).__name__} of it, which DataLoader "
-            "cannot take apart into samples; give PackedDataset(..., sample_transform=f) instead, where f is given one "
-            "sample, or read by Loader, which hands out what the transform made of the batch"
+            f"the transform was given a batch of {size} and returned a {type(whole).__name__}, which DataLoader cannot "
+            "take apart into samples; give PackedDataset(..., sample_transform=f) instead, where f is given one "
+            "sample, or read by Loader, which hands out whatever the transform returned"
         )
     return list(batch)
 
 
 def _without_items(tree: Any, size: int) -> Iterator[Any]:
-    """Yield what a transform made that has no item a sample; within a nest, values may be for the whole batch."""
+    """Yield the parts of a transform's result without an item per sample; values in a nest may be for all samples."""
     if isinstance(tree, dict | UserDict):
         tree = list(tree.values())
     if isinstance(tree, list | tuple):
@@ -307,7 +306,7 @@ def _item(gathered: Any, size: int, number: int) -> Any:
 
 
 def _is_as_made(item: Any) -> bool:
-    """Return whether an item holds the very things that it was made with; those replaced by equal ones are others."""
+    """Return whether an item holds the very objects that it was made with; an equal copy counts as a change."""
     leaves, tree = pytree.tree_flatten(dict(item))
     same: bool = tree == item.origin.tree and all(map(is_, leaves, item.origin.leaves))
     return same
@@ -346,7 +345,7 @@ def collate_samples(
     *,
     collate_fn_map: dict[type | tuple[type, ...], Callable[..., Any]] | None = None,
 ) -> Any:
-    """Return the batch that the samples were gathered in, if they are all of it; else collate them as torch does."""
+    """Return the gathered batch if the samples are all of its items, unchanged; else collate them as torch does."""
     if isinstance(samples, Batch):
         if samples.is_as_gathered():
             return samples.gathered
@@ -382,12 +381,12 @@ def as_tv_tensors(batch: Mapping[str, Any], masks: Collection[str] = ()) -> dict
         transform=lambda batch: flip(as_tv_tensors(batch, masks=("label",)))              # one draw a batch
         sample_transform=lambda sample: flip(as_tv_tensors(sample, masks=("label",)))     # one draw a sample
 
-    Images are the tensors (B, C, H, W), of up to 4 channels. If a batch has none, and so in a sample, they are those of
-    three axes, (C, H, W); in lists they are always these. All other fields stay as they are.
+    Images are the tensors (B, C, H, W) of up to 4 channels; if there are none, as in a sample, the tensors (C, H, W).
+    In a list, images are always (C, H, W). All other fields stay as they are.
 
     Args:
         batch: of images with their channels first, as datasets give them.
-        masks: names of the fields that say of each pixel what it is: (..., H, W). They are not interpolated.
+        masks: names of the fields that label each pixel, (..., H, W). They are not interpolated.
 
     Raises:
         UsageError: there is no such mask, or no image.

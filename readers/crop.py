@@ -29,15 +29,15 @@ from readers.rows import PartReader, Wanted, part_of
 from readers.valid import check_count, check_read, check_seed
 from readers.windows import Steps
 
-#: What the axes are called that can be cropped, in messages.
+#: Names of the axes that can be cropped, for messages.
 AXES = "slice", "row", "column"
-#: What follows the name of a field in that of its own pixels.
+#: Suffix of the field that says which pixels of a padded crop are the sample's own.
 IS_DATA = "_is_data"
 
 
 @dataclass(frozen=True, eq=False)
 class Crop:
-    """What is cut from every sample, or from every step of it.
+    """Cuts crops of one size from every sample, or from every step of it.
 
     The field `of` is cropped to `size`, and a field in `aligned` to `size / scale`, at the same place divided by
     `scale`; `of` must be exactly `scale` times as high and as wide. Other fields stay as they are.
@@ -46,24 +46,24 @@ class Crop:
         size: pixels of a crop of `of`: an int for a square, (height, width), or (depth, height, width) of volumes.
         of: name of the field that is cropped: an image, or an array of two axes or more, such as (H, W, C), or steps of
             them, (T, H, W, C); of three axes or more for volumes, (Z, Y, X) or (Z, Y, X, C).
-        aligned: fields that are cropped at the same place, each with its scale: how many pixels of `of` lie on one of
-            its own, 1 or more.
+        aligned: fields that are cropped at the same place, each with its scale, 1 or more: `of` is that many times as
+            high and as wide.
         seed: of places, flips and turns. Two datasets with different seeds are cropped differently in the same epoch.
         flips: mirrors half of the samples left to right, all their cropped fields alike; volumes along each axis.
         turns: turns samples by 0 to 3 quarters, all their cropped fields alike; with `flips`, all eight ways to lay a
             square are equally likely. Not for volumes.
         at: where crops begin. None: anywhere, at random; with `aligned` at multiples of the scales. `"center"`: in the
             middle. (row, column): there, in every sample. An array (samples, 2): there, by sample number. A function:
-            it is called once a visit, with the number of its sample, (1,) int64, and a numpy Generator of its own, and
-            returns the place, (1, 2) int. So places do not depend on batch size, threads, ranks or resuming, if they
-            depend on these two alone. Of volumes a place has three numbers.
+            it is called once a visit, with the number of the sample, (1,) int64, and a numpy Generator of its own, and
+            returns the place, (1, 2) int. If it uses these two arguments alone, places do not depend on batch size,
+            threads, ranks or resuming. In volumes a place has three numbers.
         axes: the axes of a sample that are cropped, one after another, in every cropped field: (1, 2) or (-2, -1) for
             (C, H, W), (1, 2, 3) for (C, Z, Y, X). By default the first ones; or those after the first, if the field has
             windows, or an array of four axes is cropped to (height, width).
         multiple: random places and those in the middle are multiples of this, such as 2 for a Bayer mosaic.
         pad: None raises an error for a sample that is smaller than the crop. `"zero"` or `"edge"` puts it into the
-            middle of the crop, with zeros or its outermost pixels around; `batch[field + "_is_data"]`, int64 (B, axes,
-            2), has the first pixel of each cropped axis that is the sample's own and the one after the last.
+            middle of the crop, with zeros or its outermost pixels around. `batch[field + "_is_data"]`, int64 (B, axes,
+            2), then says where the sample's own pixels lie on each cropped axis: the first, and the one after the last.
 
     Raises:
         UsageError: an argument has no meaning, or two do not go together.
@@ -108,7 +108,7 @@ class Crop:
             raise UsageError(f"crop: pad {self.pad!r}: None, 'zero' or 'edge' is expected")
         if self.pad and self.turns:
             raise UsageError("crop: pad and turns do not go together; leave out one")
-        _ = self.given  # once, here: a list of places takes longer to look at than to read
+        _ = self.given  # once, here: to check a list of places takes longer than to read the crops
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -118,7 +118,7 @@ class Crop:
 
     @property
     def step(self) -> int:
-        """Return what places are multiples of, so that they fall on whole pixels of every field."""
+        """Return the number whose multiples places are, so that they fall on whole pixels of every field."""
         return math.lcm(self.multiple, *self.aligned.values())
 
     @property
@@ -136,7 +136,7 @@ class Crop:
         return self.as_places(self.at)
 
     def as_places(self, given: ArrayLike) -> NDArray[np.int64]:
-        """Return places that a caller gave; raises UsageError if these are none."""
+        """Return a caller's places as int64, (axes,) or (samples, axes); raises UsageError if they are no places."""
         places, axes = np.asarray(given), len(self.shape)
         if places.dtype.kind not in "iu" or places.ndim not in (1, 2) or places.shape[-1] != axes:
             words = f"({', '.join(AXES[-axes:])})"
@@ -183,13 +183,13 @@ def is_random(crop: Crop) -> bool:
 
 
 class Placing:
-    """Where crops lie, in pixels of the field that the others are aligned with; worked out once for all of a batch.
+    """Where crops lie, in pixels of the field `crop.of`; worked out once a batch.
 
     Args:
         of: where the samples of that field lie.
         first: its first axis that is cropped.
         describe: gives a sample in words, by its number.
-        samples: of the dataset that is read, or of its split, by whose numbers places are given.
+        samples: those of the dataset, or of its split; an array of places is indexed by their numbers.
     """
 
     def __init__(self, crop: Crop, of: Places, first: int, describe: Describe, samples: Items) -> None:
@@ -260,12 +260,12 @@ class Placing:
 class CropReader(PartReader):
     """Crops of one field. Reads like any other field of fixed shape.
 
-    Rows are counted through all axes before the last cropped one; of each, a stretch is read.
+    Rows are counted through all axes before the last cropped one; a stretch of each row is read.
 
     Args:
         places: where the whole samples lie.
         first: the first axis that is cropped.
-        scale: how many pixels of the field that it is aligned with lie on one of its own.
+        scale: how many times as high and as wide the field `crop.of` is.
         steps: of its windows; None if all of a sample is cropped.
     """
 
@@ -361,7 +361,7 @@ class CropReader(PartReader):
 
 
 def is_data_reader(crops: CropReader) -> KnownReader:
-    """Return what reads which pixels of padded crops are the sample's own, int64 (n, axes, 2)."""
+    """Return the reader of which pixels of padded crops are the sample's own, int64 (n, axes, 2)."""
 
     def own(numbers: Numbers, visits: Visits | None, anchors: Numbers | None) -> Numbers:
         located, crop = crops.locate(numbers, visits, anchors), crops._crop

@@ -46,10 +46,9 @@ NUMBER, STEP = "number", "step"
 
 @dataclass
 class _Session:
-    """What one process has open of a dataset: each thing from when it is first needed.
+    """Everything that one process has open of a dataset, each part opened when it is first needed.
 
-    It ends with a fork and is not pickled: threads of a forked child's parent may hold locks of what is open, and not
-    be there to let go of them.
+    It survives neither fork nor pickle: a lock may be held by a parent thread that does not exist in the child.
 
     Attributes:
         by_shard: fetches and reads shards one by one, as long as not all of a dataset at a URL are needed.
@@ -91,7 +90,8 @@ class PackedDataset(Dataset[Any]):
             thread that reads: with `Loader(threads=n)` in n threads at once, with `threads="auto"` in one.
         sample_transform: called for each sample before samples become a batch, also by `Loader`; torch's
             `default_collate` joins what it returns, unless a `DataLoader` has its own `collate_fn`. `transform` is
-            called afterwards. As slow as any function of one sample: do to a whole batch what can be done to it.
+            called afterwards. It costs a Python call per sample: where a function can take a whole batch, `transform`
+            is faster.
         crop: reads crops of one size from pictures of different sizes; see `Crop`.
         sample_points: reads this many points of every cloud, chosen at random, see `PointSample`; or one point of every
             voxel, see `VoxelSample`.
@@ -103,8 +103,8 @@ class PackedDataset(Dataset[Any]):
             `verify` a damaged frame may give an error, or wrong values of the right shape.
         cache: folder into which a dataset at a URL is fetched, by one process for all; by default `lmdb-packer` in the
             user's folder of caches.
-        cache_bytes: how much the datasets in the cache may take: if it is more, the least recently used files that no
-            process has open are removed. None for no limit.
+        cache_bytes: limit for all datasets in the cache. Beyond it, the least recently used files that no process has
+            open are removed. None for no limit.
 
     Random crops and points are drawn once a visit: a sample that is read twice gives two crops. `Loader` draws them
     from its seed, the epoch and the position in the epoch's order. Plain indexing and DataLoader draw them from torch's
@@ -152,7 +152,7 @@ class PackedDataset(Dataset[Any]):
         self._check_extras()
 
     def _use_manifest(self) -> None:
-        """Work out what follows from the manifest, here and in every process that this is unpickled in."""
+        """Set the attributes that follow from the manifest, here and in every process that unpickles the dataset."""
         self.fields: dict[str, Field] = _choose(self.manifest.fields, self._chosen, self.path)
         # The samples that are read, each of which may have many windows.
         self._samples = Items(self.manifest.samples, None if self.split is None else self.manifest.split(self.split))
@@ -210,20 +210,20 @@ class PackedDataset(Dataset[Any]):
 
     @property
     def classes(self) -> list[str] | None:
-        """Return the names of the classes, so that a sample's is `classes[sample["label"]]`; None if nobody knows any.
+        """Return the names of the classes; that of a sample is `classes[sample["label"]]`. None if there are none.
 
-        They are known of a dataset that was converted with `--label folder`.
+        Datasets that were converted with `--label folder` have them.
         """
         return list(self.manifest.classes) if self.manifest.classes else None
 
     @property
     def class_to_idx(self) -> dict[str, int] | None:
-        """Return the number of each class by its name, as torchvision's `ImageFolder`; None if nobody knows any."""
+        """Return the number of each class by its name, as torchvision's `ImageFolder`; None if there are no classes."""
         return {name: number for number, name in enumerate(self.classes)} if self.classes else None
 
     @cached_property
     def targets(self) -> list[int] | None:
-        """Return the field `label` of every item, as torchvision's datasets; None if it is not read, or no number."""
+        """Return the label of every item, as torchvision does; None without a field `label` of one integer a sample."""
         label = self.fields.get(LABEL)
         if label is None or label.shape or np.dtype(label.np_dtype).kind not in "iu":
             return None
@@ -233,7 +233,7 @@ class PackedDataset(Dataset[Any]):
 
     @property
     def constants(self) -> Mapping[str, torch.Tensor]:
-        """Return what is kept once for all samples, such as grids, by name: read anew each time, the caller's own.
+        """Return the arrays kept once for all samples, such as grids, by name. Each call reads and returns new ones.
 
         Raises:
             DamagedError: the file is not what it was when it was written.
@@ -250,7 +250,7 @@ class PackedDataset(Dataset[Any]):
         return self._parts.draws
 
     def set_epoch(self, epoch: int) -> None:
-        """Accept the number of an epoch, from 0, for code that tells every dataset.
+        """Accept the number of an epoch, from 0, for code that calls `set_epoch` of every dataset.
 
         It changes nothing: random crops and points differ from visit to visit anyway, see the class.
         """
@@ -276,7 +276,7 @@ class PackedDataset(Dataset[Any]):
         if not reads_batches(self):
             return [self[index] for index in indices]
         numbers = self.numbers(indices)
-        # Batches of one size follow one another: they find the memory of those that are gone.
+        # Batches of one size follow one another: each reuses the memory of one that is gone.
         return self.items_of(self.gather(numbers, self._session.pool), len(numbers))
 
     def __iter__(self) -> Iterator[Any]:
@@ -298,22 +298,22 @@ class PackedDataset(Dataset[Any]):
         return self.transform is not None or self.sample_transform is not None
 
     def _samples_of(self, batch: dict[str, Any], size: int) -> list[Any]:
-        """Return the samples of a batch that was gathered, each as `sample_transform` changes it."""
+        """Return the samples of a gathered batch, each changed by `sample_transform`."""
         samples = [item_of(batch, number, size) for number in range(size)]
         return samples if self.sample_transform is None else list(map(self.sample_transform, samples))
 
     def transformed(self, batch: dict[str, Any], size: int) -> Any:
-        """Return a batch that was gathered as it is handed out: samples are changed and joined, then the whole is."""
+        """Return a gathered batch after both transforms: samples are changed and joined first, then the whole batch."""
         if self.sample_transform is not None:
             if not size:
-                raise UsageError("sample_transform: no samples are asked for, and of none no batch can be made")
+                raise UsageError("sample_transform: the index asks for no samples, and an empty batch cannot be joined")
             batch = default_collate(self._samples_of(batch, size))
         return batch if self.transform is None else self.transform(batch)
 
     def items_of(self, batch: dict[str, Any], size: int) -> Sequence[Any]:
-        """Return the samples of a batch that was gathered as torch's DataLoader takes them."""
+        """Return the samples of a gathered batch in the form that torch's DataLoader takes."""
         if self.sample_transform is not None and self.transform is None:
-            return self._samples_of(batch, size)  # DataLoader joins them, in the way it was told
+            return self._samples_of(batch, size)  # DataLoader joins them, by its `collate_fn`
         return batch_of(self.transformed(batch, size), size)
 
     def sample_numbers(self, names: Sequence[str]) -> Numbers:
@@ -333,8 +333,8 @@ class PackedDataset(Dataset[Any]):
     def _numbers_of(self, names: Sequence[str]) -> Numbers:
         if self.windows is not None:
             raise UsageError(
-                f"{self.path}: a name is that of a sample, and a sample has many windows: ask for these by number, or "
-                "for some steps of a sample by ds.read(name, field, rows=slice(start, stop))"
+                f"{self.path}: a name means a sample, which has many windows: ask for windows by number, or for some "
+                "steps of a sample by ds.read(name, field, rows=slice(start, stop))"
             )
         return self.sample_numbers(names)
 
@@ -343,8 +343,7 @@ class PackedDataset(Dataset[Any]):
 
         Args:
             numbers: within 0 to len(self) - 1.
-            allocate: gives the memory that each field is read into, a pool only where that pays; torch's allocator by
-                default.
+            allocate: allocates the memory of each field; a `Pool` is used only where reuse pays. New memory by default.
         """
         samples, anchors = self.items.of(numbers)
         by_shard = self._session.by_shard
@@ -414,7 +413,7 @@ class PackedDataset(Dataset[Any]):
 
     @property
     def opened(self) -> Opened:
-        """Return the mapped shards; the first call in each process that needs them opens them."""
+        """Return the mapped shards; the first call in each process opens them."""
         session = self._session
         if session.opened is None:
             lease = None if self._mirror is None else self._mirror.fetch_shards(self.manifest)
@@ -424,11 +423,11 @@ class PackedDataset(Dataset[Any]):
 
     @property
     def readers(self) -> Mapping[str, FieldReader]:
-        """Return what reads each field: whole samples, or parts of them."""
+        """Return the reader of each field, of whole samples or of parts of them."""
         session = self._session
         if session.readers is None:
             opened = self.opened
-            # Not a method: its readers would hold the dataset, which holds them, and files would stay open for a while.
+            # Not a bound method: dataset and readers would refer to each other, and files stay open for a while.
             describes = partial(describe, self.path, self.manifest)
             parts = self._parts.readers(self.fields, opened.places, self._samples, describes)
             found = {name: self._checked(reader, opened) for name, reader in {**opened.readers, **parts}.items()}
@@ -436,7 +435,7 @@ class PackedDataset(Dataset[Any]):
         return session.readers
 
     def _number_readers(self) -> dict[str, FieldReader]:
-        """Return what reads the extras that follow from the numbers of samples."""
+        """Return the readers of the extras `number` and `step`."""
         samples = self._samples
         values: dict[str, Callable[..., Any]] = {
             NUMBER: lambda numbers, visits, anchors: samples.in_split(numbers),
@@ -469,12 +468,12 @@ class PackedDataset(Dataset[Any]):
         return session.names
 
     def _fetch_tables(self) -> object:
-        """Fetch the files next to the shards if they are at a URL; what is returned keeps them in the cache."""
+        """Fetch the files next to the shards if they are at a URL; the object returned keeps them in the cache."""
         return None if self._mirror is None else self._mirror.fetch_tables(self.manifest)
 
 
 def reads_batches(dataset: Any) -> bool:
-    """Return whether this is a PackedDataset, and no subclass whose own `__getitem__` whole batches would leave out."""
+    """Return whether this is a PackedDataset with its own `__getitem__`, not a subclass's that batches would bypass."""
     return isinstance(dataset, PackedDataset) and type(dataset).__getitem__ is PackedDataset.__getitem__
 
 

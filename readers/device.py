@@ -27,9 +27,9 @@ Tree = TypeVar("Tree")
 def ahead(batches: Iterable[Tree], device: torch.device | str) -> Iterator[Tree]:
     """Return the batches on `device`, each one copied while the one before is in use.
 
-    One batch more than was handed out has been taken from `batches`. An exception raised there comes when its own batch
-    is asked for. Without CUDA (`device="cpu"`) each batch is moved when it is asked for. Pageable tensors hold up the
-    caller.
+    It takes one batch ahead of the caller from `batches`. If that raises, the exception is raised when its batch is
+    asked for. Without CUDA (`device="cpu"`) each batch is moved when it is asked for. Copies of pageable tensors block
+    the caller.
 
     Raises:
         UsageError: there is no such device here.
@@ -43,8 +43,8 @@ def ahead(batches: Iterable[Tree], device: torch.device | str) -> Iterator[Tree]
 
 def _one_ahead(batches: Iterator[Tree], device: torch.device) -> Iterator[Tree]:
     side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch has no types here
-    # What is copied from is kept until its copy is done: memory that goes back to a pool with its last tensor must not
-    # be written again too early.
+    # Sources are kept until their copies are done: with its last tensor memory goes back to its pool, which must not
+    # hand it out again too early.
     sources: deque[tuple[torch.cuda.Event, Any]] = deque()
     # A queue, and no name for the batch handed out: the caller alone decides how long its memory is held.
     staged: deque[tuple[Tree, list[Tensor], torch.cuda.Event]] = deque()
@@ -56,7 +56,7 @@ def _one_ahead(batches: Iterator[Tree], device: torch.device) -> Iterator[Tree]:
         tensors: list[Tensor] = []
 
         def move(tensor: Tensor) -> Tensor:
-            # What is on a device already may still be computed, on the caller's stream.
+            # A tensor that is on a device already may still be computed, on the caller's stream.
             with torch.cuda.stream(side if tensor.device.type == "cpu" else current):
                 tensors.append(tensor.to(device, non_blocking=True))
             return tensors[-1]

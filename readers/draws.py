@@ -1,7 +1,7 @@
 """Random numbers of visits. A visit is one occurrence of a sample in an epoch's order, or in a batch.
 
-Each visit has one random word, and all that is drawn for it follows from that word: crops, flips, turns, points. Fields
-that are read together are told the same words, and so draw the same.
+Each visit has one random word, from which all its random choices follow: crops, flips, turns, points. Fields that are
+read together get the same words, and so draw the same.
 
 - `Loader` makes the words with `visits_of`, from seed, epoch and position in the epoch's order. Threads, batch size,
   ranks and resuming change nothing.
@@ -29,7 +29,7 @@ Visits = NDArray[np.uint64]
 
 #: The constants of splitmix64 (Steele, Lea and Flood 2014).
 STEP, MIX, MIX_AGAIN = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-#: What random words are for: each use has a number of its own, so that none follows from another.
+#: Uses of random words. Each has a number of its own, so that the words of one use do not follow from another's.
 CROPS, POINTS, VISITS, VOXELS, PLACES = 1, 2, 3, 4, 5
 #: Rounds of a random permutation; each mixes high bits into low ones and low into high.
 ROUNDS = 4
@@ -46,13 +46,13 @@ def visits_of(seed: int, epoch: int, positions: Numbers) -> Visits:
 
 
 def new_visits(count: int) -> Visits:
-    """Return visits (count,) that nobody asked for before: one number is drawn from torch's default generator."""
+    """Return new visits, (count,), which follow from one number drawn from torch's default generator."""
     drawn = torch.empty((), dtype=torch.int64, device=CPU).random_().item()
     return _stream(np.uint64(drawn), np.arange(count, dtype=np.uint64))
 
 
 def drawn(visits: Visits, seed: int, purpose: int, count: int) -> Words:
-    """Return the random words that one use draws for visits (n,), (n, count).
+    """Return the random words of one use for visits (n,), (n, count).
 
     Args:
         seed: the user's own.
@@ -89,13 +89,12 @@ def below(words: Words, ends: Numbers) -> Numbers:
 
 
 def permuted(words: Words, ends: Numbers, first: int) -> Numbers:
-    """Return 0 to `first` - 1 sent through a random permutation of 0 to `ends` - 1, one for each sample, (n, first).
+    """Return the first `first` numbers of a random permutation of 0 to `ends` - 1, one for each sample, (n, first).
 
-    No list of `ends` numbers is made or sorted, so that it costs the same whatever the ends are: a number is taken as
-    row and column of a table of about `ends` places, and columns and rows are shifted by turns, by an amount that
-    is random for each row, or column (a Feistel network). What falls beyond the end is sent through again until
-    it does not. If `first` is larger than an end, the permutation begins again: every number then comes as often
-    as any other, or once more.
+    The cost does not depend on `ends`, since no list of that length is made or sorted. A number is taken as row and
+    column of a table of about `ends` places. Columns and rows are shifted in turn, each by a random amount (a Feistel
+    network). Results past the end are permuted again until they fall inside (cycle walking). If `first` is larger than
+    an end, the permutation begins again: every number then comes equally often, or once more than others.
 
     Args:
         words: (n, 2 * ROUNDS + 1).
@@ -103,7 +102,7 @@ def permuted(words: Words, ends: Numbers, first: int) -> Numbers:
     """
     tables = _Tables(ends.astype(np.uint64), words)
     out = np.arange(first, dtype=np.uint64)[None, :] % tables.ends
-    # Turned at random first, so that the numbers of a short table are equally likely whatever the rounds do.
+    # Rotated at random first, so that the numbers of a short table are equally likely whatever the rounds do.
     out = (out + below(words[:, -1:], ends[:, None]).view(np.uint64)) % tables.ends
     out = tables.permute(out)
     beyond = out >= tables.ends
@@ -116,7 +115,7 @@ def permuted(words: Words, ends: Numbers, first: int) -> Numbers:
 
 
 class _Tables:
-    """A permutation of 0 to `rows * columns` - 1 for each sample; that is `ends` or little more."""
+    """A permutation of 0 to `rows * columns` - 1 for each sample; the product is `ends` or little more."""
 
     def __init__(self, ends: Words, words: Words) -> None:
         self.ends = ends[:, None]
@@ -138,7 +137,7 @@ class _Tables:
 
 
 def _shifted(values: Words, by: Words, ends: Words, key: Words) -> Words:
-    """Return `values` shifted around `ends` by an amount that is random for each of `by`."""
+    """Return `values` shifted modulo `ends`, by an amount that is random for each value of `by`."""
     z = (by + key) * MIX
     z ^= z >> np.uint64(32)
     z *= MIX_AGAIN

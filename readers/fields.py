@@ -1,7 +1,7 @@
 """Reads whole samples of one field: of one shape, uncompressed or compressed, or ragged.
 
-Reading has two steps, so that a loader that knows what comes next can take the first for many batches at once: `locate`
-turns sample numbers into places, `read` copies or decodes what lies there. Parts of samples are read by `rows.py`.
+Reading has two steps: `locate` turns sample numbers into places, `read` copies or decodes what lies there. A loader,
+which knows the next batches, locates many of them at once. Parts of samples are read by `rows.py`.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from readers.gather import TORCH_DTYPES, Allocate, Memory, Pool, fresh, own_part
 
 #: Gives a sample in words, by its number in the whole dataset, for messages.
 Describe = Callable[[int], str]
-#: What batches call the names of their samples.
+#: The key of a batch that holds the names of its samples.
 NAME = "name"
-#: Small batches are read several at a time, up to this many bytes, and then split: the calls of a batch cost more than
-#: its copying, frames that machine code decodes keep a thread busy without the interpreter, and the more samples are
-#: read at once, the fewer times a frame that they share is decoded (rows of pairs in `scripts/bench`).
+#: Several small batches are read at once, up to this many bytes, and then split. The calls of a batch cost more than
+#: its copying; machine code that decodes many frames runs long without the interpreter; and a frame that several
+#: samples share is decoded fewer times (rows of pairs in `scripts/bench`).
 RUN_BYTES = 2**23
-#: As many where bytes are only copied: what is copied into stays in the processor's cache (pairs, `none`).
+#: The same where bytes are only copied: the copies stay in the processor's cache (pairs, `none`).
 COPIED_RUN_BYTES = 2**21
 
 
@@ -53,10 +53,10 @@ class FieldReader:
     """Turns sample numbers into places, for as many batches as the caller likes, and places into values.
 
     Attributes:
-        field: what `read` gives; its shape is that of a crop if crops are read.
+        field: the field that `read` returns; its shape is that of a crop if crops are read.
         is_ragged: whether samples differ in shape.
-        copied: where its samples lie, if one gather reads them as they lie in the shards; else None.
-        run_bytes: bytes that it likes to read by one call; 0 if it cannot say how many bytes a batch has.
+        copied: where its samples lie, if one gather copies them from the shards unchanged; else None.
+        run_bytes: bytes that it prefers to read by one call; 0 if it cannot say how many bytes a batch has.
     """
 
     copied: Places | None = None
@@ -84,8 +84,8 @@ class FieldReader:
         """Return where samples (n,) lie.
 
         Args:
-            visits: (n,), by which random crops and points are drawn, see `draws.py`. Other readers need none.
-            anchors: (n,), at which windows lie, see `windows.py`. Other readers need none.
+            visits: (n,), for random crops and points, see `draws.py`. Other readers need none.
+            anchors: anchor steps of windows, (n,), see `windows.py`. Other readers need none.
 
         Raises:
             DamagedError: an index array is damaged.
@@ -114,7 +114,7 @@ class KnownReader(FieldReader):
     """Values that are known when samples are located, such as their numbers. Reads like any other field.
 
     Args:
-        values: gives them as int64 (n, *shape) for what `locate` is given: numbers, visits and anchors.
+        values: gives them as int64 (n, *shape) from the arguments of `locate`: numbers, visits and anchors.
     """
 
     def __init__(self, field: Field, values: Callable[[Numbers, Visits | None, Numbers | None], Any]) -> None:
@@ -178,7 +178,7 @@ class FixedRaw(FieldReader):
         self.copied = self.places = places
         self.run_bytes = COPIED_RUN_BYTES
         self._row = self.field.fixed_bytes
-        # span_at holds for offsets within a shard; fold the shard's first sample in, once a chunk.
+        # span_at is for offsets within a shard; subtract the offset of the shard's first sample, once a chunk.
         chunk_shard = np.repeat(np.arange(len(places.indexes)), [len(i.chunk_at) for i in places.indexes])
         at = places.span_at - places.first[chunk_shard] * self._row
         # Samples of no bytes may have no chunk.
@@ -202,7 +202,7 @@ class FixedRaw(FieldReader):
 class WholeReader(FieldReader):
     """Whole samples that are compressed, or differ in shape.
 
-    Where frames hold several samples, decoded ones are kept, so that a block shuffle decodes each about once an epoch.
+    If frames hold several samples, decoded frames are kept, so that a block shuffle decodes each about once an epoch.
     """
 
     def __init__(self, places: Places) -> None:
@@ -231,11 +231,11 @@ class WholeReader(FieldReader):
     def keep(self, samples: int) -> None:
         """Make room for the decoded frames of about `samples` samples, where frames hold several."""
         if self.field.codec and self._per_frame > 1:
-            # A frame more for the end of the memory; half as much again where frames may be larger than the mean.
+            # One frame more, for the end of the memory; half as much again where frames may be larger than the mean.
             spare = 1.5 if self.is_ragged else 1
             cache = self.places.cache
             with cache.lock, suppress(MemoryError, ValueError):  # another thread may be filling it, or reading from it
-                # Without so much memory it stays as small as it was, and frames are decoded more than once.
+                # If memory is short, the cache keeps its size, and frames are decoded more than once.
                 cache.grow(int(spare * self.sample_bytes * (samples + self._per_frame)))
 
     def read(
@@ -244,7 +244,7 @@ class WholeReader(FieldReader):
         """Return the samples of a batch, in new memory or in what `allocate` gives.
 
         Returns:
-            (n, *shape) if all have one shape; `Ragged` if only the first axis differs; a list if others do, or of str.
+            (n, *shape) if all have one shape; `Ragged` if only the first axis differs; else a list, of str for text.
 
         Raises:
             DamagedError: a frame cannot be decoded.
@@ -276,15 +276,15 @@ class WholeReader(FieldReader):
         if not len(located):
             return []
         sizes, values = (np.diff(edges) // self.field.itemsize).tolist(), flat.view(self._dtype)
-        # From a worker process they go as one piece of shared memory. Parts by `split` would share a version counter:
-        # writing to one sample would fail the backward pass of another.
+        # A worker process sends them as one piece of shared memory. Parts made by `split` would share a version
+        # counter: writing to one sample would fail the backward pass of another.
         together = flat.is_shared()  # type: ignore[no-untyped-call]
         parts = torch.unsafe_split_with_sizes(values, sizes) if together else own_parts(values, sizes)
         return [part.view(shape) for part, shape in zip(parts, located.shape.tolist(), strict=True)]
 
 
 class Once:
-    """Keeps the last result of a function of arrays: all fields of a batch ask for the same, one after another."""
+    """Caches the last result of a function of arrays: the fields of a batch call it with the same ones in a row."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
@@ -308,7 +308,7 @@ def gathered(
     """Return samples (n,) of some fields of one open dataset: field name to values.
 
     Args:
-        allocate: see `read_located`; it is not asked in a worker process.
+        allocate: see `read_located`; worker processes do not use it.
         visits: (n,), if random parts of samples are read.
         anchors: (n,), if windows of samples are read.
     """
@@ -319,7 +319,7 @@ def gathered(
     batch = read_located(readers, places, shared)
     for name, values in batch.items():
         if isinstance(values, list) and readers[name].field.kind != "text":
-            batch[name] = Views(values)  # handed over as one tensor and what tells its parts apart
+            batch[name] = Views(values)  # pickled as one tensor and the places of its parts
     return batch
 
 
@@ -330,7 +330,7 @@ def read_located(
 
     Args:
         places: where the samples lie, by field.
-        allocate: gives the memory that each field is read into, a pool only where that pays; new memory if it is None.
+        allocate: allocates the memory of each field; a pool is used only where it pays. None for new memory.
     """
     batch = {}
     for (name, reader), at in zip(readers.items(), places, strict=True):

@@ -4,12 +4,12 @@ Every shard is mapped read-only. One array is laid over the lowest to the highes
 distance from its start: one gather then fetches records of any number of chunks and shards. What lies between the maps
 is never read: every address comes from a checked index.
 
-The size of a copy decides. To numpy a record is one item, so a gather is one memcpy a record, into new memory, which
-the system's allocator finds again. From `LARGE_BYTES` on torch's threads copy, unless they are busy, and batches of a
-loader, ours or torch's, go into memory of a `Pool`.
+The size of a copy decides who copies. To numpy a record is one item, so a gather is one memcpy a record. It goes into
+new memory, which the system's allocator reuses. From `LARGE_BYTES` on torch's threads copy, unless they are busy, and
+batches of a loader, ours or torch's, go into memory of a `Pool`.
 
-Each batch and field has a storage of its own, and memory of a pool is used again when a weak reference to the array
-that this storage owns is dead. References are never counted.
+Each batch and field has a storage of its own. The storage owns an array, and when a weak reference to that array dies,
+the pool reuses its memory. References are never counted.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from packer.format import DTYPES, Numbers, Shard, items_of
 #: Gives `n` bytes of writable memory as a uint8 tensor (n,).
 Allocate = Callable[[int], torch.Tensor]
 TORCH_DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in DTYPES}
-#: What records are copied in by torch, the longest first.
+#: Element types in which torch copies records, the longest first.
 UNITS = torch.int64, torch.int32, torch.int16, torch.uint8
 #: The device itself, not its name, which torch would have to look up.
 CPU = torch.device("cpu")
-#: Smaller memory for decoded batches comes from the system's allocator, which finds it again by itself.
+#: Smaller memory for decoded batches comes from the system's allocator, which reuses it by itself.
 LARGE_BYTES = 2**20
-#: Bytes that are copied at once on the way into given memory: they stay in the processor's cache.
+#: Bytes that are copied at once into given memory, by way of the processor's cache.
 BLOCK_BYTES = 2**17
 #: A copy that takes more seconds a byte than this was held up; then numpy copies for this many seconds.
 SLOW, ALONE_SECONDS = 1e-9, 0.2
@@ -70,8 +70,8 @@ def shared(nbytes: int) -> torch.Tensor:
 def own_parts(whole: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:
     """Return the parts of a tensor, of `sizes[i]` rows each, every part with a storage of its own.
 
-    Sharing a tensor with another process frees the memory of its storage. An array made of another tensor on the same
-    storage would then point at nothing.
+    Sharing a tensor with another process frees the memory of its storage. The numpy array of another tensor on the same
+    storage would then point to freed memory.
     """
     edges = list(itertools.accumulate(sizes, initial=0))
     if whole.is_pinned():  # torch waits for copies to a device only of memory that it gave out itself
@@ -98,7 +98,7 @@ class Memory:
         base = int(at.min()) if len(at) else 0
         span = int(ends.max()) - base if len(at) else 0
         self.starts: Numbers = at - base
-        # Writable, since torch warns of anything else: nothing here writes to it, and no tensor on it is handed out.
+        # Writable, since torch warns of read-only arrays. Nothing writes to it, and no tensor on it is handed out.
         window = np.ctypeslib.as_array((ctypes.c_uint8 * span).from_address(base)) if span else np.empty(0, np.uint8)
         self._flat = torch.from_numpy(window)
         window = window.view()
@@ -111,7 +111,7 @@ class Memory:
     ) -> torch.Tensor:
         """Return the values of a dtype and shape that lie at addresses (n,), (n, *shape).
 
-        In new memory, or in what `allocate` gives.
+        They are in new memory, or in memory that `allocate` gives.
         """
         if (dtype, shape) not in self._records:
             self._records[dtype, shape] = _Record.of(self.array, dtype, shape)
@@ -122,7 +122,7 @@ class Memory:
         elif nbytes >= LARGE_BYTES and length <= MOST_ITEM_BYTES and _threads.are_free():
             out = (allocate or fresh)(nbytes)
             began = time.perf_counter()
-            # The longest elements that all records are made of: torch is slow for single bytes.
+            # The longest element type that divides all records and addresses: torch is slow for single bytes.
             odd = int(np.bitwise_or.reduce(at)) | length
             unit = next(unit for unit in UNITS if not odd % unit.itemsize)
             count = length // unit.itemsize
@@ -146,7 +146,7 @@ class Memory:
 
 
 class _Record(NamedTuple):
-    """A record: its bytes; what begins at each byte of the memory, as records; and numpy's dtype of its values."""
+    """A record: its length in bytes, the memory as overlapping records, one from each byte, and its numpy dtype."""
 
     length: int
     items: NDArray[np.void] | None
@@ -164,8 +164,8 @@ class _Threads:
     """Whether torch's threads may copy a large batch.
 
     If one of them gets no processor, all others wait for it, for milliseconds. So after a copy that took longer than
-    one thread ever does, numpy copies for a while. In threads other than the main one it always does, as each would
-    start a team of its own; and in a process that was forked, as the team stayed in the parent.
+    one thread ever takes, numpy copies for a while. Numpy always copies in threads other than the main one, since each
+    would start a team of its own, and in a forked process, since the team stayed in the parent.
     """
 
     def __init__(self) -> None:
@@ -173,18 +173,18 @@ class _Threads:
         self._busy_until = 0.0
 
     def are_free(self) -> bool:
-        """Return whether the calling thread may use them now."""
+        """Return whether the calling thread may use torch's threads now."""
         mine = (os.getpid(), threading.get_ident()) == self._owner and torch.get_num_threads() > 1
         return mine and time.monotonic() > self._busy_until
 
     def note(self, nbytes: int, seconds: float) -> None:
-        """Look at the time that a copy of this many bytes took."""
+        """Note how long a copy of this many bytes took; after a slow one, torch's threads are not free for a while."""
         if seconds > nbytes * SLOW:
             self._busy_until = time.monotonic() + ALONE_SECONDS
 
 
 def _began_by_fork() -> bool:
-    """Return whether this process goes on with the program of the one that forked it, as the system says."""
+    """Return whether this process was forked and has loaded no other program since."""
     try:
         flags = int(Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()[6])
     except (OSError, ValueError, IndexError):  # not Linux: a child of multiprocessing can still tell
@@ -196,21 +196,21 @@ _threads = _Threads()
 
 
 class Pool:
-    """Memory for batches as tensors, taken back when the last tensor on it is gone, views included.
+    """Memory for batches as tensors, reused when the last tensor on it is gone, views included.
 
     torch's storage owns a numpy array that was made for it alone. When that array dies, its memory is free.
 
     Args:
-        pinned: page-locked memory, from which copies to a GPU run next to everything else; for any size. It comes
-            from torch's own pool, which also waits for copies that are under way when the tensor is dropped.
+        pinned: page-locked memory of any size, from which copies to a GPU run in the background. It comes from torch's
+            own pool, which also waits for copies that are under way when the tensor is dropped.
         keep: free pieces to keep, at most; the oldest are dropped.
     """
 
     def __init__(self, pinned: bool = False, keep: int = KEEP) -> None:
         self.pinned = pinned
         self._keep = keep
-        # Memory comes back in whichever thread and at whichever moment garbage is collected, so there is no lock here
-        # that the same thread might hold already: each call on a deque is safe by itself.
+        # Memory comes back whenever garbage is collected, in any thread, even in one that is in here already. A lock
+        # could block that thread forever, so there is none: each call on a deque is safe by itself.
         self._free: deque[NDArray[np.uint8]] = deque(maxlen=keep)
         self._lent: dict[int, tuple[object, NDArray[np.uint8]]] = {}
         self._given_back = _giver_back(self._free, self._lent)
@@ -219,15 +219,14 @@ class Pool:
         return Pool, (self.pinned, self._keep)
 
     def pays(self, nbytes: float) -> bool:
-        """Return whether to read so many bytes into memory from here.
+        """Return whether to read this many bytes into memory of the pool.
 
-        Little memory comes from the system's allocator, which finds it again by itself, and new memory is read into
-        faster.
+        For few bytes the system's allocator is faster, and reuses memory by itself.
         """
         return self.pinned or nbytes >= LARGE_BYTES
 
     def allocate(self, nbytes: int) -> torch.Tensor:
-        """Return `nbytes` of writable memory, uint8 (nbytes,); what it holds is left over."""
+        """Return `nbytes` of writable memory, uint8 (nbytes,), not initialised."""
         if self.pinned:
             return torch.empty(nbytes, dtype=torch.uint8, device=CPU, pin_memory=True)
         if not self.pays(nbytes):
@@ -256,7 +255,7 @@ class Pool:
 
 
 def _rounded(nbytes: int) -> int:
-    """Return `nbytes` up to the next quarter of a power of two: batches of ragged samples find each other's memory."""
+    """Return `nbytes` rounded up to a quarter of a power of two, so that ragged batches reuse each other's memory."""
     step = 1 << max(nbytes.bit_length() - 3, 12)
     return -(-nbytes // step) * step
 
@@ -264,7 +263,7 @@ def _rounded(nbytes: int) -> int:
 def _giver_back(
     free: deque[NDArray[np.uint8]], lent: dict[int, tuple[object, NDArray[np.uint8]]]
 ) -> Callable[[object], None]:
-    """Return what is called when a view has died; it does not keep the pool alive."""
+    """Return the callback for views that died; it does not keep the pool alive."""
 
     def give_back(reference: object) -> None:
         free.append(lent.pop(id(reference))[1])

@@ -84,7 +84,7 @@ def numbers_asked(index: Any, samples: int, look_up: LookUp) -> Numbers:
 
 
 def _as_array(index: Any) -> NDArray[Any]:
-    """Return the items of an index: integers, bool, or str as objects; floats and mixtures, which are refused later."""
+    """Return an index as an array; items of a sequence other than integers and bool become objects, checked later."""
     if hasattr(index, "__array__"):
         return np.asarray(index)
     if not isinstance(index, Sequence):
@@ -101,14 +101,14 @@ def _as_array(index: Any) -> NDArray[Any]:
             raise TypeError(f"an index has one axis: {error}") from None
         if array.dtype.kind in "biu":
             return array
-    # numpy alone would make text of 3 when it stands next to a name, and a float of 2**64 - 1.
+    # By default numpy makes text of 3 next to a name, and a float of 2**64 - 1.
     return np.array(index, dtype=object)
 
 
 def _within(array: NDArray[Any], samples: int) -> Numbers:
     """Return numbers counted from the start, after checking that they lie within the dataset."""
-    # Unsigned numbers of 8 bytes may not fit int64, and as unsigned ones the negative ones are huge: the largest tells
-    # whether anything needs a closer look. By argmax, which is faster than max.
+    # Viewed as unsigned, negative numbers are huge, and so are those that int64 cannot hold: if the largest is below
+    # `samples`, all are right. argmax is faster than max.
     numbers = np.ascontiguousarray(array, np.int64)
     unsigned = numbers.view(np.uint64)
     if not len(numbers) or unsigned.item(unsigned.argmax()) < samples:
@@ -137,7 +137,7 @@ class Anchors(NamedTuple):
 
 
 class Items:
-    """What a dataset is asked for by number: its samples, those of a split, or their windows.
+    """The items of a dataset, which numbers ask for: its samples, those of a split, or their windows.
 
     Args:
         total: samples of the whole dataset.
@@ -186,7 +186,7 @@ class Items:
         return np.where(held, place, -1)
 
     def before(self, samples: Numbers) -> Numbers:
-        """Return how many items are of samples with numbers in the whole dataset less than each of (n,)."""
+        """Return how many items lie in samples before each of `samples` (n,), numbers in the whole dataset."""
         place = samples if self._chosen is None else self._chosen.searchsorted(samples)
         return place if self._anchors is None else np.append(0, self._ends)[place]
 
@@ -197,7 +197,7 @@ class SampleNames(Sequence[str]):
     Args:
         samples: which these are.
         name_of: gives the name of a sample of the whole dataset by its number.
-        look_up: gives the numbers of samples by their names; raises MissingNameError if one has none.
+        look_up: gives the numbers of samples by their names; raises MissingNameError if no sample has a name.
     """
 
     def __init__(self, samples: Items, name_of: Callable[[int], str], look_up: LookUp) -> None:

@@ -1,7 +1,7 @@
 """Several parts read as one: the shards of a dataset at a URL that are there, or the datasets of a `Mix`.
 
-Each part reads its samples of a batch, which are then put in order. That costs a copy more than reading them from one
-stretch of memory, which `PackedDataset` goes over to once every shard is there.
+Each part reads its samples of a batch, which are then put in order. That costs one copy more than reading them from one
+stretch of memory, as `PackedDataset` does once every shard is there.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 
 def parts_of(numbers: Numbers, starts: Numbers) -> Numbers:
-    """Return the part that each of the numbers (n,) is of; see `starts_of`."""
+    """Return the part in which each of the numbers (n,) lies; `starts` is made by `starts_of`."""
     return starts[1:-1].searchsorted(numbers, side="right")
 
 
 def by_part(which: Numbers) -> list[tuple[int, Numbers]]:
-    """Return each part that samples (n,) are of, and the places of these (m,); of no samples, the first part."""
+    """Return each part that occurs in `which` (n,), and where, (m,); if there are no samples, the first part."""
     return [(part, np.flatnonzero(which == part)) for part in np.unique(which).tolist() or [0]]
 
 
@@ -41,8 +41,8 @@ class JoinedReader(FieldReader):
 
     Args:
         readers: of each part; an attribute, too.
-        starts: see `starts_of`.
-        shifts: what to add to an address within each part to have that in the memory of all, (parts,).
+        starts: first number of each part, see `starts_of`.
+        shifts: added to an address within each part to get the address in the memory of all, (parts,).
     """
 
     def __init__(self, readers: Sequence[FieldReader], starts: Numbers, shifts: Numbers | None = None) -> None:
@@ -122,7 +122,7 @@ def _room(like: torch.Tensor, rows: int, allocate: Allocate) -> torch.Tensor:
 
 
 class ByShard:
-    """Fetches and opens the shards of a dataset one by one: those that samples are asked of.
+    """Fetches and opens the shards of a dataset one by one, each when one of its samples is asked for.
 
     Args:
         mirror: fetches them.
@@ -170,7 +170,7 @@ class ByShard:
         """Return some shards; those that are missing are fetched at once."""
         missing = [shard for shard in wanted if shard not in self._opened]
         if missing:
-            # Without the lock, so that nobody waits for others' shards; who fetches the same one waits for its file.
+            # Without the lock: no thread waits for another's shards, and two that fetch one shard wait for its file.
             lease = self._mirror.fetch_shards(self._manifest, [self._entries[shard] for shard in missing])
             with self._lock:
                 for shard in missing:

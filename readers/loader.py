@@ -41,7 +41,7 @@ from readers.order import (
 from readers.stream import Plan, batches_of
 from readers.valid import check_count
 
-#: What torch's DataLoader takes, and what a Loader has instead.
+#: Arguments of torch's DataLoader that Loader does not take, and their replacements.
 _INSTEAD = {
     "num_workers": "it reads in this process, by threads where that pays; leave it out, or give threads=",
     "prefetch_factor": "give prefetch=, how many batches threads read ahead",
@@ -56,14 +56,14 @@ class Loader(DataLoader[Any]):
 
     Each `for` loop is one epoch and moves on to the next; `set_epoch` chooses one. The order of the samples
     depends on seed and epoch alone: not on threads, ranks, batch size, or where an epoch was resumed. Random crops and
-    points depend on these two and on the position in the order: a sample that comes twice gives two.
+    points depend on seed, epoch and position in the order: a sample that comes twice gives two.
 
-    Each field of a batch has memory of its own: it can be kept, saved, or sent to another process by itself. Small
-    batches are read several at once, into one piece of memory of up to 8 MiB that stays as long as one of them does.
+    Each field of a batch has a storage of its own: it can be kept, saved, or sent to another process by itself. Several
+    small batches are read at once, into one piece of memory of up to 8 MiB, which stays as long as any of them does.
     `clone()` what you keep for long.
 
     It is an instance of torch's DataLoader, but reads by itself. Frameworks find `sampler`, the order of this rank, and
-    `batch_sampler`, that of all ranks, and tell either of them the epoch.
+    `batch_sampler`, that of all ranks, and may call `set_epoch` of either.
 
     Args:
         dataset: what to read. A `Mix` takes no `shuffle="block"`, `sampler` or `window`.
@@ -77,16 +77,15 @@ class Loader(DataLoader[Any]):
             if a field has a codec (1 on one processor), else 0. With n > 1 `transform` and `sample_transform`
             run in n threads at once, so they must be thread-safe; random ones are then not reproducible.
         prefetch: how many batches threads read ahead at most, or one for each thread if that is more; batches in one
-            piece of memory, as above, count as one. With a transform, which waits for them, each batch is read by
-            itself.
+            piece of memory, as above, count as one. With a transform each batch is read by itself.
         device: moves batches to this device: they are gathered into page-locked memory, and copied while the caller
             computes.
         rank: number of this rank, whose share of the common order is read; by default from torch.distributed if it is
             initialised when a loop begins.
         world_size: how many ranks there are; needs `rank`.
         sampler: sample numbers, instead of `shuffle`: a torch Sampler, or an array or list of int. When a loop begins,
-            torch's global generator is set to seed and epoch while a Sampler or `batch_sampler` is asked for its
-            numbers, and put back afterwards: do not draw from it in other threads meanwhile.
+            a Sampler or `batch_sampler` gives its numbers with torch's global generator seeded by seed and epoch; its
+            state is restored afterwards. Do not draw from it in other threads meanwhile.
         batch_sampler: gives the numbers of the samples of each batch of this rank, instead of `batch_size`, `shuffle`,
             `sampler` and ranks: a torch BatchSampler, or a list of lists of int. A state then counts batches.
         window: about how many samples are shuffled among themselves in a block shuffle; by default up to 16,384, as
@@ -130,7 +129,7 @@ class Loader(DataLoader[Any]):
             of_torch = signature(DataLoader.__init__).parameters
             if name not in of_torch:
                 raise TypeError(f"Loader got an unexpected keyword argument {name!r}")
-            # Frameworks that make a loader anew hand on what torch has by default.
+            # Frameworks that build a loader anew pass on torch's defaults.
             if value not in (of_torch[name].default, default_collate):
                 instead = _INSTEAD.get(name, "it reads in this process, without workers; leave it out")
                 raise UsageError(f"Loader takes no {name}: {instead}")
@@ -159,10 +158,10 @@ class Loader(DataLoader[Any]):
         # The caller holds up to two batches: the next one is made before its name lets go of the last.
         held = 2 + (max(prefetch, self.threads) if self.threads else 0)
         on_gpu = self.device is not None and self.device.type == "cuda"
-        # Asked last: the question alone spoils forking on a machine with a GPU.
+        # Called last, and only if needed: on a machine with a GPU the call alone spoils forking.
         pinned = (pin_memory or on_gpu) and torch.cuda.is_available()
         self._pool = Pool(pinned, held * max(len(dataset.fields), 1))
-        # What comes when. As a torch DataLoader it is told so, too.
+        # Which samples come when; torch's DataLoader gets the same as samplers.
         self._position = Position()
         self._given_rank = None if rank is None or world_size is None else (rank, world_size)
         self.order: Order
@@ -195,15 +194,15 @@ class Loader(DataLoader[Any]):
         return self._position.epoch
 
     def __len__(self) -> int:
-        """Return the batches of a whole epoch, on this rank."""
+        """Return the number of batches of a whole epoch, on this rank."""
         self._settle()
         return self.share.batches(len(self.order))
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next loop. If a state was loaded in the middle of this epoch, it stays there.
+        """Set the epoch of the next loop. A loaded state in the middle of the same epoch is kept.
 
-        A state taken at the last batch of an epoch is that of the beginning of the next one: `set_epoch` with the epoch
-        that has ended would read it again.
+        A state taken at the last batch of an epoch stands at the beginning of the next one: `set_epoch` with the number
+        of the epoch that has ended reads that epoch again.
         """
         self._position.set_epoch(epoch)
 
@@ -227,10 +226,10 @@ class Loader(DataLoader[Any]):
         return {"epoch": self._position.epoch, "done": self._position.done, **self._present_order.saved()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on after the last batch handed out before `state_dict()`, at once; with any batch size and any ranks.
+        """Go on right after the last batch handed out before `state_dict()`; batch size and ranks may differ.
 
-        An epoch of a `Mix` that was begun with other weights ends with those; the next one has the present weights. If
-        each of its batches is from one dataset, batch size and ranks must be the same.
+        An epoch of a `Mix` that was begun with other weights ends with those; the next one has the present weights. For
+        a `Mix` of `batches="one"`, batch size and ranks must be the same.
 
         Raises:
             UsageError: the state is not that of a loader, or has another number of samples, shuffle, seed, window,
@@ -247,7 +246,7 @@ class Loader(DataLoader[Any]):
         self._position.is_chosen = True
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch's own iterator has more that nobody asks for
-        """Yield the rest of this epoch, or all of the next; the first batch decides which.
+        """Yield the rest of this epoch, or all of the next; which one is decided when the first batch is asked for.
 
         Raises:
             UsageError: the sampler gives a number that no sample has, or a sample does not have the size that its crop
@@ -300,13 +299,13 @@ class Loader(DataLoader[Any]):
 
 @dataclass
 class Position:
-    """Where a loader stands; its samplers may be told the epoch as well.
+    """Where a loader stands; `set_epoch` of its samplers changes it, too.
 
     Attributes:
         epoch: the present one, or the next.
         done: samples of the order that were handed out on all ranks; batches, of a `BatchOrder`.
         begun: the order of the present epoch, if it was begun with other weights of a mix.
-        is_chosen: whether somebody said where the next loop begins.
+        is_chosen: whether `set_epoch` or a loaded state chose where the next loop begins.
     """
 
     epoch: int = 0
@@ -326,9 +325,9 @@ class Position:
 
 
 class EpochSampler(DistributedSampler[int]):
-    """A share of a loader's order as a torch sampler, for frameworks that take a loader apart or tell it the epoch.
+    """A share of a loader's order as a torch sampler, for frameworks that take a loader apart or set its epoch.
 
-    As a DistributedSampler it says that ranks are taken care of.
+    It is a DistributedSampler, so that frameworks do not put one of their own in its place.
     """
 
     def __init__(self, order: Order, position: Position, share: Share) -> None:

@@ -3,8 +3,8 @@
     for batch in Loader(Mix({photos: 3, drawings: 1}), batch_size=128, shuffle=True):
         ...
 
-A mix looks like a dataset to the loader. Its numbers are those of its datasets one after another; which come when is
-`order.Mixed`. A batch is read by one call a field and dataset, and put together in order.
+A mix looks like a dataset to the loader. Its numbers are those of its datasets one after another; `order.Mixed` says
+which come when. A batch is read by one call a field and dataset, and put together in order.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class Mix(Dataset[Any]):
         datasets: each with its weight, above 0: how often one of its samples comes, compared with the others. Their
             fields must have the same names, kinds, dtypes and fixed axes, after crops and windows; codecs may differ.
             All have the same `transform` and `sample_transform`, or none.
-        stop: an epoch ends when the `"first"` of the datasets has been read once; from the others it takes as many
-            samples as the weights say, different ones each time. Or when `"all"` have been read; the shorter ones begin
-            again, in another order.
+        stop: with `"first"` an epoch ends when one of the datasets has been read once; it has as many samples of the
+            others as the weights say, different ones each time. With `"all"` it ends when all have been read; the
+            shorter ones begin again, in another order.
         batches: `"mixed"` draws each batch from all datasets; with `"one"` all samples of a batch, on all ranks, are
             from one dataset, and every batch is full. The order of an epoch then also depends on batch size and ranks,
             and a saved state fits only these.
@@ -104,7 +104,7 @@ class Mix(Dataset[Any]):
         return added(self, other)
 
     def __getstate__(self) -> dict[str, Any]:
-        # Mapped memory cannot be pickled; the datasets know where it is from.
+        # Mapped memory cannot be pickled; the datasets open it again.
         return {**vars(self), "_opened": None}
 
     def __repr__(self) -> str:
@@ -125,7 +125,7 @@ class Mix(Dataset[Any]):
 
     @property
     def fields(self) -> dict[str, Field]:
-        """Return what is read, by name."""
+        """Return the fields that are read, by name."""
         return {name: reader.field for name, reader in self.readers.items()}
 
     @property
@@ -134,7 +134,7 @@ class Mix(Dataset[Any]):
         return self.datasets[0].transforms
 
     def transformed(self, batch: dict[str, Any], size: int) -> Any:
-        """Return a batch that was gathered as it is handed out."""
+        """Return a gathered batch after the transforms of the datasets."""
         return self.datasets[0].transformed(batch, size)
 
     @property
@@ -143,7 +143,7 @@ class Mix(Dataset[Any]):
         return any(dataset.draws for dataset in self.datasets)
 
     def set_epoch(self, epoch: int) -> None:
-        """Tell every dataset the number of an epoch."""
+        """Call `set_epoch` of every dataset."""
         for dataset in self.datasets:
             dataset.set_epoch(epoch)
 
@@ -154,12 +154,12 @@ class Mix(Dataset[Any]):
 
     @property
     def readers(self) -> dict[str, FieldReader]:
-        """Return what reads each field."""
+        """Return the reader of each field."""
         return self.opened.readers
 
     @property
     def opened(self) -> Together:
-        """Return the mapped shards of all datasets, and what reads them; made once in each process that needs it."""
+        """Return the mapped shards of all datasets, and their readers; opened once a process."""
         own = [dataset.readers for dataset in self.datasets]
         if self._opened is None or not all(
             map(is_, own, self._opened.made_of)
@@ -172,8 +172,7 @@ def added(one: Dataset[Any], other: Dataset[Any]) -> Dataset[Any]:
     """Return the samples of two datasets, one after another, as `one + other` does.
 
     Packed datasets that can be read together make a `Mix` whose epoch holds each sample once; whole batches are
-    gathered from it. Others make torch's ConcatDataset, and so do those with a transform, since that may be made for
-    single samples.
+    gathered from it. Others make torch's ConcatDataset. So do those with a transform, which may expect single samples.
     """
     mixed: dict[PackedDataset, float] = {}
     for part in (one, other):
@@ -194,7 +193,7 @@ def _no_names(names: Sequence[str]) -> Numbers:
 
 @dataclass(frozen=True)
 class MixedItems:
-    """Which sample each number of a mix means, as `Items` says it of one dataset."""
+    """Which sample each number of a mix means, as `Items` is for one dataset."""
 
     datasets: Sequence[PackedDataset]
 
@@ -211,15 +210,15 @@ class MixedItems:
 
 
 class Together:
-    """The mapped shards of several datasets, and what reads each field of all.
+    """The mapped shards of several datasets, and a reader of each field for all of them.
 
     Attributes:
-        made_of: what reads each field, of each dataset.
-        shards: those of all.
-        memory: all of them, addressed as one.
+        made_of: the readers of each dataset, by field.
+        shards: those of all datasets.
+        memory: all shards, addressed as one.
         pool: memory for batches of torch's DataLoader.
         is_warm: see `Opened`.
-        readers: what reads each field. Samples are numbered over all whole datasets, one after another.
+        readers: by field. Samples are numbered over all whole datasets, one after another.
     """
 
     def __init__(self, datasets: Sequence[PackedDataset], says_which: bool) -> None:

@@ -17,7 +17,7 @@ Batch = TypeVar("Batch")
 
 
 class Waits(NamedTuple):
-    """What was measured over `steps` steps in a row.
+    """How long some steps in a row waited for data.
 
     Attributes:
         first_step: number of the first step; steps count from 0 and go on over all epochs.
@@ -41,9 +41,9 @@ class Waits(NamedTuple):
 class DataTimeMonitor(Generic[Batch]):
     """Wraps a loader and reports how long the loop that iterates it waits for data.
 
-    Each report covers all steps since the last one, even if an epoch was left early; what is left at the end of an
-    epoch is reported then. Rank 0 always reports, other ranks if the share is above `threshold`. Everything else
-    (`len`, `set_epoch`, `state_dict`, ...) is the loader's own.
+    Each report covers all steps since the last one, even if an epoch was left early; the end of an epoch reports the
+    rest. Rank 0 always reports, other ranks if the share is above `threshold`. Everything else (`len`, `set_epoch`,
+    `state_dict`, ...) is the loader's own.
 
         for batch in DataTimeMonitor(loader): ...
 
@@ -74,7 +74,7 @@ class DataTimeMonitor(Generic[Batch]):
         self._log = log
         self._first_step = 0
         self._waits: list[float] = []
-        # Seconds of steps from earlier iterations; then the time from `began` to the last hand-over.
+        # Seconds of steps not yet reported: those of earlier iterations, and from `began` to the last hand-over.
         self._earlier = 0.0
         self._began = self._handed = 0.0
         self._reported: Waits | None = None
@@ -108,7 +108,7 @@ class DataTimeMonitor(Generic[Batch]):
             self._report()
 
     def snapshot(self) -> Waits | None:
-        """Return figures of the steps since the last report; right after one, those it showed. None before any step."""
+        """Return figures of the steps since the last report; right after a report, its own. None before any step."""
         return self._figures() if self._waits else self._reported
 
     def _figures(self) -> Waits:

@@ -26,14 +26,14 @@ class Opened:
 
     Attributes:
         places: by field, where its samples lie.
-        is_warm: whether what a loader read last came from memory, not from the disk.
+        is_warm: whether a loader's last reads came from memory, not from the disk.
 
     Args:
         folder: the packed dataset.
         manifest: what it holds.
         fields: names of the fields to open, in order.
         extras: of these, names are read as a field is.
-        lease: held as long as this is: it keeps a cache from removing the files.
+        lease: kept as long as this object; it keeps the cache from removing the files.
 
     Raises:
         DamagedError: a shard is missing, cut short, that of another dataset, or its index is broken.
@@ -72,15 +72,15 @@ class Opened:
 
 @contextmanager
 def not_replaced(folder: Path, manifest: Manifest, lease: object) -> Iterator[None]:
-    """Raise DatasetError if files that are mapped meanwhile may be those of a dataset that replaced this one.
+    """Raise DatasetError if the dataset was replaced before its files were opened in this context.
 
-    Asked when they are mapped: what is replaced later is not read. Files of a cache are fetched by digest, into a
-    folder of their own for each manifest.
+    A later replacement does no harm: maps keep the old files. Files of a cache are fetched by digest, into a folder of
+    their own for each manifest.
     """
     try:
         yield
     except DamagedError as error:
-        # Appending twice leaves the shards, but takes the table of names away.
+        # Two appends keep the shards, but remove the table of names.
         if lease is None and manifests.read(folder) != manifest:
             raise DatasetError(f"{folder}: the dataset was changed since it was opened; open it anew") from error
         raise
@@ -116,10 +116,10 @@ def in_words(folder: Path, manifest: Manifest, number: int) -> str:
 
 
 class CheckedReader(FieldReader):
-    """Another reader, whose frames are checked before it reads them; same values, same memory.
+    """Checks frames before another reader reads them; same values, same memory.
 
-    It asks that one for nothing but where its bytes lie: whole samples, crops and subsets of points make no difference.
-    The checksums stand in index arrays, whose digest stands in the manifest and is compared when a shard is opened.
+    It needs to know only where that reader's bytes lie, so whole samples, crops and points are all checked alike. The
+    checksums stand in index arrays; their digest stands in the manifest and is compared when a shard is opened.
 
     Args:
         reader: of whole samples or of parts of them.
@@ -143,7 +143,7 @@ class CheckedReader(FieldReader):
         return self._reader.spans(located)
 
     def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Located:
-        """Return the places as the reader has them, and the numbers of their samples."""
+        """Return the places that the reader gives, with the numbers of their samples."""
         return self._reader.locate(numbers, visits, anchors).adding(number=numbers)
 
     def read(self, located: Located, allocate: Allocate | None = None) -> Any:
@@ -155,7 +155,7 @@ class CheckedReader(FieldReader):
         spans, frames = self._reader.spans(located), self._whole.frames(self._whole.locate(located.number))
         first, stop = spans[frames.item].T
         frames = frames[(frames.start < stop) & (frames.start + frames.stored > first)]
-        # Each once. None of them is empty: two that start at one place are one.
+        # Each frame once. None is empty, so two that start at one place are the same.
         _, at, inverse = distinct(frames.start)
         wrong = self._whole.are_wrong(frames[at])[inverse]
         if wrong.any():

@@ -1,19 +1,18 @@
-"""The order of an epoch: which samples come when, which of them one rank reads, and what saved states say of it.
+"""The order of an epoch: which samples come when, which of them one rank reads, and how saved states describe it.
 
 No files are needed. An `Order` gives the numbers of all samples of an epoch, in the order in which all ranks together
 read them. It depends on the seed and the epoch alone, so that any number of ranks, threads and restarts sees the same
 one. `Share` cuts it into batches for one rank:
 
     order   7 2 9 4 | 0 5 1 8 | 3 6      2 ranks, batches of 2
-    rank 0  7 2     | 0 5     | 3        the last batches share what is left in equal parts
+    rank 0  7 2     | 0 5     | 3        the last batches share the rest in equal parts
     rank 1      9 4 |     1 8 |   6
 
-With each batch all ranks together take the next contiguous piece of the order. So the place in an epoch is one number,
+With each batch all ranks together take the next contiguous piece of the order. So one number is the place in an epoch:
 how many numbers of the order are done. The rest can be shared anew among any number of ranks, in batches of any size.
 
-Random orders are those of `numpy.random.RandomState`, whose numbers come from PCG64, seeded with
-SeedSequence([seed, epoch]). numpy promises the same stream of a RandomState in every version (NEP 19); it promises no
-such thing of `Generator`.
+Random orders come from `numpy.random.RandomState` on PCG64, seeded with SeedSequence([seed, epoch]). numpy promises
+that a RandomState gives the same stream in every version (NEP 19), but not that a `Generator` does.
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ from packer.format import Numbers, starts_of
 from readers.gather import CPU
 from readers.valid import check_count, check_seed
 
-#: To be raised when the same seed gives another order than before: a saved state would go on with other samples.
+#: Raise it when the same seed gives another order than before: a saved state would go on with other samples.
 ORDER_VERSION = 4
-#: What comes before that version in the words of an order.
+#: Stands before that version in the words of an order.
 _WAY = ", way "
 #: Samples of a window if the caller does not say.
 WINDOW = 16_384
@@ -63,7 +62,7 @@ class Order:
         raise NotImplementedError
 
     def share(self, order: NDArray[Any], share: Share, done: int) -> tuple[Numbers, Numbers, Numbers]:
-        """Return what one rank still has of an epoch, of which `done` numbers were taken.
+        """Return the rest of one rank's share of an epoch, of which `done` numbers were taken.
 
         Returns:
             The numbers of samples (n,), their positions in the epoch (n,), and the first of each batch and the end of
@@ -74,23 +73,23 @@ class Order:
 
     @property
     def words(self) -> str:
-        """Return what the order depends on, but for the version of the random numbers."""
+        """Return in words what the order depends on, without the version of the random numbers."""
         return f"{type(self).__name__}, seed {getattr(self, 'seed', None)}, window {self.window}"
 
     @cached_property
     def in_words(self) -> str:
-        """Return what the order depends on, for a saved state: one of another order would go on with other samples.
+        """Return in words what the order depends on. A saved state with other words would go on with other samples.
 
-        Of a torch sampler only the kind and the seed are known here.
+        Of a torch sampler only the kind and the seed are known.
         """
         return f"{self.words}{_WAY}{ORDER_VERSION}" if self.is_drawn else self.words
 
     def saved(self) -> dict[str, Any]:
-        """Return what a saved state says of the order."""
+        """Return the entries of a saved state that describe the order."""
         return {"samples": len(self), "order": self.in_words}
 
     def resumed(self, state: Mapping[str, Any]) -> Order:
-        """Return the order of the epoch that a state was saved in.
+        """Return the order of the epoch in which a state was saved.
 
         Raises:
             UsageError: the state's weights do not fit this mix.
@@ -246,11 +245,11 @@ class Repeated(Order):
         return f"{self.order.words}, {self.times} times"
 
     def saved(self) -> dict[str, Any]:
-        """Return what a saved state says of the order."""
+        """Return the entries of a saved state that describe the order."""
         return self.order.saved() | super().saved()
 
     def resumed(self, state: Mapping[str, Any]) -> Order:
-        """Return as many epochs of the order that a state was saved in."""
+        """Return as many passes of the order in which a state was saved."""
         return replace(self, order=self.order.resumed(state))
 
 
@@ -286,7 +285,7 @@ class Mixed(Order):
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
-        # The smallest first: if it has not a single batch, no other dataset has one either.
+        # The smallest dataset first, to name that one: without a batch of it, an epoch has none of any other.
         for number in sorted(range(len(self.sizes)), key=self.sizes.__getitem__):
             if not self._turns[number]:
                 what = f"batches of {self.together}" if self.together > 1 else "samples"
@@ -298,7 +297,7 @@ class Mixed(Order):
 
     @cached_property
     def _turns(self) -> Numbers:
-        """Return how often it is the turn of each dataset in an epoch, (datasets,), to give `together` numbers."""
+        """Return the turns of each dataset in an epoch, (datasets,); in each it gives `together` numbers."""
         sizes, weights = np.array(self.sizes), np.array(self.weights, np.float64)
         whole = -(-sizes // self.together) if self.every else sizes // self.together
         rounds = whole / weights
@@ -334,7 +333,7 @@ class Mixed(Order):
         return f"{super().words}, {of}"
 
     def saved(self) -> dict[str, Any]:
-        """Return what a saved state says of the order, with the weights: they may be others when it goes on."""
+        """Return the entries of a saved state that describe the order, with the weights, which may change later."""
         return super().saved() | {"weights": list(self.weights)}
 
     def resumed(self, state: Mapping[str, Any]) -> Order:
@@ -353,12 +352,12 @@ class Mixed(Order):
 
 
 class SamplerOrder(Order):
-    """What `sampler` gives, epoch by epoch.
+    """The numbers of a sampler, epoch by epoch.
 
-    While it is iterated, torch's random numbers, and those of its own `generator`, start from seed and epoch,
-    and are put back afterwards: so its order, too, depends on seed and epoch alone, and every rank sees
-    the same. Other threads must not draw from torch meanwhile. A sampler that draws from elsewhere has to see to that
-    itself, in `set_epoch`.
+    While it is iterated, torch's default generator and the sampler's own `generator` are seeded by seed and epoch.
+    Their states are restored afterwards. So its order, too, depends on seed and epoch alone, and every rank sees the
+    same. Other threads must not draw from torch meanwhile. A sampler that draws from elsewhere has to seed that itself,
+    in `set_epoch`.
 
     Args:
         sampler: gives sample numbers; a torch Sampler or any iterable that starts anew each time, with a length.
@@ -402,12 +401,12 @@ class SamplerOrder(Order):
         """Return the sampler's numbers, (n,).
 
         Raises:
-            UsageError: it gives something else than numbers of samples.
+            UsageError: it gives something other than numbers of samples.
         """
         check_epoch(epoch)
         word = int(np.random.PCG64(np.random.SeedSequence([self.seed, epoch])).random_raw())
         seeds = {torch.default_generator: word}
-        # A sampler of batches takes its numbers from another.
+        # A sampler of batches takes its numbers from another sampler.
         for sampler in (self._sampler, getattr(self._sampler, "sampler", None)):
             set_epoch = getattr(sampler, "set_epoch", None)
             if set_epoch is not None:
@@ -420,7 +419,7 @@ class SamplerOrder(Order):
         try:
             for generator, seed in seeds.items():
                 generator.manual_seed(seed)
-            with CPU:  # samplers of torch mix its CPU generator with whatever its default device is
+            with CPU:  # torch's samplers use its CPU generator, but the default device, which may be another
                 return self._numbers()
         finally:
             for generator, state in states.items():
@@ -430,7 +429,7 @@ class SamplerOrder(Order):
         return self._whole(self._sampler)
 
     def _whole(self, numbers: Any) -> Numbers:
-        """Return what the sampler gives as numbers (n,); raises UsageError if it is something else."""
+        """Return the sampler's items as numbers (n,); raises UsageError if they are something else."""
         who = f"{self._argument}: {type(self._sampler).__name__}"
         try:
             found = np.fromiter(map(index, numbers), dtype=np.int64)
@@ -440,7 +439,7 @@ class SamplerOrder(Order):
 
 
 class BatchOrder(SamplerOrder):
-    """The batches that a sampler of batches gives, epoch by epoch. Its places are batches, not samples.
+    """The batches of a sampler of batches, epoch by epoch. `done` counts batches here, not samples.
 
     Args:
         batches: gives the numbers of each batch; a torch BatchSampler, or any iterable that starts anew each time, with
@@ -473,7 +472,7 @@ def _edges(count: int, batch_size: int) -> Numbers:
 
 
 def _within(numbers: Numbers, samples: int, who: str) -> Numbers:
-    """Return the numbers that somebody gave; raises UsageError if no sample has one of them."""
+    """Return the same numbers; raises UsageError if no sample has one of them."""
     wrong = numbers[(numbers < 0) | (numbers >= samples)]
     if len(wrong):
         raise UsageError(f"{who} gives number {wrong[0]}, outside of the {samples} samples")
@@ -494,15 +493,15 @@ def random_state(seed: int, epoch: int) -> np.random.RandomState:
 
 @dataclass(frozen=True)
 class Share:
-    """How an order is cut into the batches of one rank. Every rank has as many batches, and its batches are as large.
+    """Cuts an order into the batches of one rank. All ranks have equally many batches, of the same sizes.
 
     Args:
         batch_size: samples in a batch of one rank.
         rank: this rank, from 0 on.
         world_size: number of ranks.
-        drop_last: what does not fill a batch on every rank is left out. Without it, the last batches share
-            what is left in equal parts, and if that does not come out even, fills up with
-            numbers from the order's beginning: fewer than `world_size`, none with one rank.
+        drop_last: leaves out numbers that do not fill a batch on every rank. Without it, the last batches share them in
+            equal parts. If they cannot be divided evenly, numbers from the order's beginning are added: fewer than
+            `world_size`, none with one rank.
 
     Raises:
         UsageError: a number is out of range.
@@ -537,7 +536,7 @@ class Share:
     def numbers(self, order: Numbers, done: int = 0) -> Numbers:
         """Return the sample numbers of all batches that this rank still has, one after another, (m,).
 
-        Each batch has `batch_size` of them, the last one what is left.
+        Each batch has `batch_size` of them, the last one the rest.
 
         Args:
             order: of all ranks, (n,).
@@ -551,7 +550,7 @@ class Share:
         last = -(-(len(left) - whole) // self.world_size)
         if self.drop_last or not last:
             return mine
-        # Positions in the epoch, not in what is left of it: what is missing is filled up from the epoch's beginning.
+        # Positions in the whole epoch, not in the rest: missing numbers are taken from the epoch's beginning.
         start = done + whole + self.rank * last
         return np.concatenate([mine, np.take(order, np.arange(start, start + last), mode="wrap")])
 

@@ -67,7 +67,7 @@ class Parts:
     def readers(
         self, fields: Mapping[str, Field], places: Mapping[str, Places], samples: Items, describe: Describe
     ) -> dict[str, FieldReader]:
-        """Return what reads each field of which parts are read, by name; the others are read whole.
+        """Return the readers of the fields of which parts are read, by name; the others are read whole.
 
         Args:
             fields: those that are read.

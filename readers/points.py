@@ -19,7 +19,7 @@ from readers.fields import COPIED_RUN_BYTES, Describe, Once, Places
 from readers.rows import PartReader, Wanted, part_of
 from readers.valid import check_count, check_read, check_seed
 
-#: Words that the points of a sample take.
+#: Random words per sample that its points are drawn from.
 COUNT = 2 * ROUNDS + 1
 #: The field that tells how many points there are; the first one if none has this name.
 USUAL = "xyz"
@@ -27,7 +27,7 @@ USUAL = "xyz"
 
 @dataclass(frozen=True)
 class PointSample:
-    """How many points of every cloud are read, and of which fields.
+    """Reads a fixed number of points of every cloud, chosen at random.
 
     If a cloud has fewer points, each comes equally often, or once more than others.
 
@@ -35,7 +35,7 @@ class PointSample:
         count: how many points to read.
         seed: of the choice.
         fields: names of the fields that hold one row a point. By default the fields that are ragged in their first axis
-            alone and have, in every sample, the length of `xyz`, or if there is no `xyz`, of the first such field.
+            alone, and in every sample as long as `xyz`; without `xyz`, as long as the first such field.
 
     Raises:
         UsageError: an argument has no meaning.
@@ -77,7 +77,7 @@ class PointsReader(PartReader):
 
     Args:
         places: where the whole samples lie.
-        first: the same of the field that tells how many points there are.
+        first: where the samples lie of the field that tells how many points there are.
         rows: gives the rows of samples, from their visits and lengths, see `drawn_rows`.
         describe: gives a sample in words, by its number.
     """
@@ -119,7 +119,7 @@ class PointsReader(PartReader):
 
 
 def drawn_rows(sample: PointSample) -> Once:
-    """Return what gives the rows of samples (n, count), from their visits and lengths, (n,) each."""
+    """Return a function that draws rows of samples, (n, count), from their visits and lengths, (n,) each."""
 
     def rows(visits: Numbers, lengths: Numbers) -> Numbers:
         return permuted(drawn(visits.view(np.uint64), sample.seed, POINTS, COUNT), lengths, int(sample.count))

@@ -1,8 +1,8 @@
 """Asks the kernel for the bytes of the next runs while this one is read.
 
-A page that is not in memory costs a wait for the disk, one after another. Named beforehand (`posix_fadvise`, WILLNEED)
-pages are read next to each other. Asking for bytes that are in memory already costs time for nothing, so that is done
-only while the process really reads from the disk.
+Each page that is not in memory costs a wait for the disk. The kernel reads pages in parallel if it is asked for them
+beforehand (`posix_fadvise`, WILLNEED). To ask for bytes that are in memory already wastes time, so that is done only
+while the process really reads from the disk.
 
 Its constants were fitted to the rows `cold` of `scripts/bench`.
 """
@@ -33,16 +33,16 @@ COLD_BYTES = 8 * 2**20
 FIRST_BYTES = 2**20
 #: While reading is warm, this many runs are read before another look at whether it still is.
 CHECKED_RUNS = 8
-#: Stretches with a smaller gap than this between them are asked for as one: a call costs as much as the gap.
+#: Stretches that lie closer together than this are asked for as one: a call costs as much as reading the gap.
 GAP_BYTES = 16 * 2**10
 
 Run = TypeVar("Run")
 
 
 def asked_for(runs: Iterator[Run], spans_of: Callable[[Run], Numbers], opened: Opened | Together) -> Iterator[Run]:
-    """Yield the same runs, each when it is to be read; while reading is cold they are asked for `COLD_BYTES` earlier.
+    """Yield the same runs; while reading is cold, ask the kernel for each up to `COLD_BYTES` before it is read.
 
-    The very first run is asked for too, since nobody knows whether it is in memory.
+    The very first run is asked for too, since it may not be in memory.
 
     Args:
         spans_of: gives the first address of each stretch that a run reads and the one after its last, (n, 2).
@@ -65,9 +65,9 @@ def asked_for(runs: Iterator[Run], spans_of: Callable[[Run], Numbers], opened: O
             yield due
             if cold or number % CHECKED_RUNS == 0:
                 before, blocks = blocks, _blocks_read()
-                cold = works and blocks > before  # what was asked for counts as reading, too
+                cold = works and blocks > before  # blocks that were asked for count as read, too
                 opened.is_warm = not cold
-            # Not far at first, or the first batch would be long in coming.
+            # Not far at first, or the first batch would come late.
             reach = min(2 * reach + FIRST_BYTES, COLD_BYTES) if cold else 0
     for due, _ in waiting:
         yield due

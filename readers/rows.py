@@ -1,8 +1,8 @@
 """Some rows of some samples of one field, from the frames they lie in and no others.
 
-Crops, windows, subsets of points and regions all come down to this: for each of n samples, k rows, and of each row a
-stretch that begins at a byte of the sample's own. Uncompressed, that is one gather for the whole batch; compressed,
-one decode for every frame touched.
+Crops, windows, subsets of points and regions all come down to this: k rows of each of n samples, and of each row a
+stretch of one length, which begins at the same byte in all rows of a sample. For an uncompressed field that is one
+gather for the whole batch; for a compressed one, one decode for every frame touched.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from readers.draws import Visits
 from readers.fields import COPIED_RUN_BYTES, FieldReader, Places
 from readers.gather import Allocate, fresh
 
-#: How many bytes of frames are decoded at a time: what is copied from them is still in the processor's cache.
+#: How many bytes of frames are decoded at a time: few enough to be still in the processor's cache when rows are copied.
 DECODED_BYTES = 2**20
 
 
@@ -47,10 +47,10 @@ def part_of(field: Field, shape: tuple[int | None, ...]) -> Field:
         UsageError: such a part would be larger than a sample may be.
     """
     try:
-        # Parts lie in no frames; what a frame of the whole field may hold says nothing of them.
+        # Parts lie in no frames; the frame rule of the whole field does not apply to them.
         return replace(field, shape=shape, frame=FrameRule(samples=1))
     except ValueError as error:
-        raise UsageError(f"what is read of each sample is too large: {error}") from None
+        raise UsageError(f"the part that is read of each sample is too large: {error}") from None
 
 
 class PartReader(FieldReader):
@@ -59,8 +59,8 @@ class PartReader(FieldReader):
     Args:
         field: what is read, see `part_of`.
         places: where the whole samples lie.
-        axis: the axis whose indexes are rows; with axes before it, rows are counted through all of these: of an array
-            (T, H, W) with axis 1, row `t * H + y` is row `y` of step `t`.
+        axis: the axis whose indexes are rows. Rows are counted through all axes before it: in an array (T, H, W) with
+            axis 1, row `t * H + y` is row `y` of step `t`.
     """
 
     def __init__(self, field: Field, places: Places, axis: int = 0) -> None:
@@ -76,11 +76,11 @@ class PartReader(FieldReader):
         raise NotImplementedError
 
     def _finished(self, flat: torch.Tensor, located: Located) -> torch.Tensor:
-        """Return what is handed out, from the bytes of all parts, one after another."""
+        """Return the batch from the bytes of all parts, which lie one after another."""
         return self._shaped(flat, len(located))
 
     def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Located:
-        """Return where samples lie; a subclass adds what it needs to know of each."""
+        """Return where samples lie; a subclass adds arrays of its own."""
         return self._places.locate(numbers)
 
     def spans(self, located: Located) -> Numbers:
@@ -167,10 +167,12 @@ class PartReader(FieldReader):
 
 
 def _groups(sizes: Numbers, piece: Numbers) -> list[tuple[int, int, Any]]:
-    """Return start and stop of the pieces (m,) that are decoded at once, a few bytes or one, and which rows they hold.
+    """Return groups of the pieces (m,) that are decoded at once: start, stop, and the rows that lie in them.
+
+    A group has about `DECODED_BYTES`, or is one larger piece.
 
     Args:
-        piece: that of each row, (r,).
+        piece: the piece in which each row lies, (r,).
     """
     edges = [0, *(np.flatnonzero(np.diff(sizes.cumsum() // DECODED_BYTES)) + 1).tolist(), len(sizes)]
     if len(edges) == 2:
@@ -183,11 +185,11 @@ def _groups(sizes: Numbers, piece: Numbers) -> list[tuple[int, int, Any]]:
 class RegionReader(PartReader):
     """A region of one sample: some rows (first axis) and columns (second axis), in the order of its axes.
 
-    Only the frames that these rows lie in are read. Slices are those of Python, cut off at the sample's edges; they may
-    step; of columns, what lies between the steps is read too.
+    Only the frames that these rows lie in are read. Slices are cut off at the sample's edges, as Python's are, and may
+    have steps; the columns between the steps are read, but not returned.
 
     Raises:
-        UsageError: the field is text or has no such axes, or a slice is none that a tensor takes.
+        UsageError: the field is text or has no such axes, or an argument is no slice with a step of 1 or more.
     """
 
     def __init__(self, places: Places, rows: slice | None, columns: slice | None) -> None:

@@ -1,4 +1,4 @@
-"""The batches of one epoch, from sample numbers to what is handed out.
+"""The batches of one epoch, from sample numbers to finished batches.
 
     plan        what this rank reads of the epoch, and how
     located     groups of batches are located together, and cut into runs, which are read by one call a field
@@ -33,7 +33,7 @@ from readers.readahead import asked_for
 
 #: Names of the reading threads begin with this.
 THREAD_NAME = "packed-reader"
-#: Samples located at once, at most; their places take a megabyte a field.
+#: How many samples are located at once, about; their places take a megabyte a field.
 GROUP_SAMPLES = 16384
 
 
@@ -44,10 +44,10 @@ class Plan:
     Attributes:
         numbers: of the items, in the order in which they are read, (n,).
         edges: where each batch begins among these, and where the last one ends, (batches + 1,).
-        visits: by which random parts of samples are drawn, (n,); None if none are.
+        visits: random words from which parts of samples are drawn, (n,); None if no parts are random.
         pool: gives memory for batches.
         threads: 0 reads in the caller's thread; else as many read ahead.
-        prefetch: runs read ahead by threads, at most, or one a thread if that is more.
+        prefetch: how many runs threads read ahead at most, or one for each thread if that is more.
         finish: applied to each batch, after the dataset's transforms, by the thread that read it.
     """
 
@@ -69,8 +69,8 @@ class Plan:
     def run_bytes(self) -> int:
         """Return up to how many bytes of batches are read at once; 0 reads each batch by itself."""
         likes = [reader.run_bytes for reader in self.readers.values()]
-        # A transform may take any time, and give any number of bytes: its batches are read ahead one by one. Parts of
-        # pinned memory would have to be copied again, into pinned memory of their own.
+        # A transform may take any time and return any number of bytes, so its batches are read ahead one by one. Parts
+        # of pinned memory would have to be copied once more, each into pinned memory of its own.
         alone = (self.threads and self.dataset.transforms) or self.pool.pinned or 0 in likes
         return 0 if alone else max(likes, default=0)
 
@@ -92,11 +92,11 @@ class Run(NamedTuple):
 def batches_of(plan: Plan) -> Generator[Any, None, None]:
     """Yield the batches of a plan, in order; closing it stops the threads.
 
-    An error comes when its batch is due, whether it was found while that was located or read.
+    An error is raised when its batch is due, even if it was found earlier, when that batch was located.
     """
 
     def spans(run: Run) -> Numbers:
-        """Return start and end of the bytes that a run reads, (n, 2); none of one that cannot be located."""
+        """Return start and end of the bytes that a run reads, (n, 2); none for a run that cannot be located."""
         parts = [reader.spans(at) for reader, at in zip(plan.readers.values(), run.places, strict=False)]
         return np.concatenate([np.zeros((0, 2), np.int64), *parts])
 
@@ -110,8 +110,8 @@ def batches_of(plan: Plan) -> Generator[Any, None, None]:
 
 def _by_threads(plan: Plan, runs: Iterator[Run]) -> Generator[Any, None, None]:
     """Yield the batches of runs, in order, read by threads; none is left running when the caller stops."""
-    # A forked process makes itself a new pool of threads when it first asks torch for one; torch 2.13 fails with
-    # "Invalid thread pool!" if two threads ask at once. So this one asks before the others start.
+    # In a forked process torch makes a new pool of threads at its first use; torch 2.13 fails with "Invalid thread
+    # pool!" if two threads use it first at once. So this thread uses it before the others start.
     torch.set_num_threads(torch.get_num_threads())
     waiting: deque[Future[list[Any]]] = deque()
     threads = ThreadPoolExecutor(plan.threads, THREAD_NAME)
@@ -124,7 +124,7 @@ def _by_threads(plan: Plan, runs: Iterator[Run]) -> Generator[Any, None, None]:
             yield from _handed_over(waiting.popleft().result())
     finally:
         waiting.clear()
-        # Garbage is collected by whichever thread comes by, and one of these cannot wait for itself.
+        # Garbage collection may run this in one of the reading threads, which cannot wait for itself.
         is_reader = threading.current_thread().name.startswith(THREAD_NAME)
         threads.shutdown(wait=not is_reader, cancel_futures=True)
 
@@ -142,7 +142,7 @@ def _handed_over(batches: list[Any]) -> Iterator[Any]:
 def located(plan: Plan) -> Iterator[Run]:
     """Yield the runs of a plan up to the first batch that cannot be located.
 
-    The first group that is located is one batch, so that it comes soon; any other has about `GROUP_SAMPLES`.
+    The first group is one batch, so that it comes soon; any other has about `GROUP_SAMPLES`.
     """
     first, samples, further = 0, 1, GROUP_SAMPLES
     while first < len(plan.edges) - 1:
@@ -154,7 +154,7 @@ def located(plan: Plan) -> Iterator[Run]:
             if stop - first == 1:
                 yield Run([], [int(plan.edges[stop] - plan.edges[first])], error)
                 return
-            samples = further = 1  # one batch of many is wrong: those before it come first
+            samples = further = 1  # one of these batches is wrong; now one by one, so that those before it come first
             continue
         yield from runs
         first = stop
@@ -170,7 +170,7 @@ def _runs(plan: Plan, first: int, stop: int) -> list[Run]:
     nbytes = np.zeros(len(samples), np.int64)
     for reader, at in zip(plan.readers.values(), places, strict=True):
         nbytes += reader.nbytes(at)
-    # All of a group at once, not each between two copies, which leave nothing else in the processor's cache.
+    # All of a group at once, not between copies, which push everything else out of the processor's cache.
     sizes, bounds = np.diff(edges).tolist(), edges.tolist()
     return [
         Run([at[bounds[a] : bounds[b]] for at in places], sizes[a:b])
@@ -179,7 +179,7 @@ def _runs(plan: Plan, first: int, stop: int) -> list[Run]:
 
 
 def _cut(nbytes: Sequence[int], limit: int) -> list[int]:
-    """Return the first batch of each run of up to `limit` bytes, and the number of batches, which have `nbytes`."""
+    """Return the first batch of each run of up to `limit` bytes, and the number of batches; `nbytes` are theirs."""
     edges, held = [0], 0
     for number, size in enumerate(nbytes):
         if held and held + size > limit:

@@ -23,7 +23,7 @@ def check_seed(seed: int) -> None:
 
 
 def check_read(what: str, names: Iterable[str], fields: Collection[str]) -> None:
-    """Raise UsageError if one of some names is not that of a field that is read."""
+    """Raise UsageError if one of `names` is not the name of a field that is read."""
     for name in names:
         if name not in fields:
             raise UsageError(f"{what}: no field {name!r} is read; there are {', '.join(fields)}")

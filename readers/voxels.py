@@ -3,9 +3,9 @@
     ds = PackedDataset(path, sample_points=VoxelSample(0.05))
 
 Voxels are the cells of a grid with a corner at the origin: a point lies in the cell floor(x / size), floor(y / size),
-floor(z / size), worked out in float64. So does Pointcept's GridSample (pointcept/datasets/transform.py), which then
-counts the cells from the lowest one of the cloud on. A loop in machine code looks the cells up in a table of hashes, so
-that the work grows with the number of points alone.
+floor(z / size), worked out in float64. Pointcept's GridSample (pointcept/datasets/transform.py) does the same, and then
+counts the cells from the lowest one of the cloud on. A loop in machine code looks the cells up in a hash table, so the
+work grows with the number of points alone.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ _FURTHEST = 2.0**62
 
 @dataclass(frozen=True)
 class VoxelSample:
-    """One point of every voxel of each cloud, the same points of all fields of the cloud's element.
+    """Reads one point of every voxel of each cloud, the same points of all fields of the cloud's element.
 
-    Batches are `Ragged`. The points of a sample are in the order in which the cloud first comes to their voxels. A
-    cloud without points stays without. A point whose coordinates are NaN or infinite lies in no voxel and is an error;
-    negative and large coordinates are fine, as far as float64 tells their voxels apart.
+    Batches are `Ragged`. The points of a sample are in the order in which their voxels first occur in the cloud. An
+    empty cloud stays empty. A point whose coordinates are NaN or infinite lies in no voxel and is an error; negative
+    and large coordinates are fine, as far as float64 tells their voxels apart.
 
     Args:
         size: edge of a voxel, in the unit of the coordinates.
         choose: `random`: any of the voxel's points, all equally likely, drawn anew each time that a sample is read (see
             `draws.py`); `first`: the one that stands first in the cloud.
-        of: the field of coordinates, (n, 3) or more columns, of which the first three are used. Fields that are ragged
-            in their first axis alone and as long as this one in every sample give the same points.
+        of: the field of coordinates, (n, 3) or more columns, of which the first three are used. The same points are
+            read of all fields that are ragged in their first axis alone and as long as this one in every sample.
 
     Raises:
         UsageError: an argument has no meaning.
@@ -87,10 +87,10 @@ class VoxelSample:
 
 
 class Chosen(NamedTuple):
-    """The points that a batch gives.
+    """The chosen points of a batch.
 
     Attributes:
-        rows: which of all rows of the batch they are, (m,).
+        rows: their row numbers in the whole batch, (m,).
         offsets: where those of each sample begin, (B + 1,).
         whole: the field of coordinates of the batch.
     """
@@ -101,7 +101,7 @@ class Chosen(NamedTuple):
 
 
 class Voxels:
-    """Chooses the points of batches, by what the field of coordinates holds.
+    """Chooses the points of batches by their coordinates.
 
     Args:
         whole: reads that field.
@@ -129,7 +129,7 @@ class Voxels:
         coordinates, before = whole.values.numpy(), whole.offsets.numpy()
         words = drawn(visits.view(np.uint64), 0, VOXELS, 1).reshape(-1)
         rows, offsets = np.empty(len(coordinates), np.int64), np.zeros(len(before), np.int64)
-        # Of more than twice as many slots as a sample has points, a power of two.
+        # Slots: a power of two, more than twice the points of any sample.
         table = np.full(2 << int(np.diff(before).max(initial=0)).bit_length(), -1)
         wrong = self._loop(
             np.ascontiguousarray(coordinates, self._dtype),
@@ -156,7 +156,7 @@ class VoxelReader(WholeReader):
 
     def __init__(self, places: Places, voxels: Voxels) -> None:
         super().__init__(places)
-        self.run_bytes = 0  # how many points there are in a sample is known when it is read
+        self.run_bytes = 0  # the number of chosen points is known only when a sample is read
         self._voxels = voxels
 
     def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Located:
@@ -184,8 +184,8 @@ class VoxelReader(WholeReader):
 
 @cache
 def _loop(dtype: str) -> Any:
-    """Return `_choose` in machine code, for coordinates of a dtype. Half a second passes when it is first called."""
-    from numba import types  # here: whoever reads whole clouds needs none of it
+    """Return `_choose` in machine code, for coordinates of a dtype. The first call takes half a second."""
+    from numba import types  # here: those who read whole clouds do not need it
 
     points = types.Array(getattr(types, dtype), 2, "C")
     numbers, words = types.Array(types.int64, 1, "C"), types.Array(types.uint64, 1, "C")
@@ -209,9 +209,9 @@ def _choose(
         points: coordinates of all points, (n, 3) or more columns.
         before: where the points of each sample begin, (B + 1,).
         size: edge of a voxel.
-        words: a random word a sample, (B,), from which a stream of them begins.
+        words: a random word a sample, (B,), from which a stream of random words begins.
         random: whether any point of a voxel is taken, else the first.
-        table: of hashes: the number of the voxel in each slot, -1 at first; a slot that is taken sends on to the next.
+        table: hash table: the number of the voxel in each slot, -1 at first; if a slot is taken, the next one is tried.
         rows: gets the number of the chosen points, from 0 on, (n,).
         offsets: gets where those of each sample begin, (B + 1,), zeros at first.
 
@@ -243,7 +243,7 @@ def _choose(
                 rows[found] = row
                 found += 1
             elif random:
-                # The n-th point of a voxel takes the place of the one before with a chance of 1 / n.
+                # The n-th point of a voxel replaces the chosen one with a chance of 1 / n.
                 counts[own] += 1
                 word = words[item] + np.uint64(row - before[item] + 1) * STEP
                 word = (word ^ (word >> np.uint64(30))) * MIX

@@ -26,13 +26,13 @@ from readers.indexing import Anchors
 from readers.rows import PartReader, Wanted, part_of
 from readers.valid import check_count, check_read
 
-#: What follows the name of a field in that of its mask.
+#: Suffix of the field that says which steps of windows are padding.
 IS_PAD = "_is_pad"
 
 
 @dataclass(frozen=True, eq=False)
 class Windows:
-    """Which steps of each sample are read together.
+    """Reads windows: steps of a sample at fixed offsets from an anchor step.
 
     A step is one index of the first axis of a field. There is a window for each anchor: the steps 0, `stride`, 2 *
     `stride`, ... that all fields with windows have; if fields differ in length, the shortest decides. A window never
@@ -40,17 +40,17 @@ class Windows:
 
     Args:
         steps: how many steps to read, from the anchor on, of every field that is ragged in its first axis. If no field
-            is, all samples have the same length, and it is for every array, if their first axes are equally long. Or
-            the offsets from the anchor by name of the field, in any order; fields of fixed shape can be named too.
-            Fields that are not named come whole, with every window.
+            is ragged, it applies to every array, provided that their first axes are equally long. Or the offsets from
+            the anchor by name of the field, in any order; fields of fixed shape can be named too. Other fields come
+            whole, with every window.
         stride: steps from one anchor to the next.
         step: steps from one offset to the next: offsets are multiplied by it.
         pad: None leaves out the windows that do not lie within their sample in every field. `"edge"` keeps all, and
             repeats the first or last step of the field; `"zero"` fills with zeros. Then `batch[field + "_is_pad"]`
             (B, T) bool says which steps are not the sample's own.
         pad_before: how many steps before the first step of a sample a window may begin; its anchor may lie as far
-            outside. Steps outside are filled as `pad` says, by `"edge"` if it says nothing. None: as `pad` says.
-        pad_after: how many steps behind the last step of a sample a window may end, likewise.
+            outside. Steps outside are filled by `pad`, or by `"edge"` if that is None. None leaves the limit to `pad`.
+        pad_after: how many steps after the last step of a sample a window may end, likewise.
 
             `Windows(16, pad_before=1, pad_after=7)` are the windows of diffusion_policy's `SequenceSampler`,
             `Windows({"obs": range(-1, 10)}, pad_before=1, pad_after=9)` those of robomimic's `SequenceDataset` with
@@ -104,7 +104,7 @@ class Windows:
 
     @property
     def fill(self) -> str | None:
-        """Return what steps outside of a sample are: "edge", "zero", or None if there are none."""
+        """Return how steps outside of a sample are filled: "edge", "zero", or None if there are none."""
         return self.pad or ("edge" if self.pad_before or self.pad_after else None)
 
     def check(self, fields: Mapping[str, Field]) -> None:
@@ -119,7 +119,7 @@ class Windows:
                 )
 
     def steps_of(self, fields: Mapping[str, Field]) -> dict[str, Steps]:
-        """Return the steps of the windows of every field that has some."""
+        """Return the steps of every field that has windows."""
         return {name: Steps(offsets, self.fill) for name, offsets in self.offsets(fields).items()}
 
     def anchors(self, offsets: Mapping[str, Numbers], lengths: Mapping[str, Numbers]) -> Anchors:
@@ -131,7 +131,7 @@ class Windows:
         """
         shortest = np.minimum.reduce(list(lengths.values()))
         first, stop = np.zeros_like(shortest), shortest
-        inside = None if self.pad else 0  # with pad alone, the anchor has to be a step of the sample, and no other
+        inside = None if self.pad else 0  # with pad alone, only the anchor has to be a step of the sample
         before, after = (inside if pad is None else pad for pad in (self.pad_before, self.pad_after))
         if before is not None:
             first = first - _reach(offsets)[0] - before
@@ -143,7 +143,7 @@ class Windows:
 
 
 def _reach(offsets: Mapping[str, Numbers]) -> tuple[int, int]:
-    """Return the lowest and the highest step that windows reach from their anchor, itself among them."""
+    """Return the lowest and the highest offset from the anchor, which has offset 0."""
     return min(0, *(int(own.min()) for own in offsets.values())), max(0, *(int(own.max()) for own in offsets.values()))
 
 
@@ -178,14 +178,14 @@ class Steps:
 
     Attributes:
         offsets: from the anchor step, (T,).
-        pad: what steps beyond the ends of a sample are: "edge", "zero", or None if there are none.
+        pad: how steps beyond the ends of a sample are filled: "edge", "zero", or None if there are none.
     """
 
     offsets: Numbers
     pad: str | None
 
     def of(self, located: Located) -> Numbers:
-        """Return the steps of windows (n, T) that lie at the anchors of samples; beyond an end, the first or last."""
+        """Return the steps of the windows at the anchors, (n, T); beyond an end, the sample's first or last step."""
         steps: Numbers = located.anchor[:, None] + self.offsets
         return np.maximum(np.minimum(steps, located.shape[:, :1] - 1), 0)
 
@@ -196,7 +196,7 @@ class Steps:
         return outside
 
     def fill(self, values: torch.Tensor, located: Located) -> torch.Tensor:
-        """Return the values of windows (n, T, ...), with zeros where they are wanted, in place."""
+        """Return the values of windows (n, T, ...); with pad "zero", steps beyond an end are set to 0 in place."""
         if self.pad == "zero":
             values.numpy()[self.beyond(located)] = 0
         return values
@@ -247,7 +247,7 @@ class WindowReader(PartReader):
 
 
 def pad_reader(places: Places, steps: Steps) -> KnownReader:
-    """Return what reads which steps of the windows of a field lie beyond the ends of their samples, (n, T) bool."""
+    """Return the reader of which steps of windows lie beyond the ends of their samples, (n, T) bool."""
 
     def beyond(numbers: Numbers, visits: Visits | None, anchors: Numbers | None) -> Numbers:
         assert anchors is not None, "windows lie at anchor steps"

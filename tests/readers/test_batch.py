@@ -260,7 +260,7 @@ def test_an_object_made_of_a_batch_is_no_batch_of_samples(rows: Path, transform:
     """DataLoader needs samples: an object that has none is an error. Loader hands it out, and so does a list index."""
     ds = PackedDataset(rows, transform=transform)
     for dataset in (ds, Subset(ds, range(8)), Mix({ds: 1})):
-        with pytest.raises(UsageError, match=rf"a batch of 4 and made a {made} of it.* give .*sample_transform="):
+        with pytest.raises(UsageError, match=rf"a batch of 4 and returned a {made}, .* give .*sample_transform="):
             next(iter(DataLoader(dataset, batch_size=4)))
     assert type(next(iter(Loader(ds, 4)))) is type(ds[:4]) is type(transform(PackedDataset(rows)[:4]))
 

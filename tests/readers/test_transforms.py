@@ -90,5 +90,5 @@ def test_what_goes_with_a_function_of_one_sample(rows: Path) -> None:
     with pytest.raises(UsageError, match="different transforms"):
         Mix({ds: 1, PackedDataset(rows): 1})
     assert isinstance(ds + PackedDataset(rows), ConcatDataset)
-    with pytest.raises(UsageError, match="of none no batch"):
+    with pytest.raises(UsageError, match="an empty batch cannot be joined"):
         ds[np.zeros(1000, bool)]

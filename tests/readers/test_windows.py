@@ -242,7 +242,7 @@ def test_a_name_is_no_window(packed_episodes: tuple[Path, list[Episode]]) -> Non
     """A name says which sample, not which window; regions of samples are read by name as ever."""
     path, episodes = packed_episodes
     ds = PackedDataset(path, windows=Windows(2))
-    with pytest.raises(UsageError, match=r"a sample has many windows: ask for these by number"):
+    with pytest.raises(UsageError, match=r"a sample, which has many windows: ask for windows by number"):
         _ = ds["e/3"]
     with pytest.raises(UsageError, match="many windows"):
         _ = ds[["e/3"]]
