@@ -1,4 +1,4 @@
-"""LMDB folders that BasicSR and its family read, one for each field: OUT/FIELD.lmdb, or OUT itself if it is called so.
+"""LMDB folders that BasicSR and its family read, one for each field: OUT/FIELD.lmdb, or OUT itself if it is *.lmdb.
 
 Each holds `data.mdb`, whose keys are the samples' names and whose values are whole PNG or BMP files, and
 `meta_info.txt` with a line `NAME.png (height,width,channels) 1` for each: what BasicSR's `make_lmdb_from_imgs` writes.
@@ -26,7 +26,7 @@ from packer.export.png import check_image, write_png
 from packer.format import FieldSpec, clear_errors, open_new
 from packer.sources import Block, PackedSource
 
-#: What a folder is called that BasicSR takes for LMDB.
+#: Suffix of the folders that BasicSR takes for LMDB.
 _SUFFIX = ".lmdb"
 #: Axes of a clip: frames, height, width, channels.
 _CLIP_AXES = 4
@@ -85,7 +85,7 @@ class BasicsrWriter(Writer):
 
     @contextmanager
     def _new(self, field: str) -> Iterator[tuple[Path, lmdb.Environment]]:
-        """Open a new LMDB file, synced at the end of the block; give the path that it has then, too."""
+        """Yield the final path of a new LMDB file, and the file; at the end of the block it is synced and renamed."""
         with self._files.partial(f"{self._folders[field]}data", ".mdb") as partial:
             path = partial.with_suffix("")
             with clear_errors(path):
@@ -105,7 +105,7 @@ class BasicsrWriter(Writer):
 
 
 def _picture(spec: FieldSpec) -> FieldSpec:
-    """Return the field of single pictures: of a clip, (T, H, W, C), those are its frames."""
+    """Return the field of single pictures: for a clip, (T, H, W, C), that of its frames."""
     is_clip = spec.kind == "array" and len(spec.shape) == _CLIP_AXES
     return msgspec.structs.replace(spec, kind="image", shape=spec.shape[1:]) if is_clip else spec
 

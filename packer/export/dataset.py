@@ -22,7 +22,7 @@ class Kind(NamedTuple):
 
     Attributes:
         writes: what they write, in a line of help.
-        sources: kinds of sources that are exported to it if nobody asks for another.
+        sources: kinds of sources that are exported to it by default.
     """
 
     module: str
@@ -49,8 +49,8 @@ class ExportOptions:
     """How to export.
 
     Attributes:
-        to: one of `KINDS`; None for the kind that the samples were packed from. `ply` writes what the source files
-            were (text or binary), and binary if they are not known.
+        to: one of `KINDS`; None for the kind that the samples were packed from. `ply` writes text or binary, as the
+            source files were, or binary if that is not known.
         fields: names of the fields to export; None for all.
         values: with `basicsr-lmdb`: `png`, which is small, or `bmp`, which BasicSR decodes fastest; None for png.
         overwrite: whether the folder may hold something already; files of one name are replaced.
@@ -135,7 +135,7 @@ def export(
 
 
 def _notes(source: PackedSource, writer: Writer) -> Iterator[str]:
-    """Yield a sentence for each thing that the files do not hold, or hold otherwise than the source files."""
+    """Yield a sentence for each thing that the files lack, or hold in another form than the source files."""
     if source.constants and not writer.keeps_constants:
         yield f"constants are not written: {', '.join(source.constants)}"
     if source.splits:
@@ -148,7 +148,7 @@ def _notes(source: PackedSource, writer: Writer) -> Iterator[str]:
 
 
 def _kind_of(source: PackedSource) -> str:
-    """Return what the dataset was packed from; else PNG if all fields are images, and HDF5 for all else."""
+    """Return the kind that the dataset was packed from; if there is none, png for images alone, else hdf5."""
     for to, kind in KINDS.items():
         if source.origin.get("kind") in kind.sources:
             return to

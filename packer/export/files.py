@@ -1,4 +1,4 @@
-"""What every export writes to: a folder with safe paths from names, and files that are whole or not there."""
+"""The output of every export: a folder with safe paths made from names, and files that are whole or not there."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Writer:
 
     Attributes:
         keeps_constants: whether these files hold what all samples share.
-        names_files: whether files are called as samples; then a name that is no path is refused.
+        names_files: whether files have the names of samples; then a name that is no path is refused.
         notes: sentences on what could not be written as it was in the source; each may come several times.
     """
 

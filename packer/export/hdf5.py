@@ -61,7 +61,7 @@ class Hdf5Writer(Writer):
         taken: set[str] = set()
         self._segments = []
         for segment in _segments(source, self.notes):
-            # Sets of files that were packed one after another may hold files of one name.
+            # Sources that were packed one after another may have files of the same name.
             path = PurePosixPath(checked(segment.file))
             while str(path) in taken:
                 path = path.with_stem(f"{path.stem}_2")
@@ -90,7 +90,7 @@ class Hdf5Writer(Writer):
                     _set(file, place, attributes)
 
     def _pieces(self) -> Iterator[Block]:
-        """Yield all samples in blocks, each for one file: many small files share what is read at once."""
+        """Yield all samples in blocks for one file each: a block that is read may hold many small files."""
         ends, start = np.unique([segment.stop for segment in self._segments]), 0
         for block in self._source.read():
             stop = start + count(block)
@@ -162,7 +162,7 @@ class Hdf5Writer(Writer):
 
 
 def _lie_within_one_another(places: Collection[str]) -> bool:
-    """Return whether a dataset would have to be one with another, or to hold it."""
+    """Return whether two datasets have the same path, or one would lie within another."""
     paths = {PurePosixPath(place) for place in places}
     return len(paths) < len(places) or any(parent in paths for path in paths for parent in path.parents)
 
@@ -198,7 +198,7 @@ def _segments(source: PackedSource, notes: list[str]) -> list[_Segment]:
 
 
 def _files_of_units(names: Sequence[str], origin: HDF5Origin, start: int, stem: str) -> Iterator[_Segment]:
-    """Yield the files whose groups or datasets, or which themselves, were samples; `start` is the first sample."""
+    """Yield the files of samples that were groups, datasets or whole files; `start` is the first sample."""
     above = {kept.name: kept.attributes for kept in origin.files}
     places = [(name, "") if origin.options.samples == "files" else _home_and_root(name, above) for name in names]
     for home, some in itertools.groupby(places, key=lambda place: place[0]):
@@ -208,7 +208,7 @@ def _files_of_units(names: Sequence[str], origin: HDF5Origin, start: int, stem: 
 
 
 def _home_and_root(name: str, homes: Collection[str]) -> tuple[str, str]:
-    """Return what the names of a file's samples begin with, one of `homes`, and the path of the unit in the file."""
+    """Return the file that a sample's name begins with, one of `homes`, and the path of the unit in that file."""
     home = name
     while home and home not in homes:
         home = home.rpartition("/")[0]
@@ -243,7 +243,7 @@ class _Rows:
             self._dataset[place] = np.moveaxis(values, 0, self._axis)
 
     def _write_lists(self, lists: Sequence[NDArray[Any]], start: int) -> None:
-        """Write arrays of any length as the rows from `start` on; h5py itself would join those of one length."""
+        """Write arrays of any length as the rows from `start` on; h5py itself would stack arrays of one length."""
         values = np.empty(len(lists), h5py.vlen_dtype(self._base))
         for number, row in enumerate(lists):
             values[number] = np.asarray(row, self._base)
@@ -306,8 +306,8 @@ def _set(file: h5py.File, place: str, attributes: Mapping[str, Any]) -> None:
 class _Sink(io.FileIO):
     """A new file for h5py that never fails while libhdf5 writes; `check` raises the error afterwards.
 
-    libhdf5 cannot close a file that it cannot write to, and often takes the process down later. So what comes after an
-    error is dropped, and reads as zeros; `check` is called after every block, and at the end.
+    libhdf5 cannot close a file that it cannot write to, and often crashes the process later. So writes after an error
+    are dropped, and read as zeros; `check` is called after every block, and at the end.
 
     Raises:
         OSError: the file cannot be made.
@@ -325,7 +325,7 @@ class _Sink(io.FileIO):
         """
         Raises:
             OSError: something could not be written.
-            BaseException: what came while libhdf5 was writing, such as KeyboardInterrupt.
+            BaseException: any other that came while libhdf5 was writing, such as KeyboardInterrupt.
         """
         if self._error is not None:
             raise self._error

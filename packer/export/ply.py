@@ -166,9 +166,9 @@ def _write_file(file: BinaryIO, header: Header, arrays: Mapping[str, Any], text:
 
 
 def _columns(element: Element, arrays: Mapping[str, Any]) -> tuple[int, list[tuple[Property, NDArray[Any]]]]:
-    """Return the rows of an element and its columns; properties without a row are left out if others have some.
+    """Return how many rows an element has, and its columns; columns without rows are left out if others have rows.
 
-    A file that had no such property among others that had it was packed with no rows of it.
+    If a source file lacked a property that other files had, its sample has no rows of it.
     """
     columns = [(prop, _column(prop, arrays)) for prop in element.properties]
     rows = max(len(values) for _, values in columns)
@@ -182,7 +182,7 @@ def _columns(element: Element, arrays: Mapping[str, Any]) -> tuple[int, list[tup
 
 
 def _column(prop: Property, arrays: Mapping[str, Any]) -> NDArray[Any]:
-    """Return the values of a property, (rows,); of lists of one length (rows, length), of others (rows,) arrays."""
+    """Return the values of a property: (rows,); (rows, length) for lists of one length; (rows,) arrays for others."""
     values = arrays[prop.field]
     if prop.count_dtype is None:
         return _exact(values[:, prop.column or 0] if values.ndim == 2 else values, prop)
@@ -203,7 +203,7 @@ def _column(prop: Property, arrays: Mapping[str, Any]) -> NDArray[Any]:
 
 
 def _exact(values: NDArray[Any], prop: Property) -> NDArray[Any]:
-    """Return `values` in the type of a property. Raises UsageError if a value would not be the same."""
+    """Return `values` in the type of a property. Raises UsageError if a value would change."""
     if values.dtype == prop.dtype:
         return values
     with np.errstate(all="ignore"):

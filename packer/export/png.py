@@ -20,14 +20,14 @@ from packer.sources.images import GRAY, GRAY_ALPHA, IHDR, RGB, RGBA, SIGNATURE, 
 _MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
 _COLOURS = {1: GRAY, 2: GRAY_ALPHA, 3: RGB, 4: RGBA}
 _OTHERS = "name other fields with --fields"
-#: What each form holds of dtypes and channels, in words too, and the way out.
+#: For each format: its dtypes, its channels, both in words, and advice for all others.
 _HELD: dict[str, tuple[Sequence[str], Sequence[int], str, str]] = {
     "PNG": (("uint8", "uint16"), (1, 2, 3, 4), "uint8 or uint16 with 1 to 4 channels", f"{_OTHERS}, or export to hdf5"),
     "BMP": (("uint8",), (1, 3), "uint8 with 1 or 3 channels", f"use --values png, or {_OTHERS}"),
 }
-#: PNG holds sides as 31-bit numbers, none of them 0.
+#: PNG stores height and width as 31-bit numbers, neither of them 0.
 _LONGEST = 2**31 - 1
-#: Its chunks hold at most as many bytes; smaller ones are read with less memory.
+#: Bytes of an IDAT chunk: PNG allows 2^31 - 1, but smaller chunks are read with less memory.
 _CHUNK_BYTES = 2**24
 
 
@@ -45,7 +45,7 @@ class PngWriter(Writer):
                 for image, name in zip(images, names, strict=True):
                     sides = image.shape[:2]
                     if not 0 < min(sides) <= max(sides) <= _LONGEST:
-                        raise UsageError(f"field {field!r}, sample {name!r}: a PNG of {sides} pixels cannot be")
+                        raise UsageError(f"field {field!r}, sample {name!r}: PNG cannot hold {sides} pixels")
                     with self._files.new(f"{field}/{name}", ".png") as file:
                         write_png(file, image)
             yield block
@@ -57,7 +57,7 @@ def write_png(file: BinaryIO, image: NDArray[Any], level: int = 6) -> None:
         pixels = image[:, :, 0] if image.shape[2] == 1 else image
         Image.fromarray(np.ascontiguousarray(pixels), _MODES[image.shape[2]]).save(file, "PNG", compress_level=level)
         return
-    # Pillow has no 16-bit modes but gray.
+    # Pillow's only 16-bit mode is gray.
     height, width, channels = image.shape
     file.write(SIGNATURE)
     file.writelines(chunk_parts(b"IHDR", IHDR.pack(width, height, 16, _COLOURS[channels], 0, 0, 0)))

@@ -1,4 +1,4 @@
-"""From a plan to finished shards: what `convert` and the other verbs that write are made of."""
+"""From a source to finished shards: the parts that `convert` and the other writing verbs share."""
 
 from packer.packing.framing import codec_by_field, codec_texts
 from packer.packing.origin import Leaf, classes_of, given_by, is_shuffled, joined, kept_by, leaves, origin_of

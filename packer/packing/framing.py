@@ -39,7 +39,7 @@ LEAST_SHARE = 0.01
 #: float32 near 1 comes back, and nothing is gained.
 MOST_BITS = 0.8
 
-#: Bytes of samples that are packed to nowhere at once: samples of one shape are copied into one array.
+#: Bytes that `packed_nowhere` takes at once: samples of one shape are copied into one array.
 _AT_ONCE = 2**20
 #: What blosc calls shuffling by bytes.
 BYTES = 1
@@ -60,7 +60,7 @@ _CANDIDATES: tuple[tuple[tuple[Config, ...], float], ...] = (
 
 @dataclass(frozen=True)
 class Extent:
-    """How large the samples of a field are: bytes of the mean and of the largest, and a typical row."""
+    """How large the samples of a field are: bytes of the mean sample, of the largest one, and of a typical row."""
 
     mean: float
     largest: int
@@ -70,9 +70,9 @@ class Extent:
 def frame_rule(spec: FieldSpec, codec: Sequence[Config], extent: Extent) -> FrameRule:
     """Return how a column is cut into frames, from the size of its samples.
 
-    If one picture is large all are cut into bands, since it may be cropped. Small clouds share frames, unless the
-    mean is large too: otherwise each would be a frame. Large steps, as frames of clips are, have bands of one or a few,
-    since windows of some steps may be read.
+    If one picture is large, all are cut into bands, since pictures may be cropped. Arrays are cut only if their mean is
+    large too: otherwise small ones could not share frames. Large steps, such as frames of clips, get bands of one or a
+    few steps, since windows of some steps may be read.
     """
     if spec.kind == "array" and extent.row >= OWN_FRAME_BYTES and (spec.shape[0] is None or len(spec.shape) > 3):
         return FrameRule(rows=max(1, int(FRAME_BYTES / extent.row)))
@@ -85,7 +85,7 @@ def frame_rule(spec: FieldSpec, codec: Sequence[Config], extent: Extent) -> Fram
 
 
 def _frame_bytes(codec: Sequence[Config]) -> tuple[int, int]:
-    """Return about how large a frame of several samples is, and from which size on samples have frames of their own."""
+    """Return the usual bytes of a frame of several samples, and the bytes from which a sample has its own frame."""
     if not codec:
         return RAW_FRAME_BYTES, RAW_FRAME_BYTES
     if codec[0]["id"] in LZ4:
@@ -94,13 +94,13 @@ def _frame_bytes(codec: Sequence[Config]) -> tuple[int, int]:
 
 
 def choose_codec(spec: FieldSpec, samples: Sequence[NDArray[Any]], share: float, extent: Extent) -> tuple[Config, ...]:
-    """Return the fastest codec that earns its keep on some samples of a field.
+    """Return the codec for a field, from some of its samples: the fastest one, unless a slower one gains enough.
 
     The choice depends on the data alone, never on a clock, so that output is reproducible.
 
     Args:
         share: the field's share of the bytes of all fields.
-        extent: how large all samples of the field are, by which frames are cut.
+        extent: sizes of all samples of the field, which decide how frames are cut.
     """
     small = not spec.is_ragged and spec.fixed_bytes < LEAST_RECORD
     if small or share < LEAST_SHARE or not sum(s.nbytes for s in samples):
@@ -108,7 +108,7 @@ def choose_codec(spec: FieldSpec, samples: Sequence[NDArray[Any]], share: float,
     best, best_ratio = NAMED["none"], 1.0
     found = digits_of(samples) if spec.dtype in DECIMAL_DTYPES else None
     for codec, gain in _CANDIDATES:
-        # Single bytes have none to be shuffled; their bits do.
+        # Values of one byte have no bytes to shuffle, only bits.
         if spec.misfit(codec[0]) or (spec.itemsize == 1 and codec[0].get("shuffle") == BYTES):
             continue
         if lacks_digits(codec):
@@ -128,7 +128,7 @@ def lacks_digits(codec: Sequence[Config]) -> bool:
 
 
 def with_digits(spec: FieldSpec, codec: tuple[Config, ...], samples: Sequence[NDArray[Any]]) -> tuple[Config, ...]:
-    """Return a codec that lacks its digits with those that some samples of a field have.
+    """Return a codec for decimals with the number of digits that some samples of a field have.
 
     Raises:
         UsageError: it cannot be used for this field, or the samples have no decimals.
@@ -166,8 +166,8 @@ def _check_fits(spec: FieldSpec, codec: Sequence[Config]) -> None:
 
 
 def packed_nowhere(field: Field, samples: Sequence[NDArray[Any]]) -> ColumnWriter:
-    """Return the column that some samples of a field make; its chunks are dropped."""
-    if rows := field.frame.rows:  # bands of samples are packed as samples, since a sample may be cut short
+    """Pack some samples of a field, drop the chunks, and return the column writer, which has counted their bytes."""
+    if rows := field.frame.rows:  # bands are packed as samples, since only a piece of a large sample may be here
         field = msgspec.structs.replace(field, shape=(None, *field.shape[1:]))
         samples = [sample[at : at + rows] for sample in samples for at in range(0, len(sample), rows)]
     column = ColumnWriter(field, lambda chunk: 0)

@@ -1,6 +1,6 @@
-"""Tells where the samples of a dataset came from, also if it was joined from several or put into another order.
+"""Says where the samples of a dataset came from, even if several datasets were joined, or the samples shuffled.
 
-The origin of a dataset is a mapping of JSON values: what its source said, or one of
+The origin of a dataset is a mapping of JSON values: that of its source, or one of
 
     {"kind": ..., "parts": [{"samples": n, "origin": {...}}, ...]}     joined, in this order
     {"kind": ..., "shuffled": seed, "origin": {...}}                   in the order that `shuffled_order` gives
@@ -29,20 +29,20 @@ Kept = TypeVar("Kept", bound=msgspec.Struct)
 
 
 class Leaf(NamedTuple):
-    """One source that samples came from, and the numbers that its samples have in the dataset, in its own order."""
+    """One source of a dataset, and the numbers of its samples in the dataset, in the order of the source."""
 
     origin: Origin
     numbers: NDArray[np.int64]
 
 
 def origin_of(source: Source) -> Origin:
-    """Return the origin of what is packed from a source, as a manifest gives it back."""
+    """Return the origin of samples packed from a source, as it is read back from a manifest."""
     origin: Origin = msgspec.json.decode(msgspec.json.encode({"kind": source.kind, **source.origin}))
     return origin
 
 
 def kept_by(kind: str, origin: Origin, form: type[Kept]) -> Kept | None:
-    """Return what sources of a kind keep of their files, as a struct; None if the origin is of another kind or form."""
+    """Return an origin as the struct of its kind, `form`; None if it is of another kind or form."""
     if origin.get("kind") != kind:
         return None
     try:
@@ -61,7 +61,7 @@ def joined(parts: Sequence[tuple[int, Origin]]) -> Origin:
 
 
 def levels(origin: Origin, samples: int) -> Iterator[Origin]:
-    """Yield an origin, and all that it was made of, from the top down."""
+    """Yield an origin and all origins inside it, from the outermost on."""
     todo = [(samples, origin)]
     while todo:  # without recursion: the origins of a hostile manifest may nest deeply
         count, level = todo.pop()
@@ -102,7 +102,7 @@ def leaves(origin: Origin, samples: int) -> list[Leaf]:
 
 
 def _below(origin: Origin, samples: int) -> list[tuple[int, Origin]]:
-    """Return (samples, origin) of all that an origin was made of: one, or its parts; an empty list for a source."""
+    """Return (samples, origin) of each origin just inside this one; an empty list if it is that of a source."""
     inner = origin.get("origin")
     return [(samples, inner)] if isinstance(inner, dict) else parts(origin, samples)
 
@@ -145,7 +145,7 @@ class Conversion(NamedTuple):
 
 
 def conversions(manifest: Manifest) -> list[Conversion]:
-    """Return all conversions that a dataset was made by, in its order; one if its parts do not end with shards."""
+    """Return all conversions that made a dataset, in its order; a single one if its parts do not end with shards."""
     ends = list(itertools.accumulate((entry.samples for entry in manifest.shards), initial=0))
     known = parts(manifest.origin, manifest.samples)
     edges = list(itertools.accumulate(samples for samples, _ in known))
@@ -153,7 +153,7 @@ def conversions(manifest: Manifest) -> list[Conversion]:
         known, edges = [(manifest.samples, manifest.origin)], [manifest.samples]
     found, start = [], 0
     for (_, origin), edge in zip(known, edges, strict=True):
-        # A shard of which nothing could be packed may stand at the end of this part, or at the start of the next.
+        # An empty shard between two parts could belong to either; it is taken for the end of this one.
         stop = bisect_right(ends, edge) - 1
         found.append(Conversion(manifest.shards[start:stop], origin, ends[start]))
         start = stop
@@ -161,10 +161,10 @@ def conversions(manifest: Manifest) -> list[Conversion]:
 
 
 def given_by(folder: Path, manifest: Manifest, source: Source) -> list[tuple[Conversion, Source]]:
-    """Return the conversions that `source` has the samples of, each with its part of it: all of them, or a single one.
+    """Return the conversions whose samples `source` has, each with its part of the source: all of them, or one.
 
     Raises:
-        UsageError: it has another number of samples, or may be that of several.
+        UsageError: the source has another number of samples, or fits several conversions.
     """
     every = conversions(manifest)
     given = [one.edges()[-1] for one in every]
@@ -184,7 +184,7 @@ def given_by(folder: Path, manifest: Manifest, source: Source) -> list[tuple[Con
 
 
 def _is_of(folder: Path, manifest: Manifest, conversion: Conversion, source: Source) -> bool:
-    """Return whether a source of as many samples is what a conversion packed: by its names, or else by its origin."""
+    """Return whether a conversion packed this source, which has as many samples: by names, else by the origin."""
     if source.names is None or manifest.names is None:
         return origin_of(source) == conversion.origin
     with closing(Names(folder / manifest.names.file, manifest.names)) as table:

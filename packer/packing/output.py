@@ -1,4 +1,4 @@
-"""The folder a dataset is made in, the list of the samples that are left out of it, and its manifest.
+"""The folder in which a dataset is made, the list of samples left out of it, and its manifest.
 
 OUT does not exist, or is empty      made here
 OUT is unfinished, same conversion   goes on from there
@@ -56,7 +56,7 @@ _log = logging.getLogger(__name__)
 
 Known = TypeVar("Known")
 
-#: Stays where it is, as filelock advises: a lock file that is removed could be one that another process has opened.
+#: Never removed, as filelock advises: another process may have opened the file.
 LOCK = ".lock"
 #: Note in the folder of an append: which shards the dataset has once it is done.
 APPENDED = "appended.json"
@@ -70,7 +70,7 @@ _OURS = {*_WRITTEN, *(name + ".partial" for name in _WRITTEN), SHARD_FOLDER, LOC
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
-    """What is being made in a folder (unfinished.json): all that decides the bytes of its shards.
+    """The conversion in a folder (unfinished.json): everything that decides the bytes of its shards.
 
     Attributes:
         shards: how many there will be; None if samples still arrive.
@@ -105,8 +105,8 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
 class OutputFolder:
     """The folder of a dataset while it is made; a context manager that holds its lock.
 
-    It may be killed at any instant: the note is written before anything else and removed after the manifest. A folder
-    with a manifest is a finished dataset, whatever else a kill left in it.
+    The process may be killed at any instant: the note is written before anything else and removed after the manifest is
+    written. A folder with a manifest is a finished dataset, whatever else a kill left in it.
 
     Attributes:
         path: where the dataset will be.
@@ -142,7 +142,7 @@ class OutputFolder:
         return self.work / SHARD_FOLDER
 
     def publish(self, manifest: Manifest) -> None:
-        """Write the manifest of the dataset, put it in the place of one that it replaces, and tidy up.
+        """Write the manifest, put the dataset in the place of one that it replaces, and tidy up.
 
         Raises:
             WriteError: that cannot be done.
@@ -168,14 +168,14 @@ class OutputFolder:
         self._locks.close()
 
     def _remove_partials(self) -> None:
-        """Remove shards that a process which was lost, or stopped, has half written."""
+        """Remove shards that a lost or stopped process left half written."""
         with contextlib.suppress(OSError):
             for left in self.shards.glob("*.partial"):
                 left.unlink()
 
     def _open(self, note: Note, overwrite: bool, locks: contextlib.ExitStack) -> None:
         undo_swap(self.path)
-        check_output(self.path, overwrite)  # before a lock is made: the dataset may be one that nobody may write to
+        check_output(self.path, overwrite)  # before a lock file is made: the folder may be read-only
         make_folder(self.path)
         locks.enter_context(_locked(self.path, self.path))
         if self._old.exists():
@@ -217,7 +217,7 @@ class OutputFolder:
         sync_folder(self.work)
 
     def _remove_old(self) -> None:
-        """Remove the dataset that was replaced, once it is sure that the new one stays in its place."""
+        """Remove the dataset that was replaced, once the new one is synced in its place."""
         sync_folder(self.path.parent)
         shutil.rmtree(self._old)
 
@@ -230,11 +230,11 @@ class OutputFolder:
 
 
 def undo_swap(path: Path) -> None:
-    """Put the old dataset back to its place, if a kill came between the two renames of a replacement.
+    """Put the old dataset back in its place, if a kill came between the two renames of a replacement.
 
     Raises:
-        UsageError: another process is at it.
-        WriteError: it cannot be renamed.
+        UsageError: another conversion into `path` is running.
+        WriteError: the folder cannot be renamed.
     """
     path = path.resolve() if path.is_symlink() else path
     old = next_to(path, "replaced")
@@ -263,8 +263,8 @@ def check_output(path: Path, overwrite: bool) -> None:
 
 
 def next_to(path: Path, what: str) -> Path:
-    """Return the hidden folder where a dataset is worked on before it takes the place of the one at `path`."""
-    real = path.resolve()  # `.` has no name; and by a link to the dataset the same folder is meant
+    """Return the hidden folder `.NAME.WHAT` next to the dataset at `path`, for work on it."""
+    real = path.resolve()  # `.` has no name, and a link leads to the same dataset
     return real.with_name(f".{real.name}.{what}")
 
 
@@ -350,9 +350,9 @@ def locked(folder: Path, busy: str) -> AbstractContextManager[object]:
 
 @contextlib.contextmanager
 def dataset_lock(folder: Path, read: Callable[[Path], Known]) -> Iterator[Known]:
-    """Keep others from changing the dataset, and give what `read` returns then: earlier it may be an old manifest.
+    """Keep others from changing the dataset, and yield what `read` returns then: read before, it could be out of date.
 
-    Readers need no lock, and do not look at it. It is the one that converting into the folder holds.
+    Readers need no lock, and do not look at it. Converting into the folder takes the same one.
 
     Args:
         read: as `manifests.read`. If it raises, because there is no dataset, no lock is made.
@@ -370,7 +370,7 @@ def dataset_lock(folder: Path, read: Callable[[Path], Known]) -> Iterator[Known]
 
 
 class Rejected(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A sample that was left out: the file at fault, the reason, and the shard in which it would be.
+    """A sample that was left out: the file at fault, the reason, and the shard in which it would lie.
 
     Files that were found bad before anything was planned belong to no shard.
     """
@@ -393,12 +393,12 @@ def read_list(path: Path, entry: FileEntry | None = None) -> list[Rejected]:
     """Return the samples that a file lists, one line of JSON each.
 
     Args:
-        entry: what the manifest knows: the bytes that it lists, from the first on, and their digest. An append adds
-            lines before there is a manifest that knows them: killed in between, it leaves the dataset as it was.
+        entry: the entry of the manifest: how many bytes count, from the first on, and their digest. An append adds
+            lines before the manifest counts them, so an append that is killed in between changes nothing.
 
     Raises:
-        DamagedError: the file is missing, is not as it was written, or lists no samples.
-        DatasetError: it may not be read.
+        DamagedError: the file is missing, has changed since it was written, or lists no samples.
+        DatasetError: there is no permission to read it.
     """
     with read_errors(path), path.open("rb") as file:
         lines = file.read()
@@ -418,7 +418,7 @@ def rejected_of(folder: Path, manifest: Manifest) -> list[Rejected]:
 
 
 def write_list(path: Path, rejected: Sequence[Rejected]) -> FileEntry | None:
-    """Write a list of samples by a temporary name; the file is removed if there are none.
+    """Write a list of samples, under a temporary name first; if there are none, remove the file.
 
     Returns:
         the entry of the manifest; None if nothing was left out.
@@ -436,7 +436,7 @@ def write_list(path: Path, rejected: Sequence[Rejected]) -> FileEntry | None:
 
 
 def _damaged(path: Path, what: str) -> DamagedError:
-    return DamagedError(f"{path}: {what}; run `packer repair`, after which the manifest knows no list")
+    return DamagedError(f"{path}: {what}; run `packer repair`, which drops the list")
 
 
 # ---------------------------------------------------------------- the manifest
@@ -452,7 +452,7 @@ def make_manifest(
     rejected: Sequence[Rejected] = (),
     **members: Any,
 ) -> Manifest:
-    """Write the list of what was left out and the table of names, and return the manifest, of shards that are in place.
+    """Write the list of what was left out and the table of names, for shards in place, and return the manifest.
 
     Args:
         columns: bytes of every column, by field: of each shard, or of several together.

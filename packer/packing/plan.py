@@ -42,16 +42,16 @@ LOOK_PLACES = 16
 LOOK_BYTES = 32 * 2**20
 #: Of a small source one sample in eight is looked at, and four at least: those looked at are read twice.
 LOOK_SHARE = 8
-#: Text of at most `SHORT_TEXT` bytes on average is planned with this many: datasets of labels and captions have frames
-#: of one size, and can be merged.
+#: Text of at most `SHORT_TEXT` bytes on average is planned with `TEXT_BYTES`, so that datasets of labels and captions
+#: get frames of one size, and can be merged.
 TEXT_BYTES, SHORT_TEXT = 256, 1024
 #: From each place comes a run of about this many bytes, at least one sample.
 RUN_BYTES = 128 * 2**10
-#: The same of the samples that are packed to nowhere, by which size and time are estimated. Runs are longer, since each
-#: has costs of its own, such as opening an HDF5 file.
+#: The same for the samples that `estimate` packs. Their runs are longer, since each has costs of its own, such as
+#: opening an HDF5 file.
 TRIAL_PLACES, TRIAL_RUN_BYTES, TRIAL_BYTES = 32, 2**19, 128 * 2**20
 
-#: Some samples of every field; text as the bytes of its letters.
+#: Some samples of every field; text as its bytes in UTF-8.
 Looked = Mapping[str, Sequence[NDArray[Any]]]
 
 
@@ -60,7 +60,7 @@ class ShardPlan:
     """One shard: the samples start..stop, its raw bytes, and its file's size (exact, or an upper bound).
 
     Attributes:
-        slack_bytes: of the file's size, what may be needed if frames are encoded, and mostly is not.
+        slack_bytes: part of `file_bytes` that encoded frames may need, but mostly do not.
     """
 
     number: int
@@ -81,10 +81,10 @@ class ShardPlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """What will be made of a source.
+    """How a source will be packed.
 
     Attributes:
-        origin: what the manifest will say of where the samples came from.
+        origin: where the samples came from, as the manifest will say it.
         fields: how every field is stored.
         raw_bytes: bytes of every field as arrays.
         exact: whether `file_bytes` of the shards are exact rather than upper bounds.
@@ -126,7 +126,7 @@ class FieldSizes:
         if self.shapes is None or not len(self.shapes) or not spec.shape:
             row = float(math.prod(n or 1 for n in spec.shape[1:]) * spec.itemsize)
         else:
-            # Of large samples rather than of many: it is those that are cut by rows.
+            # Weighted by size, since only large samples are cut by rows.
             rows = self.shapes[:, 1:].prod(axis=1) * spec.itemsize
             row = float(np.average(rows, weights=self.bytes)) if self.bytes.any() else 0.0
         return Extent(mean, largest, row)
@@ -175,9 +175,9 @@ def stored_fields(
     """Return how every field is stored: its codec, and how its samples are cut into frames.
 
     Args:
-        specs: what each field is. One that is a `Field`, as of samples that are added to a dataset, stays as it is.
+        specs: the fields. A `Field`, as when samples are added to a dataset, stays as it is.
         codec: a codec for all fields, `hr=zstd,label=none`, or a mapping of field to codec.
-        looked: gives what `look` does; called if `auto` is to choose, or decimals are to be found.
+        looked: returns the samples of `look`; called only if `auto` has to choose, or digits of decimals are unknown.
 
     Raises:
         UsageError: a codec cannot be used, or is named for a field that does not exist.
@@ -201,9 +201,9 @@ def stored_fields(
 
 
 def look(source: Source, limits: Limits | None = None, looking: Looking = not_looking) -> dict[str, list[NDArray[Any]]]:
-    """Return some samples of every field, from evenly spread places: the same every time. Bad ones are passed over.
+    """Return some samples of every field, from evenly spread places, the same every time. Bad ones are skipped.
 
-    By them codecs are chosen, and unknown sizes planned.
+    They decide the codecs, and the sizes that headers do not give.
 
     Args:
         limits, looking: as in `make_plan`.
@@ -238,7 +238,7 @@ def _blocks(source: Source) -> list[dict[str, Any]]:
 
 
 def spread_runs(count: int, places: int, run: int) -> list[tuple[int, int]]:
-    """Return up to `places` runs of samples, evenly spread and apart; the first few are spread over it all too."""
+    """Return up to `places` runs of samples, evenly spread, no two overlapping; the first few are spread too."""
     starts = sorted({int(i) for i in np.linspace(0, count - 1, min(places, count))})
     runs = [(start, min(start + run, end)) for start, end in zip(starts, [*starts[1:], count], strict=True)]
     bits = len(runs).bit_length()
@@ -250,8 +250,8 @@ def field_sizes(source: Source, looked: Callable[[], Looked]) -> dict[str, Field
     """Return the sizes of all samples of every field, from headers if they give them.
 
     Args:
-        looked: returns what `look` does; called if sizes are unknown. The plan then assumes the sizes of these samples;
-            if it is too small, the map of a shard grows while it is written.
+        looked: returns the samples of `look`; called only if sizes are unknown. The plan then assumes their sizes. If
+            that is too little, the map of a shard grows while it is written.
     """
     sizes = {}
     for spec in source.fields:
@@ -299,7 +299,7 @@ def _total(sizes: Mapping[str, FieldSizes]) -> NDArray[np.int64]:
 
 
 def _same(value: int, count: int) -> NDArray[np.int64]:
-    """Return one value `count` times, in the memory of one: a hundred million rows take none here."""
+    """Return one value `count` times, in the memory of one: there may be a hundred million rows."""
     return np.broadcast_to(np.int64(value), (count,))
 
 
@@ -358,7 +358,7 @@ class Estimate:
 
 
 def estimate(plan: Plan, limits: Limits | None = None, looking: Looking = not_looking) -> Estimate:
-    """Return size and time of packing `plan`: some samples of it are read, and packed to nowhere.
+    """Return the likely size and time of packing `plan`: some of its samples are read, packed and dropped.
 
     Args:
         limits, looking: as in `make_plan`.

@@ -36,7 +36,7 @@ def remote_output(url: str, overwrite: bool = False) -> Iterator[RemoteOutput]:
         overwrite: whether a dataset that is there may be replaced.
 
     Raises:
-        UsageError: a dataset or something else is at the URL, or the same is being done now.
+        UsageError: a dataset or something else is at the URL, or another conversion into it is running.
         WriteError: the URL cannot be reached, or the cache cannot be written to.
     """
     home = default_cache() / "outputs" / label(url)
@@ -70,7 +70,7 @@ class RemoteOutput:
         """Put the packed dataset at the URL, and remove it here.
 
         Args:
-            manifest: of the dataset, which is in no file yet.
+            manifest: the manifest of the dataset, which is in no file yet.
             moved: called with the bytes uploaded so far, and with all of them.
 
         Raises:

@@ -2,7 +2,7 @@
 
     "train": 0.9                   a share of the samples that no other split names: seeded, the same on every machine
     "train": "@list.txt"           a file with one name on each line; or a list of names in Python
-    "valid": "val/*"               all names that fit the pattern; * also stands for /
+    "valid": "val/*"               all names that fit the pattern; * matches / as well
     "demo": "0001"                 the sample of exactly this name, if there is one: a fraction in text has a point
 
 Samples without names are listed by number. Splits of fractions are disjoint; others may share samples.
@@ -26,7 +26,7 @@ from packer.sources import entry_of, read_lines
 
 #: Names of samples, or their numbers.
 Listed = Sequence[str] | Sequence[int] | NDArray[np.int64]
-#: What a split is made of: a share, `@FILE` or a pattern, or samples one by one.
+#: Which samples a split takes: a share, `@FILE` or a pattern, or samples one by one.
 Rule = float | str | Listed
 
 #: How a split is given on the command line.
@@ -101,15 +101,15 @@ def share_out(
 
     Args:
         rules: as `parsed` gives them.
-        by: what fractions keep together: samples of one `name` (and squares of one picture), or of one `folder`.
+        by: what fractions keep together: `name`, the squares of one picture; `folder`, all samples of one folder.
         seed: of the order in which fractions are taken.
         held: splits of other names, which stay.
         lenient: whether lists may name samples that are not there, and splits may be empty, since some samples have
             been left out as bad.
 
     Raises:
-        UsageError: a list names what is no sample, samples have no names and a rule needs them, or a split would
-            hold no sample.
+        UsageError: a list names something that is no sample, a rule needs names and samples have none, a split would
+            hold no sample, or the splits are in millions of pieces.
     """
     if by not in ("name", "folder"):
         raise UsageError(f"by={by!r}; name or folder is expected")
@@ -119,7 +119,7 @@ def share_out(
     fractions = {name: rule for name, rule in rules.items() if isinstance(rule, float)}
     named = {name: _named(name, rule, samples, lenient) for name, rule in rules.items() if not isinstance(rule, float)}
     free, shares = np.empty(0, np.int64), {}
-    if fractions:  # a byte a sample is for those who ask for them
+    if fractions:  # only then: it takes a byte a sample
         is_free = np.ones(samples.total, bool)
         for numbers in (*map(range_numbers, kept.values()), *named.values()):
             is_free[numbers] = False
@@ -157,7 +157,7 @@ def splits_of(
 
 
 def joined_splits(manifests: Sequence[Manifest]) -> Splits:
-    """Return the splits of the samples of several datasets, one after another: those of one name are one."""
+    """Return the splits of the samples of several datasets, one after another; splits of one name are joined."""
     joined: dict[str, list[tuple[int, int]]] = {}
     first = 0
     for manifest in manifests:
@@ -185,7 +185,7 @@ def _named(split: str, rule: str | Listed, samples: Samples, lenient: bool) -> N
     """Return the numbers of the samples that a list or a pattern names, ascending, (n,).
 
     Raises:
-        UsageError: it names what is no sample, or samples have no names.
+        UsageError: the list names something that is no sample, or samples have no names.
     """
     names = samples.names
     if isinstance(rule, str):
@@ -194,7 +194,7 @@ def _named(split: str, rule: str | Listed, samples: Samples, lenient: bool) -> N
                 f"split {split}={rule}: the samples have no names; give a fraction with a point, such as 0.9 or 1.0, "
                 "or @FILE with a number a line"
             )
-        if rule in names:  # a name may look like a pattern: as one, `a[1]` fits `a1` alone
+        if rule in names:  # a name may look like a pattern: as a pattern, `a[1]` fits only `a1`
             return np.array([names.index(rule)], np.int64)
         fits = re.compile(translate(rule)).match
         return np.array([n for n, name in enumerate(names) if fits(name)], np.int64)
@@ -222,10 +222,10 @@ def _named(split: str, rule: str | Listed, samples: Samples, lenient: bool) -> N
 def _number(item: str | int, number_of: Mapping[str, int] | None) -> int:
     """Return the number of the sample that an item names; -1 if there is no such sample.
 
-    A number is that of the sample itself; so is a line, if samples have no names. For names see `entry_of`.
+    An integer is the sample's number; so is a line of digits, if samples have no names. For names see `entry_of`.
     """
     if not isinstance(item, str):
-        return -1 if isinstance(item, (bool, float)) else int(item)  # as of a mask, whose True is 1
+        return -1 if isinstance(item, (bool, float)) else int(item)  # such as of a mask, whose True would be 1
     if number_of is None:
         return int(item) if item.isdecimal() and len(item) < 19 else -1
     number = entry_of(item, number_of)

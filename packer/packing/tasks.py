@@ -70,7 +70,7 @@ class ShardTask:
 
 
 class ShardReport(msgspec.Struct, frozen=True):
-    """What packing a shard gave."""
+    """The result of packing a shard."""
 
     entry: ShardEntry
     columns: dict[str, ColumnTotals]
@@ -93,8 +93,8 @@ def write_shard(task: ShardTask, progress: Progress = no_progress, step: Step = 
         SourceError: a sample cannot be read, unless such samples are skipped.
         WriteError: the shard cannot be written.
     """
-    # A name that no other process takes: one that was given up (by a scheduler that lost sight of it) may go on for a
-    # while, and must not give the shard's name to what somebody else has half written.
+    # A name of its own: a process that its scheduler has given up may go on for a while, and must not rename a file
+    # that another process has half written.
     partial = task.path.with_name(f"{task.path.name}.{secrets.token_hex(4)}.partial")
     rejected: list[Rejected] = []
     writer = ShardWriter(
@@ -126,10 +126,13 @@ def read_blocks(
     """Yield the blocks of a source with the names of their samples.
 
     Args:
-        rejected: bad samples are noted here and left out; None to raise at the first.
-        crashing: samples that are not read, but noted as this says; for none without `rejected`.
-        step: within it every block is read.
+        rejected: bad samples are added here and left out; None to raise at the first.
+        crashing: entries of samples that are not read, by number; they are added to `rejected`.
+        step: returns the context in which a block is read, given the number of its first sample.
         finish: called with every block within its step; it reads the large arrays, and its result is yielded.
+
+    Raises:
+        SourceError: a sample cannot be read, and there is no `rejected`, or the error names no sample.
     """
     at = 0
     for stop, noted in [*sorted((crashing or {}).items()), (len(source), None)]:
@@ -269,7 +272,7 @@ def _without_culprit(task: ShardTask, lost: Lost, limits: Limits) -> ShardTask:
     """
     source, number = task.source, None
     if lost.at is not None:
-        # A process of its own reads the samples one by one: the step that it is lost at is the sample.
+        # Another process reads the samples one by one; the step at which it is lost is the bad sample.
         ((_, alone),) = run(partial(_read_alone, lost.at), [source], 1, limits)
         lost, number = (alone, alone.at) if isinstance(alone, Lost) else (lost, None)
     if number is None:
@@ -277,7 +280,7 @@ def _without_culprit(task: ShardTask, lost: Lost, limits: Limits) -> ShardTask:
             f"packing shard {task.shard.number} {lost.reason}; no sample does so when it is read alone: run the same "
             "command again to go on, with fewer --workers if memory is short; finished shards are kept"
         )
-    # A sample of several files may be the fault of any of them.
+    # Any file of the sample may be at fault.
     names, files = source.names, source.part(number, number + 1).files()
     which = f"{task.shard.start + number:,}" if names is None else repr(names[number])
     error = SourceError(f"sample {which}: {lost.error.reason}", " or ".join(files) or None, number)
