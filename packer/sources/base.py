@@ -66,7 +66,7 @@ def stop(error: SourceError) -> NoReturn:
 
 @contextmanager
 def faults_of(path: str | None = None, sample: int | None = None) -> Iterator[None]:
-    """Give every SourceError of the block the path of its file, or the number of its sample."""
+    """Add the path of the file, or the number of the sample, to every SourceError of the block."""
     try:
         yield
     except SourceError as error:
@@ -103,14 +103,14 @@ def watched(items: Iterable[Item], what: str, looking: Looking, total: int | Non
 class LargeArray:
     """The array of one sample that is too large to be read at once: rows of it are read when they are asked for.
 
-    It can be read until the next block is. numpy takes it for an array, and reads it whole then.
+    It can be read until the next block is read. numpy accepts it as an array, and then reads all of it.
 
     Args:
         dtype: native-endian.
         shape: of one axis or more.
         read: returns the rows start..stop of the first axis.
-        path: of the file, for errors; None if `read` names it.
-        number: of the sample within its source, for errors; None if `read` says it.
+        path: path of the file, for errors; None if errors of `read` have it.
+        number: number of the sample within its source, for errors; None if errors of `read` have it.
     """
 
     def __init__(
@@ -141,13 +141,13 @@ class LargeArray:
         return self[0 : len(self)].astype(dtype or self.dtype, copy=False)
 
     def pieces(self, multiple: int = 1) -> Iterator[NDArray[Any]]:
-        """Yield all rows, some MiB at a time; of all but the last piece the rows are a multiple of `multiple`."""
+        """Yield all rows, some MiB at a time; each piece but the last has a multiple of `multiple` rows."""
         step = max(1, self._rows_at_once() // multiple) * multiple
         for at in range(0, len(self), step):
             yield self[at : at + step]
 
     def middle(self) -> NDArray[Any]:
-        """Return a piece from the middle, as a sample of all of it."""
+        """Return a piece from the middle, which stands for the whole."""
         start = max(0, (len(self) - self._rows_at_once()) // 2)
         return self[start : start + self._rows_at_once()]
 
@@ -165,14 +165,14 @@ class Source(ABC):
     #: Name of every sample, unique and valid UTF-8; or None if samples have no names.
     names: Sequence[str] | None
     #: Splits that the source itself knows: split name to the names of its samples, or to their numbers, int64 (n,).
-    #: They are kept if the user asks for no others; names of samples that are not packed are passed over.
+    #: They are kept if the user asks for no others; names of samples that are not packed are skipped.
     splits: Mapping[str, Sequence[str] | NDArray[np.int64]] = {}
 
     #: Arrays that are the same for every sample, by name; a mapping that reads them when they are asked for.
     constants: Mapping[str, NDArray[Any]] = {}
     #: What the manifest keeps of the origin: options and attributes, JSON values, no absolute path. Parts need none.
     origin: Mapping[str, Any] = {}
-    #: Sentences that the plan shows: markers found, files left out, conversions made. Parts need none.
+    #: Sentences that the plan shows: how names were paired, files left out, conversions made. Parts need none.
     remarks: Sequence[str] = ()
 
     @abstractmethod
@@ -195,17 +195,17 @@ class Source(ABC):
         not write to them.
 
         Raises:
-            SourceError: with `path` and, if reading can go on after it, `sample`: the number, within
-                this source, of the sample that is bad. Blocks yielded before it hold all samples before.
+            SourceError: a sample is bad. It has `path` and, if reading can go on after it, `sample`: the number of
+                the bad sample within this source. All samples before it have been yielded.
         """
 
     @abstractmethod
     def files(self) -> list[str]:
-        """Return the paths of all files that are read, in order; by their sizes and times a change is seen."""
+        """Return the paths of all files that are read, in order; their sizes and times show whether they change."""
 
 
 class DerivedSource(Source):
-    """Another source with something added or changed: all that a subclass does not change is as it is there."""
+    """Another source with something added or changed; a subclass hands on everything else."""
 
     def __init__(self, source: Source) -> None:
         self.kind, self.fields = source.kind, source.fields
@@ -233,10 +233,10 @@ class DerivedSource(Source):
 
 
 def joined(samples: Iterable[dict[str, Any]], fields: Sequence[FieldSpec], most: int = BLOCK_BYTES) -> Iterator[Block]:
-    """Yield samples, which are arrays, large ones or str by field, in blocks of at most `most` bytes, or one sample.
+    """Yield samples (by field an array, a `LargeArray` or a str) in blocks of at most `most` bytes, or one sample.
 
     Raises:
-        SourceError: what `samples` raise, after those before.
+        SourceError: as `samples` raises it, after all samples before it.
     """
     pending: list[dict[str, Any]] = []
     held = 0
@@ -316,7 +316,7 @@ def _large(values: Any) -> list[LargeArray]:
 
 
 def block_bytes(block: Mapping[str, Any]) -> int:
-    """Return the bytes of a block, or of one sample; of text its characters."""
+    """Return the bytes of a block, or of one sample; text counts its characters."""
     return sum(map(_nbytes, block.values()))
 
 
@@ -327,9 +327,9 @@ def _nbytes(values: Any) -> int:
 
 
 def usual(kinds: Iterable[Kind]) -> Kind:
-    """Return the kind that most files have, the first of those that are equally frequent; there is at least one.
+    """Return the most frequent kind, the first one if several are; there must be at least one.
 
-    It is the kind of the dataset. A file of another kind is a bad one, the first file as any other.
+    It is the kind of the dataset. A file of another kind is bad, even if it is the first file.
     """
     ((kind, _),) = Counter(kinds).most_common(1)
     return kind
@@ -345,7 +345,7 @@ def difference(wanted: Mapping[str, str], found: Mapping[str, str]) -> str:
 
 
 def misfits(kinds: Mapping[Kind, Mapping[str, str]]) -> tuple[Kind, dict[Kind, str]]:
-    """Return the first sample whose fields are as those of most, and how each sample that is not differs from it.
+    """Return the first sample with the most frequent fields, and by sample how all others differ from it.
 
     Args:
         kinds: by sample, its fields in words.
@@ -361,7 +361,7 @@ def misfits(kinds: Mapping[Kind, Mapping[str, str]]) -> tuple[Kind, dict[Kind, s
 
 
 def common_shape(shapes: Iterable[Sequence[int | None]]) -> tuple[int | None, ...]:
-    """Return the shape that arrays of as many axes share, with None for each axis whose length differs."""
+    """Return the shape that arrays with equally many axes share, with None for each axis whose length differs."""
     axes = [set(lengths) for lengths in zip(*shapes, strict=True)]
     return tuple(lengths.pop() if len(lengths) == 1 else None for lengths in axes)
 

@@ -1,4 +1,4 @@
-"""Fields out of files that lie beside those of the samples and have their names: boxes, labels of points, captions.
+"""Fields from files beside those of the samples, with the same names: boxes, labels of points, captions.
 
     image=images boxes=labels --columns boxes=cls,x,y,w,h:float32      images/a.png labels/a.txt
     velodyne label=labels --columns ... --columns label=label:uint32   velodyne/000000.bin labels/000000.label
@@ -96,7 +96,7 @@ def open_beside(
         looking: called with how many of these files are read.
 
     Raises:
-        UsageError: the samples are not those files (squares of pictures are not), or two fields have one name.
+        UsageError: the samples are not whole files (but squares of pictures, say), or two fields have one name.
         SourceError: what `on_bad` raises, or no sample is left.
     """
     columns = columns_by_field(options)
@@ -141,7 +141,7 @@ def _taken(side: Side, numbers: Sequence[int]) -> Side:
 
 
 class BesideSource(DerivedSource):
-    """The samples of a source, with the fields of others that have as many samples."""
+    """The samples of a source, with the fields of other sources that have as many samples."""
 
     def __init__(self, source: Source, sides: Sequence[Side]) -> None:
         super().__init__(source)

@@ -81,7 +81,7 @@ class LabelledSource(DerivedSource):
 
 
 def _subfolders(root: str) -> set[str]:
-    """Return the names of the folders in a folder, but for hidden ones; none of anything else."""
+    """Return the names of the folders in a folder, without hidden ones; empty if it is no folder."""
     place = Path(root)
     return {p.name for p in place.iterdir() if p.is_dir() and p.name[0] != "."} if place.is_dir() else set()
 

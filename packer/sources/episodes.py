@@ -4,8 +4,7 @@
     episodes:terminals,timeouts       D4RL: true in the last row of each episode; in one of several arrays
     episodes:episode_index            the number of the episode of each row, as in LeRobot
 
-Rows after the last one that is true are an episode as well: nothing is left out. No episode goes from one file into the
-next.
+Rows after the last true one are an episode as well: nothing is left out. No episode goes from one file into the next.
 """
 
 from __future__ import annotations
@@ -29,15 +28,15 @@ Marks = Mapping[str, NDArray[Any]]
 
 
 def open_episodes(pattern: str, marks: Mapping[str, Marks], open_rows: Callable[[list[str]], Source]) -> Source:
-    """Return the episodes that the rows of some files are.
+    """Return the rows of some files as episodes.
 
     Args:
         pattern: paths of the arrays that say where episodes end, with commas between them.
-        marks: by file, in the order of the rows, these arrays.
-        open_rows: opens the rows, without the arrays of these paths, which have no value for each row.
+        marks: these arrays by file, in the order of the rows.
+        open_rows: opens the rows, without the arrays of the paths it is given: they do not have a value for each row.
 
     Raises:
-        SourceError: an array cannot say where episodes end, or speaks of another number of rows.
+        SourceError: an array cannot say where episodes end, or counts another number of rows.
         UsageError: a field cannot be one of episodes.
     """
     ends = {file: _ends(arrays, file) for file, arrays in marks.items()}
@@ -53,13 +52,13 @@ def open_episodes(pattern: str, marks: Mapping[str, Marks], open_rows: Callable[
 
 
 def is_table(values: NDArray[Any]) -> bool:
-    """Return whether an array is a table of the ends of episodes, and does not have a value for each row."""
+    """Return whether an array lists the ends of episodes, rather than a value for each row."""
     is_rising = values.dtype.kind in "iu" and len(values) > 0 and bool((values[1:] > values[:-1]).all())
     return is_rising and int(values[0]) > 0 and int(values[-1]) > len(values)
 
 
 def _ends(arrays: Marks, file: str) -> NDArray[np.int64]:
-    """Return the row behind each episode of a file, ascending, (episodes,); the last is the number of rows."""
+    """Return the row after each episode of a file, ascending, (episodes,); the last is the number of rows."""
     named, some = ", ".join(arrays), list(arrays.values())
     if min(map(len, some)) == 0:
         raise SourceError(f"{named}: there is no value, so no episode ends anywhere", file)
@@ -90,8 +89,8 @@ class EpisodeSource(DerivedSource):
     Args:
         rows: the rows, in fields of one shape.
         bounds: the row at which each episode begins, and the end of the last, (episodes + 1,).
-        marked: what says so.
-        files: the files that say so.
+        marked: paths of the arrays that say so.
+        files: the files that hold these arrays.
 
     Raises:
         UsageError: a field is text, or its rows differ in shape.

@@ -25,13 +25,13 @@ from natsort import natsorted
 from packer.errors import PackerError, ResourceError, SourceError, UsageError, as_text
 from packer.sources.base import FINDING, Looking, OnBad, not_looking, stop, watched
 
-#: What keeps a file from being read and passes: there are too many open files, or there is no memory.
+#: Errors that pass and are not the fault of a file, such as too many open files, or no memory.
 NOT_ITS_FAULT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EINTR)
 
 #: What an LMDB folder of BasicSR holds: the values, and the list of their keys.
 LMDB_DATA, LMDB_LIST = "data.mdb", "meta_info.txt"
 
-#: What the suffix of an image file says that it holds.
+#: Format of an image file, by its suffix.
 IMAGES = {
     ".png": "PNG",
     ".jpg": "JPEG",
@@ -51,14 +51,14 @@ KIND_OF = {
     **dict.fromkeys((".h5", ".hdf5", ".hdf", ".h5ad", ".he5", ".mat", ".nc", ".nc4", ".nxs"), "hdf5"),
 }
 
-#: Suffixes of clouds without a header, which are looked at only if somebody says what their columns are: many other
-#: files have them. Labels of points are such files if they are a field of their own.
+#: Suffixes of clouds without a header. They count only if `--columns` names the columns, since many other files have
+#: these suffixes. Labels of points are such files if they are a field of their own.
 CLOUDS = (".bin", ".pts", ".txt", ".xyz")
 LABELS = ".label"
-#: What captions have; they are text if they lie beside pictures.
+#: Suffix of captions; files of it are text if they lie beside pictures.
 TEXT = ".txt"
 
-#: What `kind_of` calls a file that is known to lie beside data: its suffix or its name says that it is no data.
+#: The kind of a file that lies beside data: its suffix or its name says that it is no data.
 BESIDE = "beside"
 _BESIDE_SUFFIXES = {
     *(".txt", ".md", ".rst", ".json", ".jsonl", ".yaml", ".yml", ".toml", ".xml", ".html", ".htm", ".pdf", ".url"),
@@ -70,7 +70,7 @@ _BESIDE_NAMES = re.compile(
     re.IGNORECASE,
 )
 
-#: What `kind_of` calls files of DICOM, which are refused with the tool that makes NIfTI of them.
+#: The kind of DICOM files, which are refused; the error names the tool that makes NIfTI of them.
 DICOM = "dicom"
 _DICOM_SUFFIXES, _DICOM_SIGNATURE, _DICOM_START = (".dcm", ".dicom"), b"DICM", 128
 
@@ -94,7 +94,7 @@ class Found(NamedTuple):
         files: relative paths with slashes, sorted; none is hidden.
         odd: those of `files` that are broken links or no regular files (a pipe would be read for ever).
         beside: how many files lie beside and were passed over, by suffix; hidden files and folders as `hidden`.
-        text: what they were found by, as it was given.
+        text: the folder, file or pattern, as it was given.
     """
 
     folder: str
@@ -117,7 +117,7 @@ class Found(NamedTuple):
 
         Raises:
             SourceError: what `on_bad` raises, called with each file that is not regular, or whose name is no text.
-            UsageError: there are no others.
+            UsageError: no file is left.
         """
         good = []
         for file in self.files:
@@ -156,7 +156,7 @@ def kind_of(path: str, more: Mapping[str, str] = {}) -> str | None:
 
 
 def of_one_kind(found: Found, more: Mapping[str, str] = {}, on_bad: OnBad = stop) -> tuple[str | None, Found]:
-    """Return the kind of the files found, None if none can be packed, and those of them that are of this kind.
+    """Return the kind of the files found (None if none can be packed), and the files of this kind.
 
     Args:
         more: kinds of further suffixes, such as those of clouds.
@@ -217,7 +217,7 @@ def _kind_by_bytes(path: str) -> str | None:
 
 
 def is_basicsr(folder: Path) -> bool:
-    """Return whether it is an LMDB folder as BasicSR makes it."""
+    """Return whether a folder is an LMDB folder as BasicSR makes it."""
     return (folder / LMDB_DATA).is_file() and (folder / LMDB_LIST).is_file()
 
 
@@ -229,7 +229,7 @@ def join(folder: str, file: str) -> str:
 def find(text: str, looking: Looking = not_looking) -> Found:
     """Return the files that `text` stands for: all below a folder, one file, or what fits a glob pattern.
 
-    A file that is named by itself is never hidden.
+    A file that is named by itself never counts as hidden.
 
     Args:
         looking: called with how many files are found.
@@ -280,7 +280,7 @@ def walk(folder: str, relative: str = "", above: tuple[str, ...] = ()) -> Iterat
 
 
 def _matches(pattern: str, fixed: int) -> Iterator[tuple[str, bool]]:
-    """Yield what fits a pattern, as `walk` does, without its first `fixed` letters; folders are none."""
+    """Yield the files that fit a pattern, as `walk` does, without the first `fixed` letters of their paths."""
     for match in glob.iglob(pattern, recursive=True):  # Path.glob takes no absolute pattern, and takes long
         if not os.path.isdir(match):  # noqa: PTH112
             yield match[fixed:].replace(os.sep, "/"), os.path.isfile(match)  # noqa: PTH113
@@ -297,9 +297,9 @@ def open_raw(path: str) -> FileIO:
 
 
 def unreadable(error: OSError, path: str) -> PackerError:
-    """Return the error of a file that the operating system does not give.
+    """Return the error of a file that the operating system cannot read.
 
-    A SourceError is the file's fault, for which it may be left out; a ResourceError is nobody's, and never skipped.
+    A SourceError is the fault of the file, which may be skipped for it; a ResourceError is not, and is never skipped.
     """
     if error.errno in NOT_ITS_FAULT:
         reason = os.strerror(error.errno)
@@ -308,6 +308,6 @@ def unreadable(error: OSError, path: str) -> PackerError:
 
 
 def refuse_pointer(head: bytes, path: str | None = None) -> None:
-    """Raise SourceError if a file that begins with `head` stands for one that git-LFS has not fetched."""
+    """Raise SourceError if a file that begins with `head` is a pointer to data that git-LFS has not fetched."""
     if head.startswith(_LFS_POINTER):
         raise SourceError("is a git-LFS pointer, not the data; fetch the file with `git lfs pull`", path)

@@ -19,8 +19,8 @@ from packer.sources.options import SourceOptions, check_options, columns_by_fiel
 from packer.sources.pairing import share_out
 from packer.workers import Limits
 
-#: The room and its function that open the sources of each kind, given what was found for each field and the options;
-#: imported when they are used, since `packer --help` needs none.
+#: The room and the function that open sources of each kind; imported when they are used, since `packer --help` needs
+#: none.
 _OPENERS = {
     "images": ("packer.sources.images", "open_images"),
     "basicsr": ("packer.sources.images", "open_images"),
@@ -45,13 +45,13 @@ def open_sources(
 
     Args:
         inputs: each a folder, a file or a glob pattern, with `FIELD=` in front or not.
-        limits: what opening one file may take if that is the work of a library that can crash (HDF5); it is then
-            done in a process of its own. None: in this one.
+        limits: limits of opening one file with a library that can crash (HDF5), in a process of its own; None opens
+            it in this one.
         looking: called with how many files are found, and how many headers are read.
 
     Raises:
-        UsageError: nothing is there, files of several kinds, or inputs that do not go together.
-        SourceError: what the sources raise.
+        UsageError: there is no file, there are files of several kinds, or inputs do not go together.
+        SourceError: what the sources raise, such as a bad file.
     """
     options = options or SourceOptions()
     named = _named(inputs)
@@ -82,7 +82,7 @@ def open_sources(
     def opened(files: Mapping[str, Found]) -> Source:
         room, function = _OPENERS[kind]
         told: dict[str, Any] = {"on_bad": on_bad, "looking": looking}
-        if kind == "hdf5":  # of whose library alone headers can crash the process
+        if kind == "hdf5":  # only its library can crash the process while it reads headers
             told["limits"] = limits
         source: Source = getattr(importlib.import_module(room), function)(files, main, **told)
         left_out = [said for name, some in found.items() for said in some.remarks(name)]
@@ -103,7 +103,7 @@ def open_sources(
 
 
 def _check_is_one(kind: str, named: Mapping[str, str]) -> None:
-    """Raise UsageError if fields are named, or several sources, of a kind whose files name their fields themselves."""
+    """Raise UsageError if several sources or fields are named for a kind whose files name their fields themselves."""
     if len(named) > 1:
         raise UsageError(
             f"only one source of {kind} can be packed at a time; name a folder or a quoted pattern of files"
@@ -115,10 +115,10 @@ def _check_is_one(kind: str, named: Mapping[str, str]) -> None:
 
 
 def _named(inputs: Sequence[str]) -> dict[str, str]:
-    """Return the path of each field, of one input without `FIELD=` that of the field "".
+    """Return the path of each field; an input without `FIELD=` is the field "".
 
     Raises:
-        UsageError: there is no input, it names no field, or two have one name, or none.
+        UsageError: there is no input, one has no path or a wrong field name, or two have the same name, or none.
     """
     if not inputs:
         raise UsageError("no source is named; give a folder, a file, or FIELD=FOLDER for each field")
@@ -165,7 +165,7 @@ def _look(
 
     Args:
         name: of the field; empty if none is given.
-        columns: what is said of columns, by field. Files of `CLOUDS` are looked at if it is said of this one.
+        columns: `--columns` by field. Files of `CLOUDS` count only if it has this field.
         has_others: whether there are other fields, next to which files of `TEXT` are text.
         on_bad: called with every file that is of no kind and not known to lie beside data.
 

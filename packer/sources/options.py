@@ -16,10 +16,10 @@ _PICTURES, _ALL = "images basicsr", " ".join(UNITS_OF)
 def _of(
     kinds: str, usual: Any = None, flag: str = "", *, choices: str = "", form: str | None = None, least: int = 0
 ) -> Any:
-    """Return an option that sources of these kinds listen to.
+    """Return an option for sources of these kinds.
 
     Args:
-        usual: the value if nothing else is asked for; empty for what may be given several times.
+        usual: the default; empty for an option that may be given several times.
         flag: what it is called on the command line, if that is not its name.
         choices: all values that it takes, with `|` between them.
         form: of a value, as the command line shows it.
@@ -97,12 +97,12 @@ def flag_of(option: Field[Any]) -> str:
 
 
 def naming(name: str, asked: Iterable[str]) -> list[str]:
-    """Return those of `asked`, paths or field names, that name a path or field, or a group above it."""
+    """Return the paths or field names in `asked` that name the path or field `name`, or a group above it."""
     return [one for one in asked if f"{_dotted(name)}.".startswith(f"{_dotted(one)}.")]
 
 
 def columns_by_field(options: SourceOptions) -> dict[str, str]:
-    """Return the columns that are given for each field; those without FIELD= by the empty name.
+    """Return the columns that are given for each field; those without FIELD= under the empty name.
 
     Raises:
         UsageError: there are two of one field.

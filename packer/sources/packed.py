@@ -2,7 +2,7 @@
 
     source = open_packed("div2k.packed", seed=7)
 
-Every frame's checksum is compared before its samples are handed out, so that damage is never packed anew.
+Every frame's checksum is compared before its samples are handed out, so that damage is never packed again.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def open_packed(
         splits = {name: np.sort(place[held]) for name, held in splits.items()}
         names = None if names is None else [names[number] for number in numbers.tolist()]
         origin = {"kind": origin.get("kind", "packed"), "shuffled": seed, "origin": origin}
-    elif "parts" in origin:  # which need not end with shards when they are packed as one
+    elif "parts" in origin:  # packed as one, the parts need not end with shards
         origin = {"kind": origin.get("kind", "packed"), "origin": origin}
     held = {field.name: (position, field) for position, field in enumerate(manifest.fields)}
     for name in fields or ():
@@ -78,13 +78,13 @@ def open_packed(
 def shuffled_order(samples: int, seed: int) -> NDArray[np.int64]:
     """Return numbers of the samples in the order that `seed` gives, (samples,).
 
-    Sorted by raw 64-bit numbers: numpy keeps those the same for ever, which it does not promise of `permutation`.
+    Sorted by raw 64-bit numbers: numpy promises to keep these the same for ever, but not `permutation`.
     """
     return np.argsort(np.random.PCG64(seed).random_raw(samples), kind="stable")
 
 
 def read_names(folder: Path, manifest: Manifest) -> list[str] | None:
-    """Return the name of every sample; None if samples have none. Of those in the shards nothing has a checksum.
+    """Return the name of every sample, from the table, since names in shards have no checksum; None if there are none.
 
     Raises:
         DamagedError: the table of names is not what it was when it was written.
@@ -157,7 +157,7 @@ class PackedSource(Source):
 
 
 class _Shards:
-    """Shards while samples are taken out of them: opened when they are asked for."""
+    """Shards from which samples are taken; each is opened when it is first needed."""
 
     def __init__(self, folder: Path, entries: Sequence[ShardEntry]) -> None:
         self._folder, self._entries = folder, entries

@@ -9,7 +9,7 @@ The rule, with names that are paths without their suffix:
    share: it is part of the name.
 3. One file for each field is one sample, whatever their names are, and has the name of the first.
 
-What is left over is an error that names it. Only a list of samples (`--list`) is opened here.
+A file that is left over is an error that names it. The only file opened here is a list of samples (`--list`).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Pairing(NamedTuple):
     Attributes:
         names: name of every sample.
         files: by field, the file of every sample.
-        taken: by field, what came off its names, as `'x4' at the end`; only fields of which something did.
+        taken: by field, what came off its names, as `'x4' at the end`; only fields whose names became shorter.
         orphans: by field, files that some other field has no partner for.
         doubles: field, first file, second file and the one name that both would have; the second is left out.
         is_by_count: whether there is one file for each field, and their names differ.
@@ -75,7 +75,7 @@ def stem(file: str) -> str:
 def partners(
     found: Mapping[str, Found], on_bad: OnBad, names: Names | None = None, listed: str | None = None
 ) -> tuple[Pairing, list[str]]:
-    """Return the samples that files of one or more fields are, and sentences for the plan.
+    """Return the samples that files of one or more fields make, and sentences for the plan.
 
     Args:
         on_bad: called with every file without a partner and with every second file of one name.
@@ -96,7 +96,7 @@ def partners(
 
 
 def names_by_folder(found: Mapping[str, Found]) -> dict[str, list[str]]:
-    """Return the name of every file by field, if partners lie in the same folder: that of the folder."""
+    """Return by field the name of every file, if partners lie in one folder: the name of that folder."""
     root = next(iter(found.values())).folder
     return {field: [unit_name(root, folder_of(file)) for file in some.files] for field, some in found.items()}
 
@@ -128,7 +128,7 @@ def pair(files: Mapping[str, Sequence[str]], names: Names | None = None) -> Pair
 
 
 def _as_word(text: str) -> str:
-    """Return what a word is compared as: scales of all values are one word."""
+    """Return the word as which a word is compared: all scales are one word."""
     return "x4" if _IS_SCALE.fullmatch(text) else text
 
 
@@ -168,7 +168,7 @@ def _without_shared(
 
 
 def _shared(lists: Sequence[Sequence[str]], word_of: Callable[[str], str], least: int) -> list[str]:
-    """Return the words that more than half of some lists begin with, up to a number."""
+    """Return the words that more than half of the lists begin with; a number ends them."""
     words: list[str] = []
     agreeing = lists
     while True:
@@ -260,7 +260,7 @@ def _report(paired: Pairing, found: Mapping[str, Found], on_bad: OnBad) -> None:
         on_bad(SourceError(reason, found[field].path(second)))
     count = sum(map(len, paired.orphans.values()))
     lists = [f"{field}: {first_few(files)}" for field, files in paired.orphans.items() if files]
-    # The first one lists them all: it is the only one that is seen if the first error stops.
+    # The first error lists them all: if it stops the conversion, nobody sees the others.
     more = f"; {count:,} files have no partner ({'; '.join(lists)})" if count > 1 else ""
     if paired.taken:
         off = "; ".join(f"{field}: {text}" for field, text in paired.taken.items())
@@ -274,9 +274,9 @@ def _report(paired: Pairing, found: Mapping[str, Found], on_bad: OnBad) -> None:
 
 
 def share_out(found: dict[str, Found]) -> list[str]:
-    """Take a field's files away from another one that has them all and more, and say so.
+    """Take the files of one field out of another that has all of them and more; return sentences that say so.
 
-    `lr='d/*x4.png' hr='d/*.png'` means by `hr` the other pictures of the folder.
+    In `lr='d/*x4.png' hr='d/*.png'`, `hr` means the other pictures of the folder.
 
     Raises:
         UsageError: two fields are the same files.

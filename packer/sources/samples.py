@@ -36,7 +36,7 @@ class SampleSource(Source):
     Args:
         items: samples by number, each a mapping of field name to value.
         fields: the schema; None to infer it from up to 64 samples spread over the sequence. Bad ones among them are
-            passed over: whether they stop the conversion is decided when they are packed.
+            skipped: whether they stop the conversion is decided when they are packed.
 
     Raises:
         SourceError: there is no sample, or the samples looked at are all bad or do not fit each other.

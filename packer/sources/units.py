@@ -13,7 +13,7 @@ from typing import NamedTuple
 from packer.errors import SourceError, UsageError
 from packer.sources.files import join
 
-#: Units by kind of source; the first one is taken if nobody says otherwise.
+#: Units by kind of source; the first one is the default.
 UNITS_OF = {
     "hdf5": ("rows", "files", "datasets", "groups", "episodes"),
     "npy": ("rows", "files", "folders", "episodes"),
@@ -45,11 +45,11 @@ class Asked(NamedTuple):
 
 
 def unit_of(kind: str, samples: str | None) -> Asked:
-    """Return the unit that `--samples` asks of a source.
+    """Return the unit that `--samples` asks for.
 
     Args:
         kind: of the source, one of `UNITS_OF`.
-        samples: as on the command line; None for what the source takes by itself.
+        samples: as on the command line; None for the default of the kind.
 
     Raises:
         UsageError: a source of this kind does not offer it, or it takes no pattern.
@@ -109,14 +109,14 @@ def unit_name(root: str, folder: str) -> str:
 
 
 def pattern_of(path: str) -> str:
-    """Return the last part of a path with `0` for every number; files that are numbered alike have one in common."""
+    """Return the last part of a path with `0` for every number, the same for files that are numbered alike."""
     return _NUMBER.sub("0", path.rpartition("/")[2])
 
 
 def numbers_of(stems: Sequence[str]) -> list[int] | None:
-    """Return the number that tells each path from the others of its folder; None if they differ in anything else.
+    """Return the number that distinguishes each path of a folder; None if they differ in anything but one number.
 
-    A path alone has the last number in it.
+    A single path has the last number in it.
     """
     parts = [_NUMBER.split(stem.rpartition("/")[2]) for stem in stems]
     if len({len(some) for some in parts}) > 1 or len(parts[0]) < 2:
