@@ -50,7 +50,7 @@ _CHANNEL = re.compile(r"(.+)_(\d{4})")
 
 
 class _Volume(NamedTuple):
-    """A volume of a file, or of a file for each channel; and, once its header was read, what it will be."""
+    """A volume of one file, or of a file for each channel; shape, dtype and place once its header was read."""
 
     name: str
     paths: tuple[str, ...]
@@ -109,8 +109,8 @@ def open_nifti(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: O
 def _volumes(field: str, found: Mapping[str, Found]) -> dict[str, _Volume]:
     """Return the volumes of a field by their first files.
 
-    Files are channels if most names end in `_` and four digits, which count from 0000 in each volume. If that makes one
-    volume of all, another field has to have a file of its name: they may be volumes as well.
+    Files are channels if most names end in `_` and four digits, which count from 0000 in each volume. If all would be
+    one volume, they are channels only if another field has a file of its name: they could be volumes as well.
     """
     stems = {file: _SUFFIX.sub("", file) for file in found[field].files}
     cases: dict[str, list[str]] = defaultdict(list)
@@ -176,7 +176,7 @@ def _lie_alike(first: _Volume, *others: _Volume) -> bool:
 
 @contextmanager
 def _loaded(path: str) -> Iterator[Any]:
-    """Give a file as nibabel opens it; turn all that damage makes nibabel, gzip and numpy raise into a SourceError."""
+    """Open a file by nibabel; errors of nibabel, gzip and numpy on damaged files become a SourceError."""
     import nibabel
 
     try:

@@ -1,4 +1,4 @@
-"""HDF5 files: rows of datasets, or one sample a group."""
+"""HDF5 files: a sample is a row of datasets, or a unit: a file, a dataset or a group."""
 
 from packer.sources.hdf5.origin import HDF5Options, HDF5Origin, KeptFile
 from packer.sources.hdf5.reading import SPARSE_PARTS

@@ -1,4 +1,4 @@
-"""Opens HDF5 files and their datasets, and turns what libhdf5 raises into a SourceError that says where.
+"""Opens HDF5 files and their datasets, and turns errors of libhdf5 into a SourceError that says where.
 
 libhdf5 gives fill values, and no error, where a file of a virtual dataset is missing or an external raw file is short.
 So the files of a virtual dataset are looked for first, and external raw files are refused.
@@ -22,7 +22,7 @@ from packer.errors import SourceError
 from packer.sources.base import faults_of
 from packer.sources.files import NOT_ITS_FAULT, refuse_pointer, unreadable
 
-#: All that h5py has been seen to raise on damaged files. No MemoryError: whoever keeps the limits says which one it is.
+#: All errors that h5py has been seen to raise on damaged files. MemoryError goes on to the caller, who knows the limit.
 FAULTS = (OSError, RuntimeError, ValueError, TypeError, LookupError, ArithmeticError, SystemError)
 #: How libhdf5 itself says that it gets no memory.
 _NO_MEMORY = re.compile(r"memory allocation failed|image null after H5MM_realloc")
@@ -31,8 +31,8 @@ _TRUNCATED = re.compile(r"truncated file: eof = (\d+), .*stored_eof = (\d+)")
 #: Bytes of decoded chunks that libhdf5 is asked to keep at most, of all datasets that are read together. A chunk larger
 #: than that is kept as well: decoding it takes that much memory anyway, and again for every block would take minutes.
 CACHE_BYTES = 2**28
-#: Values that take more bytes than this, and this many times as many as their file has, are not believed. Deflate
-#: reaches 1,032 on zeros.
+#: A dataset that declares more bytes than both this and this many times its file is taken for damaged. Deflate reaches
+#: 1,032 on zeros.
 _BELIEVED_BYTES, _MAX_RATIO = 2**34, 10_000
 
 
@@ -44,7 +44,7 @@ def faults_named(path: str, doing: str) -> Iterator[None]:
     """Turn h5py's errors into `SourceError(path: doing failed: why)`, and keep its warnings quiet.
 
     Raises:
-        SourceError: for each of them.
+        SourceError: h5py raised an error.
         MemoryError: there is not enough memory, or a limit allows no more.
     """
     try:
@@ -58,7 +58,7 @@ def faults_named(path: str, doing: str) -> Iterator[None]:
 
 
 def plain(error: BaseException) -> str:
-    """Return the message of an error of libhdf5 in one line, without its word on synchronous calls."""
+    """Return the message of an error of libhdf5 in one line, without the word `synchronously`."""
     text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
     lines = text.splitlines()
     return (lines[0] if lines else type(error).__name__).replace("synchronously ", "")
@@ -84,7 +84,7 @@ def opened(path: str) -> Iterator[h5py.File]:
 
 
 def _open_locked(path: str) -> h5py.File:
-    """Open with the library's own locking, which notices a writer; without if the file system has none."""
+    """Open with the library's own locking, which notices a writer; without it if the file system has no locks."""
     try:
         return h5py.File(path, "r")
     except OSError as error:
@@ -137,8 +137,8 @@ def _what_it_is(path: str) -> str:
 def dataset_at(file: h5py.File, path: str, name: str, axis: int = 0, cache: int = CACHE_BYTES) -> h5py.Dataset:
     """Return the dataset `name` of the open file `path`, checked as by `files_of`, to be read in order along `axis`.
 
-    Called by each process that reads: files and plug-ins may be missing in any. Each chunk is decoded once, as long as
-    those of a row fit into `cache` bytes.
+    Called by each process that reads, since files and plug-ins may be missing in any of them. Each chunk is decoded
+    once, if all chunks of a row fit into `cache` bytes.
 
     Raises:
         SourceError: its values are not all there, or cannot be decoded.
@@ -163,7 +163,7 @@ def dataset_at(file: h5py.File, path: str, name: str, axis: int = 0, cache: int 
 
 
 def files_of(dataset: h5py.Dataset, path: str) -> list[str]:
-    """Return the paths of all files that a dataset is read from, besides the one at `path`, which leads to it.
+    """Return the paths of all files that a dataset is read from, except the one at `path`.
 
     Raises:
         SourceError: its values are not all there, or cannot be decoded.
@@ -176,7 +176,7 @@ def files_of(dataset: h5py.Dataset, path: str) -> list[str]:
                 "write them into the HDF5 file, with h5py by x = file[NAME][()]; del file[NAME]; file[NAME] = x"
             )
         files = [home, *(_virtual_files(dataset) if dataset.is_virtual else ())]
-        # Rows count too: an axis of length 0 makes any number of them cost no bytes.
+        # Lengths count too: with an axis of length 0, any number of rows takes no bytes.
         declared = max([math.prod(dataset.shape) * dataset.dtype.itemsize, *dataset.shape])
         if declared > max(
             _BELIEVED_BYTES, _MAX_RATIO * sum(Path(file).stat().st_size for file in dict.fromkeys(files))
@@ -203,7 +203,7 @@ def unwritten(dataset: h5py.Dataset) -> str | None:
 
 
 def _virtual_files(dataset: h5py.Dataset) -> Iterator[str]:
-    """Yield the paths of all files that a virtual dataset shows, after checking that they hold what it shows."""
+    """Yield the paths of all files that a virtual dataset maps, after checking that they hold all it maps."""
     folder = Path(dataset.file.filename).parent
     for source in dataset.virtual_sources():
         name = source.file_name
@@ -227,7 +227,7 @@ def _virtual_files(dataset: h5py.Dataset) -> Iterator[str]:
 
 
 def _falls_short(dataset: h5py.Dataset, source: Any, target: h5py.Dataset) -> bool:
-    """Return whether the source lacks some of the rows that are shown; an unlimited selection follows the source."""
+    """Return whether the source lacks some of the rows that are mapped; an unlimited selection follows the source."""
     shown, space = source.vspace, source.src_space
     try:
         if space.get_select_type() == h5py.h5s.SEL_ALL:

@@ -21,7 +21,7 @@ _NOT_CHOSEN = FieldSpec(name=UNNAMED, dtype="uint8")
 
 @dataclass(frozen=True)
 class Column:
-    """A dataset, a member of a compound one or an attribute of a unit, and the field that it is.
+    """A dataset, a member of a compound one or an attribute of a unit, and the field that it becomes.
 
     Attributes:
         dataset: path of the dataset, from the root of the file or of the unit, with a leading slash; empty for a
@@ -50,20 +50,20 @@ class Column:
 
     @property
     def own_name(self) -> str:
-        """Return the field name it gets by itself: the path with dots for slashes; `values` for a unit that is one."""
+        """Return the default name of its field: the path with dots for slashes; `values` for a dataset as a unit."""
         return self.path[1:].replace("/", ".") or UNNAMED
 
     @property
     def in_words(self) -> str:
-        """Return what it is, such as `/x: 10 samples of array float32 [3]`."""
+        """Return a description, such as `/x: 10 samples of array float32 [3]`."""
         count = "" if self.samples is None else f"{self.samples:,} samples of "
         return f"{self.path} {self.problem}" if self.problem else f"{self.path}: {count}{self.spec.in_words}"
 
 
 # ---------------------------------------------------------------- what a file holds
 
-#: A group or dataset; or, as a list of one `Column`, why it cannot be opened; or why it is left out, as a phrase that
-#: follows its path: it is a link, or another name of an object that was met already.
+#: A group or dataset. If it cannot be opened, a list of one `Column` that says why. If it is left out, being a link or
+#: another name of an object met before, a phrase that says so and follows its path.
 Met: TypeAlias = h5py.Dataset | h5py.Group | list[Column] | str
 
 
@@ -128,7 +128,7 @@ _NETCDF_PLACEHOLDER = b"This is a netCDF dimension but not a netCDF variable"
 
 
 def listed(path: str, dataset: h5py.Dataset, axis: int | None) -> list[Column] | str:
-    """Return what a dataset can become: a field, or one for each member of a compound; or why it is left out.
+    """Return the fields that a dataset can become: one, or one for each member of a compound; or why it is left out.
 
     Args:
         axis: number of the sample axis, from the end if negative; None if the whole dataset is the value of one sample.
@@ -156,7 +156,7 @@ def listed(path: str, dataset: h5py.Dataset, axis: int | None) -> list[Column] |
 
 
 def leaves(entry: Column, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Iterator[Column]:
-    """Yield what samples of `dtype` and `shape` become: the entry, or one for each member of a compound.
+    """Yield the fields that samples of `dtype` and `shape` become: the entry, or one for each member of a compound.
 
     Each has its `spec`, or a `problem`.
     """
@@ -192,10 +192,10 @@ def leaves(entry: Column, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Itera
 
 
 def _misread(type_: h5py.h5t.TypeID, within: bool = False) -> tuple[str, str]:
-    """Return why h5py does not read values of a datatype as they are, and a remark if it changes them, as phrases.
+    """Return why h5py cannot read values of a datatype, and a remark if it changes them, as phrases, empty if not.
 
-    It corrupts memory when it reads lists of references. Floats that numpy does not have are widened, and those in a
-    compound (`within`) then run into the next member.
+    h5py corrupts memory when it reads lists of references. It widens floats that numpy does not have; within a
+    compound (`within`) these then overlap the next member.
     """
     if isinstance(type_, h5py.h5t.TypeVlenID | h5py.h5t.TypeArrayID):
         return _misread(type_.get_super(), within)

@@ -1,8 +1,8 @@
-"""What is kept of a file next to its samples: attributes of the file and of its units, and arrays kept once for all.
+"""What is kept of a file besides its samples: attributes of the file and of its units, and arrays kept once for all.
 
-Attributes of numbers or text, of at most 16 KiB each, are kept as JSON values. A str, bool, int64 or float64 scalar is
-itself; any other is `{"dtype": ..., "value": ...}` with nested lists for the axes. NaN, infinities and complex numbers
-are strings.
+Attributes of numbers or text, of at most 16 KiB each, are kept as JSON values. A scalar str, bool, int64 or float64 is
+kept as it is, any other value as `{"dtype": ..., "value": ...}`, with nested lists for the axes. NaN, infinities and
+complex numbers are strings.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class KeptFile(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is kept of a file of rows, or of one that holds units.
 
     Attributes:
-        name: of the file; with units, what the names of its samples begin with, which may be empty.
-        samples: how many of it were packed.
+        name: of the file; with units, the beginning of the names of its samples, which may be empty.
+        samples: how many samples of it were packed.
         attributes: of its root, and of the groups above its units, by path.
     """
 
@@ -53,7 +53,7 @@ class HDF5Options(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class HDF5Origin(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is kept of all that was packed.
+    """What is kept of all files that were packed.
 
     Attributes:
         paths: paths of fields, by name, where the path is not the name with slashes for dots.
@@ -73,7 +73,7 @@ class HDF5Origin(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def attributes(thing: h5py.HLObject) -> tuple[dict[str, Any], list[str]]:
-    """Return the attributes of an object that are kept, by name, and the names of the others; damaged ones too."""
+    """Return the attributes of an object that are kept, by name, and the names of all others, such as damaged ones."""
     kept: dict[str, Any] = {}
     lost: list[str] = []
     try:
@@ -109,7 +109,7 @@ def _json(thing: h5py.HLObject, name: str) -> Any:
 
 
 def _text(item: str | bytes) -> str:
-    # h5py puts bytes that are no text into str as lone surrogates.
+    # h5py decodes bytes that are not UTF-8 as lone surrogates.
     return (item if isinstance(item, bytes) else item.encode("utf-8", "surrogateescape")).decode()
 
 

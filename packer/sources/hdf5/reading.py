@@ -22,7 +22,7 @@ from packer.sources.hdf5.listing import Column
 SPARSE_PARTS = ("indices", "data", "indptr")
 #: What a str costs besides its characters.
 _STR_BYTES = 64
-#: How many variable-length rows are read at once at first, and at most; how long they are is seen only then.
+#: Variable-length rows that are read at once, at first and at most: their lengths are known only after reading.
 _FIRST_RUN, _LONGEST_RUN = 16, 1024
 
 
@@ -39,7 +39,7 @@ def row_blocks(
         path: its path as the user gave it.
         columns: the fields.
         axis: number of the sample axis.
-        number: of the first of these rows within its source, for errors.
+        number: number of the first of these rows within its source, for errors.
 
     Raises:
         SourceError: with the number of the bad sample, after all blocks before it.
@@ -92,7 +92,7 @@ def row_blocks(
 
 
 def _first_bad(read: Callable[[int, int], Block], first: int, last: int) -> int:
-    """Return the first row that cannot be read, of rows first..last, which cannot be together."""
+    """Return the first row that cannot be read, of rows first..last, which cannot be read together."""
 
     def is_bad(row: int) -> bool:
         try:
@@ -113,7 +113,7 @@ def _rows(dataset: h5py.Dataset, axis: int, start: int, stop: int) -> NDArray[An
 
 
 def _row_bytes(dataset: h5py.Dataset, axis: int) -> int:
-    """Return the bytes of one row along `axis`; of variable-length values only what points to them."""
+    """Return the bytes of one row along `axis`; variable-length values count as the pointers to them."""
     return int(math.prod(dataset.shape)) * int(dataset.dtype.itemsize) // max(1, int(dataset.shape[axis]))
 
 
@@ -121,7 +121,7 @@ class SparseRows:
     """Rows of a sparse matrix (CSR): of each, the numbers of its columns or its values.
 
     Raises:
-        SourceError: it is one by columns, or does not say where each row starts.
+        SourceError: the matrix is stored by columns (CSC), or `indptr` does not say where each row starts.
     """
 
     def __init__(self, file: h5py.File, path: str, column: Column) -> None:
@@ -154,10 +154,10 @@ class SparseRows:
 
 
 def unit_sample(file: h5py.File, path: str, root: str, columns: Sequence[Column], number: int) -> dict[str, Any]:
-    """Return the one sample that a file, dataset or group is, by field; large fields as `LargeArray`.
+    """Return a file, dataset or group as one sample, by field; large fields as `LargeArray`.
 
     Args:
-        number: of the sample within its source, for errors.
+        number: number of the sample within its source, for errors.
     """
     with faults_named(path, "reading"):
         names = dict.fromkeys(c.dataset for c in columns if not c.attribute)
@@ -190,10 +190,10 @@ def _boxed(dataset: h5py.Dataset) -> NDArray[Any]:
 
 
 def _large_field(dataset: h5py.Dataset, column: Column, path: str, number: int) -> LargeArray:
-    """Return a field of one sample out of a large dataset, whose chunks are decoded once if its rows are read in order.
+    """Return a field of one sample from a large dataset. Chunks are decoded once if rows are read in order.
 
     Args:
-        number: of the sample, within its source.
+        number: number of the sample within its source.
     """
     inner = dataset.dtype
     for member in column.members:
@@ -213,10 +213,10 @@ def _large_field(dataset: h5py.Dataset, column: Column, path: str, number: int) 
 
 
 def field_values(values: NDArray[Any], column: Column, path: str) -> NDArray[Any] | list[NDArray[Any]] | list[str]:
-    """Return the field's values for m samples out of the dataset's, in the form that a block holds.
+    """Return the values of a field, for m samples, from those of its dataset, in the form that a block holds.
 
     Raises:
-        SourceError: text is not UTF-8, a bool is neither 0 nor 1, or the file is another one than was planned.
+        SourceError: text is not UTF-8, a bool is neither 0 nor 1, or the file has changed since it was planned.
     """
     for member in column.members:
         values = values[member]

@@ -34,8 +34,8 @@ def find_roots(
             nothing in it has to belong to one.
 
     Returns:
-        the roots of the units, in natural order; by name, those of each split that the file itself lists; sentences for
-        the plan: which groups were taken if nobody named them, and names of samples that lead nowhere.
+        the roots of the units, in natural order; by name, the roots of each split that the file itself lists; sentences
+        for the plan: which groups were taken by default, and names in lists that the file does not hold.
 
     Raises:
         SourceError: there are no units, something belongs to none, or a group cannot be listed.
@@ -56,7 +56,7 @@ def find_roots(
     else:
         holders = {folder_of(path) for path in datasets} - {"", _MASK}
         roots = [group for group in holders if not _lies_in(folder_of(group), holders)]
-        # Groups that lie in the file itself are what anybody would take.
+        # Groups at the top of the file need no sentence: anybody would take them.
         if any(root.count("/") > 1 for root in roots):
             notes.append(f"a sample is a group such as {natsorted(roots)[0]}; --samples groups:PATTERN takes others")
     if not roots:
@@ -80,13 +80,13 @@ def find_roots(
 
 
 def are_numbered(datasets: Iterable[str]) -> bool:
-    """Return whether datasets lie in groups that differ in nothing but numbers, and so may be samples."""
+    """Return whether datasets lie in groups whose paths differ only in numbers, and so may be samples."""
     groups = set(map(folder_of, datasets))
     return len(groups) > 1 and len({_DIGITS.sub("", group) for group in groups}) == 1
 
 
 def _pattern(asked: Asked) -> list[str]:
-    """Return the parts of a pattern; without a wildcard it names the group whose groups are meant."""
+    """Return the parts of a pattern; without a wildcard it names a group, and means the groups in it."""
     text = asked.pattern.strip("/")
     if asked.pattern and not glob.has_magic(asked.pattern):
         text = f"{text}/*".strip("/")

@@ -49,11 +49,12 @@ def open_hdf5(
         options: paths in `pick` and `skip` start from a sample, if that is a file, dataset or group.
         on_bad: called with the error of each bad file or unit; if it returns, that one is left out.
         looking: called with the number of headers read.
-        limits: what the headers of one file may take, in a process of its own: files exist that crash the library,
-            or of which it makes gigabytes. None: in this process.
+        limits: limits of reading the headers of one file, in a process of its own, since some files crash the library
+            or make it allocate gigabytes. None reads them in this process.
 
     Raises:
-        UsageError: a name in `pick` cannot be one of a field, `skip` fits nothing, or options do not go together.
+        UsageError: a name in `pick` cannot be that of a field, `skip` or `once` fits nothing, rows and groups may both
+            be the samples, or options do not go together.
         SourceError: no usable file, no common sample axis, or data that cannot be stored.
     """
     (found,) = inputs.values()
@@ -109,7 +110,7 @@ def _open_episodes(
     looking: Looking,
     limits: Limits | None,
 ) -> Source:
-    """Return the episodes that the rows of the files are; the arguments are those of `open_hdf5`."""
+    """Return the rows of the files as episodes; the arguments are those of `open_hdf5`."""
     marks: dict[str, Marks] = {}
     for path, some in zip(files, each(partial(_marks, pattern), files, limits), strict=True):
         if isinstance(some, SourceError):
@@ -142,7 +143,7 @@ def _marks(pattern: str, path: str) -> Marks:
 
 
 def _check(options: SourceOptions, asked: Asked) -> None:
-    """Raise UsageError if something is asked for that cannot be, or that this unit has not."""
+    """Raise UsageError if an option has a value that cannot be, or is not for this unit."""
     for name in options.pick:
         try:
             check_field_name(name)
@@ -198,7 +199,7 @@ def _fitting(
 
 
 def _looks(column: Column, with_lengths: bool) -> str:
-    """Return what a field is and where it lies, in words that differ if it cannot be read as another is."""
+    """Return type and place of a field in words; fields that differ in them cannot be packed together."""
     shape = column.spec.shape if with_lengths else (None,) * len(column.spec.shape)
     where = f"attribute {column.attribute}" if column.attribute else column.dataset
     where += "".join(f"[{member}]" for member in column.members)
@@ -227,9 +228,9 @@ class HDF5Source(Source):
 
     Args:
         columns: the fields.
-        found: what they are read from.
-        origin: what the manifest keeps, but for paths.
-        held: what else their files hold.
+        found: the units that they are read from.
+        origin: what the manifest keeps, still without paths.
+        held: all that was found in each file.
     """
 
     kind = "hdf5"
@@ -262,7 +263,7 @@ class HDF5Source(Source):
         return self._shapes.get(field)
 
     def _cut(self, runs: Iterable[_Run]) -> Self:
-        """Return a copy that reads these alone, for a part."""
+        """Return a copy that reads only these runs, for a part."""
         part = copy(self)
         part._runs = list(runs)
         part.origin, part.remarks, part.constants, part.splits = {}, [], {}, {}
@@ -298,7 +299,7 @@ class RowSource(HDF5Source):
 
 
 def _overlaps(runs: Sequence[_Run], start: int, stop: int) -> Iterator[_Run]:
-    """Yield what samples start..stop are of runs laid one after another."""
+    """Yield the samples start..stop of runs that lie one after another, as runs."""
     before = 0
     for run in runs:
         first = max(start - before, 0) + run.start
@@ -356,15 +357,15 @@ class UnitSource(HDF5Source):
 
 
 def _relative(found: Sequence[Unit]) -> dict[str, str]:
-    """Return the path of each file below the folder of all."""
+    """Return the path of each file, relative to the folder that holds all."""
     folder = os.path.commonpath([Path(unit.path).parent for unit in found])
     return {path: Path(os.path.relpath(path, folder)).as_posix() for path in dict.fromkeys(unit.path for unit in found)}
 
 
 def _homes(found: Sequence[Unit]) -> dict[str, str]:
-    """Return what the names of a file's units begin with, by file: its path, if there are several files.
+    """Return by file how the names of its units begin: with its path, if there are several files.
 
-    It has no suffix, unless some files differ in nothing else.
+    The path has no suffix, unless some files differ only in their suffix.
     """
     names = _relative(found)
     if len(names) == 1 and found[0].root:

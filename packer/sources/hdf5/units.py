@@ -1,7 +1,7 @@
 """Chooses the fields of one file from headers alone: those of its rows, or of units that are a sample each.
 
-Which groups or datasets are the units of a file is decided in `roots.py`; all else takes a unit as a path of a file and
-a root within it.
+`roots.py` decides which groups or datasets are the units of a file. Everything else takes a unit as the path of a file
+and a root within it.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Unit:
         files: further files that are read for it.
         asides: why datasets below it are left out, by path.
         once: constants that it holds, by name.
-        attributes: its own that are kept.
-        lost: the names of the others.
+        attributes: those of its attributes that are kept.
+        lost: the names of its other attributes.
     """
 
     path: str
@@ -81,7 +81,7 @@ class FileUnits:
 
 
 class _LeftOut:
-    """Tells of a path whether the user left it out, and remembers what of --skip named something."""
+    """Says whether the user left a path out, and remembers which of the options named something."""
 
     def __init__(self, *asked: Sequence[str]) -> None:
         self._asked = [one for some in asked for one in some]
@@ -102,7 +102,7 @@ def units_of(path: str, asked: Asked, options: SourceOptions) -> FileUnits:
 
     Raises:
         UsageError: there are more fields than a dataset may have.
-        SourceError: the file cannot be read, has no such units, or holds what belongs to none of them.
+        SourceError: the file cannot be read, has no such units, or holds something that belongs to none of them.
     """
     with opened(path) as file, faults_named(path, "listing the file"):
         is_out = _LeftOut(options.skip, options.once)
@@ -144,13 +144,13 @@ def _unit(file: h5py.File, path: str, root: str, kind: str, is_out: _LeftOut, op
 
     Raises:
         UsageError: there are more fields than a dataset may have.
-        SourceError: a wanted one is missing or cannot be stored, or the sample axes differ.
+        SourceError: a field is missing or cannot be stored, or the sample axes differ.
     """
     thing = file[root or "/"]
     axis = options.axis if kind == "row" else None
     asides: dict[str, str] = {}
     if options.pick:
-        is_out.used.update(options.skip)  # nothing is listed that it could name
+        is_out.used.update(options.skip)  # without a listing, nobody can say what it names
         wanted = {
             name: entry for name, where in options.pick.items() for name, entry in _picked(thing, name, where, axis)
         }
@@ -191,7 +191,7 @@ def _unit(file: h5py.File, path: str, root: str, kind: str, is_out: _LeftOut, op
 
 
 def _below(thing: h5py.Group | h5py.Dataset, axis: int | None, is_out: _LeftOut) -> tuple[list[Column], dict[str, str]]:
-    """Return what the datasets of a file or unit can become, and why others are left out, by path."""
+    """Return the fields that datasets of a file or unit can become, and why others are left out, by path."""
     entries: list[Column] = []
     asides: dict[str, str] = {}
     for path, found in walk(thing, is_out) if isinstance(thing, h5py.Group) else [("", thing)]:
@@ -226,7 +226,7 @@ def _picked(thing: h5py.Group | h5py.Dataset, name: str, where: str, axis: int |
     """Return the fields of the dataset or compound member at a path, which is opened directly and may be a link.
 
     Raises:
-        SourceError: there is none, or it cannot be a field.
+        SourceError: nothing is at the path, or it cannot be a field.
     """
     asked = "/" + where.strip("/")
     hits: list[Column] = []
@@ -275,10 +275,10 @@ def _sparse(thing: h5py.Group, group: str) -> dict[str, Column]:
 
 
 def _attribute(thing: h5py.HLObject, name: str) -> Column:
-    """Return what an attribute of a unit becomes.
+    """Return the field that an attribute of a unit becomes.
 
     Raises:
-        SourceError: the unit has none of this name, or it cannot be stored.
+        SourceError: the unit has no attribute of this name, or it cannot be stored.
     """
     if name not in thing.attrs:
         raise SourceError(f"has no attribute {name} for --attr; it has {', '.join(thing.attrs) or 'none'}")

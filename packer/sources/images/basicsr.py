@@ -43,7 +43,7 @@ class Folder:
     listed: Mapping[str, tuple[int, int]]
 
     def notes(self, files: Sequence[str], sizes: NDArray[np.int32]) -> list[str]:
-        """Return what the list and the pictures do not agree in; `sizes`: height and width of some files, (n, 2)."""
+        """Return sentences on how list and pictures differ; `sizes`: height and width of some files, (n, 2)."""
         folder, sentences = self.found.folder, []
         if unlisted := self.places.keys() - self.listed.keys():
             sentences.append(f"{folder}: {len(unlisted):,} keys are not in {LMDB_LIST}; they are packed too")
@@ -59,8 +59,8 @@ def opened(folder: str, on_bad: OnBad) -> Folder:
     """Return the keys of a folder with `data.mdb` and `meta_info.txt`.
 
     Raises:
-        SourceError: not a sound LMDB file, a key that is no text, a list that cannot be read or has a line that BasicSR
-            does not write; or what `on_bad` raises, which is told of pictures that are listed and not there.
+        SourceError: the LMDB file is damaged, a key is no text, or the list cannot be read or has a line that BasicSR
+            does not write; or what `on_bad` raises, which is called for each picture that is listed and not there.
     """
     places, listed = _places(join(folder, LMDB_DATA)), _listed(join(folder, LMDB_LIST))
     for file in [file for file in listed if file not in places]:

@@ -2,8 +2,8 @@
 
     000/00000000.png, 000/00000001.png, ..., 001/00000000.png, ...    clips 000 and 001
 
-Frames are found, paired and decoded as pictures are, one at a time, and are in the order of their numbers. A clip
-that lacks a frame because that one is bad is left out as a whole.
+Frames are found, paired and decoded like single pictures, one at a time, and ordered by their numbers. A clip with a
+bad frame is left out as a whole.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from packer.sources.units import by_folder, folder_of, numbers_of, refuse_strays
 
 
 def fields_in_folders(found: Mapping[str, Found]) -> dict[str, Found] | None:
-    """Return pictures of one name in most folders as a field each; None if those of folders are numbered.
+    """Return the fields if pictures have the same names in most folders; None if folders hold numbered pictures.
 
     `a/rgb.png`, `a/depth.png`, `b/rgb.png` and `b/depth.png` are the fields `rgb` and `depth` of two samples.
 
@@ -84,7 +84,7 @@ def clips(frames: ImageSource, broken: Collection[str], on_bad: OnBad) -> ClipSo
 
     Args:
         broken: the folders that hold a bad file, or one without a partner.
-        on_bad: told of every clip that cannot be packed; if it returns, the clip is left out.
+        on_bad: called with the error of every clip that cannot be packed; if it returns, the clip is left out.
 
     Raises:
         SourceError: what `on_bad` raises; no clip is left.
@@ -201,7 +201,7 @@ def _large(frames: ImageSource, spec: FieldSpec, number: int) -> LargeArray:
     Args:
         frames: those of the clip.
         spec: the field of the frames.
-        number: of the clip, within its source.
+        number: number of the clip within its source.
     """
     of_field = replace(frames, fields=(spec,))
     shape = (len(frames), *frames.shapes(spec.name)[0].tolist())

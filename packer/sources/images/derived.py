@@ -1,8 +1,8 @@
 """Pictures made from pictures: each cut into squares (`PatchSource`), or with a small one made (`DownscaledSource`).
 
 A square of `size` pixels is cut every `stride` pixels out of the largest field; a field that is n times as small gives
-squares of size / n pixels. What is left over at the right and bottom edge is not packed. Small pictures are a field
-`lr` next to the one field of an image source, by one of `KERNELS`.
+squares of size / n pixels. Pixels left over at the right and bottom edge are not packed. Small pictures become a field
+`lr` next to the one field of an image source; one of `KERNELS` makes them.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class PatchSource(DerivedSource):
 
     Raises:
         UsageError: `size` or `stride` is no whole number of pixels of some field.
-        SourceError: the fields of a sample are in no whole ratio, or no picture is as large as a square.
+        SourceError: the fields have no whole ratio that all samples share, or no picture is as large as a square.
     """
 
     names: Sequence[str]
@@ -185,7 +185,7 @@ class PatchSource(DerivedSource):
         #: Picture, row and column of every square, (n, 3).
         self._squares = np.array(squares, np.int64)
         self.names = [f"{self._source.names[picture]}_{row}_{column}" for picture, row, column in squares]
-        #: What is wrong with pictures that could not be read; parts share it, so that no square reads one again.
+        #: Reason and path of pictures that could not be read; parts share it, so that no square reads one again.
         self._bad: dict[str, tuple[str, str | None]] = {}
         self.fields = tuple(
             FieldSpec(name=s.name, dtype=s.dtype, kind="image", shape=(size // scales[s.name],) * 2 + s.shape[2:])
@@ -253,7 +253,7 @@ class PatchSource(DerivedSource):
 
 
 def _scales(source: ImageSource | DownscaledSource) -> tuple[str, dict[str, int]]:
-    """Return the largest field, and how many times as small as it each field is."""
+    """Return the largest field, and by field how many times smaller it is."""
     largest = max(source.sizes, key=lambda name: int(source.sizes[name].sum(dtype=np.int64)))
     scales = {}
     for name, sizes in source.sizes.items():

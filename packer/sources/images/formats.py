@@ -1,12 +1,13 @@
-"""One picture file: what its first bytes say, its header and its pixels. PNG is read by `png`, the rest through Pillow.
+"""One picture file: its format, its header and its pixels. PNG is read by `png`, the rest by Pillow.
 
-Of JPEG, TIFF, WebP, BMP and GIF the reader of the expected format is called by itself, not `Image.open`: no other
-format is tried on the bytes, and Pillow's process-wide pixel limit, a warning first and then an error, gives way to
-`max_pixels`. Pixels are those of `np.asarray(Image.open(path))`, signed 16 bits as int16 where Pillow widens them.
+For JPEG, TIFF, WebP, BMP and GIF, Pillow's reader of the expected format is called directly, not `Image.open`: no other
+format is tried on the bytes, and `max_pixels` replaces Pillow's process-wide limit of pixels (first a warning, then an
+error). Pixels are those of `np.asarray(Image.open(path))`, except that signed 16 bits are int16 where Pillow widens
+them.
 
-The orientation tag of JPEG and WebP is not applied: pixels stay where the file has them, as partners and labels count
-on it. Pillow itself applies that of a TIFF, to size and pixels alike, and divides the colours of a TIFF that holds them
-multiplied by their alpha. The plan says so of each.
+The orientation tag of JPEG and WebP is not applied: pixels stay where the file has them, since partners and labels rely
+on it. Pillow itself applies the tag of a TIFF, to size and pixels alike, and divides colours of a TIFF that are stored
+multiplied by alpha. The plan says so for each.
 
 Gray, RGB and RGBA are converted into each other (`--mode`) by Pillow's own arithmetic, so that 8-bit pictures come out
 as `Image.convert` gives them; unlike Pillow, 16 bits stay 16.
@@ -35,13 +36,13 @@ from packer.sources.images import png
 #: Channels of an image after conversion to a mode.
 CHANNELS = {"gray": 1, "rgb": 3, "rgba": 4}
 
-#: Pillow's own limit: a picture with more pixels is more likely made to fill the memory than to be looked at.
+#: Pillow's own limit: a picture with more pixels is more likely an attack on memory than a picture.
 MAX_PIXELS = 178_956_970
 
 #: Bytes that are read of a file to see its header; the pixels of most PNG files begin within this.
 HEAD_BYTES = 1024
 
-# What the plan says of files whose pixels are not kept as they are.
+# Remarks of the plan on files whose pixels are not kept as they are.
 FEW_BITS = "gray of 1, 2 or 4 bits is stored as 8 bits, 0 for black and 255 for white"
 COLOUR_KEY = "one colour is marked as transparent: the pixels keep that colour, the mark is not kept"
 NOT_TURNED = "an orientation tag (EXIF) is not applied: pixels stay where the file has them"
@@ -83,7 +84,7 @@ _UNSIGNED, _SIGNED = 1, 2
 
 @dataclass(frozen=True)
 class ImageOptions:
-    """How images are taken in.
+    """How images are read.
 
     Attributes:
         mode: `gray`, `rgb` or `rgba` converts every image; None keeps the channels of the files.
@@ -107,7 +108,7 @@ class ImageOptions:
 
 
 class Place(NamedTuple):
-    """Where the bytes of a picture lie that is no file of its own."""
+    """Where the bytes of a picture lie, if it is no file of its own."""
 
     file: str
     offset: int
@@ -115,10 +116,10 @@ class Place(NamedTuple):
 
 
 class ImageHeader(NamedTuple):
-    """What a picture will be when it is read: (height, width, channels) of dtype.
+    """Shape and dtype of a picture when it is read: (height, width, channels) of dtype.
 
     Attributes:
-        note: what changes.
+        note: what is not kept as it is in the file, in words; empty if nothing.
     """
 
     height: int
@@ -136,7 +137,8 @@ def read_header(path: str, options: ImageOptions, place: Place | None = None) ->
         place: where the bytes lie, if the picture is no file of its own.
 
     Raises:
-        SourceError: the file is not what its name says, is damaged, too large or cannot be kept without loss.
+        SourceError: the file has another format than its name says, is damaged, too large or cannot be kept without
+            loss.
     """
     head, nbytes = read_bytes(path, place, HEAD_BYTES)
     kind = _kind(path, place, head)
@@ -197,7 +199,7 @@ def read_bytes(path: str, place: Place | None = None, most: int | None = None) -
 
 
 def _kind(path: str, place: Place | None, head: bytes) -> str:
-    """Return the format that a picture should be in: what its suffix says, or of one that is no file, its bytes."""
+    """Return the format that a picture should have, by its suffix, or by its bytes if it is no file of its own."""
     found = "" if place is None else _format(head)
     return found if found in IMAGES.values() else IMAGES[suffix_of(path)]
 
@@ -224,7 +226,7 @@ def _check_content(head: bytes, expected: str) -> None:
 
 
 def _png_header(header: png.PngHeader, options: ImageOptions) -> ImageHeader:
-    """Return what a PNG will be when it is read; raises SourceError if it is too large."""
+    """Return shape and dtype of a PNG when it is read; raises SourceError if it is too large."""
     options.check_size(header.width, header.height)
     channels = png.SAMPLES[header.colour]
     notes = []
@@ -243,7 +245,7 @@ def _png_header(header: png.PngHeader, options: ImageOptions) -> ImageHeader:
 
 
 class _Layout(NamedTuple):
-    """How a picture is taken in: the Pillow mode it is converted to first, channels and dtype."""
+    """How a picture is read: the Pillow mode it is converted to first, channels and dtype."""
 
     mode: str
     channels: int
@@ -266,7 +268,7 @@ _LAYOUTS = {
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Silence warnings of metadata that Pillow cannot read and nobody takes over; to be called in one thread alone."""
+    """Silence warnings about metadata that Pillow cannot read and nobody uses; to be called in one thread only."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -288,10 +290,10 @@ def _pillow_image(data: bytes, kind: str, options: ImageOptions) -> NDArray[Any]
 
 @contextlib.contextmanager
 def _opened(file: str | io.BytesIO, kind: str, options: ImageOptions) -> Iterator[tuple[Image.Image, _Layout]]:
-    """Open a picture; yield it with the way it is taken in.
+    """Open a picture; yield it with its layout.
 
     Raises:
-        SourceError: it is damaged, too large, or cannot be taken in without loss.
+        SourceError: it is damaged, too large, or cannot be read without loss.
     """
     try:
         with _READERS[kind](file) as image:
@@ -313,7 +315,7 @@ def _opened(file: str | io.BytesIO, kind: str, options: ImageOptions) -> Iterato
 
 
 def _layout(image: Image.Image, options: ImageOptions) -> _Layout:
-    """Return how an opened picture is taken in; raises SourceError if it cannot be without loss."""
+    """Return how an opened picture is read; raises SourceError if it cannot be read without loss."""
     if _pictures_in(image) > 1:
         raise SourceError("holds several pictures (an animation or pages); save the wanted one as a file of its own")
     if image.mode == "P":
@@ -339,7 +341,10 @@ def _pictures_in(image: Image.Image) -> int:
 
 
 def _tiff_layout(image: TiffImagePlugin.TiffImageFile, layout: _Layout) -> _Layout:
-    """Refuse what Pillow would change in silence: colour of more than 8 bits, signed values taken for unsigned."""
+    """Return the layout of a TIFF; raises SourceError if Pillow would change it without a word.
+
+    It would cut colours to 8 bits, and take signed values for unsigned.
+    """
     bits = image.tag_v2.get(_BITS, (1,))
     sample_format = image.tag_v2.get(_SAMPLE_FORMAT, (_UNSIGNED,))[0]
     if layout.dtype == "uint8" and (max(bits) > 8 or sample_format == _SIGNED):
@@ -348,12 +353,12 @@ def _tiff_layout(image: TiffImagePlugin.TiffImageFile, layout: _Layout) -> _Layo
         raise SourceError(reason)
     if layout.dtype == "int32" and sample_format == _UNSIGNED:
         return layout._replace(dtype="uint32")
-    # Pillow has no mode of signed 16 bits and takes a wider one, with the same values.
+    # Pillow has no mode for signed 16 bits and uses a wider one, with the same values.
     return layout._replace(dtype="int16") if layout.dtype == "int32" and max(bits) == 16 else layout
 
 
 def _changes(image: Image.Image, *, with_alpha: bool) -> Iterator[str]:
-    """Yield what changes of an opened image of which no pixel is decoded; `with_alpha`: it comes out as RGBA."""
+    """Yield remarks on what reading changes in an opened image, before decoding; `with_alpha`: it comes out as RGBA."""
     if not isinstance(image, TiffImagePlugin.TiffImageFile):
         if image.mode in ("L", "RGB") and "transparency" in image.info and not with_alpha:
             yield COLOUR_KEY
@@ -380,7 +385,7 @@ def _changes(image: Image.Image, *, with_alpha: bool) -> Iterator[str]:
 def _convert(image: NDArray[Any], mode: str, see_through: tuple[int, ...] | None = None) -> NDArray[Any]:
     """Convert (H, W, C) of uint8 or uint16 with C of 1 to 4 to (H, W, `CHANNELS[mode]`) of the same dtype.
 
-    Alpha is dropped if the mode has none. If the image has none, it is full, and 0 for pixels of the colour
+    Alpha is dropped if the mode has none. If only the image has none, it becomes opaque, but 0 for pixels of the colour
     `see_through` (C values).
     """
     channels = image.shape[2]

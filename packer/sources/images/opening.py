@@ -1,4 +1,4 @@
-"""Opens pictures in folders: picks them, pairs them, and reads names and headers alone.
+"""Opens pictures in folders: picks them, pairs them by name, and reads their headers only.
 
 A folder of files and an LMDB folder of BasicSR go the same way; `basicsr` finds the keys of the latter.
 """
@@ -35,8 +35,8 @@ from packer.sources.options import SourceOptions
 from packer.sources.pairing import Pairing, names_by_folder, partners
 from packer.sources.units import folder_of, unit_of
 
-#: Threads that read headers if a sample waits longer than this many seconds, and samples that each is given at a time:
-#: a disk takes many requests at once, but threads that never wait for it only hinder each other.
+#: Threads that read headers if one sample waits longer than this many seconds, and how many samples each gets at a
+#: time. A disk serves many requests at once, but threads that never wait for it only hinder each other.
 THREADS, SLOW_SECONDS, SAMPLES_AT_ONCE = 16, 2e-4, 64
 
 #: Name of the field of pictures for which none is given.
@@ -53,14 +53,13 @@ def open_images(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: 
 
     Args:
         inputs: by field name, empty if none is given; or LMDB folders of BasicSR.
-        options: of `samples`, `folders`: numbered pictures of a folder are the frames of a clip, others its fields.
-        on_bad: told of every file that cannot be packed; if it returns, the sample is left out.
-        looking: told how far reading headers is.
+        options: with `samples` as `folders`, numbered pictures of a folder are the frames of a clip, others its fields.
+        on_bad: called with the error of every file that cannot be packed; if it returns, the sample is left out.
+        looking: called with the number of headers read.
 
     Raises:
-        UsageError: no image is there; two fields are the same files; or a field name or an option cannot be.
-        SourceError: what `on_bad` raises; no sample is left; an LMDB file or its
-            list is damaged.
+        UsageError: there is no image; two fields are the same files; or a field name or an option is not allowed.
+        SourceError: what `on_bad` raises; no sample is left; an LMDB file or its list is damaged.
     """
     if {"", _FIELD} <= inputs.keys():
         reason = f"{inputs[''].text} is given without FIELD=, so it would be the field {_FIELD}"
@@ -131,7 +130,7 @@ def _read_headers(
     on_bad: OnBad,
     looking: Looking,
 ) -> dict[int, list[ImageHeader]]:
-    """Return the headers of each sample, by its number: of those whose pictures are all good, and are as most are.
+    """Return by number the headers of each sample whose pictures are all good, and of the kind of most.
 
     Raises:
         SourceError: what `on_bad` raises, or no sample is left.
@@ -166,8 +165,8 @@ def _read_headers(
 def _each_header(rows: Sequence[_Row], options: ImageOptions) -> Generator[list[ImageHeader | SourceError], None, None]:
     """Yield the headers of the files of each sample, in order; of a bad file the error.
 
-    One thread reads what lies in memory; from the first files that it waits for, several do. Time that it computes does
-    not count: a garbage collection takes as long as a slow disk.
+    One thread reads files that lie in memory; once it has to wait for the disk, several threads read. Computing does
+    not count as waiting: a garbage collection takes as long as a slow disk.
     """
     parts = iter([rows[at : at + SAMPLES_AT_ONCE] for at in range(0, len(rows), SAMPLES_AT_ONCE)])
     for part in parts:
@@ -197,7 +196,7 @@ def _header(path: str, options: ImageOptions, place: Place | None) -> ImageHeade
 
 
 def _changes(headers: Mapping[str, Sequence[ImageHeader]]) -> list[str]:
-    """Return what is not kept as it is in the files, with how many files."""
+    """Return sentences on what is not kept as it is in the files, and in how many files."""
     sentences = []
     for name, some in headers.items():
         notes = Counter(header.note for header in some if header.note)
@@ -206,7 +205,7 @@ def _changes(headers: Mapping[str, Sequence[ImageHeader]]) -> list[str]:
 
 
 def _field_spec(field: str, headers: Sequence[ImageHeader]) -> FieldSpec:
-    """Return what the field is: its dtype and channels, and its size if all images have one.
+    """Return the spec of a field: its dtype and channels, and its size if all images have the same.
 
     Raises:
         UsageError: the field cannot have this name.

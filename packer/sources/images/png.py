@@ -1,13 +1,13 @@
 """PNG files: the header for the plan, and the pixels with every bit they have.
 
 A PNG is a signature and chunks (length, type, data, checksum), from IHDR to IEND. Gray, RGB and RGBA of 8 and 16 bits
-are decoded by kornia_rs (the `png` crate of Rust). It is handed IHDR, the pixels and IEND alone, so that no other chunk
-can change what comes out. `check` looks at the rest: the checksum of every chunk, chunks that PNG does not know or that
-are in the wrong place, animations, and bytes after IEND. Of the compressed pixels kornia_rs compares everything but
-the Adler-32 checksum, which the checksums of the chunks cover. Errors say what is wrong with the bytes, and no path.
+are decoded by kornia_rs (the `png` crate of Rust). It gets only IHDR, the pixels and IEND, so that no other chunk can
+change the result. `check` looks at the rest: the checksum of every chunk, chunks that PNG does not know or that are in
+the wrong place, animations, and bytes after IEND. kornia_rs checks the compressed pixels, except for their Adler-32
+checksum; the checksums of the chunks cover these bytes. Errors say what is wrong with the bytes, without a path.
 
-The other kinds are left to Pillow's decoder in C, called by itself with a layout of our choice (`Image.frombytes(...,
-"zip", layout, interlaced)`): `Image.open` would drop the low bytes of gray with alpha.
+All other kinds go to Pillow's decoder in C, called directly with a layout of our choice (`Image.frombytes(..., "zip",
+layout, interlaced)`): `Image.open` would drop the low bytes of gray with alpha.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _KEY_BYTES = {GRAY: 2, RGB: 6}
 
 _CRITICAL = (b"IHDR", b"PLTE", b"IDAT", b"IEND")
 _BEFORE_PIXELS = (b"IHDR", b"PLTE", b"tRNS")
-#: How the acTL chunk begins of a picture that programs wrote as an animation of one.
+#: How the acTL chunk of an animation begins that has only one picture.
 _ONE_PICTURE = b"\0\0\0\1"
 _CHUNK = struct.Struct(">I4s")
 IHDR = struct.Struct(">IIBBBBB")
@@ -50,20 +50,20 @@ _MAX_LENGTH = 2**31 - 1
 
 #: Deflate makes data at most 1032 times smaller.
 _MOST_INFLATED = 1032
-#: Bytes inflated at a time of what is thrown away.
+#: Bytes inflated at a time after the last scan line, where they are dropped.
 _PIECE_BYTES = 2**20
 
 #: First row and column of every pass of an interlaced picture, and the distance to the next ones.
 _PASSES = ((0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2), (1, 0, 2, 1))
 
-#: What kornia_rs calls the colour types; by depth its functions, and how many times a picture they hold in memory.
+#: Names of the colour types in kornia_rs; by depth its function, the dtype, and how many copies of a picture it holds.
 _KORNIA = {GRAY: "mono", RGB: "rgb", RGBA: "rgba"}
 _KORNIA_DEPTHS: dict[int, tuple[Callable[..., NDArray[Any]], type[np.generic], int]] = {
     8: (kornia.decode_image_png_u8, np.uint8, 1),
     16: (kornia.decode_image_png_u16, np.uint16, 2),
 }
 
-#: Pillow's mode and layout of the others, by colour type and depth.
+#: Pillow's mode and layout for all other kinds, by colour type and depth.
 #: Gray of 2 and 4 bits is scaled to 0..255, which `L;2` and `L;4` do.
 #: 16-bit gray+alpha is four bytes a pixel, which the RGBA layout keeps as they are.
 _PILLOW = {
@@ -80,7 +80,7 @@ _PILLOW = {
 
 
 class PngHeader(NamedTuple):
-    """What comes before the pixels. `transparent`: there is a tRNS chunk (colours marked as see-through)."""
+    """The header of a PNG. `transparent`: there is a tRNS chunk (colours marked as transparent)."""
 
     width: int
     height: int
@@ -126,7 +126,7 @@ def read_header(head: bytes, nbytes: int) -> PngHeader | None:
 
 @functools.lru_cache
 def _parse_ihdr(head: bytes) -> PngHeader:
-    """Return the header from the first 33 bytes of a file; kept, as the pictures of a set have few different ones.
+    """Return the header from the first 33 bytes of a file; cached, since the pictures of a set have few different ones.
 
     Raises:
         SourceError: these are not the first bytes of a PNG, or IHDR holds values that PNG does not know.
@@ -185,7 +185,7 @@ def chunk_parts(kind: bytes, body: bytes | memoryview) -> tuple[bytes | memoryvi
 
 
 def check(data: bytes) -> Png:
-    """Return the parts of a whole file, after every chunk was checked.
+    """Check every chunk of a whole file, and return its parts.
 
     Raises:
         SourceError: a wrong checksum, a file cut short, data after IEND, chunks missing or animated.
@@ -224,7 +224,7 @@ def check(data: bytes) -> Png:
 
 
 def _check_kind(kind: bytes, position: int) -> None:
-    # Bit 5 of the first letter clear: a critical chunk, without which the picture is not what was meant.
+    # Bit 5 of the first letter is clear in critical chunks, without which a picture cannot be decoded rightly.
     if not kind.isalpha() or (kind[0] < 0x60 and kind not in _CRITICAL):
         raise _damaged(f"chunk {kind!r} at byte {position} is not one that PNG knows")
 
@@ -265,7 +265,7 @@ def decode(png: Png, *, as_index: bool = False) -> NDArray[Any]:
         SourceError: the pixel data is damaged or too short, or an index lies outside the palette.
     """
     header = png.header
-    # Before memory is taken for what the header promises.
+    # Checked before memory is allocated for the size that the header says.
     held, row = sum(map(len, png.pixels)), (header.width * header.depth * SAMPLES[header.colour] + 7) // 8
     if header.height * row > _MOST_INFLATED * held:
         raise _damaged(f"{held:,} bytes of data cannot hold {header.width} x {header.height} pixels")
@@ -294,7 +294,7 @@ def see_through(png: Png) -> tuple[int, ...] | None:
     header = png.header
     if not header.transparent or header.colour not in (GRAY, RGB):
         return None
-    # Higher bits than the picture has are not looked at, as the specification says.
+    # Bits above the depth of the picture are ignored, as the specification says.
     largest = 2**header.depth - 1
     values = (int.from_bytes(png.alpha[i : i + 2], "big") & largest for i in range(0, 2 * SAMPLES[header.colour], 2))
     return tuple(value * (255 // largest) if header.depth < 8 else value for value in values)
@@ -307,7 +307,7 @@ def _by_kornia(png: Png) -> NDArray[Any]:
     whole = start == _IHDR_END and stop == end
     file = png.data if whole else b"".join((png.data[:_IHDR_END], png.data[start:stop], png.data[end:]))
     decode_png, dtype, times = _KORNIA_DEPTHS[header.depth]
-    # A MemoryError here is an error, one within kornia_rs the end of the process.
+    # Too little memory is a MemoryError here, but would end the process within kornia_rs.
     np.empty((times, header.height, header.width, SAMPLES[header.colour]), dtype)
     return decode_png(file, (header.height, header.width), _KORNIA[header.colour])
 
@@ -315,8 +315,8 @@ def _by_kornia(png: Png) -> NDArray[Any]:
 def _lines(png: Png) -> bytes:
     """Return the scan lines of a picture, each after the number of its filter.
 
-    The data are read to their end, where there is a checksum. What comes after the last line is thrown away, as by all
-    who read PNG.
+    The data are read to their end, where there is a checksum. Bytes after the last line are dropped, as all readers of
+    PNG do.
 
     Raises:
         SourceError: the data end too early, or hold fewer scan lines than the header says.

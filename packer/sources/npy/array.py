@@ -1,4 +1,4 @@
-"""Arrays of `.npy` and `.npz` files: what their headers say, checked before it is used, and their rows as samples.
+"""Arrays of `.npy` and `.npz` files: their headers, checked before they are used, and their rows as samples.
 
 No pickle is ever read: an array of objects cannot be packed. A structured array is one array for each of its members.
 """
@@ -69,12 +69,12 @@ class Array:
 
     @property
     def shown(self) -> str:
-        """Return what messages call it."""
+        """Return its name in messages."""
         return ".".join((_shown(self.path, self.member), *self.inner))
 
     @property
     def own_name(self) -> str:
-        """Return what the field is called if nobody says: the member, or the file without its suffix; `_` for `=`."""
+        """Return the default name of its field: the member, or the file without its suffix; `_` stands for `=`."""
         if self.name:
             return self.name
         own = self.member.removesuffix(".npy").replace("/", ".") if self.member else Path(self.path).stem
@@ -155,7 +155,7 @@ def _errors(path: str) -> Iterator[None]:
     try:
         yield
     except (OSError, *_ZIP_ERRORS) as error:
-        # A zip file may say that something lies where no file has a place.
+        # EINVAL is damage, too: a zip file may name an offset that no file has.
         if isinstance(error, OSError) and error.errno != errno.EINVAL:
             raise unreadable(error, path) from error
         kind, function = (".npz", "np.savez") if path.lower().endswith(".npz") else (".npy", "np.save")
@@ -166,7 +166,7 @@ def _errors(path: str) -> Iterator[None]:
 
 
 def open_arrays(path: str) -> tuple[list[Array], list[str]]:
-    """Return the arrays of a `.npy` or `.npz` file, and what messages call its members that are none.
+    """Return the arrays of a `.npy` or `.npz` file, and the names, for messages, of its members that are no arrays.
 
     Arrays that cannot be packed have a `problem`.
 
@@ -196,7 +196,7 @@ def open_arrays(path: str) -> tuple[list[Array], list[str]]:
 
 
 def _read_header(file: IO[bytes], size: int, path: str, member: str = "") -> list[Array]:
-    """Return what `file` begins with, and what takes all of its `size` bytes: an array, or the members of one."""
+    """Return the array whose header `file` begins with, or its members; it must take all `size` bytes of the file."""
     try:
         # Version 3 is that of member names outside of Latin-1.
         read = _READERS[np.lib.format.read_magic(file)]
@@ -248,8 +248,8 @@ class NpySource(Source):
     """Rows start..stop of fields of one length. Pickles as paths and headers.
 
     Attributes:
-        arrays: by field, arrays whose rows lie one after another; of files and folders one array a sample, as its row.
-        names: of samples that are files or folders.
+        arrays: by field, arrays whose rows lie one after another; if files or folders are samples, one array a sample.
+        names: of samples that are files or folders; None for rows.
     """
 
     fields: tuple[FieldSpec, ...]
@@ -307,13 +307,13 @@ class NpySource(Source):
 
 
 def _wholes(arrays: Iterable[Array], known: _Wholes) -> _Wholes:
-    """Return the whole arrays that hold some, each read once: fields of one structured array share it."""
+    """Return the whole arrays that hold `arrays`, each read once: fields of one structured array share it."""
     places = {array.place: array for array in arrays}
     return {place: known[place] if place in known else array.whole() for place, array in places.items()}
 
 
 def _part_at(arrays: Sequence[Array], row: int) -> tuple[Array, int]:
-    """Return which of arrays that lie one after another holds a row, and the number of rows before that array."""
+    """Return the array that holds a row, of arrays that lie one after another, and how many rows come before it."""
     ends = list(accumulate(map(len, arrays)))
     at = bisect_right(ends, row)
     return arrays[at], ends[at] - len(arrays[at])

@@ -1,4 +1,4 @@
-"""Opens `.npy` and `.npz` files: what is a field, and what a sample.
+"""Opens `.npy` and `.npz` files: finds their fields and samples.
 
 features.npz                                 rows of its arrays
 x=images.npy y=labels.npy                    rows of both
@@ -30,7 +30,7 @@ from packer.sources.units import by_folder, folder_of, pattern_of, refuse_strays
 
 #: Arrays that a message names.
 _SHOWN = 20
-#: Name of the field of a `.npy` file that is a sample, if nobody says another.
+#: Default name of the field of a `.npy` file that is a sample.
 _FIELD = "x"
 
 #: The files of a sample, each with the name of its field, or none if they name their fields themselves.
@@ -47,15 +47,16 @@ def open_npy(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: OnB
 
     Args:
         inputs: by field name; an empty name for files that name their fields.
-        options: of `samples`, `rows`: a row of each array is a sample; `files`: a file; `folders`: a folder; `pick`,
-            `skip` and `once` name arrays, or members of structured ones.
+        options: `samples` says whether a sample is a row of each array (`rows`), a file or a folder; `pick`, `skip` and
+            `once` name arrays, or members of structured ones.
         on_bad: called with the error of every bad file or folder; if it returns, that one is left out.
         looking: called with the number of headers read.
 
     Raises:
-        UsageError: no array is there, two have one name, a named path holds arrays that are not parts of one, or
-            nothing says whether a file is a field or a sample.
-        SourceError: a file is damaged or holds what cannot be packed, or the fields differ in their number of rows.
+        UsageError: no file can be read, two arrays have one name, a named path holds arrays that are not parts of one,
+            nothing says whether a file is a field or a sample, or an option names no array.
+        SourceError: a file is damaged, holds no array or one that cannot be packed, or the fields differ in their
+            number of rows.
     """
     unit, pattern = unit_of("npy", options.samples)
     if unit == "episodes":
@@ -78,10 +79,10 @@ def open_npy(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: OnB
 def _open_episodes(
     inputs: Mapping[str, Found], pattern: str, options: SourceOptions, on_bad: OnBad, looking: Looking
 ) -> Source:
-    """Return the episodes that the rows are; the arguments are those of `open_npy`.
+    """Return the rows as episodes; the arguments are those of `open_npy`.
 
     Raises:
-        UsageError: no array is called as the pattern says, or several are.
+        UsageError: no array has a name of the pattern, or several have it.
     """
     marks, files = {}, []
     for name in pattern.split(","):
@@ -127,7 +128,7 @@ class _Choice:
         """Return the arrays of some files that become fields.
 
         Raises:
-            SourceError: one cannot be packed, is missing, or differs from what is kept once; none is left.
+            SourceError: an array cannot be packed, is missing, or differs from the one kept once; or none is left.
         """
         options, once, left = self._options, list[Array](), list[Array]()
         for arrays, others in map(open_arrays, paths):
@@ -195,7 +196,7 @@ def _row_kind(array: Array) -> str:
 def _source(
     fields: Mapping[str, Sequence[Array]], choice: _Choice, names: list[str] | None, notes: list[str]
 ) -> NpySource:
-    """Return the source of rows that lie one after another, and say what becomes of them."""
+    """Return the source of rows that lie one after another; sentences for the plan are added to `notes`."""
     specs = []
     for name, arrays in fields.items():
         shape = common_shape(array.shape[1:] for array in arrays)
@@ -307,7 +308,7 @@ def _parts(name: str, arrays: Sequence[Array]) -> list[Array]:
 def _refuse_ambiguous(path: str, arrays: Sequence[Array]) -> None:
     """Raise UsageError if some files are named alike apart from digits and hold rows of one kind.
 
-    They may be parts of one array, a field each or a sample each; nothing tells which.
+    They may be parts of one array, a field each or a sample each; nothing says which.
     """
     files = {array.path: array for array in arrays if not array.member}  # a structured array counts once
     alike: dict[Any, Array] = {}
@@ -326,7 +327,7 @@ def _refuse_ambiguous(path: str, arrays: Sequence[Array]) -> None:
 
 
 def _open_units(found: dict[str, Found], choice: _Choice, on_bad: OnBad, looking: Looking) -> NpySource:
-    """Return a sample a file or a folder."""
+    """Return the source in which each file, or each folder, is a sample."""
     files, notes = _files_of(found, choice.unit, on_bad)
     units: dict[str, dict[str, Array]] = {}
     for sample, its_files in watched(files.items(), HEADERS, looking, len(files)):

@@ -4,10 +4,10 @@
     x,y,z,intensity,ring:float32            .bin of nuScenes
     x,y,z:float32,r,g,b:uint8               .txt, .xyz and .pts
 
-A type is that of its column, and of those before it that have none. A `.bin` file is its rows back to back,
-little-endian. Text has a row a line, with blanks or commas between the numbers; what follows a blank and `#` or `//` is
-passed over, and so is a first line with the number of those after it, as `.pts` files have. Without a type its columns
-are float64, the nearest to what is written.
+A type holds for its column, and for columns before it that have none. A `.bin` file is its rows back to back,
+little-endian. Text has a row a line, with blanks or commas between the numbers. A comment, from `#` or `//` after a
+blank, is skipped, and so is a first line with the number of lines after it, as `.pts` files have. Columns of text
+without a type are float64, which is closest to the digits of the text.
 
 Columns become fields as the properties of PLY vertices do (`packer.sources.ply.fields`): x, y, z are `xyz`, and so on.
 Columns that are given for a field, as in boxes=cls,x,y,w,h:float32, are that one field, (n, 5); a single one is (n,).
@@ -33,7 +33,7 @@ from packer.sources.ply.source import Contents, PointSource, members_of
 from packer.sources.ply.table import Table, least_row, read_binary
 from packer.sources.ply.text import count_rows, read_text
 
-#: Only text can do without types: what the bytes of other files are, nobody can tell.
+#: Suffixes of files that need types: nobody can guess them from bytes, as from text.
 _BINARY = (".bin", LABELS)
 _TEXT_TYPE = "float64"
 #: Short names of colours, and what PLY calls them.
@@ -48,17 +48,17 @@ _NO_VALUE = re.compile(rb"(^|,)[ \t]*,", re.MULTILINE)
 def open_clouds(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: OnBad, looking: Looking) -> PointSource:
     """Open clouds, in natural order of their names: the relative paths without suffix.
 
-    The plan comes from the sizes of binary files; of text the lines are counted, and the numbers in each.
+    The plan comes from the sizes of binary files; in text files, lines and the numbers in each are counted.
 
     Args:
         inputs: the one source.
         options: `columns` are names and types, see above; if they are given for its field, they are that one field.
-        on_bad: told of each file that does not hold rows of these columns.
-        looking: told how far reading the files is.
+        on_bad: called with the error of each file that does not hold rows of these columns.
+        looking: called with the number of files read.
 
     Raises:
         UsageError: there are files of several suffixes, or `columns` are wrong.
-        SourceError: no file is good; or whatever `on_bad` raises.
+        SourceError: no file is good; or what `on_bad` raises.
     """
     ((field, found),) = inputs.items()
     given = columns_by_field(options)
@@ -90,11 +90,11 @@ def open_clouds(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: 
 
 
 def _rules(element: Element, field: str) -> dict[str, Rule]:
-    """Return the fields that columns become: one, if it has a name.
+    """Return the fields that columns become: the one named `field`, or those of PLY vertices if that is empty.
 
     Raises:
         UsageError: the columns of one field differ in their types.
-        SourceError: a name cannot be one.
+        SourceError: a name cannot be that of a field.
     """
     if not field:
         return rules_of((element,))
@@ -108,7 +108,7 @@ def element_of(columns: str, is_text: bool) -> tuple[Element, list[str]]:
     """Return the columns as properties of a PLY element, and the names of those for which no type was given.
 
     Raises:
-        UsageError: a name is missing, is there twice, or a type is missing or unknown.
+        UsageError: a name is missing or occurs twice, or a type is missing or unknown.
     """
     types: list[tuple[str, str]] = []
     waiting: list[str] = []
@@ -138,7 +138,7 @@ def element_of(columns: str, is_text: bool) -> tuple[Element, list[str]]:
 
 
 def _read(path: str, header: Header, rules: Mapping[str, Rule]) -> Contents:
-    """Return what a file holds that has rows of the properties of a header."""
+    """Return the contents of a file of rows, whose columns are the properties in `header`."""
     (element,) = header.elements
     table = _text_table(path, element) if header.format == "ascii" else _binary_table(path, element)
     return Contents(header, rules, {element.name: table})
@@ -203,7 +203,7 @@ def _lines(path: str, element: Element) -> bytes:
 
 
 def _without_count(text: bytes, path: str) -> bytes:
-    """Return the text with its first line blank if that holds one number, which is that of the lines after it."""
+    """Return the text with its first line blanked if that is only the number of lines after it."""
     start = len(text) - len(text.lstrip())
     end = text.find(b"\n", start)
     first = text[start : end if end >= 0 else len(text)].split()
@@ -233,7 +233,7 @@ def _rows_of(text: bytes, path: str, element: Element) -> int:
 
 
 def _line(text: bytes, row: int) -> int:
-    """Return the number in the file, from 1, of a line that is not blank."""
+    """Return the line number in the file, from 1, of a row, from 0; blank lines are no rows."""
     return [number for number, line in enumerate(text.split(b"\n"), 1) if line.strip()][row]
 
 

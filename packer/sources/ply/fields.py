@@ -1,4 +1,4 @@
-"""Which fields the properties of PLY files become: of one file, and of a set of files.
+"""Says which fields the properties of PLY files become, in one file and in a set of files.
 
     vertex x y z              xyz (n, 3)
     vertex nx ny nz           normal (n, 3)
@@ -56,10 +56,10 @@ _NUMBERED = re.compile(r"(.+)_(0|[1-9][0-9]*)")
 
 
 def groups_of(vertex: Element, numbered: bool = True) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yield properties that may become one field: its name, and the number of the property of each column.
+    """Yield groups of properties that may become one field: its name, and the property number of each column.
 
     Args:
-        numbered: whether numbered properties, such as `rot_0` to `rot_3`, may.
+        numbered: whether numbered properties, such as `rot_0` to `rot_3`, are a group.
     """
     first = {p.name: i for i, p in enumerate(vertex.properties) if p.count_dtype is None}
     for name, members in _GROUPS:
@@ -75,7 +75,7 @@ def groups_of(vertex: Element, numbered: bool = True) -> Iterator[tuple[str, tup
 
 
 def property_names(field: str, width: int) -> Sequence[str]:
-    """Return the names of the properties that a field of `width` columns is made of: what `groups_of` finds."""
+    """Return the names of the properties behind a field of `width` columns; the inverse of `groups_of`."""
     members = dict(_GROUPS).get(field, ())
     return members if len(members) == width else [f"{field}_{i}" for i in range(width)]
 
@@ -99,7 +99,7 @@ class Rule:
         return self.is_list and self.field == "face" and self.element == "face"
 
     def __str__(self) -> str:
-        """Return what must agree between the files of a set."""
+        """Return the type in words, which must agree between the files of a set."""
         width = f" x {len(self.properties)}" if len(self.properties) > 1 else ""
         return f"{'lists of ' if self.is_list else ''}{self.dtype}{width}"
 
@@ -205,9 +205,9 @@ class Column:
 
 
 def agreeing(members: Sequence[Member], choice: Choice, on_bad: OnBad) -> tuple[list[Member], dict[str, Rule]]:
-    """Return the members whose fields are as those of most members, and the rules of the fields that they give.
+    """Return the members that have the fields of most members, and the rules of their fields.
 
-    The others go to `on_bad`.
+    `on_bad` is called for each other member.
 
     Raises:
         UsageError: a field is asked for that most files do not have, or the files have none in common.
@@ -243,9 +243,9 @@ def agreeing(members: Sequence[Member], choice: Choice, on_bad: OnBad) -> tuple[
 
 
 def columns_of(members: Sequence[Member], rules: Mapping[str, Rule]) -> Iterator[tuple[Column, NDArray[np.int64]]]:
-    """Yield the columns that the members' fields become, and how long each is in every member, (members,).
+    """Yield the columns that the members' fields become, and the length of each in every member, (members,).
 
-    Lists become a table if all of them have one length; those of faces if they are triangles.
+    Lists become a table if all have the same length; lists of faces only if they are triangles.
     """
 
     def column(name: str, dtype: str, width: int | None, part: Part) -> Column:

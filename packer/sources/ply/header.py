@@ -23,7 +23,7 @@ from packer.sources.files import open_raw, refuse_pointer, unreadable
 Format = Literal["ascii", "binary_little_endian", "binary_big_endian"]
 Type = Literal["int8", "uint8", "int16", "uint16", "int32", "uint32", "float32", "float64"]
 CountType = Literal["int8", "uint8", "int16", "uint16", "int32", "uint32"]
-#: What stands between the blanks of a header line.
+#: A word of a header line.
 Word = Annotated[str, msgspec.Meta(pattern=r"^\S+\Z")]
 
 #: Both naming styles of the PLY scalar types, as numpy names: those that can count the entries of lists, and all.
@@ -47,7 +47,7 @@ _FIRST_READ = 4096
 MAX_DIGITS = 15
 #: Elements and properties together; real files have up to some hundreds.
 MAX_DECLARATIONS = 4096
-#: What lines look like, by their first words.
+#: The forms of header lines, by their first word.
 _FORMS = {
     "format": "'format ascii 1.0', or binary_little_endian or binary_big_endian for ascii,",
     "element": f"'element NAME COUNT' with a count of at most {MAX_DIGITS} digits",
@@ -95,14 +95,14 @@ class Header(msgspec.Struct, frozen=True, omit_defaults=True):
         return any(e.has_lists and e.count for e in self.elements)
 
     def without_counts(self) -> Header:
-        """Return what is the same in all files of one kind."""
+        """Return the header without counts and offset: the same for all files of one kind."""
         elements = tuple(Element(e.name, e.properties) for e in self.elements)
         return Header(self.format, elements, self.comments, self.obj_info)
 
 
 @contextmanager
 def opened(path: str) -> Iterator[tuple[Header, FileIO]]:
-    """Open a file and read its header, and no more than it needs. What cannot be read within is an error as well.
+    """Open a file and read its header, and little more. A failure to read within the block is a SourceError as well.
 
     Raises:
         SourceError: the file cannot be read, is no PLY file, or its header is wrong.
@@ -163,7 +163,7 @@ def parse_header(data: bytes, path: str) -> Header:
 
 
 class _Lines:
-    """What the lines of a header say, taken one by one; its methods raise ValueError if one cannot be."""
+    """The contents of a header, line by line; methods raise ValueError if a line is wrong."""
 
     def __init__(self) -> None:
         self.format: Format | None = None

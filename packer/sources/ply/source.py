@@ -1,10 +1,10 @@
 """PLY point clouds and meshes as a source: one file a sample.
 
-Every field is ragged in its first axis, as the number of points is, even if all files of a set agree.
+Every field is ragged in its first axis, like the number of points, even if all files of a set agree.
 `packer.sources.ply.fields` says which properties become which field. The plan comes from headers; files with lists
 (faces) are read whole for it, since no header tells how long lists are.
 
-Files of other kinds that hold points, whose columns somebody names, are read as the same `PointSource`.
+Clouds without a header, whose columns the user names, are the same `PointSource`.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ def open_ply(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: OnB
 
     Args:
         inputs: the one source, whose files name their fields themselves.
-        options: of `fields`, `same`: all files must have the same fields; `common`: those that all have; `all`: those
-            that any has, with no rows if a file has none; or names with commas, which every file must have. A float
-            that is `cast` may be rounded; a value outside the range of its new dtype is an error. `triangulate` makes
-            `face` (m, 3); what else a face has is repeated for each triangle, see `table`.
-        on_bad: told of each file whose header is wrong or that does not fit the others.
-        looking: told how far reading headers is.
+        options: `fields` is `same`: all files must have the same fields; `common`: fields that all files have; `all`:
+            fields that any file has, without rows in files that lack them; or names with commas, which every file must
+            have. A float that is `cast` may be rounded; a value outside the range of its new dtype is an error.
+            `triangulate` makes `face` (m, 3); other properties of a face are repeated for each triangle, see `table`.
+        on_bad: called with the error of each file whose header is wrong or that does not fit the others.
+        looking: called with the number of headers read.
 
     Raises:
-        UsageError: `fields`, `cast` or `triangulate` asks for what is not there.
-        SourceError: no file is good; or whatever `on_bad` raises.
+        UsageError: `fields`, `cast` or `triangulate` asks for a field that is not there.
+        SourceError: no file is good; or what `on_bad` raises.
     """
     (found,) = inputs.values()
     fields = options.fields
@@ -79,14 +79,14 @@ def open_ply(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: OnB
 def members_of(
     found: Found, files: Sequence[str], member: Callable[[str, str], Member], on_bad: OnBad, looking: Looking
 ) -> list[Member]:
-    """Return what each of some files holds, by its path without suffix.
+    """Return the members of a set of files; a sample is named by the path of its file, without suffix.
 
     Args:
-        files: those of `found` to look at.
-        member: tells what the file at a path holds, whose sample has a name; a file that is bad is a SourceError.
+        files: the files of `found` to read.
+        member: returns the member for the path of a file and the name of its sample; a bad file is a SourceError.
 
     Raises:
-        SourceError: what `on_bad` raises, which is told of every file that is bad; or no file is good.
+        SourceError: what `on_bad` raises, which is called with the error of every bad file; or no file is good.
     """
     good: dict[str, Member] = {}
     for file in watched(files, HEADERS, looking, len(files)):
@@ -103,7 +103,7 @@ def members_of(
 
 
 def _member(path: str, name: str, options: SourceOptions) -> Member:
-    """Return what the header of a file says, and its body if it holds lists; raises SourceError as `_read` does."""
+    """Return a file as a member, by its header, and by its body if that holds lists; raises SourceError as `_read`."""
     header, rules, tables = _read(path, options, with_numbers=False)
     counts = {element.name: element.count for element in header.elements}
     lengths = {}
@@ -125,10 +125,10 @@ class Contents(NamedTuple):
 
 
 def _read(path: str, options: SourceOptions, with_numbers: bool = True) -> Contents:
-    """Return what a file holds.
+    """Return the contents of a file.
 
     Args:
-        with_numbers: whether the body is read if it holds no lists; else there are no tables.
+        with_numbers: whether to read the body even if it holds no lists; if it is not read, there are no tables.
 
     Raises:
         SourceError: the file cannot be read, or is not what its header declares; names element, row and property.
@@ -156,7 +156,7 @@ def _read(path: str, options: SourceOptions, with_numbers: bool = True) -> Conte
 def _check_size(header: Header, size: int, path: str) -> None:
     """Raise SourceError if a file of `size` bytes cannot hold what its header declares, or holds more."""
     body, is_text = size - header.body, header.format == "ascii"
-    # A value of text takes at least a digit and the blank after it, which the last one may lack.
+    # A value of text takes at least a digit and a blank after it; the last one may lack the blank.
     least = sum(e.count * (2 * len(e.properties) if is_text else least_row(e)) for e in header.elements) - is_text
     is_least = is_text or header.has_lists
     if body < least or (body > least and not is_least):
@@ -170,7 +170,7 @@ def _origin_of(members: Sequence[Member], choice: Choice, options: SourceOptions
 
     `headers` holds each different header once (the first is that of the first sample), with the field that each
     property went into. `header_of` gives, by sample name, the number of the header of every sample whose header is
-    not the first. Beyond `MAX_HEADERS` a sample's header is not kept; it counts as like the first.
+    not the first. Beyond `MAX_HEADERS` a sample's header is not kept; the first one counts as its header.
     """
     numbers: dict[Header, int] = {}
     headers: list[Header] = []
@@ -211,7 +211,7 @@ class PointSource(Source):
 
     Attributes:
         lengths: by field, length of every sample's first axis, int64 (samples,).
-        contents: reads the file at a path; what it cannot read is a SourceError.
+        contents: reads the file at a path; raises SourceError if it cannot.
     """
 
     kind: str
@@ -237,7 +237,7 @@ class PointSource(Source):
         contents: Callable[[str], Contents],
         origin: dict[str, Any],
     ) -> PointSource:
-        """Return the samples that the members are, with the fields of `rules`; `origin` goes into the manifest."""
+        """Return the members as samples, with the fields of `rules`; `origin` goes into the manifest."""
         columns = list(columns_of(members, rules))
         lengths = {column.spec.name: lengths for column, lengths in columns}
         paths, names = [m.path for m in members], [m.name for m in members]

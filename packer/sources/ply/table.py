@@ -1,13 +1,13 @@
 """One element of a PLY file in memory: columns of numbers, and columns of lists; and the body of a binary file as such.
 
 In a binary body, elements of fixed size, and lists that all have the length of the first one, are read as one
-structured array. Lists of different lengths are found by walking the rows, then gathered at once. No declared count is
-believed before it is held against the bytes that are there.
+structured array. Lists of different lengths are found by walking the rows, then gathered at once. Every declared count
+is compared with the bytes of the file before it is used.
 
 Polygons become triangles here: a fan from the first corner of each face, in order. A face of the corners a b c d e
-becomes the triangles a b c, a c d, a d e, faces in their order. Everything else that a face has (numbers, and other
-lists whole) is repeated for each of its triangles. A face of fewer than 3 corners is an error. A fan covers a convex
-polygon; of one that is not, some triangles lie outside of it.
+becomes the triangles a b c, a c d, a d e; faces keep their order. All other properties of a face (numbers, and other
+lists whole) are repeated for each of its triangles. A face of fewer than 3 corners is an error. A fan covers a convex
+polygon exactly; if a polygon is not convex, some triangles may lie outside of it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from packer.errors import SourceError
 from packer.sources.ply.header import SIZES, Element
 
-#: Lists repeated for every triangle of a large polygon may grow with the square of the file; here that ends.
+#: Most entries of lists that are repeated for every triangle: they may grow with the square of the file.
 MAX_ENTRIES = 2**28
 #: numpy holds the size of a record in a C int.
 _MAX_RECORD = 2**31 - 1
@@ -42,7 +42,7 @@ class ListColumn(NamedTuple):
 class Table:
     """The rows of an element, by property number: numbers (rows,), perhaps strided and byte-swapped, or lists.
 
-    `made_from` holds the row of the file that each row was made from, (rows,), if it is not the same.
+    If rows were made from others, `made_from` holds the number of the row in the file for each, (rows,).
     """
 
     element: Element
@@ -90,7 +90,7 @@ def row_error(path: str, element: Element, row: int, reason: str, prop: int | No
 
 
 def row_of(entry: int, sizes: NDArray[np.int64]) -> int:
-    """Return the row whose list holds an entry of lists that are one after another."""
+    """Return the row whose list holds an entry, where the lists of all rows lie one after another."""
     return int(np.searchsorted(np.cumsum(sizes), entry, side="right"))
 
 
@@ -147,7 +147,7 @@ class _Body:
         return self._walked(start)
 
     def _uniform(self, start: int, lengths: Sequence[int]) -> Table:
-        """Return the table read as one structured array; `lengths`: that of the lists of each property."""
+        """Return the table, read as one structured array; `lengths`: the length of the lists of each property."""
         fields: list[tuple[Any, ...]] = []
         for i, p in enumerate(self.element.properties):
             if p.count_dtype:
@@ -181,7 +181,7 @@ class _Body:
         return table, int(ends[-1])
 
     def _walk(self, start: int, rows: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Find every list of the first rows, one after another: each says where the next one lies.
+        """Find every list of the first rows, one after another: the length of each says where the next one begins.
 
         Returns:
             the length of the lists, (rows, properties), 0 for numbers; where the rows begin, and the last ends,
@@ -202,11 +202,11 @@ class _Body:
         return sizes, ends
 
     def _lengths(self, start: int, rows: int) -> list[int]:
-        """Return the length of every list of the first rows, row by row; 0 of those after the end of the data."""
+        """Return the length of every list of the first rows, row by row; 0 for lists after the end of the data."""
         data, at, found = self.data, start, list[int]()
         lists = [(i, p.count_dtype, SIZES[p.dtype]) for i, p in enumerate(self.element.properties)]
         if [count for _, count, _ in lists if count] == ["uint8"]:
-            # As most meshes are; a byte is taken for a fraction of what `from_bytes` takes.
+            # Most meshes are such; indexing a byte takes a fraction of the time of `from_bytes`.
             ((place, item),) = [(i, item) for i, count, item in lists if count]
             at += sum(size for _, _, size in lists[:place])
             step = least_row(self.element)

@@ -1,9 +1,9 @@
 """The body of a text PLY file: one line a row.
 
-Numbers are parsed as float64, exactly for every integer type of PLY. JSON's number syntax is what nearly all writers
-use, and msgspec's JSON decoder reads it faster than numpy does, numbers of many digits above all. Text that JSON
-refuses (`+1`, `.5`, `nan`) goes through Python's `float`. `nan` and `inf` are values of float properties, as for
-plyfile; in an integer property they are errors.
+Numbers are parsed as float64, which is exact for every integer type of PLY. Nearly all writers use the number syntax of
+JSON, which msgspec's decoder reads faster than numpy does, above all numbers of many digits. Text that JSON refuses
+(`+1`, `.5`, `nan`) goes through Python's `float`. In float properties `nan` and `inf` are values, as in plyfile; in
+integer properties they are errors.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _pieces(body: bytes) -> Iterator[bytes]:
 
 
 def _line_sizes(piece: bytes) -> tuple[Ints, NDArray[np.bool_]]:
-    """Return how many values each line that is not blank holds; and which bytes are blank, with one more in front."""
+    """Return how many values each line that is not blank holds; and which bytes are blank, after a blank in front."""
     text = np.frombuffer(b" " + piece, np.uint8)
     # The bytes that `bytes.split` splits at: the blank, and tab to carriage return (9 to 13).
     blank = (text == ord(" ")) | (text - np.uint8(9) <= 4)
@@ -107,8 +107,8 @@ def _python_numbers(piece: bytes, sizes: Ints, lines: int) -> Floats:
     """Return the numbers of a piece by Python's rules.
 
     Args:
-        sizes: how many each of its lines holds.
-        lines: that come before it.
+        sizes: how many numbers each of its lines holds.
+        lines: how many lines come before it.
 
     Raises:
         BadNumberError: a word is not a number, or is too large for a float64.
@@ -139,10 +139,10 @@ def _number(word: bytes) -> float | None:
 def read_text(
     elements: Sequence[Element], data: bytes, path: str, row_error: Callable[..., SourceError] = row_error
 ) -> list[Table]:
-    """Return the tables of `elements`, whose rows are the lines of `data`; blank lines are passed over.
+    """Return the tables of `elements`, whose rows are the lines of `data`; blank lines are skipped.
 
     Args:
-        row_error: makes the error of a bad row, as that of `table` does.
+        row_error: returns the error of a bad row, as `row_error` of `table` does.
 
     Raises:
         SourceError: a value is no number or does not fit its type, or a row or line is missing or too long.
