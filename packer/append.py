@@ -83,7 +83,8 @@ def append(
 
     Raises:
         DatasetError: there is no packed dataset, or its list of what was left out is damaged.
-        UsageError: the sources do not fit it (the message names the difference), or share a name with it.
+        UsageError: the sources do not fit it (the message names the difference) or share a name with it, or something
+            else is changing it.
         SourceError, WriteError, ResourceError: as `convert`.
     """
     began = time.perf_counter()

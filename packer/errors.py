@@ -93,7 +93,7 @@ class UnfinishedError(DatasetError):
 
 
 class DamagedError(DatasetError):
-    """A file of the dataset is not what it was when it was written."""
+    """A file of the dataset is missing, or has changed since it was written."""
 
 
 class RemoteError(DatasetError):

@@ -60,6 +60,7 @@ def save(dataset: str | os.PathLike[str], stats: dict[str, FieldStats]) -> None:
     """Keep statistics in the manifest, in one rename.
 
     Raises:
+        DatasetError: there is no packed dataset.
         UsageError: the dataset has changed since they were taken, or something else is changing it.
         WriteError: the folder cannot be written.
     """

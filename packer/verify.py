@@ -66,6 +66,7 @@ def verify(dataset: str | os.PathLike[str], progress: Progress | None = None, wo
     Raises:
         DatasetError: there is no packed dataset, or its manifest is wrong, so that nothing else can be checked; or a
             file of it may not be read.
+        UsageError, ResourceError: this process may not, or cannot, start others.
     """
     folder = Path(dataset)
     manifest = manifests.read(folder)

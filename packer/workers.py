@@ -257,7 +257,7 @@ class _Worker:
         self.is_late = self._limits.seconds is not None and self._waited >= self._limits.seconds
 
     def receive(self) -> tuple[str, Any]:
-        """Return kind and value of what it sends; if it died or is late, a `Lost` as its result."""
+        """Return kind and value of its next message; if it died or is late, a `Lost` as its result."""
         seconds, nbytes = self._limits.seconds, self._limits.nbytes
         if self.is_late and not self.connection.poll():
             self.process.kill()

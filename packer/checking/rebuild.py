@@ -135,7 +135,7 @@ def _table(folder: Path, shards: Sequence[ShardEntry]) -> str:
     if not is_same:
         raise DatasetError(
             f"{table}: it does not hold the names of the shards: one of the two is damaged, or the last shards are "
-            "gone, and the manifest, which could tell, is lost; put one of these files back from a copy, or remove the "
+            "gone, and only the lost manifest could say which; put one of these files back from a copy, or remove the "
             "table to take the names of the shards as they are"
         )
     return table.name

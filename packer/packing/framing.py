@@ -137,8 +137,8 @@ def with_digits(spec: FieldSpec, codec: tuple[Config, ...], samples: Sequence[ND
     found = digits_of(samples)
     if found is None and any(sample.size for sample in samples):
         raise UsageError(
-            f"field {spec.name!r}: the values looked at are no decimals: with 0 to {MOST_DIGITS} digits none come back "
-            f"bit for bit; take another codec, as in --codec {spec.name}=auto"
+            f"field {spec.name!r}: the values looked at are no decimals: rounded to 0 to {MOST_DIGITS} digits, they do "
+            f"not come back bit for bit; take another codec, as in --codec {spec.name}=auto"
         )
     return ({**codec[0], "digits": found[0] if found else 0}, *codec[1:])
 

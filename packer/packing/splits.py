@@ -82,7 +82,7 @@ def _parsed(name: str, rule: Rule) -> Rule:
     if not isinstance(rule, str):
         return float(rule) if isinstance(rule, (int, float)) else rule
     if not rule:
-        raise UsageError(f"split {name!r} is made of nothing; a fraction, @FILE or a pattern over names is expected")
+        raise UsageError(f"split {name!r} has no rule; a fraction, @FILE or a pattern over names is expected")
     if "." in rule and _NUMBER.fullmatch(rule):
         return float(rule)
     return read_lines(rule[1:], f"split {name!r}: the list {rule[1:]}") if rule.startswith("@") else rule

@@ -86,7 +86,7 @@ def open_beside(
     on_bad: OnBad,
     looking: Looking,
 ) -> Source:
-    """Return the samples of a source, each with what lies beside it.
+    """Return the samples of a source, each with the fields that lie beside it.
 
     Args:
         given: the files of the samples, by field.
@@ -120,8 +120,8 @@ def open_beside(
     order = {name: number for number, name in enumerate(again.files[""])}
     if len(order) < len(samples):
         raise UsageError(
-            f"{' and '.join(sides)}: these lie beside whole files, but the samples are others; leave out --patch, "
-            "--samples and the like"
+            f"{' and '.join(sides)}: these lie beside whole files, but the samples are not single files; leave out "
+            "--patch, --samples and the like"
         )
     chosen = []
     for name, side in held.items():

@@ -29,7 +29,7 @@ class LabelledSource(DerivedSource):
         train/cat/1.png, train/cat/2.png, train/dog/1.png    label 0, 0, 1    classes cat, dog
 
     The class is the first folder of the sample's name. Classes are numbered in the plain order of their names. A
-    folder without a sample is a class too, so that what is left out as bad changes no number.
+    folder without a sample is a class too, so that samples left out as bad change no number.
 
     Args:
         roots: what the source was opened from.
@@ -144,7 +144,7 @@ def _large_with_channel(picture: LargeArray) -> LargeArray:
 
 
 class FittedSource(DerivedSource):
-    """`source` with the fields of a dataset: what is ragged there may have one shape here.
+    """`source` with the fields of a dataset: a field that is ragged there may have one shape here.
 
     Args:
         fields: the dataset's schema.

@@ -36,7 +36,7 @@ def open_episodes(pattern: str, marks: Mapping[str, Marks], open_rows: Callable[
         open_rows: opens the rows, without the arrays of the paths it is given: they do not have a value for each row.
 
     Raises:
-        SourceError: an array cannot say where episodes end, or counts another number of rows.
+        SourceError: an array cannot say where episodes end, or covers another number of rows.
         UsageError: a field cannot be one of episodes.
     """
     ends = {file: _ends(arrays, file) for file, arrays in marks.items()}
@@ -46,7 +46,7 @@ def open_episodes(pattern: str, marks: Mapping[str, Marks], open_rows: Callable[
     before = np.cumsum([0, *(int(some[-1]) for some in found)])
     bounds = np.concatenate([[0], *(some + start for some, start in zip(found, before[:-1], strict=True))])
     if bounds[-1] != len(rows):
-        reason = f"{pattern} speaks of {int(bounds[-1]):,} rows, but there are {len(rows):,}"
+        reason = f"{pattern} covers {int(bounds[-1]):,} rows, but there are {len(rows):,}"
         raise SourceError(f"{reason}; name the array that belongs to these rows", next(iter(marks)))
     return EpisodeSource(rows, bounds, pattern, list(marks))
 

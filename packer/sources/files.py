@@ -93,7 +93,7 @@ class Found(NamedTuple):
         folder: the folder that names count from; empty for the current one.
         files: relative paths with slashes, sorted; none is hidden.
         odd: those of `files` that are broken links or no regular files (a pipe would be read for ever).
-        beside: how many files lie beside and were passed over, by suffix; hidden files and folders as `hidden`.
+        beside: how many files lie beside data and are left out, by suffix; hidden files and folders as `hidden`.
         text: the folder, file or pattern, as it was given.
     """
 

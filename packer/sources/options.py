@@ -20,7 +20,7 @@ def _of(
 
     Args:
         usual: the default; empty for an option that may be given several times.
-        flag: what it is called on the command line, if that is not its name.
+        flag: its name on the command line, if it has another one there.
         choices: all values that it takes, with `|` between them.
         form: of a value, as the command line shows it.
         least: the least number that it takes.

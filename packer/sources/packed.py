@@ -87,7 +87,7 @@ def read_names(folder: Path, manifest: Manifest) -> list[str] | None:
     """Return the name of every sample, from the table, since names in shards have no checksum; None if there are none.
 
     Raises:
-        DamagedError: the table of names is not what it was when it was written.
+        DamagedError: the table of names is missing, or has changed since it was written.
     """
     if manifest.names is None:
         return None
@@ -142,7 +142,7 @@ class PackedSource(Source):
         """See `Source.read`.
 
         Raises:
-            DamagedError: a frame is not what it was when it was written.
+            DamagedError: a frame has changed since it was written.
         """
         with closing(_Shards(Path(self.folder), self.shards)) as shards:
             sizes = np.zeros(len(self), np.int64)

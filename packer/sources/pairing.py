@@ -207,7 +207,7 @@ def _chosen(paired: Pairing, path: str) -> tuple[Pairing, list[str]]:
     `0001_s001.png (480,480,3)`. What is not listed is not looked at.
 
     Raises:
-        UsageError: the list cannot be read, or names what is no sample, or a sample twice.
+        UsageError: the list cannot be read, or names something that is no sample, or a sample twice.
     """
     numbers: dict[str, list[int]] = {}
     for number, name in enumerate(paired.names):

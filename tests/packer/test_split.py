@@ -241,7 +241,7 @@ def test_samples_without_names_are_listed_by_number(rows, tmp_path):
         ({"train": "-0.5"}, "between 0 and 1"),
         ({"train": 0.0}, "between 0 and 1"),
         ({"": 0.5}, "has no name"),
-        ({"train": ""}, "made of nothing"),
+        ({"train": ""}, "'train' has no rule"),
         ({"train": "@nowhere.txt"}, "nowhere.txt cannot be read: No such file"),
         ({"train": "none/*"}, "'train' would hold no sample: no name fits 'none/"),
         ({"train": []}, "'train' would hold no sample: its list names none"),

@@ -209,7 +209,7 @@ def _virtual_files(dataset: h5py.Dataset) -> Iterator[str]:
         name = source.file_name
         where = f"virtual dataset {dataset.name}: its source dataset {source.dset_name} of file {name}"
         if "%b" in name or "%b" in source.dset_name:
-            raise SourceError(f"{where} is a pattern, of which some may be missing; name each source instead")
+            raise SourceError(f"{where} is a pattern, and some of its files may be missing; name each source instead")
         # The order in which libhdf5 looks.
         places = [dataset.file.filename] if name == "." else [folder / name, Path(name), folder / Path(name).name]
         path = next((str(place) for place in places if Path(place).exists()), None)

@@ -81,7 +81,7 @@ class FileUnits:
 
 
 class _LeftOut:
-    """Says whether the user left a path out, and remembers which of the options named something."""
+    """Says whether the user left a path out, and remembers which entries of the options named something."""
 
     def __init__(self, *asked: Sequence[str]) -> None:
         self._asked = [one for some in asked for one in some]
@@ -98,7 +98,7 @@ def units_of(path: str, asked: Asked, options: SourceOptions) -> FileUnits:
 
     Args:
         path: the file.
-        options: `pick` and `skip` are relative to a unit; `skip` may name what belongs to no unit too.
+        options: `pick` and `skip` are relative to a unit; `skip` may also name something outside of all units.
 
     Raises:
         UsageError: there are more fields than a dataset may have.

@@ -116,7 +116,7 @@ def _pictures(
     for name, folder in stored.items():
         remarks += folder.notes(source.paths[name], source.sizes[name])
     source.remarks = [*remarks, *_changes(columns)]
-    if in_folders and names is None:  # the pictures are the frames of what a sample is
+    if in_folders and names is None:  # the pictures are frames, and clips the samples
         return clips(source, broken, on_bad)
     source.remarks += compared(source)
     return source

@@ -123,7 +123,7 @@ def test_a_bad_file_is_left_out(tmp_path: Path) -> None:
 
 
 REFUSED = {
-    "too few": ({"e": np.array([3, 4, 9])}, "e speaks of 9 rows, but there are 8; name the array"),
+    "too few": ({"e": np.array([3, 4, 9])}, "e covers 9 rows, but there are 8; name the array"),
     "fractions": ({"e": np.linspace(0, 1, TOTAL)}, "e: one array of ascending ends or of numbers"),
     "nothing": ({"e": np.zeros(0, int)}, "e: there is no value"),
     "two tables": ({"e": ENDS, "f": ENDS}, "e, f: one array of ascending ends"),
