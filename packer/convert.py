@@ -283,8 +283,11 @@ def open_source(sources: Any, options: ConvertOptions, rejected: list[Rejected] 
     """Return the source that `sources` stand for.
 
     Args:
-        rejected: bad files are added here if they are skipped. None if nothing is to be packed: bad samples that are
-            found early raise nothing then.
+        rejected: bad files are added here if they are skipped. None if nothing will be packed; bad samples that are
+            found early then raise no error.
+
+    Raises:
+        UsageError, SourceError, ResourceError: as `convert`.
     """
 
     def on_bad(error: SourceError) -> None:

@@ -39,7 +39,7 @@ from packer.workers import Here, Limits, Lost, run
 
 _log = logging.getLogger(__name__)
 
-#: Gives, by the number of a sample, the context in which the block that begins with it is read.
+#: Returns the context in which a block is read, given the number of its first sample.
 Step = Callable[[int], contextlib.AbstractContextManager[object]]
 
 

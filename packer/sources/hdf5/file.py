@@ -28,8 +28,8 @@ FAULTS = (OSError, RuntimeError, ValueError, TypeError, LookupError, ArithmeticE
 _NO_MEMORY = re.compile(r"memory allocation failed|image null after H5MM_realloc")
 _TRUNCATED = re.compile(r"truncated file: eof = (\d+), .*stored_eof = (\d+)")
 
-#: Bytes of decoded chunks that libhdf5 is asked to keep at most, of all datasets that are read together. A chunk larger
-#: than that is kept as well: decoding it takes that much memory anyway, and again for every block would take minutes.
+#: Most bytes of decoded chunks that libhdf5 keeps, for all datasets that are read together. A chunk larger than that is
+#: kept as well: decoding it takes that memory anyway, and decoding it again for every block would take minutes.
 CACHE_BYTES = 2**28
 #: A dataset that declares more bytes than both this and this many times its file is taken for damaged. Deflate reaches
 #: 1,032 on zeros.

@@ -232,7 +232,7 @@ def field_values(values: NDArray[Any], column: Column, path: str) -> NDArray[Any
         most = np.ascontiguousarray(values).view(np.uint8).max(initial=0)
         if most > 1:
             raise SourceError(f"field {spec.name}: it holds {most}, but a bool is 0 or 1", path)
-    # The view sheds h5py's notes on the dtype (enum names).
+    # The view drops h5py's metadata of the dtype (enum names).
     found = np.ascontiguousarray(values.astype(native, copy=False)).view(native)
     return list(found) if spec.is_ragged else found
 

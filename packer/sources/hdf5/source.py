@@ -234,7 +234,7 @@ class HDF5Source(Source):
     """
 
     kind = "hdf5"
-    #: Of ragged fields, but for those whose lengths are known only when they are read.
+    #: Shapes of ragged fields, (n, axes), except those that are known only after reading.
     _shapes: Mapping[str, NDArray[np.int64]] = {}
 
     def __init__(

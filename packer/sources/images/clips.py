@@ -60,7 +60,7 @@ def fields_in_folders(found: Mapping[str, Found]) -> dict[str, Found] | None:
 
 
 def units_note(source: ImageSource) -> list[str]:
-    """Return a sentence if the folders of pictures that are a sample each look like samples or fields themselves."""
+    """Return a sentence if each picture is a sample, but the folders look like samples or fields themselves."""
     folders = by_folder(source.names)
     if "" in folders or min(map(len, folders.values())) < 2:
         return []
@@ -154,7 +154,7 @@ class ClipSource(Source):
 
     Attributes:
         frames: all frames, clip by clip.
-        edges: (n + 1,) int64: the number of the first frame of every clip, and of all frames.
+        edges: (n + 1,) int64: the number of the first frame of every clip, and how many frames there are.
     """
 
     fields: tuple[FieldSpec, ...]

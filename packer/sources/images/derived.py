@@ -31,7 +31,7 @@ FIELD = "lr"
 
 
 class DownscaledSource(DerivedSource):
-    """The pictures of a source of one field, and each of them `factor` times as small, in front.
+    """The pictures of a source of one field, and in front of it a field of the same pictures, `factor` times as small.
 
     Args:
         source: 8-bit gray or RGB pictures whose sides are multiples of `factor`.
@@ -113,8 +113,8 @@ def smaller_by_pillow(image: NDArray[Any], factor: int) -> NDArray[Any]:
 def smaller_by_matlab(image: NDArray[Any], factor: int) -> NDArray[Any]:
     """Return a picture (H, W, C) of uint8 `factor` times as small, as MATLAB's `imresize(image, 1 / factor)` does.
 
-    Bicubic with antialiasing (Keys 1981, a = -1/2, stretched by `factor`), beyond the edges the picture mirrored; in
-    float64, rounded once at the end, halves up. BasicSR's `imresize` is the same in float32.
+    Bicubic with antialiasing (Keys 1981, a = -1/2, stretched by `factor`). The picture is mirrored beyond its edges.
+    Computed in float64 and rounded once at the end, halves up; BasicSR's `imresize` is the same in float32.
     """
     weights, before = _matlab_weights(factor)
     values = image.astype(np.float64)
@@ -128,7 +128,7 @@ def smaller_by_matlab(image: NDArray[Any], factor: int) -> NDArray[Any]:
 
 @lru_cache
 def _matlab_weights(factor: int) -> tuple[NDArray[np.float64], int]:
-    """Return the weights of the pixels that make one small pixel, and how many of them come before its own `factor`."""
+    """Return the weights of the pixels behind one small pixel, and how many come before the `factor` that it covers."""
     middle = (factor - 1) / 2
     pixels = np.arange(np.ceil(middle - 2 * factor), np.floor(middle + 2 * factor) + 1)
     x = np.abs(pixels - middle) / factor

@@ -107,7 +107,7 @@ class Array:
         return replace(self, shape=(1, *self.shape), is_row=True)
 
     def whole(self) -> NDArray[Any]:
-        """Return the array as it is in the file, with all members of a structured one: mapped, or of a .npz read.
+        """Return the array as it is in the file, with all members of a structured one: mapped, or read from a .npz.
 
         Raises:
             SourceError: the file has gone, has changed or is damaged.
@@ -198,7 +198,7 @@ def open_arrays(path: str) -> tuple[list[Array], list[str]]:
 def _read_header(file: IO[bytes], size: int, path: str, member: str = "") -> list[Array]:
     """Return the array whose header `file` begins with, or its members; it must take all `size` bytes of the file."""
     try:
-        # Version 3 is that of member names outside of Latin-1.
+        # Version 3, for names of members outside of Latin-1, is refused.
         read = _READERS[np.lib.format.read_magic(file)]
         shape, _, dtype = read(file)
     except OSError:

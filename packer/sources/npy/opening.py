@@ -63,7 +63,7 @@ def open_npy(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: OnB
         return _open_episodes(inputs, pattern, options, on_bad, looking)
     if options.pick and "" not in inputs:
         raise UsageError("--field chooses among the arrays of one source; give its path without FIELD=")
-    # Rows of files that lack a part would be those of other samples.
+    # A bad file among rows is always an error: without it, rows after it would belong to other samples.
     found = {name: some._replace(files=some.pick(stop if unit == "rows" else on_bad)) for name, some in inputs.items()}
     choice = _Choice(options, unit)
     source = _open_rows(found, choice) if unit == "rows" else _open_units(found, choice, on_bad, looking)
