@@ -236,7 +236,7 @@ class PackedDataset(Dataset[Any]):
         """Return the arrays kept once for all samples, such as grids, by name. Each call reads and returns new ones.
 
         Raises:
-            DamagedError: the file is not what it was when it was written.
+            DamagedError: the file was changed after it was written.
         """
         lease = self._fetch_tables()
         with not_replaced(self.path, self.manifest, lease):

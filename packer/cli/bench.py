@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 LOADER, DATALOADER = "Loader", "DataLoader"
-#: Each setting is timed this often, after as long a pass to begin with: the median counts.
+#: Each setting is timed this often, after a first pass of the same length that does not count. The median counts.
 _PASSES = 3
 #: The share of the free memory that the batches of one setting may take.
 _MEMORY_SHARE = 0.25
@@ -108,7 +108,7 @@ def bench(
             warm(dataset, shown.advance, again=False)
     rates: Rates = dict.fromkeys(settings)
     with Progress() as shown, warnings.catch_warnings():
-        # Whether more workers than processors pay is what is to be found out.
+        # DataLoader warns of more workers than processors; whether they pay is measured here.
         warnings.filterwarnings("ignore", "This DataLoader will create")
         for way, size, count in watched(settings, "measuring settings", shown.look, len(settings)):
             if sample_bytes * size * (3 + 2 * count) > _MEMORY_SHARE * machine.free:
@@ -132,7 +132,7 @@ def bench(
 
 
 def _measured(dataset: PackedDataset, setting: Setting, by_blocks: bool, seconds: float) -> float | None:
-    """Return the samples a second of one setting, read for so long; starting workers is not counted."""
+    """Return the samples a second of one setting, read for `seconds`; starting workers is not counted."""
     from torch.utils.data import DataLoader
 
     from readers import Loader

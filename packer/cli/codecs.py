@@ -1,4 +1,4 @@
-"""`packer codecs`: what each codec would do with the user's own data, packed and read as it would be."""
+"""`packer codecs`: every codec tried on the user's own data, which is packed and read as usual."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def codecs(sources: tuple[str, ...], options: ConvertOptions, as_json: bool) -> 
     """Try every codec on some samples of the SOURCEs: ratio, speed of packing and of reading, for each field.
 
     The samples that `auto` looks at are packed with each codec into a temporary folder, and read by Loader. Speeds
-    count raw bytes, on one processor of this machine. What `auto` takes is marked with a star; it goes by the ratios
-    alone, so that it is the same on every machine. `packer convert --codec FIELD=CODEC` takes another.
+    count raw bytes, on one processor of this machine. A star marks the choice of `auto`, which goes by the ratios
+    alone, so that it is the same on every machine. `packer convert --codec FIELD=CODEC` chooses another.
 
     \b
     $ packer codecs lr=DIV2K/LR_x4 hr=DIV2K/HR

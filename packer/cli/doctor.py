@@ -86,7 +86,7 @@ class Finding:
 def doctor(dataset: Path, as_json: bool) -> None:
     """Say how this machine suits the packed dataset DATASET: disk, memory, processors, GPU.
 
-    Ends with the settings to start from. What will make training slow, or fail, is marked with an exclamation mark.
+    It ends with the settings to start from. An exclamation mark shows what will make training slow, or fail.
 
     \b
     $ packer doctor div2k.packed
@@ -104,7 +104,7 @@ def doctor(dataset: Path, as_json: bool) -> None:
 
 
 def machine_of(folder: Path) -> Machine:
-    """Return the machine, as it is for a dataset in `folder`."""
+    """Return what this machine offers a dataset in `folder`."""
     import torch  # here: it takes seconds to load, and `packer doctor --help` needs none
 
     place = folder.resolve()
@@ -132,7 +132,7 @@ def free_memory() -> int:
 
 
 def shared_frames(fields: Iterable[Field]) -> dict[str, int]:
-    """Return the samples in a frame, of the fields of which many encoded samples share one."""
+    """Return how many samples share a frame, by name of the field, for encoded fields with more than a few."""
     counts = {field.name: field.frame.samples or 1 for field in fields if field.codec}
     return {name: count for name, count in counts.items() if count > _SHARED_FRAME}
 

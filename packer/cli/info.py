@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 def info(dataset: str, as_json: bool) -> None:
     """Say what the packed dataset DATASET holds: fields, codecs and their ratios, shards, names, origin.
 
-    DATASET may be a URL such as s3://bucket/set; only the manifest and the names are fetched from it.
+    DATASET may be a URL such as s3://bucket/set; only the manifest, names and constants are fetched from it.
 
     \b
     $ packer info div2k.packed
@@ -54,7 +54,7 @@ class Description:
         path: its folder, or its URL.
         names: the first few names.
         rejected: how many samples were left out when it was made.
-        constants: names of what is kept once for all samples.
+        constants: names of the arrays kept once for all samples.
     """
 
     path: str
@@ -67,7 +67,7 @@ class Description:
 def describe(place: str) -> Description:
     """Return what the dataset in a folder or at a URL holds; warn of damaged files, and go on without them.
 
-    Of a dataset at a URL the manifest, names and constants alone are fetched.
+    From a URL only the manifest, names and constants are fetched.
 
     Raises:
         DatasetError: it is not a packed dataset, or unfinished, or cannot be fetched.

@@ -1,8 +1,8 @@
 """What a command writes to stderr while it works: logs and progress.
 
 On a terminal the progress is one line that is drawn again and again; in a log it is a line a minute; with --quiet there
-is none. No thread draws it: worker processes are forked, and a fork in the middle of another thread's work is how
-programs come to hang.
+is none. No thread draws it: worker processes are forked, and a process that is forked while another of its threads
+works may hang.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from packer.sources import FETCHING, UPLOADING
 
 #: Seconds between two drawings on a terminal, and between two lines of a log.
 _REDRAW, _LINE = 0.1, 60.0
-#: What takes less than this is not shown.
+#: Commands that take less than this show no progress.
 _SHORT = 0.5
 _ERASE = "\r\x1b[2K"
 

@@ -103,7 +103,7 @@ def main() -> None:
     $ packer show div2k.packed -o page.html
     $ packer bench div2k.packed
 
-    `packer COMMAND --help` says all of one command. Training programs read the dataset by
+    `packer COMMAND --help` explains one command. Training programs read the dataset like this:
 
     \b
     from readers import Loader, PackedDataset
@@ -114,7 +114,7 @@ def main() -> None:
 def run() -> NoReturn:
     """Run `packer` as a program: SIGTERM stops it as Ctrl-C does, and the process ends as soon as the command has.
 
-    Taking the interpreter apart takes some 50 ms. Killed meanwhile, an append would be done and look as if it were not.
+    Python takes some 50 ms to shut down. An append that is killed meanwhile would be done and look as if it were not.
     Functions registered with atexit are called: numcodecs holds a semaphore, which Python 3.14 would miss.
     """
     for number in (signal.SIGINT, signal.SIGTERM):

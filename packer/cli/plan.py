@@ -28,8 +28,8 @@ from packer.packing import Estimate, FieldEstimate, Plan, Rejected, estimate, ma
 def plan(sources: tuple[str, ...], options: ConvertOptions, as_json: bool) -> None:
     """Say what convert would make, how large that is and how long it takes, before anything is written.
 
-    Reads the headers of all files, and some samples to see how well and how fast they are packed. Takes the options
-    of convert that change what is made; give the same ones.
+    It reads the headers of all files, and packs some samples to see how small they get and how long it takes. Give it
+    the same options as convert, as far as they change the dataset.
 
     \b
     $ packer plan lr=DIV2K/LR_x4 hr=DIV2K/HR

@@ -29,8 +29,8 @@ from packer.repack import repack as run
 def repack(dataset: Path, out: Path, options: ConvertOptions, codecs: tuple[str, ...], shuffle: int | None) -> None:
     """Pack the samples of DATASET into OUT, with another codec, size of shards, or order.
 
-    Names, kinds of fields and what is known of the origin stay. Every checksum is compared on the way: damage is
-    never packed again. Stopped halfway? Run the same command again.
+    Names, kinds of fields and the origin are kept. Every checksum is compared on the way, so that damage is never
+    packed again. Stopped halfway? Run the same command again.
 
     \b
     $ packer repack div2k.packed small.packed --codec photo+zstd

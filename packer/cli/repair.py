@@ -1,4 +1,4 @@
-"""`packer repair`: what is damaged is made again."""
+"""`packer repair`: damaged files of a packed dataset made again."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _log = logging.getLogger(__name__)
 @conversion_options()
 @log_options
 def repair(dataset: Path, sources: tuple[str, ...], options: ConvertOptions) -> None:
-    """Repair the packed dataset DATASET: make what is damaged again, and leave the rest as it is.
+    """Repair the packed dataset DATASET: make damaged files again, and leave the rest as it is.
 
-    Shards are packed again from the SOURCEs; give those, and the options, that the dataset was made with. A lost
+    Shards are packed again from the SOURCEs; give the sources and options that the dataset was made with. A lost
     manifest or table of names is made from the shards, without any source.
 
     \b

@@ -32,7 +32,7 @@ _LARGEST = 2**29
     type=size,
     default="64MB",
     show_default=True,
-    help="How much the samples of the page may take; if they take more, some are left out at random.",
+    help="Limit for the samples in the page; if they take more, some are left out at random.",
 )
 @log_options
 def show(dataset: Path, output: Path, samples: int, names: tuple[str, ...], page_size: int) -> None:
@@ -40,9 +40,9 @@ def show(dataset: Path, output: Path, samples: int, names: tuple[str, ...], page
 
     The page has thumbnails, with a search by name, split and class. A click shows a sample large: pictures down to
     their pixels, and pairs such as lr and hr in turn at one place; clouds that turn with the mouse; clips that play;
-    texts. Tables tell of fields, codecs, the spread of values by channel, the plan and the shards.
+    texts. Tables show fields, codecs, the spread of values by channel, the shards, and facts such as splits and origin.
 
-    What is large is reduced in the page, which then says so: pictures to 1024 pixels, clips to 160 pixels and 48
+    Large samples are reduced in the page, which then says so: pictures to 1024 pixels, clips to 160 pixels and 48
     frames, clouds to 20,000 points. A field whose samples have more than 512 MiB is not drawn.
 
     \b

@@ -29,7 +29,7 @@ _TEMPLATE = Path(__file__).with_name("show.html")
 _GAP = '{"the data":"of the page"}'
 _HEADS = ("field", "kind", "dtype", "shape", "codec", "raw", "stored", "ratio", "min", "mean", "max", "not finite")
 _BINS = 48
-#: Channels that have a spread of their own.
+#: Fields of up to this many channels have a spread for each.
 _MOST_CHANNELS = 8
 #: Samples whose values are measured for the spreads, at most, and their raw bytes: read in a second or two.
 _SAMPLES, _BYTES = 1000, 32 * 2**20
@@ -78,7 +78,7 @@ def write_page(
         items[place] = item
         advance(1, len(item))
     spreads = [spread(field, measured) for field in fields]
-    # What is not finite is rare: no column of it if there is none.
+    # NaN and infinities are rare: without any, their column is left out.
     heads = _HEADS if any(one.odd for one in spreads) else _HEADS[:-1]
     rows = [_row(manifest, field, one)[: len(heads)] for field, one in zip(fields, spreads, strict=True)]
     head = {

@@ -1,4 +1,4 @@
-"""Says what each field is drawn as, and prepares its data: pictures as PNG, points as int16, curves as float32."""
+"""Chooses how each field is drawn, and prepares its data: pictures as PNG, points as int16, curves as float32."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LONGER = 4
 _LEAST_POINTS = 64
 #: Pixels of the longer side of a picture, and of a frame of a clip: larger ones are made smaller.
 _MOST_PIXELS, _MOST_CLIP_PIXELS = 1024, 160
-#: Frames of a clip, steps of a curve, letters of a text: of more, evenly spread ones, or the first.
+#: At most this many frames of a clip and steps of a curve, evenly spread, and first letters of a text.
 _MOST_FRAMES, _MOST_STEPS, _MOST_LETTERS = 48, 400, 20_000
 #: Seconds that a clip takes to play, about, and frames a second at least and at most.
 _CLIP_SECONDS, _SLOWEST, _FASTEST = 4, 2, 24
@@ -124,7 +124,7 @@ def stretched(values: NDArray[Any]) -> NDArray[np.float64]:
     if np.isnan(wide).all():
         return wide
     low, high = np.nanmin(wide), np.nanmax(wide)
-    # Halved: the distance of two numbers of float64 need not be one.
+    # Halved, since the difference of two float64 may overflow.
     shares: NDArray[np.float64] = (wide / 2 - low / 2) / ((high / 2 - low / 2) or 1.0)
     return shares
 
@@ -137,7 +137,7 @@ def value_text(values: Any) -> str:
 
 
 def first_matrix(values: NDArray[Any]) -> NDArray[Any]:
-    """Return a matrix, (H, W), of more axes the first one; no values if it has fewer."""
+    """Return an array's first matrix, (H, W); an empty one if the array has fewer than two axes."""
     matrix = real(values)
     while matrix.ndim > 2 and len(matrix):
         matrix = matrix[0]
@@ -187,7 +187,7 @@ def _clip(values: NDArray[Any]) -> dict[str, Any]:
     frames = values if values.ndim == 4 else values[..., None]
     steps, height, width, channels = frames.shape
     kept = np.linspace(0, steps - 1, min(steps, _MOST_FRAMES)).round().astype(np.int64)
-    # Rows left out before anything else is done: a volume may be larger than all else in the page.
+    # Rows are left out first: a volume may be larger than everything else in the page.
     stride = max(1, max(height, width) // (2 * _MOST_CLIP_PIXELS))
     some = frames[kept][:, ::stride, ::stride]
     strip = Image.fromarray(pixels(some.reshape(-1, some.shape[2], channels)))

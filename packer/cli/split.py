@@ -36,8 +36,8 @@ def split(dataset: Path, rules: dict[str, str], by: str, seed: int) -> None:
 
     FRACTION has a point (0.9, 1.0) and takes that part of the samples that are in no other split, the same ones on
     every machine. @FILE is a list with one name on each line, as in BasicSR's meta_info.txt, or one number if samples
-    have no names. PATTERN takes all samples whose names fit it. Splits that are not named stay; NAME= drops one. A
-    split is read by PackedDataset(..., split=NAME).
+    have no names. PATTERN takes all samples whose names match it. Splits that are not named stay; NAME= drops one.
+    PackedDataset(..., split=NAME) reads a split.
 
     \b
     $ packer split div2k.packed train=0.9 valid=0.1

@@ -1,4 +1,4 @@
-"""`packer stats`: what the values of a packed dataset lie between, and how they spread."""
+"""`packer stats`: range, mean and deviation of the values of a packed dataset."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def stats(dataset: Path, save: bool, as_json: bool) -> None:
 
     Channels are those of images, and the columns of clouds and tables. Arrays of three axes and more, and of more than
     256 columns, have one line; --json has each index of their last axis. NaN and infinities are counted, and left out
-    of all else. Text and complex numbers have no statistics. The whole dataset is read once, unless its manifest has
-    kept the statistics.
+    of all other figures. Text and complex numbers have no statistics. The whole dataset is read once, unless its
+    manifest holds the statistics.
 
     \b
     $ packer stats div2k.packed

@@ -22,7 +22,7 @@ def summary(report: Report) -> list[str]:
     shards = len(manifest.shards)
     kept = f" ({report.kept_shards} from an earlier run)" if report.kept_shards else ""
     came_from = f"{size_text(report.source_bytes)} of files, " if report.source_bytes else ""
-    # What an earlier run did took none of this time.
+    # The shards of an earlier run took none of this time.
     rate = "" if report.kept_shards else f", {size_text(report.raw_bytes / report.seconds)}/s"
     return [
         *field_table(manifest.fields, sizes_texts(manifest.columns)),

@@ -1,4 +1,4 @@
-"""`packer verify`: whether a packed dataset is what it was when it was written."""
+"""`packer verify`: whether a packed dataset is unchanged since it was written."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def verify(dataset: str, sources: tuple[str, ...], against: bool, options: Conve
 
     With --against the samples are read from the SOURCEs once more and compared bit for bit; give the sources and
     options that the dataset was made with. Exits with 1 if anything is damaged. DATASET may be a URL such as
-    s3://bucket/set: what is not in the cache is fetched, and compared with its digest on the way.
+    s3://bucket/set: files that are not in the cache are fetched, and compared with their digests on the way.
 
     \b
     $ packer verify div2k.packed

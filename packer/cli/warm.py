@@ -25,7 +25,7 @@ def warm(dataset: str) -> None:
 
     It is read once from beginning to end, as fast as the disk can. Training then does not wait for the disk, and
     reads uncompressed samples of about 100 kB faster. Programs that need the memory still get it, and a restart
-    empties it. DATASET may be a URL such as s3://bucket/set: what is not in the cache is fetched.
+    empties it. DATASET may be a URL such as s3://bucket/set: files that are not in the cache are fetched.
 
     \b
     $ packer warm div2k.packed

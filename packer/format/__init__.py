@@ -11,7 +11,7 @@
     shard_writer    writes one shard, through lmdb_appender
     names           names.lmdb, written and looked up
     sizes           how large files get, before they are written
-    sync            files, folders and renames that last, and clear errors of writing
+    sync            files, folders and renames that survive a power cut, and clear errors of writing
 
 Importing this package loads numpy, msgspec and the codecs, and none of torch, click, h5py, PIL, plyfile.
 """

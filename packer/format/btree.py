@@ -2,8 +2,8 @@
 
 A reader that knows the offset and size of every value maps the file itself: nothing to pickle, no lock, no reader
 table, no page touched before it is wanted. Only pages of the B-tree are read here, and every number in them is checked
-before it is used, so that a damaged file gives `DamagedError` and nothing else; LMDB itself believes them. The bytes of
-the values are not looked at: that is the work of the frames' checksums.
+before it is used, so that a damaged file gives `DamagedError` and nothing else; LMDB itself does not check them. The
+values are not checked here: frames have checksums for that.
 
 The layout is that of LMDB 0.9, data format version 1, little-endian, with one database that has no name.
 All offsets and sizes are in bytes from the start of the file.
@@ -58,7 +58,7 @@ class Value(NamedTuple):
 
 
 class Meta(NamedTuple):
-    """What one meta page says of the file and of its main tree."""
+    """The numbers of one meta page, about the file and its main tree."""
 
     page_size: int
     pages: int
@@ -71,7 +71,7 @@ class Meta(NamedTuple):
 
 
 class Page(NamedTuple):
-    """A copy of a page of the tree, which nothing that happens to the file can change between check and use.
+    """A copy of a page of the tree, which cannot change with the file between check and use.
 
     Attributes:
         number: of the page.

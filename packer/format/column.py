@@ -31,7 +31,7 @@ _COLUMN_BYTES = 2**22
 class Located:
     """Where some samples lie, or some frames: arrays with one entry each, which are sliced together.
 
-    A reader that needs less has fewer of these, and one that knows more adds arrays by names of its own.
+    A reader that needs less has fewer of these arrays; one that needs more adds arrays by names of its own.
 
     Attributes:
         number: of the sample, over all shards, (n,).
@@ -40,12 +40,12 @@ class Located:
         frames: how many frames it has, (n,).
         start: address of the stored bytes of these frames, (n,).
         stored: how many stored bytes these are, (n,).
-        before: where the sample starts in what they decode to, (n,).
+        before: where the sample starts in the decoded bytes of these frames, (n,).
         decoded: how many bytes they decode to, (n,).
         nbytes: bytes of the sample itself, (n,).
         shape: length of each of its axes, (n, axes).
 
-    If the field is not compressed, `start` to `decoded` are of the sample itself, whatever else its frames hold.
+    If the field is not compressed, `start` to `decoded` are those of the sample itself, whatever else its frames hold.
     """
 
     number: Numbers
@@ -78,7 +78,7 @@ class Located:
         return Located(**{name: array[index] for name, array in vars(self).items()})
 
     def adding(self, **arrays: Numbers) -> Located:
-        """Return the same with more arrays, or with others in the place of some."""
+        """Return a copy with more arrays, or with some of them replaced."""
         return Located(**{**vars(self), **arrays})
 
     @property
@@ -194,10 +194,10 @@ class Locator:
         )
 
     def frames(self, located: Located, item: Numbers | None = None, band: Numbers | None = None) -> Located:
-        """Return frames of located samples: shard, frame, start, stored, decoded, and the `item` that each is of.
+        """Return frames of located samples: shard, frame, start, stored, decoded, and `item`, the sample of each.
 
-        All of them, one sample after another, a frame that several share as often; or those with number `band` (m,)
-        among the frames of the samples `item` (m,). `shape` is that of the rows in a frame, if samples share none.
+        By default all of them, one sample after another; a frame that several samples share is repeated. Else frame
+        `band` (m,) of each of the samples `item` (m,). `shape` is that of the rows in a frame, if samples share none.
 
         Raises:
             DamagedError: an index array is damaged.
@@ -233,7 +233,7 @@ class Locator:
     def decode(self, located: Located, out: NDArray[np.uint8]) -> None:
         """Put the samples into `out` (bytes,), one after another, as they were before they were packed.
 
-        A frame of one sample, or of a part of one, is decoded to where it goes. Of frames of several samples each is
+        A frame of one sample, or of a part of one, is decoded straight into `out`. A frame of several samples is
         decoded once, and kept in the cache.
 
         Raises:
@@ -254,8 +254,8 @@ class Locator:
     def decode_frames(self, frames: Located, out: NDArray[np.uint8], places: Numbers | None = None) -> None:
         """Decode frames into `out` (bytes,), each to its place (m,), or one after another.
 
-        A filter is undone, but for frames of several samples: of these that is left to whoever takes samples out. With
-        one, frames have to lie one after another.
+        A filter is undone, except in frames of several samples: whoever takes samples out of these undoes it. To undo
+        a filter, frames have to lie one after another.
 
         Raises:
             DamagedError: a frame cannot be decoded; the message names the samples that it holds.
@@ -273,10 +273,10 @@ class Locator:
             ) from None
 
     def _decode_shared(self, located: Located, out: NDArray[np.uint8]) -> None:
-        """Decode samples out of frames that they share; if the cache has not so much room, in two halves.
+        """Decode samples out of frames that they share; if the cache is too small, in two halves.
 
         Raises:
-            DamagedError: a frame cannot be decoded, or two samples of one frame say different things of it.
+            DamagedError: a frame cannot be decoded, or two samples of one frame differ in its decoded size.
         """
         located = located[located.nbytes > 0]  # others lie nowhere
         _, item, inverse = distinct(located.start)
@@ -303,7 +303,7 @@ class Locator:
                 take_rows(self.cache.memory, begin // self.field.fixed_bytes, out.reshape(len(located), -1))
 
     def are_wrong(self, frames: Located) -> NDArray[np.bool_]:
-        """Return whether the bytes of each frame do not have the checksum of its index, (m,)."""
+        """Return whether the checksum of each frame differs from the one in its index, (m,)."""
         wanted = self._words("checksums", frames.shard, frames.frame)[:, 0].view(np.uint64)
         wrong: NDArray[np.bool_] = frame_hashes(self._bytes.data, frames.spans) != wanted
         return wrong
@@ -326,7 +326,7 @@ class Locator:
         return addresses
 
     def _check(self, sound: NDArray[np.bool_], numbers: Numbers) -> None:
-        """Raise DamagedError, which names the first, if what indexes say of some of the samples (n,) is not sound."""
+        """Raise DamagedError if the indexes of some of the samples (n,) are not sound; it names the first of these."""
         if not sound.all():
             raise self.damaged(int(numbers[sound.argmin()]))
 
@@ -366,7 +366,7 @@ class Locator:
         return np.concatenate([self._words("sample_offsets", shard, at) for at in (first, stop)], axis=1)
 
     def _shared(self, numbers: Numbers, shard: Numbers, local: Numbers, raw: Numbers) -> Numbers:
-        """Return the raw offsets at which the frames that samples at `raw` (n, 2) share begin and end, (n, 2)."""
+        """Return the raw offsets at which the shared frames of samples begin and end, (n, 2); `raw` are their own."""
         first = local // self._together * self._together
         stop = np.minimum(first + self._together, self.first[shard + 1] - self.first[shard])
         shared = self._raw_offsets(shard, first, stop)
@@ -432,7 +432,7 @@ class Column(Locator):
     def take(self, numbers: Numbers | range) -> Any:
         """Return some samples (m,), in this order: one new array (m, *shape); of a ragged field a list.
 
-        The arrays of a list own their memory, each as much as it holds.
+        Each array of a list owns its memory.
 
         Raises:
             DamagedError: a frame cannot be decoded; the message names the samples it holds.
@@ -440,7 +440,7 @@ class Column(Locator):
         field = self.field
         if not field.is_ragged:
             out = np.empty((len(numbers), *(n or 0 for n in field.shape)), field.np_dtype)
-            for at in range(0, len(numbers), _CHECKED):  # so that places of many small samples take no memory
+            for at in range(0, len(numbers), _CHECKED):  # so that places of many small samples take little memory
                 some = out[at : at + _CHECKED]
                 self.decode(
                     self.locate(np.asarray(numbers[at : at + _CHECKED], np.int64)), some.reshape(-1).view(np.uint8)
@@ -468,9 +468,9 @@ class Column(Locator):
 
 
 def distinct(frames: Numbers) -> tuple[Numbers, Numbers, Numbers]:
-    """Return the distinct ones of frames at addresses (n,): addresses (m,), an item of each (m,), frames of items (n,).
+    """Return the distinct addresses of `frames` (n,), (m,); an item at each, (m,); and which is each item's, (n,).
 
-    What np.unique does with return_index and return_inverse, in less time.
+    As np.unique with return_index and return_inverse, but faster.
     """
     ordered = np.sort(frames)
     addresses = ordered[np.append(True, ordered[1:] != ordered[:-1])] if len(ordered) else ordered
@@ -506,9 +506,9 @@ def take_rows(memory: NDArray[np.uint8], rows: Numbers, out: NDArray[np.uint8]) 
 
 
 def items_of(memory: NDArray[np.uint8], nbytes: int) -> NDArray[np.void]:
-    """Return what begins at each byte of some memory, as items of `nbytes` bytes, which overlap.
+    """Return memory as overlapping items of `nbytes` bytes, one beginning at each byte.
 
-    To numpy each is one opaque item, and so a gather one copy of memory an item.
+    To numpy each is one opaque item, so a gather is one memcpy an item.
     """
     count = max(len(memory) - nbytes + 1, 0)
     return np.ndarray((count,), np.dtype((np.void, nbytes)), memory.data, 0, (1,))

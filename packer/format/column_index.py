@@ -99,7 +99,7 @@ class ColumnIndex:
         frames, nbytes = table[-1, 1:].tolist() if len(table) else (0, 0)
         if frames != self.frames:
             raise self._damaged(f"the chunks hold {frames} frames of {self.frames}")
-        # Addresses of raw samples of one shape rely on it that each chunk has the bytes of its samples.
+        # Addresses of raw samples of one shape assume that each chunk has exactly the bytes of its samples.
         held = self.samples_of(table[:, 1] - 1)[:, 1] * field.fixed_bytes
         if not field.codec and not field.is_ragged and (held != table[:, 2]).any():
             raise self._damaged("a chunk has not the size of its samples")

@@ -33,7 +33,7 @@ class ColumnWriter:
     Args:
         field: schema of the column.
         put_chunk: called with each chunk when it is full.
-        chunk_bytes: a chunk takes frames up to this size; what must lie in one chunk and is larger gets its own.
+        chunk_bytes: a chunk takes frames up to this size; a larger group that must lie in one chunk gets its own.
     """
 
     def __init__(self, field: Field, put_chunk: PutChunk, chunk_bytes: int = CHUNK_BYTES) -> None:
@@ -62,11 +62,11 @@ class ColumnWriter:
         return self._offsets[-1]
 
     def encoded(self, sample: Any) -> Bands | NDArray[Any]:
-        """Return what is stored of one sample: if frames hold rows its bands, encoded, else an array without gaps.
+        """Return one sample as `add` takes it: its encoded bands if frames hold rows, else a contiguous array.
 
         Args:
-            sample: an array, or one that is too large to be read at once: its `pieces(rows)` yields its rows, some at
-                a time: in all pieces but the last a multiple of `rows`.
+            sample: an array; or one that is too large to be read at once, whose `pieces(rows)` yields its rows, some
+                at a time. All pieces but the last have a multiple of `rows`.
 
         Raises:
             UsageError: it has another dtype or shape than the field, or is too large.
@@ -88,7 +88,7 @@ class ColumnWriter:
     def add(self, values: NDArray[Any] | Sequence[NDArray[Any] | Bands]) -> None:
         """Add samples: one array (m, *shape) for fixed fields, a sequence of arrays for ragged ones.
 
-        A large one, of either, is a sequence of the one thing that `encoded` gives.
+        A large sample, of either kind of field, is a sequence of one item: the result of `encoded`.
 
         Raises:
             UsageError: an array has another dtype or shape than the field, or is too large.
@@ -113,7 +113,7 @@ class ColumnWriter:
                 self._add_runs(sample[None])
 
     def finish(self) -> dict[str, NDArray[np.uint64]]:
-        """Write what is still waiting; return the index arrays by name, in the order of their keys."""
+        """Write the samples that are still waiting; return the index arrays by name, in the order of their keys."""
         self.flush()
         arrays = {
             "checksums": np.array(self._checksums, "<u8"),
@@ -126,7 +126,7 @@ class ColumnWriter:
         return {name: arrays[name] for name in index_arrays(self.field)}
 
     def flush(self) -> None:
-        """Write what is still waiting; nothing can be added after it."""
+        """Write the samples that are still waiting; nothing can be added afterwards."""
         self._close_frame()
         self._close_chunk()
 
@@ -174,7 +174,7 @@ class ColumnWriter:
             self._offsets.append(self._offsets[-1] + len(frame))
 
     def _close_chunk(self) -> None:
-        """Store the chunk that is being filled, if it has a frame: that may have no bytes."""
+        """Store the chunk that is being filled if it has a frame, even one of no bytes."""
         if len(self._checksums) > (self._table[-1][1] if self._table else 0):
             number = self._put_chunk(self._chunk[: self._used])
             self._table.append((number, len(self._checksums), self._offsets[-1]))

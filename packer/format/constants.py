@@ -32,7 +32,7 @@ def write_constants(folder: Path, arrays: Mapping[str, NDArray[Any]]) -> FileEnt
 
 
 def constants_entry(arrays: Mapping[str, NDArray[Any]]) -> FileEntry | None:
-    """Return what a manifest says of such constants, None if there are none; raises as `write_constants`."""
+    """Return the entry of such constants in a manifest, None if there are none; raises as `write_constants`."""
     return _entry(_encoded(arrays)) if arrays else None
 
 
@@ -56,10 +56,10 @@ def _encoded(arrays: Mapping[str, NDArray[Any]]) -> bytes:
 
 
 def read_constants(path: Path, entry: FileEntry) -> dict[str, NDArray[Any]]:
-    """Return the arrays of constants.npz by name, read-only; other writers' files are checked by what FORMAT.md allows.
+    """Return the arrays of constants.npz by name, read-only, after checking the file against FORMAT.md.
 
     Raises:
-        DamagedError: the file has another size or digest, or is none that FORMAT.md allows.
+        DamagedError: the file has another size or digest, or breaks a rule of FORMAT.md.
         DatasetError: it cannot be opened.
     """
     check_file(path, entry, whole=True)
@@ -99,7 +99,7 @@ def _read_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[An
 
 
 def found_constants(folder: Path) -> FileEntry | None:
-    """Return what a manifest says of the constants that a folder holds; None if it has none.
+    """Return the entry in a manifest of the constants that a folder holds; None if it has none.
 
     Raises:
         DamagedError: they cannot be read.
@@ -114,11 +114,11 @@ def found_constants(folder: Path) -> FileEntry | None:
 
 
 class Constants(Mapping[str, NDArray[Any]]):
-    """The constants of a dataset by name, read from the file, and compared with its digest, when one is asked for.
+    """The constants of a dataset by name. The file is read and compared with its digest when it is first needed.
 
     Args:
         folder: the dataset's.
-        entry: what its manifest says of the file; None if there are no constants.
+        entry: the entry of the file in its manifest; None if there are no constants.
     """
 
     def __init__(self, folder: Path, entry: FileEntry | None) -> None:
@@ -129,7 +129,7 @@ class Constants(Mapping[str, NDArray[Any]]):
         """Return an array of the caller's own.
 
         Raises:
-            DamagedError: the file is not what it was when it was written.
+            DamagedError: the file was changed after it was written.
         """
         return self._arrays[name].copy()
 

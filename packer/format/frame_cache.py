@@ -33,9 +33,9 @@ class FrameCache:
         self._held: OrderedDict[int, int] = OrderedDict()  # address of a frame: its first byte; the oldest first
 
     def grow(self, nbytes: int) -> None:
-        """Make room for at least `nbytes` bytes of frames; forget all held ones if that is more than there is."""
+        """Make room for at least `nbytes` bytes of frames; if memory has to grow, all held frames are forgotten."""
         if nbytes > len(self.memory):
-            # First: if there is not so much memory, all stays as it was.
+            # First: if the allocation fails, nothing has changed.
             self.memory = np.empty(nbytes, np.uint8)
             self._end = 0
             self._held.clear()
@@ -54,7 +54,7 @@ class FrameCache:
             sizes: bytes that each decodes to, (n,).
             decode: decodes some of the frames, (m,), to places (m,) in memory.
         """
-        # A frame that would go beyond the end of the memory begins at its start: that leaves less than one unused.
+        # A frame that would cross the end of the memory begins at its start; less than one frame is left unused.
         need = int(sizes.sum() + sizes.max(initial=0))
         self.grow(max(need, min(2 * need, self._limit)))
         room = len(self.memory)
@@ -70,7 +70,7 @@ class FrameCache:
                 found[i] = end
                 end += size
             decode(np.array(missing), np.array(found)[missing] % room, self.memory)
-            # Not before: a frame that cannot be decoded is not held.
+            # Only now: a frame that cannot be decoded is not held.
             self._held.update(zip(addresses[missing].tolist(), [found[i] for i in missing], strict=True))
             self._end = end
         return np.array(found, np.int64) % max(room, 1)

@@ -70,15 +70,15 @@ class ShardHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     origin: dict[str, Any]
 
 
-#: Target size of a chunk: what is copied into it, by LMDB and by the kernel, stays in the processor's cache on its way
-#: to the file, and LMDB asks for memory that it has used before. Smaller ones gain nothing more, and each costs time
-#: when a dataset is opened (docs/benchmark.md, "Sizes and shares").
+#: Target size of a chunk. It stays in the processor's cache while LMDB and the kernel copy it to the file, and LMDB can
+#: reuse its memory. Smaller chunks gain nothing more, and each costs time when a dataset is opened (docs/benchmark.md,
+#: "Sizes and shares").
 #: LMDB values of 4096 m - 16 bytes waste nothing.
 CHUNK_BYTES = 2 * 2**20 - 16
 #: LMDB's largest value is 4 GiB - 1; a sample lies in one chunk, so this bounds a sample too.
 MAX_CHUNK_BYTES = 2**32 - 4096 - 16
 
-#: Bytes that the columns of one shard hold between them while it is written, each in a chunk that is being filled.
+#: Limit of the memory in which all columns of one shard fill their chunks, together.
 _FILLING_BYTES = 64 * 2**20
 _LEAST_PAGES = 16
 

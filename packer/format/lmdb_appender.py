@@ -20,8 +20,8 @@ File = TypeVar("File", bound="LmdbAppender")
 def open_new(path: Path, map_size: int) -> lmdb.Environment:
     """Open a new LMDB file to write to, in place of one that is there.
 
-    lib_version 0: an environment variable can make other versions the default, which readers of the 0.9 format, as
-    BasicSR is used with, cannot open. lock=False: nobody else knows the temporary name.
+    lib_version 0: an environment variable can make other versions the default, whose files readers of the 0.9 format,
+    such as BasicSR's, cannot open. lock=False: nobody else knows the temporary name.
     """
     path.unlink(missing_ok=True)
     name = os.fsencode(path)  # which need not be UTF-8
@@ -29,7 +29,7 @@ def open_new(path: Path, map_size: int) -> lmdb.Environment:
 
 
 class LmdbAppender:
-    """Appends values to a new LMDB file, a batch at a time. A map that is too small grows, and takes the batch then.
+    """Appends values to a new LMDB file, a batch at a time. A map that is too small for a batch grows.
 
     It is finished at the end of a `with` block, or removed after an error.
 
@@ -72,7 +72,7 @@ class LmdbAppender:
             self.commit()
 
     def commit(self) -> None:
-        """Commit what was put; the map doubles until it takes it."""
+        """Commit the batch; the map doubles until the batch fits."""
         while True:
             try:
                 with self._env.begin(write=True) as txn:
@@ -89,7 +89,7 @@ class LmdbAppender:
                 larger = -(-self._map_size * 2 // sizes.PAGE_SIZE) * sizes.PAGE_SIZE
                 self._map_size = larger if self._limit is None else min(larger, self._limit)
                 self._env.set_mapsize(self._map_size)
-        # Mapped anew, what commits have looked at through the map no longer counts as memory of the process.
+        # After mapping anew, pages that commits have read no longer count as memory of the process.
         self._env.set_mapsize(self._map_size)
         self._batch = []
         self._batch_bytes = 0
@@ -106,5 +106,5 @@ class LmdbAppender:
         self._remove()
 
     def _remove(self) -> None:
-        with contextlib.suppress(OSError):  # whatever led here is what should be told
+        with contextlib.suppress(OSError):  # the error that led here should be reported
             self.path.unlink(missing_ok=True)

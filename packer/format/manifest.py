@@ -76,7 +76,7 @@ UNFINISHED = "unfinished.json"
 #: A URL that was made a path, which lost one of its slashes. Two letters at least: `c:/` is a drive.
 URL_AS_PATH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
-#: Members that are not written if they say nothing.
+#: Members that are not written if they are empty.
 _OPTIONAL = ("left_out", "constants", "stats", "splits", "classes")
 #: A manifest of a million shards has about 150 MB; a larger file is not one.
 MAX_MANIFEST_BYTES = 2**28
@@ -105,7 +105,7 @@ class ShardEntry(FileEntry, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     Attributes:
         index: xxh3-128 of its index arrays, which hold the checksums of its frames; None where an older writer gave
-            none, and nothing is compared.
+            none: then nothing is compared.
     """
 
     samples: Count
@@ -148,7 +148,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     stats: dict[str, FieldStats] = {}
     #: The samples of each split, by its name. A sample may be in several, or in none.
     splits: Splits = {}
-    #: The names of the classes that the numbers of the field `label` mean, in order; empty if nobody knows.
+    #: The names of the classes, by number in the field `label`; empty if there are none.
     classes: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)] = ()
 
     def __post_init__(self) -> None:
@@ -211,7 +211,7 @@ def range_numbers(ranges: Ranges) -> NDArray[np.int64]:
 
 
 def number_ranges(numbers: NDArray[np.int64]) -> Ranges:
-    """Return the ranges that hold some numbers, ascending and each once, (n,); as few as there can be."""
+    """Return the fewest ranges that hold exactly these numbers, (n,), which ascend and do not repeat."""
     cuts = np.flatnonzero(np.diff(numbers) != 1)
     firsts, lasts = np.concatenate([numbers[:1], numbers[cuts + 1]]), np.concatenate([numbers[cuts], numbers[-1:]])
     return tuple(zip(firsts.tolist(), (lasts + 1).tolist(), strict=True))
@@ -220,7 +220,7 @@ def number_ranges(numbers: NDArray[np.int64]) -> Ranges:
 def _index_bytes(field: Field) -> float:
     """Return the least bytes that a sample takes in its shard: raw values, its sizes and shapes, part of a checksum.
 
-    Numbers of samples are checked by it, before anything is allocated for them.
+    It bounds the number of samples before anything is allocated for them.
     """
     size = 0 if field.codec or field.is_ragged else field.fixed_bytes
     size += 8 * (1 + len(field.ragged_axes)) if field.is_ragged else 0
@@ -286,7 +286,7 @@ def read(folder: Path) -> Manifest:
     path = folder / MANIFEST
     try:
         with path.open("rb") as file:
-            # No more than the file has: Python takes that much memory before it reads.
+            # No more than the file has: Python allocates the whole size before it reads.
             data = file.read(min(os.fstat(file.fileno()).st_size, MAX_MANIFEST_BYTES) + 1)
     except (FileNotFoundError, NotADirectoryError):
         raise _absent(folder) from None
@@ -303,14 +303,14 @@ def write(folder: Path, manifest: Manifest) -> None:
     Raises:
         WriteError: the folder cannot be written.
     """
-    sync_folder(folder)  # before: the files that it names have their names
+    sync_folder(folder)  # first: the files that it names must survive a power cut, too
     write_synced(folder / MANIFEST, encode(manifest))
     sync_folder(folder)
 
 
 @contextlib.contextmanager
 def read_errors(path: Path) -> Iterator[None]:
-    """Turn what the system raises while a file of a dataset is read into an error that names the file.
+    """Turn errors of the system while a file of a dataset is read into one that names the file.
 
     Raises:
         DamagedError: it is missing or no file, or the disk cannot read it.
@@ -364,7 +364,7 @@ def _absent(folder: Path) -> DatasetError:
     done = len(list((folder / SHARD_FOLDER).glob("*.lmdb")))
     if (folder / UNFINISHED).exists():
         total = None
-        # How far it got is a help, not what the error is about.
+        # How far it got helps the user, but the error does not depend on it.
         with contextlib.suppress(OSError, msgspec.DecodeError, KeyError, TypeError):
             total = msgspec.json.decode((folder / UNFINISHED).read_bytes())["shards"]
         of, advice = "", "write it anew with overwrite=True"

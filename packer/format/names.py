@@ -31,7 +31,7 @@ MAX_NAME = 510
 #: How many characters of a name an error shows.
 _SHOWN = 40
 
-#: What the map of a table has room for beyond the table. LMDB keeps the size of the map in the file.
+#: Spare room in the map of a table. LMDB keeps the size of the map in the file.
 _SPARE_BYTES = 2**18
 
 
@@ -56,7 +56,7 @@ def name_bytes(name: str, number: int) -> bytes:
 
 
 def write_names(path: Path, names: Iterable[bytes]) -> None:
-    """Write names.lmdb for samples named `names`, in the order of their numbers; they are gone through twice.
+    """Write names.lmdb for samples named `names`, in the order of their numbers; they are iterated over twice.
 
     Raises:
         SourceError: two samples have one name.
@@ -133,7 +133,7 @@ class Names:
         """Return the name of a sample.
 
         Raises:
-            DamagedError: it has none, or none that a name can be.
+            DamagedError: it has none, or its name has a NUL.
         """
         value = self._tree.get(KEY.pack(BY_NUMBER, number))
         if value is None:
@@ -175,6 +175,6 @@ class Names:
         return None
 
     def close(self) -> None:
-        """Give the map back; nothing can be looked up any more."""
+        """Close the map; nothing can be looked up any more."""
         self._tree.close()
         self._map.close()

@@ -34,9 +34,9 @@ DTYPES = (
 MAX_NAME_BYTES = 255
 MAX_AXES = 16
 MAX_AXIS = 2**48
-#: Bytes of one sample with every ragged or empty axis counted as 1: nothing larger is ever asked for.
+#: Bytes of one sample with every ragged or empty axis counted as 1: nothing larger is ever allocated.
 MAX_SAMPLE_BYTES = 2**48
-#: Raw bytes of a compressed frame of several samples of one shape: a thousand times what is written.
+#: Most raw bytes of a compressed frame of several samples of one shape: a thousand times what packer writes.
 MAX_SHARED_FRAME = 2**24
 
 Axis = Annotated[int, msgspec.Meta(ge=0, le=MAX_AXIS)] | None
@@ -71,7 +71,7 @@ class FieldSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             raise ValueError(f"field {self.name!r}: text has shape [null] and dtype uint8")
 
     def misfit(self, config: dict[str, Any]) -> str:
-        """Return in words why the config of a codec is not for this field; nothing if it is."""
+        """Return in words why the config of a codec does not suit this field; an empty text if it does."""
         if config["id"] == DECIMAL:
             digits = config.get("digits", 0)
             if self.dtype not in DECIMAL_DTYPES:

@@ -74,7 +74,7 @@ class Shard:
         self.fd, self.map = open_map(path, size)
         try:
             self.bytes = memoryview(self.map)
-            # Apart, and as numbers: a large shard has hundreds of thousands of chunks.
+            # Chunks are kept apart, as numbers: a large shard has hundreds of thousands of them.
             self._chunks = array("q")
             self._values: dict[bytes, tuple[int, int]] = {}
             for key, offset, size in Tree(self.bytes, self.path).values():
@@ -124,10 +124,10 @@ class Shard:
         """Return the header after comparing it with what the manifest says of this shard.
 
         Raises:
-            DamagedError: it tells of other fields, or of another number of samples.
+            DamagedError: it has other fields, or another number of samples.
         """
         header = self.header()
-        # Its number is not looked at: in a dataset that was merged it is that of the dataset it was packed for.
+        # Its number is not compared: after a merge it is still that of the dataset it was packed for.
         if (header.samples, header.fields) != (samples, tuple(fields)):
             raise DamagedError(
                 f"{self.path}: its header has {header.samples} samples or fields that are not those of the manifest: "
@@ -168,7 +168,7 @@ class Shard:
         return Column(self.index(number, field, samples), self.bytes)
 
     def names(self, samples: int) -> Iterator[bytes]:
-        """Yield the name of every sample, UTF-8; of a million, only some are in memory at a time.
+        """Yield the name of every sample, UTF-8; only some are in memory at a time.
 
         Raises:
             DamagedError: they are not those of `samples` samples.
@@ -178,7 +178,7 @@ class Shard:
             for a, b in itertools.pairwise(ends[first : first + _CUT + 1].tolist()):
                 yield bytes(data[a:b])
             if hasattr(mmap, "MADV_DONTNEED"):
-                self.map.madvise(mmap.MADV_DONTNEED)  # pages that were looked at count as memory of the process
+                self.map.madvise(mmap.MADV_DONTNEED)  # pages that were read count as memory of the process
 
     def name_table(self, samples: int) -> tuple[memoryview, NDArray[np.uint64]]:
         """Return the names of all samples, UTF-8 without gaps, and where each begins and the last ends, (samples + 1,).
@@ -195,11 +195,11 @@ class Shard:
         raise DamagedError(f"{self.path}: the names of the samples are damaged; run `packer repair`")
 
     def forget(self) -> None:
-        """Let go of where the values are, when all that is wanted of the shard has been found."""
+        """Drop the table of values, once everything needed from the shard has been found."""
         self._chunks, self._values = array("q"), {}
 
     def close(self) -> None:
-        """Give the map back. Arrays that still look into it keep it alive until they are gone."""
+        """Close the map. Arrays that are views of it keep it alive until they are gone."""
         self.forget()
         if self.fd >= 0:
             os.close(self.fd)
@@ -221,7 +221,7 @@ class Shard:
 
 
 class ShardNames:
-    """The names of all samples of some shards, in their order; read from these each time they are gone through.
+    """The names of all samples of some shards, in their order; read from the shards on each iteration.
 
     Raises:
         DamagedError: a shard cannot be read.

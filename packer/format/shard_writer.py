@@ -72,11 +72,11 @@ class ShardWriter(LmdbAppender):
         return sum(column.raw_bytes for column in self.columns)
 
     def encoded(self, block: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what `add` takes for a block that may hold large arrays (see `ColumnWriter`); nothing is added yet.
+        """Return a block as `add` takes it, with its large arrays encoded (see `ColumnWriter`); nothing is added yet.
 
         Raises:
             UsageError: an array does not fit its field.
-            what reading their rows raises.
+            Any error of reading their rows.
         """
         found = dict(block)
         for column in self.columns:
@@ -90,11 +90,11 @@ class ShardWriter(LmdbAppender):
 
         Raises:
             SourceError: a text or a name cannot be stored as UTF-8; nothing was added.
-            UsageError: an array does not fit its field, or there are too many chunks; the shard is of no use any more.
+            UsageError: an array does not fit its field, or there are too many chunks; the shard cannot be used then.
             WriteError: the file cannot be written; likewise.
         """
         assert names is not None or not self._named
-        # All text first: what cannot be encoded must not leave one column a sample ahead of another.
+        # All text first: an error in one text must not leave one column a sample ahead of another.
         encoded = {name: self._encoded(block[name], f"field {name!r}") for name in self._texts}
         encoded_names = self._encoded(names, "its name") if names is not None and self._named else []
         for column in self.columns:

@@ -40,9 +40,9 @@ from packer.format.schema import Field
 PAGE_SIZE = min(mmap.PAGESIZE, 32768)
 #: Pages 0 and 1, written in turn by the commits.
 META_PAGES = 2
-#: Bytes of keys and values between two commits: two full chunks. Until then they lie in memory, and while they are
-#: committed once more, as LMDB's dirty pages. What is written at once decides how large the pieces of memory are in
-#: which Linux keeps the file for its readers (docs/benchmark.md).
+#: Bytes of keys and values between two commits: two full chunks. Until a commit they lie in memory, and during it once
+#: more, as LMDB's dirty pages. The size of a write decides how large the pieces of memory are in which Linux caches the
+#: file for its readers (docs/benchmark.md).
 COMMIT_BYTES = 4 * 10**6
 
 _PAGE_HEADER = 16
@@ -66,16 +66,16 @@ def map_size(nbytes: int) -> int:
 def file_bytes(entries: Iterable[tuple[int, int]]) -> int:
     """Return the bytes of a file to which `LmdbAppender` appends keys and values of these sizes.
 
-    No page of the tree but those on its right edge changes again. A commit changes the right edge, one page a level,
-    and writes it to other pages; the old ones are retired, for a reader may still see them. LMDB lists them in a second
-    tree, the free list, which takes one page, itself copied by every commit that finds it there. What commit t retired,
-    commit t + 2 reuses, all of it: the edge is never lower than it was, so the copies of commit t + 2, made one page at
-    a time, are as many pages as commit t retired, or more. So at any time the file holds
+    Only pages on the right edge of the tree change again. A commit copies the right edge, one page a level, to other
+    pages, and retires the old ones, since a reader may still see them. LMDB lists retired pages in a second tree, the
+    free list. It takes one page, which every commit that finds it copies, too. Commit t + 2 reuses every page that
+    commit t retired: the right edge never shrinks, so commit t + 2 copies at least that many pages, one at a time. So
+    at any time the file holds
 
-        2 meta pages + the tree + the free list's page + what the last two commits retired
+        2 meta pages + the tree + the free list's page + the pages that the last two commits retired
 
-    and no page beyond that. This holds for one main database without a name, filled in ascending order by a single
-    writer, with no reader on the file meanwhile. How many commits there were does not matter.
+    and no other page. This holds for one main database without a name, filled in ascending order by a single writer,
+    with no reader on the file meanwhile. How many commits there were does not matter.
     """
     # The last page of each level, from the leaf up to the root: the room taken, and the bytes of its last key.
     edge: list[tuple[int, int]] = []
@@ -83,7 +83,7 @@ def file_bytes(entries: Iterable[tuple[int, int]]) -> int:
     retired_before = retired = 0  # pages, by the last commit but one and by the last one
     for key_bytes, value_bytes in entries:
         if not uncommitted:
-            # What begins here copies the edge, and the free list's page if there is one: commit 2 makes it.
+            # This commit copies the edge, and the free list's page if there is one: commit 2 makes it.
             commits += 1
             retired_before, retired = retired, len(edge) + (commits > 2)
         uncommitted += key_bytes + value_bytes
@@ -112,7 +112,7 @@ def file_bytes(entries: Iterable[tuple[int, int]]) -> int:
 
 
 def _entry_bytes(key_bytes: int, held: int = 0) -> int:
-    """Return the room that an entry takes on a branch page, or on a leaf with what it holds there."""
+    """Return the room that an entry takes on a page: a branch page, or a leaf, with `held` bytes of value."""
     return (_NODE_HEADER + key_bytes + held + 1 & ~1) + _SLOT
 
 
@@ -137,7 +137,7 @@ def column_sizes(field: Field, samples: int, shapes: NDArray[np.int64] | None, l
         shapes: full shapes (samples, axes) of a ragged field.
         limit: bytes of a chunk.
     """
-    # What must lie in one chunk: a frame of `step` samples, or all bands of one.
+    # Groups that must lie in one chunk: a frame of `step` samples, or all bands of one sample.
     step = field.frame.samples or 1
     if shapes is not None and samples:
         sizes = shapes.prod(axis=1, dtype=np.int64) * field.itemsize
@@ -171,7 +171,7 @@ def shard_bytes(
     name_bytes: int | None,
     origin: Mapping[str, Any],
 ) -> tuple[int, int]:
-    """Return the most bytes that the shard's file can have, and how many of these are for what encoding may waste.
+    """Return the most bytes that the shard's file can have, and how many of these allow for waste by encoding.
 
     Args:
         shapes: full shapes (samples, axes) of every ragged field.
@@ -200,7 +200,7 @@ def shard_bytes(
 
 
 def _slack_pages(encoded_chunks: int) -> int:
-    """Return the pages that encoding can cost more than it saves, at worst.
+    """Return how many more pages encoding can cost than it saves, at worst.
 
     A chunk that shrinks may waste the rest of its last page, or move next to its key and split a leaf: one page
     each. More leaves take more branch pages, of at least 64 each, and perhaps one more level: a page of the tree, and

@@ -1,4 +1,4 @@
-"""Files, folders and renames that last, whatever happens to the power; clear errors of writing."""
+"""Files, folders and renames that survive a power cut; clear errors of writing."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from packer.errors import WriteError
 
 #: If fewer bytes than this are free, a write that failed is taken for a full disk.
 _HARDLY_ANY = 64 * 10**6
-#: What systems and file systems say that cannot sync a folder, such as some on networks.
+#: Errors of systems and file systems that cannot sync a folder, such as some on networks.
 _NO_FOLDERS = (errno.EINVAL, errno.EBADF, errno.ENOTSUP, errno.ENOSYS)
 
 
 @contextlib.contextmanager
 def clear_errors(path: Path) -> Iterator[None]:
-    """Turn what LMDB and the system raise while writing into a WriteError that names the file."""
+    """Turn errors of LMDB and the system while writing into a WriteError that names the file."""
     try:
         yield
     except (lmdb.Error, OSError) as error:
@@ -67,7 +67,7 @@ def make_folder(folder: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make what was made, renamed or removed in a folder last; without effect where folders cannot be synced.
+    """Sync a folder, so that what was made, renamed or removed in it survives a power cut, where folders can be synced.
 
     Raises:
         WriteError: the disk has an error.
