@@ -1,4 +1,4 @@
-"""Batches and samples in a form that `==` compares: dtype, shape and every bit of all that they hold."""
+"""Batches and samples in a form that `==` compares: dtype, shape and every bit of each value."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from readers import Ragged
 
 
 def plain(value: Any) -> Any:
-    """What a batch, a sample or a field holds: nests stay, tensors become dtype, shape and bytes."""
+    """Return a batch, a sample or a field with each tensor as dtype, shape and bytes; dicts and lists stay."""
     if isinstance(value, dict):
         return {name: plain(part) for name, part in value.items()}
     if isinstance(value, Ragged):
@@ -27,5 +27,5 @@ def plain(value: Any) -> Any:
 
 
 def listed(values: Any) -> list[Any]:
-    """The samples of a field of a batch, one by one."""
+    """Return the samples of a field of a batch, one by one."""
     return values.to_list() if isinstance(values, Ragged) else list(values)

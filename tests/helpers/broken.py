@@ -10,7 +10,7 @@ import pytest
 
 
 def stopped_at(call: Callable[[], Any], owner: Any, name: str, when: Callable[..., bool] = lambda *_: True) -> None:
-    """Makes a call that Ctrl-C stops where it calls `owner.name`; `when` says at which arguments."""
+    """Make a call that Ctrl-C stops when it calls `owner.name` with arguments for which `when` is true."""
     function = getattr(owner, name)
 
     def stop(*arguments: Any, **options: Any) -> Any:
@@ -25,5 +25,5 @@ def stopped_at(call: Callable[[], Any], owner: Any, name: str, when: Callable[..
 
 
 def cut(path: Path, nbytes: int = 20) -> None:
-    """Cuts the last bytes off a file."""
+    """Cut the last bytes off a file."""
     path.write_bytes(path.read_bytes()[:-nbytes])

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from packer.codecs import NAMED
 from packer.format import DTYPES, Field, FrameRule
 
-#: Codecs of every kind: raw, of one stage that machine code decodes or does not, and with a filter for images.
+#: Codecs of every kind: raw, with one stage, and with a filter for images.
 CODECS = ("none", "lz4", "zstd", "bitshuffle", "shuffle+lz4")
 IMAGE_CODECS = (*CODECS, "photo+lz4", "photo+zstd")
 #: For floats.
@@ -27,10 +27,10 @@ def any_field(
     dtypes: Sequence[str] = DTYPES,
     shapes: Sequence[tuple[int | None, ...]] = (),
 ) -> Field:
-    """A field `x` of any kind, dtype, shape (fixed or ragged, of no bytes too), codec and frame rule.
+    """Draw a field `x` of any kind, dtype, shape (fixed or ragged, also of zero bytes), codec and frame rule.
 
     Args:
-        dtypes, shapes: of arrays, to choose from; by default all.
+        dtypes, shapes: of arrays, to draw from; by default all.
     """
     kind: Any = draw(st.sampled_from(kinds))
     codec = NAMED[draw(st.sampled_from(IMAGE_CODECS if kind == "image" else CODECS))]
@@ -50,9 +50,9 @@ def any_field(
 
 
 def any_value(rng: np.random.Generator, field: Field, longest: int = 9) -> NDArray[Any]:
-    """A sample of a field: any bits, NaN among them, of which half of the samples shrink; text is its bytes.
+    """Return a sample of any bits, NaN among them; text as its bytes. About half of the samples compress well.
 
-    Those that shrink by a codec of decimals are some.
+    Of a field with a codec for decimals, these hold decimals.
     """
     shape = [int(rng.integers(0, longest + 1)) if n is None else n for n in field.shape]
     most = int(rng.choice([2, 256]))
@@ -69,7 +69,7 @@ def any_value(rng: np.random.Generator, field: Field, longest: int = 9) -> NDArr
 
 
 def same(found: Any, wanted: NDArray[Any]) -> bool:
-    """Whether a tensor, an array or a text has the dtype, shape and bits of an array."""
+    """Return whether a tensor, an array or a text has the dtype, shape and bits of an array."""
     if isinstance(found, str):
         return found.encode() == wanted.tobytes()
     array = np.asarray(found)
@@ -77,7 +77,7 @@ def same(found: Any, wanted: NDArray[Any]) -> bool:
 
 
 def flip(path: Path, at: int, bit: int = 16) -> None:
-    """Flips bits of the byte of a file at some place; a place below 0 is counted from the end."""
+    """Flip bits of the byte at a place of a file; a place below 0 counts from the end."""
     data = bytearray(path.read_bytes())
     data[at] ^= bit
     path.write_bytes(bytes(data))

@@ -12,7 +12,7 @@ import h5py
 def write_hdf5(
     path: str | Path, arrays: Mapping[str, Any], mode: str = "w", libver: str | None = None, **attrs: Any
 ) -> str:
-    """Writes datasets by path into a file, and attributes of its root and of its first groups; returns its path."""
+    """Write datasets by path into a file, and attributes of its root and its top groups; return its path."""
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     with h5py.File(path, mode, libver=libver) as file:
         for name, values in arrays.items():
@@ -23,7 +23,7 @@ def write_hdf5(
 
 
 def overwrite(path: Path, place: int | bytes, data: bytes) -> None:
-    """Puts other bytes into a file, at a place or where these bytes stand last."""
+    """Overwrite bytes of a file, at a place or where the bytes `place` occur last."""
     raw = bytearray(path.read_bytes())
     at = place if isinstance(place, int) else raw.rindex(place)
     raw[at : at + len(data)] = data
@@ -31,12 +31,12 @@ def overwrite(path: Path, place: int | bytes, data: bytes) -> None:
 
 
 def flip(path: Path, place: int) -> None:
-    """Flips a bit of a file."""
+    """Flip a bit of a file."""
     overwrite(path, place, bytes([path.read_bytes()[place] ^ 1]))
 
 
 def bfloat16(order: str) -> h5py.h5t.TypeFloatID:
-    """The upper half of a float32 as a type of its own, "<" or ">"."""
+    """Return the type of bfloat16, the upper half of a float32, in an order of bytes: "<" or ">"."""
     narrow = (h5py.h5t.IEEE_F32LE if order == "<" else h5py.h5t.IEEE_F32BE).copy()
     narrow.set_fields(15, 7, 8, 0, 7)
     narrow.set_size(2)

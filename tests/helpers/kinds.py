@@ -21,13 +21,13 @@ class Kind(NamedTuple):
     """One way to make a dataset.
 
     Attributes:
-        write: given an empty folder and a number, writes the files of a source, other ones for each number; returns
-            what names them on the command line.
-        source: kind of its files, as `UNITS_OF` has them.
-        options: of `convert`, and of all that read the sources again.
+        write: given an empty folder and a number, writes the files of a source, different ones for each number; returns
+            their arguments on the command line.
+        source: kind of its files, a key of `UNITS_OF`.
+        options: of `convert`, and of all commands that read the sources again.
         codec: of `convert` alone.
-        kept: what is kept once for all samples.
-        to: options of an export to what the sources were; None if that is refused, and HDF5 alone can hold it.
+        kept: names of the arrays that are kept once for all samples.
+        to: options of an export back to files of this kind; None if only HDF5 can hold the samples.
     """
 
     write: Callable[[Path, int], list[str]]
@@ -39,7 +39,7 @@ class Kind(NamedTuple):
 
 
 def hdf5(arrays: Callable[[np.random.Generator], dict[str, Any]], **attrs: Any) -> Callable[[Path, int], list[str]]:
-    """Return what writes one file of these datasets."""
+    """Return a function that writes one file of these datasets."""
 
     def write(folder: Path, number: int) -> list[str]:
         path = folder / f"part{number}.h5"
@@ -56,7 +56,7 @@ def hdf5_files(folder: Path, number: int) -> list[str]:
 
 
 def groups(number: int, **more: Any) -> Callable[[np.random.Generator], dict[str, Any]]:
-    """Return what makes so many groups, each with an array x and with what is the same in all."""
+    """Return a function that makes groups, each with an array x of its own and the arrays `more`, which all share."""
 
     def made(rng: np.random.Generator) -> dict[str, Any]:
         first = rng.integers(1000)
@@ -228,14 +228,14 @@ SPLITS = ("--split", "train=0.6", "--split", "rest=0.4")
 
 
 def run(*words: object, status: int = 0) -> str:
-    """Return what a command prints; it ends with this status."""
+    """Run a command that must end with this status; return its output."""
     result = CliRunner().invoke(main, [str(word) for word in words])
     assert result.exit_code == status, f"{words}: {result.exit_code}: {result.output} {result.exception!r}"
     return result.output
 
 
 class Dataset(NamedTuple):
-    """A packed dataset, and what it was made from."""
+    """A packed dataset, its kind and its sources."""
 
     kind: Kind
     path: Path

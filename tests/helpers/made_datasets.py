@@ -10,7 +10,7 @@ from packer.writer import DatasetWriter
 
 
 def written(folder: Path, prefix: str, count: int, named: bool = True, codec: str = "lz4", width: int = 600) -> Path:
-    """A dataset of samples named by a prefix and a number, in several shards; no two prefixes give the same samples."""
+    """Write a dataset of samples named by a prefix and a number, in several shards; the values depend on the prefix."""
     rng = np.random.default_rng(sum(prefix.encode()))
     with DatasetWriter(folder, shard_size=8192, codec=codec) as writer:
         for n in range(count):

@@ -13,38 +13,38 @@ from packer.sources import OnBad, Source, SourceOptions, open_sources, stop
 
 
 def source_of(sources: Iterable[str], **options: Any) -> Source:
-    """What `convert` opens with these options."""
+    """Return the source that `convert` opens with these options."""
     return open_source(list(sources), ConvertOptions(**options), [])
 
 
 def open_images(paths: Mapping[str, str], on_bad: OnBad = stop, **options: Any) -> Any:
-    """Pictures of one or more fields, opened with these `SourceOptions`."""
+    """Open pictures of one or more fields with these `SourceOptions`."""
     return open_sources([f"{name}={path}" for name, path in paths.items()], SourceOptions(**options), on_bad)
 
 
 def open_npy(paths: Mapping[str, str], on_bad: OnBad = stop, **options: Any) -> Any:
-    """Arrays of one or more fields, or of files that name their fields under the name ""."""
+    """Open arrays by field; under the name "", files that name their fields themselves."""
     inputs = [f"{name}={path}" if name else path for name, path in paths.items()]
     return open_sources(inputs, SourceOptions(**options), on_bad)
 
 
 def open_ply(path: str, on_bad: OnBad = stop, **options: Any) -> Any:
-    """PLY files, opened with these `SourceOptions`."""
+    """Open PLY files with these `SourceOptions`."""
     return open_sources([path], SourceOptions(**options), on_bad)
 
 
 def open_hdf5(path: str, on_bad: OnBad = stop, **options: Any) -> Any:
-    """HDF5 files, opened with these `SourceOptions`."""
+    """Open HDF5 files with these `SourceOptions`."""
     return open_sources([path], SourceOptions(**options), on_bad)
 
 
 def read_each(source: Source) -> dict[str, list[Any]]:
-    """All samples, by field one list of arrays."""
+    """Return all samples, by field a list of arrays."""
     blocks = list(source.read())
     return {spec.name: [array for block in blocks for array in block[spec.name]] for spec in source.fields}
 
 
 def read_joined(source: Source) -> dict[str, NDArray[Any]]:
-    """All samples of one shape, by field one array (n, *shape)."""
+    """Return all samples, which have one shape, by field an array (n, *shape)."""
     blocks = list(source.read())
     return {spec.name: np.concatenate([block[spec.name] for block in blocks]) for spec in source.fields}

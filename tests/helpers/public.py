@@ -1,7 +1,7 @@
-"""Writes down what users see of the interface: `python tests/helpers/public.py`, after it was changed on purpose.
+"""Writes down the public interface: `python tests/helpers/public.py`, to be run after an intended change.
 
-`tests/public/help/COMMAND.txt` holds what `packer COMMAND --help` prints, `python.txt` the public Python names.
-`tests/test_public.py` compares; the difference that git shows is what users will notice.
+`tests/public/help/COMMAND.txt` holds the output of `packer COMMAND --help`, `python.txt` the public Python names.
+`tests/test_public.py` compares; git then shows the differences that users will notice.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FOLDER = Path(__file__).resolve().parent.parent / "public"
 
 
 def texts() -> dict[str, str]:
-    """Return the text that every file of FOLDER should hold: path below it to text."""
+    """Return the text of every file of FOLDER, by its path in FOLDER."""
     helps = {f"help/{name}.txt": help_text([name]) for name in COMMANDS}
     return {"help/packer.txt": help_text([]), **helps, "python.txt": python_text()}
 
@@ -34,7 +34,7 @@ def help_text(command: list[str]) -> str:
 
 
 def python_text() -> str:
-    """Return the public Python names, one a line, with the parameters and their defaults of what can be called."""
+    """Return the public Python names, one a line; callables with parameters and defaults."""
     things = {f"readers.{name}": getattr(readers, name) for name in sorted(readers.__all__)}
     things |= {"packer.convert.convert": convert, "packer.convert.ConvertOptions": ConvertOptions}
     things |= {"packer.split.split": split, "packer.writer.DatasetWriter": DatasetWriter}

@@ -8,7 +8,7 @@ _FOLDER = Path(__file__).resolve().parents[1] / "files"
 
 
 def real_files(*patterns: str) -> list[Path]:
-    """Return the files that fit the patterns, sorted. Every pattern fits some: that a file is missing is a failure."""
+    """Return the files that match the patterns, sorted. A pattern without a file raises FileNotFoundError."""
     found = {pattern: [path for path in _FOLDER.glob(pattern) if path.is_file()] for pattern in patterns}
     for pattern, paths in found.items():
         if not paths:
@@ -17,6 +17,6 @@ def real_files(*patterns: str) -> list[Path]:
 
 
 def real_folder(name: str) -> Path:
-    """Return a folder of such files."""
+    """Return a folder of real files."""
     real_files(f"{name}/**/*")
     return _FOLDER / name

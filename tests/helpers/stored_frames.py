@@ -1,4 +1,4 @@
-"""Frames as they lie in a shard, for tests of what decodes and hashes many of them."""
+"""Frames as they lie in a shard, for tests of decoding and hashing many of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Bytes = NDArray[np.uint8]
 
 
 class Stored(NamedTuple):
-    """Frames in memory, and what they decode to, one behind the other."""
+    """Frames in memory, and the bytes that they decode to, joined in order."""
 
     codec: FrameCodec
     memory: bytearray
@@ -25,7 +25,7 @@ class Stored(NamedTuple):
 
 
 def stored(codec: str, raw: Sequence[NDArray[Any]], order: Sequence[int] | None = None, channels: int = 0) -> Stored:
-    """The frames of arrays in the order asked, in memory with bytes before, between and behind them."""
+    """Encode arrays to frames, in memory with other bytes before, between and behind them; `order` chooses frames."""
     dtype = raw[0].dtype if raw else np.dtype("u1")
     coder, memory, spans = FrameCodec(NAMED[codec], dtype, channels), bytearray(b"\xee" * 5), []
     for values in raw:
@@ -43,12 +43,12 @@ def numbers(values: Any) -> NDArray[np.int64]:
 
 
 def as_bytes(arrays: Sequence[NDArray[Any]]) -> Bytes:
-    """The bytes of arrays, one behind the other."""
+    """Return the bytes of arrays, joined in order."""
     return np.frombuffer(b"".join(array.tobytes() for array in arrays), np.uint8)
 
 
 def mixed(count: int, dtype: str = "u2", seed: int = 0) -> list[NDArray[Any]]:
-    """Arrays of other lengths: some that shrink, some of noise, which are stored as they are, and empty ones."""
+    """Return arrays of different lengths: some that shrink, some of noise, which are stored raw, and empty ones."""
     rng = np.random.default_rng(seed)
     out = []
     for n in range(count):
@@ -58,7 +58,7 @@ def mixed(count: int, dtype: str = "u2", seed: int = 0) -> list[NDArray[Any]]:
 
 
 class Guarded:
-    """Memory to decode into, between bytes that nobody may write to."""
+    """Memory to decode into, between guard bytes that must not change."""
 
     GUARD, MARK = 4096, 0xA5
 
@@ -67,13 +67,13 @@ class Guarded:
         self.out: Bytes = self._all[self.GUARD : self.GUARD + nbytes]
 
     def is_whole(self) -> bool:
-        """Whether the bytes around are as they were."""
+        """Return whether the guard bytes are unchanged."""
         around = (self._all[: self.GUARD], self._all[self.GUARD + len(self.out) :])
         return all(bool((part == self.MARK).all()) for part in around)
 
 
 def at_the_edge(data: bytes) -> Bytes:
-    """The same bytes, before memory that cannot be read: whoever tries ends the process. For Linux."""
+    """Return the same bytes right before a protected page: reading past their end kills the process. Linux only."""
     pages = -(-len(data) // mmap.PAGESIZE)
     whole = np.frombuffer(mmap.mmap(-1, (pages + 1) * mmap.PAGESIZE), np.uint8)
     edge = whole.ctypes.data + pages * mmap.PAGESIZE
@@ -84,7 +84,7 @@ def at_the_edge(data: bytes) -> Bytes:
 
 
 class Numbers(NamedTuple):
-    """What is said of a frame."""
+    """Where a frame lies in memory, its decoded size, and its place in the output."""
 
     start: int
     end: int
@@ -92,7 +92,7 @@ class Numbers(NamedTuple):
     place: int
 
 
-#: What may be wrong with the numbers of a frame, which has `held` bytes of memory around it and `room` bytes to go to.
+#: Wrong numbers of a frame that lies in `held` bytes of memory and is decoded into `room` bytes.
 LIES: dict[str, Callable[[Numbers, int, int], Numbers]] = {
     "begins before the memory": lambda one, held, room: one._replace(start=-1),
     "lies before the memory": lambda one, held, room: one._replace(start=one.start - held, end=one.end - held),
@@ -117,12 +117,12 @@ LIES: dict[str, Callable[[Numbers, int, int], Numbers]] = {
     "goes behind the room": lambda one, held, room: one._replace(place=room),
     "goes far behind the room": lambda one, held, room: one._replace(place=2**63 - 1),
 }
-#: Those of them that leave the number of stored bytes as it is.
+#: Those that do not change the number of stored bytes.
 OUTSIDE = tuple(name for name in LIES if name.startswith(("lies", "goes", "reaches")))
 
 
 def lying(one: Stored, lie: str) -> Frames:
-    """The numbers of frames, with places; those of the second are wrong."""
+    """Return frames with places, of which the numbers of the second are wrong."""
     spans, sizes = one.frames.spans.copy(), one.frames.sizes.copy()
     places = sizes.cumsum() - sizes
     said = Numbers(*spans[1].tolist(), int(sizes[1]), int(places[1]))
@@ -131,7 +131,7 @@ def lying(one: Stored, lie: str) -> Frames:
 
 
 def apart(one: Stored) -> tuple[Stored, Bytes, Bytes]:
-    """The same frames, placed from the end on with five bytes behind each; where they go, and what is to be there."""
+    """Return the frames, placed backwards with gaps of five bytes; memory to decode into; and its bytes afterwards."""
     sizes = one.frames.sizes
     out = np.full(int(sizes.sum()) + 5 * len(sizes), 0x77, np.uint8)
     places = len(out) - (sizes + 5).cumsum()

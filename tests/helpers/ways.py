@@ -10,7 +10,7 @@ from packer.codecs import compiled
 
 
 def loading_of(by_machine: bool) -> compiled.Loading:
-    """What became of the loops where machine code handles frames, or where the loops cannot be had."""
+    """Return the state of a process that has loaded the loops, or of one that cannot load them."""
     loading = compiled.Loading()
     if not by_machine:
         loading.failure = ImportError("not in this test")
@@ -21,7 +21,7 @@ def loading_of(by_machine: bool) -> compiled.Loading:
 
 @contextmanager
 def handled(by_machine: bool) -> Iterator[compiled.Loading]:
-    """Lets frames be handled by machine code, or one by one, whatever the process has done before."""
+    """Handle frames by machine code, or one by one, whatever the process has done before."""
     loading = loading_of(by_machine)
     with patch.object(compiled, "loading", loading):
         yield loading

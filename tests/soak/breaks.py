@@ -2,9 +2,9 @@
 
 .venv/bin/python tests/soak/breaks.py --count 40 --seed 1
 
-A copy of the repository is broken, never the repository. Of each break the tests of the module's own name run first,
-then the files that say most of its names; a failure, a hang or a crash is notice. A break that is not noticed shows a
-rule without a test, code that is dead, or a change that nobody can see (a size of blocks, say).
+A copy of the repository is broken, never the repository. For each break, the tests named after its module run first,
+then the test files that mention its names most often. A failure, a hang or a crash notices the break. An unnoticed
+break shows a rule without a test, dead code, or a change without a visible effect (such as a size of blocks).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
-#: What is broken.
+#: The code that is broken.
 ROOMS = ("packer/format", "packer/codecs", "packer/packing", "packer/workers.py", "readers")
 #: Tests that go through everything.
 WIDE = (
@@ -36,11 +36,11 @@ WIDE = (
 _TURNED = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
 _MOVED = {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}
 _DURABLE = {"fsync", "sync", "sync_folder", "rename", "replace", "hardlink_to", "unlink", "flush"}
-_SECONDS = 1800  # that a set of tests may take; pytest ends a single one that hangs
+_SECONDS = 1800  # limit of a set of tests; pytest ends a single test that hangs
 
 
 class Break(NamedTuple):
-    """A piece of a file that is replaced."""
+    """A piece of a file, and its replacement."""
 
     what: str
     file: str
@@ -85,7 +85,7 @@ def breaks_of(path: Path) -> Iterator[Break]:
 
 
 def _reachable(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes of a tree but for annotations, and what is for type checkers or other systems alone."""
+    """Yield the nodes of a tree, without annotations and code that only type checkers or other systems use."""
     yield node
     if isinstance(node, ast.If) and any(
         word in ast.dump(node.test) for word in ("TYPE_CHECKING", "platform", "__main__")
@@ -101,8 +101,8 @@ def _reachable(node: ast.AST) -> Iterator[ast.AST]:
 def tests_of(copy: Path, file: str, wide: bool) -> list[list[str]]:
     """Return the sets of tests that are run one after another until one fails.
 
-    Those of the module's own name, the eight files that say most of its names, and if asked those of its room, of the
-    readers, and of everything. They are those of the copy: the repository may change meanwhile.
+    The tests named after the module; the eight files that mention its names most often; if `wide`, also those of its
+    room, of the readers, and `WIDE`. They come from the copy, since the repository may change meanwhile.
     """
     module, package = Path(file), file.partition("/")[0]
     own = sorted((copy / "tests" / module.parent).glob(f"test_{module.stem}*.py"))
@@ -120,7 +120,7 @@ def tests_of(copy: Path, file: str, wide: bool) -> list[list[str]]:
 
 
 def noticed(copy: Path, tests: list[str]) -> str | None:
-    """Run tests in a copy; return the line of pytest that says what failed, or None if all passed."""
+    """Run tests in a copy; return pytest's line of the first failure, or None if all passed."""
     command = [str(ROOT / ".venv/bin/python"), "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--tb=no", *tests]
     environment = os.environ | {"PYTHONPATH": str(copy), "CI": "1"}
     try:
@@ -132,7 +132,7 @@ def noticed(copy: Path, tests: list[str]) -> str | None:
 
 
 def main() -> None:
-    """Break, test, put back; print each break and what noticed it."""
+    """Break, test, restore; print each break and the test that noticed it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=40, help="how many breaks")
     parser.add_argument("--seed", type=int, default=0)

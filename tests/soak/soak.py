@@ -1,9 +1,9 @@
-"""Runs for long what the tests run for seconds.
+"""Runs, as long as you like, the trials that the tests run for seconds.
 
 .venv/bin/python tests/soak/soak.py kill --count 200      # conversions, appending, merging, repacking, repairing
-.venv/bin/python tests/soak/soak.py power --count 5000    # disks that a power cut can leave, of all that writes
-.venv/bin/python tests/soak/soak.py fail --count 5000     # calls of the system that fail, of all that writes
-.venv/bin/python tests/soak/soak.py plan --count 300      # plans of random datasets, against what is made
+.venv/bin/python tests/soak/soak.py power --count 5000    # disks that a power cut can leave, of every command
+.venv/bin/python tests/soak/soak.py fail --count 5000     # system calls that fail, of every command
+.venv/bin/python tests/soak/soak.py plan --count 300      # plans of random datasets, against their files
 .venv/bin/python tests/soak/soak.py damage --count 2000   # damaged datasets, read in every way
 .venv/bin/python tests/soak/soak.py replace --count 200   # datasets and shards replaced by others of the same size
 .venv/bin/python tests/soak/soak.py ways --count 200      # random datasets, read in every way, by machine code too
@@ -38,10 +38,10 @@ TRIALS = {
 
 
 def run(what: str, folder: Path, seeds: range) -> Counter[str]:
-    """Run a trial for each seed; return how often each thing came of it.
+    """Run a trial for each seed; return how often each result came.
 
     Raises:
-        AssertionError: something is wrong; every fault is named with its seed.
+        AssertionError: trials failed; the message lists every fault with its seed.
     """
     found: Counter[str] = Counter()
     faults = []
@@ -55,7 +55,7 @@ def run(what: str, folder: Path, seeds: range) -> Counter[str]:
 
 
 def main() -> None:
-    """Run trials of one kind and print what came of them."""
+    """Run trials of one kind and print their results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=TRIALS)
     parser.add_argument("--count", type=int, default=200, help="how many trials")

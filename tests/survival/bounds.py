@@ -20,7 +20,7 @@ def beyond(array, at):
 
 
 def main(folder: Path, count: int) -> None:
-    """Read the golden datasets, and so many copies with damaged frames, in every way; print how many were refused."""
+    """Read the golden datasets, and `count` copies with damaged frames, in every way; print how many were refused."""
     try:
         beyond(np.zeros(3), 4)
     except IndexError:

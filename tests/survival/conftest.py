@@ -1,4 +1,4 @@
-"""A folder in memory: where files are made and removed by the thousand, most of the time is the disk's."""
+"""A folder in memory: with thousands of files made and removed, the disk would take most of the time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """An empty folder in memory, or else on the disk."""
+    """An empty folder in memory; on the disk if the system has no /dev/shm."""
     if not Path("/dev/shm").is_dir():
         yield tmp_path
         return

@@ -1,7 +1,7 @@
 """A model of packed datasets: verbs in any order, killed at any call, against plain lists of samples.
 
-`Verbs` is a state machine of hypothesis. Of each dataset it keeps what it has to hold; after each verb all datasets are
-read anew, and by readers that were opened before it. Needs fork.
+`Verbs` is a state machine of hypothesis. It keeps the expected samples of each dataset; after each verb, new readers
+and readers opened before it read all datasets. Needs fork.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from readers import PackedDataset
 from tests.survival.two_ways import bits, items_of
 
 Values = dict[str, Any]
-#: Before which change of the disk a verb is killed, if at all.
+#: The change of the disk before which a verb is killed, if at all.
 KILLS = st.none() | st.none() | st.integers(0, 45)
 GRID = np.arange(4.0)
 PHASES = [hypothesis.Phase.generate]
@@ -105,12 +105,12 @@ class Kind:
 
     Attributes:
         write: given a folder, the first number and a count that is a multiple of 3, writes that many samples; the sizes
-            of three repeat, so that all sources of a kind have one mean, and their datasets frames of one size.
-        prefix: of the name of a sample, before its number; empty if samples have no names.
+            repeat every three samples, so that all sources of a kind have one mean size, and so one frame rule.
+        prefix: the part of a sample's name before its number; empty if samples have no names.
         options: of the conversion.
-        codecs: that fit some field of it.
-        constants: whether there is a grid, once for all samples.
-        again: where in an exported folder the files lie that are converted again; None if it is exported to HDF5 alone.
+        codecs: those that fit some field of the kind.
+        constants: whether a grid is kept once for all samples.
+        again: the folder of an export that is converted again; None if its samples can be exported only to HDF5.
     """
 
     write: Callable[[Path, int, int], list[Values]]
@@ -135,13 +135,13 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Held:
-    """What a dataset has to hold.
+    """The expected contents of a dataset.
 
     Attributes:
-        samples: key and values of each: its name, or of rows their label.
-        splits: the keys of each.
-        parts: sources of its shards, in order, and how many shards each made; None if there are no such files.
-        shuffled: whether samples of several files lie mixed; HDF5 groups are then exported as rows.
+        samples: key and values of each; the key is its name, or the label of a row.
+        splits: the keys of each split.
+        parts: the sources of its shards, in order, each with its number of shards; None if there are no such files.
+        shuffled: whether samples of several files are mixed; HDF5 groups are then exported as rows.
     """
 
     path: Path
@@ -161,7 +161,7 @@ class Held:
 
 
 def found_in(path: Path) -> list[Values] | None:
-    """Return the items of a dataset; None if there is none that is finished."""
+    """Return the items of a dataset; None if there is no finished one."""
     try:
         return items_of([PackedDataset(path)[:]])
     except DatasetError:
@@ -169,17 +169,17 @@ def found_in(path: Path) -> list[Values] | None:
 
 
 def told(values: Values) -> str:
-    """What tells samples apart, whatever the order of their fields."""
+    """Return a key that identifies a sample, whatever the order of its fields."""
     return repr(sorted(values.items()))
 
 
 def fields_of(held: Held) -> list[Any]:
-    """The schema of a dataset, with codecs and frames."""
+    """Return the schema of a dataset, with codecs and frames."""
     return list(PackedDataset(held.path).fields.values())
 
 
 def check(held: Held) -> None:
-    """Raise AssertionError if a dataset, opened now, does not hold what it has to."""
+    """Raise AssertionError if a dataset, opened now, does not hold the expected samples."""
     dataset = PackedDataset(held.path, verify=True)
     assert items_of([dataset[:]]) == held.items(), held.path
     if KINDS[held.kind].prefix:
@@ -197,7 +197,7 @@ def check(held: Held) -> None:
 
 
 class Verbs(RuleBasedStateMachine):
-    """Makes and changes datasets, of which it knows what they have to hold."""
+    """Makes and changes datasets, and keeps their expected contents."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -218,7 +218,7 @@ class Verbs(RuleBasedStateMachine):
         return self.folder / f"{what}{self.made}"
 
     def write(self, kind: str, thirds: int) -> tuple[list[str], tuple[tuple[Any, Values], ...]]:
-        """Write files of a kind; return the sources, and what is to become of them."""
+        """Write files of a kind; return the sources, and the samples expected from them."""
         folder = self.new_path("source")
         folder.mkdir()
         first = 100 * self.made
@@ -231,10 +231,10 @@ class Verbs(RuleBasedStateMachine):
 
     @contextmanager
     def watched(self, *changed: Path) -> Iterator[None]:
-        """Check what readers that are open before a verb read after it, and what those opened after it read.
+        """Check, after a verb, the samples read by readers opened before it and after it.
 
         Args:
-            changed: datasets of which files may go, so that a reader that has not read yet may fail.
+            changed: datasets that may lose files, so that a reader that has not read yet may fail.
         """
         readers = [(held, PackedDataset(held.path), PackedDataset(held.path)) for held in self.held.values()]
         for _, used, _ in readers:
@@ -275,7 +275,7 @@ class Verbs(RuleBasedStateMachine):
         onto=st.integers(0),
     )
     def convert(self, kind: str, thirds: int, codec: int, kill: int | None, onto: int) -> None:
-        """A new dataset, or one in place of another."""
+        """Convert sources into a new dataset, or in place of another."""
         sources, samples = self.write(kind, thirds)
         overwrite = bool(self.held) and onto % 4 == 3
         path = self.pick(onto).path if overwrite else self.new_path("d")
@@ -287,7 +287,7 @@ class Verbs(RuleBasedStateMachine):
     @precondition(lambda self: self.held)
     @rule(number=st.integers(0), thirds=st.integers(1, 3), other=st.none() | st.integers(0), kill=KILLS)
     def append(self, number: int, thirds: int, other: int | None, kill: int | None) -> None:
-        """New samples, or those of another dataset, after those that are there; none twice."""
+        """Append new samples, or those of another dataset; samples that are there already are refused."""
         held = self.pick(number)
         if other is None:
             sources, samples = self.write(held.kind, thirds)
@@ -325,10 +325,10 @@ class Verbs(RuleBasedStateMachine):
     @precondition(lambda self: len(self.held) > 1)
     @rule(first=st.integers(0), second=st.integers(0), kill=KILLS)
     def merge(self, first: int, second: int, kill: int | None) -> None:
-        """All samples of two datasets, if they are stored alike and share no name."""
+        """Merge two datasets; refused unless they are stored alike and share no name."""
         one, path = self.pick(first), self.new_path("d")
         others = [held for held in self.held.values() if held is not one]
-        if second % 4:  # else any, which is most often refused
+        if second % 4:  # else any two, which are usually refused
             others = [h for h in others if fields_of(h) == fields_of(one) and not set(h.keys) & set(one.keys)]
         if not others:
             return
@@ -352,7 +352,7 @@ class Verbs(RuleBasedStateMachine):
     @precondition(lambda self: self.held)
     @rule(number=st.integers(0), step=st.integers(1, 4), name=st.sampled_from(["train", "test"]), kill=KILLS)
     def split(self, number: int, step: int, name: str, kill: int | None) -> None:
-        """Some samples under a name, or under it no more."""
+        """Make or change a split, or drop it."""
         held = self.pick(number)
         drops = name in held.splits and step == 4
         chosen = range(0, len(held.samples), step)
@@ -377,7 +377,7 @@ class Verbs(RuleBasedStateMachine):
     @precondition(lambda self: self.held)
     @rule(number=st.integers(0), codec=st.integers(0), shuffled=st.booleans(), in_place=st.booleans(), kill=KILLS)
     def repack(self, number: int, codec: int, shuffled: bool, in_place: bool, kill: int | None) -> None:
-        """The same samples, names, splits and constants with another codec, also in another order."""
+        """Repack with another codec, also in another order; samples, names, splits and constants stay."""
         held = self.pick(number)
         path = held.path if in_place else self.new_path("d")
         codecs = KINDS[held.kind].codecs
@@ -391,11 +391,11 @@ class Verbs(RuleBasedStateMachine):
         if shuffled:
             new = self.in_order_of(new, action)
         if in_place and shuffled:
-            kill = None  # run again, it would shuffle what is shuffled
+            kill = None  # the second run would shuffle again
         self.make(new, action, kill)
 
     def in_order_of(self, held: Held, action: Callable[..., object]) -> Held:
-        """Return the samples in the order in which a verb makes them: a permutation, whatever it is."""
+        """Return the samples in the order that a verb gives them, which may be any permutation."""
         beside = self.new_path("beside")
         action(beside, ConvertOptions(shard_size=8192, workers=0))
         found, values = items_of([PackedDataset(beside)[:]]), {told(v): (k, v) for k, v in held.samples}
@@ -406,7 +406,7 @@ class Verbs(RuleBasedStateMachine):
     @precondition(lambda self: self.held)
     @rule(number=st.integers(0), kill=KILLS)
     def export_and_convert(self, number: int, kill: int | None) -> None:
-        """Files that are exported are converted to the same samples again; clips are no pictures of samples."""
+        """Exported files convert to the same samples again; clips cannot be exported as pictures."""
         held, out = self.pick(number), self.new_path("out")
         kind = KINDS[held.kind]
         if kind.again is None:
@@ -424,7 +424,7 @@ class Verbs(RuleBasedStateMachine):
         found, known = found_in(path) or [], {told(values): key for key, values in held.samples}
         assert sorted(map(told, found)) == sorted(known)
         keys = [known[told(values)] for values in found]
-        if kind.prefix:  # where there are several files, names begin with that of the file
+        if kind.prefix:  # with several files, names begin with the name of the file
             names = list(PackedDataset(path).names or ())
             assert not [(name, key) for name, key in zip(names, keys, strict=True) if not name.endswith(key)]
             keys = names
@@ -435,7 +435,7 @@ class Verbs(RuleBasedStateMachine):
     @precondition(lambda self: self.held)
     @rule(number=st.integers(0), which=st.integers(0), at=st.integers(0), kill=KILLS)
     def damage_and_repair(self, number: int, which: int, at: int, kill: int | None) -> None:
-        """A byte that is changed is found in its file, no wrong value is read, and the file comes back as it was."""
+        """A changed byte is found in its file, no wrong value is read, and `repair` restores the file."""
         held = self.pick(number)
         manifest = PackedDataset(held.path).manifest
         shards = [entry.file for entry in manifest.shards]
@@ -475,7 +475,7 @@ class Verbs(RuleBasedStateMachine):
     @precondition(lambda self: self.held)
     @rule(number=st.integers(0), kill=KILLS)
     def lose_the_manifest(self, number: int, kill: int | None) -> None:
-        """A lost manifest is made again from the shards, but for splits."""
+        """A lost manifest is made again from the shards, without splits."""
         held = self.pick(number)
         (held.path / "manifest.json").unlink()
         assert found_in(held.path) is None
@@ -487,7 +487,7 @@ class Verbs(RuleBasedStateMachine):
     @precondition(lambda self: len(self.held) > 4)
     @rule(number=st.integers(0))
     def remove(self, number: int) -> None:
-        """Datasets do not need each other: one can go."""
+        """Datasets do not depend on each other: one can be removed."""
         held = self.held.pop(self.pick(number).path)
         shutil.rmtree(held.path)
         with self.watched():
@@ -496,7 +496,7 @@ class Verbs(RuleBasedStateMachine):
 
 @contextmanager
 def refused() -> Iterator[None]:
-    """Expect that a verb refuses what it is asked for."""
+    """Expect that a verb raises UsageError."""
     try:
         yield
     except UsageError:
@@ -505,7 +505,7 @@ def refused() -> Iterator[None]:
 
 
 def run(examples: int, steps: int, seed: int) -> None:
-    """Run random verbs in random order, so many times."""
+    """Run `examples` random lists of `steps` verbs."""
     settings = hypothesis.settings(
         max_examples=examples,
         stateful_step_count=steps,

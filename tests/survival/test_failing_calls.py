@@ -1,4 +1,4 @@
-"""Any call of the system fails: an error of ours, nothing lost or left open, and the same call then ends well."""
+"""Any system call fails: one of our errors, nothing lost or left open, and the same command then succeeds."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if sys.platform.startswith("linux"):
 else:
     pytest.skip("looks into /proc", allow_module_level=True)
 
-#: Calls of each kind that fail in each job, evenly among all. `soak.py fail` has more fail.
+#: Calls of each kind that fail in each job, evenly spread. `soak.py fail` tries more.
 MOST = 3
 
 
 @pytest.mark.parametrize("name", JOBS)
 def test_every_kind_of_call(folder: Path, name: str) -> None:
-    """Whichever call fails, for whatever reason, the job ends with exit status 1, and then as if nothing had been."""
+    """Whichever call fails, for whatever reason, the job ends with status 1; run again, it ends as usual."""
     job = failing.new_job(folder, name)
     seen = set()
     for turn, kind in enumerate(KINDS):

@@ -1,4 +1,4 @@
-"""Verbs in any order, killed at any call, do with datasets what a model of plain lists says."""
+"""Verbs in any order, killed at any call, change datasets as a model of plain lists predicts."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="fo
 
 
 def test_a_few_lists_of_verbs() -> None:
-    """Converted, joined, split, packed again, exported, damaged and repaired: every dataset holds what it has to."""
+    """Converted, joined, split, repacked, exported, damaged and repaired: every dataset holds the expected samples."""
     model.run(examples=6, steps=15, seed=1)

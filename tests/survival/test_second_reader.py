@@ -25,7 +25,7 @@ BAD = json.loads((GOLDEN / "bad" / "bad.json").read_text("utf-8"))
 
 
 def same_as_ours(folder: Path, lacking: tuple[str, ...] = ()) -> None:
-    """Every sample of every field, the names and the constants are those that our reader gives."""
+    """Every sample of every field, the names and the constants equal those of our reader."""
     theirs, ours = reader.Dataset(folder, xxhash), PackedDataset(folder)
     assert (theirs.samples, list(theirs.fields)) == (len(ours), list(ours.fields))
     refused = set()
@@ -48,7 +48,7 @@ def same_as_ours(folder: Path, lacking: tuple[str, ...] = ()) -> None:
 
 
 def bits(value: Any, is_image: bool = False) -> Any:
-    """What makes two values the same; our reader gives channels first."""
+    """Return a value in a form that `==` compares; our reader returns channels first."""
     if isinstance(value, str):
         return value
     array = np.asarray(value)
@@ -71,12 +71,12 @@ def test_it_is_small_and_alone() -> None:
 
 @pytest.mark.parametrize("name", sorted(path.parent.name for path in GOLDEN.glob("*/manifest.json")))
 def test_golden_datasets(name: str) -> None:
-    """Golden datasets hold the same for both readers; a codec that the second one lacks costs its fields alone."""
+    """Both readers read the same from golden datasets; if the second lacks a codec, only fields with it are skipped."""
     same_as_ours(GOLDEN / name, lacking=("shuffle+zlib",))
 
 
 def test_the_values_in_json() -> None:
-    """A reader in another language can compare all it reads with JSON: this one finds what stands there."""
+    """A reader in another language can compare its values with JSON: this reader finds the values listed there."""
     expected, dataset = json.loads((GOLDEN / "exact.json").read_text("utf-8")), reader.Dataset(GOLDEN / "exact", xxhash)
     assert list(expected["fields"]) == list(dataset.fields)
     for name, wanted in expected["fields"].items():
@@ -85,7 +85,7 @@ def test_the_values_in_json() -> None:
 
 
 def plain(value: Any) -> Any:
-    """A sample as `exact.json` has it."""
+    """Return a sample in the form of `exact.json`."""
     if isinstance(value, str):
         return value
     return (np.stack([value.real, value.imag], axis=-1) if value.dtype.kind == "c" else value).tolist()
@@ -93,12 +93,12 @@ def plain(value: Any) -> Any:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_fresh_datasets_of_every_kind(kind: str, tmp_path: Path) -> None:
-    """What every kind of source makes is the same for both readers."""
+    """Both readers read the same from a dataset of every kind of source."""
     same_as_ours(make(KINDS[kind], tmp_path).path)
 
 
 CODECS = ("none", "lz4", "lz4hc", "zstd", "bitshuffle", "shuffle+lz4", "shuffle+zstd", "decimal+lz4", "auto")
-#: A dtype, the axes of a sample after the first one, and how many values differ: few make frames that codecs shrink.
+#: A dtype, the axes of a sample after the first one, and the number of distinct values: few compress well.
 ARRAYS = st.tuples(
     st.sampled_from(reader.DTYPES),
     st.none() | st.lists(st.integers(0, 5), max_size=2).map(tuple) | st.just((3000,)),

@@ -31,7 +31,7 @@ def test_golden_datasets(name: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_fresh_datasets_of_every_kind(kind: str, tmp_path: Path) -> None:
-    """What every kind of source makes, in frames that are encoded where that pays."""
+    """All ways read the same from a dataset of every kind of source, with encoded frames."""
     chosen = KINDS[kind] if KINDS[kind].codec != "none" else KINDS[kind]._replace(codec="zstd")
     two_ways.check_all_ways(make(chosen, tmp_path).path, ways_each=2)
 
@@ -65,7 +65,7 @@ def test_epochs_are_alike(tmp_path: Path, options: dict[str, Any]) -> None:
 
 
 def test_processes_read_alike() -> None:
-    """DataLoader's processes give what this process reads."""
+    """DataLoader's processes read the same values as this process."""
     numbers = [4, 2, 0, 3, 1]
     with handled(by_machine=True):
         wanted = two_ways.WAYS["one by one"](PackedDataset(GOLDEN / "kinds"), numbers)

@@ -17,13 +17,13 @@ from packer.writer import DatasetWriter
 from readers import Crop, Loader, PackedDataset, PointSample, Ragged, VoxelSample, Windows
 from tests.helpers.ways import handled
 
-#: Of an item: dtype, shape and bytes of each field.
+#: The fields of an item, each as dtype, shape and bytes.
 Item = dict[str, Any]
 Options = dict[str, Any]
 
 
 def bits(value: Any) -> Any:
-    """What makes two values the same: dtype, shape and bytes; NaN is NaN."""
+    """Return a value in a form that `==` compares: dtype, shape and bytes, so that NaN equals NaN."""
     if isinstance(value, str):
         return value
     array = value.numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
@@ -31,7 +31,7 @@ def bits(value: Any) -> Any:
 
 
 def items_of(batches: Sequence[dict[str, Any]]) -> list[Item]:
-    """The items of batches, in order."""
+    """Return the items of batches, in order."""
     found = []
     for batch in batches:
         parts = {name: value.to_list() if isinstance(value, Ragged) else value for name, value in batch.items()}
@@ -59,14 +59,14 @@ WAYS: dict[str, Callable[[PackedDataset, list[int]], list[Item]]] = {
 
 
 def whole(folder: Path) -> Iterator[tuple[Options, list[int]]]:
-    """Yield how all samples are read, and which: backwards, and the first once more."""
+    """Yield the options and numbers that read whole samples: all backwards, then the first once more."""
     numbers = [*range(len(PackedDataset(folder)))[::-1], 0]
     yield {"extras": ("number",)}, numbers
     yield {"verify": True}, numbers
 
 
 def parts(folder: Path) -> Iterator[tuple[Options, list[int]]]:
-    """Yield how every field is read in parts of every kind, and the items that are large enough."""
+    """Yield the options that read every field in parts of every kind, and the items that are large enough."""
     dataset = PackedDataset(folder)
     for place, field in enumerate(dataset.fields.values()):
         if field.kind == "text" or not field.shape:
@@ -90,14 +90,14 @@ def parts(folder: Path) -> Iterator[tuple[Options, list[int]]]:
 
 
 def check_all_ways(folder: Path, ways_each: int = 2 * len(WAYS)) -> None:
-    """Raise AssertionError if one way of reading gives other items than another.
+    """Raise AssertionError if two ways of reading give different items.
 
-    Random parts are drawn in another order by each way, so they are compared with those of the same way.
+    Each way draws random parts in its own order, so these are compared only within one way.
 
     Args:
-        ways_each: in how many ways, by machine code and by Python, each part is read in turn.
+        ways_each: the number of ways in which each part is read, by machine code and by Python in turn.
     """
-    # Neighbours differ in both, so that a few in turn are ways by machine code and by Python.
+    # Neighbours alternate, so that any few of them read by machine code and by Python.
     ways = [(way, (place + half) % 2 == 0) for half in (0, 1) for place, way in enumerate(WAYS)]
     for turn, (options, numbers) in enumerate((*whole(folder), *parts(folder))):
 
@@ -142,12 +142,12 @@ def trial(folder: Path, seed: int, ways_each: int = len(WAYS)) -> str:
 
 
 def fits(codec: str, spec: FieldSpec) -> bool:
-    """Whether a codec can be used for a field: one begins with a filter of pictures, another of floats."""
+    """Return whether a codec fits a field: some begin with a filter for pictures or for floats."""
     return (spec.kind == "image" or "photo" not in codec) and ("float" in spec.dtype or "decimal" not in codec)
 
 
 def write(folder: Path, codec: str, rng: np.random.Generator, least: int = 0) -> None:
-    """Write pictures, clips, clouds and text with a codec; with zstd what the codec is not for.
+    """Write pictures, clips, clouds and text with a codec; fields that it does not fit get zstd.
 
     Args:
         least: steps of the shortest clip; pictures and clouds have three times as many rows.

@@ -1,14 +1,14 @@
-"""Trials that the tests run a few of and tests/soak/soak.py runs many of.
+"""Trials: the tests run a few of them, tests/soak/soak.py runs many.
 
-A trial is a function of a folder for its files and of a seed. It returns in a few words what came of it, and raises
+A trial is a function of a folder for its files and of a seed. It returns its result in a few words, and raises
 AssertionError if something is wrong.
 
-kills.py      kills whatever makes or changes a dataset
-jobs.py       whatever makes or changes files that somebody would miss, and what it may leave of them
+kills.py      kills calls that make or change a dataset
+jobs.py       every call that makes or changes files that users need, and the states it may leave
 disks.py      every disk that a power cut can leave of a job
 failing.py    the n-th call of a kind fails while a job runs
-watched.py    tells of the calls that this process makes, and may have one fail
-plans.py      plans of random datasets against what is made
+watched.py    reports the system calls of this process, and can make one fail
+plans.py      plans of random datasets against their files
 mutations.py  damage to datasets
 survival.py   reads damaged datasets in every way
 replacing.py  datasets and shards replaced under a reader
@@ -43,14 +43,14 @@ def start(action: Callable[[], object]) -> int:
 
 
 def in_child(trial: Callable[[], str], seconds: float = 60, more_bytes: int | None = None) -> str:
-    """Run a trial in a forked child, so that a crash is told of like any other fault.
+    """Run a trial in a forked child, so that a crash is reported like any other fault.
 
     Args:
-        seconds: how long it may take.
-        more_bytes: memory that it may take beyond what it is forked with; None for any.
+        seconds: limit of time.
+        more_bytes: limit of memory beyond that of the fork; None for no limit.
 
     Returns:
-        what it returns.
+        the result of the trial.
 
     Raises:
         AssertionError: it raised, was killed by a signal, hung or took too much memory.
@@ -60,7 +60,7 @@ def in_child(trial: Callable[[], str], seconds: float = 60, more_bytes: int | No
     def told() -> None:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_REAL, seconds)
-        torch.set_num_threads(1)  # torch's threads do not survive a fork: those who wait for them wait for ever
+        torch.set_num_threads(1)  # torch's threads do not survive a fork: waiting for them never ends
         if more_bytes is not None:
             most = more_bytes + int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
             resource.setrlimit(resource.RLIMIT_AS, (most, most))

@@ -1,22 +1,21 @@
-"""Records what a call does to a folder, and builds every disk that may remain of it when the power goes.
+"""Records the changes that a call makes to a folder, and builds every disk that a power cut may leave.
 
-The record is made of looks at the folder. One is taken before each call that the process makes on names (open, rename,
-link, remove, mkdir) and before each sync: see `watched`. What differs from the look before was done in between, by
-Python or by a library. Files and folders are told apart by their inodes, so that a file keeps its bytes under another
-name. The record is a list, in order, of
+The recorder looks at the folder before each call of the process on names (open, rename, link, remove, mkdir) and before
+each sync: see `watched`. Differences between two looks were made in between, by Python or by a library. Inodes identify
+files and folders, so that a file keeps its bytes under another name. The record is a list, in order, of
 
     Bytes    a file has new bytes
-    Names    some names lead somewhere else, all of them at once: a file or folder was made, linked, renamed, removed
+    Names    names of one file or folder changed, all at once: it was made, linked, renamed or removed
     Synced   a file or folder was synced: fsync, or LMDB's sync
 
-What a disk keeps of the steps before a power cut:
+A disk keeps this of the steps before a power cut:
 
     bytes of a file      those of its last sync; of later ones each page of 4 KiB may be old, new, half of each, or
                          zero, and the file as long as it was after any of these steps
     names in a folder    those of its last sync; each later change may be there or not, whatever became of the others
 
-Nothing else is taken for granted: not that a disk keeps the order of two changes, nor that a sync of a file keeps its
-name. File systems promise more than this, each something else.
+No more is assumed: a disk may reorder two changes, and a sync of a file need not keep its name. File systems promise
+more than this, but each something different.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class Bytes:
 
 @dataclass(frozen=True)
 class Names:
-    """`changes`: folder, name, and the file or folder that it leads to now; None if it is gone."""
+    """`changes`: folder, name, and the file or folder that the name means now; None if it is gone."""
 
     changes: tuple[tuple[int, str, int | None], ...]
 
@@ -59,13 +58,13 @@ class Synced:
 
 
 Step = Bytes | Names | Synced
-#: Of each folder the names in it, and what they lead to; None for one that is gone.
+#: By folder, the names in it and the file or folder of each; None for a name that is gone.
 Tree = dict[int, dict[str, "int | None"]]
 
 
 @dataclass(frozen=True)
 class Record:
-    """What was in a folder before a call, and what the call did, in order. Files and folders are numbers.
+    """The contents of a folder before a call, and the steps of the call, in order. Files and folders are numbers.
 
     Attributes:
         folders: which numbers are folders.
@@ -78,7 +77,7 @@ class Record:
 
 
 def recorded(root: Path, call: Callable[[], object]) -> Record:
-    """Make a call and return the record of what it does below `root`; what is there before counts as synced."""
+    """Make a call and return the record of its changes below `root`; earlier contents count as synced."""
     recorder = _Recorder(root)
     with watched(recorder):
         call()
@@ -112,7 +111,7 @@ class _Recorder:
                     self.steps.append(Synced(self._numbers[info.st_ino]))
 
     def look(self) -> None:
-        """Note all that has changed since the last look."""
+        """Record all changes since the last look."""
         tree: Tree = {}
         contents: dict[int, bytes] = {}
         numbers = {self._root.stat().st_ino: ROOT}
@@ -130,7 +129,7 @@ class _Recorder:
                         self.folders.add(number)
                     else:
                         contents[number] = path.read_bytes()
-                        if info.st_nlink > 1 and number not in self._contents:  # of a file that lies elsewhere
+                        if info.st_nlink > 1 and number not in self._contents:  # a link to a file elsewhere
                             self.steps += [Bytes(number, contents[number]), Synced(number)]
                             self._contents[number] = contents[number]
                 names[path.name] = numbers[info.st_ino]
@@ -142,7 +141,7 @@ class _Recorder:
 
 
 def _moves(before: Tree, after: Tree) -> Iterator[Names]:
-    """Yield what changed between two looks: names that one file or folder has lost and got are one change."""
+    """Yield the changes between two looks: all names that one file or folder lost and got are one change."""
     changes: dict[int, list[tuple[int, str, int | None]]] = {}
     for folder in after.keys() | before.keys():
         was, now = before.get(folder, {}), after.get(folder, {})
@@ -159,7 +158,7 @@ def _moves(before: Tree, after: Tree) -> Iterator[Names]:
 
 
 def trial(folder: Path, seed: int) -> str:
-    """Check a disk that chance left of a job; return what was left."""
+    """Check a random disk that a job may leave; return the job, and when the power went."""
     job, record = recorded_job(folder, JOBS[seed % len(JOBS)])
     disk = any_disk(record, random.Random(seed))
     check(job, disk, again=True)
@@ -175,10 +174,10 @@ def recorded_job(folder: Path, name: str) -> tuple[Job, Record]:
 
 
 def check(job: Job, disk: Disk, again: bool) -> None:
-    """Check that a disk holds what was published, and, if it is to be made `again`, that the job ends well on it.
+    """Check that a disk holds everything published, and, if `again`, that the job ends well on it.
 
     Raises:
-        AssertionError: something is lost or wrong; the message tells which disk it was.
+        AssertionError: something is lost or wrong; the message describes the disk.
     """
     disk.write(job.disk)
     try:
@@ -194,11 +193,11 @@ def check(job: Job, disk: Disk, again: bool) -> None:
 
 @dataclass(frozen=True)
 class Disk:
-    """What a power cut left: relative path to bytes, and the folders.
+    """The disk that a power cut left: bytes by relative path, and the folders.
 
     Attributes:
         is_over: whether the call had returned.
-        how: after which step the power went, and what was kept of the steps before it.
+        how: the step at which the power went, and what the disk keeps of the steps before it.
     """
 
     is_over: bool
@@ -217,9 +216,9 @@ class Disk:
 
 
 def every_disk(record: Record) -> list[Disk]:
-    """Return the disks on which all, nothing, all but one or one alone of the changes of names was kept, of every cut.
+    """Return, for every cut, the disks that keep all, none, all but one or only one of the changes of names.
 
-    Of the bytes all, nothing, or zeros in their place. None that leaves the same as another.
+    Each keeps all or none of the unsynced bytes, or zeros in their place. Equal disks are returned once.
     """
     found: dict[Hashable, Disk] = {}
     for cut in range(len(record.steps) + 1):
@@ -236,7 +235,7 @@ def every_disk(record: Record) -> list[Disk]:
 
 
 def any_disk(record: Record, rng: random.Random) -> Disk:
-    """Return a disk of any cut; chance decides of each page and each change of names that was not synced."""
+    """Return a disk of a random cut; chance decides on each unsynced page and each unsynced change of names."""
     cut, share = rng.randrange(len(record.steps) + 1), rng.choice([0.1, 0.5, 0.9])
     names = {step for step in _loose_names(record, cut) if rng.random() < share}
     return _disk(record, cut, names, partial(_any, rng), f"names of the steps {sorted(names)}, any bytes")
@@ -245,7 +244,7 @@ def any_disk(record: Record, rng: random.Random) -> Disk:
 def _loose_names(record: Record, cut: int) -> list[int]:
     """Return the steps before a cut that changed names and may be lost.
 
-    Those stay after which the folder was synced that got or lost the name: got, if the name came from another folder.
+    A step is safe once its folder is synced after it; if a name moves between folders, the folder that got it.
     """
     synced: set[int] = set()
     loose = []
@@ -264,8 +263,8 @@ def _disk(record: Record, cut: int, kept: set[int], pages: Callable[[list[bytes]
     """Return the disk of a cut.
 
     Args:
-        kept: of the steps that changed names and may be lost, those that are not.
-        pages: gives the bytes of a file; called with its synced ones and all later ones.
+        kept: the steps that could be lost, and are kept.
+        pages: called with the synced bytes of a file and all later versions; returns the bytes on the disk.
     """
     lost = set(_loose_names(record, cut)) - kept
     tree = {folder: dict(names) for folder, names in record.tree.items()}
@@ -302,7 +301,7 @@ def _oldest(versions: list[bytes]) -> bytes:
 
 
 def _zeros(versions: list[bytes]) -> bytes:
-    """Return zeros in the place of all pages that were changed since they were synced."""
+    """Return the newest bytes, with zeros in all pages that changed since they were synced."""
     old, new = versions[0], versions[-1]
     pages = [new[at : at + PAGE] for at in range(0, len(new), PAGE)]
     return b"".join(
@@ -311,7 +310,7 @@ def _zeros(versions: list[bytes]) -> bytes:
 
 
 def _any(rng: random.Random, versions: list[bytes]) -> bytes:
-    """Return as many bytes as there ever were; each half of a page is of any time, or zeros if it was changed."""
+    """Return bytes as long as any version; each half of a page is from any version, or zeros if it was changed."""
     length = len(rng.choice(versions))
     halves = []
     for at in range(0, length, PAGE // 2):

@@ -1,4 +1,4 @@
-"""Has the n-th call of a kind fail while a job runs, and checks what comes of it."""
+"""Makes the n-th call of a kind fail while a job runs, and checks the outcome."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ERRORS = (errno.ENOSPC, errno.EIO, errno.EMFILE, errno.ENOMEM, errno.EINTR)
 
 
 def trial(folder: Path, seed: int) -> str:
-    """Have some call of a job fail; return what failed, and what came of it."""
+    """Make a random call of a job fail; return the call and the outcome."""
     rng = random.Random(seed)
     job, kind, error = _job(folder, JOBS[seed % len(JOBS)]), rng.choice(KINDS), rng.choice(ERRORS)
     if not (calls := count(job, kind, error)):
@@ -34,7 +34,7 @@ def _job(folder: Path, name: str) -> Job:
 
 
 def count(job: Job, kind: str, error: int = errno.EIO) -> int:
-    """Return how many calls of a kind an undisturbed job makes that may come to an error."""
+    """Return the number of calls of a kind that an undisturbed job makes and that may fail with this error."""
     job.reset()
     calls = _Nth(job, kind, None, error)
     with watched(calls):
@@ -43,13 +43,13 @@ def count(job: Job, kind: str, error: int = errno.EIO) -> int:
 
 
 def check(job: Job, kind: str, number: int, error: int) -> str:
-    """Have a call fail; return in words what came of it.
+    """Make a call fail; return the outcome in words.
 
     Args:
-        number: of the call among those of its kind, from 0.
+        number: the position of the call among those of its kind, from 0.
 
     Raises:
-        AssertionError: it was no error of ours, or something was lost or left.
+        AssertionError: the exit status is not 1, or something was lost or left open.
     """
     job.reset()
     before = _open_files(kind)
@@ -70,7 +70,7 @@ def check(job: Job, kind: str, number: int, error: int) -> str:
 
 
 def _run(job: Job, calls: _Nth) -> str:
-    """Run a job; return the kind of error that it ended with."""
+    """Run a job; return the name of its error, or "" if it succeeded."""
     with watched(calls):
         try:
             job.run(_workers(calls.kind))
@@ -87,9 +87,9 @@ def _workers(kind: str) -> int:
 
 
 class _Nth:
-    """Counts the calls of a kind that a job makes, and has one of them fail.
+    """Counts the calls of a kind that a job makes, and makes one of them fail.
 
-    Files that are packed with on_error="skip" do not fail with EIO: it says that a file is bad, and so it is left out.
+    EIO spares files that are packed with on_error="skip": it means that a file is bad, and the file is left out.
     """
 
     def __init__(self, job: Job, kind: str, number: int | None, error: int) -> None:
@@ -111,7 +111,7 @@ class _Nth:
             raise OSError(self._error, os.strerror(self._error), path)
 
     def _is_ours(self, kind: str, what: Any) -> bool:
-        """Return whether a call is about a file of the job, and not about one of Python or of the tests."""
+        """Return whether a call is about a file of the job, not one of Python or of the tests."""
         if kind in ("fork", "put", "commit"):
             return True
         if what is None or (kind == "open" and isinstance(what, int)):  # an open file, which gets another form

@@ -1,4 +1,4 @@
-"""Every call that makes or changes files that somebody would miss, on small data, and what it may leave of them."""
+"""Every call that makes or changes files that users need, on small data, and the states that it may leave."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ class Job:
     """A call, and the files of `out` before and after it.
 
     Attributes:
-        out: what it makes or changes; the folder above it holds nothing else.
-        run: makes the call, with so many workers.
-        again: makes it once more after it was cut off; as a rule the same.
-        old: what `files` gives of `out` before; empty if there was nothing.
-        wanted: the same after a call that nothing disturbed.
-        adds: whether it does more each time it is made.
+        out: the folder that it makes or changes, alone in the folder above.
+        run: makes the call, with this number of workers.
+        again: makes it once more after it was cut off; usually the same call.
+        old: `files(out)` before the call; empty if there is nothing.
+        wanted: `files(out)` after an undisturbed call.
+        adds: whether each call adds more samples.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Job:
         return self.out.parent
 
     def reset(self) -> None:
-        """Put back what was there before the call."""
+        """Restore the state before the call."""
         shutil.rmtree(self.disk, ignore_errors=True)
         self.disk.mkdir()
         for name, content in self.old.items():
@@ -77,7 +77,7 @@ class Job:
             path.write_bytes(content)
 
     def check_left(self, may_be_away: bool) -> None:
-        """Check what is there after the call was cut off.
+        """Check the state after the call was cut off.
 
         Args:
             may_be_away: whether the old dataset may lie beside its place: between the two renames of a replacement.
@@ -97,7 +97,7 @@ class Job:
                 assert _holds(beside, old), "the old dataset is gone"
 
     def check_over(self) -> None:
-        """Check what is there after the call has returned, whatever became of the disk since."""
+        """Check the state after the call has returned, whatever happened to the disk since."""
         if self.works_at != CACHE:
             held = files(self.out)
             wrong = [name for name, content in self.wanted.items() if held.get(name) != content]
@@ -106,9 +106,9 @@ class Job:
             assert not (damages := verify(self.out).damages), f"the call had returned, and there is {damages[0]}"
 
     def check_again(self, workers: int = 0) -> None:
-        """Check that the call ends well when it is made again, and leaves what it always leaves, and nothing else.
+        """Check that the call ends well when it is made again, and leaves the usual result and nothing else.
 
-        It is not made again where it is done, and would add the same samples once more.
+        A finished call that would add the same samples once more is not made again.
         """
         was_new = self.works_at == DATASET and self.is_new()
         if self.adds and was_new and not self.out.with_name(f".{self.out.name}.appending").exists():
@@ -127,7 +127,7 @@ class Job:
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    """Return the files of a folder by relative path, but its lock."""
+    """Return the bytes of the files of a folder by relative path, without its lock."""
     found = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != LOCK]
     return {str(path.relative_to(folder)): path.read_bytes() for path in found}
 
@@ -146,7 +146,7 @@ def make_pairs(folder: Path, count: int) -> list[str]:
 
 
 def _holds(held: Files, dataset: Files) -> bool:
-    """Return whether files are those of a dataset; of the list of rejected samples as much as its manifest says."""
+    """Return whether files hold those of a dataset; its list of rejected samples may have more lines."""
     listed = held.get(REJECTED_FILE, b"").startswith(dataset.get(REJECTED_FILE, b""))
     return listed and held.items() >= {n: data for n, data in dataset.items() if n != REJECTED_FILE}.items()
 
@@ -217,7 +217,7 @@ def _append(folder: Path, out: Path) -> Job:
 
 
 def _append_rows(folder: Path, out: Path) -> Job:
-    """Rows without names, of which nothing but a note tells whether they were added."""
+    """Rows without names: only a note records whether they were added."""
     for seed, name in enumerate(("some", "more")):
         with h5py.File(folder / f"{name}.h5", "w") as file:
             file["x"] = np.random.default_rng(seed).normal(size=(150, 6)).astype("f4")
@@ -327,7 +327,7 @@ def _made(folder: Path, sources: list[str], codec: str = "zstd") -> Files:
 
 
 def _put(folder: Path, url: str) -> None:
-    """Put a folder at a URL of this process's memory: a server whose files fail no call."""
+    """Put a folder at a URL of this process's memory: a server whose calls never fail."""
     for name, content in files(folder).items():
         fsspec.filesystem("memory").pipe_file(f"{url.removeprefix('memory:/')}/{name}", content)
 

@@ -1,4 +1,4 @@
-"""Kills what changes datasets: conversions, appending, merging, repacking, repairing. Needs fork and /proc."""
+"""Kills calls that change datasets: convert, append, merge, repack, repair. Needs fork and /proc."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from soaking.jobs import Job, new_job
 JOBS = ("convert", "convert --overwrite", "append", "append rows", "merge", "repack", "repair")
 WHOM = ("converter", "worker", "all")
 _WORKERS = 2
-_GRACE = 20.0  # seconds until all that was killed, or has lost its parent, has to be gone
-#: Calls that change what lies in folders, as Python's audit events name them.
+_GRACE = 20.0  # seconds in which killed processes, and those that lost their parent, must end
+#: Python's audit events for calls that change the contents of folders.
 _STEPS = {"os.rename", "os.remove", "os.link", "os.mkdir", "os.rmdir"}
 
 
 def trial(folder: Path, seed: int) -> str:
-    """Kill a job at a random instant; return what was killed, and what was left."""
+    """Kill a job at a random instant; return the job, the killed process, and the state left."""
     rng = random.Random(seed)
     name, whom = JOBS[seed % len(JOBS)], WHOM[seed // len(JOBS) % len(WHOM)]
     job, seconds = timed_job(folder / name.replace(" ", "-"), name)
@@ -39,7 +39,7 @@ def trial(folder: Path, seed: int) -> str:
 
 @lru_cache
 def timed_job(folder: Path, what: str) -> tuple[Job, float]:
-    """Return a new job, and the seconds that it takes undisturbed."""
+    """Return a new job, and its duration in seconds."""
     job = new_job(folder, what)
     job.reset()
     began = time.perf_counter()
@@ -63,7 +63,7 @@ def kill_after(job: Job, seconds: float, whom: str, rng: random.Random) -> None:
 
 
 def kill_at_step(action: Callable[[], object], number: int) -> bool:
-    """Run `action` in a process that kills itself before its `number`th step; return whether it came that far.
+    """Run `action` in a process that kills itself before its `number`th step; return whether it got that far.
 
     A step is a call that makes, links, renames or removes a file or folder, or opens a file to write to it.
     """
@@ -88,7 +88,7 @@ def kill_at_step(action: Callable[[], object], number: int) -> bool:
 
 
 def wait_until_gone(pid: int) -> None:
-    """Wait until no process of the session `pid` is left; an orphan that works on is a fault."""
+    """Wait until the session `pid` has no process; an orphan that works on is a fault."""
     os.waitpid(pid, 0)
     deadline = time.monotonic() + _GRACE
     while left := list(_session(pid)):
@@ -106,7 +106,7 @@ def _session(number: int) -> Iterator[int]:
 
 
 def check_left(job: Job) -> None:
-    """Check what a kill left: whole or known to be unfinished; every shard that has its name is finished."""
+    """Check the state after a kill: whole or marked unfinished; every shard with its final name is finished."""
     job.check_left(may_be_away=True)
     finished = {*job.wanted.values(), *job.old.values()}
     for folder in job.disk.iterdir():
@@ -115,7 +115,7 @@ def check_left(job: Job) -> None:
 
 
 def check_going_on(job: Job, workers: int = 0) -> None:
-    """Check that the same call finishes the job, does no finished shard again, and leaves nothing but the result."""
+    """Check that the same call finishes the job, keeps finished shards, and leaves only the result."""
     before = finished_shards(job)
     job.check_again(workers)
     after = {shard.stat().st_ino for shard in (job.out / SHARD_FOLDER).iterdir()}

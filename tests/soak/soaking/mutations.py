@@ -17,7 +17,7 @@ from packer.format import MANIFEST, PAGE_SIZE, Tree, Value, file_digest
 #: Every codec and kind of field, fixed and ragged, in frames of samples and of rows.
 TEMPLATES = [Path(__file__).parents[2] / "golden" / name for name in ("exact", "coded", "photos", "decimals")]
 
-#: Numbers that arithmetic is likely to trip over; sums of some are 0 in 64 bits.
+#: Numbers that break arithmetic most easily; some of their sums are 0 in 64 bits.
 HOSTILE = (0, 1, 2, 7, 255, 2**16 - 1, 2**31, 2**32 - 1, 2**32, 2**40, 2**53, 2**61, 2**62, 2**63 - 1, 2**63, 2**64 - 1)
 _PATHS = (
     "/etc/passwd",
@@ -33,7 +33,7 @@ _PATHS = (
 
 
 def mutate(folder: Path, seed: int) -> str:
-    """Copy a sound dataset to `folder` and damage it, both as `seed` says; return what was done, in a few words."""
+    """Copy a dataset to `folder` and damage it, both chosen by `seed`; return the damage in a few words."""
     rng = random.Random(seed)
     shutil.copytree(TEMPLATES[seed % len(TEMPLATES)], folder)
     kind = rng.choice(list(KINDS))
@@ -46,7 +46,7 @@ def mutate(folder: Path, seed: int) -> str:
         KINDS[kind](data, rng)
     path.write_bytes(data)
     if rng.random() < 0.9:
-        # Else readers would see at once that the size is wrong, and the digest would tell `verify`.
+        # Else readers would notice the wrong size at once, and `verify` the digest.
         document = json.loads((folder / MANIFEST).read_bytes())
         for entry in _files(document):
             entry.update(bytes=(folder / entry["file"]).stat().st_size, digest=file_digest(folder / entry["file"]))
@@ -99,7 +99,7 @@ def _pages(data: bytearray, rng: random.Random) -> None:
 
 
 def _frames(data: bytearray, rng: random.Random) -> None:
-    """Damage frames: their headers, which codecs believe, and their bytes."""
+    """Damage frames: their headers, which codecs trust, and their bytes."""
     chunks = [v for v in _values(data) if v.key.startswith(b"chunk/") and v.size]
     if not chunks:
         return _bytes(data, rng)
@@ -119,7 +119,7 @@ def _values(data: bytearray) -> list[Value]:
         return []
 
 
-#: Each damages the bytes of a file; a manifest has its own.
+#: Each damages the bytes of a file; a manifest has a function of its own.
 KINDS: dict[str, Callable[[bytearray, random.Random], None]] = {
     "bytes": _bytes,
     "length": _length,
@@ -147,7 +147,7 @@ def _mutate_manifest(folder: Path, rng: random.Random) -> None:
 
 
 def _lie(document: Any, rng: random.Random) -> None:
-    """Change one thing in a document, and what goes with it so that it is not found out at once."""
+    """Change one thing in a document, and everything that depends on it, so that the lie is not noticed at once."""
     if rng.random() < 0.3:
         shard = rng.choice(document["shards"])
         shard["samples"] = rng.choice([*HOSTILE, 5, 10**6, 10**9, 2**40])
@@ -177,7 +177,7 @@ def _deep(rng: random.Random) -> Any:
 
 
 def seal(folder: Path, document: dict[str, Any]) -> None:
-    """Write a document as a manifest whose digest is right, whatever the rest of it is."""
+    """Write a document as a manifest with the right digest, whether or not the rest is right."""
     document.pop("digest", None)
     body = json.dumps(document, indent=1).encode()[:-2]
     digest = xxhash.xxh3_128_hexdigest(body + b"\n}")

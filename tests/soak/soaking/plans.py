@@ -1,4 +1,4 @@
-"""Random datasets whose planned sizes are compared with the files that are made of them, to the byte."""
+"""Random datasets, whose planned sizes are compared with their files, to the byte."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BLOCK_BYTES = 2**20
 
 
 class RandomSource(Source):
-    """A dataset that a seed describes: fields, shapes, names; its values are made while they are read.
+    """A dataset with fields, shapes and names drawn from a seed; its values are made while they are read.
 
     One to four fields, fixed or ragged, of up to some megabytes a sample; from one sample to tens of thousands.
     """
@@ -30,7 +30,7 @@ class RandomSource(Source):
 
     def __init__(self, seed: int, most_bytes: int) -> None:
         rng = np.random.default_rng(seed)
-        # By their logarithm, so that there are as many datasets of a few large samples as of many small ones.
+        # Drawn by logarithm: as many datasets have a few large samples as many small ones.
         count = int(2 ** rng.uniform(0, 15))
         numbers = max(1, int(2 ** rng.uniform(0, np.log2(most_bytes / 8 / count))))
         self.fields = tuple(_field(rng, n, numbers) for n in range(int(rng.integers(1, 5))))
@@ -82,7 +82,7 @@ def _shapes(rng: np.random.Generator, spec: FieldSpec, count: int, numbers: int)
 
 
 def trial(folder: Path, seed: int, most_bytes: int = 150 * 10**6) -> str:
-    """Make the dataset of a seed without codecs, and compare its files with the plan; return how many shards it has.
+    """Make the dataset of a seed without codecs, and compare its files with the plan; return its number of shards.
 
     Args:
         most_bytes: raw bytes of a field, about.

@@ -38,10 +38,10 @@ def dataset_of(folder: Path, add: int = 0, codec: str = "none") -> Path:
 
 
 def trial(folder: Path, seed: int) -> str:
-    """Replace a dataset, or one shard of it, by another of the same size under a reader; return what came of it.
+    """Replace a dataset, or one shard of it, by another of the same size under a reader; return the outcome.
 
-    After the whole dataset was replaced, the reader gives the old samples, or an error says why not: never the new
-    ones. A single shard is foreign to its manifest, which `verify` finds.
+    After the whole dataset was replaced, the reader returns the old samples or raises an error, and never returns new
+    ones. A single replaced shard does not fit its manifest, which `verify` finds.
     """
     codec = ("none", "lz4")[seed % 2]
     old, new = dataset_of(folder, 0, codec), dataset_of(folder, 1, codec)

@@ -1,4 +1,4 @@
-"""Reads damaged datasets in forked children: none may die, hang, or take memory without bound. Linux alone."""
+"""Reads damaged datasets in forked children: none may die, hang, or exceed a memory limit. Linux only."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from readers import Crop, Loader, PackedDataset, PointSample, Ragged, VoxelSampl
 from soaking import in_child
 from soaking.mutations import mutate
 
-#: What a child may take: seconds, and bytes of memory beyond what it was forked with.
+#: Limits of a child: seconds, and bytes of memory beyond those of the fork.
 _MOST_SECONDS, _MOST_BYTES = 30, 2**30
 #: Samples read one by one, and batches read in order, at most.
 _MOST_READ = 40
 
 
 def trial(folder: Path, seed: int) -> str:
-    """Read a damaged dataset; return what was done to it, and whether an error of our own refused some of it."""
+    """Read a damaged dataset; return the damage, and whether one of our errors refused some of it."""
     loops = compiled.loading.load()  # once, for all children
     place = folder / str(seed)
     damage = mutate(place, seed)
@@ -44,13 +44,13 @@ def trial(folder: Path, seed: int) -> str:
 
 
 def read_all_ways(folder: Path, parts: bool = True) -> str:
-    """Read all of a dataset in every way there is; return `right`, or `refused` if an error of our own said why not.
+    """Read all of a dataset in every way; return `right`, or `refused` if one of our errors said why not.
 
     Args:
         parts: parts of samples too (crops, points, voxels, windows, regions), which takes as long as all else.
 
     Raises:
-        AssertionError: another error came, or a batch has not the shape that the schema says.
+        AssertionError: another error was raised, or a batch does not have the shape of the schema.
     """
     try:
         dataset, checked = PackedDataset(folder), PackedDataset(folder, verify=True)
@@ -77,7 +77,7 @@ def read_all_ways(folder: Path, parts: bool = True) -> str:
 
 
 def _each(read: Callable[[Any], object], items: Iterable[Any]) -> None:
-    """Read item by item, also those after one that cannot be read; raises the last error."""
+    """Read item by item, also after an item that cannot be read; raise the last error."""
     wrong = None
     for item in items:
         try:
@@ -93,7 +93,7 @@ def _read(dataset: PackedDataset) -> int:
 
 
 def _check_batch(batch: dict[str, Any], dataset: PackedDataset, count: int) -> None:
-    """Check that a batch, damaged or not, has the shapes that the schema says."""
+    """Check that a batch, damaged or not, has the shapes of the schema."""
     for name, field in dataset.fields.items():
         value = batch[name]
         _check_count(name, value, count)
@@ -115,7 +115,7 @@ def _loaded(dataset: PackedDataset, threads: int, shuffle: bool | str) -> None:
 
 
 def _parts(folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield how every field is read in parts: in crops, some points or voxels of a cloud, windows of steps."""
+    """Yield the options that read every field in parts: crops, some points or voxels of a cloud, windows of steps."""
     for number, field in enumerate(PackedDataset(folder).fields.values()):
         chosen: dict[str, Any] = {"fields": field.name, "verify": number % 3 == 0}
         if field.kind == "image" and None not in field.shape[2:]:
@@ -131,7 +131,7 @@ def _parts(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def _cut(folder: Path, part: dict[str, Any]) -> None:
-    """Read some samples one by one, and those that could be read as a batch."""
+    """Read some samples one by one, then the readable ones as a batch."""
     dataset, sound = PackedDataset(folder, **part), []
 
     def read(number: int) -> None:

@@ -1,8 +1,8 @@
-"""Watches what this process asks of the system, call by call, before it is done; whoever watches may make a call fail.
+"""Reports each system call of this process to a watcher before it is made; the watcher may make it fail.
 
-Python announces most calls itself ("audit events": open, rename, link, remove, mkdir, mmap, fork), whoever makes them.
+Python announces most calls, by Python or its libraries, as audit events: open, rename, link, remove, mkdir, mmap, fork.
 Four have no such event and are patched: a write of a file that Python opened, a sync, and LMDB's put and commit. Syncs
-are not done: a disk that loses power in a test needs none, and they would take most of the time.
+are skipped: the tests need no real ones, and they would take most of the time.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
 
 @contextlib.contextmanager
 def watched(watcher: Watcher) -> Iterator[None]:
-    """Have `watcher` called before each call within the block, in whatever thread makes it; not before its own."""
+    """Call `watcher` before each call within the block, in the thread that makes it; not for calls of its own."""
     global _watcher, _is_hooked
     at_it = threading.local()
 
@@ -91,7 +91,7 @@ def watched(watcher: Watcher) -> Iterator[None]:
 
 
 class _Raw(io.FileIO):
-    """A file of which every write is watched, those of closing it too."""
+    """A file of which every write is watched, also those of `close`."""
 
     watcher: Watcher
 
@@ -117,7 +117,7 @@ class _Env:
         self.watch("sync")
 
     def watch(self, kind: str) -> None:
-        """Have a call watched; what the watcher raises becomes the error that LMDB raises for it."""
+        """Report a call to the watcher; turn an error of the watcher into the one that LMDB raises."""
         try:
             self._watcher(kind, self._path)
         except OSError as error:
