@@ -1,7 +1,7 @@
-"""What MkDocs calls while it builds the book: pages that are made, not written.
+"""Hooks that MkDocs calls while it builds the book: pages that are made, not written.
 
 The help of every command, the specification and the changelog stand elsewhere; here they become pages, and links to
-them are led there. Next to every page lies its Markdown, and `llms.txt` lists these files, for programs that read.
+them lead to these pages. Next to every page lies its Markdown, and `llms.txt` lists these files, for programs.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Run what README.md and the pages of docs/ show, from top to bottom, and put the output there. Tests compare.
 
-Every page is run in an empty folder of its own; `data` in it is what scripts/make_data.py makes.
+Every page is run in an empty folder of its own; `data` in it is the folder that scripts/make_data.py makes.
 
     ```console              a line after `$ ` is a command, the lines below it are what it prints
     ```python               code; the blocks of a page share their names
@@ -8,8 +8,8 @@ Every page is run in an empty folder of its own; `data` in it is what scripts/ma
     <!-- run console        commands (or with `python`, code) that readers do not see, such as those that
     ...-->                  make the files a page is about
 
-A comment above a block says more: `<!-- fails -->`, it ends with an error, which is shown. `<!-- varies -->`, it prints
-something else each time, which is not compared, and made anew only if the page is named. `<!-- not run: WHY -->`.
+A comment above a block says more. `<!-- fails -->`: it ends with an error, which is shown. `<!-- varies -->`: it prints
+something else each time; the output is not compared, and made anew only if the page is named. `<!-- not run: WHY -->`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def refreshed(text: str, data: Path, keep: bool = True) -> str:
 
     Args:
         data: the folder that scripts/make_data.py makes.
-        keep: do not touch output that is another one each time.
+        keep: leave output that varies as it is.
 
     Raises:
         PageError: a block fails that should not, or does not fail that should.

@@ -1,8 +1,8 @@
 """The bytes of a frame, and the arrays they hold.
 
     configs     codecs by name, or as numcodecs' configs in JSON
-    filters     what is done to values first: `photo` for images, `decimal` for floats that were written as decimals
-    stages      what makes the bytes smaller, one class for each kind
+    filters     change values first: `photo` for images, `decimal` for floats that were written as decimals
+    stages      make the bytes smaller, one class for each kind
     frames      encodes, decodes and hashes frames, many by one call
     compiled    whether the machine code of `loops` is there yet, and worth it
 

@@ -1,9 +1,8 @@
-"""Whether the loops of `loops.py` are there yet: they are loaded once that is worth its time.
+"""Loads the loops of `loops.py` once they are worth the time that loading takes.
 
-With them frames are decoded faster, and threads do not wait for each other's lock between two frames
+With them frames are decoded faster, and threads do not wait for the interpreter's lock between two frames
 (docs/benchmark.md). A process that reads a few batches, or looks at one dataset, gains nothing from them. So frames are
-handled one by one until that has taken as long as loading would: at worst, everything takes twice as long as if that
-had been known before.
+handled one by one until that has cost as much as loading would. The worst case is twice the ideal time.
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ WORTH_SECONDS = 0.5
 #: Bytes that a process must be free to take before the loops are loaded.
 LEAST_MEMORY = 2**29
 
-#: What the loops take for a codec, by the id of its one stage.
+#: The number of a codec in the loops, by the id of its only stage.
 CODECS = {"lz4": 0, "lz4hc": 0, "blosc": 1, "zstd": 2}
 
 
 class Loading:
-    """What became of the loops in this process.
+    """Whether the loops are loaded in this process.
 
     Attributes:
         found: the module, once it is loaded.
-        failure: why it cannot be, once that was tried.
+        failure: why loading failed, if it did.
         seconds: spent on frames one by one; whoever handles frames this way adds to it.
     """
 
@@ -59,7 +58,7 @@ class Loading:
 
 
 def _check_memory() -> None:
-    """Raise MemoryError if this process may not take what a compiler takes: short of it, LLVM ends the process."""
+    """Raise MemoryError if a limit leaves too little memory for the compiler: LLVM would end the process."""
     try:
         import resource
 
@@ -72,7 +71,7 @@ def _check_memory() -> None:
 
 
 loading = Loading()
-# A process is not forked while a thread of it loads: the child would wait for ever for what is half imported.
+# A process is not forked while one of its threads loads: the child would wait for the half-finished import for ever.
 _lock = threading.RLock()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
@@ -84,13 +83,13 @@ def loops() -> ModuleType | None:
 
 
 def number_of(codec: Sequence[dict[str, Any]]) -> int | None:
-    """Return what the loops call the codec of a column, its filter aside, or None if they do not know it."""
+    """Return the number in the loops of a column's codec, its filter aside; None if they do not know it."""
     ids = [config["id"] for config in codec if config["id"] not in (DECIMAL, PHOTO)]
     return CODECS.get(ids[0]) if len(ids) == 1 else None
 
 
 def machine_code(signature: Any) -> Callable[[Any], Any]:
-    """Return what compiles a function, to run without the interpreter's lock, or finds it compiled by another process.
+    """Return a decorator that compiles a function to run without the interpreter's lock, or loads it from a cache.
 
     Args:
         signature: numba's, of the function.
@@ -100,7 +99,7 @@ def machine_code(signature: Any) -> Callable[[Any], Any]:
     def compile_(function: Any) -> Any:
         try:
             return njit(signature, nogil=True, cache=True)(function)
-        except Exception:  # no folder to keep it in, a full disk, or damage of what was kept: numba raises many kinds
+        except Exception:  # no folder for the cache, a full disk, or a damaged cache: numba raises many kinds
             return njit(signature, nogil=True)(function)
 
     return compile_

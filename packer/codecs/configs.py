@@ -58,7 +58,7 @@ def parse_codec(text: str) -> tuple[Config, ...]:
         raise UsageError(f'codec {text!r}: an object such as {{"id": "zstd", "level": 5}} is expected')
     if len(configs) > MAX_STAGES:
         raise UsageError(f"codec {text!r} has {len(configs)} stages; at most {MAX_STAGES} are possible")
-    # Zeros are tried, which no codec for numbers changes; not with decimals, whose digits are not known yet.
+    # Tried on zeros, which suit every codec; without `decimal`, whose digits are not known yet.
     is_decimal = bool(configs) and configs[0]["id"] == DECIMAL
     try:
         FrameCodec(configs[is_decimal:], np.dtype("u1")).encode(np.zeros(256, np.uint8))

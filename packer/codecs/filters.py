@@ -1,16 +1,15 @@
-"""What is done to values before their bytes are encoded; as many bytes come out as go in.
+"""Filters change values before their bytes are encoded; the number of bytes stays the same.
 
 A filter can only be the first part of a codec. There are two.
 
 `photo` is for images. It stores red and blue less green, then each row less the row above, then the sign in the lowest
-bit: what is left has mostly zeros in its high bits, which bitshuffle puts next to each other. All steps are modulo
-2**bits and none looks to the left, so that a whole batch is undone at once. Whoever writes frames applies it to whole
-images, or to bands of them, and whoever reads undoes it. The functions here do so if machine code does not, which
-undoes it image by image (`loops.py`).
+bit. The result has mostly zeros in its high bits, which bitshuffle puts next to each other. All steps are modulo
+2**bits and none looks to the left, so that a whole batch is undone at once. Writers apply it to whole images, or to
+bands of them, and readers undo it: by the functions here, or image by image in machine code (`loops.py`).
 
-`decimal` is for floats that were written with few decimals: it stores the integers they came from. Each value is for
-itself, so it is undone with its frame (`frames.py`), and no reader knows of it. Idea: ALP (Afroozeh and Boncz, "ALP:
-Adaptive Lossless floating-Point Compression", SIGMOD 2024), without its lists of exceptions.
+`decimal` is for floats that were written with few decimals: it stores the integers they came from. Each value is
+stored by itself, so the filter is undone with the frame (`frames.py`), and readers need not know it. Idea: ALP
+(Afroozeh and Boncz, "ALP: Adaptive Lossless floating-Point Compression", SIGMOD 2024), without its lists of exceptions.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ def store_photo(images: Images) -> Images:
 
 
 def restore_photo(images: Images) -> None:
-    """Undo `store_photo` in place; also where some of the columns are there alone, or the first of the rows."""
+    """Undo `store_photo` in place; also on images of which only some columns, or only the first rows, are there."""
     signs = images & 1
     images >>= 1
     images ^= np.negative(signs, out=signs)
@@ -62,9 +61,9 @@ DECIMAL, DECIMAL_DTYPES = "decimal", ("float32", "float64")
 MOST_DIGITS = 15
 #: Values that have integers of their own, the lowest four of their dtype, in this order. NaN is the quiet one, sign 0.
 STRANGE = (-0.0, np.nan, np.inf, -np.inf)
-#: So many values are stored at a time: what is made of them on the way stays in the processor's cache.
+#: Values stored at a time: few enough that intermediate results stay in the processor's cache.
 _STRETCH = 2**15
-#: Digits are searched for in so many pieces of so many values.
+#: Digits are chosen by this many pieces of this many values.
 _PIECES, _PIECE = 256, 64
 
 
@@ -96,7 +95,7 @@ def _integers(values: NDArray[Any], digits: int, ints: NDArray[Any], room: NDArr
     The caller has numpy keep silent on overflows and NaN.
 
     Args:
-        room: for what is made on the way, (2, n or more); to ask for memory each time takes as long as all else.
+        room: for intermediate results, (2, n or more); to allocate it each time would take as long as all else.
     """
     kind, scale = ints.dtype, float(10**digits)
     limit = 2.0 ** (31 if kind.itemsize == 4 else 53) - 8
@@ -122,9 +121,9 @@ def _integers(values: NDArray[Any], digits: int, ints: NDArray[Any], room: NDArr
 
 
 def digits_of(samples: Sequence[NDArray[Any]]) -> tuple[int, float] | None:
-    """Return how many decimals values have, by pieces of some: those with which all pieces take the fewest bits.
+    """Return the number of decimals with which pieces of the samples take the fewest bits.
 
-    A piece of which some value would not come back takes as many bits as it has.
+    A piece with a value that would not come back counts with all its bits.
 
     Args:
         samples: arrays of float32, or of float64.

@@ -20,8 +20,8 @@ from packer.codecs.filters import DECIMAL, PHOTO, restore_decimals, restore_phot
 from packer.codecs.stages import BloscOfPixels, Buffer, Config, Lz4, flat_bytes, make_stage
 from packer.errors import UsageError
 
-#: A frame is kept raw unless encoding saves this part of it: to decode one that saves less costs more time than to read
-#: the rest of it.
+#: A frame is kept raw unless encoding saves this part of it: below that, decoding costs more time than reading the
+#: bytes that it saves.
 LEAST_SAVING = 1 / 16
 #: LZ4 is chosen for speed: below this saving it leaves more frames raw, which take hardly more space.
 LEAST_LZ4_SAVING = 1 / 8
@@ -45,7 +45,7 @@ class Frames(NamedTuple):
     Attributes:
         spans: first byte of each and the one after its last, (n, 2) int64.
         sizes: raw bytes of each, (n,) int64.
-        places: first byte of what each decodes to, (n,) int64; one after the other if None.
+        places: first byte of each when decoded, (n,) int64; one after the other if None.
         shapes: of the image or band in each, (n, 3) int64, if the filter is to be undone; frames then lie one after
             the other.
     """
@@ -59,9 +59,8 @@ class Frames(NamedTuple):
 class FrameCodec:
     """Encodes and decodes the frames of one column.
 
-    The filter of images is the caller's to apply before `encode`, by `filtered`; it is undone by `decode_frames` if
-    that is told the shapes of images, else by `undo_filter`. Instances hold no state between calls and may be used by
-    several threads.
+    The caller applies the filter of images before `encode`, by `filtered`. `decode_frames` undoes it if it is given the
+    shapes of images; else `undo_filter` does. Instances hold no state between calls and may be used by several threads.
 
     Args:
         channels: of the images of the column; 0 if they differ, or it has no images.
@@ -146,7 +145,7 @@ class FrameCodec:
         return flat_bytes(values)
 
     def decode_frames(self, memory: memoryview, frames: Frames, out: NDArray[np.uint8]) -> None:
-        """Decode frames of `memory` into `out` (bytes,), C-contiguous, and undo the filter if they say their shapes.
+        """Decode frames of `memory` into `out` (bytes,), C-contiguous; undo the filter if `frames` has their shapes.
 
         Raises:
             FrameError: a frame is damaged, or lies outside of the memory.
@@ -155,7 +154,7 @@ class FrameCodec:
         if places is None:
             places = sizes.cumsum() - sizes
         loops = compiled.loops() if self._number is not None else None
-        # A single frame of zstd is left to Python, which has no decoder to make.
+        # A single frame of zstd is left to Python, which keeps its decoder; the loops would make one.
         if loops is not None and (len(sizes) > 1 or self._number != compiled.CODECS["zstd"]):
             # The filter is undone while a frame is in the processor's cache.
             channels = 0 if shapes is None else self._channels
@@ -166,7 +165,7 @@ class FrameCodec:
                 if not channels:
                     self.undo_filter(out, shapes)
                 return
-        # One that is damaged is found once more, and named, by what Python calls.
+        # If the loops found a damaged frame, decoding by Python finds it again, and names it.
         starts, ends = spans.T
         # Python would count numbers below zero from the end, and cut what goes beyond it.
         inside = (starts >= 0) & (starts <= ends) & (ends <= len(memory)) & (sizes >= 0)
@@ -185,7 +184,7 @@ class FrameCodec:
         self.undo_filter(out, shapes)
 
     def filtered(self, images: NDArray[Any]) -> NDArray[Any]:
-        """Return what is encoded of whole images, or of bands of them, (n, rows, width, channels)."""
+        """Return whole images, or bands of them, (n, rows, width, channels), ready for `encode`."""
         return store_photo(images) if self.is_photo else images
 
     def undo_filter(self, out: NDArray[np.uint8], shapes: NDArray[np.int64] | None) -> None:

@@ -1,8 +1,8 @@
-"""What is done with every frame of a batch, in machine code and without the interpreter's lock.
+"""Loops over the frames of a batch, in machine code and without the interpreter's lock.
 
-numba compiles these loops; what decodes and hashes are the C functions of the codecs' packages, called with no Python
-in between. To import this module takes time, and more when a machine does so for the first time: ask `compiled` for
-it. None of the loops reads or writes beyond the arrays it is given, whatever the numbers in them say.
+numba compiles these loops. They decode and hash by the C functions of the codecs' packages, with no Python in between.
+Importing this module takes time, most of all for the first time on a machine: ask `compiled` for it. None of the loops
+reads or writes beyond the arrays it is given, whatever the numbers in them say.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ types: Any = numba.types
 if config.DISABLE_JIT:
     raise ImportError("numba's compiler is switched off by NUMBA_DISABLE_JIT")
 
-#: Functions by the module that has them, built in or as a library that it is linked with. To import this module is an
-#: error if one of these is missing, was built in another way, or keeps a function to itself.
+#: C functions by the module that has them, built in or in a library that it is linked with. This module cannot be
+#: imported if one of those modules is missing or does not export its functions.
 _FUNCTIONS = {
     "lz4.block._block": ("LZ4_decompress_safe",),
     "numcodecs.blosc": ("blosc_decompress_ctx",),
@@ -40,10 +40,10 @@ _FUNCTIONS = {
     "xxhash._xxhash": ("XXH3_64bits",),
 }
 for _module, _names in _FUNCTIONS.items():
-    # Loaded already, by the import: this is the same library once more.
+    # The import has loaded this library already; CDLL opens the same one.
     _library = ctypes.CDLL(str(import_module(_module).__file__))
     for _name in _names:
-        # A name of our own: numba keeps what it compiled, in which functions go by their names.
+        # A name of our own: code in numba's cache calls functions by name.
         llvmlite.binding.add_symbol(f"packer_{_name}", ctypes.cast(getattr(_library, _name), ctypes.c_void_p).value)
 
 _int, _long, _word64, _pointer, _double = types.int32, types.int64, types.uint64, types.intp, types.float64
@@ -63,11 +63,11 @@ _NUMBERS = types.Array(_long, 1, "C")
 _SPANS = types.Array(_long, 2, "C")
 _HASHES = types.Array(types.uint64, 1, "C")
 
-#: As in `compiled.CODECS`. Literally: numba takes what it kept for right until this file changes.
+#: As in `compiled.CODECS`. Written out, since numba's cache is renewed only when this file changes.
 _LZ4, _BLOSC, _ZSTD = 0, 1, 2
 #: Bytes before the block of an LZ4 frame, and of the header of a blosc frame.
 _LZ4_SIZE, _BLOSC_HEADER = 4, 16
-#: Of that header: bits of its third byte, and in the upper three of them what made the blocks.
+#: Of that header: bits of its third byte, whose upper three bits name the codec of the blocks.
 _BY_BYTES, _COPIED, _BY_BITS, _UNKNOWN, _UNCUT = 1, 2, 4, 8, 16
 _BLOSC_LZ4, _BLOSC_ZSTD = 1, 4
 #: `decimal` stores strange values as integers below these, of 32 and of 64 bits.
@@ -77,7 +77,7 @@ _STRANGE = (-0.0, np.nan, np.inf, -np.inf)
 _STRETCH = 2048
 #: Bytes of a frame, at most: the decoders take some of these numbers as 32 bits.
 _MOST = 2**31 - 1
-#: Bytes of a blosc block up to which it is taken apart here: two rooms of its size are taken for that.
+#: Largest blosc block, in bytes, that is decoded here: that takes two buffers of its size.
 _MOST_SPARE = 2**22
 
 
@@ -90,7 +90,7 @@ def _word(memory: Any, at: int) -> int:  # pragma: no cover
 
 @njit
 def _restore_photo(values: Any, row: int, channels: int) -> None:  # pragma: no cover
-    """Do as `filters.restore_photo`; two loops a row, of which no step waits for the one before."""
+    """Do as `filters.restore_photo`, by two loops a row, in which no step waits for the one before."""
     number = values.dtype.type
     one = number(1)
     # Of each column, with room for a neighbour on both sides; green is the neighbour of red and of blue.
@@ -143,7 +143,7 @@ def _bytes_of_bits(block: Any, words: Any, element: int) -> None:  # pragma: no 
 
 @njit
 def _unshuffle(stored: Any, words: Any, out: Any, element: int, by_bits: bool) -> None:  # pragma: no cover
-    """Undo blosc's shuffle of a block; all of these have its size. What is left after whole elements is as it is."""
+    """Undo blosc's shuffle of a block; all arrays have its size. Bytes after the last whole element are only copied."""
     count = len(out) // element
     whole = count * element
     if by_bits and count % 8:  # c-blosc leaves such blocks as they are
@@ -154,7 +154,7 @@ def _unshuffle(stored: Any, words: Any, out: Any, element: int, by_bits: bool) -
     if by_bits:
         _bytes_of_bits(planes, words, element)
         planes = words.view(np.uint8)[:whole]
-    # The same seven times: for numbers that are known when it is compiled, it becomes vector code.
+    # The same call seven times: with a constant element size the compiler makes vector code.
     if element == 1:
         _weave(planes, out, 1)
     elif element == 2:
@@ -175,8 +175,8 @@ def _unshuffle(stored: Any, words: Any, out: Any, element: int, by_bits: bool) -
 def _decode_blosc(frame: Any, out: Any, spare: Any, words: Any, context: int) -> bool:  # pragma: no cover
     """Decode a frame into `out`; return whether it could be.
 
-    Blocks of LZ4 and zstd are decoded here, all others by c-blosc, which takes most of the time of such frames to undo
-    the shuffle, and makes a decoder of zstd for every block.
+    Blocks of LZ4 and zstd are decoded here, all others by c-blosc, which is slower: it spends most of its time on the
+    shuffle, and makes a zstd decoder for every block.
 
     Args:
         spare: room for a block, (bytes,) uint8.
@@ -262,13 +262,13 @@ def decode(
     scale: float,
     out: Any,
 ) -> int:  # pragma: no cover
-    """Decode frames, and undo what their values are stored through: `photo` or `decimal`.
+    """Decode frames, and undo their filter, `photo` or `decimal`.
 
     Args:
         codec: a value of `compiled.CODECS`.
         memory: (bytes,) uint8, in which the frames lie.
         spans: first byte of each frame and the one after its last, (n, 2) int64.
-        sizes: raw bytes of each, (n,) int64. A frame that has as many is not encoded.
+        sizes: raw bytes of each, (n,) int64. A frame with as many stored bytes is not encoded.
         places: where in `out` each is to begin, (n,) int64.
         rows: bytes of a row of each, (n,) int64; anything if `channels` is 0.
         item: bytes of a number: 1 or 2 if `photo` is to be undone, 4 or 8 if `decimal` is.

@@ -1,8 +1,8 @@
 """The stages of codecs: bytes to fewer bytes, one class for each kind, and numcodecs for all that have none here.
 
-A new kind is a class like these and an entry in `STAGES`. Sizes in the headers of frames come from disk. A decoder that
-is given a damaged header may allocate what this says, leave the end of its output unwritten (zstd), or read past the
-end of its input (c-blosc). So they are compared with what is expected before a decoder believes them.
+A new kind is a class like these and an entry in `STAGES`. Sizes in the headers of frames come from disk. Given a
+damaged header, a decoder may allocate the claimed size, leave the end of its output unwritten (zstd), or read past the
+end of its input (c-blosc). So these sizes are compared with the expected ones before decoding.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Buffer = bytes | bytearray | memoryview
 _NOT, _BY_BYTES, _BY_BITS = 0, 1, 2
 #: The header of a blosc frame: bytes of an element, of all that it decodes to, of a block, and of the frame.
 _BLOSC_HEADER = struct.Struct("<3xBIII")
-#: What an LZ4 frame begins with: the bytes that it decodes to.
+#: The header of an LZ4 frame: the bytes that it decodes to.
 _LZ4_SIZE = struct.Struct("<I")
 
 
@@ -38,7 +38,7 @@ class Stage:
         UsageError: there is no such codec, or its settings are wrong.
     """
 
-    #: Those that give back every bit of whatever they are given; what others encode is decoded and compared.
+    #: Codecs that give back every bit of any input; the output of others is decoded and compared.
     _EXACT = ("blosc", "bz2", "gzip", "lz4", "lz4hc", "lzma", "shuffle", "zlib", "zstd")
 
     def __init__(self, config: Config) -> None:
@@ -71,7 +71,7 @@ class Stage:
         return _registered(config)
 
     def _claimed(self, stored: memoryview) -> int | None:
-        """Return the bytes that `stored` (format B) says in its header it decodes to; None if it does not say so.
+        """Return the decoded bytes that the header of `stored` (format B) claims; None if it claims none.
 
         Raises:
             Exception: of many kinds, if the header cannot be right.
@@ -109,9 +109,10 @@ class Blosc(Stage):
     def encode(self, value: Any) -> Any:
         """Return the encoded bytes of a buffer.
 
-        c-blosc leaves blocks as they are that it cannot shuffle by bits: those that hold no multiple of eight elements.
-        It is told to shuffle such frames by bytes: clouds of any number of points, which are mostly one block, shrink
-        by it. Bytes are shuffled by bits if that makes them smaller: photographs are, few colours are not.
+        c-blosc shuffles by bits only blocks that hold a multiple of eight elements, and leaves others unshuffled. So
+        frames of other blocks are shuffled by bytes: that shrinks clouds, which are mostly one block of any number of
+        points. Elements of one byte are shuffled only if that makes the frame smaller: it does for photographs, not for
+        pictures of few colours.
         """
         stored = self.codec.encode(value)
         if self.codec.shuffle == _BY_BITS:
@@ -123,7 +124,7 @@ class Blosc(Stage):
         return stored
 
     def _shuffled(self, shuffle: int, value: Any) -> Any:
-        """Return what blosc makes of a buffer with another setting of `shuffle`."""
+        """Return the encoded bytes of a buffer, with another setting of `shuffle`."""
         return _registered({**self.codec.get_config(), "shuffle": shuffle}).encode(value)
 
     def _claimed(self, stored: memoryview) -> int:
@@ -136,9 +137,9 @@ class Blosc(Stage):
 class BloscOfPixels(Blosc):
     """c-blosc, given whole pixels as elements, in blocks of about the same size that it can shuffle by bits.
 
-    c-blosc takes the size of blocks that it is told, unless it cuts each block into the bytes of its elements: so it
-    does with elements of up to 16 bytes and any codec but zstd. Such blocks are whole frames, which are shuffled if
-    they hold eights of elements. The others are given several pixels as one element.
+    c-blosc uses the block size that it is given, unless it splits each block by the bytes of its elements, as it does
+    with elements of up to 16 bytes and any codec but zstd. Then a frame is one block. It is shuffled if it holds a
+    multiple of eight elements; other frames take several pixels as one element.
     """
 
     _BLOCK_BYTES = 2**16
@@ -187,7 +188,7 @@ class Zstd(Stage):
 
 
 class Stream(Stage):
-    """`zlib`, `gzip`, `bz2` and `lzma`: their frames do not say how large they are, so Python is told where to stop."""
+    """`zlib`, `gzip`, `bz2` and `lzma`: their frames do not say how large they are, so decoding stops at a limit."""
 
     def decode(self, stored: memoryview, most: int, least: int = 0) -> memoryview:
         decoder = self._decoder()

@@ -366,7 +366,7 @@ class Locator:
         return np.concatenate([self._words("sample_offsets", shard, at) for at in (first, stop)], axis=1)
 
     def _shared(self, numbers: Numbers, shard: Numbers, local: Numbers, raw: Numbers) -> Numbers:
-        """Return the raw offsets at which the shared frames of samples begin and end, (n, 2); `raw` are their own."""
+        """Return where the shared frames of samples begin and end, (n, 2), as `raw`, which has the samples' offsets."""
         first = local // self._together * self._together
         stop = np.minimum(first + self._together, self.first[shard + 1] - self.first[shard])
         shared = self._raw_offsets(shard, first, stop)

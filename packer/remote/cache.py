@@ -2,10 +2,10 @@
 
     CACHE/datasets/NAME-DIGEST/    one version of one dataset: manifest.json, shards/, names.lmdb
     CACHE/sources/NAME-DIGEST/     files to be packed
-    CACHE/outputs/NAME-DIGEST/     a dataset that is made, until it is uploaded
+    CACHE/outputs/NAME-DIGEST/     a dataset that is being made, until it is uploaded
 
-The limit is for `datasets`. What an open dataset uses stays: it holds a lease, a shared lock on a file of its folder,
-and only folders without one are looked at when room is made. Anything in the cache may be deleted by hand.
+The limit is for `datasets`. An open dataset holds a lease, a shared lock on a file of its folder, and files are removed
+only from folders without one. Anything in the cache may be deleted by hand.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Cache:
     def reserve(self, folder: Path, entries: Sequence[FileEntry]) -> None:
         """Make room for the files of one dataset that are still to be fetched; its lease must be held.
 
-        What is set aside for a file is a sparse temporary file of its size, so that others count it.
+        Room is set aside by a sparse temporary file of each file's size, which other processes count.
 
         Raises:
             UsageError: the dataset alone is larger than the limit.
@@ -98,7 +98,7 @@ class Cache:
                     f"its cache {self.folder} may hold {self.limit:,} bytes, and open datasets take too much of them: "
                     f"{over:,} more are needed; raise cache_bytes"
                 )
-            # If another process has fetched it meanwhile, this goes when room is needed, as all that is not used.
+            # If another process has fetched it meanwhile, this one is unused, and is removed when room is needed.
             for path, entry in missing.items():
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with path.open("ab") as file:
@@ -129,7 +129,7 @@ def is_whole(folder: Path, entry: FileEntry) -> bool:
 
 
 def aside(folder: Path, entry: FileEntry, what: str) -> Path:
-    """Return the temporary file, or the lock, of a file under way; `verify` would call it a stranger in shards/."""
+    """Return the temporary file, or the lock, of a file under way; not in shards/, where `verify` would report it."""
     return folder / ".fetching" / (quote(entry.file, safe="") + what)
 
 

@@ -1,4 +1,4 @@
-"""A packed dataset at a URL, as a folder of the cache that holds what has been needed of it.
+"""A packed dataset at a URL, as a folder of the cache with the files that were needed so far.
 
 The manifest is read first, and its bytes are part of the folder's name: a dataset that was replaced at its URL gets
 another folder, and files of two versions never meet.
@@ -26,10 +26,10 @@ STREAMS = 8
 
 
 def fetch_all(remote: RemoteFolder, entries: Iterable[FileEntry], folder: Path, moved: Moved | None = None) -> None:
-    """Fetch into `folder` what is not there yet. Another process that is at a file is waited for.
+    """Fetch the files that are missing in `folder`; wait for another process that is fetching one.
 
     Args:
-        moved: told how many bytes came so far, and of how many.
+        moved: called with the bytes fetched so far, and the total.
 
     Raises:
         DamagedError: a file is missing at the URL, or is not what the manifest says.
@@ -53,7 +53,7 @@ def _fetch(remote: RemoteFolder, folder: Path, transfer: Transfer, entry: FileEn
             if is_whole(folder, entry):
                 transfer.add(entry.bytes)
                 return
-            # Twice, if need be: bytes can be wrong because of the way, or of a replacement while they were read.
+            # Twice if needed: bytes may be damaged on the way, or the file replaced while it is read.
             for _ in range(2):
                 if remote.fetch(entry.file, entry.bytes, temporary, transfer) == entry.digest:
                     temporary.replace(target)
@@ -89,16 +89,16 @@ class Mirror:
     def open(
         cls, url: str, cache: str | os.PathLike[str] | None = None, cache_bytes: int | None = None
     ) -> tuple[Mirror, Manifest, Lease]:
-        """Return the dataset as it is at its URL now, and its manifest; that is fetched, and nothing else.
+        """Return the dataset that is at a URL now, and its manifest, which alone is fetched.
 
         The lease keeps the manifest's file in the cache.
 
         Args:
             cache: folder; None for the user's own.
-            cache_bytes: what the datasets in it may take; None for no limit.
+            cache_bytes: limit for the datasets in it, in bytes; None for no limit.
 
         Raises:
-            UsageError: what the URL needs is not installed, or the limit is none.
+            UsageError: a package for this kind of URL is not installed, or the limit is negative.
             RemoteError: the manifest cannot be fetched.
             NoDatasetError: there is no packed dataset.
             ManifestError: the manifest is wrong.
@@ -140,7 +140,7 @@ class Mirror:
     def fetch_shards(self, manifest: Manifest, wanted: Sequence[FileEntry] | None = None) -> Lease:
         """Fetch some shards, and keep them in the cache as long as the lease is; by default all that hold samples.
 
-        Room is made for all of them at once, so that the others will find it.
+        Room is made for all of them at once, so that there is room for the others later.
 
         Raises:
             DamagedError: a file is missing or has the wrong digest.
@@ -165,7 +165,7 @@ class Mirror:
         """Fetch all files.
 
         Args:
-            moved: told how many bytes came so far, and of how many.
+            moved: called with the bytes fetched so far, and the total.
 
         Raises:
             As `fetch_shards`.
@@ -175,7 +175,7 @@ class Mirror:
     def _fetch(
         self, entries: Sequence[FileEntry], now: Sequence[FileEntry] | None = None, moved: Moved | None = None
     ) -> Lease:
-        """Make room for `entries`, and fetch those of them that are wanted now; all by default."""
+        """Make room for `entries`, and fetch those in `now`; all by default."""
         with _writing(self.folder):
             lease = Lease(self.folder)
             self.cache.reserve(self.folder, entries)
@@ -185,7 +185,7 @@ class Mirror:
 
 @contextlib.contextmanager
 def _writing(folder: Path) -> Iterator[None]:
-    """Turn what is raised while a folder of the cache is written into a DatasetError that names it."""
+    """Turn errors while a folder of the cache is written into a DatasetError that names it."""
     try:
         yield
     except WriteError as error:
@@ -199,7 +199,7 @@ def whole(place: str, moved: Moved | None = None) -> Iterator[Path]:
     """Return the folder of a dataset: of a URL one of the cache, with all its files fetched; a path as it is.
 
     Args:
-        moved: told how many bytes came so far, and of how many.
+        moved: called with the bytes fetched so far, and the total.
 
     Raises:
         As `Mirror.open` and `Mirror.fetch`.

@@ -1,7 +1,7 @@
 """Sources at a URL: their files are fetched into the cache, and packed from there.
 
 A file is kept from one run to the next if its size and its tag (such as S3's ETag) are those listed now, so that an
-interrupted run goes on where it stopped. What is gone at the URL goes from the cache too.
+interrupted run goes on where it stopped. Files that are gone at the URL are removed from the cache, too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 _MAGIC = re.compile(r"[*?\[]")
 #: One line for each file fetched: its path, size and tag.
 _FETCHED = "fetched.jsonl"
-#: Pictures are small: the time of each is that of asking for it.
+#: Pictures are small: fetching one takes hardly longer than the request.
 STREAMS = 16
 
 
@@ -32,10 +32,10 @@ def local_input(text: str, moved: Moved | None = None) -> str:
     """Return an input of the command line, `[FIELD=]URL`, with its files fetched; anything else as it is.
 
     Args:
-        moved: told how many bytes came so far, and of how many.
+        moved: called with the bytes fetched so far, and the total.
 
     Raises:
-        UsageError: what the URL needs is not installed.
+        UsageError: a package for this kind of URL is not installed.
         SourceError: nothing is there, or it cannot be fetched.
     """
     if is_url(text):
@@ -60,7 +60,7 @@ def fetch_source(url: str, moved: Moved | None = None) -> str:
             found = remote.files(pattern)
             if not found:
                 raise SourceError("there is no such file or folder, or it is empty", url)
-            # Of a file itself the listing says nothing but the file, whose path below it is empty.
+            # If the URL is a file, the listing has that file alone, and its path below the URL is empty.
             _fetch(remote, found, home / last, home / _FETCHED, moved)
     except RemoteError as error:
         raise SourceError(str(error)) from None
@@ -70,7 +70,7 @@ def fetch_source(url: str, moved: Moved | None = None) -> str:
 
 
 def _fetch(remote: RemoteFolder, found: Mapping[str, Found], top: Path, notes: Path, moved: Moved | None) -> None:
-    """Fetch what is not in `top`, the folder or the file itself, as it is listed now; remove all else there."""
+    """Fetch files whose listed version is not in `top`, a folder or a file; remove files that are not listed."""
     local = {}
     for path in [top] if top.is_file() else [path for path in top.rglob("*") if not path.is_dir()]:
         name = "" if path == top else path.relative_to(top).as_posix()

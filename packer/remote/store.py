@@ -1,4 +1,4 @@
-"""A folder at a URL: its files are listed, read in blocks, and written whole, each attempt with patience."""
+"""A folder at a URL: its files are listed, read in blocks, and written whole, with retries."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def refuse_url(path: Path) -> None:
 
 
 def label(url: str, content: bytes = b"") -> str:
-    """Return the name of a folder for what is at `url`: it can be read, and no other URL or `content` has it."""
+    """Return a readable name of a folder for what is at `url`; no other URL or `content` has the same."""
     last = _PLAIN.sub("_", url.rstrip("/").rpartition("/")[2])[:40].lstrip(".")
     return f"{last}-{xxhash.xxh3_128_hexdigest(url.rstrip('/').encode() + bytes(1) + content)}"
 
@@ -45,11 +45,11 @@ def label(url: str, content: bytes = b"") -> str:
 Item = TypeVar("Item")
 Value = TypeVar("Value")
 
-#: Asking again changes nothing about these.
+#: Errors that another attempt would not change.
 _LASTING = (PermissionError, IsADirectoryError, NotADirectoryError, NotImplementedError)
 _LASTING_NAMES = {"NoCredentialsError", "PartialCredentialsError", "ProfileNotFound", "ParamValidationError"}
 
-#: The same of web servers.
+#: Statuses of web servers that another attempt would not change.
 _REFUSALS = (401, 403, 405)
 
 
@@ -62,7 +62,7 @@ SECONDS = 60.0
 
 
 def attempted(url: str, action: Callable[[], Value]) -> Value:
-    """Return what `action` gives; call it again if it fails in a way that may pass.
+    """Return the result of `action`; call it again after errors that may pass.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -92,14 +92,14 @@ def in_words(error: BaseException | None) -> str:
     return text or type(error).__name__
 
 
-#: Told, several times a second, how many bytes came or went so far, and of how many.
+#: Called several times a second with the bytes moved so far, and the total.
 Moved = Callable[[int, int], None]
-#: Seconds between two words about a transfer.
+#: Seconds between two such calls.
 _WORD = 0.1
 
 
 class Transfer:
-    """Moves files by several threads. The thread that waits for them tells how many bytes are done.
+    """Moves files by several threads. The thread that waits for them reports how many bytes are done.
 
     Args:
         total: bytes to move.
@@ -118,7 +118,7 @@ class Transfer:
             self._done += nbytes
 
     def each(self, action: Callable[[Item], Value], items: Sequence[Item], threads: int) -> Iterator[Value]:
-        """Yield what `action` gives of each item, in order; raise what the first of them has raised.
+        """Yield the result of `action` for each item, in order; raise the error of the first that failed.
 
         If one fails, or the caller stops, the others give up before their next block.
         """
@@ -142,7 +142,7 @@ class Transfer:
 
 
 def noted(path: Path) -> dict[str, tuple[Any, ...]]:
-    """Return what earlier runs noted of each file with `note`; a line that a kill cut short is passed over."""
+    """Return what earlier runs noted of each file with `note`; a line that a kill cut short is skipped."""
     found = {}
     for line in path.read_bytes().splitlines() if path.exists() else ():
         with contextlib.suppress(msgspec.DecodeError):
@@ -152,7 +152,7 @@ def noted(path: Path) -> dict[str, tuple[Any, ...]]:
 
 
 def note(file: IO[bytes], name: str, *said: str | int) -> None:
-    """Note of a file that it was moved: one line, down to the system."""
+    """Note that a file was moved: one line, flushed to the system."""
     file.write(msgspec.json.encode((name, *said)) + b"\n")
     file.flush()
 
@@ -161,7 +161,7 @@ def note(file: IO[bytes], name: str, *said: str | int) -> None:
 BLOCK_BYTES = 16 * 2**20
 #: Servers that have no folders: making one makes a bucket.
 _WITHOUT_FOLDERS = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "oss", "http", "https")
-#: What tells one version of a file from another, by kind of server; the first that there is counts.
+#: Keys of a listing that change with a file's version, by kind of server; the first one present counts.
 _TAGS = ("ETag", "etag", "md5Hash", "content_md5", "checksum", "generation", "mtime", "LastModified", "last_modified")
 
 
@@ -200,7 +200,7 @@ class RemoteFolder:
     def fetch(self, name: str, size: int, path: Path, transfer: Transfer) -> str:
         """Write the first `size` bytes of a file, in blocks, to a local one, down to the disk; return their digest.
 
-        A block that fails is asked for again, not the ones before. A local file that is there is written over.
+        If a block fails, only that block is asked for again. An existing local file is overwritten.
 
         Raises:
             FileNotFoundError, RemoteError: as `read`, and if the transfer is stopped.
@@ -230,7 +230,7 @@ class RemoteFolder:
         return attempted(self.url_of(name), partial(self._found, self._path(name)))
 
     def files(self, pattern: str = "") -> dict[str, Found]:
-        """Return all files below the folder, or those that fit a pattern: path below it to size and tag.
+        """Return all files below the folder, or those that match a pattern: path below it to size and tag.
 
         Raises:
             RemoteError: they cannot be listed.
@@ -249,7 +249,7 @@ class RemoteFolder:
         return {self._name(path): _found(info) for path, info in named.items()}
 
     def put(self, name: str, file: Path) -> Found:
-        """Write a local file; return what the server then says of it.
+        """Upload a local file; return the size and tag that the server then lists.
 
         Raises:
             RemoteError: it cannot be written, or what arrived has another size.
@@ -313,7 +313,7 @@ def _open(url: str) -> tuple[Any, str]:
     package = "s3" if kind in ("s3", "s3a") else "fsspec"
     try:
         core = importlib.import_module("fsspec.core")
-        # An instance of our own: fsspec gives the same one to all who ask, and `retries` is set below.
+        # An instance of our own, since `retries` is set below: by default fsspec shares one among all callers.
         fs, root = core.url_to_fs(url, skip_instance_cache=True, **_options(kind))
     except ImportError as error:
         raise UsageError(
@@ -327,7 +327,7 @@ def _open(url: str) -> tuple[Any, str]:
 
 
 def _options(kind: str) -> dict[str, Any]:
-    """Return what the file system is told: how long to wait, and not to try again; the user's own settings win."""
+    """Return settings of the file system: timeouts, and no retries of its own; the user's own settings win."""
     if kind in ("http", "https"):
         aiohttp = importlib.import_module("aiohttp")
         name, said = "client_kwargs", {"timeout": aiohttp.ClientTimeout(sock_connect=SECONDS, sock_read=SECONDS)}

@@ -1,4 +1,4 @@
-"""Measures reading and converting side by side with what they are compared with. Run by scripts/bench.
+"""Measures reading and converting next to other ways to do the same. Run by scripts/bench.
 
 command.py     options, the table, the results as JSON
 measuring.py   rows and their targets; sides measured in turn, checksums, what is in memory

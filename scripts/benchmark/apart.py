@@ -1,7 +1,7 @@
-"""Does work in a process of its own, as the command `packer` does it: without torch and all that a benchmark holds.
+"""Does work in a process of its own, as the command `packer` does it: without torch and the arrays of a benchmark.
 
-Its worker processes are forks of it, which start and end sooner than forks of the benchmark, and checking is faster
-next to little than next to all that the benchmark holds. So this module imports nothing large.
+Its worker processes are forks of it, which start and end sooner than forks of the benchmark. Checking is faster, too,
+in a process that holds little. So this module imports nothing large.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from packer.verify import verify
 
 
 def apart(work: Callable[..., int], *arguments: Any, **options: Any) -> int:
-    """Return what `work` gives in that process, which is kept for the next call: one for each kind of work.
+    """Return the result of `work` in such a process, which is kept for the next call: one for each kind of work.
 
-    A process that has converted checks at half the speed.
+    A process that has converted would check at half the speed.
     """
     return _process(work).submit(work, *arguments, **options).result()
 

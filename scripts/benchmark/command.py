@@ -1,4 +1,4 @@
-"""scripts/bench: measure reading and converting next to what they are compared with.
+"""scripts/bench: measure reading and converting next to other ways to do the same.
 
 $ scripts/bench
 $ scripts/bench --only clouds --only "pairs 48"
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     bench = Bench(options.data, *(FULL if options.full else QUICK))
     with ExitStack() as stack:
         try:
-            # What is wrong is better said now than when all is measured.
+            # Wrong usage is better reported now than when all is measured.
             if not (wanted := chosen(options.only)):
                 raise UsageError(f"no row has {' or '.join(map(repr, options.only))} in its title; --list prints all")
             if options.json and not options.json.absolute().parent.is_dir():
@@ -65,7 +65,7 @@ def parser_of(command: str, description: str | None, what: str, data: Path) -> a
     """Return a parser with the options of every command that measures.
 
     Args:
-        what: is chosen by parts of names.
+        what: the thing that --only chooses by a part of its name.
         data: the usual folder for inputs.
     """
     as_written = argparse.RawDescriptionHelpFormatter
@@ -113,14 +113,14 @@ def surroundings(bench: Bench) -> str:
 
 
 def frames_by() -> str:
-    """Return how frames are handled, after loading what a process loads once it has handled them for half a second."""
+    """Return in words how frames are handled, after loading the loops, as a process does after half a second."""
     if compiled.loading.load() is not None:
         return "Frames are decoded and hashed by loops in machine code, as in any process that does so for long."
     return f"Frames are decoded and hashed one by one: {compiled.loading.failure}"
 
 
 def _memcpy_rate() -> float:
-    """Return the bytes a second that are copied within memory that is there already; the limit of limits."""
+    """Return the bytes a second at which memory that is there already is copied: nothing can be faster."""
     source, target = np.ones(2**26, np.uint8), np.ones(2**26, np.uint8)
     seconds = []
     for _ in range(5):

@@ -1,8 +1,8 @@
-"""Loops over an epoch: in RAM, as reading is compared with, and through Loader and DataLoader.
+"""Loops over an epoch: in RAM, for comparison, and through Loader and DataLoader.
 
-Counted are, on every side, the epoch's random order (`torch.randperm` in RAM, its own in `Loader`), cutting it into
-batches, and making the batches. A DataLoader over single samples is given its order: sorting out the
-numbers of a short epoch would be counted against it.
+Every side is timed with the epoch's random order (`torch.randperm` in RAM, its own in `Loader`), cutting it into
+batches, and making the batches. A DataLoader over single samples is given its order: making the order of a short epoch
+would be counted against it.
 """
 
 from __future__ import annotations

@@ -24,9 +24,9 @@ from torch.utils import _pytree as pytree
 from packer.warm import drop_files, warm_file
 from readers import Ragged
 
-#: Words are summed as integers of their own size: floats have no sum that is free of their order.
+#: Values are summed as integers of their size: a sum of floats depends on their order.
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-#: Bytes a round: less than this read from disk is not worth a word.
+#: Bytes a round: less than this read from disk is not reported.
 _NOTABLE = 2**20
 #: How close to a target still counts as met: figures are shown with two or three digits.
 _ROUNDING = 0.995
@@ -70,7 +70,7 @@ class Side:
     """One of the things compared.
 
     Attributes:
-        run: what is timed; returns how many items it did.
+        run: the function that is timed; returns how many items it did.
         files: read through right before each measurement.
         prepare: run before each measurement, after the files were read.
         check: run before the first round, for ours after the last too; raises WrongContentError.
@@ -123,7 +123,7 @@ class Figures:
 
 
 def measured(rounds: Rounds, sides: Sequence[Side]) -> list[Measured]:
-    """Check what all sides give, then measure them in turn.
+    """Check the bytes that all sides give, then measure the sides in turn.
 
     Raises:
         WrongContentError: a side gives other bytes than its source holds.
@@ -158,7 +158,7 @@ def race(rounds: Rounds, ours: Side, *theirs: Side) -> Figures:
 
 
 def repeated(rounds: Rounds, measure: Callable[[], float], *notes: str) -> Figures:
-    """Return the median of what `measure` gives, for rows with no other side; its first result is not counted."""
+    """Return the median of the results of `measure`, for rows with no other side; the first one is not counted."""
     measure()
     values: list[float] = []
     start = time.perf_counter()

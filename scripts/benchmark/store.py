@@ -28,7 +28,7 @@ from packer.warm import warm
 #: Fields by name, (n, ...); of ragged samples one after another (m, ...), and `offsets` (n + 1,) of each among them.
 Arrays = dict[str, NDArray[Any]]
 
-#: Seconds of making an input that are worth a word.
+#: Making an input is reported if it takes more seconds than this.
 _SLOW = 0.5
 
 
@@ -47,7 +47,7 @@ class Bench:
     def alone(self) -> Iterator[None]:
         """Keep other runs from the folder, which all clones share: each would remove what another one writes.
 
-        What rows have written is removed, also that of a run that was killed.
+        Files that rows have written are removed, also those of a run that was killed.
 
         Raises:
             UsageError: another run is at work in it.
@@ -71,7 +71,7 @@ class Bench:
             lock.release()
 
     def some(self, count: int) -> int:
-        """Return how many samples there are of what a quick run has `count` of."""
+        """Return the number of samples in this run, if a quick run has `count`."""
         return max(8, int(count * self.scale))
 
     def arrays(self, make: Callable[..., Arrays], *arguments: object) -> Arrays:
@@ -139,7 +139,7 @@ class Bench:
         return path
 
     def scratch(self, name: str) -> Path:
-        """Return a path where nothing is; what is put there is gone after the run."""
+        """Return a path where nothing is; files put there are removed after the run."""
         path = self.folder / "scratch" / name
         path.parent.mkdir(exist_ok=True)
         _remove(path)

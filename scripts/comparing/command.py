@@ -35,7 +35,7 @@ from packer.errors import UsageError, WriteError
 SECONDS = 0.5
 #: A conversion that has taken so many seconds is not repeated.
 LONG = 5.0
-#: Packages whose versions are told.
+#: Packages whose versions are reported.
 THEIRS = ("lmdb", "lz4", "ffcv", "tensordict", "datasets", "pyarrow", "zarr", "tensorstore", "webdataset")
 DOCS = Path(__file__).parents[2] / "docs"
 START, STOP = "<!-- tables of scripts/compare -->", "<!-- end of tables -->"
@@ -141,7 +141,7 @@ def convert_all(bench: Bench, source: Loose, systems: Sequence[System], left_out
 
 
 def read_all(bench: Bench, source: Loose, systems: Sequence[System], batch: int) -> Results:
-    """Read epochs by all systems in turn; return the median of the quickest way of each, and what that was."""
+    """Read epochs by all systems in turn; return the median of the quickest way of each, and its name."""
     sides, owners = [], []
     for system in systems:
         path = _path(bench, source, system)
@@ -163,7 +163,7 @@ def _use_all_threads() -> None:
 
 
 def _capped(begin: Callable[[], Iterable[Any]], batch: int, samples: int) -> Callable[[], int]:
-    """Return a run that reads an epoch, or what it can in SECONDS."""
+    """Return a run that reads an epoch, but stops after SECONDS."""
 
     def run() -> int:
         stop, done = time.perf_counter() + SECONDS, 0

@@ -25,7 +25,7 @@ ROWS = 100_000
 
 @dataclass(frozen=True)
 class Workload:
-    """What is compared: made samples, and the sizes of batches they are read in.
+    """Generated samples, and the sizes of the batches they are read in.
 
     Attributes:
         size: side of the larger picture of a pair, in pixels; 0 if there are none.
@@ -53,7 +53,7 @@ class Loose:
 
     Attributes:
         dataset: reads one sample, a dict of tensors, from its files.
-        sources: what `packer convert` is given.
+        sources: the sources for `packer convert`.
         path: the file or folder with all of them.
         total: samples.
         expected: the checksum of an epoch, of the arrays that the files were made from.
@@ -78,7 +78,7 @@ class Loose:
 
     @cached_property
     def table(self) -> Sample:
-        """Return all rows: nobody converts a file of rows one by one."""
+        """Return all rows, since nobody converts a file of rows one by one."""
         with h5py.File(self.path) as file:
             return {name: file[name][:] for name in ("x", "y")}
 

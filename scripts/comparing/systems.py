@@ -77,7 +77,7 @@ class Lmdb(System):
 class Ffcv(System):
     name = "FFCV"
     takes_ragged = False
-    #: Loaders are kept until the end: numba cannot find what it compiled for them any more, and says so.
+    #: Loaders are kept until the end: numba would warn that it no longer finds the code it compiled for them.
     kept: ClassVar[list[Any]] = []
 
     def write(self, loose: Loose, path: Path) -> None:
@@ -100,8 +100,8 @@ class Ffcv(System):
                 pass
             return loader
 
-        # FFCV changes numba's type for writable bytes, which all of the process share, into one for bytes that are
-        # only read. Nothing else that is compiled works after that, so it is changed back.
+        # FFCV makes numba's type of writable bytes, which the whole process shares, read-only. No other compiled code
+        # works after that, so it is changed back.
         shared = numba.uint8[::1]
         loaders = {f"{workers} threads": begin(workers) for workers in (1, WORKERS)}
         shared.mutable = True

@@ -41,7 +41,7 @@ class Policy(nn.Module):
 
 
 def error(policy: Policy, batch: dict[str, Any]) -> Any:
-    """Return the mean square of what the actions are off, those beyond the end of a demonstration left out."""
+    """Return the mean squared error of the actions, without those beyond the end of a demonstration."""
     off = (policy(batch[IMAGE]) - batch[ACTIONS]).square().mean(dim=2)
     return off[~batch[ACTIONS + "_is_pad"]].mean()
 

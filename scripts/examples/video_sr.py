@@ -4,7 +4,7 @@ $ packer convert lr=data/clips/lr hr=data/clips/hr clips.packed --samples folder
 $ python scripts/examples/video_sr.py clips.packed
 
 Every frame of every clip is learnt once an epoch: it is enlarged with the help of the frames next to it, which show the
-same thing on other pixels. Of hr nothing but that one frame is read.
+same thing on other pixels. Only that one frame of hr is read.
 """
 
 from __future__ import annotations
