@@ -86,7 +86,7 @@ class PackedDataset(Dataset[Any]):
             its digest) when one of its samples is asked for; `Loader`, crops, windows, subsets of points and `verify`
             ask for all shards at once. They stay in the cache.
         fields: names of the fields to read, in order, or the name of one; all by default. The others are not touched.
-        transform: called once on what is handed out: the dict of one sample, or that of a whole batch. It runs in the
+        transform: called once on each result: the dict of one sample, or that of a whole batch. It runs in the
             thread that reads: with `Loader(threads=n)` in n threads at once, with `threads="auto"` in one.
         sample_transform: called for each sample before samples become a batch, also by `Loader`; torch's
             `default_collate` joins what it returns, unless a `DataLoader` has its own `collate_fn`. `transform` is
@@ -262,7 +262,7 @@ class PackedDataset(Dataset[Any]):
         Raises:
             SampleIndexError: a number outside the dataset.
             MissingNameError: a name that no sample has.
-            DamagedError: what is stored cannot be decoded.
+            DamagedError: a stored frame cannot be decoded.
         """
         if is_single(index):
             number = number_asked(index, len(self), self._numbers_of)

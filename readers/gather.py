@@ -234,7 +234,7 @@ class Pool:
         memory = self._fitting(nbytes)
         if memory is None:
             memory = np.empty(_rounded(nbytes), np.uint8)
-        # The view keeps `memory` alive, as its base; the view itself is what dies with the storage.
+        # The view keeps `memory` alive, as its base; the view itself dies with the storage.
         view = memory[:nbytes]
         # A plain reference, since weakref.finalize costs more.
         reference = weakref.ref(view, self._given_back)

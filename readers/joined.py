@@ -82,7 +82,7 @@ class JoinedReader(FieldReader):
         """Return the values of the samples, in new memory or in what `allocate` gives.
 
         Raises:
-            DamagedError: what is stored cannot be decoded.
+            DamagedError: a stored frame cannot be decoded.
         """
         read = [(at, self.readers[part].read(located[at], allocate)) for part, at in by_part(located.part)]
         return read[0][1] if len(read) == 1 else joined(read, len(located), allocate or fresh)

@@ -245,14 +245,14 @@ class Loader(DataLoader[Any]):
             self._position.done, self._position.begun = state["done"], order
         self._position.is_chosen = True
 
-    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch's own iterator has more that nobody asks for
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch's own iterator has more, which nobody calls
         """Yield the rest of this epoch, or all of the next; which one is decided when the first batch is asked for.
 
         Raises:
             UsageError: the sampler gives a number that no sample has, or a sample does not have the size that its crop
                 or points ask for.
             UsageError: the loop goes on in a process that was forked within it.
-            DamagedError: what is stored cannot be decoded.
+            DamagedError: a stored frame cannot be decoded.
         """
         process = os.getpid()
         self._settle()

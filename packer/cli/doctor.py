@@ -65,7 +65,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at.
+    """One thing that was checked.
 
     Attributes:
         found: what there is.

@@ -100,7 +100,7 @@ def _integers(values: NDArray[Any], digits: int, ints: NDArray[Any], room: NDArr
     kind, scale = ints.dtype, float(10**digits)
     limit = 2.0 ** (31 if kind.itemsize == 4 else 53) - 8
     scaled, back = room[0, : len(values)], room[1].view(values.dtype)[: len(values)]
-    # Only the largest is looked at, before it is widened: half the work. It is NaN if there is one.
+    # Only the largest is checked, before it is widened, which halves the work. It is NaN if any value is.
     fits = max(-float(values.min(initial=0.0)), float(values.max(initial=0.0))) * scale < limit - 1
     np.copyto(scaled, values)
     scaled *= scale

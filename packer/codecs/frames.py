@@ -167,7 +167,7 @@ class FrameCodec:
                 return
         # If the loops found a damaged frame, decoding by Python finds it again, and names it.
         starts, ends = spans.T
-        # Python would count numbers below zero from the end, and cut what goes beyond it.
+        # Slices of Python would count negative numbers from the end, and stop at the end.
         inside = (starts >= 0) & (starts <= ends) & (ends <= len(memory)) & (sizes >= 0)
         inside &= (places >= 0) & (places <= len(out) - sizes)
         if not inside.all():

@@ -18,8 +18,8 @@ CACHE_BYTES = 32 * 2**20
 class FrameCache:
     """Keeps decoded frames in a ring of memory, where the newest are written over the oldest.
 
-    Positions count the bytes decoded so far; position n is stored at n % len(memory). For one thread at a time: whoever
-    uses it holds `lock`.
+    Positions count the bytes decoded so far; position n is stored at n % len(memory). One thread at a time may use it,
+    while it holds `lock`.
 
     Args:
         limit: bytes that it grows to by itself.

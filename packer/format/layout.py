@@ -59,7 +59,7 @@ def index_arrays(field: Field) -> tuple[str, ...]:
 
 
 class ShardHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a shard says of itself, so that a lost manifest can be made again from the shards."""
+    """A shard's description of itself, from which a lost manifest can be made again."""
 
     format: str = FORMAT_NAME
     version: int = FORMAT_VERSION
@@ -70,9 +70,9 @@ class ShardHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     origin: dict[str, Any]
 
 
-#: Target size of a chunk. It stays in the processor's cache while LMDB and the kernel copy it to the file, and LMDB can
-#: reuse its memory. Smaller chunks gain nothing more, and each costs time when a dataset is opened (docs/benchmark.md,
-#: "Sizes and shares").
+#: Target size of a chunk. Such a chunk stays in the processor's cache while LMDB and the kernel copy it to the file,
+#: and LMDB can reuse its memory. Smaller ones gain nothing more, and each costs time when a dataset is opened
+#: (docs/benchmark.md, "Sizes and shares").
 #: LMDB values of 4096 m - 16 bytes waste nothing.
 CHUNK_BYTES = 2 * 2**20 - 16
 #: LMDB's largest value is 4 GiB - 1; a sample lies in one chunk, so this bounds a sample too.

@@ -121,7 +121,7 @@ class Shard:
         return header
 
     def check_header(self, fields: Sequence[Field], samples: int) -> ShardHeader:
-        """Return the header after comparing it with what the manifest says of this shard.
+        """Return the header after comparing it with the manifest's fields and samples of this shard.
 
         Raises:
             DamagedError: it has other fields, or another number of samples.

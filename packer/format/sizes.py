@@ -2,7 +2,7 @@
 
 The arithmetic of LMDB 0.9 (data format version 1, 64-bit), in bytes unless a name says pages. It rests on four rules:
 
-- A page has 16 bytes of header; what is left, `ROOM`, holds the entries and a 2-byte slot for each.
+- A page has 16 bytes of header; the rest, `ROOM`, holds the entries and a 2-byte slot for each.
 - A value that would fill half a page with its key goes to overflow pages of its own, contiguous in the file, with one
   header for the whole run.
 - A leaf that has no room for an appended key is left as it is, and the key starts a new leaf.

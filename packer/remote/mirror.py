@@ -196,7 +196,7 @@ def _writing(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def whole(place: str, moved: Moved | None = None) -> Iterator[Path]:
-    """Return the folder of a dataset: of a URL one of the cache, with all its files fetched; a path as it is.
+    """Return the folder of a dataset: a path as it is; for a URL a folder of the cache, with all files fetched.
 
     Args:
         moved: called with the bytes fetched so far, and the total.
