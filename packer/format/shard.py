@@ -74,6 +74,8 @@ class Shard:
         self.fd, self.map = open_map(path, size)
         try:
             self.bytes = memoryview(self.map)
+            # The tree is a few pages at the end of the file. The kernel would read up to megabytes around each of them.
+            self._advise("MADV_RANDOM")
             # Chunks are kept apart, as numbers: a large shard has hundreds of thousands of them.
             self._chunks = array("q")
             self._values: dict[bytes, tuple[int, int]] = {}
@@ -83,9 +85,15 @@ class Shard:
                 else:
                     self._values[key] = offset, size
             self.check_index(index)
+            self._advise("MADV_NORMAL")
         except BaseException:
             os.close(self.fd)
             raise
+
+    def _advise(self, advice: str) -> None:
+        """Tell the kernel how the map is read; a hint, which not every system takes."""
+        with contextlib.suppress(AttributeError, OSError):
+            self.map.madvise(getattr(mmap, advice))
 
     def value(self, key: bytes) -> memoryview:
         """Return the bytes of a value, a view of the map.
