@@ -18,10 +18,11 @@ Importing this package loads numpy, msgspec and the codecs, and none of torch, c
 
 from packer.format import manifest
 from packer.format.btree import HEAD_BYTES, Tree, Value
-from packer.format.column import Column, Located, Locator, Numbers, distinct, items_of, starts_of, take_rows
+from packer.format.column import Column, Located, Locator, distinct, items_of, starts_of, take_rows
 from packer.format.column_index import ColumnIndex
 from packer.format.column_writer import ColumnWriter
 from packer.format.constants import Constants, constants_entry, found_constants, read_constants, write_constants
+from packer.format.frame_cache import Numbers
 from packer.format.layout import ShardHeader, column_key, index_arrays
 from packer.format.lmdb_appender import LmdbAppender, open_new
 from packer.format.manifest import (

@@ -16,11 +16,9 @@ from numpy.typing import NDArray
 from packer.codecs import FrameCodec, FrameError, Frames, frame_hashes
 from packer.errors import DamagedError
 from packer.format.column_index import ColumnIndex
-from packer.format.frame_cache import FrameCache
+from packer.format.frame_cache import FrameCache, Numbers
 from packer.format.layout import MAX_CHUNK_BYTES
 from packer.format.schema import MAX_AXIS, Field
-
-Numbers = NDArray[np.int64]
 
 #: Frames checked at a time: enough that the array of their checksums costs nothing, few enough for a progress bar.
 _CHECKED = 4096
