@@ -4,6 +4,7 @@ command.py     options, the table, the results as JSON
 measuring.py   rows and their targets; sides measured in turn, checksums, what is in memory
 rows/          the rows, a module for each kind of input
 loops.py       epochs in RAM, through Loader and DataLoader, of the datasets in file_datasets.py too
+against.py     the code next to that of a commit; inside.py converts and reads in each of the two
 apart.py       work in a process of its own, which holds as little as the command `packer`
 inputs.py      what is read and converted: arrays and files, and how many
 store.py       makes inputs once, packs them, and keeps them between runs

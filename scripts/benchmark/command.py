@@ -3,6 +3,7 @@
 $ scripts/bench
 $ scripts/bench --only clouds --only "pairs 48"
 $ scripts/bench --full --json bench.json
+$ scripts/bench --against main --only rows
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import numpy as np
 import torch
 
 from benchmark import rows as _rows  # noqa: F401  # registers them
+from benchmark.against import LEAST, ROUNDS, compare
 from benchmark.measuring import ROWS, Figures, Rounds, Row
 from benchmark.store import Bench
 from packer.codecs import compiled
@@ -39,14 +41,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = parser_of("scripts/bench", __doc__, "row", Path(tempfile.gettempdir()) / "packer-bench")
     parser.add_argument("--list", action="store_true", help="print the titles of all rows")
     parser.add_argument("--full", action="store_true", help="four times as many samples, and more rounds")
+    parser.add_argument(
+        "--against",
+        metavar="COMMIT",
+        help=f"measure this code next to that of a commit; exit status 1 if a row has less than {LEAST} of its rate",
+    )
     options = parser.parse_args(arguments)
     if options.list:
         print("\n".join(row.title for row in ROWS))
         return 0
-    bench = Bench(options.data, *(FULL if options.full else QUICK))
+    rounds, scale = FULL if options.full else QUICK
+    bench = Bench(options.data, ROUNDS if options.against else rounds, scale)
     with ExitStack() as stack:
         try:
             # Wrong usage is better reported now than when all is measured.
+            if options.against:
+                stack.enter_context(bench.alone())
+                return int(compare(bench, options.against, options.only) > 0)
             if not (wanted := chosen(options.only)):
                 raise UsageError(f"no row has {' or '.join(map(repr, options.only))} in its title; --list prints all")
             if options.json and not options.json.absolute().parent.is_dir():

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from benchmark import command
+from benchmark import against, command
 from benchmark.measuring import (
     ROWS,
     Figures,
@@ -202,6 +202,33 @@ def test_command_writes_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert (result["name"], result["value"], result["limit"], result["met"]) == ("rows", 1.0, 2.0, False)
 
 
+def test_a_commit_is_measured_next_to_the_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both versions convert and read the same; the table has both rates, and the exit status says which is slower."""
+    monkeypatch.setattr(command, "QUICK", (ONCE, TINY))
+    monkeypatch.setattr(command, "ROUNDS", ONCE)
+    monkeypatch.setattr(against, "LEAST", 0.0)
+    rows = ["rows, none", "convert clouds", "open 100", "cold"]
+    arguments = ["--against", "HEAD", "--data", str(tmp_path), *(word for row in rows for word in ("--only", row))]
+    assert command.main(arguments) == 0
+    header, *lines = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"row +[0-9a-f]{8}/s +new/s +ratio", header)
+    assert [next(title for title in against.ROWS if line.startswith(title)) for line in lines] == [
+        title for title in against.ROWS if any(row in title for row in rows)
+    ]
+    assert all(re.search(r" [\d,]+ +[\d,]+ +\d+\.\d\d$", line) for line in lines)
+
+
+def test_a_row_that_is_slower_than_the_commit_is_looked_at_twice(clock: list[float]) -> None:
+    """The second look takes three times as many rounds, and its figures count."""
+    old = _side("old", clock, [1.0] * 4, [])
+    figures = against.look_twice(Rounds(least=1, most=1), _side("new", clock, [2.0, 1.0, 1.0, 1.0], []), old)
+    assert figures.rounds == (1.0, 1.0, 1.0)
+    old = _side("old", clock, [1.0], [])
+    assert against.look_twice(Rounds(least=1, most=1), _side("new", clock, [1.0], []), old).rounds == (1.0,)
+
+
 def test_what_is_wrong_is_said_before_anything_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -210,6 +237,8 @@ def test_what_is_wrong_is_said_before_anything_is_measured(
     (tmp_path / "file").touch()
     for arguments, words in [
         (["--only", "no such row"], "no row has 'no such row' in its title; --list"),
+        (["--against", "no-such-commit", "--data", str(tmp_path / "other")], "has no such commit"),
+        (["--against", "HEAD", "--only", "no such row", "--data", str(tmp_path / "other")], "there are: rows, none"),
         (["--json", str(tmp_path / "none" / "a.json")], "no folder"),
         (["--data", str(tmp_path / "file" / "data")], "cannot be written"),
         (["--data", str(tmp_path / "data")], "in use by another run"),
