@@ -58,7 +58,7 @@ from packer.sources import (
     not_looking,
     open_sources,
 )
-from packer.workers import Limits, check_may_start, usual_memory
+from packer.workers import Limits, check_may_start, processors, usual_memory
 
 _log = logging.getLogger(__name__)
 
@@ -86,9 +86,9 @@ class ConvertOptions:
         read_seconds: A sample whose reading takes longer is bad; 0 for no limit. In Python None is no limit. It holds
             for one sample (or a block of some MiB), and for the headers of one HDF5 file. A sample that crashes its
             reader is bad as well. With `workers` 0 there are no limits: a crash while reading ends this process.
-        read_bytes: A sample whose reading takes more memory is bad; 0 for no limit.  [default: an eighth of the
-            machine's, 1GiB at least] In Python None is no limit. Memory that the process holds anyway does not count.
-            Linux only.
+        read_bytes: A sample whose reading takes more memory is bad; 0 for no limit.  [default: an eighth of
+            what there is, but 1GiB at least and half of it at most] In Python None is no limit. Memory that the process
+            holds anyway does not count. Linux only.
         executor: packs the shards instead of processes of our own: any `concurrent.futures.Executor`. There are no
             limits of reading there: a crash while reading ends the executor's process.
         progress: called with the samples and raw bytes done since the last call.
@@ -384,10 +384,3 @@ def _finished(tasks: Sequence[ShardTask], compared: bool) -> list[ShardReport]:
         else:
             reports.append(report)
     return reports
-
-
-def processors() -> int:
-    """Return how many processors this process may use: fewer than the machine has if a batch system shares them out."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

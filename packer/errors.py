@@ -33,14 +33,29 @@ def as_text(text: str | bytes) -> str:
     return data.decode(errors="backslashreplace")
 
 
+#: Control characters, halves of characters, ends of lines and of paragraphs, each with its escape.
+_ESCAPES = {
+    number: chr(number).encode("unicode_escape").decode()
+    for number in (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029, *range(0xD800, 0xE000))
+}
+
+
+def printable(text: str) -> str:
+    """Return one line of text with escapes for what would move the cursor of a terminal, or is no character."""
+    return text.translate(_ESCAPES)
+
+
 class PackerError(Exception):
-    """Base of all errors raised on purpose; `exit_status` is the exit status of the command line."""
+    """Base of all errors raised on purpose; `exit_status` is the exit status of the command line.
+
+    Names of files and of fields enter messages as they are; `str` gives the message with escapes, line by line.
+    """
 
     exit_status = 1
 
     def __str__(self) -> str:
         # KeyError's own __str__ would show the repr of the message.
-        return str(self.args[0]) if self.args else ""
+        return "\n".join(map(printable, str(self.args[0]).split("\n"))) if self.args else ""
 
 
 class UsageError(PackerError):

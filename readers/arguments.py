@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Iterable
 
 import numpy as np
@@ -11,6 +10,7 @@ import torch
 
 from packer.errors import UsageError
 from packer.format import starts_of
+from packer.workers import processors
 from readers.dataset import PackedDataset
 from readers.mix import Mix
 from readers.order import (
@@ -133,4 +133,4 @@ def threads_of(threads: int | str, dataset: PackedDataset | Mix) -> int:
     if dataset.transforms:
         return 1  # with two threads, the order in which a transform draws random numbers is left to chance
     coded = any(field.codec for field in dataset.fields.values())
-    return min(2, os.cpu_count() or 1) if coded else 0
+    return min(2, processors()) if coded else 0

@@ -138,7 +138,7 @@ STORED = (*FORMAT, "packer.remote")
         ("packer.format", FORMAT),
         ("packer.remote", STORED),
         ("packer.sources", [*STORED, "packer.workers", "packer.sources"]),
-        ("readers", [*STORED, "readers"]),
+        ("readers", [*STORED, "packer.workers", "readers"]),
     ],
 )
 def test_rooms_know_what_lies_below_them_alone(room, known):

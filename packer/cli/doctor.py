@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -14,9 +14,9 @@ import psutil
 from packer.cli.logs import log_options
 from packer.cli.text import indented, listing, size_text
 from packer.codecs import compiled, number_of
-from packer.convert import processors
 from packer.format import Field, Manifest
 from packer.format import manifest as manifests
+from packer.workers import memory, processors
 
 #: File systems that are reached over a network, by the names Linux gives them.
 _NETWORK = re.compile(
@@ -24,8 +24,6 @@ _NETWORK = re.compile(
     r"|fuse\.(?!fuse-overlayfs|ntfs|exfat|portal|gvfsd|bindfs|mergerfs|lxcfs).*)"
 )
 _SHARED = Path("/dev/shm")
-#: Where a container finds the limit of its memory, by version of cgroups.
-_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 #: Samples of a batch, batches that each worker of a DataLoader keeps in shared memory, and workers at most.
 _BATCH, _BATCHES, _WORKERS = 128, 3, 4
 #: A field is better shuffled by blocks if one sample costs the decoding of more than this many.
@@ -39,8 +37,10 @@ class Machine:
     Attributes:
         mount, kind: where the file system of the dataset is mounted, and its kind as Linux names it.
         free: bytes that programs and the page cache may still take.
-        shared_free: free bytes of /dev/shm.
-        processors: those that this process may use.
+        memory: bytes that this process may use: all of the machine's, or fewer in a container.
+        shared, shared_free: bytes of /dev/shm, and how many of them are free.
+        processors, cores: those that this process may use, and those of the machine.
+        torch_threads: threads that torch starts for one call.
         cuda: name of the GPU that torch would use; None if it finds none.
         one_by_one: why frames are decoded one by one; None if machine code decodes whole batches.
     """
@@ -48,8 +48,12 @@ class Machine:
     mount: str | None
     kind: str | None
     free: int
+    memory: int | None
+    shared: int | None
     shared_free: int | None
     processors: int
+    cores: int
+    torch_threads: int
     cuda: str | None
     one_by_one: str | None = None
 
@@ -111,12 +115,17 @@ def machine_of(folder: Path) -> Machine:
     partitions = [one for one in psutil.disk_partitions(all=True) if place.is_relative_to(one.mountpoint)]
     # The deepest mount; the last of two at one place hides the other.
     deepest = sorted(partitions, key=lambda one: len(one.mountpoint))[-1:]
+    shared = psutil.disk_usage(str(_SHARED)) if _SHARED.is_dir() else None
     return Machine(
         mount=deepest[0].mountpoint if deepest else None,
         kind=deepest[0].fstype if deepest else None,
         free=free_memory(),
-        shared_free=psutil.disk_usage(str(_SHARED)).free if _SHARED.is_dir() else None,
+        memory=memory(),
+        shared=shared.total if shared else None,
+        shared_free=shared.free if shared else None,
         processors=processors(),
+        cores=os.cpu_count() or 1,
+        torch_threads=torch.get_num_threads(),
         cuda=torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         one_by_one=None if compiled.loading.load() is not None else str(compiled.loading.failure),
     )
@@ -125,10 +134,7 @@ def machine_of(folder: Path) -> Machine:
 def free_memory() -> int:
     """Return the bytes that programs and the page cache may still take: no more than the limit of a container."""
     free: int = psutil.virtual_memory().available
-    for path in _LIMITS:
-        with contextlib.suppress(OSError, ValueError):  # no such file, or the word `max`
-            free = min(free, int(path.read_text()))
-    return free
+    return min(free, memory() or free)
 
 
 def shared_frames(fields: Iterable[Field]) -> dict[str, int]:
@@ -144,7 +150,8 @@ def findings(manifest: Manifest, machine: Machine) -> Iterator[Finding]:
         advice = "copy the dataset to a local disk, or the first epoch waits for the network"
         found = f"{machine.kind}, mounted at {machine.mount}"
         yield Finding("disk", found, advice if machine.is_network else "", machine.is_network)
-    found = f"the dataset takes {size_text(manifest.file_bytes)}, {size_text(machine.free)} of memory are free"
+    of = f" of {size_text(machine.memory)}" if machine.memory is not None else ""
+    found = f"the dataset takes {size_text(manifest.file_bytes)}; {size_text(machine.free)}{of} of memory are free"
     advice = "it does not stay in memory: shuffle by blocks, so that the disk is read in long runs"
     yield Finding("memory", found, "nothing is read from the disk after the first epoch" if fits else advice, not fits)
     if shared:
@@ -157,13 +164,21 @@ def findings(manifest: Manifest, machine: Machine) -> Iterator[Finding]:
     size = max(min(_BATCH, manifest.samples), 1)
     batch = size * manifest.raw_bytes // max(manifest.samples, 1)
     if machine.shared_free is not None:
-        found = f"/dev/shm has {size_text(machine.shared_free)} free; a batch of {size} takes {size_text(batch)}"
+        of = f" of {size_text(machine.shared)}" if machine.shared is not None else ""
+        found = f"/dev/shm has {size_text(machine.shared_free)}{of} free; a batch of {size} takes {size_text(batch)}"
         needed, advice = batch * _BATCHES * _WORKERS, f"{_WORKERS} workers of a DataLoader may end in a bus error: "
         advice += f"take Loader, which needs none, or give them {size_text(needed)} (docker: --shm-size)"
         hurts = needed > machine.shared_free
         yield Finding("shared memory", found, advice if hurts else "", hurts)
     advice = "workers of a DataLoader only cost time here: take num_workers=0, or Loader"
-    yield Finding("processors", f"{machine.processors:,}", advice if machine.processors == 1 else "")
+    few = machine.processors < machine.cores
+    found = f"{machine.processors:,} of the machine's {machine.cores:,}" if few else f"{machine.processors:,}"
+    yield Finding("processors", found, advice if machine.processors == 1 else "")
+    if machine.torch_threads > machine.processors:
+        advice = (
+            f"they take turns: torch.set_num_threads({machine.processors}), or OMP_NUM_THREADS={machine.processors}"
+        )
+        yield Finding("torch", f"starts {machine.torch_threads:,} threads for one call", advice, hurts=True)
     advice = "give the loader the device: batches are then copied during the training step"
     yield Finding("GPU", machine.cuda or "torch finds none", advice if machine.cuda else "")
     shuffle, device = '"block"' if shared or not fits else "True", ', device="cuda"' if machine.cuda else ""

@@ -20,7 +20,8 @@ from typing import Any
 import click
 
 import packer
-from packer.cli.text import printable, shortened, size_text, time_text
+from packer.cli.text import shortened, size_text, time_text
+from packer.errors import printable
 from packer.packing import Plan
 from packer.sources import FETCHING, UPLOADING
 
@@ -83,9 +84,9 @@ def is_quiet() -> bool:
 
 
 def say(*lines: str) -> None:
-    """Print what a command has done, unless with --quiet."""
+    """Print what a command has done, one line each, unless with --quiet."""
     if not is_quiet():
-        click.echo("\n".join(lines))
+        click.echo("\n".join(map(printable, lines)))
 
 
 class Progress:

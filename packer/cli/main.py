@@ -17,8 +17,7 @@ from typing import Any, NoReturn
 import click
 
 import packer
-from packer.cli.text import printable
-from packer.errors import PackerError
+from packer.errors import PackerError, printable
 
 #: Name and one line of help of every command, by heading. The module of its name is imported when it is called.
 GROUPS = {

@@ -16,8 +16,9 @@ from packer.cli.options import SourceCommand, conversion_options, sources_argume
 from packer.cli.summary import field_table, shards_text
 from packer.cli.text import counted, indented, listing, size_text, time_text
 from packer.codecs import codec_name
-from packer.convert import ConvertOptions, guard, open_source, planned_splits, processors
+from packer.convert import ConvertOptions, guard, open_source, planned_splits
 from packer.packing import Estimate, FieldEstimate, Plan, Rejected, estimate, make_plan, split_text
+from packer.workers import processors
 
 
 @click.command(cls=SourceCommand)

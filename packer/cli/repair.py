@@ -13,8 +13,9 @@ from packer import repair as repairing
 from packer.cli.logs import Progress, log_options, say
 from packer.cli.options import SourceCommand, conversion_options, open_shown, sources_argument
 from packer.cli.text import counted
-from packer.convert import ConvertOptions, processors
+from packer.convert import ConvertOptions
 from packer.format import SHARD_FOLDER, ShardEntry
+from packer.workers import processors
 
 _log = logging.getLogger(__name__)
 

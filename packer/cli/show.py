@@ -10,7 +10,7 @@ import click
 from packer.cli.logs import Progress, log_options, say
 from packer.cli.show_page import chosen_numbers, write_page
 from packer.cli.text import counted, size
-from packer.errors import UsageError
+from packer.errors import DatasetError, UsageError
 from packer.format import manifest as manifests
 
 _log = logging.getLogger(__name__)
@@ -52,6 +52,8 @@ def show(dataset: Path, output: Path, samples: int, names: tuple[str, ...], page
     if output.suffix.lower() not in (".html", ".htm"):
         raise UsageError(f"{output}: a page is written; give a name that ends in .html")
     manifest = manifests.read(dataset)  # before torch is loaded, which takes seconds
+    if not manifest.samples:
+        raise DatasetError(f"{dataset}: it has no samples; there is nothing to draw")
     fields = [field.name for field in manifest.fields]
     large = [name for name in fields if manifest.columns[name].raw > _LARGEST * manifest.samples]
     too_large = f"{dataset}: samples of {', '.join(large)} have more than 512 MiB, too much to draw"

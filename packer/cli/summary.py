@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 
-from packer.cli.text import counted, printable, size_text, table, time_text
+from packer.cli.text import counted, size_text, table, time_text
 from packer.codecs import codec_name
 from packer.convert import Report
 from packer.format import REJECTED_FILE, ColumnTotals, Field, FieldSpec, Manifest
@@ -28,7 +28,7 @@ def summary(report: Report) -> list[str]:
         *field_table(manifest.fields, sizes_texts(manifest.columns)),
         "",
         *split_lines(manifest),
-        f"{printable(str(report.path))}: {counted(report.samples, 'sample')} in {counted(shards, 'shard')}{kept}",
+        f"{report.path}: {counted(report.samples, 'sample')} in {counted(shards, 'shard')}{kept}",
         f"{came_from}{size_text(report.raw_bytes)} as arrays, {size_text(report.file_bytes)} packed",
         time_text(report.seconds) + rate,
     ]
@@ -45,7 +45,7 @@ def warn_left_out(rejected: Sequence[Rejected], folder: object) -> None:
 def split_lines(manifest: Manifest) -> list[str]:
     """Return a line that says how many samples each split holds; none if there are no splits."""
     splits = manifest.splits
-    return [f"splits: {printable(split_text(splits, manifest.samples))}"] if splits else []
+    return [f"splits: {split_text(splits, manifest.samples)}"] if splits else []
 
 
 def field_table(fields: Iterable[Field], sizes: Mapping[str, Sequence[str]]) -> list[str]:
@@ -73,6 +73,8 @@ def sizes_texts(columns: Mapping[str, ColumnTotals]) -> dict[str, list[str]]:
 
 def shards_text(sizes: Sequence[int]) -> str:
     """Return how many shards there are, and of what sizes: `1, of 12.3 MB`, `3, of 1.20 MB to 12.3 MB`."""
+    if not sizes:
+        return "none"
     smallest = f"{len(sizes):,}, of {size_text(min(sizes))}"
     return smallest if len(sizes) == 1 else f"{smallest} to {size_text(max(sizes))}"
 

@@ -7,19 +7,16 @@ import re
 import shutil
 import sys
 import textwrap
-import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
 import click
 
-from packer.errors import as_text
+from packer.errors import as_text, printable
 
 _GAP = "  "
 #: A column is not made narrower than this; a terminal too narrow for that has to wrap lines.
 _NARROWEST = 8
-#: Control characters, halves of characters, ends of lines and of paragraphs.
-_UNPRINTABLE = ("Cc", "Cs", "Zl", "Zp")
 _POWERS = "kmgtp"
 _SIZE = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(?:([kmgtp])(i?b)?|b)?\s*", re.IGNORECASE)
 
@@ -54,6 +51,7 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[s
 
 def listing(pairs: Sequence[tuple[str, str]]) -> list[str]:
     """Return one line for each name and value; values too long go on in the next line."""
+    pairs = [(printable(name), value) for name, value in pairs]
     indent = " " * (max(len(name) for name, _ in pairs) + len(_GAP))
     return [line for name, value in pairs for line in wrapped(value, name.ljust(len(indent)), indent)]
 
@@ -69,17 +67,6 @@ def shortened(text: str, width: int) -> str:
     """Return `text`, printable, cut at its end if it is wider."""
     shown = printable(text)
     return shown if len(shown) <= width else shown[: width - 3] + "..."
-
-
-def printable(text: str) -> str:
-    """Return `text` with escapes for what cannot be printed: control characters, and file names that are no text."""
-    return text if text.isprintable() else "".join(map(_printable, text))
-
-
-def _printable(letter: str) -> str:
-    if unicodedata.category(letter) not in _UNPRINTABLE:
-        return letter
-    return letter.encode("unicode_escape").decode()
 
 
 def counted(count: int, noun: str) -> str:

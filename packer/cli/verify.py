@@ -13,12 +13,14 @@ from packer import verify as checking
 from packer.checking import Damage, compare
 from packer.cli.logs import Progress, log_options
 from packer.cli.options import SourceCommand, conversion_options, open_shown, sources_argument
-from packer.cli.text import counted, indented, printable, size_text
-from packer.convert import ConvertOptions, processors
+from packer.cli.text import counted, indented, size_text
+from packer.convert import ConvertOptions
+from packer.errors import printable
 from packer.format import manifest as manifests
 from packer.remote import whole
 from packer.sources import FETCHING
 from packer.verify import VerifyReport
+from packer.workers import processors
 
 #: Damages shown to people.
 _MOST = 50

@@ -12,6 +12,7 @@ import json
 import struct
 import threading
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 import lz4.block
@@ -114,7 +115,7 @@ class Blosc(Stage):
         points. Elements of one byte are shuffled only if that makes the frame smaller: it does for photographs, not for
         pictures of few colours.
         """
-        stored = self.codec.encode(value)
+        stored = _by_one_thread(self.codec.encode, value)
         if self.codec.shuffle == _BY_BITS:
             element, _, block, _ = _BLOSC_HEADER.unpack_from(stored)
             if element == 1:
@@ -125,7 +126,10 @@ class Blosc(Stage):
 
     def _shuffled(self, shuffle: int, value: Any) -> Any:
         """Return the encoded bytes of a buffer, with another setting of `shuffle`."""
-        return _registered({**self.codec.get_config(), "shuffle": shuffle}).encode(value)
+        return _by_one_thread(_registered({**self.codec.get_config(), "shuffle": shuffle}).encode, value)
+
+    def _decoded(self, stored: memoryview) -> Any:
+        return _by_one_thread(self.codec.decode, stored)
 
     def _claimed(self, stored: memoryview) -> int:
         _, claimed, block, held = _BLOSC_HEADER.unpack_from(stored)
@@ -168,8 +172,8 @@ class BloscOfPixels(Blosc):
 
         blocks = max(1, -(-values.nbytes // self._BLOCK_BYTES))
         block = self.codec.blocksize or values.nbytes // blocks // (8 * element) * 8 * element
-        codec = self.codec
-        return blosc.compress(values, codec.cname.encode(), codec.clevel, codec.shuffle, block, **more)
+        settings = self.codec.cname.encode(), self.codec.clevel, self.codec.shuffle, block
+        return _by_one_thread(blosc.compress, values, *settings, **more)
 
 
 class Zstd(Stage):
@@ -241,14 +245,28 @@ def _registered(config: Config) -> Any:
     if config["id"] == "pickle":
         raise UsageError("codec pickle cannot be used: reading it would run whatever code a file holds")
     import numcodecs
-    import numcodecs.blosc
 
-    # blosc's own threads break at fork and gain nothing on frames of 16 to 64 KiB.
-    numcodecs.blosc.use_threads = False
     try:
         return numcodecs.get_codec(dict(config))
     except Exception as error:  # numcodecs raises whatever the codec's constructor raises
         raise UsageError(f"codec {json.dumps(config)} cannot be used: {error}") from None
+
+
+def _by_one_thread(function: Callable[..., Any], *arguments: Any, **settings: Any) -> Any:
+    """Call a function of blosc without blosc's own threads.
+
+    They gain nothing on frames of 16 to 64 KiB, and write the blocks of a larger frame in the order in which they are
+    done: its bytes would be left to chance. numcodecs uses them in the main thread alone, unless it is told otherwise.
+    """
+    from numcodecs import blosc
+
+    if threading.current_thread() is not threading.main_thread():
+        return function(*arguments, **settings)
+    before, blosc.use_threads = blosc.use_threads, False
+    try:
+        return function(*arguments, **settings)
+    finally:
+        blosc.use_threads = before
 
 
 _of_thread = threading.local()

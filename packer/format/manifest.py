@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import re
+import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
@@ -285,6 +286,8 @@ def read(folder: Path) -> Manifest:
     """
     path = folder / MANIFEST
     try:
+        if not stat.S_ISREG(path.stat().st_mode):  # to open a fifo would wait for whoever writes to it
+            raise ManifestError(f"{path}: cannot be read: it is no file")
         with path.open("rb") as file:
             # No more than the file has: Python allocates the whole size before it reads.
             data = file.read(min(os.fstat(file.fileno()).st_size, MAX_MANIFEST_BYTES) + 1)

@@ -78,7 +78,7 @@ def test_threads_of_ones_own_choice(tmp_path, monkeypatch, codec, transform, pro
 
     Coded fields are read by two threads; on one processor these would take turns.
     """
-    monkeypatch.setattr("os.cpu_count", lambda: processors)
+    monkeypatch.setattr("readers.arguments.processors", lambda: processors)
     with DatasetWriter(tmp_path / "p", codec=codec) as writer:
         writer.add({"x": np.zeros(2**16)})
     dataset = PackedDataset(tmp_path / "p", transform=transform)

@@ -18,8 +18,12 @@ GOOD = Machine(
     mount="/",
     kind="ext4",
     free=2**33,
+    memory=2**34,
+    shared=2**34,
     shared_free=2**33,
     processors=8,
+    cores=8,
+    torch_threads=8,
     cuda=None,
 )
 
@@ -59,7 +63,9 @@ def test_what_hurts(manifest):
     assert "copy the dataset" in hurting(manifest, kind="nfs4")["disk"]
     assert "shuffle by blocks" in hurting(manifest, free=1000)["memory"]
     assert "--shm-size" in hurting(manifest, shared_free=2**20)["shared memory"]
-    one, eight = ({f.topic: f.advice for f in findings(manifest, replace(GOOD, processors=n))} for n in (1, 8))
+    one, eight = (
+        {f.topic: f.advice for f in findings(manifest, replace(GOOD, processors=n, torch_threads=n))} for n in (1, 8)
+    )
     assert ("num_workers=0" in one["processors"], eight["processors"]) == (True, "")
     assert not [change for change in ({"free": 1000}, {"shared_free": 2**20}) if len(hurting(manifest, **change)) != 1]
 
@@ -82,7 +88,7 @@ def test_whether_machine_code_decodes(tmp_path, way):
 
 def test_what_the_system_does_not_say_is_left_out(manifest):
     """Without mounts and /dev/shm nothing is made up."""
-    found = findings(manifest, replace(GOOD, mount=None, kind=None, shared_free=None))
+    found = findings(manifest, replace(GOOD, mount=None, kind=None, shared_free=None, memory=None))
     assert [f.topic for f in found] == ["memory", "processors", "GPU", "use"]
 
 
@@ -115,13 +121,16 @@ def test_the_mount_of_a_folder(tmp_path, monkeypatch):
     assert machine_of(tmp_path / "database").kind == "ext4"
 
 
-def test_the_limit_of_a_container(tmp_path, monkeypatch):
-    """If the container may have less memory than the machine has free, its limit counts."""
-    limit = tmp_path / "memory.max"
-    monkeypatch.setattr(doctor, "_LIMITS", (tmp_path / "none", limit))
-    for text, small in (("500000\n", True), ("max\n", False)):
-        limit.write_text(text)
-        assert (free_memory() == 500_000) == small
+def test_the_limit_of_a_container(manifest, monkeypatch):
+    """If the container may use less than the machine has, that is shown, and torch is held to its processors."""
+    monkeypatch.setattr(doctor, "memory", lambda: 500_000)
+    assert free_memory() == 500_000
+    limited = replace(GOOD, free=500_000, memory=500_000, processors=2, shared=2**34)
+    found = {f.topic: f"{f.found} {f.advice}" for f in findings(manifest, limited)}
+    assert "500 kB of 500 kB of memory are free" in found["memory"]
+    assert "2 of the machine's 8" in found["processors"]
+    assert "17.2 GB free" in found["shared memory"]
+    assert "torch.set_num_threads(2)" in found["torch"]
 
 
 def test_the_command(packer, raw, monkeypatch):

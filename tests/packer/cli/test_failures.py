@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from packer.cli.main import report
-from packer.errors import SourceError
+from packer.errors import MissingNameError, SourceError
 
 
 @pytest.mark.parametrize(
@@ -31,6 +31,12 @@ def test_spaces_in_a_message_stay(capsys):
     """A file name is told as it is; what would move the cursor is told by its escape."""
     report(SourceError("not a PNG", "bild  \u00e4\u202f\x1b[2J\t\r.png"))
     assert capsys.readouterr().err == "packer: error: bild  \u00e4\u202f\\x1b[2J\\t\\r.png: not a PNG\n"
+
+
+def test_escapes_of_a_file_name_are_shown_in_python_as_well():
+    """What an error says can be printed: a file name cannot move the cursor, and is no half of a character."""
+    assert str(SourceError("not a PNG\n  at all", "\x1b[2J\udcff.png")) == "\\x1b[2J\\udcff.png: not a PNG\n  at all"
+    assert str(MissingNameError("no sample is named '\x9b'")) == "no sample is named '\\x9b'"
 
 
 def test_listings_have_lines_of_their_own(capsys):

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 
+import msgspec
 import pytest
 
 from packer.convert import convert
+from packer.format import ColumnTotals
+from packer.format import manifest as manifests
 
 
 @pytest.fixture
@@ -84,6 +87,38 @@ def test_what_was_left_out(packer, pairs, tmp_path):
     result = packer("info", tmp_path / "d")
     assert line in [text.split() for text in result.stdout.splitlines()]
     assert "rejected.jsonl" in result.stderr
+
+
+def test_a_dataset_of_no_samples(packer, refused, tmp_path):
+    """Every command that looks at a dataset shows that nothing is in it, or refuses it in a sentence."""
+    path = convert([{"x": 1}], tmp_path / "empty").path
+    nothing = {"samples": 0, "shards": (), "columns": {"x": ColumnTotals(raw=0, stored=0)}}
+    manifests.write(path, msgspec.structs.replace(manifests.read(path), **nothing))
+    (path / "shards/00000.lmdb").unlink()
+    text = packer("info", path).stdout
+    assert ["shards", "none"] in [line.split() for line in text.splitlines()]
+    for command in ("verify", "stats", "doctor", "warm"):
+        packer(command, path)
+    packer("export", path, tmp_path / "files")
+    refused(1, ["show", path, "-o", tmp_path / "page.html"], "it has no samples")
+    refused(1, ["bench", path], "it has no samples")
+
+
+def test_escapes_of_an_origin(packer, tmp_path):
+    """What a dataset of others says in its origin cannot move the cursor: neither by names nor by values."""
+    path = convert([{"x": 1}], tmp_path / "d").path
+    manifest = manifests.read(path)
+    manifests.write(path, msgspec.structs.replace(manifest, origin={"\x1b[2Jname": "\x1b[2Jvalue", "\x1b[2Jlist": [1]}))
+    text = packer("info", path).stdout
+    assert "\x1b" not in text
+    assert text.count("\\x1b[2J") == 3
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no fifos")
+def test_a_fifo_is_no_manifest(refused, tmp_path):
+    """It is refused instead of waited for."""
+    os.mkfifo(tmp_path / "manifest.json")
+    refused(1, ["info", tmp_path], "manifest.json: cannot be read: it is no file")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="names of files are text there")

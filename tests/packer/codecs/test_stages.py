@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import numcodecs
 import numpy as np
 import pytest
+from numcodecs import blosc
 from numpy.typing import NDArray
 
 from packer.codecs import NAMED, FrameCodec
@@ -106,3 +108,18 @@ def test_blosc_that_shuffles_otherwise_is_left_alone() -> None:
     for shuffle in (0, 1):
         config = {**NAMED["bitshuffle"][0], "shuffle": shuffle}
         assert make_stage(config).encode(photograph()) == numcodecs.get_codec(dict(config)).encode(photograph())
+
+
+def test_blosc_has_its_threads_outside_of_our_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others in this process use blosc with threads, as numcodecs does by default; our bytes never depend on them."""
+    monkeypatch.setattr(blosc, "use_threads", None)  # zarr sets it
+    stage = make_stage({"id": "blosc", "cname": "zstd", "clevel": 1, "shuffle": 1, "blocksize": 2**14})
+    values = np.random.default_rng(0).integers(0, 9, 2**20).astype(np.int32)
+    seen = []
+    encode = stage.codec.encode
+    stage.codec = SimpleNamespace(
+        encode=lambda value: seen.append(blosc.use_threads) or encode(value), decode=stage.codec.decode, shuffle=1
+    )
+    stored = stage.encode(values)
+    assert bytes(stage.decode(memoryview(stored), values.nbytes)) == values.tobytes()
+    assert (seen, blosc.use_threads) == ([False], None)
