@@ -188,13 +188,13 @@ def differing_samples(column: Column, at: int, values: Sequence[Any] | NDArray[A
     """
     if len(values) == 1 and isinstance(values[0], LargeArray) and column.field.frame.rows is not None:
         return np.flatnonzero([_differs(column, at, values[0], column.field.frame.rows)])
-    if not column.field.is_ragged:
-        ours = column.read(at, at + len(values))
+    packed = column.read(at, at + len(values))
+    if isinstance(packed, np.ndarray):
+        ours = packed
         theirs = np.ascontiguousarray(values, ours.dtype).reshape(ours.shape)
         shape = (len(ours), column.field.fixed_bytes)
         as_bytes = [array.reshape(-1).view(np.uint8).reshape(shape) for array in (ours, theirs)]
         return np.flatnonzero((as_bytes[0] != as_bytes[1]).any(axis=1))
-    packed = column.read(at, at + len(values))
     return np.flatnonzero([not same_bits(ours, theirs) for ours, theirs in zip(packed, values, strict=True)])
 
 

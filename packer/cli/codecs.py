@@ -16,7 +16,7 @@ from packer.cli.logs import Progress, log_options
 from packer.cli.options import SourceCommand, conversion_options, open_shown, sources_argument
 from packer.cli.summary import shape_text
 from packer.cli.text import counted, indented, shortened, size_text, table, terminal_width
-from packer.codecs import NAMED, codec_name, compiled
+from packer.codecs import JPEG, NAMED, codec_name, compiled, file_of
 from packer.convert import ConvertOptions, convert, guard
 from packer.errors import SourceError, UsageError
 from packer.format import FieldSpec
@@ -106,6 +106,8 @@ def _trials(spec: FieldSpec, samples: Sequence[NDArray[Any]]) -> Iterator[Trial]
     is_text = spec.kind == "text"
     source = SampleSource([{spec.name: s.tobytes().decode() if is_text else s} for s in samples], [spec])
     for name in NAMED:
+        if name == JPEG and not all(map(file_of, samples)):
+            continue  # all would be kept raw
         with tempfile.TemporaryDirectory(prefix="packer-codecs-") as folder:
             try:
                 packed = convert(source, Path(folder) / "packed", codec=name, workers=0)

@@ -55,5 +55,6 @@ def export(dataset: Path, out: Path, to: str | None, fields: str | None, values:
         report = run(dataset, out, to=to, fields=names, values=values, overwrite=overwrite, progress=shown.advance)
     for note in report.notes:
         _log.warning("%s", note)
-    files = f"{counted(report.files, 'file')} of {report.to}, {size_text(report.bytes)}"
+    kind = "" if report.to == "files" else f" of {report.to}"
+    files = f"{counted(report.files, 'file')}{kind}, {size_text(report.bytes)}"
     say(f"{out}: {counted(report.samples, 'sample')} in {files}, {time_text(report.seconds)}")

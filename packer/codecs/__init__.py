@@ -3,6 +3,7 @@
     configs     codecs by name, or as numcodecs' configs in JSON
     filters     change values first: `photo` for images, `decimal` for floats that were written as decimals
     stages      make the bytes smaller, one class for each kind
+    jpeg        photographs kept as the files that they came in
     frames      encodes, decodes and hashes frames, many by one call
     compiled    whether the machine code of `loops` is there yet, and worth it
 
@@ -15,11 +16,24 @@ from packer.codecs.compiled import machine_code, number_of
 from packer.codecs.configs import LZ4, MAX_STAGES, NAMED, codec_name, parse_codec
 from packer.codecs.filters import DECIMAL, DECIMAL_DTYPES, MOST_DIGITS, PHOTO, PHOTO_DTYPES, digits_of
 from packer.codecs.frames import FrameCodec, FrameError, Frames, frame_hashes
+from packer.codecs.jpeg import (
+    JPEG,
+    JPEG_CHANNELS,
+    JPEG_DTYPE,
+    EncodedImage,
+    checked_jpeg,
+    decode_jpeg,
+    file_of,
+    file_of_frame,
+)
 from packer.codecs.stages import Buffer, Config
 
 __all__ = [
     "DECIMAL",
     "DECIMAL_DTYPES",
+    "JPEG",
+    "JPEG_CHANNELS",
+    "JPEG_DTYPE",
     "LZ4",
     "MAX_STAGES",
     "MOST_DIGITS",
@@ -28,12 +42,17 @@ __all__ = [
     "PHOTO_DTYPES",
     "Buffer",
     "Config",
+    "EncodedImage",
     "FrameCodec",
     "FrameError",
     "Frames",
+    "checked_jpeg",
     "codec_name",
     "compiled",
+    "decode_jpeg",
     "digits_of",
+    "file_of",
+    "file_of_frame",
     "frame_hashes",
     "machine_code",
     "number_of",

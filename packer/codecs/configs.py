@@ -29,6 +29,7 @@ NAMED: dict[str, tuple[Config, ...]] = {
     "decimal+zstd": ({"id": "decimal"}, {"id": "blosc", "cname": "zstd", "clevel": 1, "shuffle": 2}),
     "photo+lz4": ({"id": "photo"}, {"id": "blosc", "cname": "lz4hc", "clevel": 5, "shuffle": 2}),
     "photo+zstd": ({"id": "photo"}, {"id": "blosc", "cname": "zstd", "clevel": 1, "shuffle": 2}),
+    "jpeg": ({"id": "jpeg"},),
 }
 
 #: A codec has at most as many configs.

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from packer.codecs import compiled
 from packer.codecs.filters import DECIMAL, PHOTO, restore_decimals, restore_photo, store_decimals, store_photo
+from packer.codecs.jpeg import JPEG, decode_jpeg, file_of, file_of_frame, frame_of_file
 from packer.codecs.stages import BloscOfPixels, Buffer, Config, Lz4, flat_bytes, make_stage
 from packer.errors import UsageError
 
@@ -67,19 +68,20 @@ class FrameCodec:
 
     Attributes:
         is_photo: whether it begins with `photo`, the filter of images.
+        is_jpeg: whether frames are JPEG files, or raw images.
         is_raw: whether bytes are stored as they are.
     """
 
     def __init__(self, configs: Sequence[Config], dtype: np.dtype[Any], channels: int = 0) -> None:
         self.dtype = dtype
         first = configs[0]["id"] if configs else ""
-        self.is_photo = first == PHOTO
+        self.is_photo, self.is_jpeg = first == PHOTO, first == JPEG
         self._digits: int | None = configs[0]["digits"] if first == DECIMAL else None
-        coding = list(configs[1:] if first in (DECIMAL, PHOTO) else configs)
+        coding = list(configs[1:] if first in (DECIMAL, JPEG, PHOTO) else configs)
         self._stages = [make_stage(config) for config in coding]
         if self.is_photo and coding and coding[0]["id"] == "blosc":
             self._stages[0] = BloscOfPixels(coding[0], channels * dtype.itemsize)
-        self.is_raw = not coding
+        self.is_raw = not coding and not self.is_jpeg
         self._least_saving = LEAST_LZ4_SAVING if [type(stage) for stage in self._stages] == [Lz4] else LEAST_SAVING
         self._number = compiled.number_of(configs)
         #: The channels of images whose filter the loops can undo; else 0.
@@ -88,11 +90,15 @@ class FrameCodec:
     def encode(self, frame: NDArray[Any]) -> Buffer:
         """Return the stored bytes of a frame (C-contiguous): the raw bytes if encoding saves too little.
 
+        Of an `EncodedImage`, `jpeg` stores the file.
+
         Raises:
             UsageError: the codec cannot take this frame, or loses bits of it.
         """
+        if self.is_jpeg and (file := file_of(frame)):
+            return frame_of_file(file, frame.nbytes)
         raw = frame.reshape(-1).view(np.uint8).data
-        if self.is_raw or not frame.nbytes:
+        if self.is_raw or self.is_jpeg or not frame.nbytes:
             return raw
         value: Any = frame.reshape(-1).view(self.dtype)
         if self._digits is not None and (value := store_decimals(value, self._digits)) is None:
@@ -176,7 +182,12 @@ class FrameCodec:
         each = zip(spans.tolist(), sizes.tolist(), places.tolist(), strict=True)
         for number, ((start, end), size, place) in enumerate(each):
             try:
-                out.data[place : place + size] = self.decode(memory[start:end], size)
+                if self.is_jpeg and end - start != size:
+                    assert shapes is not None, "each frame holds one image"
+                    file = file_of_frame(memory[start:end], size)
+                    decode_jpeg(file, shapes[number].tolist(), out[place : place + size])
+                else:
+                    out.data[place : place + size] = self.decode(memory[start:end], size)
             except ValueError as error:
                 raise FrameError(number, error) from None
         if self._number is not None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from packer.codecs import JPEG
 from packer.errors import UsageError, WriteError
 from packer.export.files import Files, Writer
 from packer.remote import refuse_url
@@ -34,6 +35,7 @@ class Kind(NamedTuple):
 #: The kinds of files that a dataset can be exported to.
 KINDS = {
     "png": Kind("png", "PngWriter", "OUT/FIELD/NAME.png for each sample and image", ("images", "basicsr")),
+    "files": Kind("png", "FilesWriter", "OUT/FIELD/NAME.jpg as it was packed; .png where codec jpeg kept no file"),
     "ply": Kind("ply", "PlyWriter", "OUT/NAME.ply, as the source: types, comments, layout", ("ply", "clouds")),
     "ply-text": Kind("ply", "PlyTextWriter", "the same as text"),
     "hdf5": Kind("hdf5", "Hdf5Writer", "OUT/*.h5, as the source: paths, attributes", ("hdf5",)),
@@ -148,7 +150,9 @@ def _notes(source: PackedSource, writer: Writer) -> Iterator[str]:
 
 
 def _kind_of(source: PackedSource) -> str:
-    """Return the kind that the dataset was packed from; if there is none, png for images alone, else hdf5."""
+    """Return files if the dataset keeps some, else the kind that it was packed from; or png for images, else hdf5."""
+    if any(field.codec and field.codec[0]["id"] == JPEG for _, field in source.columns):
+        return "files"
     for to, kind in KINDS.items():
         if source.origin.get("kind") in kind.sources:
             return to

@@ -238,7 +238,7 @@ class _Rows:
             self._write_lists(values, start)
         elif self._spec.kind == "text":
             self._dataset[start:stop] = [_text(text, self._spec.name, start + n) for n, text in enumerate(values)]
-        elif values.size:
+        elif (values := np.asarray(values)).size:
             place = (*[slice(None)] * self._axis, slice(start, stop))
             self._dataset[place] = np.moveaxis(values, 0, self._axis)
 

@@ -1,4 +1,4 @@
-"""PNG files, one for each sample and image field: OUT/FIELD/NAME.png."""
+"""Image files, one for each sample and image field: OUT/FIELD/NAME.png, or the JPEG file that the dataset keeps."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from packer.codecs import file_of
 from packer.errors import UsageError
 from packer.export.files import Files, Writer
 from packer.format import FieldSpec
@@ -32,7 +33,9 @@ _CHUNK_BYTES = 2**24
 
 
 class PngWriter(Writer):
-    """Writes a file for each sample and field."""
+    """Writes a PNG file for each sample and field."""
+
+    keeps_files = False
 
     def __init__(self, source: PackedSource, files: Files) -> None:
         for spec in source.fields:
@@ -43,12 +46,22 @@ class PngWriter(Writer):
         for block, names in self._blocks():
             for field, images in block.items():
                 for image, name in zip(images, names, strict=True):
+                    if self.keeps_files and (data := file_of(image)):
+                        with self._files.new(f"{field}/{name}", ".jpg") as file:
+                            file.write(data)
+                        continue
                     sides = image.shape[:2]
                     if not 0 < min(sides) <= max(sides) <= _LONGEST:
                         raise UsageError(f"field {field!r}, sample {name!r}: PNG cannot hold {sides} pixels")
                     with self._files.new(f"{field}/{name}", ".png") as file:
                         write_png(file, image)
             yield block
+
+
+class FilesWriter(PngWriter):
+    """Writes the JPEG files that the dataset keeps, byte for byte, and PNG files of all other images."""
+
+    keeps_files = True
 
 
 def write_png(file: BinaryIO, image: NDArray[Any], level: int = 6) -> None:

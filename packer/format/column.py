@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.codecs import FrameCodec, FrameError, Frames, frame_hashes
+from packer.codecs import EncodedImage, FrameCodec, FrameError, Frames, file_of_frame, frame_hashes
 from packer.errors import DamagedError
 from packer.format.column_index import ColumnIndex
 from packer.format.frame_cache import FrameCache, Numbers
@@ -430,13 +430,14 @@ class Column(Locator):
     def take(self, numbers: Numbers | range) -> Any:
         """Return some samples (m,), in this order: one new array (m, *shape); of a ragged field a list.
 
-        Each array of a list owns its memory.
+        Each array of a list owns its memory. With the codec `jpeg` it is a list, too, of `EncodedImage` where a file is
+        stored.
 
         Raises:
             DamagedError: a frame cannot be decoded; the message names the samples it holds.
         """
         field = self.field
-        if not field.is_ragged:
+        if not (field.is_ragged or self.codec.is_jpeg):
             out = np.empty((len(numbers), *(n or 0 for n in field.shape)), field.np_dtype)
             for at in range(0, len(numbers), _CHECKED):  # so that places of many small samples take little memory
                 some = out[at : at + _CHECKED]
@@ -450,7 +451,12 @@ class Column(Locator):
         flat = whole.view(field.np_dtype)
         edges = starts_of(located.nbytes // field.itemsize).tolist()
         parts = zip(itertools.pairwise(edges), located.shape.tolist(), strict=True)
-        return [flat[first:last].reshape(shape).copy() for (first, last), shape in parts]
+        samples = [flat[first:last].reshape(shape).copy() for (first, last), shape in parts]
+        if not self.codec.is_jpeg:
+            return samples
+        ends = zip(samples, located.spans.tolist(), strict=True)
+        frames = [(image, self._bytes.data[start:end]) for image, (start, end) in ends]
+        return [EncodedImage.of(image, bytes(file_of_frame(frame, image.nbytes))) for image, frame in frames]
 
     def bands(self, number: int) -> Iterator[NDArray[Any]]:
         """Yield the bands of one sample in order, if frames hold rows; each owns its memory.

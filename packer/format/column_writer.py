@@ -10,7 +10,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from packer.codecs import Buffer, FrameCodec
+from packer.codecs import Buffer, EncodedImage, FrameCodec
 from packer.errors import UsageError
 from packer.format.layout import CHUNK_BYTES, MAX_CHUNK_BYTES, index_arrays
 from packer.format.schema import Field
@@ -64,6 +64,8 @@ class ColumnWriter:
     def encoded(self, sample: Any) -> Bands | NDArray[Any]:
         """Return one sample as `add` takes it: its encoded bands if frames hold rows, else a contiguous array.
 
+        An image that knows its file stays what it is.
+
         Args:
             sample: an array; or one that is too large to be read at once, whose `pieces(rows)` yields its rows, some
                 at a time. All pieces but the last have a multiple of `rows`.
@@ -74,7 +76,7 @@ class ColumnWriter:
         self._check(sample.dtype, sample.shape)
         rows = self.field.frame.rows
         if rows is None:
-            return np.ascontiguousarray(sample)
+            return sample if isinstance(sample, EncodedImage) else np.ascontiguousarray(sample)
         frames: list[Buffer] = []
         stored = sample.nbytes if self._codec.is_raw else 0
         for piece in sample.pieces(rows) if hasattr(sample, "pieces") else [np.ascontiguousarray(sample)]:
@@ -88,12 +90,13 @@ class ColumnWriter:
     def add(self, values: NDArray[Any] | Sequence[NDArray[Any] | Bands]) -> None:
         """Add samples: one array (m, *shape) for fixed fields, a sequence of arrays for ragged ones.
 
-        A large sample, of either kind of field, is a sequence of one item: the result of `encoded`.
+        A large sample, of either kind of field, is a sequence of one item: the result of `encoded`. With the codec
+        `jpeg` samples are a sequence, too: of each `EncodedImage` the file is stored.
 
         Raises:
             UsageError: an array has another dtype or shape than the field, or is too large.
         """
-        if not self.field.is_ragged and self.field.frame.samples is not None:
+        if not (self.field.is_ragged or self.field.frame.samples is None or self._codec.is_jpeg):
             values = np.ascontiguousarray(values)
             self._check(values.dtype, values.shape[1:])
             self.samples += len(values)
@@ -109,6 +112,8 @@ class ColumnWriter:
             if isinstance(sample, Bands):
                 self._frames_of.append(len(sample.frames))
                 self._append(sample.frames)  # all in one chunk
+            elif self._codec.is_jpeg:
+                self._append([self._codec.encode(sample)])
             else:
                 self._add_runs(sample[None])
 

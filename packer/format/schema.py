@@ -8,7 +8,17 @@ from typing import Annotated, Any, Literal
 import msgspec
 import numpy as np
 
-from packer.codecs import DECIMAL, DECIMAL_DTYPES, MAX_STAGES, MOST_DIGITS, PHOTO, PHOTO_DTYPES
+from packer.codecs import (
+    DECIMAL,
+    DECIMAL_DTYPES,
+    JPEG,
+    JPEG_CHANNELS,
+    JPEG_DTYPE,
+    MAX_STAGES,
+    MOST_DIGITS,
+    PHOTO,
+    PHOTO_DTYPES,
+)
 from packer.errors import SourceError, UsageError
 
 Kind = Literal["image", "array", "text"]
@@ -81,6 +91,8 @@ class FieldSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         if config["id"] == PHOTO and (self.kind != "image" or self.dtype not in PHOTO_DTYPES):
             images = " or ".join(PHOTO_DTYPES)
             return f"field {self.name!r}: {PHOTO} is for images of {images}, not {self.kind} {self.dtype}"
+        if config["id"] == JPEG and (self.dtype != JPEG_DTYPE or self.channels not in JPEG_CHANNELS):
+            return f"field {self.name!r}: {JPEG} is for gray and RGB images of {JPEG_DTYPE}, not {self.in_words}"
         return ""
 
     @property
@@ -160,6 +172,8 @@ class Field(FieldSpec, frozen=True, kw_only=True, forbid_unknown_fields=True):
         for number, config in enumerate(self.codec):
             if not isinstance(config.get("id"), str):
                 raise ValueError(f"field {self.name!r}: codec {number} has no id")
+            if config["id"] == JPEG and (len(self.codec) > 1 or self.frame != FrameRule(samples=1)):
+                raise ValueError(f"field {self.name!r}: {JPEG} is a codec by itself, of frames of one sample")
             if number and config["id"] in (DECIMAL, PHOTO):
                 raise ValueError(f"field {self.name!r}: {config['id']} comes first in a codec, not after another")
             if wrong := self.misfit(config):

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.codecs import DECIMAL, DECIMAL_DTYPES, LZ4, MOST_DIGITS, NAMED, Config, digits_of
+from packer.codecs import DECIMAL, DECIMAL_DTYPES, JPEG, LZ4, MOST_DIGITS, NAMED, Config, digits_of, file_of
 from packer.errors import UsageError
 from packer.format import ColumnWriter, Field, FieldSpec, FrameRule
 from packer.sources import runs
@@ -72,8 +72,10 @@ def frame_rule(spec: FieldSpec, codec: Sequence[Config], extent: Extent) -> Fram
 
     If one picture is large, all are cut into bands, since pictures may be cropped. Arrays are cut only if their mean is
     large too: otherwise small ones could not share frames. Large steps, such as frames of clips, get bands of one or a
-    few steps, since windows of some steps may be read.
+    few steps, since windows of some steps may be read. A file of `jpeg` is a frame.
     """
+    if codec and codec[0]["id"] == JPEG:
+        return FrameRule(samples=1)
     if spec.kind == "array" and extent.row >= OWN_FRAME_BYTES and (spec.shape[0] is None or len(spec.shape) > 3):
         return FrameRule(rows=max(1, int(FRAME_BYTES / extent.row)))
     banded = extent.largest > BAND_SAMPLE_BYTES and (spec.kind == "image" or extent.mean >= BAND_BYTES)
@@ -96,12 +98,17 @@ def _frame_bytes(codec: Sequence[Config]) -> tuple[int, int]:
 def choose_codec(spec: FieldSpec, samples: Sequence[NDArray[Any]], share: float, extent: Extent) -> tuple[Config, ...]:
     """Return the codec for a field, from some of its samples: the fastest one, unless a slower one gains enough.
 
+    JPEG files stay as they are, if all these samples are such.
+
     The choice depends on the data alone, never on a clock, so that output is reproducible.
 
     Args:
         share: the field's share of the bytes of all fields.
         extent: sizes of all samples of the field, which decide how frames are cut.
     """
+    files = [len(file_of(sample)) for sample in samples]
+    if files and all(files) and sum(files) < sum(s.nbytes for s in samples) and not spec.misfit(*NAMED["jpeg"]):
+        return NAMED["jpeg"]
     small = not spec.is_ragged and spec.fixed_bytes < LEAST_RECORD
     if small or share < LEAST_SHARE or not sum(s.nbytes for s in samples):
         return ()

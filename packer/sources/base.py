@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.codecs import EncodedImage
 from packer.errors import SourceError
 from packer.format import FieldSpec
 
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 
 #: Several samples at once, by field: fixed shapes as one array (m, *shape), ragged ones as a list of m
 #: arrays, text as a list of m str. All fields of a block hold the same number of samples. A block of one sample
-#: may hold a `LargeArray` in a list, whether its field is ragged or not.
+#: may hold a `LargeArray` in a list, whether its field is ragged or not. Images that know their JPEG files are
+#: `EncodedImage` in a list.
 Block = dict[str, "NDArray[Any] | list[NDArray[Any]] | list[str]"]
 
 #: Bytes that a block holds at most, unless one sample is larger.
@@ -260,7 +262,7 @@ def _block(samples: Sequence[dict[str, Any]], fields: Sequence[FieldSpec]) -> Bl
     block: Block = {}
     for spec in fields:
         values = [sample[spec.name] for sample in samples]
-        is_list = spec.is_ragged or isinstance(values[0], LargeArray)
+        is_list = spec.is_ragged or any(isinstance(value, LargeArray | EncodedImage) for value in values)
         block[spec.name] = values if is_list else np.stack(values)
     return block
 

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.codecs import JPEG
 from packer.errors import DamagedError, UsageError
 from packer.format import (
     Column,
@@ -165,7 +166,7 @@ class _Shards:
         self._open: dict[int, tuple[Shard, dict[int, _CheckedColumn]]] = {}
 
     def take(self, position: int, field: Field, numbers: NDArray[np.int64]) -> Any:
-        """Return samples of one field as a block holds them: one array (m, *shape), or a list if the field is ragged.
+        """Return samples of one field as a block holds them: one array (m, *shape), or a list, see `Column.take`.
 
         Args:
             position: number of the field in the dataset's schema.
@@ -173,7 +174,7 @@ class _Shards:
         Raises:
             DamagedError: a shard cannot be read, or a frame's checksum is wrong.
         """
-        if field.is_ragged:
+        if field.is_ragged or any(config["id"] == JPEG for config in field.codec):
             ragged: list[Any] = [None] * len(numbers)
             for places, column, local in self._columns(position, field, numbers):
                 for place, value in zip(places.tolist(), column.take(local), strict=True):

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.codecs import EncodedImage
 from packer.errors import SourceError, UsageError
 from packer.format import FieldSpec, no_text, spec_of
 from packer.sources.base import Block, Source, common_shape, faults_of, fits
@@ -107,6 +108,9 @@ def as_arrays(item: Any, number: int) -> Sample:
                 raise no_text(what, error) from None
             arrays[str(name)] = value
             continue
+        if isinstance(value, EncodedImage):
+            arrays[str(name)] = value
+            continue
         if np.ma.is_masked(value):
             raise SourceError(f"{what} is masked in places, which is not kept; give value.filled(...) or value.data")
         try:
@@ -170,5 +174,5 @@ def one_block(sample: Sample, fields: Sequence[FieldSpec], what: str) -> Block:
                 f"{what}: field {field.name!r} is {value.dtype} {value.shape}, {field.dtype} {wanted} is expected; "
                 "give `fields` with None for the axes that differ, or convert the values"
             )
-        block[field.name] = [value] if field.is_ragged else value[None]
+        block[field.name] = [value] if field.is_ragged or isinstance(value, EncodedImage) else value[None]
     return block

@@ -2,13 +2,14 @@
 
 `exact` holds only codecs whose bytes do not depend on a library's version, and every way to store a column;
 `coded` holds the others; `kinds` holds codecs with every kind of field, fixed and ragged, in frames of samples and of
-rows; `photos` holds the codecs for photographs and `decimals` those for decimals, which came later. They are committed.
-A new codec gets a dataset of its own here, as `photos` is; those that are there are made anew only after a deliberate
-change of the format, with a new format version.
+rows; `photos` holds the codecs for photographs, `decimals` those for decimals and `jpegs` JPEG files, which came later.
+They are committed. A new codec gets a dataset of its own here, as `photos` is; those that are there are made anew only
+after a deliberate change of the format, with a new format version.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections.abc import Callable, Sequence
@@ -16,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
-from packer.codecs import NAMED, Config
+from packer.codecs import NAMED, Config, EncodedImage
 from packer.format import (
     ColumnTotals,
     Field,
@@ -126,6 +128,27 @@ DECIMALS = tuple(
     for codec, configs in DECIMAL_CODECS.items()
     for form, options in DECIMAL_FORMS.items()
 )
+#: As `KINDS_FORMS`: of each sample the options of Pillow, and the mode; None for a sample that is no file.
+JPEG_FORMS: dict[str, tuple[dict[str, Any], tuple[tuple[str, dict[str, Any]] | None, ...]]] = {
+    "colour ragged": (
+        {"shape": (None, None, 3)},
+        (
+            ("RGB", {"subsampling": "4:2:0"}),
+            ("RGB", {"subsampling": "4:2:2", "progressive": True}),
+            ("L", {"quality": 90}),
+            None,
+            ("RGB", {"subsampling": "4:4:4", "restart_marker_rows": 1}),
+        ),
+    ),
+    "gray ragged": ({"shape": (None, None, 1)}, (("L", {}), ("L", {"progressive": True}), None, ("L", {}), ("L", {}))),
+    "colour": ({"shape": (64, 80, 3)}, (("RGB", {}), None, ("RGB", {"quality": 30}), ("L", {}), ("RGB", {}))),
+    # Files of more bytes than their pixels.
+    "tiny": ({"shape": (None, 80, 3)}, (("RGB", {}), ("RGB", {}), ("RGB", {}), ("RGB", {}), ("RGB", {}))),
+}
+JPEGS = tuple(
+    Field(name=f"jpeg {form}", dtype="uint8", kind="image", codec=NAMED["jpeg"], **options)
+    for form, (options, _) in JPEG_FORMS.items()
+)
 KINDS_NAMES = tuple(f"sample {n}" for n in range(5))
 
 
@@ -159,6 +182,23 @@ def decimals_value(field: Field, n: int) -> Any:
     if field.name.endswith("raw") and n in (1, 4):
         value[7] = np.pi * 1e-16
     return value.reshape(shape)
+
+
+def jpegs_value(field: Field, n: int) -> Any:
+    """Sample `n` of a field of `jpegs`: soft colours, as a file that Pillow writes, or as they are."""
+    options = JPEG_FORMS[field.name.removeprefix("jpeg ")][1][n]
+    tall = 1 if field.name.endswith("tiny") and n % 2 else 61 + 7 * n
+    shape = [full if full is not None else part for full, part in zip(field.shape, (tall, 75 - 8 * n, 0), strict=True)]
+    y, x, c = np.indices(shape)
+    image = ((3 * y + 2 * x + 40 * n) % 400 // 2 + 20 * c).astype(np.uint8)
+    if options is None:
+        return image
+    mode, settings = options
+    file = io.BytesIO()
+    Image.fromarray(image[..., 0] if mode == "L" else image).save(file, "JPEG", **settings)
+    with Image.open(file) as opened:
+        pixels = np.asarray(opened.convert("RGB" if shape[2] == 3 else "L")).reshape(shape)
+    return EncodedImage.of(pixels, file.getvalue())
 
 
 def exact_value(field: Field, n: int) -> Any:
@@ -195,6 +235,7 @@ DATASETS: dict[str, tuple[Sequence[Field], Callable[[Field, int], Any], Sequence
     "kinds": (KINDS, kinds_value, KINDS_NAMES, (3, 2)),
     "photos": (PHOTOS, photos_value, None, (3, 2)),
     "decimals": (DECIMALS, decimals_value, None, (3, 2)),
+    "jpegs": (JPEGS, jpegs_value, None, (3, 2)),
 }
 
 
@@ -202,7 +243,8 @@ def samples(name: str, start: int, stop: int) -> dict[str, Any]:
     """The samples start..stop of a dataset, by field."""
     fields, value, _, _ = DATASETS[name]
     found = {field.name: [value(field, n) for n in range(start, stop)] for field in fields}
-    return {field.name: found[field.name] if field.is_ragged else np.array(found[field.name]) for field in fields}
+    lists = {field.name for field in fields if field.is_ragged or field.codec == NAMED["jpeg"]}
+    return {name: values if name in lists else np.array(values) for name, values in found.items()}
 
 
 def make(name: str, folder: Path) -> None:

@@ -28,6 +28,7 @@ import lz4.block
 import numpy as np
 import zstandard
 from numcodecs.blosc import Blosc
+from PIL import Image
 
 NUMBERS = [f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)]
 DTYPES = ("bool", *NUMBERS, "float16", "float32", "float64", "complex64", "complex128")
@@ -108,6 +109,9 @@ class Field:
         self.digits = self.described["codec"][0].get("digits") if self.filter == "decimal" else 0
         good = self.filter != "photo" or (self.kind == "image" and self.dtype in (np.uint8, np.uint16))
         good &= self.filter != "decimal" or (self.dtype in (np.float32, np.float64) and self.digits in range(16))
+        of_jpeg = self.kind == "image" and self.dtype == np.uint8 and self.shape[2] in (1, 3)
+        good &= "jpeg" not in self.stages or (of_jpeg and self.described["codec"] == [{"id": "jpeg"}])
+        good &= "jpeg" not in self.stages or self.described["frame"] == {"samples": 1}
         check(good and not {"pickle", "photo", "decimal"} & set(self.stages), f"{self.name}: codecs {self.stages}")
 
     def nbytes(self, shape: list[int]) -> int:
@@ -135,6 +139,10 @@ class Field:
         elif codec == "blosc":
             check(struct.unpack("<4xI4xI", stored[:16]) == (raw, len(stored)), wrong)
             found = Blosc().decode(stored)
+        elif codec == "jpeg":
+            image = Image.open(io.BytesIO(stored[:-1] if len(stored) > raw else stored), formats=["JPEG"])
+            check(image.width * image.height * self.shape[2] == raw and image.mode in ("L", "RGB"), wrong)
+            found = image.convert("RGB" if self.shape[2] == 3 else "L").tobytes()
         elif codec == "zlib":
             machine = zlib.decompressobj()
             found = machine.decompress(stored, raw + 1)

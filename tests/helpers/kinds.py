@@ -121,6 +121,12 @@ def boxes(folder: Path, number: int) -> list[str]:
     return [f"image={folder / 'images'}", f"boxes={folder / 'labels'}", f"caption={folder / 'captions'}"]
 
 
+def photographs(folder: Path, number: int) -> list[str]:
+    for n in range(5):
+        save(folder / f"p{number}{n}.jpg", picture(8, 8 + 4 * (n % 2), seed=n), quality=90)
+    return [str(folder)]
+
+
 def pairs(folder: Path, number: int) -> list[str]:
     names = [f"{number}{n}" for n in range(5)]
     for n, name in enumerate(names):
@@ -210,6 +216,7 @@ KINDS = {
     "classes of npy files": Kind(npy_files, "npy", ("--samples", "files", "--label", "folder"), to=("--to", "npy")),
     "npy folders": Kind(npy_folders, "npy", ("--samples", "folders"), to=("--to", "npy")),
     "pictures": Kind(pictures, "images", codec="photo+lz4"),
+    "photographs": Kind(photographs, "images", codec="jpeg"),
     "classes of pictures": Kind(pictures, "images", ("--label", "folder"), to=("--fields", "image")),
     "squares": Kind(pairs, "images", ("--patch", "8", "--stride", "4")),
     "downscaled": Kind(pictures, "images", ("--downscale", "2", "--kernel", "matlab")),

@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import BmpImagePlugin, GifImagePlugin, Image, JpegImagePlugin, TiffImagePlugin, WebPImagePlugin
 
+from packer.codecs import EncodedImage, checked_jpeg
 from packer.errors import PackerError, SourceError, UsageError
 from packer.sources.base import faults_of
 from packer.sources.files import IMAGES, READ_ONLY, refuse_pointer, suffix_of, unreadable
@@ -63,6 +64,9 @@ _STARTS = {
     "HDF5": rb"\x89HDF",
     "HTML": rb"<",
 }
+
+#: Mode of Pillow and channels wanted of the pictures that libjpeg decodes as they are.
+_JPEG_MODES = (("L", 1), ("L", 3), ("RGB", 3))
 
 _READERS: dict[str, Any] = {
     "JPEG": JpegImagePlugin.JpegImageFile,
@@ -155,6 +159,8 @@ def read_header(path: str, options: ImageOptions, place: Place | None = None) ->
 def read_image(path: str, options: ImageOptions, place: Place | None = None) -> NDArray[Any]:
     """Return the pixels of a picture as (H, W, C), C-contiguous, native-endian; arguments as for `read_header`.
 
+    It is an `EncodedImage` if these are the pixels of a JPEG file.
+
     Raises:
         SourceError: the file cannot be read or is damaged.
     """
@@ -162,6 +168,8 @@ def read_image(path: str, options: ImageOptions, place: Place | None = None) -> 
     kind = _kind(path, place, data)
     with faults_of(path):
         _check_content(data, kind)
+        if kind == "JPEG":
+            return _jpeg_image(data, options)
         if kind != "PNG":
             image = _pillow_image(data, kind, options)
             return _convert(image, options.mode) if options.mode else image
@@ -281,9 +289,31 @@ def _pillow_header(file: str | io.BytesIO, kind: str, options: ImageOptions) -> 
         return ImageHeader(image.height, image.width, channels, layout.dtype, note)
 
 
+def _jpeg_image(data: bytes, options: ImageOptions) -> NDArray[Any]:
+    """Return the pixels of a JPEG, with its file unless they are other ones: of CMYK, or gray made from colours."""
+    with quiet(), _opened(io.BytesIO(data), "JPEG", options) as (image, layout):
+        channels = CHANNELS[options.mode] if options.mode else layout.channels
+        if (image.mode, channels) in _JPEG_MODES:
+            try:
+                pixels = checked_jpeg(data, channels)
+            except ValueError as error:
+                raise SourceError(
+                    f"damaged JPEG: {error}; get it again, or leave it out with --on-error skip"
+                ) from None
+            if pixels is not None:
+                return EncodedImage.of(pixels, data)
+        pixels = _pixels(image, layout)
+        return _convert(pixels, options.mode) if options.mode else pixels
+
+
 def _pillow_image(data: bytes, kind: str, options: ImageOptions) -> NDArray[Any]:
     with quiet(), _opened(io.BytesIO(data), kind, options) as (image, layout):
-        pixels = np.asarray(image if image.mode == layout.mode else image.convert(layout.mode))
+        return _pixels(image, layout)
+
+
+def _pixels(image: Image.Image, layout: _Layout) -> NDArray[Any]:
+    """Return the pixels of an opened picture, (H, W, C)."""
+    pixels = np.asarray(image if image.mode == layout.mode else image.convert(layout.mode))
     pixels = pixels.view(layout.dtype) if layout.dtype == "uint32" else pixels.astype(layout.dtype, copy=False)
     return pixels[:, :, None] if pixels.ndim == 2 else pixels
 

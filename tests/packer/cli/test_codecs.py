@@ -32,13 +32,16 @@ def reports(packer, *arguments):
 
 
 def test_a_table_for_each_field(packer, pairs):
-    """Every codec that suits the field, with ratio and speeds, the choice of `auto` starred, within 80 columns."""
+    """Every codec that suits the field, with ratio and speeds, the choice of `auto` starred, within 80 columns.
+
+    `jpeg` is for JPEG files.
+    """
     result = packer("codecs", *pairs.sources)
     lines = result.stdout.splitlines()
     assert lines[0] == "lr: uint8, 6 x 5 x 3; 12 samples, 1.08 kB looked at"
     assert lines[1].split() == ["codec", "ratio", "packing", "reading"]
     spec = FieldSpec(name="lr", dtype="uint8", kind="image", shape=(6, 5, 3))
-    fitting = [name for name, configs in NAMED.items() if not any(map(spec.misfit, configs))]
+    fitting = [name for name, configs in NAMED.items() if not any(map(spec.misfit, configs)) and name != "jpeg"]
     assert [line[2:].split()[0] for line in lines[2 : 2 + len(fitting)]] == fitting
     assert [line.split()[1] for line in lines[:-1] if line.startswith("* ")] == ["none", "none"]
     assert lines[-1] == "* what `auto` takes"
@@ -53,7 +56,7 @@ def test_json(packer, clouds):
         assert [t["codec"] for t in field["trials"]] == [
             n
             for n in NAMED
-            if not n.startswith("photo") and (field["spec"]["dtype"] == "float64" or "decimal" not in n)
+            if not n.startswith(("photo", "jpeg")) and (field["spec"]["dtype"] == "float64" or "decimal" not in n)
         ]
         assert all(0 < trial[number] < 1e12 for trial in field["trials"] for number in ("ratio", "packing", "reading"))
 

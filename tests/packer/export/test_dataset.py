@@ -80,6 +80,7 @@ def opened(form, options=None):
 #: How the values of a field are read from the files, by kind, for the names of `NAMES` in their order there.
 READ = {
     "png": opened("{field}={out}/{field}"),
+    "files": opened("{field}={out}/{field}"),
     "ply": opened("{out}"),
     "ply-text": opened("{out}"),
     "hdf5": from_hdf5,
@@ -210,7 +211,7 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path):
 def test_unknown_kinds_and_fields_are_refused(tmp_path):
     """The message says which there are."""
     named_images(tmp_path / "d", ["x"])
-    with pytest.raises(UsageError, match="'jpeg'; png, ply, ply-text, hdf5"):
+    with pytest.raises(UsageError, match="'jpeg'; png, files, ply, ply-text, hdf5"):
         export(tmp_path / "d", tmp_path / "out", to="jpeg")
     with pytest.raises(UsageError, match="no field 'b'; it has a"):
         export(tmp_path / "d", tmp_path / "out", fields=["b"])

@@ -106,7 +106,6 @@ def test_damaged_exif_harms_no_pixel(tmp_path, exif: bytes) -> None:
         ("a.tif", {"t262": [32803]}, "unknown pixel mode"),
         ("a.tif", -30, "unknown pixel mode"),
         ("a.jpg", 12, "cannot handle 12-bit layers"),
-        ("a.jpg", -40, "image file is truncated"),
         ("a.bmp", -5, "image file is truncated"),
     ],
 )

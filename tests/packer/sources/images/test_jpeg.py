@@ -1,0 +1,145 @@
+"""JPEG files from the folder to the dataset and back: which are kept, which are refused, and what the dataset gives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from jpeg_files import JPEGS, as_jpeg, by_pillow, photograph
+from PIL import Image
+
+from packer.convert import convert
+from packer.errors import SourceError, UsageError
+from packer.export import export
+from packer.format import manifest as manifests
+from packer.repack import repack
+from packer.sources import SourceOptions
+from packer.verify import verify
+from readers import Crop, PackedDataset
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Six photographs of different sizes and sorts."""
+    place = tmp_path / "photos"
+    place.mkdir()
+    names = ("(61, 75) 4:2:0 ", "(7, 9) of 440", "(15, 17) 4:2:2 progressive", "restart markers", "RGB", "quality 1")
+    for number, name in enumerate(names):
+        (place / f"{number}.jpg").write_bytes(JPEGS[name])
+    return place
+
+
+def codec(dataset: Path, field: str = "image") -> list[str]:
+    return [config["id"] for f in manifests.read(dataset).fields if f.name == field for config in f.codec]
+
+
+def check(dataset: Path, folder: Path, **options: Any) -> None:
+    """Check that samples are as Pillow reads the files, and that an export gives the bytes of these back."""
+    opened = PackedDataset(dataset, verify=True)
+    assert opened.names is not None
+    for number, name in enumerate(opened.names):
+        image = opened[number]["image"].permute(1, 2, 0).numpy()
+        np.testing.assert_array_equal(image, by_pillow((folder / f"{name}.jpg").read_bytes(), **options))
+    out = dataset.with_suffix(".files")
+    assert export(dataset, out).files == len(opened)
+    for file in folder.glob("*.jpg"):
+        assert (out / "image" / file.name).read_bytes() == file.read_bytes()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_files_are_kept_and_come_back(folder: Path, tmp_path: Path, workers: int) -> None:
+    """`auto` keeps JPEG files; whatever is then done with the dataset, their bytes stay."""
+    packed = tmp_path / "a.packed"
+    report = convert(str(folder), packed, workers=workers)
+    assert codec(packed) == ["jpeg"]
+    assert report.manifest.columns["image"].stored <= 7 + sum(f.stat().st_size for f in folder.iterdir())
+    check(packed, folder)
+    assert not verify(packed).damages
+    repack(packed, tmp_path / "b.packed", seed=3, shard_size=4096, workers=workers)
+    check(tmp_path / "b.packed", folder)
+    repack(packed, tmp_path / "c.packed", codec="none")
+    assert codec(tmp_path / "c.packed") == []
+    export(tmp_path / "c.packed", tmp_path / "out")  # pixels do not know their file
+    assert {file.suffix for file in (tmp_path / "out" / "image").iterdir()} == {".png"}
+
+
+def test_images_of_one_size(tmp_path: Path) -> None:
+    """A field of fixed shape keeps files too, and comes as one tensor."""
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for number in range(4):
+        (folder / f"{number}.jpg").write_bytes(as_jpeg(photograph(20, 30, number)))
+    convert(str(folder), tmp_path / "a.packed")
+    assert codec(tmp_path / "a.packed") == ["jpeg"]
+    check(tmp_path / "a.packed", folder)
+    assert PackedDataset(tmp_path / "a.packed")[:]["image"].shape == (4, 3, 20, 30)
+
+
+def test_other_files_and_turned_colours_are_pixels(folder: Path, tmp_path: Path) -> None:
+    """PNG, and CMYK that became RGB, are stored as they were decoded; gray that became RGB is kept as a file."""
+    Image.fromarray(photograph(9, 9)).save(folder / "p.png")
+    (folder / "c.jpg").write_bytes(as_jpeg(photograph(40, 30), "CMYK"))
+    (folder / "g.jpg").write_bytes(as_jpeg(photograph(40, 30), "L"))
+    packed = tmp_path / "a.packed"
+    convert(str(folder), packed, codec="jpeg", source=SourceOptions(mode="rgb"))
+    opened = PackedDataset(packed)
+    for name in ("c.jpg", "g.jpg", "p.png"):
+        image = opened[name[0]]["image"].permute(1, 2, 0).numpy()
+        np.testing.assert_array_equal(image, by_pillow((folder / name).read_bytes(), "RGB"))
+    export(packed, tmp_path / "out")
+    assert sorted(f.name for f in (tmp_path / "out" / "image").iterdir() if f.suffix == ".png") == ["c.png", "p.png"]
+    assert (tmp_path / "out" / "image" / "g.jpg").read_bytes() == (folder / "g.jpg").read_bytes()
+
+
+def test_auto_takes_other_codecs_for_other_pixels(folder: Path, tmp_path: Path) -> None:
+    """Patches are no files; nor are gray images made from colours."""
+    convert(str(folder), tmp_path / "a.packed", source=SourceOptions(patch=8))
+    convert(str(folder), tmp_path / "b.packed", source=SourceOptions(mode="gray"))
+    assert "jpeg" not in codec(tmp_path / "a.packed") + codec(tmp_path / "b.packed")
+
+
+def test_cmyk_is_refused(tmp_path: Path) -> None:
+    """The sentence names the way out."""
+    (tmp_path / "c.jpg").write_bytes(as_jpeg(photograph(40, 30), "CMYK"))
+    with pytest.raises(SourceError, match=r"c\.jpg.*CMYK.*--mode rgb"):
+        convert(str(tmp_path / "c.jpg"), tmp_path / "a.packed")
+
+
+def broken(kind: str) -> bytes:
+    """A damaged file: cut short, or with a byte less in the middle."""
+    file = JPEGS["(61, 75) 4:2:0 "]
+    return file[: len(file) * 2 // 3] if kind == "cut" else file[: len(file) // 2] + file[len(file) // 2 + 60 :]
+
+
+@pytest.mark.parametrize("codec", ["auto", "jpeg", "lz4"])
+@pytest.mark.parametrize("kind", ["cut", "changed"])
+def test_a_damaged_file_is_found_when_it_is_packed(folder: Path, tmp_path: Path, kind: str, codec: str) -> None:
+    """It is named, and follows `--on-error`, whatever the codec is."""
+    (folder / "9.jpg").write_bytes(broken(kind))
+    with pytest.raises(SourceError, match=r"9\.jpg.*damaged JPEG: .*--on-error skip"):
+        convert(str(folder), tmp_path / "a.packed", codec=codec)
+    report = convert(str(folder), tmp_path / "b.packed", codec=codec, on_error="skip")
+    assert [Path(bad.file).name for bad in report.rejected] == ["9.jpg"]
+    assert len(PackedDataset(tmp_path / "b.packed")) == 6
+
+
+def test_the_codec_is_for_images_that_jpeg_holds(tmp_path: Path) -> None:
+    """Other fields are refused in a sentence."""
+    Image.fromarray(np.zeros((4, 4, 4), np.uint8)).save(tmp_path / "a.png")
+    with pytest.raises(UsageError, match="jpeg is for gray and RGB images of uint8, not image uint8"):
+        convert(str(tmp_path / "a.png"), tmp_path / "a.packed", codec="jpeg")
+    with pytest.raises(UsageError, match="jpeg"):
+        convert([{"x": np.zeros(4)}], tmp_path / "b.packed", codec="jpeg")
+
+
+def test_crops_and_regions(folder: Path, tmp_path: Path) -> None:
+    """Parts of kept files are those of their pixels."""
+    convert(str(folder), tmp_path / "a.packed")
+    dataset = PackedDataset(tmp_path / "a.packed", crop=Crop(4, of="image", at=(2, 3)))
+    for number in range(len(dataset)):
+        pixels = by_pillow((folder / f"{number}.jpg").read_bytes())
+        np.testing.assert_array_equal(dataset[number]["image"].permute(1, 2, 0).numpy(), pixels[2:6, 3:7])
+        region = dataset.read(number, "image", rows=slice(1, 6), columns=slice(2, 9))
+        np.testing.assert_array_equal(region.permute(1, 2, 0).numpy(), pixels[1:6, 2:9])
