@@ -44,6 +44,7 @@ class SourceOptions:
         mode: Images: convert all to this.
         palette: Images with a palette: pack their colours, or the indices.
         max_pixels: Images: refuse larger ones.
+        orient: Images: turn pixels as the orientation tag (EXIF) of the file says.
         patch: Images: cut squares of this many pixels from the largest field.
         stride: Images: pixels from one square to the next.  [default: --patch]
         downscale: Images: make a field lr, this many times smaller, by bicubic.
@@ -72,6 +73,7 @@ class SourceOptions:
     mode: str | None = _of(_PICTURES, choices="gray|rgb|rgba")
     palette: str = _of(_PICTURES, "colour", choices="colour|index")
     max_pixels: int | None = _of(_PICTURES, least=1)
+    orient: bool = _of(_PICTURES, False)
     patch: int | None = _of(_PICTURES, least=1)
     stride: int | None = _of(_PICTURES, least=1)
     downscale: int | None = _of(_PICTURES, least=2)

@@ -5,9 +5,9 @@ format is tried on the bytes, and `max_pixels` replaces Pillow's process-wide li
 error). Pixels are those of `np.asarray(Image.open(path))`, except that signed 16 bits are int16 where Pillow widens
 them.
 
-The orientation tag of JPEG and WebP is not applied: pixels stay where the file has them, since partners and labels rely
-on it. Pillow itself applies the tag of a TIFF, to size and pixels alike, and divides colours of a TIFF that are stored
-multiplied by alpha. The plan says so for each.
+The orientation tag (EXIF) of JPEG, PNG and WebP is applied only if asked for (`--orient`): partners and labels rely on
+where the file has its pixels. Pillow itself applies the tag of a TIFF, to size and pixels alike, and divides colours of
+a TIFF that are stored multiplied by alpha. The plan says so for each.
 
 Gray, RGB and RGBA are converted into each other (`--mode`) by Pillow's own arithmetic, so that 8-bit pictures come out
 as `Image.convert` gives them; unlike Pillow, 16 bits stay 16.
@@ -20,7 +20,7 @@ import io
 import os
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -46,7 +46,8 @@ HEAD_BYTES = 1024
 # Remarks of the plan on files whose pixels are not kept as they are.
 FEW_BITS = "gray of 1, 2 or 4 bits is stored as 8 bits, 0 for black and 255 for white"
 COLOUR_KEY = "one colour is marked as transparent: the pixels keep that colour, the mark is not kept"
-NOT_TURNED = "an orientation tag (EXIF) is not applied: pixels stay where the file has them"
+NOT_TURNED = "an orientation tag (EXIF) is not applied: pixels stay where the file has them; --orient turns them"
+TURNED = "turned as the orientation tag (EXIF) says"
 CHANGED_TIFF = (
     "Pillow reads this TIFF in its own way: it applies the orientation tag, divides by alpha, inverts 8-bit "
     "values whose 0 is white (not wider ones), and leaves out further channels"
@@ -80,7 +81,6 @@ _READERS: dict[str, Any] = {
 _BITS, _PHOTOMETRIC, _ORIENTATION, _SAMPLES, _EXTRA, _SAMPLE_FORMAT = 258, 262, 274, 277, 338, 339
 #: Tag of the index of an MPO: how many pictures it holds.
 _MPO_PICTURES = 0xB001
-_TURNS = range(2, 9)
 _WHITE_IS_ZERO = 0
 _MULTIPLIED_ALPHA = 1
 _UNSIGNED, _SIGNED = 1, 2
@@ -94,11 +94,13 @@ class ImageOptions:
         mode: `gray`, `rgb` or `rgba` converts every image; None keeps the channels of the files.
         palette: `colour` gives palette pictures their colours, `index` keeps the numbers of the colours.
         max_pixels: larger pictures are refused.
+        orient: whether the orientation tag (EXIF) is applied to the pixels.
     """
 
     mode: str | None = None
     palette: str = "colour"
     max_pixels: int = MAX_PIXELS
+    orient: bool = False
 
     def __post_init__(self) -> None:
         if self.palette == "index" and self.mode:
@@ -171,12 +173,15 @@ def read_image(path: str, options: ImageOptions, place: Place | None = None) -> 
         if kind == "JPEG":
             return _jpeg_image(data, options)
         if kind != "PNG":
-            image = _pillow_image(data, kind, options)
-            return _convert(image, options.mode) if options.mode else image
+            return _pillow_image(data, kind, options)
         checked = png.check(data)
         options.check_size(checked.header.width, checked.header.height)
         image = png.decode(checked, as_index=options.palette == "index")
-        return _convert(image, options.mode, png.see_through(checked)) if options.mode else image
+        image = _convert(image, options.mode, png.see_through(checked)) if options.mode else image
+        if not (options.orient and checked.header.exif):
+            return image
+        with quiet():
+            return _oriented(image, _turn_in(checked.header.exif))
 
 
 def read_bytes(path: str, place: Place | None = None, most: int | None = None) -> tuple[bytes, int]:
@@ -246,7 +251,9 @@ def _png_header(header: png.PngHeader, options: ImageOptions) -> ImageHeader:
     if options.mode:
         channels = CHANNELS[options.mode]
     dtype = "uint16" if header.depth == 16 else "uint8"
-    return ImageHeader(header.height, header.width, channels, dtype, "; ".join(notes))
+    return _oriented_header(
+        header.height, header.width, channels, dtype, notes, _turn_in(header.exif) if header.exif else 1, options
+    )
 
 
 # ---------------------------------------------------------------- what Pillow reads
@@ -284,9 +291,9 @@ def quiet() -> Iterator[None]:
 
 def _pillow_header(file: str | io.BytesIO, kind: str, options: ImageOptions) -> ImageHeader:
     with _opened(file, kind, options) as (image, layout):
-        note = "; ".join(_changes(image, with_alpha=layout.mode == "RGBA"))
+        notes = [*_changes(image, with_alpha=layout.mode == "RGBA")]
         channels = CHANNELS[options.mode] if options.mode else layout.channels
-        return ImageHeader(image.height, image.width, channels, layout.dtype, note)
+        return _oriented_header(image.height, image.width, channels, layout.dtype, notes, _turn_of(image), options)
 
 
 def _jpeg_image(data: bytes, options: ImageOptions) -> NDArray[Any]:
@@ -301,21 +308,22 @@ def _jpeg_image(data: bytes, options: ImageOptions) -> NDArray[Any]:
                     f"damaged JPEG: {error}; get it again, or leave it out with --on-error skip"
                 ) from None
             if pixels is not None:
-                return EncodedImage.of(pixels, data)
-        pixels = _pixels(image, layout)
-        return _convert(pixels, options.mode) if options.mode else pixels
+                return _oriented(EncodedImage.of(pixels, data), _turn_of(image) if options.orient else 1)
+        return _pixels(image, layout, options)
 
 
 def _pillow_image(data: bytes, kind: str, options: ImageOptions) -> NDArray[Any]:
     with quiet(), _opened(io.BytesIO(data), kind, options) as (image, layout):
-        return _pixels(image, layout)
+        return _pixels(image, layout, options)
 
 
-def _pixels(image: Image.Image, layout: _Layout) -> NDArray[Any]:
-    """Return the pixels of an opened picture, (H, W, C)."""
+def _pixels(image: Image.Image, layout: _Layout, options: ImageOptions) -> NDArray[Any]:
+    """Return the pixels of an opened picture, (H, W, C), as `options` ask for them."""
+    turn = _turn_of(image) if options.orient else 1  # decoding may drop it
     pixels = np.asarray(image if image.mode == layout.mode else image.convert(layout.mode))
     pixels = pixels.view(layout.dtype) if layout.dtype == "uint32" else pixels.astype(layout.dtype, copy=False)
-    return pixels[:, :, None] if pixels.ndim == 2 else pixels
+    pixels = pixels[:, :, None] if pixels.ndim == 2 else pixels
+    return _oriented(_convert(pixels, options.mode) if options.mode else pixels, turn)
 
 
 @contextlib.contextmanager
@@ -392,12 +400,6 @@ def _changes(image: Image.Image, *, with_alpha: bool) -> Iterator[str]:
     if not isinstance(image, TiffImagePlugin.TiffImageFile):
         if image.mode in ("L", "RGB") and "transparency" in image.info and not with_alpha:
             yield COLOUR_KEY
-        turn = 1
-        if "exif" in image.info:
-            with contextlib.suppress(Exception):  # damaged EXIF makes Pillow raise anything, and harms no pixel
-                turn = image.getexif().get(_ORIENTATION, 1)
-        if turn in _TURNS:
-            yield NOT_TURNED
         return
     tags = image.tag_v2
     is_divided = image.mode == "RGBA" and _MULTIPLIED_ALPHA in tags.get(_EXTRA, ())
@@ -407,6 +409,56 @@ def _changes(image: Image.Image, *, with_alpha: bool) -> Iterator[str]:
         yield CHANGED_TIFF
     if image.mode in ("1", "L") and max(tags.get(_BITS, (1,))) < 8:
         yield FEW_BITS
+
+
+# ---------------------------------------------------------------- orientation
+
+#: What each value of the orientation tag asks for, of pixels (H, W, C).
+_TURNS: dict[int, Callable[[NDArray[Any]], NDArray[Any]]] = {
+    2: lambda pixels: pixels[:, ::-1],
+    3: lambda pixels: pixels[::-1, ::-1],
+    4: lambda pixels: pixels[::-1],
+    5: lambda pixels: pixels.transpose(1, 0, 2),
+    6: lambda pixels: pixels[::-1].transpose(1, 0, 2),
+    7: lambda pixels: pixels[::-1, ::-1].transpose(1, 0, 2),
+    8: lambda pixels: pixels[:, ::-1].transpose(1, 0, 2),
+}
+#: Those from this one on swap rows and columns.
+_FIRST_ON_ITS_SIDE = 5
+
+
+def _turn_of(image: Image.Image) -> int:
+    """Return the orientation that an opened picture still asks for; 1 if there is none, or Pillow applies it itself."""
+    if isinstance(image, TiffImagePlugin.TiffImageFile) or "exif" not in image.info:
+        return 1
+    with contextlib.suppress(Exception):  # damaged EXIF makes Pillow raise anything, and harms no pixel
+        return int(image.getexif().get(_ORIENTATION, 1))
+    return 1
+
+
+def _turn_in(exif: bytes) -> int:
+    """Return the orientation that the bytes of EXIF ask for; 1 if none."""
+    with contextlib.suppress(Exception):
+        tags = Image.Exif()
+        tags.load(exif)
+        return int(tags.get(_ORIENTATION, 1))
+    return 1
+
+
+def _oriented(pixels: NDArray[Any], turn: int) -> NDArray[Any]:
+    """Return pixels (H, W, C) turned, mirrored or both; unchanged if the orientation is 1 or unknown."""
+    return np.ascontiguousarray(_TURNS[turn](pixels)) if turn in _TURNS else pixels
+
+
+def _oriented_header(
+    height: int, width: int, channels: int, dtype: str, notes: list[str], turn: int, options: ImageOptions
+) -> ImageHeader:
+    """Return the header of a picture with an orientation, which is applied or noted."""
+    if turn in _TURNS:
+        notes = [*notes, TURNED if options.orient else NOT_TURNED]
+    if options.orient and turn in _TURNS and turn >= _FIRST_ON_ITS_SIDE:
+        height, width = width, height
+    return ImageHeader(height, width, channels, dtype, "; ".join(notes))
 
 
 # ---------------------------------------------------------------- modes

@@ -84,7 +84,7 @@ def _pictures(
 ) -> ImageSource | ClipSource:
     """Return the pictures as they are, or clips of them."""
     in_folders = unit_of("images", options.samples).name == "folders"
-    reading = ImageOptions(options.mode, options.palette, options.max_pixels or MAX_PIXELS)
+    reading = ImageOptions(options.mode, options.palette, options.max_pixels or MAX_PIXELS, options.orient)
     broken: set[str] = set()
 
     def told(error: SourceError) -> None:
@@ -110,7 +110,7 @@ def _pictures(
         paths={name: [some[i] for i in headers] for name, some in paired.files.items()},
         sizes={name: np.array([header[:2] for header in some], np.int32) for name, some in columns.items()},
         options=reading,
-        origin={"mode": options.mode, "palette": options.palette},
+        origin={"mode": options.mode, "palette": options.palette, **({"orient": True} if options.orient else {})},
         places={name: [some[i] for i in headers] for name, some in places.items()},
     )
     for name, folder in stored.items():

@@ -80,7 +80,12 @@ _PILLOW = {
 
 
 class PngHeader(NamedTuple):
-    """The header of a PNG. `transparent`: there is a tRNS chunk (colours marked as transparent)."""
+    """The header of a PNG.
+
+    Attributes:
+        transparent: whether there is a tRNS chunk (colours marked as transparent).
+        exif: what an eXIf chunk before the pixels holds; empty if there is none.
+    """
 
     width: int
     height: int
@@ -88,6 +93,7 @@ class PngHeader(NamedTuple):
     colour: int
     interlaced: bool
     transparent: bool = False
+    exif: bytes = b""
 
 
 class Png(NamedTuple):
@@ -114,13 +120,17 @@ def read_header(head: bytes, nbytes: int) -> PngHeader | None:
         SourceError: not a PNG, cut short before the pixels, values that PNG does not know, or animated.
     """
     header = _parse_ihdr(head[:_IHDR_END])
-    for kind, _, _ in _chunks(head, nbytes):
+    for kind, start, stop in _chunks(head, nbytes):
         if kind == b"IDAT":
             return header
         if kind == b"IEND":
             raise _no_pixels()
         if kind == b"tRNS":
             header = header._replace(transparent=True)
+        if kind == b"eXIf":
+            if stop > len(head):
+                return None
+            header = header._replace(exif=head[start + 8 : stop - 4])
     return None
 
 
@@ -208,6 +218,8 @@ def check(data: bytes) -> Png:
             if pixels or kind in single or kind == b"IHDR":
                 raise _misplaced(kind)
             single[kind] = data[start + 8 : stop - 4]
+        elif kind == b"eXIf" and not pixels:
+            header = header._replace(exif=data[start + 8 : stop - 4])
     if stop < nbytes:
         reason = f"{nbytes - stop:,} bytes follow IEND, where a PNG ends; save it as PNG again"
         raise SourceError(reason)

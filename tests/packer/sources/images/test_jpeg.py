@@ -93,6 +93,19 @@ def test_other_files_and_turned_colours_are_pixels(folder: Path, tmp_path: Path)
     assert (tmp_path / "out" / "image" / "g.jpg").read_bytes() == (folder / "g.jpg").read_bytes()
 
 
+def test_turned_files_are_pixels(folder: Path, tmp_path: Path) -> None:
+    """With `--orient` they are no longer the pixels of their file; the others are kept."""
+    exif = Image.Exif()
+    exif[274] = 6
+    (folder / "turned.jpg").write_bytes(as_jpeg(photograph(40, 30), exif=exif))
+    convert(str(folder), tmp_path / "a.packed", codec="jpeg", source=SourceOptions(orient=True))
+    image = PackedDataset(tmp_path / "a.packed")["turned"]["image"].permute(1, 2, 0).numpy()
+    upright = by_pillow((folder / "turned.jpg").read_bytes())
+    np.testing.assert_array_equal(image, np.rot90(upright, -1))
+    export(tmp_path / "a.packed", tmp_path / "out")
+    assert sorted(file.name for file in (tmp_path / "out" / "image").glob("*.png")) == ["turned.png"]
+
+
 def test_auto_takes_other_codecs_for_other_pixels(folder: Path, tmp_path: Path) -> None:
     """Patches are no files; nor are gray images made from colours."""
     convert(str(folder), tmp_path / "a.packed", source=SourceOptions(patch=8))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from opened_sources import open_images
-from PIL import Image
+from PIL import Image, ImageOps, PngImagePlugin
 
 from packer.errors import SourceError
 from packer.sources.images import formats
@@ -87,6 +87,36 @@ def test_the_orientation_of_other_files_is_not_applied_and_said(tmp_path, suffix
     Image.fromarray(COLOURS[:, :, :3]).save(file, Image.registered_extensions()[suffix], exif=exif)
     source = opened(tmp_path, f"a{suffix}", file.getvalue())
     assert source.fields[0].shape == (3, 4, 3)
+    assert source.remarks == [f"field x, 1 file: {formats.NOT_TURNED}"]
+
+
+@pytest.mark.parametrize("mode", [None, "gray"])
+@pytest.mark.parametrize("suffix", [".jpg", ".webp", ".png", ".tif"])
+@pytest.mark.parametrize("turn", range(10))
+def test_orient_turns_pixels_as_pillow_does(tmp_path, suffix: str, turn: int, mode: str | None) -> None:
+    """Size and pixels are those of `ImageOps.exif_transpose`, whatever the tag says; the plan counts such files."""
+    exif, path = Image.Exif(), tmp_path / f"a{suffix}"
+    exif[274] = turn
+    Image.fromarray(COLOURS[:, :, :3]).save(path, exif=exif)
+    source = open_images({"x": str(path)}, orient=True, mode=mode)
+    (block,) = source.read()
+    with Image.open(path) as picture:
+        turned = ImageOps.exif_transpose(picture)
+        expected = np.asarray(turned.convert("L") if mode else turned)
+    np.testing.assert_array_equal(np.squeeze(block["x"][0]), expected)
+    assert source.fields[0].shape == block["x"][0].shape
+    assert source.origin["orient"]
+    said = formats.CHANGED_TIFF if suffix == ".tif" else formats.TURNED
+    assert source.remarks == ([f"field x, 1 file: {said}"] if 2 <= turn <= 8 else [])
+
+
+def test_a_png_with_a_tag_is_counted(tmp_path) -> None:
+    """However far from the beginning the tag stands; its pixels stay without `--orient`."""
+    exif, info = Image.Exif(), PngImagePlugin.PngInfo()
+    exif[274] = 3
+    info.add_text("more", "c" * 5000)
+    Image.fromarray(COLOURS[:, :, :3]).save(tmp_path / "a.png", exif=exif, pnginfo=info)
+    source = opened(tmp_path, "a.png", (tmp_path / "a.png").read_bytes())
     assert source.remarks == [f"field x, 1 file: {formats.NOT_TURNED}"]
 
 

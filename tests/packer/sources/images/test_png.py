@@ -60,7 +60,7 @@ def filter_rows(image: np.ndarray, depth: int, kinds: list[int]) -> bytes:
 
 def packed(header: png.PngHeader, *parts: bytes) -> bytes:
     """A PNG of this header and these chunks."""
-    width, height, depth, colour, interlaced, _ = header
+    width, height, depth, colour, interlaced, *_ = header
     ihdr = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, interlaced))
     return b"".join((png.SIGNATURE, ihdr, *parts, chunk(b"IEND")))
 
