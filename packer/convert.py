@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
@@ -45,7 +46,7 @@ from packer.packing import (
     source_files,
     splits_of,
 )
-from packer.remote import is_url, local_input
+from packer.remote import is_url, local_inputs
 from packer.sources import (
     FETCHING,
     UPLOADING,
@@ -302,9 +303,11 @@ def open_source(sources: Any, options: ConvertOptions, rejected: list[Rejected] 
     inputs = _inputs(sources)
     if inputs is not None:
         fetched = partial(options.looking or not_looking, FETCHING)
-        inputs = [local_input(text, fetched) for text in inputs]
+        inputs, leases = local_inputs(inputs, fetched)
         limits = guard(options, in_memory=False)
-        return open_sources(inputs, options.source, on_bad, limits, options.looking or not_looking)
+        source = open_sources(inputs, options.source, on_bad, limits, options.looking or not_looking)
+        weakref.finalize(source, leases.clear)  # what was fetched stays in the cache as long as the source lives
+        return source
     if isinstance(sources, Mapping) or not (hasattr(sources, "__len__") and hasattr(sources, "__getitem__")):
         what = f"an object of type {type(sources).__name__}"
         raise UsageError(f"cannot pack {what}; paths or a sequence of dicts are expected")

@@ -43,16 +43,20 @@ def name_bytes(name: str, number: int) -> bytes:
     Raises:
         SourceError: it is empty, too long, no text, or has a NUL, which no file name and no HDF5 name can have.
     """
-    shown = f"sample {number}: its name " + (repr(name) if len(name) <= _SHOWN else f"{name[:_SHOWN]!r}...")
     try:
         encoded = name.encode()
+        if 0 < len(encoded) <= MAX_NAME and b"\0" not in encoded:
+            return encoded
+        problem = "has a NUL in it"
+        if not 0 < len(encoded) <= MAX_NAME:
+            problem = f"has {len(encoded)} bytes; 1 to {MAX_NAME} are allowed"
+        raise SourceError(f"{_shown(name, number)} {problem}; give it another name")
     except UnicodeEncodeError as error:
-        raise no_text(shown, error) from None
-    if not 0 < len(encoded) <= MAX_NAME:
-        raise SourceError(f"{shown} has {len(encoded)} bytes; 1 to {MAX_NAME} are allowed; give it another name")
-    if b"\0" in encoded:
-        raise SourceError(f"{shown} has a NUL in it; give it another name")
-    return encoded
+        raise no_text(_shown(name, number), error) from None
+
+
+def _shown(name: str, number: int) -> str:
+    return f"sample {number}: its name " + (repr(name) if len(name) <= _SHOWN else f"{name[:_SHOWN]!r}...")
 
 
 def write_names(path: Path, names: Iterable[bytes]) -> None:

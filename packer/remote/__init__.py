@@ -10,7 +10,7 @@ fsspec is imported when the first URL is opened.
 
 from packer.remote.cache import Lease, default_cache
 from packer.remote.mirror import Mirror, whole
-from packer.remote.sources import local_input
+from packer.remote.sources import local_inputs
 from packer.remote.store import Found, Moved, RemoteFolder, Transfer, is_url, label, note, noted, refuse_url
 
 __all__ = [
@@ -23,7 +23,7 @@ __all__ = [
     "default_cache",
     "is_url",
     "label",
-    "local_input",
+    "local_inputs",
     "note",
     "noted",
     "refuse_url",

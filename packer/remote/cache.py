@@ -1,19 +1,21 @@
 """The folder that fetched files are kept in, with a limit to its size: the least recently used files go first.
 
     CACHE/datasets/NAME-DIGEST/    one version of one dataset: manifest.json, shards/, names.lmdb
-    CACHE/sources/NAME-DIGEST/     files to be packed
+    CACHE/sources/NAME-DIGEST/     files to be packed, until nobody used them for a month
     CACHE/outputs/NAME-DIGEST/     a dataset that is being made, until it is uploaded
 
-The limit is for `datasets`. An open dataset holds a lease, a shared lock on a file of its folder, and files are removed
-only from folders without one. Anything in the cache may be deleted by hand.
+The limit is for `datasets`. An open dataset, and a source that is packed, holds a lease: a shared lock on a file of its
+folder. Files are removed only from folders without one. Anything in the cache may be deleted by hand.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
+import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -40,14 +42,48 @@ def default_cache() -> Path:
 
 
 class Lease:
-    """Keeps the files of a folder from being removed, until it is closed or gone."""
+    """Keeps the files of a folder from being removed, until it is closed or gone; its file has the time of last use."""
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder / _IN_USE, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
-        self.close = weakref.finalize(self, os.close, descriptor)
+        path, is_held = folder / _IN_USE, False
+        while not is_held:
+            folder.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
+            self.close = weakref.finalize(self, os.close, descriptor)
+            if fcntl is not None:
+                fcntl.flock(descriptor, fcntl.LOCK_SH)
+            with contextlib.suppress(FileNotFoundError):  # the folder was removed before the lock was taken
+                is_held = os.path.samestat(os.fstat(descriptor), path.stat())
+            if not is_held:
+                self.close()
+        os.utime(path)
+
+
+def remove_unused(folder: Path, seconds: float) -> None:
+    """Remove the folders within `folder` that nobody used for so long, unless a lease is held on them."""
+    for place in folder.iterdir():
+        removed = place
+        with contextlib.suppress(OSError):  # it is in use, or another process removes it
+            if not place.name.startswith("."):  # else a process was killed while it removed it
+                used = place / _IN_USE
+                if (used if used.exists() else place).stat().st_mtime > time.time() - seconds:
+                    continue
+                removed = place.with_name(f".{place.name}")
+                with _exclusively(place):
+                    place.rename(removed)
+            shutil.rmtree(removed)
+
+
+@contextlib.contextmanager
+def _exclusively(folder: Path) -> Iterator[None]:
+    """Hold a folder for this process alone; raises OSError if there is a lease on it."""
+    descriptor = os.open(folder / _IN_USE, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
         if fcntl is not None:
-            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 @dataclass(frozen=True)
@@ -107,17 +143,11 @@ class Cache:
     def _removed(self, path: Path) -> int:
         """Remove a file, unless a lease is held on its dataset; return the bytes that are free now."""
         folder = self.datasets / path.relative_to(self.datasets).parts[0]
-        descriptor = os.open(folder / _IN_USE, os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            if fcntl is not None:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with contextlib.suppress(OSError), _exclusively(folder):  # it is in use, or was removed meanwhile
             size = path.stat().st_size
             path.unlink()
-        except OSError:  # it is in use, or was removed meanwhile
-            return 0
-        finally:
-            os.close(descriptor)
-        return size
+            return size
+        return 0
 
 
 def is_whole(folder: Path, entry: FileEntry) -> bool:

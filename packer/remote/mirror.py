@@ -170,7 +170,8 @@ class Mirror:
         Raises:
             As `fetch_shards`.
         """
-        return self._fetch([*manifest.shards, *manifest.tables], moved=moved)
+        listed = [manifest.left_out] if manifest.left_out else []
+        return self._fetch([*manifest.shards, *manifest.tables, *listed], moved=moved)
 
     def _fetch(
         self, entries: Sequence[FileEntry], now: Sequence[FileEntry] | None = None, moved: Moved | None = None

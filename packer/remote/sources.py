@@ -1,7 +1,8 @@
 """Sources at a URL: their files are fetched into the cache, and packed from there.
 
 A file is kept from one run to the next if its size and its tag (such as S3's ETag) are those listed now, so that an
-interrupted run goes on where it stopped. Files that are gone at the URL are removed from the cache, too.
+interrupted run goes on where it stopped. Files that are gone at the URL are removed from the cache, too; and so are
+sources that nobody packed for a month, when another one is fetched.
 """
 
 from __future__ import annotations
@@ -9,52 +10,70 @@ from __future__ import annotations
 import glob
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from urllib.parse import unquote
 
 import filelock
 
 from packer.errors import RemoteError, SourceError
 from packer.format import sync_folder
-from packer.remote.cache import LOCK, PARTIAL, default_cache
-from packer.remote.store import BLOCK_BYTES, Found, Moved, RemoteFolder, Transfer, is_url, label, note, noted
+from packer.remote.cache import LOCK, PARTIAL, Lease, default_cache, remove_unused
+from packer.remote.store import BLOCK_BYTES, WEB, Found, Moved, RemoteFolder, Transfer, is_url, label, note, noted
 
 _log = logging.getLogger(__name__)
 
 _MAGIC = re.compile(r"[*?\[]")
 #: One line for each file fetched: its path, size and tag.
 _FETCHED = "fetched.jsonl"
-#: Pictures are small: fetching one takes hardly longer than the request.
+#: Images are small: fetching one takes hardly longer than the request.
 STREAMS = 16
+#: Seconds after which fetched files that nobody used are removed.
+UNUSED_SECONDS = 30 * 24 * 3600
 
 
-def local_input(text: str, moved: Moved | None = None) -> str:
-    """Return an input of the command line, `[FIELD=]URL`, with its files fetched; anything else as it is.
+def local_inputs(inputs: Sequence[str], moved: Moved | None = None) -> tuple[list[str], list[Lease]]:
+    """Return inputs of the command line: each `[FIELD=]URL` with its files fetched, anything else as it is.
 
     Args:
         moved: called with the bytes fetched so far, and the total.
+
+    Returns:
+        the inputs, as local paths; and leases, which keep the fetched files in the cache as long as they are kept.
 
     Raises:
         UsageError: a package for this kind of URL is not installed.
         SourceError: nothing is there, or it cannot be fetched.
     """
-    if is_url(text):
-        return fetch_source(text, moved)
-    name, equals, place = text.partition("=")
-    return f"{name}={fetch_source(place, moved)}" if equals and is_url(place) else text
+    texts, leases = list(inputs), []
+    for number, text in enumerate(inputs):
+        name, equals, place = ("", "", text) if is_url(text) else text.partition("=")
+        if is_url(place):
+            path, lease = fetch_source(place, moved)
+            texts[number] = f"{name}{equals}{path}"
+            leases += [lease] if lease else []
+    return texts, leases
 
 
-def fetch_source(url: str, moved: Moved | None = None) -> str:
-    """Return the path, or pattern, of the files at a URL once they are fetched.
+def fetch_source(url: str, moved: Moved | None = None) -> tuple[str, Lease | None]:
+    """Return the path, or pattern, of the files at a URL once they are fetched, and a lease on them.
+
+    `file://` names files that are here: they are not fetched, and need no lease.
 
     Args, Raises:
-        As `local_input`.
+        As `local_inputs`.
     """
+    kind, _, rest = url.partition("://")
+    if kind.lower() in ("file", "local"):
+        return rest, None
     base, pattern = _split(url)
     home = default_cache() / "sources" / label(url)
     last = base.rpartition("/")[2]
+    if kind.lower() in WEB:
+        last = unquote(base.partition("?")[0].rpartition("/")[2])
     try:
-        home.mkdir(parents=True, exist_ok=True)
+        lease = Lease(home)
+        remove_unused(home.parent, UNUSED_SECONDS)
         with filelock.FileLock(home / LOCK):
             remote = RemoteFolder(base)
             found = remote.files(pattern)
@@ -66,7 +85,7 @@ def fetch_source(url: str, moved: Moved | None = None) -> str:
         raise SourceError(str(error)) from None
     except OSError as error:
         raise SourceError(f"cannot be kept in {home}: {error.strerror}", url) from None
-    return str(Path(glob.escape(str(home / last))) / pattern) if pattern else str(home / last)
+    return str(Path(glob.escape(str(home / last))) / pattern) if pattern else str(home / last), lease
 
 
 def _fetch(remote: RemoteFolder, found: Mapping[str, Found], top: Path, notes: Path, moved: Moved | None) -> None:
@@ -105,6 +124,8 @@ def _fetch(remote: RemoteFolder, found: Mapping[str, Found], top: Path, notes: P
 def _split(url: str) -> tuple[str, str]:
     """Return a URL without wildcards, and the pattern below it that has them all."""
     kind, _, rest = url.rstrip("/").partition("://")
+    if kind.lower() in WEB and "?" in rest:  # a query, as of a presigned URL
+        return url, ""
     parts = rest.split("/")
     plain = next((number for number, part in enumerate(parts) if _MAGIC.search(part)), len(parts))
     return f"{kind}://{'/'.join(parts[:plain])}", "/".join(parts[plain:])

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, NamedTuple, TypeGuard, TypeVar
+from urllib.parse import quote, unquote
 
 import msgspec
 import xxhash
@@ -159,10 +160,17 @@ def note(file: IO[bytes], name: str, *said: str | int) -> None:
 
 #: Bytes asked for at once: a cut connection costs no more than this.
 BLOCK_BYTES = 16 * 2**20
+#: Web servers: they list links, without sizes, and a `?` begins a query.
+WEB = ("http", "https")
 #: Servers that have no folders: making one makes a bucket.
-_WITHOUT_FOLDERS = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "oss", "http", "https")
+_WITHOUT_FOLDERS = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "oss", *WEB)
 #: Keys of a listing that change with a file's version, by kind of server; the first one present counts.
-_TAGS = ("ETag", "etag", "md5Hash", "content_md5", "checksum", "generation", "mtime", "LastModified", "last_modified")
+_TAGS = (
+    *("ETag", "etag", "md5Hash", "content_md5", "checksum", "sha", "blob_id", "generation", "mtime", "LastModified"),
+    *("Last-Modified", "last_modified", "modified", "modify", "created"),
+)
+#: What may be asked for at once where a listing has no sizes.
+_STREAMS = 16
 
 
 class Found(NamedTuple):
@@ -181,6 +189,7 @@ class RemoteFolder:
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
+        self._is_web = self.url.partition("://")[0].lower() in WEB
         self._fs, self._root = _open(self.url)
 
     def url_of(self, name: str) -> str:
@@ -233,20 +242,43 @@ class RemoteFolder:
         """Return all files below the folder, or those that match a pattern: path below it to size and tag.
 
         Raises:
-            RemoteError: they cannot be listed.
+            RemoteError: they cannot be listed, or the size of one is unknown.
         """
-
-        def listing() -> Any:
-            self._fs.invalidate_cache()  # what was listed a while ago may have changed
-            list_files = self._fs.glob if pattern else self._fs.find
-            return list_files(self._path(pattern), detail=True)
-
         try:
-            found = attempted(self.url_of(pattern), listing)
+            listing = attempted(self.url_of(pattern), partial(self._listing, pattern))
+            infos = {
+                self._name(path): info
+                for path, info in listing.items()
+                if info.get("type") != "directory" and not path.endswith("/")
+            }
+            # Web servers list no sizes, and some file systems links that may be files.
+            unclear = [name for name, info in infos.items() if info.get("size") is None or info.get("type") != "file"]
+            with ThreadPoolExecutor(_STREAMS) as pool:
+                clear = dict(zip(unclear, pool.map(self.found, unclear), strict=True))
         except FileNotFoundError as error:
             raise RemoteError(f"{self.url}: there is no such bucket or folder: {in_words(error)}") from None
-        named = {path: info for path, info in found.items() if info["type"] == "file" and not path.endswith("/")}
-        return {self._name(path): _found(info) for path, info in named.items()}
+        return {name: clear[name] if name in clear else _found(info, name) for name, info in infos.items()}
+
+    def _listing(self, pattern: str) -> Mapping[str, Mapping[str, Any]]:
+        """Return what fsspec says of every file, by its path."""
+        self._fs.invalidate_cache()  # what was listed a while ago may have changed
+        path = self._path(pattern)
+        if not self._is_web:
+            listing: Mapping[str, Mapping[str, Any]] = (self._fs.glob if pattern else self._fs.find)(path, detail=True)
+            return listing
+        if pattern:
+            links = self._fs.glob(path, detail=True)
+        else:
+            # To list a file, fsspec would read all of it, in search of links.
+            info = self._fs.info(path)
+            is_file = "?" in path or info.get("mimetype", "text/html") != "text/html"
+            links = {path: info} if is_file else self._fs.find(path, detail=True)
+        # Pages link to other places, and to themselves in another order.
+        return {
+            link: info
+            for link, info in links.items()
+            if link == path or (link.startswith(f"{self._root}/") and not {"?", "#"} & set(link[len(self._root) :]))
+        }
 
     def put(self, name: str, file: Path) -> Found:
         """Upload a local file; return the size and tag that the server then lists.
@@ -284,7 +316,7 @@ class RemoteFolder:
         info = self._fs.info(path)
         if info["type"] != "file":
             raise FileNotFoundError(path)
-        return _found(info)
+        return _found(info, path)
 
     def _block(self, name: str, start: int, stop: int) -> bytes:
         data = bytes(self._fs.cat_file(self._path(name), start=start, end=stop))
@@ -295,12 +327,15 @@ class RemoteFolder:
         return data
 
     def _path(self, name: str) -> str:
+        if self._is_web:
+            name = quote(name, safe="/*[]!")
         return f"{self._root}/{name}" if name else self._root
 
     def _name(self, path: str) -> str:
         """Return the path of a listed file below the folder; one that would leave it is refused."""
         root, whole = self._root.lstrip("/"), path.lstrip("/")
         name = whole.removeprefix(root).lstrip("/") if root else whole
+        name = unquote(name) if self._is_web else name
         leaves = bool(name) and not {"", ".", ".."}.isdisjoint(name.split("/"))
         if not whole.startswith(root) or leaves or "\\" in name or "\0" in name:
             raise RemoteError(f"{self.url_of(name)}: no file here can have this name; rename it")
@@ -328,7 +363,7 @@ def _open(url: str) -> tuple[Any, str]:
 
 def _options(kind: str) -> dict[str, Any]:
     """Return settings of the file system: timeouts, and no retries of its own; the user's own settings win."""
-    if kind in ("http", "https"):
+    if kind in WEB:
         aiohttp = importlib.import_module("aiohttp")
         name, said = "client_kwargs", {"timeout": aiohttp.ClientTimeout(sock_connect=SECONDS, sock_read=SECONDS)}
     elif kind in ("s3", "s3a"):
@@ -340,6 +375,8 @@ def _options(kind: str) -> dict[str, Any]:
     return {name: {**said, **settings.get(name, {})}}
 
 
-def _found(info: Mapping[str, Any]) -> Found:
-    tag = next((str(info[name]) for name in _TAGS if info.get(name) is not None), "")
-    return Found(int(info["size"] or 0), tag)
+def _found(info: Mapping[str, Any], name: str) -> Found:
+    if info.get("size") is None:
+        raise RemoteError(f"{name}: its server does not say how large it is; download it by other means")
+    tag = next((str(info[key]) for key in _TAGS if info.get(key) is not None), "")
+    return Found(int(info["size"]), tag)

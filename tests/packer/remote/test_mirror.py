@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 from torch.utils.data import DataLoader
 
+from packer.convert import convert
 from packer.errors import DamagedError, DatasetError, NoDatasetError, RemoteError, UsageError
 from packer.format import manifest as manifests
-from packer.remote import Mirror, store
+from packer.remote import Mirror, store, whole
+from packer.verify import verify
 from packer.writer import DatasetWriter
 from readers import Loader, PackedDataset
 
@@ -270,3 +272,13 @@ def test_without_the_package_for_a_url(tmp_path, monkeypatch) -> None:
     monkeypatch.undo()
     with pytest.raises(UsageError, match="nonsense"):
         Mirror.open("nonsense://bucket/set", tmp_path)
+
+
+def test_a_dataset_with_samples_left_out_is_verified(new_pairs, tmp_path, monkeypatch) -> None:
+    """The list of what was left out is fetched with all other files."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
+    pairs = new_pairs(tmp_path / "pairs", 4, 4, 4)
+    (pairs.folder / "lr" / "002.png").write_bytes(b"no image")
+    convert(pairs.sources, tmp_path / "set", workers=0, on_error="skip")
+    with whole(f"file://{tmp_path}/set") as folder:
+        assert verify(folder).damages == ()

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import gc
+import glob
+import io
+import os
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import quote
 
 import fsspec
 import pytest
 
-from packer.convert import convert
+from packer.convert import ConvertOptions, convert, open_source
 from packer.errors import SourceError
-from packer.remote import local_input, store
+from packer.remote import local_inputs, store
+from packer.remote.cache import remove_unused
 from packer.remote.sources import fetch_source
 
 
@@ -41,7 +50,7 @@ def test_what_changed_is_fetched_anew(tree, s3) -> None:
     s3.fs.pipe_file(f"{key}/003.png", s3.fs.cat_file(f"{key}/004.png"))
     s3.fs.rm_file(f"{key}/002.png")
     s3.proxy.clear()
-    folder = Path(fetch_source(url))
+    folder = Path(fetch_source(url)[0])
     assert s3.proxy.gets(".png") == 1
     assert (folder / "003.png").read_bytes() == (folder / "004.png").read_bytes()
     assert sorted(path.name for path in folder.iterdir()) == [f"{n:03}.png" for n in range(5) if n != 2]
@@ -95,7 +104,7 @@ def test_they_are_on_the_disk_before_they_are_noted(rows, tmp_path, monkeypatch,
     """What is noted is taken for whole by the next run, so its bytes and its name reach the disk first."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
     fsspec.filesystem("memory").pipe_file("/noted/rows.h5", rows.path.read_bytes())
-    disk_calls.check_published(Path(fetch_source("memory://noted")) / "rows.h5")
+    disk_calls.check_published(Path(fetch_source("memory://noted")[0]) / "rows.h5")
 
 
 def test_what_cannot_be_fetched_is_named(s3) -> None:
@@ -111,5 +120,116 @@ def test_what_cannot_be_fetched_is_named(s3) -> None:
 
 def test_other_inputs_stay_as_they_are() -> None:
     """Paths and fields of paths are no URLs."""
-    for text in ("scans", "lr=DIV2K/LR", "c:/x", "c://x", "lr=a=b", "*.png"):
-        assert local_input(text) == text
+    inputs = ["scans", "lr=DIV2K/LR", "c:/x", "c://x", "lr=a=b", "*.png"]
+    assert local_inputs(inputs) == (inputs, [])
+
+
+class WebPages(SimpleHTTPRequestHandler):
+    """A web server whose pages link as Apache's do: in another order, to the folder above, to other places."""
+
+    def list_directory(self, path):
+        names = "".join(f'<a href="{quote(p.name)}{"/" * p.is_dir()}">x</a>' for p in Path(path).iterdir())
+        links = '<a href="?C=N;O=D">Name</a> <a href="/">up</a> <a href="http://127.0.0.1:9/x.png">x</a>'
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.end_headers()
+        return io.BytesIO((links + names).encode())
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def web(_settings, tmp_path):
+    """The URL of a web server of `tmp_path`."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(WebPages, directory=str(tmp_path)))
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture(params=["s3", "http", "file", "memory"])
+def site(request, tmp_path, monkeypatch):
+    """The URL of a folder with files of 0, 5 and 70,000 bytes; above it lies one that is not to be fetched."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
+    files = {"a/zero.txt": b"", "a/b c.txt": b"hello", "a/sub/large.bin": bytes(range(250)) * 280, "other.txt": b"no"}
+    for name, data in files.items():
+        place = tmp_path / "site" / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(data)
+    if request.param == "file":
+        return f"file://{tmp_path}/site/a"
+    if request.param == "http":
+        return request.getfixturevalue("web") + "/site/a"
+    url = request.getfixturevalue("s3").url if request.param == "s3" else f"memory://{tmp_path.name}"
+    fs = fsspec.filesystem(request.param)
+    for name, data in files.items():
+        fs.pipe_file(f"{url}/site/{name}", data)
+    return f"{url}/site/a"
+
+
+def test_every_kind_of_url_lists_finds_and_fetches(site) -> None:
+    """Names, sizes and bytes are those of the files: of a folder, a pattern and a single file."""
+    (folder, *_), _ = local_inputs([site])
+    held = {p.relative_to(folder).as_posix(): p.read_bytes() for p in Path(folder).rglob("*") if p.is_file()}
+    assert {name: len(data) for name, data in held.items()} == {"zero.txt": 0, "b c.txt": 5, "sub/large.bin": 70_000}
+    assert held["b c.txt"] == b"hello"
+    assert held["sub/large.bin"] == bytes(range(250)) * 280
+    ((text,), _) = local_inputs([f"x={site}/*.txt"])
+    assert sorted(Path(path).name for path in glob.glob(text.removeprefix("x="))) == ["b c.txt", "zero.txt"]
+    ((one,), _) = local_inputs([f"{site}/b c.txt"])
+    assert (Path(one).name, Path(one).read_bytes()) == ("b c.txt", b"hello")
+
+
+def test_a_query_is_no_wildcard(web, rows, tmp_path, monkeypatch) -> None:
+    """`?download=1` and signed URLs are files, named without the query."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
+    url = f"{web}/{rows.path.relative_to(tmp_path)}?X-Signature=a*b%2F"
+    convert([url], tmp_path / "out", workers=0)
+    ((path,), _) = local_inputs([url])
+    assert Path(path).name == rows.path.name
+    assert Path(path).read_bytes() == rows.path.read_bytes()
+
+
+def test_a_size_that_is_not_known_is_refused(monkeypatch, tmp_path) -> None:
+    """A file is never packed as empty because its server does not say how large it is."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
+    fs = fsspec.filesystem("memory")
+    fs.pipe_file("/unsized/a.txt", b"hello")
+    monkeypatch.setattr(type(fs), "info", lambda self, path: {"name": path, "type": "file", "size": None})
+    monkeypatch.setattr(type(fs), "find", lambda self, path, detail: {"/unsized/a.txt": {"type": "file"}})
+    with pytest.raises(SourceError, match=r"a\.txt: its server does not say how large it is"):
+        fetch_source("memory://unsized")
+
+
+def test_sources_that_nobody_uses_leave_the_cache(monkeypatch, tmp_path) -> None:
+    """After a month without use, when another is fetched; never while a source is open."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for name in ("old", "open", "new"):
+        fsspec.filesystem("memory").pipe_file(f"/unused/{name}/a.txt", b"hello")
+    old, lease = fetch_source("memory://unused/old")
+    lease.close()
+    held, lease = fetch_source("memory://unused/open")
+    for place in (tmp_path / "lmdb-packer" / "sources").iterdir():
+        os.utime(place / ".in-use", (1e9, 1e9))
+    fetch_source("memory://unused/new")[1].close()
+    assert not Path(old).parent.exists()
+    assert (Path(held) / "a.txt").exists()
+    lease.close()
+
+
+def test_what_is_packed_holds_a_lease(rows, monkeypatch, tmp_path) -> None:
+    """From fetching until the source is gone."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    fsspec.filesystem("memory").pipe_file("/leased/rows.h5", rows.path.read_bytes())
+    source = open_source("memory://leased/rows.h5", ConvertOptions(workers=0), [])
+    (path,) = source.files()
+    remove_unused(tmp_path / "lmdb-packer" / "sources", -1e9)
+    assert Path(path).exists()
+    del source
+    gc.collect()
+    remove_unused(tmp_path / "lmdb-packer" / "sources", -1e9)
+    assert not Path(path).exists()
