@@ -36,7 +36,7 @@ class Kind(NamedTuple):
 KINDS = {
     "png": Kind("png", "PngWriter", "OUT/FIELD/NAME.png for each sample and image", ("images", "basicsr")),
     "files": Kind("png", "FilesWriter", "OUT/FIELD/NAME.jpg as it was packed; .png where codec jpeg kept no file"),
-    "ply": Kind("ply", "PlyWriter", "OUT/NAME.ply, as the source: types, comments, layout", ("ply", "clouds")),
+    "ply": Kind("ply", "PlyWriter", "OUT/NAME.ply, binary: fields as properties", ("ply", "clouds")),
     "ply-text": Kind("ply", "PlyTextWriter", "the same as text"),
     "hdf5": Kind("hdf5", "Hdf5Writer", "OUT/*.h5, as the source: paths, attributes", ("hdf5",)),
     "npy": Kind("npy", "NpyWriter", "OUT/FIELD.npy; ragged or named OUT/FIELD/NAME.npy"),
@@ -51,8 +51,7 @@ class ExportOptions:
     """How to export.
 
     Attributes:
-        to: one of `KINDS`; None for the kind that the samples were packed from. `ply` writes text or binary, as the
-            source files were, or binary if that is not known.
+        to: one of `KINDS`; None for the kind that the samples were packed from.
         fields: names of the fields to export; None for all.
         values: with `basicsr-lmdb`: `png`, which is small, or `bmp`, which BasicSR decodes fastest; None for png.
         overwrite: whether the folder may hold something already; files of one name are replaced.

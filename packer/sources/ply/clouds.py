@@ -31,7 +31,7 @@ from packer.sources.ply.fields import Lengths, Member, Rule, rules_of
 from packer.sources.ply.header import SIZES, TYPES, Element, Header, Property
 from packer.sources.ply.source import Contents, PointSource, members_of
 from packer.sources.ply.table import Table, least_row, read_binary
-from packer.sources.ply.text import count_rows, read_text
+from packer.sources.ply.text import count_rows, line_of, read_text
 
 #: Suffixes of files that need types: nobody can guess them from bytes, as from text.
 _BINARY = (".bin", LABELS)
@@ -75,11 +75,11 @@ def open_clouds(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: 
         rules = _rules(element, field if field in given else "")
     except SourceError as error:
         raise UsageError(f"--columns {columns}: {error.reason}") from None
-    header = Header("ascii" if is_text else "binary_little_endian", (element,))
+    header = Header("ascii" if is_text else "binary_little_endian", (element,), (0,))
     rows = _text_rows if is_text else _binary_rows
 
     def member(path: str, name: str) -> Member:
-        return Member(path, name, header, rules, dict.fromkeys(rules, Lengths(rows(path, element))))
+        return Member(path, name, rules, dict.fromkeys(rules, Lengths(rows(path, element))))
 
     members = members_of(found, files, member, on_bad, looking)
     source = PointSource.of("clouds", members, rules, partial(_read, header=header, rules=rules), {"columns": columns})
@@ -139,7 +139,7 @@ def element_of(columns: str, is_text: bool) -> tuple[Element, list[str]]:
 
 def _read(path: str, header: Header, rules: Mapping[str, Rule]) -> Contents:
     """Return the contents of a file of rows, whose columns are the properties in `header`."""
-    (element,) = header.elements
+    (element,) = header.kinds
     table = _text_table(path, element) if header.format == "ascii" else _binary_table(path, element)
     return Contents(header, rules, {element.name: table})
 
@@ -179,7 +179,7 @@ def _binary_rows(path: str, element: Element) -> int:
 def _binary_table(path: str, element: Element) -> Table:
     data = _load(path)
     counted = msgspec.structs.replace(element, count=len(data) // least_row(element))
-    (table,) = read_binary([counted], data, "<", path)
+    (table,), _ = read_binary([counted], data, "<", path)
     return table
 
 
@@ -195,7 +195,7 @@ def _lines(path: str, element: Element) -> bytes:
         gap = _NO_VALUE.search(text)
         if gap:
             line = text.count(b"\n", 0, gap.end()) + 1
-            raise SourceError(f"line {line}: there is no value between two commas; mend the line", path)
+            raise SourceError(f"line {line}: there is no value between two commas; fix the line", path)
         text = text.replace(b",", b" ")
     if len(element.properties) > 1:
         text = _without_count(text, path)
@@ -212,7 +212,9 @@ def _without_count(text: bytes, path: str) -> bytes:
     found = len(count_rows(text)) - 1
     if int(first[0]) != found:
         line = text.count(b"\n", 0, start) + 1
-        reason = f"line {line} says that there are {int(first[0])} points, but there are {found}; get the file again"
+        reason = (
+            f"line {line} says that there are {int(first[0])} points, but there are {found}; download the file again"
+        )
         raise SourceError(reason, path)
     return text[:start] + b" " * len(first[0]) + text[start + len(first[0]) :]
 
@@ -227,23 +229,16 @@ def _rows_of(text: bytes, path: str, element: Element) -> int:
     if (sizes != width).any():
         row = int(np.argmax(sizes != width))
         names = ", ".join(p.name for p in element.properties)
-        reason = f"line {_line(text, row)} has {sizes[row]} columns, {width} are expected ({names})"
+        reason = f"line {line_of(text, row)} has {sizes[row]} columns, {width} are expected ({names})"
         raise SourceError(f"{reason}; give the columns of the file with --columns", path)
     return len(sizes)
-
-
-def _line(text: bytes, row: int) -> int:
-    """Return the line number in the file, from 1, of a row, from 0; blank lines are no rows."""
-    return [number for number, line in enumerate(text.split(b"\n"), 1) if line.strip()][row]
 
 
 def _text_table(path: str, element: Element) -> Table:
     text = _lines(path, element)
     rows = _rows_of(text, path, element)
-
-    def bad(path: str, element: Element, row: int, reason: str, prop: int) -> SourceError:
-        column = element.properties[prop].name
-        return SourceError(f"line {_line(text, row)}, column {column}: {reason}; give the types with --columns", path)
-
-    (table,) = read_text([msgspec.structs.replace(element, count=rows)], text, path, bad)
+    try:
+        (table,) = read_text([msgspec.structs.replace(element, count=rows)], text, path)
+    except SourceError as error:
+        raise SourceError(f"{error.reason}; give the types with --columns", path) from None
     return table

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from packer.errors import SourceError, UsageError
 from packer.format import FieldSpec, check_field_name
 from packer.sources.base import OnBad, difference, misfits, usual
-from packer.sources.ply.header import Element, Header
+from packer.sources.ply.header import Element
 
 #: Which fields are packed: those of every file, which must agree (`same`); those that all files have; those
 #: that any file has, empty if a file has none; or those named.
@@ -182,13 +182,16 @@ class Lengths(NamedTuple):
 
 @dataclass(frozen=True)
 class Member:
-    """One file of a set, as its header and the lengths of its lists describe it; `lengths`: by field."""
+    """One file of a set, as its header and the lengths of its lists describe it.
+
+    `lengths` is by field, `extra` how many bytes follow the last row.
+    """
 
     path: str
     name: str
-    header: Header
     rules: Mapping[str, Rule]
     lengths: Mapping[str, Lengths]
+    extra: int = 0
 
 
 @dataclass(frozen=True)

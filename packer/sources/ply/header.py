@@ -3,16 +3,17 @@
 Lines may end in LF, CR or CRLF. The ending of the first line decides, so that a binary body that begins
 with the byte 0x0A is not cut: after `end_header` exactly one line end belongs to the header.
 
-The manifest keeps headers as JSON objects of the same classes, each property with the field it went into, so that
-files can be written again as they were.
+The files of a set have headers that differ in their counts alone, so the rest of a header is parsed once.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from io import FileIO
-from typing import Annotated, Literal
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -23,8 +24,6 @@ from packer.sources.files import open_raw, refuse_pointer, unreadable
 Format = Literal["ascii", "binary_little_endian", "binary_big_endian"]
 Type = Literal["int8", "uint8", "int16", "uint16", "int32", "uint32", "float32", "float64"]
 CountType = Literal["int8", "uint8", "int16", "uint16", "int32", "uint32"]
-#: A word of a header line.
-Word = Annotated[str, msgspec.Meta(pattern=r"^\S+\Z")]
 
 #: Both naming styles of the PLY scalar types, as numpy names: those that can count the entries of lists, and all.
 COUNTS: dict[str, CountType] = {
@@ -47,6 +46,12 @@ _FIRST_READ = 4096
 MAX_DIGITS = 15
 #: Elements and properties together; real files have up to some hundreds.
 MAX_DECLARATIONS = 4096
+#: What is stripped from header lines, and by their end the counts of elements, each after all that stands before it.
+_BLANKS = b"\r\n \t\v\f\0"
+_COUNTS = {
+    end: re.compile(rb"(?<=%b)(element[ \t]+\S+[ \t]+)([0-9]{1,%d})(?=[ \t]*\r?%b)" % (end, MAX_DIGITS, end))
+    for end in (b"\n", b"\r")
+}
 #: The forms of header lines, by their first word.
 _FORMS = {
     "format": "'format ascii 1.0', or binary_little_endian or binary_big_endian for ascii,",
@@ -55,23 +60,18 @@ _FORMS = {
 }
 
 
-class Property(msgspec.Struct, frozen=True, rename={"dtype": "type", "count_dtype": "count_type"}):
-    """One property of an element; `count_dtype` is set if it is a list.
+class Property(msgspec.Struct, frozen=True):
+    """One property of an element; `count_dtype` is set if it is a list."""
 
-    In a manifest `field` names the field that the property went into, and `column` its column if that has several.
-    """
-
-    name: Word
+    name: str
     dtype: Type
     count_dtype: CountType | None = None
-    field: str = ""
-    column: int | None = None
 
 
-class Element(msgspec.Struct, frozen=True, omit_defaults=True):
+class Element(msgspec.Struct, frozen=True):
     """One table of the file: `count` rows of `properties`."""
 
-    name: Word
+    name: str
     properties: tuple[Property, ...]
     count: int = 0
 
@@ -80,24 +80,29 @@ class Element(msgspec.Struct, frozen=True, omit_defaults=True):
         return any(p.count_dtype for p in self.properties)
 
 
-class Header(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a PLY file declares; `body` is the offset of its first byte after the header."""
+class Header(msgspec.Struct, frozen=True):
+    """What a PLY file declares.
+
+    Attributes:
+        kinds: the elements, each with a count of 0: the same for all files of one kind.
+        body: offset of the first byte after the header.
+        lines: how many lines the header has.
+    """
 
     format: Format
-    elements: tuple[Element, ...]
-    comments: tuple[str, ...] = ()
-    obj_info: tuple[str, ...] = ()
+    kinds: tuple[Element, ...]
+    counts: tuple[int, ...]
     body: int = 0
+    lines: int = 0
+
+    @property
+    def elements(self) -> tuple[Element, ...]:
+        return tuple(Element(e.name, e.properties, n) for e, n in zip(self.kinds, self.counts, strict=True))
 
     @property
     def has_lists(self) -> bool:
         """Return whether any row of the body holds a list."""
-        return any(e.has_lists and e.count for e in self.elements)
-
-    def without_counts(self) -> Header:
-        """Return the header without counts and offset: the same for all files of one kind."""
-        elements = tuple(Element(e.name, e.properties) for e in self.elements)
-        return Header(self.format, elements, self.comments, self.obj_info)
+        return any(n and e.has_lists for e, n in zip(self.kinds, self.counts, strict=True))
 
 
 @contextmanager
@@ -137,29 +142,66 @@ def parse_header(data: bytes, path: str) -> Header:
     if not data.startswith(b"ply") or not data[3:4].isspace():
         raise SourceError("is not a PLY file: its first line is not 'ply'", path)
     end = b"\r" if data[3:4] == b"\r" and data[4:5] != b"\n" else b"\n"
-    lines = _Lines()
-    start = number = 0
-    while not lines.ended:
-        stop = data.find(end, start, MAX_HEADER_BYTES)
-        if stop < 0:
-            # Only `end_header` of an empty cloud may lack a line end.
-            if data[start:].strip() != b"end_header":
-                raise SourceError("the header has no end_header line: the file is cut short or damaged", path)
-            stop = len(data)
-        number += 1
+    body = _end_of_header(data, end, path)
+    head, counts = data[:body], list[int]()
+
+    def take_count(match: re.Match[bytes]) -> bytes:
+        counts.append(int(match[2]))
+        return match[1] + b"0"
+
+    try:
+        declared = _declarations(_COUNTS[end].sub(take_count, head), end)
+        if len(counts) != len(declared.kinds):  # some element line is written in an odd way
+            raise ValueError
+    except ValueError:
         try:
-            lines.add(_decode(data[start:stop]).strip("\r\n \t\v\f\0"), number)
+            declared = _declarations.__wrapped__(head, end)
         except ValueError as error:
-            raise SourceError(f"header line {number}: {error}", path) from None
-        start = stop + 1
+            raise SourceError(str(error), path) from None
+        counts = list(declared.counts)
+    header = msgspec.structs.replace(declared, counts=tuple(counts), body=body)
+    for element, count in zip(header.kinds, counts, strict=True):
+        if count and not element.properties:
+            raise SourceError(f"element {element.name} has {count} rows but no properties", path)
+    return header
+
+
+def _end_of_header(data: bytes, end: bytes, path: str) -> int:
+    """Return where the body begins: after the line `end_header`, which may lack its end in an empty cloud."""
+    at = data.find(b"end_header", 0, MAX_HEADER_BYTES)
+    while at >= 0:
+        stop = data.find(end, at)
+        stop = len(data) if stop < 0 else stop
+        if data[data.rfind(end, 0, at) + 1 : stop].strip(_BLANKS) == b"end_header":
+            return min(stop + 1, len(data))
+        at = data.find(b"end_header", at + 1, MAX_HEADER_BYTES)
+    try:
+        _declarations.__wrapped__(data[: data.rfind(end, 0, MAX_HEADER_BYTES) + 1], end)
+    except ValueError as error:
+        raise SourceError(str(error), path) from None
+    raise SourceError("the header has no end_header line: the file is cut short or damaged", path)
+
+
+@lru_cache(maxsize=64)
+def _declarations(head: bytes, end: bytes) -> Header:
+    """Return the declarations of a header whose lines end in `end`, without `body`.
+
+    Raises:
+        ValueError: a line is wrong; names it.
+    """
+    lines = _Lines()
+    split = head.split(end)
+    if not split[-1].strip(_BLANKS):
+        split.pop()
+    for number, line in enumerate(split, 1):
+        try:
+            lines.add(_decode(line).strip("\r\n \t\v\f\0"), number)
+        except ValueError as error:
+            raise ValueError(f"header line {number}: {error}") from None
     if lines.format is None:
-        raise SourceError("the header has no format line", path)
-    elements = tuple(Element(name, tuple(properties), count) for name, count, properties in lines.elements)
-    for element in elements:
-        if element.count and not element.properties:
-            raise SourceError(f"element {element.name} has {element.count} rows but no properties", path)
-    comments, obj_info = (tuple(some) for some in lines.texts.values())
-    return Header(lines.format, elements, comments, obj_info, min(start, len(data)))
+        raise ValueError("the header has no format line")
+    kinds = tuple(Element(name, tuple(properties)) for name, _, properties in lines.elements)
+    return Header(lines.format, kinds, tuple(count for _, count, _ in lines.elements), lines=len(split))
 
 
 class _Lines:
@@ -168,26 +210,21 @@ class _Lines:
     def __init__(self) -> None:
         self.format: Format | None = None
         self.elements: list[tuple[str, int, list[Property]]] = []
-        self.texts: dict[str, list[str]] = {"comment": [], "obj_info": []}
-        self.ended = False
         self._declarations = 0
 
     def add(self, line: str, number: int) -> None:
-        # The first word ends at a blank or a tab, whichever comes first.
-        word, _, rest = min(line.partition(" "), line.partition("\t"), key=lambda parts: len(parts[0]))
+        word = line.split(" ", 1)[0].split("\t", 1)[0]
         if number == 1:
             if line != "ply":
                 raise ValueError("'ply' alone is expected")
-        elif word in ("comment", "obj_info"):
-            self.texts[word].append(rest)
+        elif word in ("comment", "obj_info") or not line or line == "end_header":
+            return
         elif word in _FORMS:
             self._declarations += 1
             if self._declarations > MAX_DECLARATIONS:
                 raise ValueError(f"more than {MAX_DECLARATIONS} elements and properties are declared")
             self._declare(line.split())
-        elif line == "end_header":
-            self.ended = True
-        elif line:
+        else:
             known = ", ".join(("comment", "obj_info", *_FORMS))
             raise ValueError(f"{word[:40]!r} is not known; {known} or end_header is expected")
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -25,9 +24,10 @@ from packer.sources.base import HEADERS, Block, Looking, OnBad, Source, faults_o
 from packer.sources.files import Found
 from packer.sources.options import SourceOptions
 from packer.sources.ply.fields import Choice, Column, Lengths, Member, Rule, agreeing, columns_of, corners_of, rules_of
-from packer.sources.ply.header import Element, Header, opened
+from packer.sources.ply.header import Header, opened
 from packer.sources.ply.table import (
     DoesNotFitError,
+    Order,
     Table,
     convert,
     least_row,
@@ -37,10 +37,6 @@ from packer.sources.ply.table import (
     triangulated,
 )
 from packer.sources.ply.text import read_text
-
-#: More different headers than this are not kept: files with a comment of their own each (a date, a path)
-#: would make the manifest as large as the data.
-MAX_HEADERS = 1000
 
 
 def open_ply(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: OnBad, looking: Looking) -> PointSource:
@@ -73,7 +69,7 @@ def open_ply(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: OnB
         raise UsageError(
             f"--triangulate: there is no field face; fields are {', '.join(rules)}; leave --triangulate out"
         )
-    return PointSource.of("ply", members, rules, partial(_read, options=options), _origin_of(members, choice, options))
+    return PointSource.of("ply", members, rules, partial(_read, options=options), _origin_of(choice, options))
 
 
 def members_of(
@@ -104,8 +100,8 @@ def members_of(
 
 def _member(path: str, name: str, options: SourceOptions) -> Member:
     """Return a file as a member, by its header, and by its body if that holds lists; raises SourceError as `_read`."""
-    header, rules, tables = _read(path, options, with_numbers=False)
-    counts = {element.name: element.count for element in header.elements}
+    header, rules, tables, extra = _read(path, options, with_numbers=False)
+    counts = {element.name: count for element, count in zip(header.kinds, header.counts, strict=True)}
     lengths = {}
     for rule in rules.values():
         table = tables.get(rule.element)
@@ -113,15 +109,19 @@ def _member(path: str, name: str, options: SourceOptions) -> Member:
         sizes = np.empty(0, np.int64) if table is None or not rule.is_list else table.lists[rule.properties[0]].sizes
         width = -1 if not len(sizes) else int(sizes[0]) if (sizes == sizes[0]).all() else None
         lengths[rule.field] = Lengths(rows, int(sizes.sum()), width)
-    return Member(path, name, header, rules, lengths)
+    return Member(path, name, rules, lengths, extra)
 
 
 class Contents(NamedTuple):
-    """What a file holds: its header, its rules by field, and its tables by element."""
+    """What a file holds: its header, its rules by field, and its tables by element.
+
+    `extra` is how many bytes follow the last row.
+    """
 
     header: Header
     rules: Mapping[str, Rule]
     tables: Mapping[str, Table]
+    extra: int = 0
 
 
 def _read(path: str, options: SourceOptions, with_numbers: bool = True) -> Contents:
@@ -134,72 +134,49 @@ def _read(path: str, options: SourceOptions, with_numbers: bool = True) -> Conte
         SourceError: the file cannot be read, or is not what its header declares; names element, row and property.
     """
     with opened(path) as (header, file):
-        _check_size(header, os.fstat(file.fileno()).st_size, path)
+        extra = _extra_bytes(header, os.fstat(file.fileno()).st_size, path)
         with faults_of(path):
-            is_grouped = options.group == "numbered"
-            rules = rules_of(header.without_counts().elements, tuple(options.cast.items()), is_grouped)
+            rules = rules_of(header.kinds, tuple(options.cast.items()), options.group == "numbered")
         if not (with_numbers or header.has_lists):
-            return Contents(header, rules, {})
+            return Contents(header, rules, {}, extra)
         # Read on its own the body lies aligned in memory, and a cloud of one field needs no copy.
         file.seek(header.body)
         body = file.readall()
     if header.format == "ascii":
-        read = read_text(header.elements, body, path)
+        read = read_text(header.elements, body, path, header.lines)
     else:
-        read = read_binary(header.elements, body, "<" if header.format == "binary_little_endian" else ">", path)
+        order: Order = "<" if header.format == "binary_little_endian" else ">"
+        read, end = read_binary(header.elements, body, order, path)
+        extra = len(body) - end
     tables = {table.element.name: table for table in read}
     if options.triangulate and (corners := corners_of(rules)):
         tables[corners.element] = triangulated(tables[corners.element], corners.properties[0], path)
-    return Contents(header, rules, tables)
+    return Contents(header, rules, tables, extra)
 
 
-def _check_size(header: Header, size: int, path: str) -> None:
-    """Raise SourceError if a file of `size` bytes cannot hold what its header declares, or holds more."""
+def _extra_bytes(header: Header, size: int, path: str) -> int:
+    """Return how many bytes of a binary file follow its last row; 0 if the header does not say how long rows are.
+
+    Raises:
+        SourceError: a file of `size` bytes cannot hold what its header declares.
+    """
     body, is_text = size - header.body, header.format == "ascii"
     # A value of text takes at least a digit and a blank after it; the last one may lack the blank.
     least = sum(e.count * (2 * len(e.properties) if is_text else least_row(e)) for e in header.elements) - is_text
     is_least = is_text or header.has_lists
-    if body < least or (body > least and not is_least):
+    if body < least:
         declared = " and ".join(f"{e.count} rows of {e.name}" for e in header.elements) or "no elements"
         need = f"{declared} need {'at least ' if is_least else ''}{least:,} bytes after the header"
-        raise SourceError(f"{need}, but there are {body}; get the file again", path)
+        raise SourceError(f"{need}, but there are {body}; download the file again", path)
+    return 0 if is_least else body - least
 
 
-def _origin_of(members: Sequence[Member], choice: Choice, options: SourceOptions) -> dict[str, Any]:
-    """Return what the manifest keeps of the files, as JSON values, so that they can be written again as they were.
-
-    `headers` holds each different header once (the first is that of the first sample), with the field that each
-    property went into. `header_of` gives, by sample name, the number of the header of every sample whose header is
-    not the first. Beyond `MAX_HEADERS` a sample's header is not kept; the first one counts as its header.
-    """
-    numbers: dict[Header, int] = {}
-    headers: list[Header] = []
-    header_of: dict[str, int] = {}
-    for member in members:
-        key = member.header.without_counts()
-        if key not in numbers and len(numbers) < MAX_HEADERS:
-            numbers[key] = len(headers)
-            headers.append(_with_fields(key, member.rules))
-        if numbers.get(key):
-            header_of[member.name] = numbers[key]
+def _origin_of(choice: Choice, options: SourceOptions) -> dict[str, Any]:
+    """Return what the manifest keeps of the options, as JSON values."""
     asked: dict[str, Any] = {"fields": choice if isinstance(choice, str) else list(choice), "cast": dict(options.cast)}
     if options.triangulate:
         asked["triangulate"] = True
-    return {"options": asked, "headers": msgspec.json.decode(msgspec.json.encode(headers)), "header_of": header_of}
-
-
-def _with_fields(header: Header, rules: Mapping[str, Rule]) -> Header:
-    """Return a header whose properties say which field, and which column of it, they went into."""
-    places = {
-        (rule.element, number): {"field": name, "column": column if len(rule.properties) > 1 else None}
-        for name, rule in rules.items()
-        for column, number in enumerate(rule.properties)
-    }
-    elements = (
-        Element(e.name, tuple(msgspec.structs.replace(p, **places[e.name, i]) for i, p in enumerate(e.properties)))
-        for e in header.elements
-    )
-    return msgspec.structs.replace(header, elements=tuple(elements))
+    return {"options": asked}
 
 
 # ---------------------------------------------------------------- the source
@@ -263,40 +240,40 @@ class PointSource(Source):
         """Yield one block a file; see `Source.read`."""
         for number, path in enumerate(self.paths):
             with faults_of(sample=number):
-                held = self.contents(path)
-                block: Block = {c.spec.name: [_array(c, held, path)] for c in self.columns}
+                contents = self.contents(path)
+                block: Block = {c.spec.name: [_array(c, contents, path)] for c in self.columns}
                 if any(len(block[name][0]) != self.lengths[name][number] for name in block):
                     raise _changed(path)
             yield block
 
 
-def _array(column: Column, held: Contents, path: str) -> NDArray[Any]:
+def _array(column: Column, contents: Contents, path: str) -> NDArray[Any]:
     """Return the array of one field of one file; no rows if the file lacks the field."""
-    rule = held.rules.get(column.rule.field)
+    rule = contents.rules.get(column.rule.field)
     if rule is None:
         return np.empty([n or 0 for n in column.spec.shape], column.spec.dtype)
     if str(rule) != str(column.rule):
         raise _changed(path)
-    table, prop = held.tables[rule.element], rule.properties[0]
-    if not rule.is_list:
-        numbers, sizes = [table.numbers[i] for i in rule.properties], np.ones(len(table), np.int64)
-        values = numbers[0] if len(numbers) == 1 else np.stack(numbers, axis=1)
-    else:
-        values, sizes = table.lists[prop]
-    if column.part == "sizes":
+    table, prop = contents.tables[rule.element], rule.properties[0]
+    sizes = table.lists[prop].sizes if rule.is_list else None
+    if column.part == "sizes" and sizes is not None:
         return convert(sizes, "int32")
     width = column.spec.shape[1] if column.part == "table" else None
-    if width is not None and (sizes != width).any():
+    if sizes is not None and width is not None and (sizes != width).any():
         raise _changed(path)
+    if sizes is not None:
+        values = table.lists[prop].values
+    else:
+        values = table.numbers[prop] if len(rule.properties) == 1 else table.columns(rule.properties)
     try:
         array = convert(values, rule.dtype)
     except DoesNotFitError as error:
-        row = row_of(error.index[0], sizes)
+        row = error.index[0] if sizes is None else row_of(error.index[0], sizes)
         if table.made_from is not None:
             row = int(table.made_from[row])
         prop = rule.properties[error.index[1] if len(error.index) > 1 else 0]
         raise row_error(path, table.element, row, f"{error.value:g} does not fit {rule.dtype}", prop) from None
-    return array if width is None else array.reshape(len(sizes), width)
+    return array if width is None else array.reshape(len(table), width)
 
 
 def _changed(path: str) -> SourceError:

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import SourceError
-from packer.sources.ply.header import SIZES, Element
+from packer.sources.ply.header import SIZES, Element, Property
 
 #: Most entries of lists that are repeated for every triangle: they may grow with the square of the file.
 MAX_ENTRIES = 2**28
@@ -42,16 +43,31 @@ class ListColumn(NamedTuple):
 class Table:
     """The rows of an element, by property number: numbers (rows,), perhaps strided and byte-swapped, or lists.
 
-    If rows were made from others, `made_from` holds the number of the row in the file for each, (rows,).
+    If rows were made from others, `made_from` holds the number of the row in the file for each, (rows,). `records` has
+    the rows of a binary file as they lie there, with property i as its field i.
     """
 
     element: Element
     numbers: dict[int, NDArray[Any]] = field(default_factory=dict)
     lists: dict[int, ListColumn] = field(default_factory=dict)
     made_from: NDArray[np.int64] | None = None
+    records: NDArray[Any] | None = None
 
     def __len__(self) -> int:
         return self.element.count if self.made_from is None else len(self.made_from)
+
+    def columns(self, properties: Sequence[int]) -> NDArray[Any]:
+        """Return numbers of several properties, (rows, properties)."""
+        first, width = properties[0], len(properties)
+        types = {self.element.properties[i].dtype for i in properties}
+        if self.records is None or len(types) > 1 or tuple(properties) != tuple(range(first, first + width)):
+            return np.stack([self.numbers[i] for i in properties], axis=1)
+        # Side by side in the file, they are copied as one item a row: a third of the time.
+        dtype, offset = self.records.dtype[f"v{first}"], self.records.dtype.fields[f"v{first}"][1]  # type: ignore[index]
+        item = np.dtype((np.void, width * dtype.itemsize))
+        layout = {"names": ["all"], "formats": [item], "offsets": [offset], "itemsize": self.records.itemsize}
+        values = np.ascontiguousarray(self.records.view(np.dtype(layout))["all"])  # type: ignore[call-overload]
+        return values.view(dtype).reshape(len(self.records), width)
 
 
 class DoesNotFitError(Exception):
@@ -105,24 +121,37 @@ def gather(values: NDArray[Any], starts: NDArray[np.int64], sizes: NDArray[np.in
 # ---------------------------------------------------------------- binary bodies
 
 
-def read_binary(elements: Sequence[Element], data: bytes, order: Order, path: str) -> list[Table]:
-    """Return the tables of `elements`, whose rows fill `data` exactly.
+def read_binary(
+    elements: Sequence[Element], data: bytes, order: Order, path: str, start: int = 0
+) -> tuple[list[Table], int]:
+    """Return the tables of `elements`, whose rows begin at byte `start` of `data`, and where the last row ends.
 
     Raises:
-        SourceError: data is missing or left over, or a list has a length below 0.
+        SourceError: data is missing, or a list has a length below 0.
     """
-    tables, start = [], 0
+    tables = []
     for element in elements:
         table, start = _Body(element, data, order, path).read(start)
         tables.append(table)
-    if start != len(data):
-        raise SourceError(f"{len(data) - start} bytes are left over after the last element", path)
-    return tables
+    return tables, start
 
 
 def least_row(element: Element) -> int:
     """Return the bytes of the smallest row an element can have: every list empty."""
     return sum(SIZES[p.count_dtype or p.dtype] for p in element.properties)
+
+
+@lru_cache(maxsize=64)
+def _record(properties: tuple[Property, ...], lengths: tuple[int, ...], order: Order) -> np.dtype[Any]:
+    """Return the type of a row; `lengths`: the length of the list of each property."""
+    fields: list[tuple[Any, ...]] = []
+    for i, p in enumerate(properties):
+        value = np.dtype(p.dtype).newbyteorder(order)
+        if p.count_dtype:
+            fields += [(f"n{i}", np.dtype(p.count_dtype).newbyteorder(order)), (f"v{i}", value, (lengths[i],))]
+        else:
+            fields.append((f"v{i}", value))
+    return np.dtype(fields)
 
 
 class _Body:
@@ -138,24 +167,21 @@ class _Body:
             declared = f"the header declares {element.count} rows"
             reason = f"the file ends here, but {declared}: it is cut short or the header is wrong"
             raise row_error(self.path, element, left // least_row(element), reason)
+        if not element.has_lists:
+            return self._uniform(start, ()), start + element.count * least_row(element)
         sizes, ends = self._walk(start, min(element.count, 1))
-        first, row_bytes = sizes.sum(axis=0).tolist(), int(ends[-1]) - start
+        first, row_bytes = tuple(sizes.sum(axis=0).tolist()), int(ends[-1]) - start
         if row_bytes <= _MAX_RECORD and row_bytes * element.count <= left:
             table = self._uniform(start, first)
             if all((lists.sizes == first[i]).all() for i, lists in table.lists.items()):
                 return table, start + row_bytes * element.count
         return self._walked(start)
 
-    def _uniform(self, start: int, lengths: Sequence[int]) -> Table:
+    def _uniform(self, start: int, lengths: tuple[int, ...]) -> Table:
         """Return the table, read as one structured array; `lengths`: the length of the lists of each property."""
-        fields: list[tuple[Any, ...]] = []
-        for i, p in enumerate(self.element.properties):
-            if p.count_dtype:
-                fields += [(f"n{i}", self._dtype(p.count_dtype)), (f"v{i}", self._dtype(p.dtype), (lengths[i],))]
-            else:
-                fields.append((f"v{i}", self._dtype(p.dtype)))
-        rows: Any = np.ndarray((self.element.count,), np.dtype(fields), self.data, start)
-        table = Table(self.element)
+        record = _record(self.element.properties, lengths, self.order)
+        rows: Any = np.ndarray((self.element.count,), record, self.data, start)
+        table = Table(self.element, records=rows)
         for i, p in enumerate(self.element.properties):
             if p.count_dtype:
                 table.lists[i] = ListColumn(rows[f"v{i}"].reshape(-1), rows[f"n{i}"].astype(np.int64))

@@ -68,7 +68,7 @@ def two_workers(bench: Bench) -> list[Side]:
     return [_packing(bench, folder, workers) for workers in (2, 1)]
 
 
-@Row("text PLY -> packed, in one process", "plyfile reading alone", at_least=8)
+@Row("text PLY -> packed, in one process", "plyfile reading alone", at_least=2.5)
 def text_ply(bench: Bench) -> list[Side]:
     """Make numbers out of text."""
     folder = bench.files(ply_clouds, "ascii", bench.some(12))

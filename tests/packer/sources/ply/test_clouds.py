@@ -196,10 +196,10 @@ def test_lines_that_are_no_rows(tmp_path: Path, text: str, words: str) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("1 2 3\n\n4 x 6\n", "line 3, column y: 'x' is not a number"),
-        ("1 2 3\n4 5 6.5\n", "line 2, column z: 6.5 does not fit its type, uint8; give the types"),
-        ("1 2 1.#IND # NaN\n", r"line 1, column z: '1\.#IND' is not a number"),
-        ("1 2 300\n", "line 1, column z: 300 does not fit its type, uint8"),
+        ("1 2 3\n\n4 x 6\n", "line 3, y: 'x' is not a number"),
+        ("1 2 3\n4 5 6.5\n", "line 2, z: 6.5 does not fit its type, uint8; give the types"),
+        ("1 2 1.#IND # NaN\n", r"line 1, z: '1\.#IND' is not a number"),
+        ("1 2 300\n", "line 1, z: 300 does not fit its type, uint8"),
     ],
 )
 def test_values_that_cannot_be_stored(tmp_path: Path, text: str, words: str) -> None:

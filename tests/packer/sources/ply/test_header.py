@@ -22,27 +22,38 @@ HEADER = (
 
 
 def test_everything_declared_is_kept() -> None:
-    """Format, elements, types in either naming style, comments and obj_info come out as written."""
+    """Format, elements, counts and types in either naming style come out as written."""
     header = parse_header(b"\n".join(HEADER) + b"\n", "a.ply")
     assert header.format == "binary_little_endian"
     assert header.elements == (Element("vertex", (Property("x", "float32"), Property("ids", "int32", "uint8")), 2),)
-    assert header.comments == ("made by hand",)
-    assert header.obj_info == (" two  blanks",)
+    assert (header.lines, header.body) == (len(HEADER), len(b"\n".join(HEADER)) + 1)
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+def test_headers_that_differ_in_counts_alone(end: bytes) -> None:
+    """Each has its own counts, also where the line of an element is written in an odd way."""
+    for line in (b"element vertex %d", b" element  vertex\t%d ", b"element vertex %d\x0b", b"element vertex 0%d"):
+        for count in (0, 7, 10**14 - 1):
+            lines = [*HEADER[:4], line % count, *HEADER[5:7], b"element face 3", b"property int a", HEADER[7]]
+            header = parse_header(end.join(lines) + end, "a.ply")
+            assert [(e.name, e.count, len(e.properties)) for e in header.elements] == [
+                ("vertex", count, 2),
+                ("face", 3, 1),
+            ]
 
 
 def test_words_stand_between_blanks_and_tabs() -> None:
-    """Lines that mix blanks and tabs say the same, blank ones nothing; after the first, a comment keeps what it has."""
+    """Lines that mix blanks and tabs say the same, and blank ones nothing."""
     lines = [line.replace(b" ", b"\t", 1) for line in HEADER]
     mixed = parse_header(b"\n".join([*lines[:4], b"", b"comment a\tb", *lines[4:]]) + b"\n", "a.ply")
     plain = parse_header(b"\n".join(HEADER) + b"\n", "a.ply")
-    assert replace(mixed, comments=plain.comments, body=plain.body) == plain
-    assert mixed.comments == (*plain.comments, "a\tb")
+    assert replace(mixed, body=plain.body, lines=plain.lines) == plain
 
 
 def test_old_comments() -> None:
-    """A Latin-1 comment does not stop the reader."""
-    data = b"\n".join([*HEADER[:2], b"comment caf\xe9", *HEADER[2:]]) + b"\n"
-    assert parse_header(data, "a.ply").comments[0] == "café"
+    """A Latin-1 comment, or one that says end_header, does not stop the reader."""
+    data = b"\n".join([*HEADER[:2], b"comment caf\xe9", b"comment end_header", *HEADER[2:]]) + b"\n"
+    assert parse_header(data, "a.ply").body == len(data)
 
 
 def test_header_longer_than_the_first_read(tmp_path) -> None:

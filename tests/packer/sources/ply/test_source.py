@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 from collections.abc import Sequence
 from pathlib import Path
@@ -245,7 +244,7 @@ def test_bad_body_names_the_sample(tmp_path) -> None:
         (tmp_path / f"{i}.ply").write_text(head + f"{value}\n")
     blocks = open_ply(str(tmp_path)).part(1, 4).read()
     assert next(blocks)["a"][0].tolist() == [2]
-    with pytest.raises(SourceError, match=r"2\.ply: element vertex, row 0, property a: 300") as caught:
+    with pytest.raises(SourceError, match=r"2\.ply: line 6, a: 300") as caught:
         next(blocks)
     assert caught.value.sample == 1
 
@@ -275,22 +274,8 @@ def test_changed_file(tmp_path, text: bool) -> None:
             samples(source)
 
 
-def test_origin_is_kept(tmp_path) -> None:
-    """Formats, comments, obj_info, property types and order are kept as JSON, with no path in them."""
-    write(tmp_path / "1.ply", vertices(2, "z:f4 y:f4 x:f4"), comments=["one"], obj_info=["by hand"])
-    write(tmp_path / "2.ply", vertices(2, "z:f4 y:f4 x:f4"), comments=["two"], text=True)
-    write(tmp_path / "3.ply", vertices(5, "z:f4 y:f4 x:f4"), comments=["one"], obj_info=["by hand"])
-    origin = open_ply(str(tmp_path)).origin
-    assert json.loads(json.dumps(origin)) == origin
-    assert str(tmp_path) not in json.dumps(origin)
-    first, second = origin["headers"]
-    assert (first["format"], first["comments"], first["obj_info"]) == ("binary_little_endian", ["one"], ["by hand"])
-    assert (second["format"], second["comments"]) == ("ascii", ["two"])
-    assert origin["header_of"] == {"2": 1}
-    assert first["elements"][0]["properties"][0] == {
-        "name": "z",
-        "type": "float32",
-        "count_type": None,
-        "field": "xyz",
-        "column": 2,
-    }
+def test_origin_has_the_options(tmp_path) -> None:
+    """The manifest keeps the options as JSON, and no path."""
+    write(tmp_path / "1.ply", vertices(2))
+    origin = open_ply(str(tmp_path), fields="xyz", cast={"xyz": "float64"}).origin
+    assert origin == {"options": {"fields": ["xyz"], "cast": {"xyz": "float64"}}}
