@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError
 from packer.format import DTYPES, FieldSpec
-from packer.sources.base import HEADERS, Block, Looking, OnBad, Source, faults_of, watched
+from packer.sources.base import HEADERS, Block, Looking, OnBad, Source, faults_of, joined, watched
 from packer.sources.files import Found
 from packer.sources.options import SourceOptions
 from packer.sources.ply.fields import Choice, Column, Lengths, Member, Rule, agreeing, columns_of, corners_of, rules_of
@@ -237,14 +237,16 @@ class PointSource(Source):
         return list(self.paths)
 
     def read(self) -> Iterator[Block]:
-        """Yield one block a file; see `Source.read`."""
+        return joined(self._samples(), self.fields)
+
+    def _samples(self) -> Iterator[dict[str, NDArray[Any]]]:
         for number, path in enumerate(self.paths):
             with faults_of(sample=number):
                 contents = self.contents(path)
-                block: Block = {c.spec.name: [_array(c, contents, path)] for c in self.columns}
-                if any(len(block[name][0]) != self.lengths[name][number] for name in block):
+                sample = {c.spec.name: _array(c, contents, path) for c in self.columns}
+                if any(len(sample[name]) != self.lengths[name][number] for name in sample):
                     raise _changed(path)
-            yield block
+            yield sample
 
 
 def _array(column: Column, contents: Contents, path: str) -> NDArray[Any]:

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from opened_sources import read_each
 from plyfile import PlyData
 
 from packer.convert import convert
@@ -52,10 +53,9 @@ def test_scans_of_kitti(tmp_path: Path) -> None:
     ]
     assert list(source.names or ()) == ["000000", "000001", "000002"]
     assert np.array_equal(source.shapes("xyz"), [[5, 3], [0, 3], [300, 3]])
-    blocks = list(pickle.loads(pickle.dumps(source.part(1, 3))).read())
-    for scan, block in zip(scans[1:], blocks, strict=True):
-        assert block["xyz"][0].tobytes() == scan[:, :3].tobytes()
-        assert block["intensity"][0].tobytes() == scan[:, 3].tobytes()
+    found = read_each(pickle.loads(pickle.dumps(source.part(1, 3))))
+    assert [xyz.tobytes() for xyz in found["xyz"]] == [scan[:, :3].tobytes() for scan in scans[1:]]
+    assert [values.tobytes() for values in found["intensity"]] == [scan[:, 3].tobytes() for scan in scans[1:]]
 
 
 def test_from_files_to_batches_and_ply(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from opened_sources import open_ply
+from opened_sources import open_ply, read_each
 from plyfile import PlyData, PlyElement
 
 from packer.errors import SourceError, UsageError
@@ -41,8 +41,9 @@ def write(path: Path, *elements: PlyElement, text: bool = False, order: str = "<
 def samples(source: PointSource) -> list[dict]:
     """All samples, after a check that they are what `fields` and `shapes` announce."""
     found = []
-    for i, block in enumerate(source.read()):
-        sample = {name: arrays[0] for name, arrays in block.items()}
+    by_field = read_each(source)
+    for i in range(len(source)):
+        sample = {name: arrays[i] for name, arrays in by_field.items()}
         assert list(sample) == [f.name for f in source.fields]
         for field in source.fields:
             array = sample[field.name]
