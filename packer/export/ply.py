@@ -3,7 +3,7 @@
     xyz (n, 3), label (n,)             vertex x y z label; also normal, rgb, rgba
     f_rest (n, 45)                     vertex f_rest_0 to f_rest_44
     NAME with NAME_size                lists, whose lengths are NAME_size
-    face, face_NAME                    face vertex_indices NAME; rows of several numbers are lists, and so are those of none
+    face, face_NAME                    face vertex_indices NAME, lists if a row has several numbers
 
 The files are written by plyfile.
 """
