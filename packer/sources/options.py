@@ -42,7 +42,7 @@ class SourceOptions:
             rows end.  [default: rows of hdf5 and npy, files of all others]
         label: Make a field label: the number of the first folder that a file lies in, such as cat of cat/1.png.
         mode: Images: convert all to this.
-        palette: Images with a palette: pack their colours, or the indices.
+        palette: Images with a palette: pack their colours, or the indices.  [default: indices of masks, else colours]
         max_pixels: Images: refuse larger ones.
         orient: Images: turn pixels as the orientation tag (EXIF) of the file says.
         patch: Images: cut squares of this many pixels from the largest field.
@@ -71,7 +71,7 @@ class SourceOptions:
     samples: str | None = _of(_ALL, form="rows|files|folders|datasets|groups[:PATTERN]|episodes:PATH")
     label: str | None = _of(_ALL, choices="folder")
     mode: str | None = _of(_PICTURES, choices="gray|rgb|rgba")
-    palette: str = _of(_PICTURES, "colour", choices="colour|index")
+    palette: str | None = _of(_PICTURES, choices="colour|index")
     max_pixels: int | None = _of(_PICTURES, least=1)
     orient: bool = _of(_PICTURES, False)
     patch: int | None = _of(_PICTURES, least=1)

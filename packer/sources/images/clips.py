@@ -8,6 +8,7 @@ bad frame is left out as a whole.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -20,63 +21,31 @@ from packer.format import FieldSpec
 from packer.sources.base import LARGE_BYTES, Block, LargeArray, OnBad, Source, common_shape, joined
 from packer.sources.files import Found, join
 from packer.sources.images.source import BLOCK_BYTES, NAMED, ImageSource, compared
-from packer.sources.pairing import pair, stem
+from packer.sources.pairing import stem
 from packer.sources.units import by_folder, folder_of, numbers_of, refuse_strays, unit_name
 
 
-def fields_in_folders(found: Mapping[str, Found]) -> dict[str, Found] | None:
-    """Return the fields if pictures have the same names in most folders; None if folders hold numbered pictures.
-
-    `a/rgb.png`, `a/depth.png`, `b/rgb.png` and `b/depth.png` are the fields `rgb` and `depth` of two samples.
+def is_one_in_each_folder(found: Mapping[str, Found]) -> bool:
+    """Return whether each folder is a sample with one image a field; else folders hold the frames of clips.
 
     Raises:
-        UsageError: several fields are named, and one has pictures of several names in a folder.
+        SourceError: images lie next to the folders.
+        UsageError: folders hold images of the same few names, which are fields.
     """
-    fields: dict[str, Found] = {}
-    for name, some in found.items():
-        refuse_strays(some.folder, some.files)
-        stems = [stem(file) for file in some.files]
-        folders = by_folder(stems)
-        numbered = [numbers_of([stems[i] for i in places]) is not None for places in folders.values()]
-        if all(numbered) or any(
-            yes and len(places) > 1 for yes, places in zip(numbered, folders.values(), strict=True)
-        ):
-            return None
-        by_name: dict[str, list[str]] = {}
-        for file, path in zip(some.files, stems, strict=True):
-            by_name.setdefault(path.rpartition("/")[2], []).append(file)
-        if min(map(len, by_name.values())) * 2 < len(folders):
-            return None
-        if len(by_name) > 1 and len(found) > 1:
-            listed = ", ".join(sorted(by_name)[:NAMED])
-            pattern = join(some.folder, f"*/{next(iter(by_name))}.*")
+    one_each = True
+    for name, listing in found.items():
+        refuse_strays(listing.folder, listing.files)
+        folders = by_folder(listing.files)
+        frames = [numbers_of([stem(listing.files[i]) for i in places]) is not None for places in folders.values()]
+        one_each = one_each and all(len(places) == 1 for places in folders.values()) and not all(frames)
+        by_name = Counter(stem(file).rpartition("/")[2] for file in listing.files)
+        if len(by_name) > 1 and not any(frames) and 2 * min(by_name.values()) >= len(folders):
+            fields = [f"{field}='{join(listing.folder, f'*/{field}.*')}'" for field in sorted(by_name)[:NAMED]]
             raise UsageError(
-                f"{name}={some.folder}: its folders hold pictures of several names ({listed}); name one field with "
-                f"a quoted pattern, as in {name}='{pattern}'"
+                f"{name}={listing.folder}: its folders hold images of {len(by_name)} names, not numbered frames; name "
+                f"each field with a quoted pattern, as in {' '.join(fields)}"
             )
-        alone = len(by_name) == 1 and len(found) > 1
-        fields |= {name if alone else n: some._replace(files=files) for n, files in by_name.items()}
-    return fields
-
-
-def units_note(source: ImageSource) -> list[str]:
-    """Return a sentence if each picture is a sample, but the folders look like samples or fields themselves."""
-    folders = by_folder(source.names)
-    if "" in folders or min(map(len, folders.values())) < 2:
-        return []
-    inside = {folder: [source.names[i].rpartition("/")[2] for i in places] for folder, places in folders.items()}
-    are_alike = len(folders) > 1 and len(set(map(len, folders.values()))) == 1 and pair(inside, inside).is_whole
-    if not are_alike and not all(_are_frames(source, places) for places in folders.values()):
-        return []
-    return [
-        f"each picture is a sample; if each of the {len(folders):,} folders is one (frames of a clip, or a picture "
-        "of each field), say `--samples folders`; if each folder is a field, give each as FIELD=FOLDER"
-    ]
-
-
-def _are_frames(source: ImageSource, places: Sequence[int]) -> bool:
-    one_size = all((sizes[places] == sizes[places[0]]).all() for sizes in source.sizes.values())
-    return one_size and numbers_of([source.names[i] for i in places]) is not None
+    return one_each
 
 
 def clips(frames: ImageSource, broken: Collection[str], on_bad: OnBad) -> ClipSource:

@@ -194,7 +194,7 @@ class PatchSource(DerivedSource):
         said = f"{len(self):,} squares of {size} pixels are cut from {len(source):,} pictures"
         if left := len(source) - len(cut):
             said += f"; {left:,} pictures are smaller than that and left out"
-        self.remarks = [*source.remarks, said, *self._lost(largest, sides[cut], grid[cut])]
+        self.remarks = [*source.remarks, said]
 
     def __len__(self) -> int:
         return len(self._squares)
@@ -239,17 +239,6 @@ class PatchSource(DerivedSource):
         side, step = self._size // scale, self._stride // scale
         windows = sliding_window_view(image, (side, side), axis=(0, 1))[::step, ::step]
         return windows.transpose(0, 1, 3, 4, 2)
-
-    def _lost(self, field: str, sides: NDArray[np.int64], grid: NDArray[np.int64]) -> list[str]:
-        """Return how many pixels of the largest field lie in no square, as a sentence, if any do.
-
-        Args:
-            sides: height and width of every picture that is cut, (n, 2).
-            grid: rows and columns of squares of each, (n, 2).
-        """
-        within = grid * min(self._size, self._stride) + max(self._size - self._stride, 0)
-        total, lost = int(sides.prod(1).sum()), int((sides.prod(1) - within.prod(1)).sum())
-        return [f"{lost:,} of {total:,} pixels of field {field} lie in no square"] if lost else []
 
 
 def _scales(source: ImageSource | DownscaledSource) -> tuple[str, dict[str, int]]:

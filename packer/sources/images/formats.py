@@ -113,6 +113,14 @@ class ImageOptions:
             raise SourceError(f"{reason}; if that is right, raise the limit with --max-pixels {width * height}")
 
 
+_MASKS = {"annotation", "annotations", "class", "classes", "label", "labels", "mask", "masks", "seg", "segmentation"}
+
+
+def is_mask_name(field: str) -> bool:
+    """Return whether images of a field of this name hold numbers of classes, such as `mask` or `gt_label`."""
+    return not _MASKS.isdisjoint(re.split(r"[\W\d_]+", field.lower()))
+
+
 class Place(NamedTuple):
     """Where the bytes of a picture lie, if it is no file of its own."""
 
@@ -126,6 +134,7 @@ class ImageHeader(NamedTuple):
 
     Attributes:
         note: what is not kept as it is in the file, in words; empty if nothing.
+        has_palette: whether the file holds numbers of colours.
     """
 
     height: int
@@ -133,6 +142,7 @@ class ImageHeader(NamedTuple):
     channels: int
     dtype: str
     note: str
+    has_palette: bool = False
 
 
 def read_header(path: str, options: ImageOptions, place: Place | None = None) -> ImageHeader:
@@ -177,7 +187,7 @@ def read_image(path: str, options: ImageOptions, place: Place | None = None) -> 
         checked = png.check(data)
         options.check_size(checked.header.width, checked.header.height)
         image = png.decode(checked, as_index=options.palette == "index")
-        image = _convert(image, options.mode, png.see_through(checked)) if options.mode else image
+        image = _convert(image, options.mode, png.transparent_colour(checked)) if options.mode else image
         if not (options.orient and checked.header.exif):
             return image
         with quiet():
@@ -251,9 +261,9 @@ def _png_header(header: png.PngHeader, options: ImageOptions) -> ImageHeader:
     if options.mode:
         channels = CHANNELS[options.mode]
     dtype = "uint16" if header.depth == 16 else "uint8"
-    return _oriented_header(
-        header.height, header.width, channels, dtype, notes, _turn_in(header.exif) if header.exif else 1, options
-    )
+    turn = _turn_in(header.exif) if header.exif else 1
+    oriented = _oriented_header(header.height, header.width, channels, dtype, notes, turn, options)
+    return oriented._replace(has_palette=header.colour == png.PALETTE)
 
 
 # ---------------------------------------------------------------- what Pillow reads
@@ -271,6 +281,7 @@ _LAYOUTS = {
     "1": _Layout("L", 1, "uint8"),
     "L": _Layout("L", 1, "uint8"),
     "LA": _Layout("LA", 2, "uint8"),
+    "La": _Layout("LA", 2, "uint8"),
     "RGB": _Layout("RGB", 3, "uint8"),
     "RGBA": _Layout("RGBA", 4, "uint8"),
     "PA": _Layout("RGBA", 4, "uint8"),
@@ -279,6 +290,8 @@ _LAYOUTS = {
     "I": _Layout("I", 1, "int32"),
     "F": _Layout("F", 1, "float32"),
 }
+#: Further modes of Pillow that it can make RGB of.
+_CONVERTIBLE = ("CMYK", "YCbCr", "HSV")
 
 
 @contextlib.contextmanager
@@ -293,7 +306,8 @@ def _pillow_header(file: str | io.BytesIO, kind: str, options: ImageOptions) -> 
     with _opened(file, kind, options) as (image, layout):
         notes = [*_changes(image, with_alpha=layout.mode == "RGBA")]
         channels = CHANNELS[options.mode] if options.mode else layout.channels
-        return _oriented_header(image.height, image.width, channels, layout.dtype, notes, _turn_of(image), options)
+        header = _oriented_header(image.height, image.width, channels, layout.dtype, notes, _turn_of(image), options)
+        return header._replace(has_palette=image.mode == "P")
 
 
 def _jpeg_image(data: bytes, options: ImageOptions) -> NDArray[Any]:
@@ -348,7 +362,9 @@ def _opened(file: str | io.BytesIO, kind: str, options: ImageOptions) -> Iterato
     except MemoryError as error:
         raise SourceError("has pixels that do not fit into memory") from error
     except Exception as error:  # Damaged files make Pillow raise anything from SyntaxError to struct.error.
-        reason = f"cannot be read as {kind} by Pillow ({error}); get it again if it is damaged, or save it as PNG"
+        # Of TIFF, Pillow knows few types of values and numbers of channels; PNG has no more.
+        advice = "else save its values as .npy" if kind == "TIFF" else "else save it as PNG"
+        reason = f"cannot be read as {kind} by Pillow ({error}); download it again if it is damaged, {advice}"
         raise SourceError(reason) from error
 
 
@@ -364,8 +380,9 @@ def _layout(image: Image.Image, options: ImageOptions) -> _Layout:
         return _LAYOUTS["RGBA"]
     layout = _LAYOUTS.get(image.mode)
     if layout is None:
-        if options.mode is None:
-            raise SourceError(f"has {image.mode} colours, which cannot be kept; convert them with --mode rgb")
+        if options.mode is None or image.mode not in _CONVERTIBLE:
+            advice = "convert them with --mode rgb" if image.mode in _CONVERTIBLE else "save it as RGB"
+            raise SourceError(f"has {image.mode} colours, which cannot be kept; {advice}")
         layout = _LAYOUTS["RGB"]
     return _tiff_layout(image, layout) if isinstance(image, TiffImagePlugin.TiffImageFile) else layout
 
@@ -387,8 +404,11 @@ def _tiff_layout(image: TiffImagePlugin.TiffImageFile, layout: _Layout) -> _Layo
     sample_format = image.tag_v2.get(_SAMPLE_FORMAT, (_UNSIGNED,))[0]
     if layout.dtype == "uint8" and (max(bits) > 8 or sample_format == _SIGNED):
         sign = "signed " if sample_format == _SIGNED else ""
-        reason = f"is a TIFF of {sign}{max(bits)}-bit {image.mode}, which cannot be read without loss; save it as PNG"
-        raise SourceError(reason)
+        fits_png = not sign and max(bits) <= 16 and image.mode in ("RGB", "RGBA")
+        advice = "save it as PNG" if fits_png else "save its values as .npy"
+        raise SourceError(
+            f"is a TIFF of {sign}{max(bits)}-bit {image.mode}, which cannot be read without loss; {advice}"
+        )
     if layout.dtype == "int32" and sample_format == _UNSIGNED:
         return layout._replace(dtype="uint32")
     # Pillow has no mode for signed 16 bits and uses a wider one, with the same values.
@@ -402,7 +422,7 @@ def _changes(image: Image.Image, *, with_alpha: bool) -> Iterator[str]:
             yield COLOUR_KEY
         return
     tags = image.tag_v2
-    is_divided = image.mode == "RGBA" and _MULTIPLIED_ALPHA in tags.get(_EXTRA, ())
+    is_divided = image.mode in ("RGBA", "La") and _MULTIPLIED_ALPHA in tags.get(_EXTRA, ())
     is_inverted = tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO
     is_turned, is_cut = tags.get(_ORIENTATION, 1) in _TURNS, tags.get(_SAMPLES, 1) > len(image.getbands())
     if is_divided or is_inverted or is_turned or is_cut:
@@ -464,11 +484,11 @@ def _oriented_header(
 # ---------------------------------------------------------------- modes
 
 
-def _convert(image: NDArray[Any], mode: str, see_through: tuple[int, ...] | None = None) -> NDArray[Any]:
+def _convert(image: NDArray[Any], mode: str, transparent_colour: tuple[int, ...] | None = None) -> NDArray[Any]:
     """Convert (H, W, C) of uint8 or uint16 with C of 1 to 4 to (H, W, `CHANNELS[mode]`) of the same dtype.
 
     Alpha is dropped if the mode has none. If only the image has none, it becomes opaque, but 0 for pixels of the colour
-    `see_through` (C values).
+    `transparent_colour` (C values).
     """
     channels = image.shape[2]
     if channels == CHANNELS[mode]:
@@ -482,8 +502,8 @@ def _convert(image: NDArray[Any], mode: str, see_through: tuple[int, ...] | None
     if channels in (2, 4):
         return np.concatenate([rgb, image[:, :, -1:]], axis=2)
     alpha = np.full((*image.shape[:2], 1), np.iinfo(image.dtype).max, image.dtype)
-    if see_through is not None:
-        alpha[(colours == np.array(see_through, image.dtype)).all(axis=2)] = 0
+    if transparent_colour is not None:
+        alpha[(colours == np.array(transparent_colour, image.dtype)).all(axis=2)] = 0
     return np.concatenate([rgb, alpha], axis=2)
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -20,17 +21,18 @@ from packer.format import FieldSpec
 from packer.sources.base import HEADERS, Looking, OnBad, Source, common_shape, misfits, watched
 from packer.sources.files import Found, is_basicsr
 from packer.sources.images import basicsr
-from packer.sources.images.clips import ClipSource, clips, fields_in_folders, units_note
+from packer.sources.images.clips import ClipSource, clips, is_one_in_each_folder
 from packer.sources.images.derived import DownscaledSource, PatchSource
 from packer.sources.images.formats import (
     MAX_PIXELS,
     ImageHeader,
     ImageOptions,
     Place,
+    is_mask_name,
     quiet,
     read_header,
 )
-from packer.sources.images.source import ImageSource, compared
+from packer.sources.images.source import ImageSource, compared, misfitting_sizes
 from packer.sources.options import SourceOptions
 from packer.sources.pairing import Pairing, names_by_folder, partners
 from packer.sources.units import folder_of, unit_of
@@ -53,7 +55,7 @@ def open_images(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: 
 
     Args:
         inputs: by field name, empty if none is given; or LMDB folders of BasicSR.
-        options: with `samples` as `folders`, numbered pictures of a folder are the frames of a clip, others its fields.
+        options: with `samples` as `folders`, numbered images of a folder are the frames of a clip.
         on_bad: called with the error of every file that cannot be packed; if it returns, the sample is left out.
         looking: called with the number of headers read.
 
@@ -69,8 +71,6 @@ def open_images(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: 
         if options.patch or options.stride or options.downscale:
             raise UsageError("--patch, --stride and --downscale are for single pictures, not for clips; leave them out")
         return opened
-    if options.samples is None and options.label is None:
-        opened.remarks += units_note(opened)
     if options.downscale is None and options.kernel != "pillow":
         raise UsageError("--kernel needs --downscale, which says how many times smaller pictures are made")
     if options.patch is None and options.stride is not None:
@@ -84,7 +84,7 @@ def _pictures(
 ) -> ImageSource | ClipSource:
     """Return the pictures as they are, or clips of them."""
     in_folders = unit_of("images", options.samples).name == "folders"
-    reading = ImageOptions(options.mode, options.palette, options.max_pixels or MAX_PIXELS, options.orient)
+    reading = ImageOptions(options.mode, options.palette or "colour", options.max_pixels or MAX_PIXELS, options.orient)
     broken: set[str] = set()
 
     def told(error: SourceError) -> None:
@@ -97,11 +97,15 @@ def _pictures(
         for name, some in inputs.items()
     }
     names = None
-    if in_folders and not stored and (fields := fields_in_folders(found)):
-        found, names = fields, names_by_folder(fields)
+    if in_folders and not stored and is_one_in_each_folder(found):
+        names = names_by_folder(found)
     paired, remarks = partners(found, told, names, options.listed)
     places = {name: [folder.places[file] for file in paired.files[name]] for name, folder in stored.items()}
-    headers = _read_headers(paired, found, places, reading, told, looking)
+    chooses = options.palette is None and options.mode is None
+    headers, masks = _read_headers(paired, found, places, reading, chooses, told, looking)
+    is_clips = in_folders and names is None  # the images are frames, and clips the samples
+    if not is_clips:
+        _skip_misfitting_sizes(headers, paired, found, told)
     columns = dict(zip(found, zip(*headers.values(), strict=True), strict=True))
     source = ImageSource(
         fields=tuple(_field_spec(name, some) for name, some in columns.items()),
@@ -109,14 +113,20 @@ def _pictures(
         folders={name: some.folder for name, some in found.items()},
         paths={name: [some[i] for i in headers] for name, some in paired.files.items()},
         sizes={name: np.array([header[:2] for header in some], np.int32) for name, some in columns.items()},
-        options=reading,
-        origin={"mode": options.mode, "palette": options.palette, **({"orient": True} if options.orient else {})},
+        options={name: replace(reading, palette="index") if name in masks else reading for name in found},
+        origin={
+            "mode": options.mode,
+            **({"palette": options.palette} if options.palette else {}),
+            **({"orient": True} if options.orient else {}),
+        },
         places={name: [some[i] for i in headers] for name, some in places.items()},
     )
     for name, folder in stored.items():
         remarks += folder.notes(source.paths[name], source.sizes[name])
     source.remarks = [*remarks, *_changes(columns)]
-    if in_folders and names is None:  # the pictures are frames, and clips the samples
+    if chooses:
+        source.remarks += _palettes(columns, masks)
+    if is_clips:
         return clips(source, broken, on_bad)
     source.remarks += compared(source)
     return source
@@ -127,10 +137,14 @@ def _read_headers(
     found: Mapping[str, Found],
     places: Mapping[str, Sequence[Place]],
     options: ImageOptions,
+    chooses: bool,
     on_bad: OnBad,
     looking: Looking,
-) -> dict[int, list[ImageHeader]]:
-    """Return by number the headers of each sample whose pictures are all good, and of the kind of most.
+) -> tuple[dict[int, list[ImageHeader]], set[str]]:
+    """Return by number the headers of each sample whose images are all good, and of the kind of most.
+
+    Args:
+        chooses: whether fields of masks get the numbers of palettes; they are returned as well.
 
     Raises:
         SourceError: what `on_bad` raises, or no sample is left.
@@ -149,6 +163,14 @@ def _read_headers(
             for header in row:
                 if isinstance(header, SourceError):
                     on_bad(header)
+    masks = _masks(dict(zip(found, zip(*good.values(), strict=True), strict=True))) if chooses and good else set()
+    if masks:
+        are_masks = [name in masks for name in found]
+        for number, headers_of_sample in good.items():
+            good[number] = [
+                header._replace(channels=1) if is_mask and header.has_palette else header
+                for header, is_mask in zip(headers_of_sample, are_masks, strict=True)
+            ]
     kinds = {
         number: {name: f"{_KINDS[header.channels]} {header.dtype}" for name, header in zip(found, row, strict=True)}
         for number, row in good.items()
@@ -159,7 +181,46 @@ def _read_headers(
         differs = [kinds[number][name] != kinds[model][name] for name in found]
         advice = "convert channels with --mode gray, rgb or rgba, save it with the bits of the others, or pack it apart"
         on_bad(SourceError(f"differs from most pictures: {how}; {advice}", rows[number][differs.index(True)][0]))
-    return good
+    return good, masks
+
+
+def _masks(headers: Mapping[str, Sequence[ImageHeader]]) -> set[str]:
+    """Return the fields whose palettes stand for classes: by their name, or as all have one beside photographs."""
+    with_palette = {name for name, some in headers.items() if any(header.has_palette for header in some)}
+    plain = {
+        name for name, some in headers.items() if all(header.has_palette or header.channels == 1 for header in some)
+    }
+    photographs = headers.keys() - plain
+    return {name for name in with_palette if is_mask_name(name) or (name in plain and photographs)}
+
+
+def _palettes(headers: Mapping[str, Sequence[ImageHeader]], masks: set[str]) -> Iterator[str]:
+    """Yield sentences on what is packed of files with a palette."""
+    for name, some in headers.items():
+        if files := sum(header.has_palette for header in some):
+            done = (
+                "the numbers of the colours are packed, as of masks; --palette colour packs the colours"
+                if name in masks
+                else "their colours are packed; --palette index packs the numbers of the colours, as of masks"
+            )
+            yield f"field {name}, {files:,} {'file' if files == 1 else 'files'} with a palette: {done}"
+
+
+def _skip_misfitting_sizes(
+    headers: dict[int, list[ImageHeader]], paired: Pairing, found: Mapping[str, Found], on_bad: OnBad
+) -> None:
+    """Drop samples whose fields have another ratio of sizes than most, if bad files are skipped; else they are packed.
+
+    A remark of the plan names those that are packed.
+    """
+    numbers = list(headers)
+    sizes = {
+        name: np.array([row[column][:2] for row in headers.values()], np.int32) for column, name in enumerate(found)
+    }
+    for at, (field, reason) in misfitting_sizes(sizes).items():
+        with contextlib.suppress(SourceError):
+            on_bad(SourceError(reason, found[field].path(paired.files[field][numbers[at]])))
+            del headers[numbers[at]]
 
 
 def _each_header(rows: Sequence[_Row], options: ImageOptions) -> Generator[list[ImageHeader | SourceError], None, None]:

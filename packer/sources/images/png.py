@@ -6,14 +6,16 @@ change the result. `check` looks at the rest: the checksum of every chunk, chunk
 the wrong place, animations, and bytes after IEND. kornia_rs checks the compressed pixels, except for their Adler-32
 checksum; the checksums of the chunks cover these bytes. Errors say what is wrong with the bytes, without a path.
 
-All other kinds go to Pillow's decoder in C, called directly with a layout of our choice (`Image.frombytes(..., "zip",
-layout, interlaced)`): `Image.open` would drop the low bytes of gray with alpha.
+Pillow decodes palette images, gray of 1, 2 and 4 bits, and gray with alpha. It takes missing scan lines for zeros and
+reads no Adler-32 checksum, so the data are inflated and counted first. It cannot keep gray with alpha of 16 bits, which
+is refused.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import io
 import struct
 import zlib
 from collections.abc import Callable, Iterator
@@ -22,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from kornia_rs import io as kornia
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import PngImagePlugin
 
 from packer.errors import SourceError
 
@@ -30,8 +32,8 @@ SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 GRAY, RGB, PALETTE, GRAY_ALPHA, RGBA = 0, 2, 3, 4, 6
 
-#: Bit depths that the PNG specification allows for each colour type.
-DEPTHS = {GRAY: (1, 2, 4, 8, 16), RGB: (8, 16), PALETTE: (1, 2, 4, 8), GRAY_ALPHA: (8, 16), RGBA: (8, 16)}
+#: Bit depths that the PNG specification allows for each colour type; gray with alpha of 16 bits is refused.
+DEPTHS = {GRAY: (1, 2, 4, 8, 16), RGB: (8, 16), PALETTE: (1, 2, 4, 8), GRAY_ALPHA: (8,), RGBA: (8, 16)}
 
 #: Values that one pixel has in the file.
 SAMPLES = {GRAY: 1, RGB: 3, PALETTE: 1, GRAY_ALPHA: 2, RGBA: 4}
@@ -50,7 +52,7 @@ _MAX_LENGTH = 2**31 - 1
 
 #: Deflate makes data at most 1032 times smaller.
 _MOST_INFLATED = 1032
-#: Bytes inflated at a time after the last scan line, where they are dropped.
+#: Bytes inflated at a time while they are counted.
 _PIECE_BYTES = 2**20
 
 #: First row and column of every pass of an interlaced picture, and the distance to the next ones.
@@ -61,21 +63,6 @@ _KORNIA = {GRAY: "mono", RGB: "rgb", RGBA: "rgba"}
 _KORNIA_DEPTHS: dict[int, tuple[Callable[..., NDArray[Any]], type[np.generic], int]] = {
     8: (kornia.decode_image_png_u8, np.uint8, 1),
     16: (kornia.decode_image_png_u16, np.uint16, 2),
-}
-
-#: Pillow's mode and layout for all other kinds, by colour type and depth.
-#: Gray of 2 and 4 bits is scaled to 0..255, which `L;2` and `L;4` do.
-#: 16-bit gray+alpha is four bytes a pixel, which the RGBA layout keeps as they are.
-_PILLOW = {
-    (GRAY, 1): ("1", "1"),
-    (GRAY, 2): ("L", "L;2"),
-    (GRAY, 4): ("L", "L;4"),
-    (PALETTE, 1): ("P", "P;1"),
-    (PALETTE, 2): ("P", "P;2"),
-    (PALETTE, 4): ("P", "P;4"),
-    (PALETTE, 8): ("P", "P"),
-    (GRAY_ALPHA, 8): ("LA", "LA"),
-    (GRAY_ALPHA, 16): ("RGBA", "RGBA"),
 }
 
 
@@ -151,6 +138,8 @@ def _parse_ihdr(head: bytes) -> PngHeader:
     width, height, depth, colour, compression, filtering, interlace = IHDR.unpack_from(head, 16)
     if not (0 < width <= _MAX_LENGTH and 0 < height <= _MAX_LENGTH):
         raise SourceError(f"IHDR says {width} x {height} pixels, which PNG does not allow; get the file again")
+    if (colour, depth) == (GRAY_ALPHA, 16):
+        raise SourceError("is gray with alpha of 16 bits, which cannot be kept; save it as RGBA of 16 bits")
     if depth not in DEPTHS.get(colour, ()):
         reason = f"IHDR says colour type {colour} with {depth} bits, which PNG does not know; get the file again"
         raise SourceError(reason)
@@ -284,24 +273,19 @@ def decode(png: Png, *, as_index: bool = False) -> NDArray[Any]:
     try:
         if header.colour in _KORNIA and header.depth in _KORNIA_DEPTHS:
             return _by_kornia(png)
-        image = _by_pillow(header, _lines(png))
+        _check_lines(png)
+        return _by_pillow(png, as_index)
     except SourceError:
         raise
     except MemoryError as error:
         raise SourceError(f"{header.width} x {header.height} pixels do not fit into memory") from error
     except Exception as error:  # kornia_rs raises no class of its own
         with contextlib.suppress(zlib.error):
-            _lines(png)  # which says how many scan lines are missing
+            _check_lines(png)  # which says how many scan lines are missing
         raise _damaged(f"its pixels cannot be decoded ({error})") from error
-    if header.colour != PALETTE:
-        return image
-    colours, largest = _colours(png), int(image.max())
-    if largest >= len(colours):
-        raise _damaged(f"colour number {largest} is used, but the palette has {len(colours)}")
-    return image if as_index else colours[image[:, :, 0]]
 
 
-def see_through(png: Png) -> tuple[int, ...] | None:
+def transparent_colour(png: Png) -> tuple[int, ...] | None:
     """Return the colour that is marked as transparent (tRNS) in gray or RGB, as `decode` gives it; None if none is."""
     header = png.header
     if not header.transparent or header.colour not in (GRAY, RGB):
@@ -324,27 +308,42 @@ def _by_kornia(png: Png) -> NDArray[Any]:
     return decode_png(file, (header.height, header.width), _KORNIA[header.colour])
 
 
-def _lines(png: Png) -> bytes:
-    """Return the scan lines of a picture, each after the number of its filter.
+def _by_pillow(png: Png, as_index: bool) -> NDArray[Any]:
+    start, stop = png.pixels_at
+    chunks = [(b"PLTE", png.palette), (b"tRNS", png.alpha)] if png.header.colour == PALETTE else []
+    parts = [part for kind, body in chunks if body for part in chunk_parts(kind, body)]
+    file = b"".join((png.data[:_IHDR_END], *parts, png.data[start:stop], png.data[-12:]))
+    with PngImagePlugin.PngImageFile(io.BytesIO(file)) as image:
+        pixels = np.asarray(image)
+        if png.header.colour == PALETTE:
+            largest, colours = int(pixels.max()), len(png.palette) // 3
+            if largest >= colours:
+                raise _damaged(f"colour number {largest} is used, but the palette has {colours}")
+            if not as_index:
+                pixels = np.asarray(image.convert("RGBA" if png.header.transparent else "RGB"))
+        if pixels.dtype == bool:
+            pixels = pixels.astype(np.uint8) * np.uint8(255)
+    return pixels[:, :, None] if pixels.ndim == 2 else pixels
 
-    The data are read to their end, where there is a checksum. Bytes after the last line are dropped, as all readers of
-    PNG do.
+
+def _check_lines(png: Png) -> None:
+    """Inflate the data to their checksum, and count them. Bytes after the last line are ignored, as all readers do.
 
     Raises:
         SourceError: the data end too early, or hold fewer scan lines than the header says.
         zlib.error: they cannot be inflated, or have a wrong checksum.
     """
-    expected = _line_bytes(png.header)
-    stream = zlib.decompressobj()
-    lines = stream.decompress(b"".join(png.pixels), expected)
-    if len(lines) < expected:
-        size = f"{png.header.width} x {png.header.height} pixels"
-        raise _damaged(f"its data holds {len(lines):,} bytes of scan lines, but {size} need {expected:,}")
+    stream, left, nbytes = zlib.decompressobj(), b"".join(png.pixels), 0
     while not stream.eof:
-        left = stream.unconsumed_tail
-        if not stream.decompress(left, _PIECE_BYTES) and not left:
-            raise _damaged("its data ends before its checksum")
-    return lines
+        piece = stream.decompress(left, _PIECE_BYTES)
+        if not piece and not stream.eof and not stream.unconsumed_tail:
+            break
+        left, nbytes = stream.unconsumed_tail, nbytes + len(piece)
+    if nbytes < (expected := _line_bytes(png.header)):
+        size = f"{png.header.width} x {png.header.height} pixels"
+        raise _damaged(f"its data holds {nbytes:,} bytes of scan lines, but {size} need {expected:,}")
+    if not stream.eof:
+        raise _damaged("its data ends before its checksum")
 
 
 def _line_bytes(header: PngHeader) -> int:
@@ -355,25 +354,3 @@ def _line_bytes(header: PngHeader) -> int:
         if rows > 0 and columns > 0:
             total += rows * (1 + (columns * header.depth * SAMPLES[header.colour] + 7) // 8)
     return total
-
-
-def _by_pillow(header: PngHeader, lines: bytes) -> NDArray[Any]:
-    mode, layout = _PILLOW[header.colour, header.depth]
-    size = (header.width, header.height)
-    image = np.asarray(Image.frombytes(mode, size, zlib.compress(lines, 0), "zip", layout, header.interlaced))
-    if image.dtype == bool:
-        image = image.astype(np.uint8) * np.uint8(255)
-    if (header.colour, header.depth) == (GRAY_ALPHA, 16):
-        return image.view(">u2").astype(np.uint16)
-    return image[:, :, None] if image.ndim == 2 else image
-
-
-def _colours(png: Png) -> NDArray[np.uint8]:
-    """Return the palette as (colours, 3), or (colours, 4) if there is transparency."""
-    colours = np.frombuffer(png.palette, np.uint8).reshape(-1, 3)
-    if not png.header.transparent:
-        return colours
-    alpha = np.full(len(colours), 255, np.uint8)
-    given = np.frombuffer(png.alpha, np.uint8)[: len(colours)]
-    alpha[: len(given)] = given
-    return np.column_stack([colours, alpha])

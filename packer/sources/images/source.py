@@ -30,6 +30,7 @@ class ImageSource(Source):
         folders: by field, the folder that `paths` count from.
         paths: by field, the file of every sample, relative; of an LMDB folder its key, with a suffix.
         sizes: by field, (n, 2) int32: height and width of every sample.
+        options: by field, how its images are read.
         places: by field, where every value lies in the file of an LMDB folder; empty for files.
     """
 
@@ -38,7 +39,7 @@ class ImageSource(Source):
     folders: dict[str, str]
     paths: dict[str, list[str]]
     sizes: dict[str, NDArray[np.int32]]
-    options: ImageOptions
+    options: Mapping[str, ImageOptions]
     origin: Mapping[str, Any] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
     places: dict[str, list[Place]] = field(default_factory=dict)
@@ -80,7 +81,7 @@ class ImageSource(Source):
 
     def _picture(self, spec: FieldSpec, number: int, shape: NDArray[np.int64]) -> NDArray[Any]:
         path, place = self.where(spec.name, number)
-        picture = read_image(path, self.options, place)
+        picture = read_image(path, self.options[spec.name], place)
         if picture.dtype != spec.dtype or picture.shape != tuple(shape.tolist()):
             was, now = (" x ".join(map(str, some)) for some in (shape, picture.shape))
             reason = f"was {was} {spec.dtype} when its header was read, and is {now} {picture.dtype} now; run again"
@@ -103,27 +104,52 @@ def compared(source: ImageSource) -> list[str]:
     sentences = []
     for first, second in combinations(source.sizes, 2):
         small, large = sorted((first, second), key=lambda field: int(source.sizes[field].sum(dtype=np.int64)))
-        sentences.append(_ratio(source.names, source.sizes, small, large))
+        sentences.append(_ratio_in_words(source.names, source.sizes, small, large))
     if len({spec.dtype for spec in source.fields}) > 1:
         depths = ", ".join(f"{spec.name} is {spec.dtype}" for spec in source.fields)
         sentences.append(f"bit depths differ: {depths}")
     return sentences
 
 
-def _ratio(names: Sequence[str], sizes: Mapping[str, NDArray[np.integer]], small: str, large: str) -> str:
-    low, high = sizes[small], sizes[large]
+def misfitting_sizes(sizes: Mapping[str, NDArray[np.int32]]) -> dict[int, tuple[str, str]]:
+    """Return the samples without the ratio of sizes that most have: their numbers, a field at fault, and what is wrong.
+
+    Args:
+        sizes: by field, height and width of every sample, (n, 2).
+    """
+    odd: dict[int, tuple[str, str]] = {}
+    for first, second in combinations(sizes, 2):
+        small, large = sorted((first, second), key=lambda field: int(sizes[field].sum(dtype=np.int64)))
+        usual, numbers = _usual_ratio(sizes[small], sizes[large])
+        if usual is None or 2 * len(numbers) >= len(sizes[small]):
+            continue
+        for number in numbers.tolist():
+            low, high = sizes[small][number], sizes[large][number]
+            what = f"{large} is {high[0]} x {high[1]} pixels and {small} {low[0]} x {low[1]}"
+            odd[number] = large, f"{what}, not {usual} times as large as in most samples; crop or resize it"
+    return odd
+
+
+def _usual_ratio(low: NDArray[np.int32], high: NDArray[np.int32]) -> tuple[int | None, NDArray[np.intp]]:
+    """Return how many times as large most `high` are, None if no sample has a whole ratio, and who are not."""
     whole = ((high % low == 0).all(1)) & (high[:, 0] // low[:, 0] == high[:, 1] // low[:, 1])
-    if not whole.any():
-        return f"{large} is in no sample a whole number of times as large as {small}; check these"
     ratios = high[:, 0] // low[:, 0]
     values, counts = np.unique(ratios[whole], return_counts=True)
-    usual = int(values[counts.argmax()])
+    usual = int(values[counts.argmax()]) if len(values) else None
+    return usual, np.flatnonzero(~whole | (ratios != usual))
+
+
+def _ratio_in_words(names: Sequence[str], sizes: Mapping[str, NDArray[np.int32]], small: str, large: str) -> str:
+    low, high = sizes[small], sizes[large]
+    usual, odd = _usual_ratio(low, high)
+    if usual is None:
+        return f"{large} is in no sample a whole number of times as large as {small}; check these"
     phrase = "has the size of" if usual == 1 else f"is {usual} times as large as"
-    odd = np.flatnonzero(~whole | (ratios != usual))
     if not len(odd):
         return f"{large} {phrase} {small} in every sample"
     some = ", ".join(
         f"{names[i]} ({small} {low[i, 0]} x {low[i, 1]}, {large} {high[i, 0]} x {high[i, 1]})" for i in odd[:NAMED]
     )
     more = f" and {len(odd) - NAMED} more" if len(odd) > NAMED else ""
-    return f"{large} {phrase} {small}, but not in {len(odd)} of {len(names)} samples: {some}{more}; check these"
+    advice = "; --on-error skip leaves them out" if 2 * len(odd) < len(low) else "; check these"
+    return f"{large} {phrase} {small}, but not in {len(odd)} of {len(names)} samples: {some}{more}{advice}"

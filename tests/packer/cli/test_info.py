@@ -31,7 +31,7 @@ def test_what_the_text_says(packer, packed):
 
 def test_what_the_text_says_of_other_datasets(packer, packed, clouds, rows, tmp_path):
     """Ragged axes are `any`; of the origin words and numbers are shown, and what only a machine reads is named."""
-    assert "origin palette  colour" in packer("info", packed).stdout
+    assert "origin kind  images" in packer("info", packed).stdout
     convert(clouds.folder, tmp_path / "a", workers=0)
     assert "any x 3" in packer("info", tmp_path / "a").stdout
     convert(rows.path, tmp_path / "b", workers=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 
@@ -77,25 +78,26 @@ def test_frames_stand_in_the_order_of_their_numbers(tmp_path):
     assert source.names == ["01", "1"]
 
 
-def test_pictures_of_one_name_in_every_folder_are_fields(tmp_path):
-    """a/rgb.png, a/depth.png, b/rgb.png, b/depth.png: the fields rgb and depth of samples a and b, named or not."""
+def test_images_of_several_names_in_each_folder_are_fields_to_be_named(tmp_path):
+    """a/rgb.png, a/depth.png, b/rgb.png, b/depth.png: the error gives the patterns, which make samples a and b."""
     for name in "ba":
         save(tmp_path / "set" / name / "rgb.png", picture(seed=ord(name)))
         save(tmp_path / "set" / name / "depth.png", picture(4, 5 + (name == "b"), 1))
-    source = source_of([str(tmp_path / "set")], source=FOLDERS)
-    assert source.names == ["a", "b"]
-    assert {spec.name: spec.shape for spec in source.fields} == {"rgb": (4, 5, 3), "depth": (4, None, 1)}
-    assert {spec.kind for spec in source.fields} == {"image"}
-    np.testing.assert_array_equal(read_each(source)["rgb"][1], picture(seed=ord("b")))
-    named = source_of([f"c={tmp_path}/set/*/rgb.png", f"d={tmp_path}/set/*/d*.png"], source=FOLDERS)
-    assert (named.names, [spec.name for spec in named.fields]) == (["a", "b"], ["c", "d"])
-    with pytest.raises(UsageError, match=r"its folders hold pictures of several names \(depth, rgb\)"):
-        source_of([f"c={tmp_path}/set", f"d={tmp_path}/set/a/d*.png"], source=FOLDERS)
+    patterns = [f"depth='{tmp_path}/set/*/depth.*'", f"rgb='{tmp_path}/set/*/rgb.*'"]
+    with pytest.raises(UsageError, match=re.escape(f"as in {' '.join(patterns)}")):
+        source_of([str(tmp_path / "set")], source=FOLDERS)
+    named = source_of([pattern.replace("'", "") for pattern in patterns], source=FOLDERS)
+    assert named.names == ["a", "b"]
+    assert {spec.name: (spec.shape, spec.kind) for spec in named.fields} == {
+        "depth": ((4, None, 1), "image"),
+        "rgb": ((4, 5, 3), "image"),
+    }
+    np.testing.assert_array_equal(read_each(named)["rgb"][1], picture(seed=ord("b")))
     (tmp_path / "set" / "b" / "depth.png").unlink()
     with pytest.raises(
         SourceError, match=r"b/rgb.png: field 'rgb' has this file, but there is no partner of that name in 'depth'"
     ):
-        source_of([str(tmp_path / "set")], source=FOLDERS)
+        source_of([pattern.replace("'", "") for pattern in patterns], source=FOLDERS)
 
 
 @pytest.mark.parametrize("codec", ["none", "lz4"])
@@ -181,18 +183,7 @@ def test_a_clip_that_lacks_a_frame_is_left_out_as_a_whole(tmp_path, reds):
 
 
 def test_the_wrong_unit_is_said(tmp_path, reds):
-    """Frames packed as pictures are a note of the plan; pictures next to clips, squares and rows are refused."""
-    source = source_of([f"lr={tmp_path}/LR", f"hr={tmp_path}/HR"])
-    assert len(source) == 11
-    assert any("each picture is a sample" in note and "`--samples folders`" in note for note in source.remarks)
-    for name in ("a/left", "a/right", "b/left", "b/right"):
-        save(tmp_path / "views" / f"{name}.png")
-    (said,) = (note for note in source_of([str(tmp_path / "views")]).remarks if "each picture is a sample" in note)
-    assert "if each of the 2 folders is one" in said
-    assert "say `--samples folders`; if each folder is a field, give each as FIELD=FOLDER" in said
-    shutil.rmtree(tmp_path / "views")
-    chosen = source_of([str(tmp_path / "LR")], source=SourceOptions(samples="files"))
-    assert not any("--samples" in note for note in chosen.remarks)
+    """Images next to clips, patches of clips, and rows are refused."""
     with pytest.raises(UsageError, match="--patch, --stride and --downscale are for single pictures"):
         source_of([str(tmp_path / "LR")], source=SourceOptions(samples="folders", patch=2))
     with pytest.raises(UsageError, match="--samples rows: sources of images take files or folders"):

@@ -135,23 +135,3 @@ def test_pairs_in_another_ratio(pairs):
     Image.new("RGB", (8, 9)).save(folder / "b.png")
     with pytest.raises(SourceError, match="sample 'b': 'hr' is not 2 times as large as 'lr'"):
         open_cut(pairs)
-
-
-@pytest.mark.parametrize(
-    ("sizes", "stride"),
-    [([(32, 64)], 16), ([(32, 64)], 8), ([(35, 64)], 16), ([(40, 65)], 24), ([(33, 33), (8, 8)], 16)],
-)
-def test_pixels_in_no_square_are_counted(tmp_path, sizes, stride):
-    """The plan says in one line how many pixels no square holds, as a mask of all squares counts them."""
-    (tmp_path / "hr").mkdir()
-    lost = total = 0
-    for number, (height, width) in enumerate(sizes):
-        Image.new("L", (width, height), number).save(tmp_path / "hr" / f"{number}.png")
-        mask = np.zeros((height, width), bool)
-        for r in range(0, height - 15, stride):
-            for c in range(0, width - 15, stride):
-                mask[r : r + 16, c : c + 16] = True
-        lost += int((~mask).sum()) * bool(mask.any())
-        total += mask.size * bool(mask.any())
-    notes = [note for note in open_cut([f"hr={tmp_path}/hr"], 16, stride).remarks if "no square" in note]
-    assert notes == ([f"{lost:,} of {total:,} pixels of field hr lie in no square"] if lost else [])

@@ -156,7 +156,35 @@ def test_what_pillow_does_not_read_is_an_error_with_its_words(
         else:
             data[data.index(b"\xff\xc0") + 4] = patch  # bits of a sample
         path.write_bytes(data)
-    with pytest.raises(
-        SourceError, match=rf"by Pillow \(.*{reason}.*\); get it again if it is damaged, or save it as PNG"
-    ):
+    advice = "else save its values as .npy" if kind == "TIFF" else "else save it as PNG"  # which holds fewer types
+    with pytest.raises(SourceError, match=rf"by Pillow \(.*{reason}.*\); download it again if it is damaged, {advice}"):
         list(open_images({"x": str(path)}).read())
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (tiff(COLOURS[:, :, :3], t262=[8]), "has LAB colours, which cannot be kept; save it as RGB"),
+        (tiff(np.zeros((3, 4, 5), "u1")), "by Pillow .* else save its values as .npy"),
+        (tiff(np.zeros((3, 4), "f2"), 16, t339=[3]), "by Pillow .* else save its values as .npy"),
+        (tiff(np.zeros((3, 4), "i1"), t339=[2]), "signed 8-bit L, .*; save its values as .npy"),
+    ],
+    ids=["LAB", "five bands", "float16", "int8"],
+)
+def test_the_advice_on_a_tiff_can_be_followed(tmp_path, data: bytes, message: str) -> None:
+    """Neither PNG nor --mode is proposed where it cannot hold the values."""
+    (tmp_path / "a.tif").write_bytes(data)
+    for options in ({}, {"mode": "rgb"}):
+        with pytest.raises(SourceError, match=message):
+            open_images({"x": str(tmp_path)}, **options)
+
+
+def test_gray_multiplied_by_alpha_is_divided(tmp_path) -> None:
+    """As RGBA is, with the same remark."""
+    gray = np.minimum(COLOURS[:, :, :2], COLOURS[:, :, 1:2])
+    (tmp_path / "a.tif").write_bytes(tiff(gray, t338=[1]))
+    source = open_images({"x": str(tmp_path)})
+    (block,) = source.read()
+    expected = Image.frombytes("La", (4, 3), np.ascontiguousarray(gray).tobytes()).convert("LA")
+    np.testing.assert_array_equal(block["x"][0], np.asarray(expected))
+    assert source.remarks == [f"field x, 1 file: {formats.CHANGED_TIFF}"]

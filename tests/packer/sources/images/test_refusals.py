@@ -11,7 +11,6 @@ from picture_files import open_pairs, picture, save
 from PIL import Image
 
 from packer.errors import SourceError, UsageError
-from packer.sources import open_sources
 
 
 def collect():
@@ -145,20 +144,6 @@ def test_one_file_for_each_field_is_said(pairs):
     assert source.names == ["1x2"]
     expected = "there is one file for each field: 1x2.png as lr and 10.png as hr are taken for one sample, '1x2'"
     assert expected in source.remarks
-
-
-def test_folders_that_may_be_fields_are_said(tmp_path):
-    """Folders of partners without FIELD= are packed as one field, and the plan says what to do; others as they are."""
-    for name in ("0001", "0002"):
-        save(tmp_path / "pairs" / "LR" / f"{name}x2.png", picture(4, 5))
-        save(tmp_path / "pairs" / "HR" / f"{name}.png", picture(8, 10))
-        save(tmp_path / "classes" / "cat" / f"{name}.png")
-    save(tmp_path / "classes" / "dog" / "a.png")
-    source = open_sources([str(tmp_path / "pairs")])
-    assert len(source) == 4
-    assert any("if each folder is a field, give each as FIELD=FOLDER" in note for note in source.remarks)
-    source = open_sources([str(tmp_path / "classes")])
-    assert (list(source.names), source.remarks) == (["cat/0001", "cat/0002", "dog/a"], [])
 
 
 def test_two_files_of_one_name_are_an_error_that_names_both(tmp_path):

@@ -121,7 +121,7 @@ def test_modes_convert_on_purpose(tmp_path, mode, channels, bits):
         image = picture(channels=number, seed=number)
         if bits == 8:
             save(tmp_path / f"{kind}.png", image)
-        else:
+        elif kind != "LA":  # which Pillow cannot read with 16 bits
             write_png16(tmp_path / f"{kind}.png", image.astype(np.uint16) * 257)
     source = open_images({"x": str(tmp_path)}, mode=mode)
     assert source.fields[0].shape == (4, 5, channels)
@@ -156,14 +156,43 @@ def write_png16(path, image):
     path.write_bytes(SIGNATURE + head + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND"))
 
 
-def test_palette_pictures_give_colours_or_indices(tmp_path):
-    """Palette pictures are RGB by default and numbers of colours on request."""
+def test_palettes_give_colours_or_the_numbers_of_masks(tmp_path):
+    """Colours by default, with a remark; numbers on request, and for fields with the name of a mask."""
     coloured = Image.fromarray(picture()).quantize(8)
     coloured.save(tmp_path / "a.png")
-    (colours,) = read_each(open_images({"x": str(tmp_path)}))["x"]
-    (indices,) = read_each(open_images({"x": str(tmp_path)}, palette="index"))["x"]
-    np.testing.assert_array_equal(colours, np.asarray(coloured.convert("RGB")))
-    np.testing.assert_array_equal(indices[:, :, 0], np.asarray(coloured))
+    colours, numbers = np.asarray(coloured.convert("RGB")), np.asarray(coloured)[:, :, None]
+    assert numbers.max() > 0
+    for field, options, expected, said in [
+        ("x", {}, colours, "1 file with a palette: their colours are packed; --palette index"),
+        ("x", {"palette": "index"}, numbers, None),
+        ("mask", {}, numbers, "1 file with a palette: the numbers of the colours are packed, as of masks; --palette c"),
+        ("gt_seg2", {}, numbers, "numbers of the colours"),
+        ("classic", {}, colours, "their colours"),
+        ("mask", {"palette": "colour"}, colours, None),
+        ("mask", {"mode": "rgb"}, colours, None),
+    ]:
+        source = open_images({field: str(tmp_path / "a.png")}, **options)
+        np.testing.assert_array_equal(read_each(source)[field][0], expected)
+        assert [said in note for note in source.remarks] == ([True] if said else [])
+
+
+def test_palettes_beside_photographs_are_masks(tmp_path):
+    """As in VOC, with gray masks among them; two fields with palettes alone keep their colours."""
+    for number in range(3):
+        save(tmp_path / "photo" / f"{number}.jpg", picture(seed=number))
+        mask = Image.fromarray(np.full((4, 5), 2 + number, np.uint8))
+        if number:
+            mask = mask.convert("P")
+            mask.putpalette(bytes(768))
+        (tmp_path / "m").mkdir(exist_ok=True)
+        mask.save(tmp_path / "m" / f"{number}.png")
+    source = open_images({"photo": str(tmp_path / "photo"), "m": str(tmp_path / "m")})
+    assert source.fields[1].shape == (4, 5, 1)
+    assert [int(image.max()) for image in read_each(source)["m"]] == [2, 3, 4]
+    assert any("field m, 2 files with a palette: the numbers" in note for note in source.remarks)
+    (tmp_path / "m" / "0.png").unlink()
+    source = open_images({"m": str(tmp_path / "m")})
+    assert source.fields[0].shape == (4, 5, 3)
 
 
 def test_changes_on_the_way_are_said(tmp_path):
@@ -207,8 +236,21 @@ def test_pairs_out_of_ratio_are_named(pairs):
     """The plan names samples whose sizes do not keep the usual ratio."""
     save(pairs / "hr" / "10.png", picture(8, 11))
     assert open_pairs(pairs).remarks[-1] == (
-        "hr is 2 times as large as lr, but not in 1 of 3 samples: 10 (lr 4 x 5, hr 8 x 11); check these"
+        "hr is 2 times as large as lr, but not in 1 of 3 samples: 10 (lr 4 x 5, hr 8 x 11); --on-error skip leaves "
+        "them out"
     )
+
+
+def test_pairs_out_of_ratio_are_skipped_with_other_bad_files(pairs):
+    """Their error has both sizes; those that keep the ratio of most are packed."""
+    save(pairs / "hr" / "10.png", picture(4, 5))
+    errors = []
+    source = open_pairs(pairs, on_bad=errors.append)
+    assert source.names == ["1", "2"]
+    assert [str(error) for error in errors] == [
+        f"{pairs}/hr/10.png: hr is 4 x 5 pixels and lr 4 x 5, not 2 times as large as in most samples; "
+        "crop or resize it"
+    ]
 
 
 def test_set5_equals_pillow():
