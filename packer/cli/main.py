@@ -45,6 +45,8 @@ GROUPS = {
     },
 }
 COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
+#: How the system and its loader of modules say that there is no memory.
+_NO_MEMORY = ("Cannot allocate memory", "failed to map segment")
 #: Exit statuses of a command that was stopped: 128 and the number of the signal, as shells have it.
 _CTRL_C, _STOPPED = 128 + signal.SIGINT, (128 + signal.SIGINT, 128 + signal.SIGTERM)
 
@@ -149,8 +151,10 @@ def report(error: BaseException) -> int | str | None:
             text += f" (see `{error.ctx.command_path} --help`)"
     elif isinstance(error, PackerError):
         status = error.exit_status
-    elif isinstance(error, MemoryError):
-        text = "out of memory; take fewer --workers, or a smaller --shard-size"
+    elif isinstance(error, MemoryError) or any(words in text for words in _NO_MEMORY):
+        text = "out of memory: allow this process more (`ulimit -v`), or use fewer --workers or a smaller --shard-size"
+    elif "can't start new thread" in text:
+        text = "the system starts no more threads: allow more processes (`ulimit -u`) or more memory (`ulimit -v`)"
     elif isinstance(error, OSError) and error.strerror:
         text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     else:

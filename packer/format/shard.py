@@ -49,7 +49,8 @@ _BLOCK = 2**20
 #: What to do if a process may not open or map another file.
 _NO_ROOM = {
     errno.EMFILE: "cannot be opened: this process has as many files open as it may, and each shard takes two; "
-    "allow more (`ulimit -n`), or make fewer, larger shards (`packer repack --shard-size`)",
+    "allow more (`ulimit -n 65536`); where that is forbidden, run "
+    "`packer repack --shard-size` on another machine, for fewer, larger shards",
     errno.ENOMEM: "cannot be mapped: this process may have no more memory, of which a map counts as much as its file "
     "has, read or not; allow it more (`ulimit -v`, h_vmem of a cluster)",
 }

@@ -11,6 +11,7 @@ folder. Files are removed only from folders without one. Anything in the cache m
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import time
@@ -30,6 +31,8 @@ try:
 except ImportError:  # Windows, where a file that is open cannot be removed anyway
     fcntl = None  # type: ignore[assignment]
 
+#: Errors of file systems that have no locks.
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 _IN_USE = ".in-use"
 PARTIAL = ".partial"
 LOCK = ".lock"
@@ -41,8 +44,47 @@ def default_cache() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "lmdb-packer"
 
 
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[bool]:
+    """Hold the lock of a file within the block, once no other process holds it.
+
+    Yields:
+        False where the file system has no locks: another process may do the same thing at the same time.
+    """
+    if fcntl is None:
+        with filelock.FileLock(path):
+            yield True
+        return
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        is_locked = _flock(descriptor, fcntl.LOCK_EX)
+        yield is_locked
+        if is_locked:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # a process that was forked meanwhile has the descriptor, too
+    finally:
+        os.close(descriptor)
+
+
+def _flock(descriptor: int, operation: int) -> bool:
+    """Lock an open file; return False where the file system has no locks.
+
+    Raises:
+        BlockingIOError: another process holds the lock, and `operation` is not to wait for it.
+    """
+    try:
+        fcntl.flock(descriptor, operation)
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        return False
+    return True
+
+
 class Lease:
-    """Keeps the files of a folder from being removed, until it is closed or gone; its file has the time of last use."""
+    """Keeps the files of a folder from being removed, until it is closed or gone; its file has the time of last use.
+
+    Where the file system has no locks, no process removes anything.
+    """
 
     def __init__(self, folder: Path) -> None:
         path, is_held = folder / _IN_USE, False
@@ -51,7 +93,7 @@ class Lease:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
             self.close = weakref.finalize(self, os.close, descriptor)
             if fcntl is not None:
-                fcntl.flock(descriptor, fcntl.LOCK_SH)
+                _flock(descriptor, fcntl.LOCK_SH)
             with contextlib.suppress(FileNotFoundError):  # the folder was removed before the lock was taken
                 is_held = os.path.samestat(os.fstat(descriptor), path.stat())
             if not is_held:
@@ -76,7 +118,7 @@ def remove_unused(folder: Path, seconds: float) -> None:
 
 @contextlib.contextmanager
 def _exclusively(folder: Path) -> Iterator[None]:
-    """Hold a folder for this process alone; raises OSError if there is a lease on it."""
+    """Hold a folder for this process alone; raises OSError if there is a lease on it, or no lock can be had."""
     descriptor = os.open(folder / _IN_USE, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         if fcntl is not None:
@@ -121,7 +163,7 @@ class Cache:
                 f"the dataset takes {needed:,} bytes, and its cache {self.folder} may hold {self.limit:,}; "
                 "all its shards are mapped at once: raise cache_bytes"
             )
-        with filelock.FileLock(self.folder / LOCK):
+        with locked(self.folder / LOCK):
             used, sizes = _files(self.datasets)
             missing = {aside(folder, entry, PARTIAL): entry for entry in entries if not is_whole(folder, entry)}
             partials = {path: entry.bytes for path, entry in missing.items()}
@@ -132,7 +174,8 @@ class Cache:
             if over > 0:
                 raise DatasetError(
                     f"its cache {self.folder} may hold {self.limit:,} bytes, and open datasets take too much of them: "
-                    f"{over:,} more are needed; raise cache_bytes"
+                    f"{over:,} more are needed; raise cache_bytes (where the file system has no locks, all datasets "
+                    "count as open: remove old ones by hand)"
                 )
             # If another process has fetched it meanwhile, this one is unused, and is removed when room is needed.
             for path, entry in missing.items():

@@ -13,12 +13,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import filelock
-
 from packer.errors import DamagedError, DatasetError, NoDatasetError, UsageError, WriteError
 from packer.format import MANIFEST, MAX_MANIFEST_BYTES, FileEntry, Manifest, write_synced
 from packer.format import manifest as manifests
-from packer.remote.cache import LOCK, PARTIAL, Cache, Lease, aside, default_cache, is_whole
+from packer.remote.cache import LOCK, PARTIAL, Cache, Lease, aside, default_cache, is_whole, locked
 from packer.remote.store import Moved, RemoteFolder, Transfer, is_url, label
 
 #: Files under way at one time: a server answers many at once faster than one.
@@ -45,11 +43,12 @@ def fetch_all(remote: RemoteFolder, entries: Iterable[FileEntry], folder: Path, 
 
 def _fetch(remote: RemoteFolder, folder: Path, transfer: Transfer, entry: FileEntry) -> None:
     """Fetch one file, unless it is there."""
-    target, temporary = folder / entry.file, aside(folder, entry, PARTIAL)
+    target, reserved = folder / entry.file, aside(folder, entry, PARTIAL)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        temporary.parent.mkdir(exist_ok=True)
-        with filelock.FileLock(aside(folder, entry, LOCK)):
+        reserved.parent.mkdir(exist_ok=True)
+        with locked(aside(folder, entry, LOCK)) as is_alone:
+            temporary = reserved if is_alone else reserved.with_name(f"{os.getpid()}-{reserved.name}")
             if is_whole(folder, entry):
                 transfer.add(entry.bytes)
                 return
@@ -57,6 +56,7 @@ def _fetch(remote: RemoteFolder, folder: Path, transfer: Transfer, entry: FileEn
             for _ in range(2):
                 if remote.fetch(entry.file, entry.bytes, temporary, transfer) == entry.digest:
                     temporary.replace(target)
+                    reserved.unlink(missing_ok=True)
                     return
                 transfer.add(-entry.bytes)
         raise DamagedError(
@@ -131,7 +131,7 @@ class Mirror:
     def _keep(self, data: bytes) -> None:
         """Put the manifest into the folder; many processes may do so at once, with the same bytes."""
         path = self.folder / MANIFEST
-        with filelock.FileLock(path.with_name(f".{MANIFEST}{LOCK}")):
+        with locked(path.with_name(f".{MANIFEST}{LOCK}")):
             if path.exists():
                 os.utime(path)
             else:

@@ -13,6 +13,9 @@ from packer.errors import MissingNameError, SourceError
     [
         (FileNotFoundError(2, "No such file or directory", "a.png"), 1, "a.png: No such file or directory"),
         (MemoryError(), 1, "out of memory"),
+        (OSError(12, "Cannot allocate memory"), 1, "out of memory"),
+        (ImportError("a.so: failed to map segment from shared object"), 1, "out of memory"),
+        (RuntimeError("can't start new thread"), 1, "the system starts no more threads"),
         (KeyboardInterrupt(), 130, "stopped"),
         (ValueError("odd"), 1, "ValueError: odd (this should not happen"),
         (SystemExit(143), 143, "stopped"),

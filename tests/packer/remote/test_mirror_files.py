@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,7 @@ import pytest
 from packer.errors import DatasetError
 from packer.format import FileEntry, file_digest
 from packer.format import manifest as manifests
-from packer.remote import Lease, Mirror, RemoteFolder, cache, default_cache
+from packer.remote import Lease, Mirror, RemoteFolder, cache, default_cache, local_input
 from packer.remote.cache import PARTIAL, aside, is_whole
 from packer.remote.mirror import fetch_all
 
@@ -133,3 +136,26 @@ def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", "/home/someone")
     assert default_cache() == Path("/home/someone/.cache/lmdb-packer")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="locks of files are others there")
+def test_a_cache_without_locks(tmp_path: Path, packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the file system has none, a dataset is fetched and read as elsewhere, and nothing is removed."""
+
+    def flock(*_: object) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    kept = tmp_path / "cache"
+    limit = sum(path.stat().st_size for path in packed.rglob("*.lmdb"))
+    first, manifest, lease = Mirror.open(f"file://{packed}", kept, limit)
+    first.fetch_shards(manifest).close()
+    lease.close()
+    assert first.is_fetched(manifest)
+    assert not list(kept.rglob(f"*{PARTIAL}"))
+    shutil.copytree(packed, tmp_path / "other")
+    second, _, _ = Mirror.open(f"file://{tmp_path / 'other'}", kept, limit)
+    with pytest.raises(DatasetError, match="has no locks"):
+        second.fetch_shards(manifest)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(kept))
+    assert Path(local_input(f"file://{packed}/manifest.json")).read_bytes() == (packed / "manifest.json").read_bytes()
