@@ -14,7 +14,7 @@ import pytest
 from packer.errors import DatasetError
 from packer.format import FileEntry, file_digest
 from packer.format import manifest as manifests
-from packer.remote import Lease, Mirror, RemoteFolder, cache, default_cache, local_input
+from packer.remote import Lease, Mirror, RemoteFolder, cache, default_cache, local_inputs
 from packer.remote.cache import PARTIAL, aside, is_whole
 from packer.remote.mirror import fetch_all
 
@@ -158,4 +158,6 @@ def test_a_cache_without_locks(tmp_path: Path, packed: Path, monkeypatch: pytest
     with pytest.raises(DatasetError, match="has no locks"):
         second.fetch_shards(manifest)
     monkeypatch.setenv("XDG_CACHE_HOME", str(kept))
-    assert Path(local_input(f"file://{packed}/manifest.json")).read_bytes() == (packed / "manifest.json").read_bytes()
+    fsspec.filesystem("memory").pipe_file("/sources/a.txt", b"a")
+    (folder,), _ = local_inputs(["memory://sources"])
+    assert (Path(folder) / "a.txt").read_bytes() == b"a"
