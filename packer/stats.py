@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import UsageError
-from packer.format import FieldSpec, FieldStats, Manifest, ValueStats
+from packer.format import Field, FieldSpec, FieldStats, Manifest, ValueStats
 from packer.format import manifest as manifests
 from packer.packing import dataset_lock
 from packer.sources import PackedSource, Progress, block_bytes, count
@@ -32,28 +32,36 @@ _PIECE = 2**16
 Moments = tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]
 
 
-def statistics(dataset: str | os.PathLike[str], progress: Progress | None = None) -> dict[str, FieldStats]:
+def statistics(
+    dataset: str | os.PathLike[str], progress: Progress | None = None, fields: Sequence[str] | None = None
+) -> dict[str, FieldStats]:
     """Return the statistics of every field of numbers, from one pass; text and complex numbers have none.
 
     Counts and extremes are exact; mean and standard deviation are as exact as float64 allows.
 
     Args:
+        fields: names of the fields to read; all by default.
         progress: called with the samples and raw bytes done since the last call.
 
     Raises:
         DatasetError: there is no packed dataset, or it is damaged.
+        UsageError: there is no such field.
     """
     folder = Path(dataset)
     manifest = manifests.read(folder)
-    # Text and complex numbers have no order.
-    measured = [field for field in manifest.fields if field.kind != "text" and field.np_dtype.kind != "c"]
-    found = {field.name: _FieldMoments(field) for field in measured}
-    for block in _blocks(folder, manifest):
+    chosen = manifest.fields if fields is None else [manifest.field(name) for name in fields]
+    found = {field.name: _FieldMoments(field) for field in chosen if has_statistics(field)}
+    for block in _blocks(folder, manifest, chosen):
         for name, moments in found.items():
             moments.add(block[name])
         if progress:
             progress(count(block), block_bytes(block))
     return {name: moments.result() for name, moments in found.items()}
+
+
+def has_statistics(field: FieldSpec) -> bool:
+    """Return whether a field has statistics: text and complex numbers have no order."""
+    return field.kind != "text" and field.np_dtype.kind != "c"
 
 
 def save(dataset: str | os.PathLike[str], stats: dict[str, FieldStats]) -> None:
@@ -153,9 +161,9 @@ def _joined(one: Moments, other: Moments) -> Moments:
     return n + m, mean + delta * (m / total), squares + other_squares + delta * (delta * (n / total * m))
 
 
-def _blocks(folder: Path, manifest: Manifest) -> Iterator[dict[str, Any]]:
+def _blocks(folder: Path, manifest: Manifest, fields: Sequence[Field]) -> Iterator[dict[str, Any]]:
     """Yield all samples in blocks, shard by shard, so that memory does not grow with their number."""
-    columns = list(enumerate(manifest.fields))
+    columns = [(manifest.fields.index(field), field) for field in fields]
     source = PackedSource(str(folder), manifest.shards, columns, np.arange(manifest.samples), None, {})
     first = 0
     for entry in manifest.shards:

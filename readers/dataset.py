@@ -153,7 +153,7 @@ class PackedDataset(Dataset[Any]):
 
     def _use_manifest(self) -> None:
         """Set the attributes that follow from the manifest, here and in every process that unpickles the dataset."""
-        self.fields: dict[str, Field] = _choose(self.manifest.fields, self._chosen, self.path)
+        self.fields: dict[str, Field] = _choose(self.manifest, self._chosen, self.path)
         # The samples that are read, each of which may have many windows.
         self._samples = Items(self.manifest.samples, None if self.split is None else self.manifest.split(self.split))
         self._items = self._samples if self.windows is None else None
@@ -493,13 +493,9 @@ def _found(
     return mirror, mirror.folder, manifest
 
 
-def _choose(fields: Sequence[Field], chosen: Sequence[str] | None, path: Path) -> dict[str, Field]:
-    by_name = {field.name: field for field in fields}
+def _choose(manifest: Manifest, chosen: Sequence[str] | None, path: Path) -> dict[str, Field]:
     if chosen is None:
-        return by_name
+        return {field.name: field for field in manifest.fields}
     if not chosen:
-        raise UsageError(f"no field is named; {path} has {', '.join(by_name)}")
-    for name in chosen:
-        if name not in by_name:
-            raise UsageError(f"{path} has no field {name!r}; it has {', '.join(by_name)}")
-    return {name: by_name[name] for name in chosen}
+        raise UsageError(f"no field is named; {path} has {', '.join(field.name for field in manifest.fields)}")
+    return {name: manifest.field(name) for name in chosen}

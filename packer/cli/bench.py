@@ -15,7 +15,7 @@ import click
 
 from packer.cli.doctor import machine_of, shared_frames
 from packer.cli.logs import Progress, log_options
-from packer.cli.options import names_in
+from packer.cli.options import fields_option
 from packer.cli.text import counted, indented, size_text, table, wrapped
 from packer.errors import DatasetError
 from packer.format import manifest as manifests
@@ -61,7 +61,7 @@ Rates = dict[Setting, "float | None"]
     show_default=True,
     help="Threads of a Loader and processes of a DataLoader; may be repeated.",
 )
-@click.option("--fields", metavar="A,B", help="Read only these fields.  [default: all]")
+@fields_option("Read only these fields.")
 @click.option(
     "--seconds",
     type=click.FloatRange(min=0, min_open=True, max=86400),
@@ -75,7 +75,7 @@ def bench(
     dataset: Path,
     batch_sizes: tuple[int, ...],
     workers: tuple[int, ...],
-    fields: str | None,
+    fields: tuple[str, ...] | None,
     seconds: float,
     as_json: bool,
 ) -> None:
@@ -94,7 +94,7 @@ def bench(
         raise DatasetError(f"{dataset}: it has no samples; there is nothing to read")
     from readers import PackedDataset  # here: torch takes seconds to load, and help and refusals need none
 
-    chosen = PackedDataset(dataset, names_in(fields)).fields
+    chosen = PackedDataset(dataset, fields).fields
     names = list(chosen)
     sample_bytes = sum(manifest.columns[name].raw for name in names) / manifest.samples
     fits = machine.holds(manifest)

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from packer.cli.logs import Progress, log_options, say
-from packer.cli.options import names_in
+from packer.cli.options import fields_option
 from packer.cli.text import counted, size_text, time_text
 from packer.export import KINDS, VALUES
 from packer.export import export as run
@@ -27,7 +27,7 @@ For BasicSR, frames of clips have the keys of REDS, such as 000/00000000.
 \b
 $ packer export div2k.packed div2k.png
 $ packer export scans.packed scans --to hdf5 --fields xyz,rgb
-$ packer export div2k.packed hr.lmdb --to basicsr-lmdb --field hr --values bmp
+$ packer export div2k.packed hr.lmdb --to basicsr-lmdb --fields hr --values bmp
 """
 _LINES = "\n".join(f"--to {name:13} {kind.writes}" for name, kind in KINDS.items())
 _USUAL = ", ".join(f"{name} from {' and '.join(kind.sources)}" for name, kind in KINDS.items() if kind.sources)
@@ -41,18 +41,19 @@ _USUAL = ", ".join(f"{name} from {' and '.join(kind.sources)}" for name, kind in
     type=click.Choice(list(KINDS)),
     help=f"Kind of the files.  [default: {_USUAL}; else png if all fields are images, or hdf5, which holds all]",
 )
-@click.option("--fields", "--field", metavar="A,B", help="Export only these fields.")
+@fields_option("Export only these fields.")
 @click.option("--values", type=click.Choice(VALUES), help="basicsr-lmdb: what each value is.  [default: png]")
 @click.option(
     "--overwrite", is_flag=True, help="Write into a folder that is not empty; files of the same names are replaced."
 )
 @log_options
-def export(dataset: Path, out: Path, to: str | None, fields: str | None, values: str | None, overwrite: bool) -> None:
+def export(
+    dataset: Path, out: Path, to: str | None, fields: tuple[str, ...] | None, values: str | None, overwrite: bool
+) -> None:
     """Parse, export and say how many files there are."""
-    names = names_in(fields)
     with Progress("exporting") as shown:
         shown.start(manifests.read(dataset).samples)
-        report = run(dataset, out, to=to, fields=names, values=values, overwrite=overwrite, progress=shown.advance)
+        report = run(dataset, out, to=to, fields=fields, values=values, overwrite=overwrite, progress=shown.advance)
     for note in report.notes:
         _log.warning("%s", note)
     kind = "" if report.to == "files" else f" of {report.to}"

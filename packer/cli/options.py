@@ -22,9 +22,17 @@ Command = Callable[..., Any]
 Option = Callable[[Command], Command]
 
 
-def names_in(text: str | None) -> tuple[str, ...] | None:
-    """Return the names of a list as `--fields` takes it; None if it is left out."""
-    return None if text is None else tuple(name.strip() for name in text.split(","))
+def fields_option(text: str) -> Option:
+    """Return the option `--fields A,B`; the command receives `fields`, a tuple of names, or None for all.
+
+    Args:
+        text: the help.
+    """
+
+    def names(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str, ...] | None:
+        return None if value is None else tuple(name.strip() for name in value.split(","))
+
+    return click.option("--fields", metavar="A,B", callback=names, help=f"{text}  [default: all]")
 
 
 def named(form: str, drops: bool = False) -> Callable[[click.Context, click.Parameter, Sequence[str]], dict[str, str]]:

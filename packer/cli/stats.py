@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
 
 from packer.cli.logs import Progress, log_options
+from packer.cli.options import fields_option
 from packer.cli.text import indented, table
-from packer.format import FieldStats, Manifest, ValueStats
+from packer.format import Field, FieldStats, ValueStats
 from packer.format import manifest as manifests
 from packer.stats import save as keep
 from packer.stats import statistics
@@ -21,10 +22,11 @@ _NUMBERS = ("count", "min", "max", "mean", "std", "nan", "inf")
 
 @click.command()
 @click.argument("dataset", type=click.Path(path_type=Path))
+@fields_option("Read only these fields.")
 @click.option("--save", is_flag=True, help="Keep the statistics in the manifest, where the next call finds them.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @log_options
-def stats(dataset: Path, save: bool, as_json: bool) -> None:
+def stats(dataset: Path, fields: tuple[str, ...] | None, save: bool, as_json: bool) -> None:
     """Say count, minimum, maximum, mean and standard deviation of each field of DATASET, and of its channels.
 
     Channels are those of images, and the columns of clouds and tables. Arrays of three axes and more, and of more than
@@ -34,33 +36,37 @@ def stats(dataset: Path, save: bool, as_json: bool) -> None:
 
     \b
     $ packer stats div2k.packed
+    $ packer stats div2k.packed --fields lr
     $ packer stats rows.packed --save --json
     """
+    if save and fields is not None:
+        raise click.UsageError("--save keeps the statistics of all fields; leave --fields out")
     manifest = manifests.read(dataset)
-    found = manifest.stats
-    if not found:
+    chosen = manifest.fields if fields is None else tuple(manifest.field(name) for name in fields)
+    found = {field.name: manifest.stats[field.name] for field in chosen if field.name in manifest.stats}
+    if not manifest.stats:
         with Progress("reading") as shown:
             shown.start(manifest.samples)
-            found = statistics(dataset, shown.advance)
+            found = statistics(dataset, shown.advance, fields)
         if save:
             keep(dataset, found)
     document = {"path": str(dataset), "samples": manifest.samples, "fields": found}
-    click.echo(indented(document) if as_json else "\n".join(_lines(manifest, found)))
+    click.echo(indented(document) if as_json else "\n".join(_lines(chosen, found)))
 
 
-def _lines(manifest: Manifest, found: Mapping[str, FieldStats]) -> list[str]:
+def _lines(fields: Sequence[Field], found: Mapping[str, FieldStats]) -> list[str]:
     """Return a table with a line for each field, and one for each channel if there are several."""
     heads = ["field", "channel", *_NUMBERS]
     if not any(stats.all.nan or stats.all.inf for stats in found.values()):
         heads = heads[:-2]
     rows = []
-    axes = {field.name: len(field.shape) for field in manifest.fields if field.kind == "array"}
+    axes = {field.name: len(field.shape) for field in fields if field.kind == "array"}
     for name, stats in found.items():
         rows.append([name, "all", *_cells(stats.all)])
         if axes.get(name, 0) < _AXES and 1 < len(stats.channels) <= _MOST_CHANNELS:
             rows += [["", str(n), *_cells(channel)] for n, channel in enumerate(stats.channels)]
     lines = table(heads, [row[: len(heads)] for row in rows], heads[2:]) if rows else []
-    without = [field.name for field in manifest.fields if field.name not in found]
+    without = [field.name for field in fields if field.name not in found]
     if without:
         lines.append(f"no statistics of text and complex numbers: {', '.join(without)}")
     return lines

@@ -177,6 +177,17 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             if is_flat or edges.max(initial=0) > self.samples:
                 raise ValueError(f"split {name!r}: its ranges are not ascending ones of {self.samples} samples")
 
+    def field(self, name: str) -> Field:
+        """Return the field of this name.
+
+        Raises:
+            UsageError: there is no such field; the message says which there are.
+        """
+        for field in self.fields:
+            if field.name == name:
+                return field
+        raise UsageError(f"the dataset has no field {name!r}; it has {', '.join(field.name for field in self.fields)}")
+
     def split(self, name: str) -> NDArray[np.int64]:
         """Return the numbers of the samples of a split, ascending, (n,).
 

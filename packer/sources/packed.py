@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.codecs import JPEG
-from packer.errors import DamagedError, UsageError
+from packer.errors import DamagedError
 from packer.format import (
     Column,
     Constants,
@@ -65,11 +65,8 @@ def open_packed(
         origin = {"kind": origin.get("kind", "packed"), "shuffled": seed, "origin": origin}
     elif "parts" in origin:  # packed as one, the parts need not end with shards
         origin = {"kind": origin.get("kind", "packed"), "origin": origin}
-    held = {field.name: (position, field) for position, field in enumerate(manifest.fields)}
-    for name in fields or ():
-        if name not in held:
-            raise UsageError(f"the dataset has no field {name!r}; it has {', '.join(held)}")
-    columns = [held[name] for name in (held if fields is None else fields)]
+    chosen = manifest.fields if fields is None else [manifest.field(name) for name in fields]
+    columns = [(manifest.fields.index(field), field) for field in chosen]
     source = PackedSource(str(folder), manifest.shards, columns, numbers, names, origin)
     source.splits = splits
     source.constants = Constants(folder, manifest.constants)

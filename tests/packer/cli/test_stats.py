@@ -72,3 +72,18 @@ def test_a_damaged_dataset_is_refused(packer, refused, rows, tmp_path):
     out = convert(rows.sources, tmp_path / "out", workers=0).path
     (out / "shards" / "00000.lmdb").unlink()
     refused(1, ["stats", out], "00000.lmdb", "missing")
+
+
+def test_fields_are_chosen(packer, refused, pairs, tmp_path):
+    """--fields A,B names the fields of a command that reads a dataset; a field that is not there is refused."""
+    packer("convert", *pairs.sources, tmp_path / "d", "--workers", 0)
+    for saved in (False, True):
+        found = json.loads(packer("stats", tmp_path / "d", "--fields", "hr", "--json").stdout)["fields"]
+        assert (list(found), found["hr"]["all"]["count"]) == (["hr"], 12 * 12 * 10 * 3)
+        if not saved:
+            packer("stats", tmp_path / "d", "--save")
+    packer("export", tmp_path / "d", tmp_path / "files", "--fields", "lr, hr", "--to", "npy")
+    for command in (["stats"], ["bench"], ["export", tmp_path / "other"]):
+        arguments = [command[0], tmp_path / "d", *command[1:], "--fields", "lr,depth"]
+        refused(2, arguments, "has no field 'depth'; it has lr, hr")
+    refused(2, ["stats", tmp_path / "d", "--fields", "hr", "--save"], "leave --fields out")
