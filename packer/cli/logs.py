@@ -141,7 +141,7 @@ class Progress:
         self._show()
 
     def _planned(self, plan: Plan) -> None:
-        for note in plan.source.remarks:
+        for note in plan.remarks:
             _log.info("%s", note)
         for shard in plan.shards:
             size, most = size_text(shard.raw_bytes), size_text(shard.map_size)

@@ -85,7 +85,7 @@ def _lines(plan: Plan, size: Estimate, found: dict[str, Any]) -> list[str]:
         pairs.append(("splits", split_text(found["splits"], plan.samples)))
     if size.most > free:
         pairs.append(("warning", "the disk may be too small"))
-    pairs += [("note", note) for note in plan.source.remarks]
+    pairs += [("note", note) for note in plan.remarks]
     # A reason of several lines is wrapped as any other.
     pairs += [("left out", " ".join(f"{bad.file}: {bad.reason}".split("\n"))) for bad in found["rejected"]]
     table = field_table(plan.fields, {name: _size_texts(one) for name, one in size.fields.items()})
@@ -134,5 +134,5 @@ def _document(plan: Plan, size: Estimate) -> dict[str, Any]:
         "file_bytes": size.file_bytes,
         "most_bytes": size.most,
         "samples_tried": size.samples,
-        "notes": plan.source.remarks,
+        "notes": plan.remarks,
     }

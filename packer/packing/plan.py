@@ -88,6 +88,7 @@ class Plan:
         fields: how every field is stored.
         raw_bytes: bytes of every field as arrays.
         exact: whether `file_bytes` of the shards are exact rather than upper bounds.
+        remarks: sentences for the user: those of the source, and what the plan found.
     """
 
     source: Source
@@ -96,6 +97,7 @@ class Plan:
     shards: tuple[ShardPlan, ...]
     raw_bytes: dict[str, int]
     exact: bool
+    remarks: tuple[str, ...] = ()
 
     @property
     def samples(self) -> int:
@@ -163,7 +165,33 @@ def make_plan(
     shards = plan_shards(source, fields, sizes, cut(_total(sizes), shard_size), origin)
     exact = all(size.known for size in sizes.values()) and not any(field.codec for field in fields)
     raw = {name: int(size.bytes.sum()) for name, size in sizes.items()}
-    return Plan(source, origin, tuple(fields), tuple(shards), raw, exact)
+    remarks = (*source.remarks, *unequal_lengths(source, sizes))
+    return Plan(source, origin, tuple(fields), tuple(shards), raw, exact, remarks)
+
+
+def unequal_lengths(source: Source, sizes: Mapping[str, FieldSizes]) -> list[str]:
+    """Return a sentence for each field that has as many rows as another one in most samples, but not in all.
+
+    Such fields are those of points or steps: readers take the same rows of both.
+    """
+    lengths = {
+        spec.name: size.shapes[:, 0]
+        for spec in source.fields
+        if (size := sizes[spec.name]).known and size.shapes is not None and spec.ragged_axes == (0,)
+    }
+    remarks = []
+    for place, name in enumerate(lengths):
+        differing = {other: np.flatnonzero(lengths[name] != lengths[other]) for other in list(lengths)[:place]}
+        other = min(differing, key=lambda other: len(differing[other]), default=None)
+        if other is None or not 0 < len(differing[other]) <= len(source) / 2:
+            continue
+        number = int(differing[other][0])
+        sample = f"number {number}" if source.names is None else repr(source.names[number])
+        remarks.append(
+            f"{other} and {name} differ in length in {len(differing[other]):,} of {len(source):,} samples, such as "
+            f"{sample}: {lengths[other][number]:,} and {lengths[name][number]:,} rows"
+        )
+    return remarks
 
 
 def stored_fields(

@@ -54,7 +54,8 @@ class SourceOptions:
         fields: PLY: which fields to take if the files differ in them.
         cast: PLY: convert a field, as in xyz=float32.
         triangulate: PLY: make polygons into triangles, a fan from the first corner of each face.
-        group: PLY: make one field of numbered properties (rot of rot_0 to rot_3), or a field of each.
+        group: PLY: make a field of each numbered property (rot_0 to rot_3), not one of all (rot): none; or one field of
+            these properties, such as rgb=diffuse_red,diffuse_green,diffuse_blue.
         columns: Clouds without a header (.bin, .txt, .xyz, .pts): names and types of their columns, such as
             x,y,z,intensity:float32 or x,y,z:float32,r,g,b:uint8, a field each; or of a source FIELD= whose columns are
             one field, such as boxes=cls,x,y,w,h:float32 of files beside pictures.
@@ -82,7 +83,7 @@ class SourceOptions:
     fields: str = _of("ply", "same", form="same|common|all|A,B")
     cast: Mapping[str, str] = _of("ply", {}, form="FIELD=DTYPE")
     triangulate: bool = _of("ply", False)
-    group: str = _of("ply", "numbered", choices="numbered|none")
+    group: str | tuple[str, ...] = _of("ply", (), form="none|FIELD=A,B")
     columns: str | tuple[str, ...] = _of("clouds", (), form="[FIELD=]NAMES[:TYPE]")
     pick: Mapping[str, str] = _of("hdf5 npy", {}, "--field", form="NAME=/PATH")
     skip: tuple[str, ...] = _of("hdf5 npy", (), form="FIELD")

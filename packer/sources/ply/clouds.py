@@ -22,6 +22,7 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError
 from packer.sources.base import Looking, OnBad
@@ -36,6 +37,8 @@ from packer.sources.ply.text import count_rows, line_of, read_text
 #: Suffixes of files that need types: nobody can guess them from bytes, as from text.
 _BINARY = (".bin", LABELS)
 _TEXT_TYPE = "float64"
+#: How many columns of float32 such files usually have, and by how much the logarithm of their spread must be less.
+_USUAL_WIDTHS, _LOOKS_BETTER = (3, 4, 5, 6), 0.2
 #: Short names of colours, and what PLY calls them.
 _COLOURS = {"r": "red", "g": "green", "b": "blue"}
 #: A pointer of git-LFS is shorter than this.
@@ -83,9 +86,11 @@ def open_clouds(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: 
 
     members = members_of(found, files, member, on_bad, looking)
     source = PointSource.of("clouds", members, rules, partial(_read, header=header, rules=rules), {"columns": columns})
+    if not is_text:
+        source.remarks += _other_widths(source, element)
     if untyped:
         typed = f"{untyped[-1]}:float32 takes half the room"
-        source.remarks = [f"{', '.join(untyped)}: {_TEXT_TYPE}, since --columns gives no type; {typed}"]
+        source.remarks += [f"{', '.join(untyped)}: {_TEXT_TYPE}, since --columns gives no type; {typed}"]
     return source
 
 
@@ -181,6 +186,33 @@ def _binary_table(path: str, element: Element) -> Table:
     counted = msgspec.structs.replace(element, count=len(data) // least_row(element))
     (table,), _ = read_binary([counted], data, "<", path)
     return table
+
+
+def _other_widths(source: PointSource, element: Element) -> list[str]:
+    """Return a sentence if columns of float32 look as if there were another usual number of them.
+
+    In rows of the right length every column has a spread of its own; in others all columns are mixed alike.
+    """
+    width = len(element.properties)
+    if {p.dtype for p in element.properties} != {"float32"}:
+        return []
+    counts = next(iter(source.lengths.values())) * width
+    values = np.frombuffer(_load(source.paths[int(np.argmax(counts))]), "<f4").astype(np.float64)
+    spreads = {width: _spread(values, width)}
+    spreads |= {k: _spread(values, k) for k in _USUAL_WIDTHS if k != width and not (counts % k).any()}
+    if min(spreads.values()) > spreads[width] - _LOOKS_BETTER:
+        return []
+    best = min(k for k in spreads if spreads[k] < min(spreads.values()) + _LOOKS_BETTER / 2)  # 3 rather than 6
+    names = ", ".join(p.name for p in element.properties)
+    return [f"these files look as if they had {best} columns of float32, not {width} ({names}); check --columns"]
+
+
+def _spread(values: NDArray[np.float64], width: int) -> float:
+    """Return the mean of the logarithms of the spread of each column, if rows have `width` of them."""
+    rows = values[: len(values) // width * width].reshape(-1, width)
+    with np.errstate(all="ignore"):
+        spread = np.log(np.std(rows, axis=0) + np.finfo(np.float32).tiny).mean() if len(rows) > 1 else np.nan
+    return float(spread) if np.isfinite(spread) else np.inf
 
 
 # ---------------------------------------------------------------- text

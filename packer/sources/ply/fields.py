@@ -2,8 +2,9 @@
 
     vertex x y z              xyz (n, 3)
     vertex nx ny nz           normal (n, 3)
-    vertex red green blue     rgb (n, 3); with alpha of the same type rgba (n, 4)
-    vertex NAME_0 NAME_1 ...  NAME (n, k): f_rest (n, 45) of 3D Gaussians, unless `numbered` is False
+    vertex red green blue     rgb (n, 3); with alpha of the same type rgba (n, 4); also diffuse_red and so on
+    vertex NAME_0 NAME_1 ...  NAME (n, k): f_rest (n, 45) of 3D Gaussians
+    vertex scalar_NAME        NAME in small letters, if it is free: intensity of scalar_Intensity (CloudCompare)
     vertex NAME               NAME (n,), or lists of numbers
     face vertex_indices       face, int32 corner numbers; also vertex_index
     face NAME                 face_NAME
@@ -11,14 +12,14 @@
 
 Properties of one group whose types differ stay apart under their own names, unless `cast` gives the group
 a type. Numbered ones are a group if there are two or more, from 0 on without a gap, and nothing else has their name.
-Two properties that would be one field are refused.
+Two properties that would be one field are refused. `Grouping` is what the user says of it.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, NamedTuple
@@ -26,7 +27,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import SourceError, UsageError
+from packer.errors import SourceError, UsageError, first_few
 from packer.format import FieldSpec, check_field_name
 from packer.sources.base import OnBad, difference, misfits, usual
 from packer.sources.ply.header import Element
@@ -47,6 +48,12 @@ _GROUPS = (
     ("rgba", ("red", "green", "blue", "alpha")),
     ("rgb", ("red", "green", "blue")),
 )
+#: Other names of such properties.
+_ALSO = (
+    ("rgba", ("diffuse_red", "diffuse_green", "diffuse_blue", "diffuse_alpha")),
+    ("rgb", ("diffuse_red", "diffuse_green", "diffuse_blue")),
+)
+_SCALAR = "scalar_"
 _FACE_LISTS = ("vertex_indices", "vertex_index")
 #: The name and the number of a numbered property.
 _NUMBERED = re.compile(r"(.+)_(0|[1-9][0-9]*)")
@@ -55,17 +62,44 @@ _NUMBERED = re.compile(r"(.+)_(0|[1-9][0-9]*)")
 # ---------------------------------------------------------------- of one file
 
 
-def groups_of(vertex: Element, numbered: bool = True) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yield groups of properties that may become one field: its name, and the property number of each column.
+class Grouping(NamedTuple):
+    """Which properties the user wants as one field.
 
-    Args:
-        numbered: whether numbered properties, such as `rot_0` to `rot_3`, are a group.
+    Attributes:
+        numbered: whether numbered ones are; if not, scalar_NAME keeps its name as well.
+        named: fields, and the names of the properties of each.
     """
+
+    numbered: bool = True
+    named: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+    @classmethod
+    def of(cls, option: str | Sequence[str]) -> Grouping:
+        """Return what `--group` says; raises UsageError if it cannot be understood."""
+        texts = [option] if isinstance(option, str) else option
+        named: dict[str, tuple[str, ...]] = {}
+        for text in texts:
+            field, equals, members = text.partition("=")
+            names = tuple(name.strip() for name in members.split(","))
+            if text not in ("none", "numbered") and not (field and equals and all(names)):
+                raise UsageError(f"--group {text}: none or FIELD=A,B is expected, such as rgb=r,g,b")
+            if field in named:
+                raise UsageError(f"--group {text}: there is a group {field} already; give it once")
+            if equals:
+                named[field] = names
+        return cls("none" not in texts, tuple(named.items()))
+
+
+_USUAL = Grouping()
+
+
+def groups_of(vertex: Element, grouping: Grouping) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield groups of properties that may become one field: its name, and the property number of each column."""
     first = {p.name: i for i, p in enumerate(vertex.properties) if p.count_dtype is None}
-    for name, members in _GROUPS:
+    for name, members in (*grouping.named, *_GROUPS, *_ALSO):
         if all(member in first for member in members):
             yield name, tuple(first[member] for member in members)
-    if numbered:
+    if grouping.numbered:
         names = {"face", *dict(_GROUPS), *(p.name for p in vertex.properties)}
         counts = Counter(match[1] for name in first if (match := _NUMBERED.fullmatch(name)))
         for name, count in counts.items():
@@ -107,14 +141,14 @@ class Rule:
 # Sets have many files of few kinds.
 @lru_cache(maxsize=64)
 def rules_of(
-    elements: tuple[Element, ...], cast: tuple[tuple[str, str], ...] = (), numbered: bool = True
+    elements: tuple[Element, ...], cast: tuple[tuple[str, str], ...] = (), grouping: Grouping = _USUAL
 ) -> dict[str, Rule]:
     """Return the fields of files with these elements, by name.
 
     Args:
         elements: without counts.
         cast: names of fields, and the dtypes to convert them to.
-        numbered: whether numbered properties become one field.
+        grouping: which properties become one field.
 
     Raises:
         SourceError: there is no vertex element, no property, a name that no field can have, or two fields of one name;
@@ -143,22 +177,36 @@ def rules_of(
         rules[name] = Rule(name, element.name, properties, dtypes.get(name) or dtype or first.dtype, is_list)
         used.update((element.name, i) for i in properties)
 
-    for name, numbers in groups_of(vertex, numbered):
-        alike = name in dtypes or len({vertex.properties[i].dtype for i in numbers}) == 1
-        if alike and not any(("vertex", i) in used for i in numbers):
+    for name, numbers in groups_of(vertex, grouping):
+        types = {vertex.properties[i].dtype for i in numbers}
+        if len(types) > 1 and name not in dtypes:
+            if name in dict(grouping.named):
+                reason = f"--group {name}: its properties are {' and '.join(sorted(types))}"
+                raise SourceError(f"{reason}; give it one type, as in --cast {name}={max(types)}")
+            continue
+        if name not in rules and not any(("vertex", i) in used for i in numbers):
             add(name, vertex, numbers)
     face = next((e for e in elements if e.name == "face"), Element("face", ()))
     for i, p in enumerate(face.properties):
         if p.name in _FACE_LISTS and p.count_dtype and not p.dtype.startswith("float"):
             add("face", face, (i,), "int32")
             break
+    names = _names_of(vertex, rules) if grouping.numbered else [p.name for p in vertex.properties]
     for element in (vertex, *(e for e in elements if e is not vertex)):
         for i, p in enumerate(element.properties):
             if (element.name, i) not in used:
-                add(p.name if element is vertex else f"{element.name}_{p.name}", element, (i,))
+                add(names[i] if element is vertex else f"{element.name}_{p.name}", element, (i,))
     if not rules:
         raise SourceError("its header declares no properties")
     return rules
+
+
+def _names_of(vertex: Element, taken: Iterable[str]) -> list[str]:
+    """Return the field of each property that is in no group: its name, or NAME of scalar_NAME if that is free."""
+    names = [p.name for p in vertex.properties]
+    short = [name.removeprefix(_SCALAR).lower() if name.startswith(_SCALAR) else name for name in names]
+    counts = Counter([*short, *taken, "face", "face_size"])
+    return [new if new and counts[new] == 1 else name for name, new in zip(names, short, strict=True)]
 
 
 def corners_of(rules: Mapping[str, Rule]) -> Rule | None:
@@ -207,8 +255,10 @@ class Column:
     part: Part
 
 
-def agreeing(members: Sequence[Member], choice: Choice, on_bad: OnBad) -> tuple[list[Member], dict[str, Rule]]:
-    """Return the members that have the fields of most members, and the rules of their fields.
+def agreeing(
+    members: Sequence[Member], choice: Choice, on_bad: OnBad
+) -> tuple[list[Member], dict[str, Rule], list[str]]:
+    """Return the members that have the fields of most members, the rules of their fields, and remarks for the plan.
 
     `on_bad` is called for each other member.
 
@@ -219,7 +269,9 @@ def agreeing(members: Sequence[Member], choice: Choice, on_bad: OnBad) -> tuple[
         {name: str(rule) for name, rule in member.rules.items() if isinstance(choice, str) or name in choice}
         for member in members
     ]
+    widths = _widths(members) if choice == "common" else {}
     if choice in ("common", "all"):
+        kinds = [{name: kind[name] for name in kind if len(widths.get(name, ())) < 2} for kind in kinds]
         names = dict.fromkeys(name for kind in kinds for name in kind)
         most = {name: usual(kind[name] for kind in kinds if name in kind) for name in names}
         apart = {n: difference({name: most[name] for name in kind}, kind) for n, kind in enumerate(kinds)}
@@ -238,11 +290,25 @@ def agreeing(members: Sequence[Member], choice: Choice, on_bad: OnBad) -> tuple[
         good.append(member)
         for name in kinds[n]:
             chosen.setdefault(name, member.rules[name])
+    remarks = []
     if choice == "common":
         chosen = {name: rule for name, rule in chosen.items() if all(name in member.rules for member in good)}
+        counts = Counter(name for member in good for name in member.rules if name not in chosen)
+        omitted = [f"{name} (in {count:,} of {len(good):,} files)" for name, count in counts.items()]
+        if omitted:
+            remarks.append(f"--fields common leaves out {first_few(omitted)}, which not all files have alike")
     if good and not chosen:
         raise UsageError("the files have no field in common; take --fields all, or pack them apart")
-    return good, chosen
+    return good, chosen, remarks
+
+
+def _widths(members: Sequence[Member]) -> dict[str, set[int]]:
+    """Return the numbers of columns that each field has in files; they may differ for numbered properties alone."""
+    widths: dict[str, set[int]] = {}
+    for member in members:
+        for name, rule in member.rules.items():
+            widths.setdefault(name, set()).add(len(rule.properties))
+    return widths
 
 
 def columns_of(members: Sequence[Member], rules: Mapping[str, Rule]) -> Iterator[tuple[Column, NDArray[np.int64]]]:

@@ -13,17 +13,29 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import SourceError, UsageError
+from packer.errors import SourceError, UsageError, first_few
 from packer.format import DTYPES, FieldSpec
 from packer.sources.base import HEADERS, Block, Looking, OnBad, Source, faults_of, joined, watched
 from packer.sources.files import Found
 from packer.sources.options import SourceOptions
-from packer.sources.ply.fields import Choice, Column, Lengths, Member, Rule, agreeing, columns_of, corners_of, rules_of
+from packer.sources.ply.fields import (
+    Choice,
+    Column,
+    Grouping,
+    Lengths,
+    Member,
+    Rule,
+    agreeing,
+    columns_of,
+    corners_of,
+    rules_of,
+)
 from packer.sources.ply.header import Header, opened
 from packer.sources.ply.table import (
     DoesNotFitError,
@@ -61,15 +73,24 @@ def open_ply(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: OnB
     for name, dtype in options.cast.items():
         if dtype not in DTYPES or dtype == "bool" or dtype.startswith("complex"):
             raise UsageError(f"--cast {name}={dtype}: a numeric dtype such as float32 or int64 is expected")
-    good = members_of(found, found.pick(on_bad), partial(_member, options=options), on_bad, looking)
-    members, rules = agreeing(good, choice, on_bad)
+    grouping = Grouping.of(options.group)
+    read = partial(_read, options=options, grouping=grouping)
+    good = members_of(found, found.pick(on_bad), partial(_member, read=read), on_bad, looking)
+    members, rules, remarks = agreeing(good, choice, on_bad)
+    for name, properties in grouping.named:
+        if not any(name in member.rules for member in good):
+            raise UsageError(f"--group {name}: no file has vertices with the properties {', '.join(properties)}")
     if unknown := [name for name in options.cast if name not in rules]:
         raise UsageError(f"--cast: there is no field {', '.join(unknown)}; fields are {', '.join(rules)}")
     if options.triangulate and corners_of(rules) is None:
         raise UsageError(
             f"--triangulate: there is no field face; fields are {', '.join(rules)}; leave --triangulate out"
         )
-    return PointSource.of("ply", members, rules, partial(_read, options=options), _origin_of(choice, options))
+    if extra := [f"{Path(member.path).name} ({member.extra:,} bytes)" for member in members if member.extra]:
+        remarks.append(f"bytes after the last row are not packed: {first_few(extra)}")
+    source = PointSource.of("ply", members, rules, read, _origin_of(choice, options))
+    source.remarks = remarks
+    return source
 
 
 def members_of(
@@ -98,9 +119,9 @@ def members_of(
     return list(good.values())
 
 
-def _member(path: str, name: str, options: SourceOptions) -> Member:
+def _member(path: str, name: str, read: Callable[..., Contents]) -> Member:
     """Return a file as a member, by its header, and by its body if that holds lists; raises SourceError as `_read`."""
-    header, rules, tables, extra = _read(path, options, with_numbers=False)
+    header, rules, tables, extra = read(path, with_numbers=False)
     counts = {element.name: count for element, count in zip(header.kinds, header.counts, strict=True)}
     lengths = {}
     for rule in rules.values():
@@ -124,7 +145,7 @@ class Contents(NamedTuple):
     extra: int = 0
 
 
-def _read(path: str, options: SourceOptions, with_numbers: bool = True) -> Contents:
+def _read(path: str, options: SourceOptions, grouping: Grouping, with_numbers: bool = True) -> Contents:
     """Return the contents of a file.
 
     Args:
@@ -136,7 +157,7 @@ def _read(path: str, options: SourceOptions, with_numbers: bool = True) -> Conte
     with opened(path) as (header, file):
         extra = _extra_bytes(header, os.fstat(file.fileno()).st_size, path)
         with faults_of(path):
-            rules = rules_of(header.kinds, tuple(options.cast.items()), options.group == "numbered")
+            rules = rules_of(header.kinds, tuple(options.cast.items()), grouping)
         if not (with_numbers or header.has_lists):
             return Contents(header, rules, {}, extra)
         # Read on its own the body lies aligned in memory, and a cloud of one field needs no copy.

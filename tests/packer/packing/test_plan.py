@@ -56,6 +56,33 @@ def plan_of(source: Clouds, shard_size: int | None = None, codec: str = "none") 
     return make_plan(source, codec, shard_size)
 
 
+# ---------------------------------------------------------------- remarks
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        ((5, 6, 7, 8), None),
+        ((5, 6, 9, 8), "xyz and label differ in length in 1 of 4 samples, such as number 2: 7 and 9 rows"),
+        ((5, 1, 9, 8), "xyz and label differ in length in 2 of 4 samples, such as number 1: 6 and 1 rows"),
+        ((1, 2, 3, 8), None),
+    ],
+)
+def test_fields_of_unequal_lengths_are_named(labels: tuple[int, ...], words: str | None) -> None:
+    """Fields that have as many rows in half of the samples at least, but not in all: of one cloud, as it seems."""
+
+    class Labelled(Clouds):
+        def shapes(self, field: str) -> Any:
+            rows = {"xyz": self.points, "label": labels, "boxes": [n + 100 for n in labels]}[field]
+            return np.array([[n, 3] if field == "xyz" else [n] for n in rows], np.int64)
+
+    source = Labelled([5, 6, 7, 8], names=None)
+    kinds = {"boxes": "float32", "xyz": "float32", "label": "uint8"}
+    shapes = {"xyz": (None, 3)}
+    source.fields = tuple(FieldSpec(name=n, dtype=t, shape=shapes.get(n, (None,))) for n, t in kinds.items())
+    assert make_plan(source, "none", None).remarks == (() if words is None else (words,))
+
+
 # ---------------------------------------------------------------- cutting
 
 sample_sizes = st.lists(st.integers(0, 10_000), min_size=1, max_size=200).map(lambda s: np.array(s, np.int64))

@@ -106,6 +106,21 @@ def test_comments_and_blank_lines(tmp_path: Path) -> None:
     assert sample(tmp_path / "b.txt", "x,y,z:float32")["xyz"].shape == (0, 3)
 
 
+@pytest.mark.parametrize(("width", "columns"), [(4, "x,y,z,i,ring"), (5, "x,y,z,i"), (4, "x,y,z"), (3, "x,y,z,i")])
+def test_scans_read_as_a_wrong_number_of_columns(tmp_path: Path, width: int, columns: str) -> None:
+    """If another usual number fits all files as well, and every column has its own spread then, a remark says so."""
+    spread = np.array([20, 15, 2, 0.3, 9][:width])
+    for number in range(3):
+        rows = np.random.default_rng(number).normal(size=(60 * (number + 1), width)) * spread
+        rows.astype("<f4").tofile(tmp_path / f"{number}.bin")
+    wrong = opened(tmp_path, f"{columns}:float32")
+    names = ", ".join(columns.split(","))
+    said = f"look as if they had {width} columns of float32, not {len(columns.split(','))} ({names}); check --columns"
+    assert [remark.partition("files ")[2] for remark in wrong.remarks] == [said]
+    right = ",".join(["x", "y", "z", "intensity", "ring"][:width])
+    assert opened(tmp_path, f"{right}:float32").remarks == []
+
+
 def test_text_without_a_type_keeps_every_digit(tmp_path: Path) -> None:
     """It is float64, and a note says how to have half."""
     (tmp_path / "a.xyz").write_text("4500123.456789 1 2 7\n")

@@ -82,7 +82,7 @@ def test_splats_apart(tmp_path) -> None:
     assert not [
         (i, name) for i, name in enumerate(SPLAT) if i > 5 and block[name][0].tobytes() != values[:, i].tobytes()
     ]
-    with pytest.raises(UsageError, match="--group some: numbered or none is expected"):
+    with pytest.raises(UsageError, match="--group some: none or FIELD=A,B is expected"):
         open_sources([str(tmp_path)], SourceOptions(group="some"))
 
 
@@ -118,6 +118,19 @@ def test_files_that_differ_in_numbered_properties(tmp_path) -> None:
     with pytest.raises(SourceError, match=r"b is float32 x 3, not float32 x 2;.*--group none"):
         open_ply(str(tmp_path))
     assert len(open_ply(str(tmp_path), group="none", fields="common")) == 2
+
+
+def test_splats_of_several_degrees_together(tmp_path) -> None:
+    """With fields=common they are packed without f_rest, or what some lack of it, and a remark says so."""
+    for degree, count in enumerate((0, 9, 45)):
+        splat(tmp_path / f"{degree}.ply", False, ["x", "y", "z", *(f"f_rest_{i}" for i in range(count))])
+    source = open_ply(str(tmp_path), fields="common")
+    assert ([f.name for f in source.fields], len(source)) == (["xyz"], 3)
+    assert source.remarks == ["--fields common leaves out f_rest (in 2 of 3 files), which not all files have alike"]
+    apart = open_ply(str(tmp_path), fields="common", group="none")
+    assert [f.name for f in apart.fields] == ["xyz"]
+    assert "f_rest_0 (in 2 of 3 files)" in apart.remarks[0]
+    assert len(open_ply(str(tmp_path), fields="all", group="none").fields) == 46
 
 
 @pytest.mark.parametrize("text", [True, False])

@@ -197,6 +197,7 @@ def test_choice_of_fields(tmp_path) -> None:
     folder = mixed_set(tmp_path)
     source = open_ply(folder, fields="common")
     assert list(specs(source)) == ["xyz"]
+    assert source.remarks == ["--fields common leaves out rgb (in 2 of 3 files), which not all files have alike"]
     assert [len(s["xyz"]) for s in samples(source)] == [2, 3, 4]
     source = open_ply(folder, fields="all")
     assert list(specs(source)) == ["xyz", "rgb"]
@@ -223,6 +224,51 @@ def test_cast(tmp_path) -> None:
         open_ply(str(tmp_path / "3.ply"), cast={"b": "uint8"})
     with pytest.raises(UsageError, match="numeric dtype"):
         open_ply(str(tmp_path / "3.ply"), cast={"a": "half"})
+
+
+@pytest.mark.parametrize("lists", [False, True])
+def test_bytes_after_the_last_row(tmp_path, lists: bool) -> None:
+    """They are not packed, and a remark names the files; every number of them counts."""
+    for i in range(8):
+        write(tmp_path / f"{i}.ply", vertices(3), *([faces([0, 1, 2])] * lists))
+    expected = samples(open_ply(str(tmp_path)))
+    for i in (2, 5):
+        with (tmp_path / f"{i}.ply").open("ab") as file:
+            file.write(b"\0" * 12 * i)
+    source = open_ply(str(tmp_path))
+    assert source.remarks == ["bytes after the last row are not packed: 2.ply (24 bytes), 5.ply (60 bytes)"]
+    assert [s["xyz"].tobytes() for s in samples(source)] == [s["xyz"].tobytes() for s in expected]
+
+
+def test_names_of_other_programs(tmp_path) -> None:
+    """CloudCompare's scalar_NAME is NAME in small letters if nothing else is; diffuse colours are rgb."""
+    write(tmp_path / "a.ply", vertices(4, "x:f4 y:f4 z:f4 diffuse_red:u1 diffuse_green:u1 diffuse_blue:u1"))
+    assert list(specs(open_ply(str(tmp_path)))) == ["xyz", "rgb"]
+    write(tmp_path / "a.ply", vertices(4, "red:u1 green:u1 blue:u1 diffuse_red:u1 diffuse_green:u1 diffuse_blue:u1"))
+    assert list(specs(open_ply(str(tmp_path)))) == ["rgb", "diffuse_red", "diffuse_green", "diffuse_blue"]
+    spec = "x:f4 y:f4 z:f4 scalar_Intensity:f4 scalar_Label:f4 label:u1 scalar_xyz:f4 scalar_A:f4 scalar_a:f4"
+    values = write(tmp_path / "a.ply", vertices(4, spec))["vertex"]
+    names = ["xyz", "intensity", "scalar_Label", "label", "scalar_xyz", "scalar_A", "scalar_a"]
+    assert list(specs(open_ply(str(tmp_path)))) == names
+    assert samples(open_ply(str(tmp_path)))[0]["intensity"].tolist() == values["scalar_Intensity"].tolist()
+    assert "scalar_Intensity" in specs(open_ply(str(tmp_path), group="none"))
+
+
+def test_groups_that_the_user_names(tmp_path) -> None:
+    """They become one field, in the order given; types that differ, or properties that no file has, are refused."""
+    values = write(tmp_path / "a.ply", vertices(4, "b:u1 g:u1 r:u1 n_0:f4 n_1:f4 t:f8"))["vertex"]
+    source = open_ply(str(tmp_path), group=("rgb=r,g,b",))
+    assert specs(source) == {"rgb": ("uint8", (None, 3)), "n": ("float32", (None, 2)), "t": ("float64", (None,))}
+    assert samples(source)[0]["rgb"][:, 0].tolist() == values["r"].tolist()
+    assert list(specs(open_ply(str(tmp_path), group=("rgb=r,g,b", "none")))) == ["rgb", "n_0", "n_1", "t"]
+    with pytest.raises(SourceError, match=r"--group q: its properties are float64 and uint8; .* --cast q=uint8"):
+        open_ply(str(tmp_path), group=("q=b,t",))
+    assert specs(open_ply(str(tmp_path), group=("q=b,t",), cast={"q": "float64"}))["q"] == ("float64", (None, 2))
+    with pytest.raises(UsageError, match="--group q: no file has vertices with the properties u, v"):
+        open_ply(str(tmp_path), group=("q=u,v",))
+    for wrong, words in ((("rgb",), "none or FIELD=A,B"), (("a=b,",), "none or"), (("a=b,g", "a=r,g"), "already")):
+        with pytest.raises(UsageError, match=words):
+            open_ply(str(tmp_path), group=wrong)
 
 
 def test_bad_files_are_reported_and_skipped(tmp_path) -> None:
