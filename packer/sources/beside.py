@@ -1,8 +1,9 @@
-"""Fields from files beside those of the samples, with the same names: boxes, labels of points, captions.
+"""Fields from files beside those of the samples, with the same names: boxes, labels of points, captions, embeddings.
 
     image=images boxes=labels --columns boxes=cls,x,y,w,h:float32      images/a.png labels/a.txt
     velodyne label=labels --columns ... --columns label=label:uint32   velodyne/000000.bin labels/000000.label
     image=images caption=captions                                      images/a.png captions/a.txt
+    image=images embedding=clip                                        images/a.png clip/a.npy
 
 Each sample needs its file: one that is missing is an error that names its partner. A file without a row is a sample
 without a box.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,11 +22,9 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError
 from packer.format import FieldSpec
-from packer.sources.base import Block, DerivedSource, Looking, OnBad, Source, count, faults_of
-from packer.sources.files import Found, refuse_pointer, unreadable
-from packer.sources.options import SourceOptions, columns_by_field
-from packer.sources.pairing import pair, partners, stem
-from packer.sources.ply import PointSource, open_clouds
+from packer.sources.base import Block, DerivedSource, LargeArray, OnBad, Source, count, faults_of
+from packer.sources.files import Found, decode_text, refuse_pointer, unreadable
+from packer.sources.pairing import UNNAMED, field_in_words, pair, partners, stem
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # which typing has from Python 3.11 on
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class TextSource(Source):
-    """Files of text, in UTF-8: each is a sample, of one field, as it is in the file."""
+    """Files of text: each is a sample, of one field, as it is in the file but for a byte order mark."""
 
     fields: tuple[FieldSpec, ...]
     paths: list[str]
@@ -66,84 +66,104 @@ class TextSource(Source):
                 try:
                     data = Path(path).read_bytes()
                     refuse_pointer(data, path)
-                    text = data.decode()
+                    text = decode_text(data)
                 except OSError as error:
                     raise unreadable(error, path) from error
                 except UnicodeDecodeError:
-                    raise SourceError("is not text in UTF-8; save it as such", path) from None
+                    raise SourceError(
+                        "is not text in UTF-8, nor in UTF-16 with its mark; save it as such", path
+                    ) from None
             yield {self.fields[0].name: [text]}
-
-
-#: What can lie beside the files of samples.
-Side = TextSource | PointSource
 
 
 def open_beside(
     given: Mapping[str, Found],
     sides: Mapping[str, Found],
     open_samples: Callable[[Mapping[str, Found]], Source],
-    options: SourceOptions,
+    open_side: Callable[[str, Found], Source],
     on_bad: OnBad,
-    looking: Looking,
 ) -> Source:
     """Return the samples of a source, each with the fields that lie beside it.
 
     Args:
         given: the files of the samples, by field.
-        sides: the files beside them, by field; numbers if `options` say what their columns are, else text.
+        sides: the files beside them, by field.
         open_samples: opens the samples of some of the files `given`.
+        open_side: opens the files of one of `sides`, each as a sample.
         on_bad: called with every file that is bad or has no partner.
-        looking: called with how many of these files are read.
 
     Raises:
-        UsageError: the samples are not whole files (but squares of pictures, say), or two fields have one name.
+        UsageError: the samples are not whole files (but patches of images, say), or two fields have one name.
         SourceError: what `on_bad` raises, or no sample is left.
     """
-    columns = columns_by_field(options)
-    held: dict[str, Side] = {}
+    shown = " and ".join(name or UNNAMED for name in sides)
+    opened: dict[str, Source] = {}
     beside: dict[str, Found] = {}
     for name, found in sides.items():
-        if name in columns:
-            held[name] = open_clouds({name: found}, options, on_bad=on_bad, looking=looking)
-        else:
-            held[name] = TextSource.of(name, found, on_bad)
-        good = set(held[name].paths)
-        beside[name] = found._replace(files=[file for file in found.files if found.path(file) in good])
+        opened[name] = side = open_side(name, found)
+        paths = set(side.files())
+        if len(paths) != len(side):
+            raise UsageError(f"{field_in_words(name)} lies beside the others, so each sample of it must be one file")
+        beside[name] = found._replace(files=[file for file in found.files if found.path(file) in paths])
     pairs, _ = partners({**given, **beside}, on_bad)
     if not pairs.names:
-        raise SourceError(
-            f"no sample is left: none has its file of {' and '.join(sides)}", next(iter(given.values())).text
-        )
-    samples = open_samples({name: some._replace(files=sorted(pairs.files[name])) for name, some in given.items()})
+        raise SourceError(f"no sample is left: none has its file of {shown}", next(iter(given.values())).text)
+    samples = open_samples({name: found._replace(files=sorted(pairs.files[name])) for name, found in given.items()})
     names = [] if samples.names is None else [f"{name}." for name in samples.names]
-    again = pair({"": names, **{name: some.files for name, some in beside.items()}})
+    again = pair({"": names, **{f"={name}": found.files for name, found in beside.items()}})
     order = {name: number for number, name in enumerate(again.files[""])}
     if len(order) < len(samples):
         raise UsageError(
-            f"{' and '.join(sides)}: these lie beside whole files, but the samples are not single files; leave out "
-            "--patch, --samples and the like"
+            f"{shown}: these lie beside whole files, but the samples are not single files; leave out --patch, "
+            "--samples and the like"
         )
     chosen = []
-    for name, side in held.items():
-        at = {path: number for number, path in enumerate(side.paths)}
-        files = [again.files[name][order[sample]] for sample in names]
-        chosen.append(_taken(side, [at[sides[name].path(file)] for file in files]))
+    for name, side in opened.items():
+        numbers = {path: number for number, path in enumerate(side.files())}
+        files = [again.files[f"={name}"][order[sample]] for sample in names]
+        chosen.append(ChosenSource(side, [numbers[sides[name].path(file)] for file in files]))
     return BesideSource(samples, chosen)
 
 
-def _taken(side: Side, numbers: Sequence[int]) -> Side:
-    """Return some samples, in this order."""
-    paths, names = [side.paths[n] for n in numbers], [side.names[n] for n in numbers]
-    if isinstance(side, TextSource):
-        return replace(side, paths=paths, names=names)
-    lengths = {name: some[list(numbers)] for name, some in side.lengths.items()}
-    return replace(side, paths=paths, names=names, lengths=lengths)
+class ChosenSource(DerivedSource):
+    """Some samples of a source of one file each, in another order."""
+
+    def __init__(self, source: Source, numbers: Sequence[int]) -> None:
+        first, stop = (min(numbers), max(numbers) + 1) if numbers else (0, 0)
+        super().__init__(source)
+        self._adopt(source.part(first, stop))
+        self._numbers = [number - first for number in numbers]
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def part(self, start: int, stop: int) -> ChosenSource:
+        return ChosenSource(self._source, self._numbers[start:stop])
+
+    def shapes(self, field: str) -> NDArray[np.int64] | None:
+        shapes = self._source.shapes(field)
+        return None if shapes is None else shapes[self._numbers]
+
+    def files(self) -> list[str]:
+        paths = self._source.files()
+        return [paths[number] for number in self._numbers]
+
+    def read(self) -> Iterator[Block]:
+        # Runs of consecutive samples are read together.
+        ends = [at for at in range(1, len(self)) if self._numbers[at] != self._numbers[at - 1] + 1]
+        for start, stop in pairwise([0, *ends, len(self)]):
+            first = self._numbers[start]
+            try:
+                yield from self._source.part(first, first + stop - start).read()
+            except SourceError as error:
+                number = None if error.sample is None else start + error.sample
+                raise SourceError(error.reason, error.path, number) from error
 
 
 class BesideSource(DerivedSource):
     """The samples of a source, with the fields of other sources that have as many samples."""
 
-    def __init__(self, source: Source, sides: Sequence[Side]) -> None:
+    def __init__(self, source: Source, sides: Sequence[ChosenSource]) -> None:
         super().__init__(source)
         self._sides = list(sides)
         self.fields = (*source.fields, *(spec for side in sides for spec in side.fields))
@@ -176,11 +196,22 @@ class BesideSource(DerivedSource):
                 for side in self._sides:
                     for held in side.part(at, stop).read():
                         for name, values in held.items():
-                            more[name] += values
+                            more[name].extend(values)
             except SourceError as error:
                 good = min(map(len, more.values()))
                 if good:
-                    yield {name: values[:good] for name, values in {**block, **more}.items()}
+                    yield self._joined({name: values[:good] for name, values in block.items()}, more, good)
                 raise SourceError(error.reason, error.path, at + good) from error
-            yield {**block, **more}
+            yield self._joined(block, more, stop - at)
             at = stop
+
+    def _joined(self, block: Block, more: Mapping[str, list[Any]], size: int) -> Block:
+        """Return a block of `size` samples with the values of the other fields, which may be more."""
+        joined = dict(block)
+        for spec in (spec for spec in self.fields if spec.name in more):
+            values = more[spec.name][:size]
+            if size > 1:
+                values = [np.asarray(value) if isinstance(value, LargeArray) else value for value in values]
+            is_list = spec.is_ragged or spec.kind == "text" or isinstance(values[0], LargeArray)
+            joined[spec.name] = values if is_list else np.stack(values)
+        return joined

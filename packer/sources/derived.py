@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: Name of the field that `--label folder` makes.
 LABEL = "label"
+#: Folders that are splits, and no classes.
+_SPLITS = {"train", "training", "val", "valid", "validation", "dev", "test", "testing"}
 #: Channels of a picture at most: red, green, blue and alpha.
 MOST_CHANNELS = 4
 
@@ -28,8 +30,9 @@ class LabelledSource(DerivedSource):
 
         train/cat/1.png, train/cat/2.png, train/dog/1.png    label 0, 0, 1    classes cat, dog
 
-    The class is the first folder of the sample's name. Classes are numbered in the plain order of their names. A
-    folder without a sample is a class too, so that samples left out as bad change no number.
+    The class is the first folder of the sample's name; where all first folders are splits, such as `train` and `val`,
+    it is the second. Classes are numbered in the plain order of their names. A folder without a sample is a class too,
+    so that samples that are skipped as bad change no number.
 
     Args:
         roots: what the source was opened from.
@@ -57,10 +60,19 @@ class LabelledSource(DerivedSource):
             )
         super().__init__(source)
         folders = [name.partition("/")[0] for name in source.names]
-        self.classes = sorted({*folders, *set.intersection(*map(_subfolders, roots))})
+        splits = sorted(set(folders)) if all(name.count("/") > 1 for name in source.names) else []
+        if not _SPLITS.issuperset(folder.lower() for folder in splits):
+            splits = []
+        if splits:
+            folders = [name.split("/")[1] for name in source.names]
+        places = [{name for split in splits or [""] for name in _subfolders(Path(root, split))} for root in roots]
+        self.classes = sorted({*folders, *set.intersection(*places)})
         self.origin = {**source.origin, "classes": self.classes}
         classes = f"{len(self.classes):,} classes: {first_few(self.classes)}"
         self.remarks = [*source.remarks, f"field {LABEL} is the number of the folder, from 0, of {classes}"]
+        if splits:
+            rules = " ".join(f"--split {split}='{split}/*'" for split in splits)
+            self.remarks.append(f"{first_few(splits)}: these folders are splits, not classes; to keep them: {rules}")
         if empty := sorted(set(self.classes).difference(folders)):
             self.remarks.append(f"no sample has class {first_few(empty)}, but the folder counts as a class")
         numbers = {name: number for number, name in enumerate(self.classes)}
@@ -80,9 +92,8 @@ class LabelledSource(DerivedSource):
             at = end
 
 
-def _subfolders(root: str) -> set[str]:
+def _subfolders(place: Path) -> set[str]:
     """Return the names of the folders in a folder, without hidden ones; empty if it is no folder."""
-    place = Path(root)
     return {p.name for p in place.iterdir() if p.is_dir() and p.name[0] != "."} if place.is_dir() else set()
 
 

@@ -10,12 +10,13 @@ error. Hidden files and folders (`._a.png`, as some systems leave behind) lie be
 
 from __future__ import annotations
 
+import codecs
 import errno
 import glob
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
@@ -95,6 +96,7 @@ class Found(NamedTuple):
         odd: those of `files` that are broken links or no regular files (a pipe would be read for ever).
         beside: how many files lie beside data and are left out, by suffix; hidden files and folders as `hidden`.
         text: the folder, file or pattern, as it was given.
+        texts: those beside data that may be texts or numbers of its samples: files of `TEXT`.
     """
 
     folder: str
@@ -102,6 +104,7 @@ class Found(NamedTuple):
     odd: frozenset[str] = frozenset()
     beside: Mapping[str, int] = {}
     text: str = ""
+    texts: Sequence[str] = ()
 
     def path(self, file: str) -> str:
         """Return the path of one of `files`."""
@@ -182,17 +185,19 @@ def of_one_kind(found: Found, more: Mapping[str, str] = {}, on_bad: OnBad = stop
         )
     (kind,) = counts
     files = [file for file in found.files if kinds[file] == kind]
-    strange = [file for file in found.files if kinds[file] is None]
-    for file in strange:
+    if strange := [file for file in found.files if kinds[file] is None]:
         suffixes = [suffix for suffix, other in {**KIND_OF, **more}.items() if other == kind]
         ((usual, _),) = Counter(map(suffix_of, files)).most_common(1)
         pattern = join(glob.escape(found.folder), f"**/*{usual}")
         reason = f"lies among {kind} ({', '.join(suffixes)}), but is none of these, nor known to lie beside data"
         many = f" (one of {len(strange):,} such files)" if len(strange) > 1 else ""
         advice = f"move it away, or name the files to pack with a quoted pattern like '{pattern}'"
-        on_bad(SourceError(f"{reason}{many}; {advice}", found.path(file)))
-    beside = Counter(suffix_of(file) or "without suffix" for file in found.files if kinds[file] == BESIDE)
-    return kind, found._replace(files=files, beside=beside + Counter(found.beside))
+        for file in strange:
+            on_bad(SourceError(f"{reason}{many}; {advice}", found.path(file)))
+    others = [file for file in found.files if kinds[file] == BESIDE]
+    beside = Counter(suffix_of(file) or "without suffix" for file in others)
+    texts = [file for file in others if suffix_of(file) == TEXT]
+    return kind, found._replace(files=files, beside=beside + Counter(found.beside), texts=texts)
 
 
 def suffix_of(path: str) -> str:
@@ -261,14 +266,14 @@ def walk(folder: str, relative: str = "", above: tuple[str, ...] = ()) -> Iterat
     Raises:
         SourceError: a folder cannot be read.
     """
+    real = os.path.realpath(folder)
+    if any(f"{place}{os.sep}".startswith(f"{real}{os.sep}") for place in above):
+        return  # a link to this folder, or to one that holds it
     try:
-        real = os.path.realpath(folder)
         with os.scandir(folder) as listing:
             entries = list(listing)
     except OSError as error:
         raise SourceError(f"the folder cannot be read: {error.strerror}; check its permissions", folder) from error
-    if real in above:
-        return
     for entry in entries:
         name = relative + entry.name
         if not entry.is_dir():
@@ -305,6 +310,15 @@ def unreadable(error: OSError, path: str) -> PackerError:
         reason = os.strerror(error.errno)
         return ResourceError(f"{path}: cannot be read now: {reason}; run the same command again, with fewer --workers")
     return SourceError(f"cannot be read: {error.strerror or error}; check that it is there and may be read", path)
+
+
+def decode_text(data: bytes) -> str:
+    """Return the text of a file: UTF-8, or UTF-16 with a byte order mark. The mark is no part of it.
+
+    Raises:
+        UnicodeDecodeError: it is neither.
+    """
+    return data.decode("utf-16" if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig")
 
 
 def refuse_pointer(head: bytes, path: str | None = None) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -13,10 +15,22 @@ from typing import Any
 from packer.errors import SourceError, UsageError, first_few
 from packer.format import MANIFEST, check_field_name
 from packer.sources.base import Looking, OnBad, Source, not_looking, stop
+from packer.sources.beside import TextSource, open_beside
 from packer.sources.derived import LabelledSource, PicturedSource
-from packer.sources.files import CLOUDS, KIND_OF, LABELS, TEXT, Found, find, is_basicsr, of_one_kind
+from packer.sources.files import (
+    CLOUDS,
+    KIND_OF,
+    LABELS,
+    TEXT,
+    Found,
+    decode_text,
+    find,
+    is_basicsr,
+    join,
+    of_one_kind,
+)
 from packer.sources.options import SourceOptions, check_options, columns_by_field
-from packer.sources.pairing import share_out
+from packer.sources.pairing import share_out, stem
 from packer.workers import Limits
 
 #: The room and the function that open sources of each kind; imported when they are used, since `packer --help` needs
@@ -30,8 +44,13 @@ _OPENERS = {
     "hdf5": ("packer.sources.hdf5", "open_hdf5"),
     "nifti": ("packer.sources.nifti", "open_nifti"),
 }
+#: Kinds of files that can lie beside files of another kind, each a sample.
+_MIXED = ("images", "npy", "ply", "clouds", "nifti")
 #: Kinds whose fields are named on the command line; files of the others name theirs themselves.
 _FIELDS_NAMED = ("images", "basicsr", "npy", "nifti")
+
+#: Numbers in a line of boxes, as YOLO has them: class, middle, width and height.
+_BOX = 5
 
 
 def open_sources(
@@ -57,7 +76,10 @@ def open_sources(
     named = _named(inputs)
     columns = columns_by_field(options)
     if unknown := [name for name in columns if name and name not in named]:
-        raise UsageError(f"--columns {unknown[0]}={columns[unknown[0]]}: no source is named {unknown[0]}=")
+        raise UsageError(
+            f"--columns {unknown[0]}={columns[unknown[0]]}: no source is named {unknown[0]}=; write "
+            f"{unknown[0]}=FOLDER for the one with these columns"
+        )
     looked = {name: _look(name, path, columns, len(named) > 1, on_bad, looking) for name, path in named.items()}
     sides = {name: some for name, (kind, some) in looked.items() if kind == "text" or (name and name in columns)}
     if len(sides) == len(looked):  # then the first points are the samples
@@ -66,10 +88,16 @@ def open_sources(
     if not found:
         raise UsageError(f"{next(iter(sides))}= is text, which lies beside pictures or clouds; name these as well")
     kinds = {name: looked[name][0] for name in found}
-    (kind, *others) = dict.fromkeys(kinds.values())
-    if others:
-        said = ", ".join(f"{named[name]} holds {kind}" for name, kind in kinds.items())
-        raise UsageError(f"sources of several kinds cannot be packed together: {said}; pack each alone")
+    kind = "images" if "images" in kinds.values() else next(iter(kinds.values()))
+    if len(set(kinds.values())) > 1:
+        if not set(_MIXED).issuperset(kinds.values()):
+            said = ", ".join(f"{named[name]} holds {kind}" for name, kind in kinds.items())
+            raise UsageError(f"sources of several kinds cannot be packed together: {said}; pack each alone")
+        for name, other in kinds.items():
+            if other != kind:
+                sides[name] = found.pop(name)
+                if other not in _FIELDS_NAMED:
+                    _check_is_one(other, {name: named[name]})
     main = replace(
         options, columns=tuple(f"{name}={c}" if name else c for name, c in columns.items() if name not in sides)
     )
@@ -79,27 +107,61 @@ def open_sources(
 
     shared = share_out(found)
 
-    def opened(files: Mapping[str, Found]) -> Source:
+    def open_kind(kind: str, files: Mapping[str, Found], options: SourceOptions) -> Source:
         room, function = _OPENERS[kind]
         told: dict[str, Any] = {"on_bad": on_bad, "looking": looking}
         if kind == "hdf5":  # only its library can crash the process while it reads headers
             told["limits"] = limits
-        source: Source = getattr(importlib.import_module(room), function)(files, main, **told)
+        source: Source = getattr(importlib.import_module(room), function)(files, options, **told)
+        return source
+
+    def open_side(name: str, files: Found) -> Source:
+        if name in columns:
+            return open_kind("clouds", {name: files}, options)
+        if looked[name][0] == "text":
+            return TextSource.of(name, files, on_bad)
+        return open_kind(looked[name][0], {name: files}, SourceOptions(samples="files"))
+
+    def opened(files: Mapping[str, Found]) -> Source:
+        source = open_kind(kind, files, main)
         left_out = [said for name, some in found.items() for said in some.remarks(name)]
         source.remarks = [*left_out, *shared, *source.remarks]
         return source
 
     if sides:
-        from packer.sources.beside import open_beside  # which loads what reads clouds
-
-        source = open_beside(found, sides, opened, options, on_bad, looking)
+        source = open_beside(found, sides, opened, open_side, on_bad)
     else:
         source = opened(found)
+        if kind == "images":
+            source.remarks = [*source.remarks, *map(_text_proposal, found, found.values())]
+            source.remarks = [remark for remark in source.remarks if remark]
     if options.images:
         source = PicturedSource(source, options.images)
     if options.label is not None:
         source = LabelledSource(source, [named[name] for name in found])
     return source
+
+
+def _text_proposal(name: str, found: Found) -> str:
+    """Return a sentence with the command that packs texts or boxes beside images; empty if there are none."""
+    stems = {stem(file).rpartition("/")[2] for file in found.files}
+    texts = [file for file in found.texts if stem(file).rpartition("/")[2] in stems]
+    if 2 * len(texts) <= len(found.texts):
+        return ""
+    pattern = join(found.folder, f"*{TEXT}" if all("/" not in file for file in texts) else f"**/*{TEXT}")
+    with contextlib.suppress(OSError, ValueError, StopIteration):
+        first = next(text for file in texts if (text := decode_text(Path(found.path(file)).read_bytes()).strip()))
+        numbers = list(map(float, first.splitlines()[0].split()))
+        names = "cls,x,y,w,h" if len(numbers) == _BOX else ",".join(f"column{n}" for n in range(len(numbers)))
+        return _proposal(name, found, texts, f"boxes={shlex.quote(pattern)} --columns boxes={names}:float32")
+    return _proposal(name, found, texts, f"caption={shlex.quote(pattern)}")
+
+
+def _proposal(name: str, found: Found, texts: Sequence[str], words: str) -> str:
+    return (
+        f"{len(texts):,} {TEXT} are named like images; to pack them as well: packer convert "
+        f"{name or 'image'}={shlex.quote(found.text)} {words} OUT"
+    )
 
 
 def _check_is_one(kind: str, named: Mapping[str, str]) -> None:

@@ -2,7 +2,8 @@
 
 The rule, with names that are paths without their suffix:
 
-1. Names are compared as they are. Equal names are partners.
+1. Names are compared as they are, and then in the normal form NFC of Unicode, since macOS writes accents in another
+   way. Equal names are partners.
 2. If some have no partner, what most names of a field share at an end comes off, word by word: at the end `x4` or
    `_LR`, then at the beginning `img_`, and whole folders. A scale such as `x4` is one word whatever its value, and an
    end such as `t1` or `t2w`, letters with one digit, is one. Digits alone never come off, nor does what all fields
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import os
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
@@ -26,13 +28,15 @@ from natsort import natsorted
 
 from packer.errors import SourceError, UsageError, first_few
 from packer.sources.base import OnBad
-from packer.sources.files import Found, join
+from packer.sources.files import TEXT, Found, decode_text, join
 from packer.sources.units import folder_of, unit_name, upwards
 
 Entry = TypeVar("Entry")
 #: By field, the name of every file.
 Names = Mapping[str, Sequence[str]]
 
+#: What messages call a source for which no field is named.
+UNNAMED = "the source without FIELD="
 #: Samples that an error names.
 NAMED = 5
 
@@ -88,9 +92,9 @@ def partners(
         paired, notes = _chosen(paired, listed)
     _report(paired, found, on_bad)
     for field, text in paired.taken.items():
-        notes.append(f"field {field}: most names have {text}; samples are named without it")
+        notes.append(f"{field and f'field {field}: '}most names have {text}; samples are named without it")
     if paired.is_by_count:
-        files = " and ".join(f"{file} as {field}" for field, (file,) in paired.files.items())
+        files = " and ".join(f"{file} as {field or 'its samples'}" for field, (file,) in paired.files.items())
         notes.append(f"there is one file for each field: {files} are taken for one sample, {paired.names[0]!r}")
     return paired, notes
 
@@ -109,6 +113,9 @@ def pair(files: Mapping[str, Sequence[str]], names: Names | None = None) -> Pair
     """
     names = names or {field: list(map(stem, some)) for field, some in files.items()}
     plain = _matched(files, names, {})
+    if not plain.is_whole:
+        names = {field: [unicodedata.normalize("NFC", name) for name in some] for field, some in names.items()}
+        plain = _matched(files, names, {})
     if plain.is_whole:
         return plain
     split = {field: [name.rpartition("/") for name in some] for field, some in names.items()}
@@ -240,7 +247,7 @@ def _chosen(paired: Pairing, path: str) -> tuple[Pairing, list[str]]:
 def read_lines(path: str, what: str) -> list[str]:
     """Return the lines of a text file that are not blank. Raises UsageError, which begins with `what`."""
     try:
-        lines = Path(path).read_text("utf-8-sig").splitlines()
+        lines = decode_text(Path(path).read_bytes()).splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise UsageError(f"{what} cannot be read: {reason}") from None
@@ -256,21 +263,26 @@ def entry_of(line: str, entries: Mapping[str, Entry]) -> Entry | None:
 def _report(paired: Pairing, found: Mapping[str, Found], on_bad: OnBad) -> None:
     """Call `on_bad` with every file without a partner and with every second file of one name."""
     for field, first, second, name in paired.doubles:
-        reason = f"this file and {first} would both be sample {name!r} of field {field!r}; rename one or move it away"
-        on_bad(SourceError(reason, found[field].path(second)))
+        reason = f"this file and {first} would both be sample {name!r} of {field_in_words(field)}"
+        on_bad(SourceError(f"{reason}; rename one or move it away", found[field].path(second)))
     count = sum(map(len, paired.orphans.values()))
-    lists = [f"{field}: {first_few(files)}" for field, files in paired.orphans.items() if files]
+    lists = [f"{field or UNNAMED}: {first_few(files)}" for field, files in paired.orphans.items() if files]
     # The first error lists them all: if it stops the conversion, nobody sees the others.
     more = f"; {count:,} files have no partner ({'; '.join(lists)})" if count > 1 else ""
     if paired.taken:
-        off = "; ".join(f"{field}: {text}" for field, text in paired.taken.items())
+        off = "; ".join(f"{field or UNNAMED}: {text}" for field, text in paired.taken.items())
         more += f"; names were compared without what most of their field have ({off})"
     for field, files in paired.orphans.items():
-        others = " and ".join(repr(other) for other in paired.orphans if other != field)
+        others = " and ".join(repr(other) if other else UNNAMED for other in paired.orphans if other != field)
         for file in files:
-            reason = f"field {field!r} has this file, but there is no partner of that name in {others}{more}"
+            reason = f"{field_in_words(field)} has this file, but there is no partner of that name in {others}{more}"
             on_bad(SourceError(f"{reason}; add the partner or move the file away", found[field].path(file)))
             more = ""
+
+
+def field_in_words(field: str) -> str:
+    """Return what a message calls a field; it has no name where FIELD= was not given."""
+    return f"field {field!r}" if field else UNNAMED
 
 
 def share_out(found: dict[str, Found]) -> list[str]:
@@ -288,7 +300,10 @@ def share_out(found: dict[str, Found]) -> list[str]:
     }
     for first, second in combinations(sets, 2):
         if sets[first] == sets[second]:
-            raise UsageError(f"fields {first!r} and {second!r} are the same files; name other files for one of them")
+            advice = "name other files for one of them"
+            if found[second].texts:
+                advice = f"for the texts there, write {second}='{join(found[second].folder, f'*{TEXT}')}'"
+            raise UsageError(f"fields {first!r} and {second!r} are the same files; {advice}")
     for field, mine in sets.items():
         taken = {other: theirs for other, theirs in sets.items() if theirs < mine}
         if taken:

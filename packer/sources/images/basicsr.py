@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from packer.errors import DamagedError, SourceError
 from packer.format import HEAD_BYTES, Tree
 from packer.sources.base import OnBad
-from packer.sources.files import LMDB_DATA, LMDB_LIST, Found, join, unreadable
+from packer.sources.files import LMDB_DATA, LMDB_LIST, Found, decode_text, join, unreadable
 from packer.sources.images.formats import Place
 
 _SUFFIX = ".png"
@@ -91,7 +91,7 @@ def _places(path: str) -> dict[str, Place]:
 
 def _listed(path: str) -> dict[str, tuple[int, int]]:
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = decode_text(Path(path).read_bytes())
     except UnicodeDecodeError as error:
         raise SourceError("is not text (UTF-8); get it again, or make the folder again with BasicSR", path) from error
     except OSError as error:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from packer.checking import compare
 from packer.convert import ConvertOptions, convert
 from packer.errors import PackerError, SourceError, UsageError
-from packer.sources import SourceOptions
+from packer.sources import SourceOptions, open_sources
 from readers import PackedDataset
 from tests.helpers.picture_files import picture, save
 
@@ -164,3 +166,88 @@ def test_labels_of_another_length_than_their_points(tmp_path: Path) -> None:
     options = ConvertOptions(source=SourceOptions(columns=columns), workers=0, planned=(plans := []).append)
     convert([str(tmp_path / "velodyne"), f"label={tmp_path / 'labels'}"], tmp_path / "out", options)
     assert plans[0].remarks[-1].endswith("label differ in length in 1 of 3 samples, such as '1': 11 and 10 rows")
+
+
+def test_fields_of_several_kinds(tmp_path: Path) -> None:
+    """A JPEG, a depth map, an embedding and normals of a sample are joined by name, whatever the order of the files."""
+    for number in range(12):
+        save(tmp_path / "rgb" / f"{number}.jpg", picture(8, 8 + number, seed=number))
+        save(tmp_path / "depth" / f"{number}_depth.png", picture(4, 4, 1, seed=number))
+        for folder, shape in (("emb", (5,)), ("normals", (number + 1, 3))):
+            (tmp_path / folder).mkdir(exist_ok=True)
+            np.save(tmp_path / folder / f"{number}.npy", np.full(shape, number, "f4"))
+    fields = ("emb", "rgb", "depth", "normals")
+    held = opened({name: str(tmp_path / name) for name in fields}, tmp_path / "out")
+    assert {field.name: (field.kind, field.shape) for field in held.manifest.fields} == {
+        "rgb": ("image", (8, None, 3)),
+        "depth": ("image", (4, 4, 1)),
+        "emb": ("array", (5,)),
+        "normals": ("array", (None, 3)),
+    }
+    for number in range(12):
+        sample = held[str(number)]
+        assert sample["emb"].tolist() == [number] * 5
+        assert sample["normals"].shape == (number + 1, 3)
+        assert sample["rgb"].shape == (3, 8, 8 + number)
+        assert np.array_equal(sample["depth"][0], picture(4, 4, 1, seed=number)[:, :, 0])
+    assert compare(tmp_path / "out", open_sources([f"{name}={tmp_path / name}" for name in fields])) == []
+
+
+def test_a_bad_array_costs_its_sample_alone(tmp_path: Path) -> None:
+    """Found by its header or when it is read; the others keep what is theirs."""
+    for number in range(6):
+        save(tmp_path / "rgb" / f"{number}.png", picture(seed=number))
+        (tmp_path / "emb").mkdir(exist_ok=True)
+        np.save(tmp_path / "emb" / f"{number}.npy", np.full(5, number, "f4"))
+    (tmp_path / "emb" / "1.npy").write_bytes(b"no array")
+    path = tmp_path / "rgb" / "3.png"
+    path.write_bytes(path.read_bytes()[:-20])
+    held = opened({"rgb": tmp_path / "rgb", "emb": tmp_path / "emb"}, tmp_path / "out", on_error="skip")
+    assert list(held.names) == ["0", "2", "4", "5"]
+    assert held[:]["emb"][:, 0].tolist() == [0, 2, 4, 5]
+
+
+def test_clouds_beside_images(tmp_path: Path) -> None:
+    """PLY files name their fields themselves, and lie beside images without FIELD=."""
+    for number in range(3):
+        save(tmp_path / "rgb" / f"{number}.png", picture(seed=number))
+        head = f"ply\nformat ascii 1.0\nelement vertex {number + 1}\n" + "".join(f"property float {c}\n" for c in "xyz")
+        (tmp_path / "ply").mkdir(exist_ok=True)
+        (tmp_path / "ply" / f"{number}.ply").write_text(head + "end_header\n" + "1 2 3\n" * (number + 1))
+    held = opened([f"rgb={tmp_path / 'rgb'}", str(tmp_path / "ply")], tmp_path / "out")
+    assert [len(held[str(number)]["xyz"]) for number in range(3)] == [1, 2, 3]
+    (tmp_path / "ply" / "1.ply").unlink()
+    with pytest.raises(SourceError, match=r"1\.png: field 'rgb' has this file, .* name in the source without FIELD="):
+        opened([f"rgb={tmp_path / 'rgb'}", str(tmp_path / "ply")], tmp_path / "again")
+
+
+def test_texts_in_one_folder_with_images(yolo: dict[str, Path], tmp_path: Path) -> None:
+    """The plan proposes the command for captions or boxes beside images, and it works as it stands."""
+    for folder in ("a", "b"):
+        for path in (tmp_path / "labels" / folder).iterdir():
+            path.replace(tmp_path / "images" / folder / path.name)
+    source = open_sources([str(tmp_path / "images")])
+    command = (
+        f"packer convert image={tmp_path}/images 'boxes={tmp_path}/images/**/*.txt' "
+        "--columns boxes=cls,x,y,w,h:float32 OUT"
+    )
+    (told,) = (remark for remark in source.remarks if "packer convert" in remark)
+    assert told.replace("boxes='", "'boxes=") == f"5 .txt are named like images; to pack them as well: {command}"
+    words = shlex.split(told.partition("packer convert ")[2])
+    assert len(opened(words[:2], tmp_path / "out", (words[3],))["a/4"]["boxes"]) == 4
+    same = [f"image={tmp_path}/images/a", f"caption={tmp_path}/images/a"]
+    with pytest.raises(
+        UsageError, match=rf"are the same files; for the texts there, write caption='{tmp_path}/.*\.txt"
+    ):
+        open_sources(same)
+    with pytest.raises(UsageError, match="no source is named boxes=; write boxes=FOLDER"):
+        open_sources([str(tmp_path / "images")], SourceOptions(columns=(BOXES,)))
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_the_mark_of_a_text_is_no_part_of_it(yolo: dict[str, Path], tmp_path: Path, encoding: str) -> None:
+    """UTF-8 and UTF-16 are told apart by it; Windows writes both."""
+    for number in range(5):
+        (tmp_path / "labels" / f"{'ab'[number % 2]}/{number}.txt").write_text("eine Tür", encoding=encoding)
+    held = opened({"image": yolo["image"], "caption": yolo["boxes"]}, tmp_path / "out")
+    assert held["a/2"]["caption"] == "eine Tür"

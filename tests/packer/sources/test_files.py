@@ -8,13 +8,14 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from packer.errors import SourceError
-from packer.sources import SourceOptions, open_sources
+from packer.sources import SourceOptions, files, open_sources
 from packer.sources.files import find, of_one_kind
 from tests.helpers.kinds import write_hdf5
 
@@ -32,7 +33,7 @@ def test_folders_files_and_patterns(tmp_path, monkeypatch):
     """A folder gives all below it, a file itself, a pattern what fits; names count from the folder that is named."""
     fill(tmp_path, "a/1.ply", "a/b/2.ply", "3.ply", "a/b/notes.txt")
     every = ["3.ply", "a/1.ply", "a/b/2.ply", "a/b/notes.txt"]
-    assert find(str(tmp_path)) == (str(tmp_path), every, frozenset(), {}, str(tmp_path))
+    assert find(str(tmp_path)) == (str(tmp_path), every, frozenset(), {}, str(tmp_path), ())
     assert find(f"{tmp_path}/a/b/2.ply")[:2] == (f"{tmp_path}/a/b", ["2.ply"])
     assert find(f"{tmp_path}/a/**/*.ply")[:2] == (f"{tmp_path}/a", ["1.ply", "b/2.ply"])
     assert find(f"{tmp_path}/*/[12].ply")[:2] == (str(tmp_path), ["a/1.ply"])
@@ -64,6 +65,25 @@ def test_the_order_is_not_that_of_the_file_system(tmp_path, monkeypatch, listed)
     )
     expected = ["001.ply", "01.ply", "1.ply", "2.ply", "10.ply"]
     assert find(str(tmp_path)).pick() == find(f"{tmp_path}/*.ply").pick() == expected
+
+
+def test_a_link_to_a_folder_above_is_not_followed(tmp_path):
+    """It would lead into other sources, and into outputs of earlier runs."""
+    fill(tmp_path, "data/a.ply", "other/b.ply")
+    (tmp_path / "data" / "sub").mkdir()
+    (tmp_path / "data" / "loop").symlink_to("..")
+    (tmp_path / "data" / "sub" / "loop").symlink_to(tmp_path.parent)
+    assert find(str(tmp_path / "data")).files == ["a.ply"]
+
+
+def test_many_strange_files_cost_no_more_each_than_few(tmp_path):
+    """What their errors have in common is worked out once."""
+    fill(tmp_path, *(f"{number}.png" for number in range(50)), *(f"{number}.strange" for number in range(50)))
+    errors = []
+    with mock.patch.object(files, "suffix_of", wraps=files.suffix_of) as looked_at:
+        of_one_kind(find(str(tmp_path)), on_bad=errors.append)
+    assert len(errors) == 50
+    assert looked_at.call_count < 300
 
 
 def test_links_are_followed_but_not_in_a_circle(tmp_path):

@@ -114,3 +114,14 @@ def test_other_classes_are_refused(tmp_path, animals):
     convert(str(tmp_path / "more"), tmp_path / "e", workers=0, source=BY_FOLDER, codec="none")
     with pytest.raises(UsageError, match=words):
         merge([tmp_path / "d", tmp_path / "e"], tmp_path / "f")
+
+
+def test_folders_of_splits_are_no_classes(animals, tmp_path):
+    """Above train and val, classes are the folders below, and the remark has the rules that keep the splits."""
+    shutil.copytree(animals / "cat", tmp_path / "set" / "val" / "cat")
+    shutil.copytree(animals, tmp_path / "set" / "train")
+    (tmp_path / "set" / "val" / "none").mkdir()
+    source = source_of([str(tmp_path / "set")], source=BY_FOLDER)
+    assert source.origin["classes"] == ["Dog", "ant", "cat", "none"]
+    assert labels_of(source)["val/cat/9"] == labels_of(source)["train/cat/9"] == 2
+    assert "--split train='train/*' --split val='val/*'" in "".join(source.remarks)

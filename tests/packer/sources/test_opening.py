@@ -100,7 +100,8 @@ def test_values_that_an_option_cannot_have(options, words):
 def test_what_does_not_go_together(pairs, clouds, rows):
     """Several kinds, two clouds, a name twice, a name for what names itself."""
     for inputs, words in [
-        ([*pairs.sources, f"c={clouds.folder}"], "several kinds"),
+        ([*pairs.sources, str(rows.path)], "several kinds"),
+        ([*pairs.sources, f"c={clouds.folder}"], "ply files name their fields themselves; leave c= out"),
         ([str(clouds.folder), f"b={clouds.folder}"], "only one source of ply can be packed at a time"),
         ([pairs.sources[0], pairs.sources[0]], "both named lr="),
         (

@@ -207,3 +207,12 @@ def test_what_came_off_is_said_by_field():
 def test_one_letter_is_enough_of_a_name():
     """A name never becomes empty: `x4` of a file that is called so stays."""
     assert pair({"lr": png(["x4", "a_x4", "b_x4"]), "hr": png(["x4", "a", "b"])}).names == ["a", "b", "x4"]
+
+
+def test_accents_of_macos_are_those_of_others():
+    """Names in NFD and NFC are partners; names that have their partners stay as they are."""
+    files = {"lr": ["Ka\u0308se.png", "b.png"], "hr": ["K\u00e4se.png", "b.png"]}
+    paired = pair(files)
+    assert paired.names == ["K\u00e4se", "b"]
+    assert paired.files["lr"] == files["lr"]
+    assert pair({"lr": files["lr"]}).names == ["Ka\u0308se", "b"]
