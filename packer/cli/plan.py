@@ -17,8 +17,33 @@ from packer.cli.summary import field_table, shards_text
 from packer.cli.text import counted, indented, listing, size_text, time_text
 from packer.codecs import codec_name
 from packer.convert import ConvertOptions, guard, open_source, planned_splits
-from packer.packing import Estimate, FieldEstimate, Plan, Rejected, estimate, make_plan, split_text
+from packer.errors import first_few
+from packer.packing import (
+    Estimate,
+    FieldEstimate,
+    Plan,
+    Rejected,
+    codec_by_field,
+    estimate,
+    make_plan,
+    split_text,
+)
 from packer.workers import processors
+
+#: About how fast whole samples of each codec of `auto` are read, as a share of uncompressed ones; see
+#: docs/how/choices.md.
+_SPEEDS = {
+    "lz4": 0.6,
+    "shuffle+lz4": 0.6,
+    "bitshuffle": 0.6,
+    "decimal+lz4": 0.5,
+    "photo+lz4": 0.4,
+    "shuffle+zstd": 0.3,
+    "decimal+zstd": 0.3,
+    "zstd": 0.25,
+    "photo+zstd": 0.2,
+    "jpeg": 0.1,
+}
 
 
 @click.command(cls=SourceCommand)
@@ -60,6 +85,7 @@ def show_plan(sources: Sequence[str], options: ConvertOptions, out: Path, as_jso
         "seconds": size.seconds / min(workers, len(plan.shards)),
         "splits": splits,
         "rejected": rejected,
+        "choices": _choices(plan, size, options),
     }
     click.echo(indented(_document(plan, size) | found) if as_json else "\n".join(_lines(plan, size, found)))
 
@@ -68,7 +94,8 @@ def _lines(plan: Plan, size: Estimate, found: dict[str, Any]) -> list[str]:
     """Return the plan for people.
 
     Args:
-        found: bytes free on the disk, processes and seconds, splits, and the files that --on-error skip leaves out.
+        found: bytes free on the disk, processes and seconds, splits, the files that --on-error skip leaves out, and
+            what the codecs that `auto` chose save and cost.
     """
     free = found["disk_free"]
     exactly = f"{size_text(size.file_bytes)}, exactly {size.file_bytes:,} bytes and the manifest"
@@ -83,6 +110,11 @@ def _lines(plan: Plan, size: Estimate, found: dict[str, Any]) -> list[str]:
     ]
     if found["splits"]:
         pairs.append(("splits", split_text(found["splits"], plan.samples)))
+    for choice in found["choices"]:
+        names = choice["fields"]
+        bytes_of = f"{choice['codec']} takes {choice['share']:.2f} of the bytes of none"
+        speed = f"is read at about {choice['speed']:g} of its speed; --codec {names[0]}=none for speed"
+        pairs.append(("choice", f"{first_few(names)}: {bytes_of} and {speed}"))
     if size.most > free:
         pairs.append(("warning", "the disk may be too small"))
     pairs += [("note", note) for note in plan.remarks]
@@ -90,6 +122,24 @@ def _lines(plan: Plan, size: Estimate, found: dict[str, Any]) -> list[str]:
     pairs += [("left out", " ".join(f"{bad.file}: {bad.reason}".split("\n"))) for bad in found["rejected"]]
     table = field_table(plan.fields, {name: _size_texts(one) for name, one in size.fields.items()})
     return [*table, "", *listing(pairs)]
+
+
+def _choices(plan: Plan, size: Estimate, options: ConvertOptions) -> list[dict[str, Any]]:
+    """Return, for each codec that `auto` chose, its fields, and bytes and speed as shares of `none`."""
+    asked = codec_by_field(options.codec, {field.name: "auto" for field in plan.fields})
+    by_codec: dict[str, list[str]] = {}
+    for field in plan.fields:
+        if field.codec and asked[field.name] == "auto":
+            by_codec.setdefault(codec_name(field.codec), []).append(field.name)
+    return [
+        {
+            "codec": codec,
+            "fields": names,
+            "share": sum(size.fields[n].stored for n in names) / max(sum(size.fields[n].raw for n in names), 1),
+            "speed": _SPEEDS[codec],
+        }
+        for codec, names in by_codec.items()
+    ]
 
 
 def _size_texts(size: FieldEstimate) -> list[str]:

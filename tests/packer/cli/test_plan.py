@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 import re
 
+import numpy as np
 import pytest
+
+from packer.cli.plan import _SPEEDS
+from packer.codecs import NAMED
 
 
 def document(result):
@@ -102,3 +106,22 @@ def test_plan_refuses_what_convert_refuses(refused, pairs):
     """A missing partner is found before anything is written."""
     (pairs.folder / "hr" / "004.png").unlink()
     refused(1, ["plan", *pairs.sources], "004.png")
+
+
+def test_what_another_codec_would_cost(packer, rows, tmp_path):
+    """What `auto` chose is weighed against none: share of the bytes and of the speed, and the option to say."""
+    values = np.random.default_rng(0).integers(-9999, 9999, (40, 3000)).astype(np.float64)
+    np.save(tmp_path / "scans.npy", (values / 100).astype(np.float32))
+    (choice,) = document(packer("plan", tmp_path / "scans.npy", "--json"))["choices"]
+    assert (choice["codec"], choice["fields"], choice["speed"]) == ("decimal+lz4", ["scans"], 0.5)
+    assert 0.4 < choice["share"] < 0.6
+    text = " ".join(packer("plan", tmp_path / "scans.npy").stdout.split())
+    assert f"scans: decimal+lz4 takes {choice['share']:.2f} of the bytes of none" in text
+    assert "read at about 0.5 of its speed; --codec scans=none for speed" in text
+    assert document(packer("plan", tmp_path / "scans.npy", "--json", "--codec", "zstd"))["choices"] == []
+    assert document(packer("plan", *rows.sources, "--json"))["choices"] == []
+
+
+def test_every_codec_of_auto_has_its_speed():
+    """`auto` chooses among the named codecs."""
+    assert set(_SPEEDS) >= set(NAMED) - {"none", "lz4hc"}
