@@ -18,6 +18,7 @@ import numpy as np
 import xxhash
 
 import packer
+from packer.codecs import EncodedImage
 from packer.errors import SourceError, UsageError, WriteError
 from packer.format import NAMES_FILE, UNFINISHED, Field, FieldSpec, ShardWriter, check_count, name_bytes
 from packer.packing import (
@@ -171,7 +172,7 @@ class DatasetWriter:
             except SourceError as error:
                 raise SourceError(f"sample {self._samples}: {error.reason}") from None
         # Copies: the caller may fill the same memory with the next sample.
-        copy: Sample = {k: v if isinstance(v, str) else v.copy() for k, v in sample.items()}
+        copy: Sample = {k: v if isinstance(v, str | EncodedImage) else v.copy() for k, v in sample.items()}
         held = [*self._held, (copy, name)]
         nbytes = self._held_bytes + sum(len(v) if isinstance(v, str) else v.nbytes for v in sample.values())
         if len(held) >= HOLD_SAMPLES or nbytes >= HOLD_BYTES:

@@ -163,7 +163,7 @@ class ChosenSource(DerivedSource):
 class BesideSource(DerivedSource):
     """The samples of a source, with the fields of other sources that have as many samples."""
 
-    def __init__(self, source: Source, sides: Sequence[ChosenSource]) -> None:
+    def __init__(self, source: Source, sides: Sequence[Source]) -> None:
         super().__init__(source)
         self._sides = list(sides)
         self.fields = (*source.fields, *(spec for side in sides for spec in side.fields))

@@ -29,7 +29,7 @@ from packer.sources.base import FINDING, Looking, OnBad, not_looking, stop, watc
 #: Errors that pass and are not the fault of a file, such as too many open files, or no memory.
 NOT_ITS_FAULT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EINTR)
 
-#: What an LMDB folder of BasicSR holds: the values, and the list of their keys.
+#: What an LMDB folder holds: the values, and in BasicSR's the list of their keys.
 LMDB_DATA, LMDB_LIST = "data.mdb", "meta_info.txt"
 
 #: Format of an image file, by its suffix.
@@ -221,9 +221,9 @@ def _kind_by_bytes(path: str) -> str | None:
     return "hdf5" if any(head.startswith(HDF5_SIGNATURE, start) for start in _HDF5_STARTS) else None
 
 
-def is_basicsr(folder: Path) -> bool:
-    """Return whether a folder is an LMDB folder as BasicSR makes it."""
-    return (folder / LMDB_DATA).is_file() and (folder / LMDB_LIST).is_file()
+def is_lmdb(folder: Path) -> bool:
+    """Return whether a folder is an LMDB folder."""
+    return (folder / LMDB_DATA).is_file()
 
 
 def join(folder: str, file: str) -> str:

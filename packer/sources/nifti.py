@@ -3,7 +3,8 @@
     image=imagesTr label=labelsTr       BRATS_001_0000.nii.gz ... BRATS_001_0003.nii.gz and BRATS_001.nii.gz
 
 A volume is what nibabel gives: axes (X, Y, Z), or (X, Y, Z, C). Files that nnU-Net numbers from `_0000` on are the
-channels of one volume, in order, as its last axis. Values are as stored; if the header scales them, they are float32.
+channels of one volume, in order, as its last axis. Values are as stored; if the header scales them, they are float32,
+or float64 where that would make values equal that are not.
 Two more fields say where a voxel lies: `affine`, (4, 4) float64, from voxels to millimetres, and `spacing`, (3,)
 float32, the millimetres from one voxel to the next. They are those of the first field.
 """
@@ -46,6 +47,7 @@ _PLACE = (
     FieldSpec(name="spacing", dtype="float32", shape=(3,)),
 )
 _SUFFIX = re.compile(r"\.nii(\.gz)?$", re.IGNORECASE)
+_FLOAT32 = np.finfo(np.float32)
 _CHANNEL = re.compile(r"(.+)_(\d{4})")
 
 
@@ -101,7 +103,7 @@ def open_nifti(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: O
         fields.append(FieldSpec(name=name, dtype=volume.dtype, shape=shape))
         if volume.has_channels:
             remarks.append(f"field {name}: files numbered from _0000 on are the channels of one volume, its last axis")
-    if apart := [name for name, row in rows.items() if not _lie_alike(*row.values())]:
+    if apart := [name for name, row in rows.items() if not _lie_alike(*(volume.place for volume in row.values()))]:
         remarks.append(f"affines of the fields differ in {first_few(apart)}; that of {fields[0].name} is kept")
     return NiftiSource((*fields, *_PLACE), list(rows), list(rows.values()), {}, remarks)
 
@@ -144,7 +146,11 @@ def _with_headers(row: Mapping[str, _Volume]) -> dict[str, _Volume]:
             with _loaded(path) as image:
                 kinds.append((image.shape, _dtype_of(image, path)))
                 spacing = np.asarray(image.header["pixdim"][1:4], np.float32)
-                volume = volume._replace(place=volume.place or {"affine": image.affine, "spacing": spacing})
+                place = {"affine": image.affine, "spacing": spacing}
+            volume = volume._replace(place=volume.place or place)
+            if not _lie_alike(volume.place, place):
+                reason = f"its affine is not that of {Path(volume.paths[0]).name}, another channel of the same volume"
+                raise SourceError(f"{reason}; resample them to one grid, or move them away", path)
         if len(set(kinds)) > 1:
             what = [
                 f"{Path(path).name} is {dtype} {shape}"
@@ -162,16 +168,27 @@ def _with_headers(row: Mapping[str, _Volume]) -> dict[str, _Volume]:
 
 
 def _dtype_of(image: Any, path: str) -> str:
-    """Return the dtype that values have when they are read; raises SourceError if they cannot be packed."""
+    """Return the dtype that values have when they are read; raises SourceError if they cannot be packed.
+
+    Scaled values are float32 if that keeps values apart which are stored as different ones.
+    """
     stored, is_scaled = image.get_data_dtype().newbyteorder("="), (image.dataobj.slope, image.dataobj.inter) != (1, 0)
     if stored.name not in DTYPES or (stored.kind == "c" and is_scaled):
         what = f"{'scaled ' if is_scaled else ''}values of {stored.name}"
         raise SourceError(f"holds {what}, which cannot be packed; save it as float32 or integers", path)
-    return "float32" if is_scaled else str(stored.name)
+    if not is_scaled:
+        return str(stored.name)
+    slope, intercept = abs(float(image.dataobj.slope)), abs(float(image.dataobj.inter))
+    if stored.kind == "f":
+        return "float32" if stored.itemsize <= _FLOAT32.dtype.itemsize and intercept == 0 else "float64"
+    bits = 8 * stored.itemsize
+    largest = slope * 2.0**bits + intercept  # the next larger float32 is at most largest * eps away
+    return "float32" if largest * float(_FLOAT32.eps) < slope else "float64"
 
 
-def _lie_alike(first: _Volume, *others: _Volume) -> bool:
-    return all(np.allclose(volume.place["affine"], first.place["affine"], atol=1e-2) for volume in others)
+def _lie_alike(first: Mapping[str, NDArray[Any]], *others: Mapping[str, NDArray[Any]]) -> bool:
+    """Return whether the affines are the same, to a hundredth of a millimetre."""
+    return all(np.allclose(place["affine"], first["affine"], atol=1e-2) for place in others)
 
 
 @contextmanager
@@ -181,6 +198,12 @@ def _loaded(path: str) -> Iterator[Any]:
 
     try:
         image = nibabel.load(path)
+        if isinstance(image, nibabel.Cifti2Image):
+            raise SourceError(
+                "is CIFTI-2, a matrix over surfaces and voxels, and no volume; save its matrix as .npy, with "
+                "np.save(OUT, nibabel.load(FILE).get_fdata())",
+                path,
+            )
         if not isinstance(image, nibabel.Nifti1Pair):
             raise SourceError("is no NIfTI, whatever its name says; save it as one", path)
         yield image

@@ -25,7 +25,7 @@ from packer.sources.files import (
     Found,
     decode_text,
     find,
-    is_basicsr,
+    is_lmdb,
     join,
     of_one_kind,
 )
@@ -235,7 +235,7 @@ def _look(
         UsageError: there are none, or files of several kinds.
         SourceError: it is a folder that holds no file of any kind; or what `on_bad` raises.
     """
-    if is_basicsr(Path(path)):
+    if is_lmdb(Path(path)):
         return "basicsr", Found(path, [], text=path)
     suffixes: tuple[str, ...] = ()
     if name in columns:

@@ -1,6 +1,7 @@
 """A sequence of samples in memory, or anything with a length and numbered items, as a source.
 
-Items are dicts of field name to array, number, str, or torch tensor; torch itself is not needed.
+Items are dicts of field name to array, number, str, torch tensor, PIL image or bytes of a file of an image; a list of
+images is a clip. torch itself is not needed.
 """
 
 from __future__ import annotations
@@ -111,6 +112,9 @@ def as_arrays(item: Any, number: int) -> Sample:
         if isinstance(value, EncodedImage):
             arrays[str(name)] = value
             continue
+        if (images := _images_in(value, str(name), what)) is not None:
+            arrays[str(name)] = images
+            continue
         if np.ma.is_masked(value):
             raise SourceError(f"{what} is masked in places, which is not kept; give value.filled(...) or value.data")
         try:
@@ -121,6 +125,28 @@ def as_arrays(item: Any, number: int) -> Sample:
     if len(arrays) < len(item):
         raise SourceError(f"sample {number} has two fields with the same name as text: {', '.join(map(repr, item))}")
     return arrays
+
+
+def _images_in(value: Any, field: str, what: str) -> NDArray[Any] | None:
+    """Return an image (H, W, C), or those of a list as (T, H, W, C); None if there is anything else."""
+    is_list = isinstance(value, list | tuple)
+    first = value[0] if is_list and value else value
+    if not isinstance(first, bytes | bytearray | Mapping) and type(first).__module__.partition(".")[0] != "PIL":
+        return None
+    from packer.sources.images import as_image  # which loads Pillow
+
+    try:
+        images = [as_image(one, field) for one in (value if is_list else [value])]
+    except SourceError as error:
+        raise SourceError(f"{what} {error}") from None
+    pixels = [image for image in images if image is not None]
+    if len(pixels) < len(images):
+        return None
+    if not is_list:
+        return pixels[0]
+    if len({(image.shape, image.dtype) for image in pixels}) > 1:
+        raise SourceError(f"{what} is a list of images of several sizes or kinds; the frames of a clip must be alike")
+    return np.stack([np.asarray(image) for image in pixels])
 
 
 def infer_fields(samples: Sequence[Sample]) -> tuple[FieldSpec, ...]:
@@ -145,7 +171,8 @@ def _infer(name: str, values: Sequence[NDArray[Any] | str]) -> FieldSpec:
     if len(arrays) < len(values) or len({(a.dtype, a.ndim) for a in arrays}) > 1:
         raise SourceError(f"field {name!r} differs in dtype or number of axes between samples; convert the values")
     try:
-        spec = spec_of(name, arrays[0])
+        are_images = all(isinstance(array, EncodedImage) for array in arrays)
+        spec = spec_of(name, arrays[0], "image" if are_images else "array")
     except (UsageError, ValueError) as error:
         raise SourceError(str(error)) from None
     return msgspec.structs.replace(spec, shape=common_shape(array.shape for array in arrays))

@@ -20,7 +20,7 @@ import io
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -177,21 +177,49 @@ def read_image(path: str, options: ImageOptions, place: Place | None = None) -> 
         SourceError: the file cannot be read or is damaged.
     """
     data, _ = read_bytes(path, place)
-    kind = _kind(path, place, data)
     with faults_of(path):
-        _check_content(data, kind)
-        if kind == "JPEG":
-            return _jpeg_image(data, options)
-        if kind != "PNG":
-            return _pillow_image(data, kind, options)
-        checked = png.check(data)
-        options.check_size(checked.header.width, checked.header.height)
-        image = png.decode(checked, as_index=options.palette == "index")
-        image = _convert(image, options.mode, png.transparent_colour(checked)) if options.mode else image
-        if not (options.orient and checked.header.exif):
-            return image
-        with quiet():
-            return _oriented(image, _turn_in(checked.header.exif))
+        return _decode(data, _kind(path, place, data), options)
+
+
+def _decode(data: bytes, kind: str, options: ImageOptions) -> NDArray[Any]:
+    """Return the pixels in the bytes of a file, which should have this format."""
+    _check_content(data, kind)
+    if kind == "JPEG":
+        return _jpeg_image(data, options)
+    if kind != "PNG":
+        return _pillow_image(data, kind, options)
+    checked = png.check(data)
+    options.check_size(checked.header.width, checked.header.height)
+    image = png.decode(checked, as_index=options.palette == "index")
+    image = _convert(image, options.mode, png.transparent_colour(checked)) if options.mode else image
+    if not (options.orient and checked.header.exif):
+        return image
+    with quiet():
+        return _oriented(image, _turn_in(checked.header.exif))
+
+
+def as_image(value: Any, field: str) -> EncodedImage | None:
+    """Return the pixels of a PIL image, or of the bytes of a file of an image; None if it is neither.
+
+    A dict of `bytes` and `path`, as Hugging Face has undecoded images, counts as a file.
+
+    Args:
+        field: its name says whether palettes give colours or, of masks, numbers.
+
+    Raises:
+        SourceError: it cannot be decoded, or not without loss.
+    """
+    options = ImageOptions(palette="index" if is_mask_name(field) else "colour")
+    if isinstance(value, Mapping) and {"bytes", "path"} >= value.keys():
+        value = value.get("bytes") or read_bytes(str(value.get("path")))[0]
+    if isinstance(value, Image.Image):
+        return EncodedImage.of(np.ascontiguousarray(_pixels(value, _layout(value, options), options)), b"")
+    if isinstance(value, bytes | bytearray | memoryview):
+        data = bytes(value)
+        if (kind := _format(data)) in _READERS or kind == "PNG":
+            pixels = _decode(data, kind, options)
+            return pixels if isinstance(pixels, EncodedImage) else EncodedImage.of(pixels, b"")
+    return None
 
 
 def read_bytes(path: str, place: Place | None = None, most: int | None = None) -> tuple[bytes, int]:

@@ -1,6 +1,6 @@
 """Opens pictures in folders: picks them, pairs them by name, and reads their headers only.
 
-A folder of files and an LMDB folder of BasicSR go the same way; `basicsr` finds the keys of the latter.
+A folder of files and an LMDB folder go the same way; `lmdb_folders` finds the keys of the latter.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ import numpy as np
 from packer.errors import SourceError, UsageError
 from packer.format import FieldSpec
 from packer.sources.base import HEADERS, Looking, OnBad, Source, common_shape, misfits, watched
-from packer.sources.files import Found, is_basicsr
-from packer.sources.images import basicsr
+from packer.sources.beside import BesideSource
+from packer.sources.files import Found, is_lmdb
+from packer.sources.images import lmdb_folders
 from packer.sources.images.clips import ClipSource, clips, is_one_in_each_folder
 from packer.sources.images.derived import DownscaledSource, PatchSource
 from packer.sources.images.formats import (
@@ -32,6 +33,7 @@ from packer.sources.images.formats import (
     quiet,
     read_header,
 )
+from packer.sources.images.lmdb_folders import LmdbTexts
 from packer.sources.images.source import ImageSource, compared, misfitting_sizes
 from packer.sources.options import SourceOptions
 from packer.sources.pairing import Pairing, names_by_folder, partners
@@ -43,6 +45,9 @@ THREADS, SLOW_SECONDS, SAMPLES_AT_ONCE = 16, 2e-4, 64
 
 #: Name of the field of pictures for which none is given.
 _FIELD = "image"
+
+#: Name of the field of texts in an LMDB folder.
+_TEXT = "label"
 
 #: The files of a sample: the path of each, and its place if it is no file of its own.
 _Row = Sequence[tuple[str, Place | None]]
@@ -66,7 +71,11 @@ def open_images(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: 
     if {"", _FIELD} <= inputs.keys():
         reason = f"{inputs[''].text} is given without FIELD=, so it would be the field {_FIELD}"
         raise UsageError(f"{reason}, but {inputs[_FIELD].text} is; name the field of each")
-    opened = _pictures({name or _FIELD: found for name, found in inputs.items()}, options, on_bad, looking)
+    opened, texts = _pictures({name or _FIELD: found for name, found in inputs.items()}, options, on_bad, looking)
+    if texts and (options.patch or options.stride or options.downscale):
+        raise UsageError("--patch, --stride and --downscale are for images without a text of each; leave them out")
+    if texts and len(inputs) > 1:
+        raise UsageError("an LMDB folder of images with their texts has all fields in it; name no other beside it")
     if isinstance(opened, ClipSource):
         if options.patch or options.stride or options.downscale:
             raise UsageError("--patch, --stride and --downscale are for single pictures, not for clips; leave them out")
@@ -76,13 +85,17 @@ def open_images(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: 
     if options.patch is None and options.stride is not None:
         raise UsageError("--stride needs --patch, which says how large the squares are")
     source = opened if options.downscale is None else DownscaledSource(opened, options.downscale, options.kernel)
+    if texts:
+        opened.kind = "images"
+        spec = FieldSpec(name=_TEXT, dtype="uint8", kind="text", shape=(None,))
+        return BesideSource(opened, [LmdbTexts((spec,), list(opened.names), [texts[name] for name in opened.names])])
     return source if options.patch is None else PatchSource(source, options.patch, options.stride or options.patch)
 
 
 def _pictures(
     inputs: Mapping[str, Found], options: SourceOptions, on_bad: OnBad, looking: Looking
-) -> ImageSource | ClipSource:
-    """Return the pictures as they are, or clips of them."""
+) -> tuple[ImageSource | ClipSource, Mapping[str, Place]]:
+    """Return the images as they are, or clips of them; and by name the text of each, if an LMDB folder has texts."""
     in_folders = unit_of("images", options.samples).name == "folders"
     reading = ImageOptions(options.mode, options.palette or "colour", options.max_pixels or MAX_PIXELS, options.orient)
     broken: set[str] = set()
@@ -91,7 +104,7 @@ def _pictures(
         on_bad(error)
         broken.add(folder_of(error.path or ""))
 
-    stored = {name: basicsr.opened(some.text, told) for name, some in inputs.items() if is_basicsr(Path(some.text))}
+    stored = {name: lmdb_folders.opened(some.text, told) for name, some in inputs.items() if is_lmdb(Path(some.text))}
     found = {
         name: stored[name].found if name in stored else some._replace(files=some.pick(told))
         for name, some in inputs.items()
@@ -127,9 +140,10 @@ def _pictures(
     if chooses:
         source.remarks += _palettes(columns, masks)
     if is_clips:
-        return clips(source, broken, on_bad)
+        return clips(source, broken, on_bad), {}
     source.remarks += compared(source)
-    return source
+    texts = {name: place for folder in stored.values() for name, place in folder.texts.items()}
+    return source, texts
 
 
 def _read_headers(

@@ -62,7 +62,7 @@ def open_both(folder: Path, **more: Any) -> Any:
     suffix=st.sampled_from([".nii", ".nii.gz", ".NII.GZ"]),
 )
 def test_volumes_are_those_of_nibabel(tmp_path_factory, kind, shape, scale, two, suffix) -> None:
-    """Of any dtype and axes, as stored; scaled ones are float32; C order, with affine and spacing; parts too."""
+    """Of any dtype and axes, as stored, scaled ones as floats; C order, with affine and spacing; parts too."""
     folder = tmp_path_factory.mktemp("nifti")
     values = np.random.default_rng(0).integers(0, 100, shape).astype(kind)
     paths = [save(folder / f"{name}{suffix.lower()}", values, slope=scale[0], inter=scale[1], two=two) for name in "ab"]
@@ -76,7 +76,8 @@ def test_volumes_are_those_of_nibabel(tmp_path_factory, kind, shape, scale, two,
     assert part.files() == source.files()[1:] == paths[1:]
     found = read_each(part)
     expected = nibabel.load(paths[1])
-    wanted = expected.get_fdata(dtype=np.float32) if scale != (1, 0) else values
+    is_wide = kind in ("i4", "u4", "i8", "u8", "f8") or (kind == "f4" and scale[1])
+    wanted = expected.get_fdata(dtype=np.float64 if is_wide else np.float32) if scale != (1, 0) else values
     (image,), (affine,), (spacing,) = found["image"], found["affine"], found["spacing"]
     assert (image.dtype, image.flags.c_contiguous) == (wanted.dtype, True)
     assert np.array_equal(image, wanted)
@@ -209,3 +210,40 @@ def test_dicom_is_refused_with_the_tool_that_makes_nifti(tmp_path: Path) -> None
     (tmp_path / "b.dcm").write_bytes(b"old")
     with pytest.raises(UsageError, match=r"2 of the files are DICOM.*`dcm2niix -z y -o OUT .*`, and pack OUT"):
         open_sources([str(tmp_path)])
+
+
+@pytest.mark.parametrize(
+    ("values", "slope", "inter", "dtype"),
+    [
+        (np.array([33554433, 33554434], "i4"), 0.5, 0, "float64"),
+        (np.array([1.0000000001, 1.0], "f8"), 2, 0, "float64"),
+        (np.array([0, 1], "i2"), 1, 1e9, "float64"),
+        (np.array([0.25, 0.5], "f4"), 1, 2.0**30, "float64"),
+        (np.array([-32768, 32767], "i2"), 1, -1024, "float32"),
+        (np.array([0, 255], "u1"), 0.1, 0, "float32"),
+    ],
+)
+def test_scaling_keeps_values_apart(tmp_path: Path, values: Any, slope: float, inter: float, dtype: str) -> None:
+    """What is stored as two values is packed as two: float64 where float32 would round them to one."""
+    source = open_sources([save(tmp_path / "a.nii", values.reshape(2, 1, 1), slope=slope, inter=inter)])
+    (volume,) = read_each(source)["image"]
+    assert volume.dtype == dtype
+    assert volume[0] != volume[1]
+    np.testing.assert_allclose(volume.ravel(), values * np.float64(np.float32(slope)) + inter, rtol=1e-6)
+
+
+def test_channels_with_other_affines_are_refused(tmp_path: Path) -> None:
+    """Their voxels do not lie in one place."""
+    brats(tmp_path)
+    save(tmp_path / "imagesTr/BRATS_001_0002.nii.gz", np.zeros((7, 5, 4), "i2"), AFFINE + np.eye(4))
+    with pytest.raises(SourceError, match=r"_0002\.nii\.gz: its affine is not that of BRATS_001_0000\.nii\.gz"):
+        open_both(tmp_path)
+
+
+def test_cifti_is_said_to_be_no_volume(tmp_path: Path) -> None:
+    """With what can be done, though the suffix is that of NIfTI."""
+    axis = nibabel.cifti2.ScalarAxis(["a", "b"])
+    image = nibabel.Cifti2Image(np.zeros((2, 2), "f4"), (axis, axis))
+    image.to_filename(tmp_path / "a.dconn.nii")
+    with pytest.raises(SourceError, match=r"is CIFTI-2, .* save its matrix as \.npy"):
+        open_sources([str(tmp_path / "a.dconn.nii")])

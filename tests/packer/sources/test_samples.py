@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 
 import numpy as np
@@ -10,11 +11,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from PIL import Image
 
 from packer.errors import SourceError
 from packer.format import DTYPES, FieldSpec
 from packer.sources import SampleSource, as_arrays, infer_fields
 from packer.sources.samples import LOOK_AT
+from packer.writer import DatasetWriter
+from readers import PackedDataset
 
 DTYPE = st.sampled_from([np.dtype(name) for name in DTYPES])
 
@@ -155,3 +159,66 @@ def test_the_order_of_fields_is_that_of_the_first_sample():
     """Fields are stored in the order in which the first sample names them."""
     found = infer_fields([{"b": np.zeros(1), "a": np.zeros(2)}, {"a": np.zeros(2), "b": np.zeros(1)}])
     assert [spec.name for spec in found] == ["b", "a"]
+
+
+def file_of(image, kind):
+    """The bytes of a file of a PIL image."""
+    file = io.BytesIO()
+    image.save(file, kind)
+    return file.getvalue()
+
+
+def test_pil_images_and_files_of_images_are_images():
+    """As Hugging Face and webdataset hand them out: colours and gray, PNG, JPEG and a dict of bytes and path."""
+    pixels = [np.random.default_rng(n).integers(0, 256, (4, 5 + n, 3), dtype=np.uint8) for n in range(3)]
+    pictures = [Image.fromarray(image) for image in pixels]
+    decoded = [np.asarray(Image.open(io.BytesIO(file_of(picture, "JPEG")))) for picture in pictures]
+    for images, expected in [
+        (pictures, pixels),
+        ([picture.convert("L") for picture in pictures], [np.asarray(p.convert("L"))[:, :, None] for p in pictures]),
+        ([file_of(picture, "PNG") for picture in pictures], pixels),
+        ([{"bytes": file_of(picture, "JPEG"), "path": None} for picture in pictures], decoded),
+    ]:
+        source = SampleSource([{"image": image, "label": n} for n, image in enumerate(images)])
+        assert (source.fields[0].kind, source.fields[0].shape) == ("image", (4, None, expected[0].shape[2]))
+        for got, wanted in zip(values(source, "image"), expected, strict=True):
+            np.testing.assert_array_equal(got, wanted)
+
+
+def test_lists_of_images_are_clips():
+    """(T, H, W, C); those of several sizes are refused."""
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 4, 5, 3), dtype=np.uint8)
+    source = SampleSource([{"clip": [Image.fromarray(image) for image in pixels]}])
+    assert (source.fields[0].kind, source.fields[0].shape) == ("array", (3, 4, 5, 3))
+    np.testing.assert_array_equal(values(source, "clip")[0], pixels)
+    with pytest.raises(SourceError, match="sample 0: field 'clip' is a list of images of several sizes"):
+        SampleSource([{"clip": [Image.new("RGB", (4, 5)), Image.new("RGB", (4, 6))]}])
+
+
+def test_palettes_of_masks_are_numbers_in_memory_too():
+    """By the name of the field, as of files."""
+    picture = Image.new("P", (5, 4), 3)
+    picture.putpalette(bytes(range(30)))
+    found = as_arrays({"mask": picture, "image": picture}, 0)
+    assert (found["mask"].shape, found["mask"].max()) == ((4, 5, 1), 3)
+    assert found["image"][0, 0].tolist() == [9, 10, 11]
+
+
+def test_what_is_no_image_is_said():
+    """Damaged files, and colours that cannot be kept, with the sample and the field."""
+    good = file_of(Image.new("RGB", (64, 64)), "PNG")
+    with pytest.raises(SourceError, match="sample 7: field 'x' damaged PNG"):
+        as_arrays({"x": good[:-9]}, 7)
+    with pytest.raises(SourceError, match="sample 7: field 'x' has CMYK colours"):
+        as_arrays({"x": Image.new("CMYK", (4, 4))}, 7)
+
+
+def test_a_writer_keeps_images(tmp_path):
+    """Those that it holds back at first, and later ones; JPEG files stay files."""
+    file = file_of(Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)), "JPEG")
+    with DatasetWriter(tmp_path / "out", codec={"image": "jpeg"}) as writer:
+        for number in range(70):
+            writer.add({"image": file, "label": np.int64(number)})
+    dataset = PackedDataset(tmp_path / "out")
+    assert dataset[:2]["image"].shape == (2, 3, 64, 64)
+    assert dataset.manifest.columns["image"].stored < 70 * len(file) + 1000

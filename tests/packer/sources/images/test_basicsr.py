@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import pickle
 from pathlib import Path
 
 import lmdb
@@ -13,8 +14,11 @@ from picture_files import chunk
 from PIL import Image
 from real_files import real_folder
 
+from packer.checking import compare
+from packer.convert import convert
 from packer.errors import SourceError, UsageError
 from packer.format import FieldSpec
+from packer.sources import SourceOptions, open_sources
 
 
 def encoded(seed=0, height=4, width=5, **options):
@@ -135,3 +139,54 @@ def test_damaged_files(tmp_path):
             open_images({"x": folder})
     with pytest.raises(SourceError, match="is not text"):
         open_images({"x": make(tmp_path / "b.lmdb", {b"\xff": b"x"}, [])})
+
+
+@pytest.fixture
+def words(tmp_path):
+    """As text recognition has it: three images, each with a text, JPEG and PNG."""
+    values = {"num-samples": b"3"}
+    for number, text in enumerate(("Haus", "Tür", "\u4e2d\u6587"), 1):
+        values[f"image-{number:09d}"] = encoded(number, 4, 5 + number)[1]
+        values[f"label-{number:09d}"] = text.encode()
+    return values
+
+
+def test_images_of_text_recognition_come_with_their_texts(words, tmp_path):
+    """Fields image and label; of a sample that lacks one of them, the error names the key."""
+    path = make(tmp_path / "ocr", words)
+    (tmp_path / "ocr" / "meta_info.txt").unlink()
+    source = open_sources([path])
+    assert [(spec.name, spec.kind, spec.shape) for spec in source.fields] == [
+        ("image", "image", (4, None, 3)),
+        ("label", "text", (None,)),
+    ]
+    for part, texts in ((source, ["Haus", "Tür", "\u4e2d\u6587"]), (source.part(1, 3), ["Tür", "\u4e2d\u6587"])):
+        found = read_each(pickle.loads(pickle.dumps(part)))
+        assert found["label"] == texts
+        np.testing.assert_array_equal(found["image"][-1], encoded(3, 4, 8)[0])
+    report = convert(path, tmp_path / "out", workers=0)
+    assert compare(report.path, open_sources([path])) == []
+    with pytest.raises(UsageError, match="--patch, --stride and --downscale are for images without a text"):
+        open_sources([path], SourceOptions(patch=2))
+    del words["label-000000002"]
+    path = make(tmp_path / "less", words)
+    (tmp_path / "less" / "meta_info.txt").unlink()
+    errors = []
+    assert open_sources([path], on_bad=errors.append).names == ["image-000000001", "image-000000003"]
+    assert "has no key label-000000002, though num-samples is 3" in str(errors[0])
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"0": pickle.dumps({"a": 1})}, "holds pickled objects of Python"),
+        ({"0": b"abc"}, "is neither an LMDB of BasicSR"),
+        ({"num-samples": b"x"}, "is neither an LMDB of BasicSR"),
+    ],
+)
+def test_other_lmdb_folders_are_refused(tmp_path, values, message):
+    """Nothing is unpickled; the sentence says what can be done."""
+    path = make(tmp_path / "other", values)
+    (tmp_path / "other" / "meta_info.txt").unlink()
+    with pytest.raises(SourceError, match=f"data.mdb: {message}.* samples to packer.convert.convert"):
+        open_sources([path])

@@ -1,0 +1,188 @@
+"""LMDB folders of images: one field a folder, one sample a key.
+
+    data.mdb and meta_info.txt                      BasicSR, Real-ESRGAN: an image a key, the list has their sizes
+    data.mdb with num-samples, image-000000001,     text recognition: deep-text-recognition-benchmark, MMOCR, PaddleOCR;
+    label-000000001, ...                            a field `label` has the texts
+
+Keys of images are found, paired and decoded as files are, each with the suffix `.png`, and of the format that its bytes
+say. The values are found by `packer.format.btree`, so that a damaged file is an error and never a crash, and nothing
+needs a lock.
+"""
+
+from __future__ import annotations
+
+import mmap
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.errors import DamagedError, SourceError
+from packer.format import HEAD_BYTES, FieldSpec, Tree
+from packer.sources.base import Block, OnBad, Source, faults_of
+from packer.sources.files import LMDB_DATA, LMDB_LIST, Found, decode_text, join, unreadable
+from packer.sources.images.formats import Place, read_bytes
+
+_SUFFIX = ".png"
+#: The key of text recognition that says how many images there are.
+_TOTAL = "num-samples"
+#: How pickles begin: the opcode of the protocol, and its number.
+_PICKLE, _PROTOCOLS = b"\x80", (b"\2", b"\3", b"\4", b"\5")
+
+#: `baboon.png (480,492,3) 1`: name, height, width and channels, level of compression.
+_LINE = re.compile(r"(?P<key>.+)\.\w+ \((?P<height>\d+),(?P<width>\d+),\d+\) \d+")
+
+
+@dataclass(frozen=True)
+class Folder:
+    """An LMDB folder; `opened` makes it.
+
+    Attributes:
+        found: its keys, as files.
+        places: where the value of each lies.
+        listed: height and width of each, as `meta_info.txt` says; None if there is no list.
+        texts: where the text of each lies; empty if images have none.
+    """
+
+    found: Found
+    places: Mapping[str, Place]
+    listed: Mapping[str, tuple[int, int]] | None
+    texts: Mapping[str, Place] = field(default_factory=dict)
+
+    def notes(self, files: Sequence[str], sizes: NDArray[np.int32]) -> list[str]:
+        """Return sentences on how list and pictures differ; `sizes`: height and width of some files, (n, 2)."""
+        folder, sentences = self.found.folder, list[str]()
+        if self.listed is None:
+            return sentences
+        if unlisted := self.places.keys() - self.listed.keys():
+            sentences.append(f"{folder}: {len(unlisted):,} keys are not in {LMDB_LIST}; they are packed too")
+        pairs = zip(files, map(tuple, sizes.tolist()), strict=True)
+        odd = [file.removesuffix(_SUFFIX) for file, size in pairs if self.listed.get(file, size) != size]
+        if odd:
+            much = f"{len(odd):,} {'picture differs' if len(odd) == 1 else 'pictures differ'} in size from {LMDB_LIST}"
+            sentences.append(f"{folder}: {much} (such as {odd[0]}); the size of the picture counts")
+        return sentences
+
+
+def opened(folder: str, on_bad: OnBad) -> Folder:
+    """Return the keys of a folder with `data.mdb`.
+
+    Raises:
+        SourceError: the LMDB file is damaged, a key is no text, or the list cannot be read or has a line that BasicSR
+            does not write; it holds other things than images; or what `on_bad` raises, which is called for each image
+            that is listed and not there.
+    """
+    path = join(folder, LMDB_DATA)
+    places = _places(path)
+    if not Path(join(folder, LMDB_LIST)).exists():
+        return _with_texts(folder, places, on_bad)
+    listed = _listed(join(folder, LMDB_LIST))
+    for file in [file for file in listed if file not in places]:
+        reason = f"is listed in {LMDB_LIST}, but the LMDB file has no such key"
+        on_bad(SourceError(reason, join(folder, file.removesuffix(_SUFFIX))))
+    return Folder(Found(folder, list(places)), places, listed)
+
+
+def _with_texts(folder: str, places: Mapping[str, Place], on_bad: OnBad) -> Folder:
+    """Return the images of a folder that has a text for each, as text recognition is trained on."""
+    path, total = join(folder, LMDB_DATA), 0
+    if _TOTAL + _SUFFIX in places:
+        data, _ = read_bytes(path, places[_TOTAL + _SUFFIX])
+        total = int(data) if data.isdigit() else 0
+    if not total:
+        raise SourceError(_unknown_layout(path, places), path)
+    images, texts = {}, {}
+    for number in range(1, total + 1):
+        image, text = (f"{what}-{number:09d}{_SUFFIX}" for what in ("image", "label"))
+        if image in places and text in places:
+            images[image], texts[image.removesuffix(_SUFFIX)] = places[image], places[text]
+        else:
+            missing = (text if image in places else image).removesuffix(_SUFFIX)
+            on_bad(SourceError(f"has no key {missing}, though {_TOTAL} is {total:,}; make the LMDB again", path))
+    return Folder(Found(folder, list(images)), images, None, texts)
+
+
+def _unknown_layout(path: str, places: Mapping[str, Place]) -> str:
+    """Return why an LMDB file of neither layout cannot be packed."""
+    first = read_bytes(path, next(iter(places.values())), 2)[0] if places else b""
+    if first[:1] == _PICKLE and first[1:] in _PROTOCOLS:
+        return (
+            "holds pickled objects of Python, and unpickling runs what code they name; if you trust them, read them in "
+            "Python, and give the samples to packer.convert.convert"
+        )
+    return (
+        f"is neither an LMDB of BasicSR, which has {LMDB_LIST} beside it, nor one of text recognition, which has a key "
+        f"{_TOTAL}; read it in Python, and give the samples to packer.convert.convert"
+    )
+
+
+@dataclass(eq=False)
+class LmdbTexts(Source):
+    """Texts in an LMDB file, one a sample."""
+
+    fields: tuple[FieldSpec, ...]
+    names: list[str]
+    places: list[Place]
+
+    kind = "text"
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def shapes(self, field: str) -> None:
+        return None
+
+    def part(self, start: int, stop: int) -> LmdbTexts:
+        return LmdbTexts(self.fields, self.names[start:stop], self.places[start:stop])
+
+    def files(self) -> list[str]:
+        return []  # the file is that of the images
+
+    def read(self) -> Iterator[Block]:
+        for number, place in enumerate(self.places):
+            with faults_of(place.file, number):
+                try:
+                    text = read_bytes(place.file, place)[0].decode()
+                except UnicodeDecodeError:
+                    raise SourceError(f"the label of {self.names[number]} is not text in UTF-8") from None
+            yield {self.fields[0].name: [text]}
+
+
+def _places(path: str) -> dict[str, Place]:
+    try:
+        with Path(path).open("rb") as file:
+            Tree(memoryview(file.read(HEAD_BYTES)), path, Path(path).stat().st_size)
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as buffer:
+                values = list(Tree(buffer, path).values())
+    except DamagedError as error:
+        raise SourceError(str(error).removeprefix(f"{path}: "), path) from error
+    except OSError as error:
+        raise unreadable(error, path) from error
+    places = {}
+    for value in values:
+        try:
+            places[value.key.decode() + _SUFFIX] = Place(path, value.offset, value.size)
+        except UnicodeDecodeError as error:
+            reason = f"has a key {value.key!r} that is not text (UTF-8), so its sample would have no name"
+            raise SourceError(reason, path) from error
+    return places
+
+
+def _listed(path: str) -> dict[str, tuple[int, int]]:
+    try:
+        text = decode_text(Path(path).read_bytes())
+    except UnicodeDecodeError as error:
+        raise SourceError("is not text (UTF-8); get it again, or make the folder again with BasicSR", path) from error
+    except OSError as error:
+        raise unreadable(error, path) from error
+    sizes = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if found := _LINE.fullmatch(line.strip()):
+            sizes[found["key"] + _SUFFIX] = int(found["height"]), int(found["width"])
+        elif line.strip():
+            reason = f"line {number} is {line.strip()[:80]!r}; a line such as 'name.png (480,492,3) 1' is expected"
+            raise SourceError(f"{reason}; mend the line", path)
+    return sizes
