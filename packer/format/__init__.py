@@ -23,7 +23,7 @@ from packer.format.column_index import ColumnIndex
 from packer.format.column_writer import ColumnWriter
 from packer.format.constants import Constants, constants_entry, found_constants, read_constants, write_constants
 from packer.format.frame_cache import Numbers
-from packer.format.layout import ShardHeader, column_key, index_arrays
+from packer.format.layout import MAX_CHUNK_BYTES, ShardHeader, column_key, index_arrays
 from packer.format.lmdb_appender import LmdbAppender, open_new
 from packer.format.manifest import (
     CONSTANTS_FILE,
@@ -72,6 +72,7 @@ __all__ = [
     "HEAD_BYTES",
     "MANIFEST",
     "MAX_AXIS",
+    "MAX_CHUNK_BYTES",
     "MAX_MANIFEST_BYTES",
     "NAMES_FILE",
     "PAGE_SIZE",

@@ -161,6 +161,8 @@ class ColumnWriter:
         """Make a frame of the waiting samples."""
         if self._n_waiting:
             runs = [run.reshape(-1) for run in self._waiting]
+            if self.field.is_ragged:
+                _check_size(sum(run.nbytes for run in runs))
             self._waiting, self._n_waiting = [], 0
             self._append([self._codec.encode(runs[0] if len(runs) == 1 else np.concatenate(runs))])
 
@@ -187,7 +189,7 @@ class ColumnWriter:
 
 
 def _check_size(nbytes: int) -> None:
-    """Raise UsageError if a sample of this many stored bytes cannot lie in one chunk."""
+    """Raise UsageError if a sample of this many bytes is too large: stored, or raw if it is ragged."""
     if nbytes > MAX_CHUNK_BYTES:
         raise UsageError(f"a sample takes {nbytes:,} bytes, but {MAX_CHUNK_BYTES:,} is the most; split it into several")
 

@@ -75,7 +75,8 @@ class ShardHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 #: (docs/benchmark.md, "Sizes and shares").
 #: LMDB values of 4096 m - 16 bytes waste nothing.
 CHUNK_BYTES = 2 * 2**20 - 16
-#: LMDB's largest value is 4 GiB - 1; a sample lies in one chunk, so this bounds a sample too.
+#: LMDB's largest value is 4 GiB - 1; a sample lies in one chunk, so this bounds what is stored of it. It bounds the raw
+#: bytes of ragged samples as well, encoded or not: readers allocate no more than this for what a file claims.
 MAX_CHUNK_BYTES = 2**32 - 4096 - 16
 
 #: Limit of the memory in which all columns of one shard fill their chunks, together.

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from packer.codecs import parse_codec
 from packer.errors import SourceError, UsageError, first_few
-from packer.format import Field, FieldSpec, check_count, map_size, name_bytes, names_bytes, shard_bytes
+from packer.format import MAX_CHUNK_BYTES, Field, FieldSpec, check_count, map_size, name_bytes, names_bytes, shard_bytes
 from packer.packing.framing import (
     Extent,
     choose_codec,
@@ -148,7 +148,8 @@ def make_plan(
         looking: called with how many places have been looked at, and of how many.
 
     Raises:
-        UsageError: a codec cannot be used, the shard size is too small, or there are too many fields.
+        UsageError: a codec cannot be used, the shard size is too small, a sample is too large, or there are too many
+            fields.
         SourceError: there is no sample, or the name of one cannot be stored.
     """
     if not len(source):
@@ -161,12 +162,26 @@ def make_plan(
     looked = cache(partial(look, source, limits, looking))
     sizes = field_sizes(source, looked)
     fields = stored_fields(source.fields, codec, sizes, looked)
+    _check_sizes(source, fields, sizes)
     origin = origin_of(source)
     shards = plan_shards(source, fields, sizes, cut(_total(sizes), shard_size), origin)
     exact = all(size.known for size in sizes.values()) and not any(field.codec for field in fields)
     raw = {name: int(size.bytes.sum()) for name, size in sizes.items()}
     remarks = (*source.remarks, *unequal_lengths(source, sizes))
     return Plan(source, origin, tuple(fields), tuple(shards), raw, exact, remarks)
+
+
+def _check_sizes(source: Source, fields: Sequence[Field], sizes: Mapping[str, FieldSizes]) -> None:
+    """Raise UsageError if a sample has more raw bytes than can be stored; of a fixed shape it may if it is encoded."""
+    for field in fields:
+        size = sizes[field.name]
+        number = int(size.bytes.argmax())
+        if size.known and (field.is_ragged or not field.codec) and size.bytes[number] > MAX_CHUNK_BYTES:
+            sample = f"number {number}" if source.names is None else repr(source.names[number])
+            raise UsageError(
+                f"field {field.name!r} of sample {sample} has {size.bytes[number]:,} bytes, but {MAX_CHUNK_BYTES:,} is "
+                "the most; split the sample into several, or leave the field out"
+            )
 
 
 def unequal_lengths(source: Source, sizes: Mapping[str, FieldSizes]) -> list[str]:

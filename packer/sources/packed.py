@@ -60,7 +60,7 @@ def open_packed(
     if seed is not None:
         numbers = shuffled_order(manifest.samples, seed)
         place = np.argsort(numbers)
-        splits = {name: np.sort(place[held]) for name, held in splits.items()}
+        splits = {name: np.sort(place[members]) for name, members in splits.items()}
         names = None if names is None else [names[number] for number in numbers.tolist()]
         origin = {"kind": origin.get("kind", "packed"), "shuffled": seed, "origin": origin}
     elif "parts" in origin:  # packed as one, the parts need not end with shards
@@ -155,7 +155,7 @@ class PackedSource(Source):
 
 
 class _Shards:
-    """Shards from which samples are taken; each is opened when it is first needed."""
+    """Shards from which samples are taken; opening one too many closes the one that is unused for longest."""
 
     def __init__(self, folder: Path, entries: Sequence[ShardEntry]) -> None:
         self._folder, self._entries = folder, entries
@@ -199,16 +199,20 @@ class _Shards:
         """Yield for each shard concerned places within `numbers`, the column, and numbers within the shard."""
         shard_of = self._ends.searchsorted(numbers, side="right")
         order = np.argsort(shard_of, kind="stable")
-        for places in np.split(order, np.flatnonzero(np.diff(shard_of[order])) + 1) if len(numbers) else []:
+        groups = np.split(order, np.flatnonzero(np.diff(shard_of[order])) + 1) if len(numbers) else []
+        # Open shards first: opening another one may close them.
+        for places in sorted(groups, key=lambda places: int(shard_of[places[0]]) not in self._open):
             shard = int(shard_of[places[0]])
             first = int(self._ends[shard]) - self._entries[shard].samples
             yield places, self._column(shard, position, field), numbers[places] - first
 
     def _column(self, number: int, position: int, field: Field) -> _CheckedColumn:
         entry = self._entries[number]
-        if number not in self._open:
+        if number in self._open:
+            self._open[number] = self._open.pop(number)  # now the last one to be closed
+        else:
             if len(self._open) == MOST_OPEN:
-                self.close()
+                self._close(next(iter(self._open)))
             self._open[number] = Shard(self._folder / entry.file, entry.bytes, entry.index), {}
         shard, columns = self._open[number]
         if position not in columns:
@@ -216,10 +220,13 @@ class _Shards:
         return columns[position]
 
     def close(self) -> None:
-        for shard, columns in self._open.values():
-            columns.clear()  # they hold views of the shard's memory
-            shard.close()
-        self._open.clear()
+        for number in list(self._open):
+            self._close(number)
+
+    def _close(self, number: int) -> None:
+        shard, columns = self._open.pop(number)
+        columns.clear()  # they hold views of the shard's memory
+        shard.close()
 
 
 class _CheckedColumn:

@@ -229,6 +229,17 @@ def test_a_sample_too_large_for_any_chunk_is_refused(ragged: bool, monkeypatch: 
         Stored(make_field("uint8", (None if ragged else 101,), samples=1)).writer.add([np.zeros(101, np.uint8)])
 
 
+@pytest.mark.parametrize("rule", [{"rows": 4}, {"samples": 1}, {"samples": 3}])
+def test_a_ragged_sample_too_large_as_an_array_is_refused(rule: dict[str, int], monkeypatch: Any) -> None:
+    """However few bytes are stored of it: readers allocate no more for a sample, or for a frame of several."""
+    monkeypatch.setattr(column_writer, "MAX_CHUNK_BYTES", 3000)
+    field = make_field("uint8", (None,), NAMED["zstd"], **rule)
+    size = 1000 if "samples" in rule and rule["samples"] > 1 else 3000
+    Stored(field).writer.add([np.zeros(size, np.uint8)] * 3)
+    with pytest.raises(UsageError, match="bytes, but 3,000 is the most"):
+        Stored(field).writer.add([np.zeros(size + 1, np.uint8)] * 3)
+
+
 # ---------------------------------------------------------------- damaged indexes
 
 

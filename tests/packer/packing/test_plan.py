@@ -56,6 +56,15 @@ def plan_of(source: Clouds, shard_size: int | None = None, codec: str = "none") 
     return make_plan(source, codec, shard_size)
 
 
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_a_sample_too_large_to_be_read_is_refused(codec: str) -> None:
+    """A ragged sample of 4 GiB as an array, encoded or not, is named before anything is packed."""
+    largest = (2**32 - 4112) // 12
+    assert plan_of(Clouds([1, largest]), codec=codec).samples == 2
+    with pytest.raises(UsageError, match=r"field 'xyz' of sample 'cloud-1' has 4,294,963,188 bytes, but 4,294,963,184"):
+        plan_of(Clouds([1, largest + 1]), codec=codec)
+
+
 # ---------------------------------------------------------------- remarks
 
 
