@@ -22,7 +22,7 @@ from packer.errors import DamagedError
 from packer.format import ColumnIndex, Field, Located, Locator, Numbers, Shard, starts_of
 from readers.batch import Ragged, Views
 from readers.draws import Visits
-from readers.gather import TORCH_DTYPES, Allocate, Memory, Pool, fresh, own_parts, shared
+from readers.gather import TORCH_DTYPES, Allocate, Memory, Pool, alignment, fresh, own_parts, shared
 
 #: Gives a sample in words, by its number in the whole dataset, for messages.
 Describe = Callable[[int], str]
@@ -181,22 +181,25 @@ class FixedRaw(FieldReader):
         # span_at is for offsets within a shard; subtract the offset of the shard's first sample, once a chunk.
         chunk_shard = np.repeat(np.arange(len(places.indexes)), [len(i.chunk_at) for i in places.indexes])
         at = places.span_at - places.first[chunk_shard] * self._row
-        # Samples of no bytes may have no chunk.
-        self._at: Numbers = at if len(at) else np.zeros(1, np.int64)
+        # Elements are addressed, of as many bytes as all samples are aligned to. Samples of no bytes may have no chunk.
+        self._shift = alignment(at, self._row)
+        self._at: Numbers = at >> self._shift if len(at) else np.zeros(1, np.int64)
+        self._records = places.memory.records(self._row, self._shift)
 
     def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Located:
-        """Return the address of each sample."""
-        start: Numbers = numbers * self._row
-        start += self._at.take(self.places.chunk_of(numbers)) if len(self._at) > 1 else self._at
-        return Located(start=start)
+        """Return the address of each sample, counted in elements."""
+        element: Numbers = numbers * (self._row >> self._shift)
+        element += self._at.take(self.places.chunk_of(numbers)) if len(self._at) > 1 else self._at
+        return Located(element=element)
 
     def spans(self, located: Located) -> Numbers:
         """Return the first address of each sample and the one after its last, (n, 2)."""
-        return np.stack([located.start, located.start + self._row], axis=1)
+        start = located.element << self._shift
+        return np.stack([start, start + self._row], axis=1)
 
     def read(self, located: Located, allocate: Allocate | None = None) -> torch.Tensor:
         """Return the samples, (n, *shape), in new memory or in what `allocate` gives."""
-        return self.places.memory.gather(located.start, self._dtype, self._shape, allocate)
+        return self._records.gather(located.element, self._dtype, self._shape, allocate)
 
 
 class WholeReader(FieldReader):
@@ -208,7 +211,7 @@ class WholeReader(FieldReader):
     def __init__(self, places: Places) -> None:
         super().__init__(places.field)
         self.places = places
-        self.run_bytes = RUN_BYTES
+        self.run_bytes = RUN_BYTES if self.field.codec else COPIED_RUN_BYTES
         self._per_frame = self.field.frame.samples or 1
         self._is_list = self.field.ragged_axes != (0,) or self.field.kind != "array"
 

@@ -5,8 +5,8 @@ distance from its start: one gather then fetches records of any number of chunks
 is never read: every address comes from a checked index.
 
 The size of a copy decides who copies. To numpy a record is one item, so a gather is one memcpy a record. It goes into
-new memory, which the system's allocator reuses. From `LARGE_BYTES` on torch's threads copy, unless they are busy, and
-batches of a loader, ours or torch's, go into memory of a `Pool`.
+new memory, which the system's allocator reuses. From `LARGE_BYTES` on torch's threads copy, or the calling thread alone
+while they are busy, and batches of a loader, ours or torch's, go into memory of a `Pool`.
 
 Each batch and field has a storage of its own. The storage owns an array, and when a weak reference to that array dies,
 the pool reuses its memory. References are never counted.
@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import math
 import multiprocessing
 import os
 import threading
@@ -25,29 +24,27 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from packer.format import DTYPES, Numbers, Shard, items_of
+from packer.format import DTYPES, Numbers, Shard
 
 #: Gives `n` bytes of writable memory as a uint8 tensor (n,).
 Allocate = Callable[[int], torch.Tensor]
 TORCH_DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in DTYPES}
-#: Element types in which torch copies records, the longest first.
-UNITS = torch.int64, torch.int32, torch.int16, torch.uint8
+#: Element types in which torch copies records, of 1, 2, 4 and 8 bytes.
+UNITS = torch.uint8, torch.int16, torch.int32, torch.int64
+#: Torch copies fewer elements than this by one thread.
+GRAIN = 32767
 #: The device itself, not its name, which torch would have to look up.
 CPU = torch.device("cpu")
 #: Smaller memory for decoded batches comes from the system's allocator, which reuses it by itself.
 LARGE_BYTES = 2**20
-#: Bytes that are copied at once into given memory, by way of the processor's cache.
-BLOCK_BYTES = 2**17
-#: A copy that takes more seconds a byte than this was held up; then numpy copies for this many seconds.
+#: A copy that takes more seconds a byte than this was held up; then one thread copies alone for this many seconds.
 SLOW, ALONE_SECONDS = 1e-9, 0.2
-#: Longer records are copied one by one, straight to their place.
-LONG_ITEM_BYTES = 2**14
 #: The flag of Linux for a process that began by fork and loaded no program since.
 FORKED_NO_EXEC = 0x40
 #: Items of numpy's own types are no larger.
@@ -104,68 +101,82 @@ class Memory:
         window = window.view()
         window.flags.writeable = False
         self.array: NDArray[np.uint8] = window
-        self._records: dict[tuple[torch.dtype, tuple[int, ...]], _Record] = {}
+        self._records: dict[tuple[int, int], Records] = {}
+
+    def records(self, length: int, shift: int) -> Records:
+        """Return the memory as records of `length` bytes, one from each element of `2**shift` bytes."""
+        if (length, shift) not in self._records:
+            self._records[length, shift] = Records(self._flat, length, shift)
+        return self._records[length, shift]
+
+    def gather(self, at: Numbers, length: int, allocate: Allocate | None = None) -> torch.Tensor:
+        """Return records of `length` bytes at addresses (n,), uint8 (n * length,), as `Records.gather` does."""
+        shift = alignment(at, length)
+        return self.records(length, shift).gather(at >> shift, TORCH_DTYPES["uint8"], (-1,), allocate)
+
+
+def alignment(at: Numbers, length: int) -> int:
+    """Return the largest k up to 3 for which `2**k` divides all addresses (n,) and the length of records."""
+    odd = int(np.bitwise_or.reduce(at, initial=length)) | 8
+    return (odd & -odd).bit_length() - 1
+
+
+class Records:
+    """Memory as records of one length, one from each element, which overlap: copied without looking at their values.
+
+    Args:
+        memory: uint8 (bytes,); no tensor on it is handed out.
+        length: bytes of a record.
+        shift: an element has `2**shift` bytes; torch is slow for single bytes.
+    """
+
+    def __init__(self, memory: torch.Tensor, length: int, shift: int) -> None:
+        self._length, self._unit, self._count = length, UNITS[shift], length >> shift
+        elements = memory[: len(memory) >> shift << shift].view(self._unit)
+        starts = max(len(elements) - self._count + 1, 0)
+        self._rows = elements.as_strided((starts, self._count), (1, 1))
+        self._items: NDArray[Any] | None = None
+        if self._count == 1:  # to numpy a number, which is faster than an opaque item
+            self._items = elements.numpy()
+        elif 0 < length <= MOST_ITEM_BYTES:
+            opaque = np.dtype((np.void, length))
+            self._items = np.ndarray((starts,), opaque, elements.numpy().data, 0, (1 << shift,))
 
     def gather(
-        self, at: Numbers, dtype: torch.dtype, shape: tuple[int, ...], allocate: Allocate | None = None
+        self, places: Numbers, dtype: torch.dtype, shape: tuple[int, ...], allocate: Allocate | None = None
     ) -> torch.Tensor:
-        """Return the values of a dtype and shape that lie at addresses (n,), (n, *shape).
+        """Return the records at elements `places` (n,), as values of a dtype and shape, (n, *shape).
 
         They are in new memory, or in memory that `allocate` gives.
         """
-        if (dtype, shape) not in self._records:
-            self._records[dtype, shape] = _Record.of(self.array, dtype, shape)
-        length, items, values = self._records[dtype, shape]
-        nbytes = len(at) * length
+        nbytes = len(places) * self._length
         if not nbytes:
             out = fresh(0)
-        elif nbytes >= LARGE_BYTES and length <= MOST_ITEM_BYTES and _threads.are_free():
+        elif nbytes >= LARGE_BYTES and _threads.are_free():
             out = (allocate or fresh)(nbytes)
-            began = time.perf_counter()
-            # The longest element type that divides all records and addresses: torch is slow for single bytes.
-            odd = int(np.bitwise_or.reduce(at)) | length
-            unit = next(unit for unit in UNITS if not odd % unit.itemsize)
-            count = length // unit.itemsize
-            elements = self._flat[: len(self._flat) // unit.itemsize * unit.itemsize].view(unit)
-            rows = elements.as_strided((len(elements) - count + 1, count), (1, 1))
-            places = torch.from_numpy(at // unit.itemsize)
-            torch.index_select(rows, 0, places, out=out.view(unit).view(len(at), count))
+            into, began = out.view(self._unit).view(len(places), self._count), time.perf_counter()
+            torch.index_select(self._rows, 0, torch.from_numpy(places), out=into)
             _threads.note(nbytes, time.perf_counter() - began)
-        elif items is None or (allocate is not None and length >= LONG_ITEM_BYTES):
-            out = (allocate or fresh)(nbytes)
-            np.concatenate([self.array[place : place + length] for place in at.tolist()], out=out.numpy())
-        elif allocate is None:
-            return torch.from_numpy(items[at].view(values))
+        elif self._items is not None and allocate is None:
+            found = self._items.take(places) if self._count == 1 else self._items[places]
+            out = torch.from_numpy(found.view(np.uint8))
         else:
-            out = allocate(nbytes)
-            # In blocks: numpy has no gather into given memory of items that overlap.
-            into, step = out.numpy().view(items.dtype), max(BLOCK_BYTES // length, 1)
-            for first in range(0, len(at), step):
-                into[first : first + step] = items[at[first : first + step]]
-        return out.view(dtype).view(len(at), *shape)
-
-
-class _Record(NamedTuple):
-    """A record: its length in bytes, the memory as overlapping records, one from each byte, and its numpy dtype."""
-
-    length: int
-    items: NDArray[np.void] | None
-    values: np.dtype[Any] | None
-
-    @classmethod
-    def of(cls, memory: NDArray[np.uint8], dtype: torch.dtype, shape: tuple[int, ...]) -> _Record:
-        length = math.prod(shape) * dtype.itemsize
-        if not 0 < length <= MOST_ITEM_BYTES:
-            return cls(length, None, None)
-        return cls(length, items_of(memory, length), np.dtype((str(dtype).removeprefix("torch."), shape)))
+            out = (allocate or fresh)(nbytes)
+            into = out.view(self._unit).view(len(places), self._count)
+            # In blocks that torch copies by the calling thread alone.
+            step = max(GRAIN // self._count, 1)
+            for first in range(0, len(places), step):
+                some = slice(first, first + step)
+                torch.index_select(self._rows, 0, torch.from_numpy(places[some]), out=into[some])
+        return out.view(dtype).view(len(places), *shape)
 
 
 class _Threads:
     """Whether torch's threads may copy a large batch.
 
     If one of them gets no processor, all others wait for it, for milliseconds. So after a copy that took longer than
-    one thread ever takes, numpy copies for a while. Numpy always copies in threads other than the main one, since each
-    would start a team of its own, and in a forked process, since the team stayed in the parent.
+    one thread ever takes, the calling thread copies alone for a while. So it always does in threads other than the main
+    one, since each would start a team of its own, and in a forked process, since the team stayed in the parent.
     """
 
     def __init__(self) -> None:

@@ -113,7 +113,7 @@ class PartReader(FieldReader):
         elif not self._whole.codec or are_raw:
             starts = located.start + located.before + wanted.starts
             at = wanted.rows * self._row_bytes(located)[:, None] + starts[:, None]
-            flat = self._places.memory.gather(at.reshape(-1), torch.uint8, (wanted.length,), allocate).view(-1)
+            flat = self._places.memory.gather(at.reshape(-1), wanted.length, allocate).view(-1)
         else:
             flat = (allocate or fresh)(nbytes)
             self._decode(located, wanted, flat.numpy())
