@@ -31,6 +31,8 @@ from readers.windows import Steps
 
 #: Names of the axes that can be cropped, for messages.
 AXES = "slice", "row", "column"
+#: Samples whose sizes are compared at once.
+_CHECKED = 2**18
 #: Suffix of the field that says which pixels of a padded crop are the sample's own.
 IS_DATA = "_is_data"
 
@@ -198,6 +200,10 @@ class Placing:
         self._of, self._first, self._samples = of, first, samples
         self.place = Once(self._place)
 
+    def sizes(self, numbers: Numbers) -> Numbers:
+        """Return the lengths of the cropped axes of samples (n,), (n, axes)."""
+        return self._of.locate(numbers).shape[:, self._first : self._first + len(self.crop.shape)]
+
     def _place(self, numbers: Numbers, visits: Visits | None) -> tuple[Numbers, Numbers, Numbers]:
         """Place the crops of samples (n,).
 
@@ -210,7 +216,7 @@ class Placing:
                 whole pixels of the others.
         """
         crop, axes = self.crop, len(self.crop.shape)
-        sizes = self._of.locate(numbers).shape[:, self._first : self._first + axes]
+        sizes = self.sizes(numbers)
         step, room, given = crop.step, sizes - crop.shape, crop.given
         small = (sizes == 0 if crop.pad else room < 0).any(axis=1)
         if small.any():
@@ -286,23 +292,34 @@ class CropReader(PartReader):
         self._cell = math.prod(n or 0 for n in after)
         self._is_whole = True
 
+    def check_sizes(self, samples: Items) -> None:
+        """Raise UsageError if a sample does not have the size that the scale asks for; called once, before it is read.
+
+        Args:
+            samples: those that may be read.
+        """
+        for first in range(0, samples.samples, _CHECKED):
+            numbers = samples.in_whole(np.arange(first, min(first + _CHECKED, samples.samples)))
+            sizes, own = self._placing.sizes(numbers), super().locate(numbers).shape[:, self._cropped]
+            wrong = (own * self._scale != sizes).any(axis=1)
+            if wrong.any():
+                at = int(wrong.argmax())
+                more = f" (one of {int(wrong.sum()):,} such samples)" if wrong.sum() > 1 else ""
+                raise UsageError(
+                    f"{self._placing.describe(int(numbers[at]))}: field {self.field.name!r} has {by(own[at])} pixels "
+                    f"and {self._placing.crop.of!r} {by(sizes[at])}; exactly {self._scale} times as many are expected "
+                    f"on {'both' if len(self._crop) == 2 else 'all'} axes{more}; read a split without it, or convert "
+                    "again with --on-error skip"
+                )
+
     def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Located:
         """Return where samples lie, their anchor steps, and the first pixels and orientations of their crops.
 
         Raises:
-            UsageError: a sample is smaller than a crop, or not of the size that the scale asks for.
+            UsageError: a sample is smaller than a crop.
         """
         located = super().locate(numbers)
-        sizes, places, ways = self._placing.place(numbers, visits)
-        own = located.shape[:, self._cropped]
-        wrong = (own * self._scale != sizes).any(axis=1)
-        if wrong.any():
-            at = int(wrong.argmax())
-            raise UsageError(
-                f"{self._placing.describe(int(numbers[at]))}: field {self.field.name!r} has {by(own[at])} pixels and "
-                f"{self._placing.crop.of!r} {by(sizes[at])}; exactly {self._scale} times as many are expected on "
-                f"{'both' if len(self._crop) == 2 else 'all'} axes"
-            )
+        _, places, ways = self._placing.place(numbers, visits)
         anchors = np.zeros_like(numbers) if anchors is None else anchors
         return located.adding(crop=places // self._scale, way=ways, anchor=anchors)
 

@@ -76,7 +76,8 @@ class Parts:
             describe: gives a sample in words, by its number.
 
         Raises:
-            UsageError: a field would have to be cropped and sampled by points.
+            UsageError: a field would have to be cropped and sampled by points, or fields that are cropped together do
+                not have the sizes for it.
         """
         readers: dict[str, FieldReader] = {}
         crop, points = self.crop, self.points
@@ -86,6 +87,8 @@ class Parts:
             placing = Placing(crop, places[crop.of], axes[crop.of], describe, samples)
             for name, scale in crop.scales.items():
                 readers[name] = crops = CropReader(places[name], axes[name], placing, scale, steps.get(name))
+                if name != crop.of:
+                    crops.check_sizes(samples)
                 if crop.pad:
                     readers[name + IS_DATA] = is_data_reader(crops)
         if points:

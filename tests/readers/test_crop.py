@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader
 from packer.codecs import NAMED
 from packer.errors import UsageError
 from packer.format import Field, FieldSpec, FrameRule
+from packer.split import split
 from packer.writer import DatasetWriter
 from readers import Crop, Loader, PackedDataset
 from readers.crop import orient
@@ -280,11 +281,12 @@ def test_a_sample_that_does_not_fit_is_named(pack: Any, tmp_path: Path) -> None:
         list(Loader(ds, 2))
     field = [_field(name, "none", (None, None, 3), FrameRule(samples=1)) for name in ("lr", "hr")]
     odd = [{"lr": _grid(9, 9, 0), "hr": _grid(36, 36, 0)}, {"lr": _grid(9, 9, 0), "hr": _grid(36, 37, 0)}]
-    ds = PackedDataset(pack(tmp_path / "odd", field, [odd]), crop=_crop())
-    assert ds[0]["lr"].shape == (3, 4, 4)
-    assert PackedDataset(ds.path, crop=_crop(size=np.uint8(16)))[0]["lr"].shape == (3, 4, 4)
+    path = pack(tmp_path / "odd", field, [odd])
+    split(path, {"good": [0]})
     with pytest.raises(UsageError, match=r"sample 1: field 'lr' has 9 x 9 pixels and 'hr' 36 x 37; exactly 4 times"):
-        _ = ds[1]
+        _ = PackedDataset(path, crop=_crop())[0]  # before anything is read, not when it is its turn
+    for size in (16, np.uint8(16)):
+        assert PackedDataset(path, crop=_crop(size=size), split="good")[0]["lr"].shape == (3, 4, 4)
 
 
 @pytest.mark.parametrize("at", [(-4, 0), (4, 100), (2, 0), (0, 21)])
