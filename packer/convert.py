@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -24,33 +24,37 @@ import msgspec
 import packer
 from packer.checking import compare_shard
 from packer.codecs import codec_name, parse_codec
-from packer.errors import DamagedError, SourceError, UsageError
-from packer.format import NAMES_FILE, FieldSpec, Manifest, ShardNames, Splits, write_constants
+from packer.errors import SourceError, UsageError
+from packer.format import FieldSpec, Manifest, ShardEntry, Splits, encode_constants
 from packer.packing import (
+    Change,
+    LocalPlace,
     Note,
-    OutputFolder,
+    Place,
     Plan,
     Rejected,
     Rule,
     Samples,
     ShardReport,
     ShardTask,
+    changing,
     check_output,
     codec_texts,
     make_manifest,
     make_plan,
     parsed,
-    remote_output,
-    report_of,
+    place_of,
+    read_manifest,
+    rejected_of,
     run_tasks,
     source_files,
     splits_of,
 )
-from packer.remote import is_url, local_inputs
+from packer.remote import local_inputs
 from packer.sources import (
     FETCHING,
-    UPLOADING,
     Looking,
+    PackedSource,
     Progress,
     SampleSource,
     Source,
@@ -76,7 +80,7 @@ class ConvertOptions:
         workers: Processes; 0 packs in this one, without limits for reading.  [default: as many as processors] In Python
             the default for samples in memory is 0.
         on_error: Stop at the first bad file or sample, or leave it out. In Python `stop` or `skip`; what is left out is
-            listed in rejected.jsonl.
+            listed in left-out-*.jsonl.
         overwrite: Replace a dataset that is there, once the new one is done.
         map_limit: The LMDB map of a shard must not get larger than this.
         fields: schema of samples in memory; None infers it.
@@ -95,7 +99,7 @@ class ConvertOptions:
         progress: called with the samples and raw bytes done since the last call.
         planned: called with the source and its plan before anything is written.
         looking: called up to ten times a second while files are found, headers are read and samples are looked at, and
-            while bytes come from a URL or go to one. Its arguments: the step (such as `reading headers`), how many are
+            while bytes come from a URL. Its arguments: the step (such as `reading headers`), how many are
             done, and of how many (None if not known yet).
         resumed: called once, with the samples and raw bytes that an earlier run had finished, if any.
     """
@@ -183,7 +187,8 @@ def convert(sources: Any, out: str | os.PathLike[str], options: ConvertOptions |
         out: folder of the dataset: a new or empty one, or one with an unfinished conversion of the same call. There,
             finished shards stay, and samples they left out stay listed; `on_error`, `map_limit` and the limits of
             reading may differ. For samples in memory, finished shards are compared with the samples, and packed again
-            if they differ. Or a URL, as text: the dataset is packed in the cache and uploaded, its manifest last.
+            if they differ. Or a URL, as text: each shard is uploaded when it is finished, the manifest last. There,
+            samples in memory are always packed from the beginning.
         options: how to convert.
         changes: single options by name, over those in `options`.
 
@@ -196,74 +201,176 @@ def convert(sources: Any, out: str | os.PathLike[str], options: ConvertOptions |
     """
     options = replace(options or ConvertOptions(), **changes)
     began = time.perf_counter()
-    if is_url(out):
-        # Overwrite: nobody misses what another call left unfinished in the cache.
-        with (
-            remote_output(out, options.overwrite) as staged,
-            packing(sources, staged.folder, replace(options, overwrite=True)) as (_, report),
-        ):
-            staged.upload(report.manifest, partial(options.looking or not_looking, UPLOADING))
-        report = replace(report, path=staged.url)
-    else:
-        with packing(sources, Path(out), options) as (folder, report):
-            folder.publish(report.manifest)
-    return replace(report, seconds=time.perf_counter() - began)
-
-
-@contextmanager
-def packing(sources: Any, path: Path, options: ConvertOptions) -> Iterator[tuple[OutputFolder, Report]]:
-    """Pack `sources` into the folder `path`; the block may publish it with the manifest of the report.
-
-    Until then the folder is unfinished: the same call goes on there, and finds all shards.
-    """
-    began = time.perf_counter()
+    place = place_of(out)
     rejected: list[Rejected] = []
-    check_place(sources, path, options.overwrite)
-    source = open_source(sources, options, rejected)
+    check_place(sources, place, options.overwrite)
+    job = prepared(open_source(sources, options, rejected), options, rejected)
+    with changing(place) as change:
+        if is_published(job, change):
+            rejected, kept = left_out_of(place, change.dataset), len(change.dataset.shards)
+        else:
+            packed = pack(job, change, options.overwrite)
+            manifest = change.write_tables(packed.manifest, packed.names, packed.rejected)
+            constants = change.write_constants(encode_constants(job.source.constants))
+            change.publish(msgspec.structs.replace(manifest, constants=constants))
+            rejected, kept = packed.rejected, packed.kept
+        change.tidy()
+    path = place.path if isinstance(place, LocalPlace) else str(place)
+    seconds = time.perf_counter() - began
+    return Report(path, change.dataset, tuple(rejected), job.source_bytes, kept, seconds)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A source that is to be packed, and how.
+
+    Attributes:
+        files: what the note says of the source files; (0, "") for samples in memory.
+        source_bytes: size of all source files.
+        limits: of reading in other processes; None to read in this one.
+        splits: of all samples, if none is left out.
+        rejected: bad files that were found when the source was opened.
+        verb: the command.
+    """
+
+    source: Source
+    plan: Plan
+    options: ConvertOptions
+    files: tuple[int, str]
+    source_bytes: int
+    limits: Limits | None
+    splits: Splits
+    rejected: list[Rejected]
+    verb: str
+
+    @property
+    def parts(self) -> list[Source]:
+        """Return the samples of each shard."""
+        return [self.source.part(shard.start, shard.stop) for shard in self.plan.shards]
+
+
+@dataclass(frozen=True)
+class Packed:
+    """The shards of a job, all finished.
+
+    Attributes:
+        manifest: of these samples alone, without tables.
+        names: of the samples; None if they have none.
+        rejected: all that was left out.
+        kept: how many shards an earlier run had finished.
+    """
+
+    manifest: Manifest
+    names: Sequence[str] | None
+    rejected: list[Rejected]
+    kept: int
+
+
+def prepared(source: Source, options: ConvertOptions, rejected: list[Rejected], verb: str = "convert") -> Job:
+    """Plan how a source is packed. Nothing is written.
+
+    Args:
+        rejected: bad files that were found when it was opened.
+
+    Raises:
+        As `convert`.
+    """
     in_memory = isinstance(source, SampleSource)
     if options.fields is not None and not in_memory:
         raise UsageError("fields is the schema of samples in memory, and files have their own; leave it out")
     limits = guard(options, in_memory)
     if limits is not None and options.executor is None:
-        check_may_start()  # before the folder is claimed
+        check_may_start()  # before anything is written
     plan = make_plan(source, options.codec, options.shard_size, limits, options.looking or not_looking)
     if options.planned:
         options.planned(plan)
-    files = source_files(source.files())
+    files, source_bytes = source_files(source.files())
     splits = planned_splits(plan, options, lenient=bool(rejected))
-    with OutputFolder(path, _note_of(plan, options, files), options.overwrite, plan.file_bytes) as folder:
-        # Workers of an executor may have another working directory.
-        work = folder.work if options.executor is None else folder.work.absolute()
-        how = plan.fields, plan.origin, options.on_error == "skip", options.map_limit
-        tasks = [ShardTask(source.part(shard.start, shard.stop), work, shard, *how) for shard in plan.shards]
-        reports = _finished(tasks, compared=not files)
-        kept = len(reports)
-        if reports and options.resumed:
-            options.resumed(sum(each.entry.samples for each in reports), sum(each.raw_bytes for each in reports))
-        todo = [task for task in tasks if not task.path.exists()]
-        workers = 0 if limits is None else options.workers or processors()
-        reports += run_tasks(todo, options.progress or no_progress, workers, limits, options.executor)
-        reports.sort(key=lambda report: report.entry.file)
-        rejected += [bad for report in reports for bad in report.rejected]
-        shards = [report.entry for report in reports]
-        if splits and any(shard.rejected for shard in shards):
-            names = None if source.names is None else [name.decode() for name in ShardNames(folder.work, shards)]
+    return Job(source, plan, options, files, source_bytes, limits, splits, rejected, verb)
+
+
+def is_published(job: Job, change: Change) -> bool:
+    """Return whether an earlier run of the same command was killed when all was done but tidying up."""
+    if job.files[0]:
+        return change.find_published(_note_of(job))
+    parts = job.parts
+
+    def are_same(entries: Sequence[ShardEntry]) -> bool:
+        return len(entries) == len(parts) and all(map(partial(_holds, job, change.place), entries, range(len(parts))))
+
+    return change.find_published(_note_of(job), are_same)
+
+
+def _holds(job: Job, place: Place, entry: ShardEntry, number: int) -> bool:
+    """Return whether a shard holds the samples that it should; for samples in memory, which no files identify."""
+    shard = job.plan.shards[number]
+    part = job.source.part(shard.start, shard.stop)
+    wrong = compare_shard(place.local([entry]), job.plan.fields, (entry, part, shard.start))
+    if wrong:
+        _log.warning("%s; it is packed again", wrong[0])
+    return not wrong
+
+
+def pack(job: Job, change: Change, overwrite: bool = True) -> Packed:
+    """Pack all shards of a job that an earlier run has not finished.
+
+    Args:
+        overwrite: whether a dataset that is there, or another unfinished conversion, may be replaced.
+
+    Raises:
+        As `convert`.
+    """
+    options, plan, source, place = job.options, job.plan, job.source, change.place
+    change.begin(_note_of(job), overwrite)
+    finished = change.reports(ShardReport)
+    if not job.files[0]:
+        finished = {number: report for number, report in finished.items() if _holds(job, place, report.entry, number)}
+    reports = list(finished.values())
+    if reports and options.resumed:
+        options.resumed(sum(each.entry.samples for each in reports), sum(each.raw_bytes for each in reports))
+    if isinstance(place, LocalPlace):
+        _warn_of_full_disk(place.path, plan.file_bytes - sum(each.entry.bytes for each in reports))
+    # Workers of an executor may have another working directory.
+    where = LocalPlace(place.path.absolute()) if options.executor and isinstance(place, LocalPlace) else place
+    how = plan.fields, plan.origin, options.on_error == "skip", options.map_limit
+    numbered = zip(job.parts, plan.shards, strict=True)
+    tasks = [
+        ShardTask(part, where, change.run, shard, *how) for part, shard in numbered if shard.number not in finished
+    ]
+    workers = 0 if job.limits is None else options.workers or processors()
+    reports += run_tasks(tasks, options.progress or no_progress, workers, job.limits, options.executor)
+    reports.sort(key=lambda report: report.number)
+    rejected = job.rejected + [bad for report in reports for _, bad in sorted(report.rejected.items())]
+    shards, names, splits = [report.entry for report in reports], source.names, job.splits
+    if any(report.rejected for report in reports):
+        if names is not None:
+            kept = zip(plan.shards, reports, strict=True)
+            names = [
+                names[n]
+                for shard, one in kept
+                for n in range(shard.start, shard.stop)
+                if n - shard.start not in one.rejected
+            ]
+        if splits:
             left = Samples(sum(shard.samples for shard in shards), names, plan.origin)
             splits = splits_of(left, options.splits, source.splits, lenient=True)
-        manifest = make_manifest(
-            folder.work,
-            shards,
-            [report.columns for report in reports],
-            plan.fields,
-            plan.origin,
-            None if source.names is None else NAMES_FILE,
-            rejected,
-            planned_bytes=plan.file_bytes,
-            splits=splits,
-            constants=write_constants(folder.work, source.constants) if source.constants else None,
-        )
-        source_bytes = sum(size for _, size, _ in files)
-        yield folder, Report(path, manifest, tuple(rejected), source_bytes, kept, time.perf_counter() - began)
+    columns = [report.columns for report in reports]
+    manifest = make_manifest(
+        shards, columns, plan.fields, plan.origin, rejected, planned_bytes=plan.file_bytes, splits=splits
+    )
+    return Packed(manifest, names, rejected, len(finished))
+
+
+def left_out_of(place: Place, manifest: Manifest) -> list[Rejected]:
+    """Return the samples that were left out of a dataset; raises as `rejected_of`."""
+    return rejected_of(place.local([manifest.left_out] if manifest.left_out else []), manifest)
+
+
+def _warn_of_full_disk(folder: Path, needed: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        said = f"{needed:,} more bytes, but {free:,} are free; `packer plan` says how many are likely"
+        _log.warning("%s may need up to %s", folder, said)
 
 
 def planned_splits(plan: Plan, options: ConvertOptions, lenient: bool) -> Splits:
@@ -299,6 +406,13 @@ def open_source(sources: Any, options: ConvertOptions, rejected: list[Rejected] 
             rejected.append(Rejected.of(error))
 
     if isinstance(sources, Source):
+        if options.source != SourceOptions():
+            raise UsageError("SourceOptions are for paths, and this source has been opened already; leave them out")
+        if isinstance(sources, PackedSource) and rejected is not None:
+            # Its shards are not those of the new dataset.
+            folder = LocalPlace(Path(sources.folder))
+            listed = left_out_of(folder, read_manifest(folder))
+            rejected += [msgspec.structs.replace(bad, shard=None) for bad in listed]
         return sources
     inputs = _inputs(sources)
     if inputs is not None:
@@ -327,33 +441,34 @@ def _inputs(sources: Any) -> list[str] | None:
     return None
 
 
-def check_place(sources: Any, out: Path, overwrite: bool) -> None:
-    """Raise UsageError if there can be no dataset at `out`; called before the sources are looked at."""
-    check_apart(sources, out)
-    check_output(out, overwrite)
+def check_place(sources: Any, place: Place, overwrite: bool) -> None:
+    """Raise UsageError if there can be no dataset at a place; called before the sources are looked at."""
+    check_apart(sources, place)
+    check_output(place, overwrite)
 
 
-def check_apart(sources: Any, out: Path) -> None:
-    """Raise UsageError if `out` lies within a source folder: a second run would find its own output."""
+def check_apart(sources: Any, place: Place) -> None:
+    """Raise UsageError if a place lies within a source folder: a second run would find its own output."""
+    if not isinstance(place, LocalPlace):
+        return
     for text in _inputs(sources) or []:
-        for place in (Path(text), Path(text.partition("=")[2] or text)):
-            if place.is_dir() and out.resolve().is_relative_to(place.resolve()):
-                raise UsageError(f"{out} lies within the source {place}; name a folder outside of it")
+        for folder in (Path(text), Path(text.partition("=")[2] or text)):
+            if folder.is_dir() and place.path.resolve().is_relative_to(folder.resolve()):
+                raise UsageError(f"{place} lies within the source {folder}; name a folder outside of it")
 
 
-def _note_of(plan: Plan, options: ConvertOptions, files: list[tuple[str, int, int]]) -> Note:
+def _note_of(job: Job) -> Note:
     """Return the note of a conversion: everything that decides the bytes of its shards.
 
     The origin holds the options of the sources, except those that leave bad samples out.
-
-    Args:
-        files: path, size and time of change of every source file.
     """
+    plan, options = job.plan, job.options
     settings: dict[str, Any] = {
         "the version of packer": packer.__version__,
         "--shard-size": options.shard_size or "chosen by the size of the data",
         "the number of samples": plan.samples,
     }
+    settings["the command"] = job.verb
     settings["the list of fields"] = ", ".join(each.name for each in plan.fields)
     for each in plan.fields:
         settings[f"the codec of {each.name}"] = codec_name(each.codec)
@@ -362,28 +477,4 @@ def _note_of(plan: Plan, options: ConvertOptions, files: list[tuple[str, int, in
         settings[f"the frames of {each.name}"] = msgspec.to_builtins(each.frame)
     settings["the source"] = plan.origin
     settings["the first sample of each shard"] = [shard.start for shard in plan.shards]
-    return Note(shards=len(plan.shards), settings=settings, files=files)
-
-
-def _finished(tasks: Sequence[ShardTask], compared: bool) -> list[ShardReport]:
-    """Return the reports of the shards that are done; a shard that is damaged, or holds other samples, is removed.
-
-    Args:
-        compared: whether to compare shards with their samples: no files identify samples in memory.
-    """
-    reports = []
-    for task in tasks:
-        if not task.path.exists():
-            continue
-        try:
-            report = report_of(task.path, task.fields)
-            shard = (report.entry, task.source, task.shard.start)
-            wrong: Sequence[object] = compare_shard(task.folder, task.fields, shard) if compared else ()
-        except DamagedError as error:
-            wrong = (str(error),)  # the error itself would keep the shard open
-        if wrong:
-            _log.warning("%s; it is packed again", wrong[0])
-            task.path.unlink()
-        else:
-            reports.append(report)
-    return reports
+    return Note(shards=len(plan.shards), settings=settings, files=job.files)

@@ -1,12 +1,11 @@
 """Merges datasets of one schema into one: their shards as they are, linked or copied.
 
 merge(["day1.packed", "day2.packed"], "days.packed")
-
-Appending takes shards over in the same way, after it has packed them.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 from collections.abc import Sequence
@@ -15,34 +14,25 @@ from pathlib import Path
 import msgspec
 
 import packer
-from packer.convert import check_apart
+from packer.convert import check_apart, left_out_of
 from packer.errors import UsageError
-from packer.format import (
-    CONSTANTS_FILE,
-    NAMES_FILE,
-    SHARD_FOLDER,
-    Field,
-    FileEntry,
-    Manifest,
-    ShardEntry,
-    check_file,
-    clear_errors,
-    read_errors,
-    sync_folder,
-    write_synced,
-)
+from packer.format import Field, Manifest, ShardEntry, check_file, clear_errors, read_errors
 from packer.format import manifest as manifests
 from packer.packing import (
+    LocalPlace,
     Note,
-    OutputFolder,
     Rejected,
+    changing,
+    check_output,
     joined,
     joined_splits,
     make_manifest,
-    rejected_of,
-    shard_path,
+    shard_file,
 )
+from packer.remote import refuse_url
 from packer.sources import Progress, no_progress, read_names
+
+_log = logging.getLogger(__name__)
 
 
 def merge(
@@ -69,104 +59,91 @@ def merge(
         WriteError: the output cannot be written.
     """
     folders = [Path(dataset) for dataset in datasets]
-    path = Path(out)
+    refuse_url(Path(out))
+    place = LocalPlace(Path(out))
     if len(folders) < 2:
         raise UsageError("two datasets or more are expected to merge")
-    check_apart([str(folder) for folder in folders], path)
-    held = [manifests.read(folder) for folder in folders]
-    first = held[0]
-    for folder, manifest in zip(folders[1:], held[1:], strict=True):
+    check_apart([str(folder) for folder in folders], place)
+    check_output(place, overwrite)
+    parts = [manifests.read(folder) for folder in folders]
+    first = parts[0]
+    for folder, manifest in zip(folders[1:], parts[1:], strict=True):
         where = f"{folder}, against {folders[0]}"
         check_alike(first.fields, manifest.fields, where)
         check_classes(first.classes, manifest.classes, where)
-        check_constants(first.constants, manifest.constants, where)
-    check_names([(str(f), read_names(f, m)) for f, m in zip(folders, held, strict=True)])
-    digests = [[shard.digest for shard in manifest.shards] for manifest in held]
-    settings = {"the version of packer": packer.__version__, "the shards to merge": digests}
-    note = Note(shards=sum(map(len, digests)), settings=settings, files=[])
-    with OutputFolder(path, note, overwrite) as output:
-        entries: list[ShardEntry] = []
-        rejected: list[Rejected] = []
-        for folder, manifest in zip(folders, held, strict=True):
-            rejected += [bad.moved(len(entries)) for bad in rejected_of(folder, manifest)]
-            entries += take_shards(folder, manifest.shards, output.work, len(entries), progress or no_progress)
-        if first.constants:
-            constants = folders[0] / first.constants.file
-            check_file(constants, first.constants, whole=True)
-            with read_errors(constants):
-                write_synced(output.work / constants.name, constants.read_bytes())
-        made = write_joined(output.work, held, entries, NAMES_FILE, rejected)
-        output.publish(made)
-    return made
+        if _digest(first) != _digest(manifest):
+            raise different_constants(where)
+    names = [read_names(folder, manifest) for folder, manifest in zip(folders, parts, strict=True)]
+    check_names([(str(folder), each) for folder, each in zip(folders, names, strict=True)])
+    digests = [[shard.digest for shard in manifest.shards] for manifest in parts]
+    settings = {"the command": "merge", "the version of packer": packer.__version__, "the shards to merge": digests}
+    files = sum(map(len, digests))
+    note = Note(shards=files, settings=settings, files=(files, "shards"))
+    with changing(place) as change:
+        if not change.find_published(note):
+            change.begin(note, overwrite)
+            entries: list[ShardEntry] = []
+            rejected: list[Rejected] = []
+            for folder, manifest in zip(folders, parts, strict=True):
+                rejected += [bad.moved(len(entries)) for bad in left_out_of(LocalPlace(folder), manifest)]
+                for entry in manifest.shards:
+                    file = shard_file(change.run, len(entries))
+                    _take_shard(folder, entry, place, file)
+                    entries.append(msgspec.structs.replace(entry, file=file))
+                    (progress or no_progress)(entry.samples, entry.bytes)
+            made = joined_manifest(parts, entries)
+            constants = None
+            if first.constants:
+                kept_once = folders[0] / first.constants.file
+                check_file(kept_once, first.constants, whole=True)
+                with read_errors(kept_once):
+                    constants = change.write_constants(kept_once.read_bytes())
+            made = msgspec.structs.replace(made, constants=constants)
+            every = None if first.names is None else [name for each in names for name in each or ()]
+            change.publish(change.write_tables(made, every, rejected))
+            if any(manifest.stats for manifest in parts):
+                _log.warning("%s: statistics are not merged; `packer stats --save` makes them again", place)
+        change.tidy()
+    return change.dataset
 
 
-def take_shards(
-    folder: Path, entries: Sequence[ShardEntry], into: Path, number: int, progress: Progress
-) -> list[ShardEntry]:
-    """Put shards of the dataset in `folder` into another one: hard links if possible, else copies.
-
-    Args:
-        into: folder of the other dataset.
-        number: number of the first of them in the other dataset.
-
-    Returns:
-        their entries in the manifest of the other dataset.
-
-    Raises:
-        DamagedError: a shard is missing or has another size than its manifest says.
-        WriteError: a shard cannot be copied.
-    """
-    taken: list[ShardEntry] = []
-    for entry in entries:
-        source, target = folder / entry.file, shard_path(into, number + len(taken))
-        check_file(source, entry)
-        partial = target.with_suffix(".lmdb.partial")
-        with clear_errors(target):
-            partial.unlink(missing_ok=True)
-            _link_or_copy(source, partial)
-            partial.replace(target)
-            partial.unlink(missing_ok=True)  # a rename onto a link to the same file removes neither
-        taken.append(msgspec.structs.replace(entry, file=f"{SHARD_FOLDER}/{target.name}"))
-        progress(entry.samples, entry.bytes)
-    sync_folder(into / SHARD_FOLDER)
-    return taken
-
-
-def _link_or_copy(source: Path, target: Path) -> None:
-    try:
-        target.hardlink_to(source.resolve())  # not of a symbolic link, which could dangle
-    except OSError:  # another file system, or one without hard links
-        shutil.copyfile(source, target)
-        with target.open("rb+") as copy:
-            os.fsync(copy.fileno())
-
-
-def write_joined(
-    folder: Path, held: Sequence[Manifest], shards: Sequence[ShardEntry], table: str, left_out: Sequence[Rejected]
-) -> Manifest:
-    """Write the table of names, and the list of what was left out, of joined datasets; return the new manifest.
-
-    Args:
-        held: their manifests, in the order of their samples.
-        shards: all their shards, which are in place already.
-        table: file of the table of names, if samples have names.
-        left_out: the samples that were left out of any of them.
+def _take_shard(folder: Path, entry: ShardEntry, place: LocalPlace, file: str) -> None:
+    """Put a shard of the dataset in `folder` under a name of the new one, unless it is there: a link, or a copy.
 
     Raises:
-        WriteError: the folder cannot be written.
+        DamagedError: the shard is missing or has another size than its manifest says.
+        WriteError: it cannot be copied.
     """
-    first, planned = held[0], [manifest.planned_bytes for manifest in held]
+    source, draft = folder / entry.file, place.draft(file)
+    check_file(source, entry)
+    with clear_errors(draft):
+        if place.path.joinpath(file).exists():
+            return
+        try:
+            draft.hardlink_to(source.resolve())  # not of a symbolic link, which could dangle
+        except OSError:  # another file system, or one without hard links
+            shutil.copyfile(source, draft)
+            with draft.open("rb+") as copy:
+                os.fsync(copy.fileno())
+    place.put(draft, file)
+
+
+def joined_manifest(parts: Sequence[Manifest], shards: Sequence[ShardEntry]) -> Manifest:
+    """Return the manifest of datasets one after another, without tables.
+
+    Args:
+        parts: their manifests.
+        shards: all their shards, as the new dataset has them.
+    """
+    planned = [manifest.planned_bytes for manifest in parts]
     return make_manifest(
-        folder,
         shards,
-        [manifest.columns for manifest in held],
-        first.fields,
-        joined([(manifest.samples, manifest.origin) for manifest in held]),
-        table if first.names else None,
-        left_out,
+        [manifest.columns for manifest in parts],
+        parts[0].fields,
+        joined([(manifest.samples, manifest.origin) for manifest in parts]),
         planned_bytes=None if None in planned else sum(filter(None, planned)),
-        splits=joined_splits(held),
-        constants=first.constants,
+        splits=joined_splits(parts),
+        constants=parts[0].constants,
     )
 
 
@@ -197,13 +174,16 @@ def check_classes(first: Sequence[str], other: Sequence[str], where: str) -> Non
         )
 
 
-def check_constants(first: FileEntry | None, other: FileEntry | None, where: str) -> None:
-    """Raise UsageError if two datasets have different constants, by their manifests."""
-    if first != other:
-        raise UsageError(
-            f"{where}: what is kept once for all samples ({CONSTANTS_FILE}) differs; `packer export` gives the samples "
-            "back, to be packed without --once"
-        )
+def _digest(manifest: Manifest) -> str | None:
+    return manifest.constants.digest if manifest.constants else None
+
+
+def different_constants(where: str) -> UsageError:
+    """Return the error of datasets, or sources, that have different constants."""
+    return UsageError(
+        f"{where}: what is kept once for all samples differs; `packer export` gives the samples back, to be packed "
+        "without --once"
+    )
 
 
 def check_names(sets: Sequence[tuple[str, Sequence[str] | None]]) -> None:

@@ -7,6 +7,7 @@ repack("rows.packed", "rows.shuffled", seed=7)
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,9 +16,10 @@ from typing import Any
 from packer.convert import ConvertOptions, Report, check_apart, convert
 from packer.errors import UsageError
 from packer.format import manifest as manifests
-from packer.packing import codec_by_field, undo_swap
-from packer.remote import is_url
+from packer.packing import LocalPlace, codec_by_field, place_of
 from packer.sources import open_packed
+
+_log = logging.getLogger(__name__)
 
 
 def repack(
@@ -43,10 +45,12 @@ def repack(
     """
     if seed is not None and seed < 0:
         raise UsageError(f"the seed is {seed}; 0 or more is expected")
-    if not is_url(out) and Path(out).resolve() != Path(dataset).resolve():
-        check_apart([os.fspath(dataset)], Path(out))
-    elif not is_url(out):
-        undo_swap(Path(out))  # its source may have been moved away by an earlier run that was killed
-    fields = manifests.read(Path(dataset)).fields
-    held = {field.name: json.dumps(field.codec) if field.codec else "none" for field in fields}
-    return convert(open_packed(dataset, seed=seed), out, options, codec=codec_by_field(codec or {}, held), **changes)
+    place = place_of(out)
+    if not (isinstance(place, LocalPlace) and place.path.resolve() == Path(dataset).resolve()):
+        check_apart([os.fspath(dataset)], place)
+    manifest = manifests.read(Path(dataset))
+    own = {field.name: json.dumps(field.codec) if field.codec else "none" for field in manifest.fields}
+    report = convert(open_packed(dataset, seed=seed), out, options, codec=codec_by_field(codec or {}, own), **changes)
+    if manifest.stats:
+        _log.warning("%s: statistics are not taken over; `packer stats --save` makes them again", out)
+    return report

@@ -1,11 +1,14 @@
-"""Repairs a packed dataset: packs damaged shards again from the sources, makes names and manifest from the shards."""
+"""Repairs a packed dataset: packs damaged shards again from the sources, and takes a damaged manifest from its copy.
+
+What is made again gets a new name, and one rename of the manifest puts it in place: readers that are open are not
+disturbed.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import os
-import shutil
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -13,37 +16,34 @@ from typing import Any
 
 import msgspec
 
-from packer.checking import check_same_schema, rebuild_manifest
-from packer.errors import DamagedError, DatasetError, ManifestError, SourceError
+from packer.checking import check_same_schema
+from packer.errors import DamagedError, DatasetError, ManifestError, SourceError, UnfinishedError
 from packer.format import (
-    CONSTANTS_FILE,
     MANIFEST,
-    REJECTED_FILE,
-    SHARD_FOLDER,
+    MANIFEST_COPY,
     Manifest,
     ShardEntry,
-    clear_errors,
-    constants_entry,
-    make_folder,
-    sync_folder,
-    write_constants,
+    ShardNames,
+    encode_constants,
+    same_constants,
 )
 from packer.format import manifest as manifests
 from packer.packing import (
+    Change,
+    LocalPlace,
+    Note,
     Rejected,
+    ShardReport,
     ShardTask,
-    dataset_lock,
+    changing,
     field_sizes,
     given_by,
     look,
-    next_to,
     plan_shards,
     rejected_of,
     report_of,
     run_tasks,
     totals,
-    write_list,
-    write_table,
 )
 from packer.sources import Progress, Source, no_progress
 from packer.verify import verify
@@ -81,100 +81,117 @@ def repair(
         WriteError: the folder cannot be written.
     """
     folder = Path(dataset)
-    work = next_to(folder, "repairing")
-    with dataset_lock(folder, _known) as known, contextlib.ExitStack() as after:
-        after.callback(shutil.rmtree, work, ignore_errors=True)
-        manifest = known or rebuild_manifest(folder)
-        for half in (folder / SHARD_FOLDER).glob("*.partial"):
-            with clear_errors(half):
-                half.unlink()
+    place = LocalPlace(folder)
+    _read(folder)
+    with changing(place) as change:
+        manifest, made = _read(folder)
+        if made:
+            change.publish(manifest)
         wrong = {damage.file for damage in verify(folder, checked, workers).damages}
         bad = [entry for entry in manifest.shards if entry.file in wrong]
         constants = manifest.constants is not None and manifest.constants.file in wrong
         if source is None and (bad or constants):
-            file = bad[0].file if bad else CONSTANTS_FILE
+            file = bad[0].file if bad else manifest.constants and manifest.constants.file
             raise DatasetError(f"{folder}: {file} is damaged; name the sources it was made from")
-        if source is not None and constants:
-            if constants_entry(source.constants) != manifest.constants:
-                raise SourceError(
-                    f"the source has other constants than were packed in {CONSTANTS_FILE}; give it as it was"
-                )
-            write_constants(folder, source.constants)
+        files = [entry.file for entry in (manifest.names, manifest.constants, manifest.left_out, *bad) if entry]
+        files = [file for file in (MANIFEST, *files) if file in wrong]
+        if not files:
+            change.tidy()
+            return made
+        data = b"" if source is None else encode_constants(source.constants)
+        if source is not None and constants and not same_constants(manifest.constants, data):
+            raise SourceError("the source has other constants than were packed; give it as it was")
         if source is not None and bad:
             check_same_schema(manifest, source)
+        settings = {"the command": "repair", "the damaged files": files}
+        change.begin(Note(shards=len(bad), settings=settings, files=(len(files), "damaged")))
+        changes: dict[str, Any] = {}
+        if constants:
+            changes["constants"] = change.write_constants(data)
+        if source is not None and bad:
             if damaged:
                 damaged(bad)
-            _pack_again(folder, work, manifest, source, bad, progress or no_progress, workers > 0)
-        tables = [entry for entry in (manifest.names, manifest.constants, manifest.left_out) if entry]
-        made = [MANIFEST] if known is None or MANIFEST in wrong else []
-        made += [entry.file for entry in (*tables, *bad) if entry.file in wrong]
-        if MANIFEST in made:
-            _log.warning(
-                "statistics and splits that %s may have kept are gone; `packer stats --save` and `packer split` make "
-                "them again",
-                MANIFEST,
-            )
-        changes: dict[str, Any] = {}
-        if REJECTED_FILE in made:
+            mended = _pack_again(change, manifest, source, bad, progress or no_progress, workers > 0)
+            changes["shards"] = tuple(mended.get(entry, entry) for entry in manifest.shards)
+        shards = changes.get("shards", manifest.shards)
+        if manifest.left_out is not None and manifest.left_out.file in wrong:
             listed: list[Rejected] = []
             with contextlib.suppress(DamagedError):  # a file that is only too long is cut back to the lines that count
                 listed = rejected_of(folder, manifest)
             kept = f"cut back to its {len(listed):,} lines" if listed else "lost"
-            _log.warning("%s is %s; `packer info` says how many samples were left out", REJECTED_FILE, kept)
-            changes["left_out"] = write_list(folder / REJECTED_FILE, listed)
+            _log.warning("%s is %s; `packer info` says how many samples were left out", manifest.left_out.file, kept)
+            changes["left_out"] = change.write_list(listed)
         if manifest.names is not None and manifest.names.file in wrong:
-            changes["names"] = write_table(folder, manifest.names.file, manifest.shards)
+            changes["names"] = change.write_names(ShardNames(folder, shards))
         if MANIFEST in wrong:
-            held = [report_of(folder / entry.file, manifest.fields).columns for entry in manifest.shards]
-            changes |= {"columns": totals(held), "stats": {}}
-        if changes:
-            manifests.write(folder, msgspec.structs.replace(manifest, **changes))
-    return tuple(made)
+            reports = [report_of(folder / entry.file, manifest.fields, entry.file) for entry in shards]
+            changes |= {"columns": totals([report.columns for report in reports]), "stats": {}}
+            _log.warning("statistics that %s may have kept are gone; `packer stats --save` makes them again", MANIFEST)
+        change.publish(msgspec.structs.replace(manifest, **changes))
+        change.tidy()
+    return (*made, *files)
 
 
-def _known(folder: Path) -> Manifest | None:
-    """Return the manifest; None if it is wrong or lost, but there is a folder of shards to make it from."""
+def _read(folder: Path) -> tuple[Manifest, tuple[str, ...]]:
+    """Return the manifest, or its copy, and which of the two are damaged.
+
+    Raises:
+        DatasetError: there is no dataset, or neither can be read.
+    """
+    copy = folder / MANIFEST_COPY
     try:
-        return manifests.read(folder)
-    except ManifestError:
-        if not (folder / SHARD_FOLDER).is_dir():
-            raise
-        return None
+        manifest = manifests.read(folder)
+    except UnfinishedError:
+        raise
+    except ManifestError as error:
+        if not copy.exists():
+            raise ManifestError(f"{error}, but there is none; convert the sources again") from None
+        try:
+            return manifests.read(folder, MANIFEST_COPY), (MANIFEST,)
+        except ManifestError:
+            raise ManifestError(
+                f"{folder}: {MANIFEST} and its copy are both damaged; convert the sources again"
+            ) from None
+    if copy.exists():
+        try:
+            manifests.read(folder, MANIFEST_COPY)
+        except ManifestError:
+            return manifest, (MANIFEST_COPY,)
+    return manifest, ()
 
 
 def _pack_again(
-    folder: Path,
-    work: Path,
-    manifest: Manifest,
-    source: Source,
-    bad: Sequence[ShardEntry],
-    progress: Progress,
-    guarded: bool,
-) -> None:
-    """Pack shards next to the dataset, and put each in its place if it has the digest that the manifest says.
+    change: Change, manifest: Manifest, source: Source, bad: Sequence[ShardEntry], progress: Progress, guarded: bool
+) -> dict[ShardEntry, ShardEntry]:
+    """Pack shards again; return the new entry of each. They must have the digests that the manifest says.
 
     Args:
         guarded: whether they are packed in another process.
     """
     limits = Limits() if guarded else None
+    numbers = {entry: number for number, entry in enumerate(manifest.shards)}
     tasks = {}
-    for conversion, samples in given_by(folder, manifest, source):
+    for conversion, samples in given_by(change.place.local([]), manifest, source):
         # Planned again, since a shard holds its map size.
         sizes = field_sizes(samples, partial(look, samples, limits))
         plan = plan_shards(samples, manifest.fields, sizes, conversion.edges()[:-1], conversion.origin)
         for (entry, part, _), shard in zip(conversion.parts(samples), plan, strict=True):
-            tasks[entry] = ShardTask(part, work, shard, manifest.fields, conversion.origin, skip=entry.rejected > 0)
+            how = manifest.fields, conversion.origin, entry.rejected > 0
+            tasks[entry] = ShardTask(part, change.place, change.run, shard, *how, number=numbers[entry])
     if lacking := [entry for entry in bad if entry not in tasks]:
-        raise DatasetError(f"{folder}: {lacking[0].file} is damaged too; give the sources it was made from as well")
-    make_folder(work / SHARD_FOLDER)
+        raise DatasetError(
+            f"{change.place}: {lacking[0].file} is damaged too; give the sources it was made from as well"
+        )
+    finished = change.reports(ShardReport)
+    mended = {}
     for entry in bad:
-        task = tasks[entry]
-        (report,) = run_tasks([task], progress, int(guarded), limits)
+        report = finished.get(numbers[entry])
+        if report is None or report.entry.digest != entry.digest:
+            (report,) = run_tasks([tasks[entry]], progress, int(guarded), limits)
         if report.entry.digest != entry.digest:
             raise SourceError(
                 f"the sources do not give the bytes that were packed into {entry.file}: a source has changed, or the "
-                "library of a codec; give the sources as they were, or convert them anew"
+                "library of a codec; give the sources as they were, or convert them again"
             )
-        with clear_errors(folder / entry.file):
-            task.path.replace(folder / entry.file)
-    sync_folder(folder / SHARD_FOLDER)
+        mended[entry] = msgspec.structs.replace(entry, file=report.entry.file)
+    return mended

@@ -14,8 +14,7 @@ import msgspec
 
 from packer.errors import UsageError
 from packer.format import Manifest
-from packer.format import manifest as manifests
-from packer.packing import Rule, Samples, dataset_lock, parsed, share_out
+from packer.packing import LocalPlace, Rule, Samples, changing_dataset, parsed, share_out
 from packer.remote import refuse_url
 from packer.sources import read_names
 
@@ -43,7 +42,7 @@ def split(
     folder = Path(dataset)
     refuse_url(folder)
     asked = parsed({name: rule for name, rule in rules.items() if rule is not None})
-    with dataset_lock(folder, manifests.read) as manifest:
+    with changing_dataset(LocalPlace(folder)) as (change, manifest):
         samples = Samples(manifest.samples, read_names(folder, manifest), manifest.origin)
         there = manifest.splits
         if missing := [name for name, rule in rules.items() if rule is None and name not in there]:
@@ -51,5 +50,6 @@ def split(
         held = {name: ranges for name, ranges in there.items() if name not in rules}
         made = share_out(asked, samples, by=by, seed=seed, held=held)
         new = msgspec.structs.replace(manifest, splits=made)
-        manifests.write(folder, new)
+        change.publish(new)
+        change.tidy()
     return new

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from packer.errors import UsageError
 from packer.format import Field, FieldSpec, FieldStats, Manifest, ValueStats
 from packer.format import manifest as manifests
-from packer.packing import dataset_lock
+from packer.packing import LocalPlace, changing_dataset
 from packer.sources import PackedSource, Progress, block_bytes, count
 
 #: A last axis longer than this is not taken for channels.
@@ -73,12 +73,13 @@ def save(dataset: str | os.PathLike[str], stats: dict[str, FieldStats]) -> None:
         WriteError: the folder cannot be written.
     """
     folder = Path(dataset)
-    with dataset_lock(folder, manifests.read) as manifest:
+    with changing_dataset(LocalPlace(folder)) as (change, manifest):
         try:
             kept = msgspec.structs.replace(manifest, stats=stats)  # which compares them with the sizes of the columns
         except ValueError as error:
             raise UsageError(f"{folder}: the dataset has changed since its statistics were taken: {error}") from None
-        manifests.write(folder, kept)
+        change.publish(kept)
+        change.tidy()
 
 
 class _FieldMoments:

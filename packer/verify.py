@@ -18,9 +18,10 @@ from pathlib import Path
 import xxhash
 
 from packer.checking import SHOWN_NAMES, Damage
-from packer.errors import DamagedError
+from packer.errors import DamagedError, DatasetError, ManifestError
 from packer.format import (
     MANIFEST,
+    MANIFEST_COPY,
     SHARD_FOLDER,
     UNFINISHED,
     Column,
@@ -36,7 +37,7 @@ from packer.format import (
     total_of,
 )
 from packer.format import manifest as manifests
-from packer.packing import next_to, rejected_of
+from packer.packing import rejected_of
 from packer.sources import Progress, no_progress
 from packer.workers import Here, Limits, Lost, run
 
@@ -82,6 +83,9 @@ def verify(dataset: str | os.PathLike[str], progress: Progress | None = None, wo
     if manifest.constants is not None:
         with _noted(damages, folder, manifest.constants.file):
             read_constants(folder / manifest.constants.file, manifest.constants)
+    if (folder / MANIFEST_COPY).exists():
+        with _noted(damages, folder, MANIFEST_COPY):
+            manifests.read(folder, MANIFEST_COPY)
     tables = [entry for entry in (manifest.names, manifest.left_out, manifest.constants) if entry]
     good = [entry for entry in tables if entry.file not in {damage.file for damage in damages}]
     shards = _checked_shards(folder, manifest, progress or no_progress, workers)
@@ -93,6 +97,8 @@ def verify(dataset: str | os.PathLike[str], progress: Progress | None = None, wo
     if manifest.names is not None and names is not None and not damages:
         damages += [Damage(manifest.names.file, wrong) for wrong in _false_names(manifest, names, shards)]
     damages += _unknown(folder, manifest, good)
+    if damages and not set(manifest.shards) <= set(manifests.read(folder).shards):
+        raise DatasetError(f"{folder}: it was changed while it was checked; verify it again")
     return VerifyReport(
         tuple(damages),
         files=1 + len(manifest.shards) + len(tables),
@@ -110,14 +116,14 @@ def _noted(damages: list[Damage], folder: Path, file: str) -> Iterator[None]:
     """
     try:
         yield
-    except DamagedError as error:
+    except (DamagedError, ManifestError) as error:
         damages.append(Damage.of(error, folder, file))
 
 
 def _unknown(folder: Path, manifest: Manifest, good: Sequence[FileEntry]) -> list[Damage]:
     """Return the shards, and the lines of the list of what was left out, that the manifest does not know.
 
-    They are no damage if an append was killed or is not tidied up, or if the dataset changed while it was checked.
+    They are no damage while a run is under way or was stopped, or if the dataset changed while it was checked.
     """
     shards = folder / SHARD_FOLDER
     found = {f"{SHARD_FOLDER}/{path.name}" for path in shards.iterdir()} if shards.is_dir() else set()
@@ -129,7 +135,7 @@ def _unknown(folder: Path, manifest: Manifest, good: Sequence[FileEntry]) -> lis
             damages.append(Damage(manifest.left_out.file, f"{held:,} bytes, {expected:,} expected"))
     what = "the manifest does not know this file; remove it"
     damages += [Damage(name, what, repairable=False) for name in strangers]
-    if not damages or next_to(folder, "appending").exists() or (folder / UNFINISHED).exists():
+    if not damages or any((folder / UNFINISHED).glob("*")):
         return []
     now = manifests.read(folder)
     return damages if (now.shards, now.left_out) == (manifest.shards, manifest.left_out) else []

@@ -7,8 +7,8 @@ with DatasetWriter("mine.packed") as writer:
 
 from __future__ import annotations
 
+import contextlib
 import os
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -20,17 +20,20 @@ import xxhash
 import packer
 from packer.codecs import EncodedImage
 from packer.errors import SourceError, UsageError, WriteError
-from packer.format import NAMES_FILE, UNFINISHED, Field, FieldSpec, ShardWriter, check_count, name_bytes
+from packer.format import Field, FieldSpec, ShardNames, ShardWriter, check_count, name_bytes
 from packer.packing import (
     FieldSizes,
+    LocalPlace,
     Note,
-    OutputFolder,
     ShardReport,
+    changing,
+    check_output,
+    finish_shard,
     make_manifest,
-    publish,
-    shard_path,
+    shard_file,
     stored_fields,
 )
+from packer.remote import refuse_url
 from packer.sources import Block, Sample, arrays_of, as_arrays, infer_fields, one_block
 
 GIB = 2**30
@@ -68,12 +71,16 @@ class DatasetWriter:
         shard_size: int = GIB,
         overwrite: bool = False,
     ) -> None:
-        path = Path(out)
-        if (path / UNFINISHED).exists() and not overwrite:
-            raise UsageError(f"{path} is unfinished; remove it, or write it anew with overwrite=True")
-        # It cannot be resumed, so the time makes the note of every attempt differ.
-        note = Note(shards=None, settings={"begun": time.time_ns(), "version": packer.__version__}, files=[])
-        self._folder = OutputFolder(path, note, overwrite)
+        refuse_url(Path(out))
+        self._place = LocalPlace(Path(out))
+        check_output(self._place, overwrite)
+        note = Note(shards=None, settings={"the command": "DatasetWriter", "the version of packer": packer.__version__})
+        with contextlib.ExitStack() as stack:
+            self._change = stack.enter_context(changing(self._place))
+            if not overwrite and self._change.is_unfinished:
+                raise UsageError(f"{out} is unfinished; remove it, or write it again with overwrite=True")
+            self._change.begin(note, overwrite, resume=False)
+            self._end = stack.pop_all()
         self._specs = tuple(fields) if fields else None
         self._codec = codec
         self._shard_size = shard_size
@@ -124,7 +131,7 @@ class DatasetWriter:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self._is_closed = True
-        with self._folder:
+        with self._end:
             try:
                 if kind is None and self._is_broken:
                     raise self._refusal()
@@ -135,9 +142,10 @@ class DatasetWriter:
                     self._names = set()  # their memory is wanted for the table
                     shards = [report.entry for report in self._reports]
                     columns = [report.columns for report in self._reports]
-                    table = NAMES_FILE if self._named else None
-                    made = make_manifest(self._folder.work, shards, columns, self._fields, _ORIGIN, table)
-                    self._folder.publish(made)
+                    made = make_manifest(shards, columns, self._fields, _ORIGIN)
+                    names = ShardNames(self._place.path, shards) if self._named else None
+                    self._change.publish(self._change.write_tables(made, names, []))
+                    self._change.tidy()
             finally:
                 if self._shard is not None:
                     self._shard.abort()
@@ -146,10 +154,10 @@ class DatasetWriter:
         """Return why nothing can be added any more."""
         if self._is_broken:
             return WriteError(
-                f"{self._folder.path} stays unfinished: an error or a signal came while a sample was written, part of "
+                f"{self._place} stays unfinished: an error or a signal came while a sample was written, part of "
                 "which may be missing; write it anew with overwrite=True"
             )
-        return UsageError(f"the writer of {self._folder.path} is closed; samples are added within its `with` block")
+        return UsageError(f"the writer of {self._place} is closed; samples are added within its `with` block")
 
     def _check_name(self, name: str | None, number: int) -> bytes | None:
         """Return the digest of a name that no sample has."""
@@ -200,7 +208,7 @@ class DatasetWriter:
             if self._shard is None:
                 number = len(self._reports)
                 self._shard = ShardWriter(
-                    shard_path(self._folder.work, number).with_suffix(".lmdb.partial"),
+                    self._place.draft(shard_file(self._change.run, number)),
                     number,
                     self._fields,
                     map_size=self._shard_size + MAP_SPARE,
@@ -215,6 +223,6 @@ class DatasetWriter:
     def _close_shard(self) -> None:
         if self._shard is not None:
             self._shard.finish()
-            path = shard_path(self._folder.work, len(self._reports))
-            self._reports.append(publish(self._shard.path, path, self._fields))
+            number, draft = len(self._reports), self._shard.path
+            self._reports.append(finish_shard(self._place, self._change.run, number, draft, self._fields))
             self._shard = None

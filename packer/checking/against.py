@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import DamagedError, SourceError, UsageError
-from packer.format import CONSTANTS_FILE, Column, Field, Manifest, Shard, ShardEntry, constants_entry
+from packer.errors import DamagedError, DatasetError, SourceError, UsageError
+from packer.format import Column, Field, Manifest, Shard, ShardEntry, encode_constants, same_constants
 from packer.format import manifest as manifests
 from packer.packing import Rejected, given_by, is_shuffled, read_blocks
 from packer.sources import LargeArray, Progress, Source, count, no_progress
@@ -53,7 +53,7 @@ class Damage:
     repairable: bool = True
 
     @classmethod
-    def of(cls, error: DamagedError, folder: Path, file: str) -> Damage:
+    def of(cls, error: DatasetError, folder: Path, file: str) -> Damage:
         """Return an error about a file as a damage, without the dataset's path and the advice at its end."""
         what = str(error).removeprefix(f"{folder / file}: ").replace(f"{folder}{os.sep}", "")
         return cls(file, _ADVICE.sub("", what))
@@ -97,8 +97,9 @@ def compare(
             raise found
         damages += found
         progress(entry.samples, 0)
-    if manifest.constants != constants_entry(source.constants):
-        damages.append(Damage(CONSTANTS_FILE, "differs from the source", repairable=False))
+    if not same_constants(manifest.constants, encode_constants(source.constants)):
+        file = manifest.constants.file if manifest.constants else "constants"
+        damages.append(Damage(file, "differs from the source", repairable=False))
     compared_samples = sum(entry.samples for entry, _, _ in shards)
     if compared_samples < manifest.samples:
         start = shards[0][2]
@@ -147,7 +148,7 @@ def compare_shard(folder: Path, fields: Sequence[Field], shard: tuple[ShardEntry
 def _differences(folder: Path, fields: Sequence[Field], entry: ShardEntry, part: Source, first: int) -> list[Damage]:
     damages: list[Damage] = []
     differs = partial(Damage, entry.file, repairable=False)  # the shard is as it was written: nothing to repair
-    rejected: list[Rejected] | None = [] if entry.rejected else None
+    rejected: dict[int, Rejected] | None = {} if entry.rejected else None
     with Shard(folder / entry.file, entry.bytes, entry.index) as shard:
         columns = [shard.column(i, field, entry.samples) for i, field in enumerate(fields)]
         named = shard.header().named

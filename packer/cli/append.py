@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
+from packer.append import AppendReport
 from packer.append import append as run
 from packer.cli.logs import Progress, log_options, say
 from packer.cli.options import SourceCommand, conversion_options, sources_argument
@@ -15,16 +14,16 @@ from packer.convert import ConvertOptions
 
 
 @click.command(cls=SourceCommand)
-@click.argument("dataset", type=click.Path(path_type=Path))
+@click.argument("dataset", type=click.Path())
 @sources_argument()
 @conversion_options("shard_size", "splits", "workers")
 @log_options
-def append(dataset: Path, sources: tuple[str, ...], options: ConvertOptions) -> None:
+def append(dataset: str, sources: tuple[str, ...], options: ConvertOptions) -> None:
     """Pack more samples, as new shards after those of DATASET. A SOURCE may be another packed dataset.
 
     The new samples need the fields of the dataset, and are stored with its codecs: give the options that it was
     converted with. Readers that are open go on with the samples they had. What --on-error skip leaves out is listed in
-    DATASET/rejected.jsonl. New samples are in the splits that --split or their own dataset gives them, or in none.
+    DATASET/left-out-*.jsonl. New samples are in the splits that --split or their own dataset gives them, or in none.
     Stopped halfway? Run the same command again, but not after it has finished: samples without names would be added a
     second time.
 
@@ -32,8 +31,11 @@ def append(dataset: Path, sources: tuple[str, ...], options: ConvertOptions) -> 
     $ packer append div2k.packed lr=more/LR_x4 hr=more/HR
     $ packer append scans.packed other.packed
     """
+
+    def done(report: AppendReport) -> None:
+        more, all_of_them = counted(report.added, "sample"), counted(report.manifest.samples, "sample")
+        warn_left_out(report.rejected, dataset, report.manifest)
+        say(f"{dataset}: {more} more, {all_of_them} in all", *split_lines(report.manifest))
+
     with Progress("appending") as shown:
-        report = run(dataset, list(sources), options, **shown.hooks)
-    more, all_of_them = counted(report.added, "sample"), counted(report.manifest.samples, "sample")
-    warn_left_out(report.rejected, dataset)
-    say(f"{dataset}: {more} more, {all_of_them} in all", *split_lines(report.manifest))
+        run(dataset, list(sources), options, done=done, **shown.hooks)

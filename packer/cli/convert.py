@@ -19,7 +19,8 @@ from packer.cli.options import SourceCommand, conversion_options, sources_argume
 from packer.cli.summary import summary, warn_left_out
 from packer.convert import ConvertOptions
 from packer.errors import SourceError, UsageError
-from packer.remote import default_cache, is_url
+from packer.packing import place_of
+from packer.remote import is_url
 
 _log = logging.getLogger(__name__)
 
@@ -36,7 +37,7 @@ def convert(sources: tuple[str, ...], out: str, options: ConvertOptions, schedul
 
     A SOURCE is a folder, a file, or a quoted pattern such as 'clouds/*.ply'; LMDB folders of BasicSR, .npy and .npz
     are sources too. Images of several fields are paired by name: give FIELD=SOURCE for each. What --on-error skip
-    leaves out is listed in OUT/rejected.jsonl. Stopped halfway? Run the same command again: finished shards are kept.
+    leaves out is listed in OUT/left-out-*.jsonl. Stopped halfway? Run the same command again: finished shards are kept.
 
     \b
     $ packer convert lr=DIV2K/LR_x4 hr=DIV2K/HR div2k.packed
@@ -51,8 +52,8 @@ def convert(sources: tuple[str, ...], out: str, options: ConvertOptions, schedul
     if dry_run:
         from packer.cli.plan import show_plan
 
-        conversion.check_place(list(sources), _place(out), options.overwrite)
-        show_plan(sources, options, _place(out), as_json=False)
+        conversion.check_place(list(sources), place_of(out), options.overwrite)
+        show_plan(sources, options, Path("out") if is_url(out) else Path(out), as_json=False)
         return
     if scheduler is not None and options.workers is not None:
         raise click.UsageError("--workers and --scheduler exclude each other: the cluster has its own workers")
@@ -63,7 +64,7 @@ def convert(sources: tuple[str, ...], out: str, options: ConvertOptions, schedul
         if error.sample is not None and options.on_error == "stop":
             _log.warning("the same command with --on-error skip leaves out bad samples")
         raise
-    warn_left_out(report.rejected, report.path)
+    warn_left_out(report.rejected, report.path, report.manifest)
     say(*summary(report))
 
 
@@ -82,11 +83,6 @@ def _check_out(sources: Sequence[str], out: str) -> None:
         raise click.UsageError(
             f"OUT is missing: {out} is a source; name the folder to pack into after it (./{out} for one of that name)"
         )
-
-
-def _place(out: str) -> Path:
-    """Return the folder that is packed into: for a URL one of the cache, from which it is uploaded."""
-    return default_cache() / "outputs" / "out" if is_url(out) else Path(out)
 
 
 @contextmanager

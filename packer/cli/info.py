@@ -17,7 +17,7 @@ from packer.cli.summary import field_table, shards_text, sizes_texts
 from packer.cli.text import counted, indented, listing, size_text
 from packer.codecs import codec_name
 from packer.errors import DamagedError, first_few
-from packer.format import REJECTED_FILE, Constants, Manifest, Names, check_file
+from packer.format import Constants, Manifest, Names, check_file
 from packer.format import manifest as manifests
 from packer.packing import rejected_of, split_text
 from packer.remote import Mirror, is_url
@@ -118,8 +118,8 @@ def facts(found: Description) -> list[tuple[str, str]]:
     ]
     if manifest.classes:
         pairs.append(("classes", f"{len(manifest.classes):,}: {_listed(manifest.classes, len(manifest.classes))}"))
-    if found.rejected:
-        pairs.append(("left out", f"{counted(found.rejected, 'sample')}, listed in {REJECTED_FILE}"))
+    if found.rejected and manifest.left_out:
+        pairs.append(("left out", f"{counted(found.rejected, 'sample')}, listed in {manifest.left_out.file}"))
     if found.constants:
         pairs.append(("constants", ", ".join(found.constants)))
     if splits := manifest.splits:

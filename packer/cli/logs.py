@@ -23,7 +23,7 @@ import packer
 from packer.cli.text import shortened, size_text, time_text
 from packer.errors import printable
 from packer.packing import Plan
-from packer.sources import FETCHING, UPLOADING
+from packer.sources import FETCHING
 
 #: Seconds between two drawings on a terminal, and between two lines of a log.
 _REDRAW, _LINE = 0.1, 60.0
@@ -92,8 +92,7 @@ def say(*lines: str) -> None:
 class Progress:
     """Shows the progress of a command. A context manager: the line on a terminal is erased at its end.
 
-    First come the preparations (files are fetched or found, headers read, samples looked at), then the work itself,
-    and last an upload, if there is one.
+    First come the preparations (files are fetched or found, headers read, samples looked at), then the work itself.
 
     Args:
         verb: what is being done once all is planned.
@@ -119,14 +118,14 @@ class Progress:
         }
 
     def look(self, what: str, done: int, total: int | None) -> None:
-        """Show the progress of a step before the work itself, or of an upload after it.
+        """Show the progress of a step before the work itself.
 
         Args:
-            what: the step, such as `reading headers`; fetching and uploading are counted in bytes.
+            what: the step, such as `reading headers`; fetching is counted in bytes.
             total: None while it is not known.
         """
         if what != self._what or done < self._done:
-            self._step(what, "bytes" if what in (FETCHING, UPLOADING) else "")
+            self._step(what, "bytes" if what == FETCHING else "")
         self._done, self._total = done, total
         self._show()
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from packer.cli.text import counted, size_text, table, time_text
 from packer.codecs import codec_name
 from packer.convert import Report
-from packer.format import REJECTED_FILE, ColumnTotals, Field, FieldSpec, Manifest
+from packer.format import ColumnTotals, Field, FieldSpec, Manifest
 from packer.packing import Rejected, split_text
 
 _RIGHT = ("raw", "stored", "ratio")
@@ -34,11 +34,11 @@ def summary(report: Report) -> list[str]:
     ]
 
 
-def warn_left_out(rejected: Sequence[Rejected], folder: object) -> None:
+def warn_left_out(rejected: Sequence[Rejected], folder: object, manifest: Manifest) -> None:
     """Warn if files or samples were left out of the dataset in `folder`: how many, and where they are listed."""
-    if rejected:
+    if rejected and manifest.left_out:
         what = "1 file or sample was" if len(rejected) == 1 else f"{len(rejected):,} files or samples were"
-        first, path = rejected[0], f"{folder}/{REJECTED_FILE}"
+        first, path = rejected[0], f"{folder}/{manifest.left_out.file}"
         _log.warning("%s left out, listed in %s; the first: %s: %s", what, path, first.file, first.reason)
 
 

@@ -21,16 +21,14 @@ from packer.format.btree import HEAD_BYTES, Tree, Value
 from packer.format.column import Column, Located, Locator, distinct, items_of, starts_of, take_rows
 from packer.format.column_index import ColumnIndex
 from packer.format.column_writer import ColumnWriter
-from packer.format.constants import Constants, constants_entry, found_constants, read_constants, write_constants
+from packer.format.constants import Constants, encode_constants, read_constants, same_constants
 from packer.format.frame_cache import Numbers
 from packer.format.layout import MAX_CHUNK_BYTES, ShardHeader, column_key, index_arrays
 from packer.format.lmdb_appender import LmdbAppender, open_new
 from packer.format.manifest import (
-    CONSTANTS_FILE,
     MANIFEST,
+    MANIFEST_COPY,
     MAX_MANIFEST_BYTES,
-    NAMES_FILE,
-    REJECTED_FILE,
     SHARD_FOLDER,
     UNFINISHED,
     URL_AS_PATH,
@@ -44,6 +42,7 @@ from packer.format.manifest import (
     ValueStats,
     check_count,
     check_file,
+    data_entry,
     file_digest,
     number_ranges,
     range_numbers,
@@ -64,19 +63,17 @@ from packer.format.schema import (
 from packer.format.shard import Shard, ShardNames
 from packer.format.shard_writer import ShardWriter
 from packer.format.sizes import PAGE_SIZE, map_size, shard_bytes
-from packer.format.sync import clear_errors, make_folder, sync_folder, write_synced
+from packer.format.sync import clear_errors, held_lock, make_folder, sync_folder, write_synced
 
 __all__ = [
-    "CONSTANTS_FILE",
     "DTYPES",
     "HEAD_BYTES",
     "MANIFEST",
+    "MANIFEST_COPY",
     "MAX_AXIS",
     "MAX_CHUNK_BYTES",
     "MAX_MANIFEST_BYTES",
-    "NAMES_FILE",
     "PAGE_SIZE",
-    "REJECTED_FILE",
     "SHARD_FOLDER",
     "UNFINISHED",
     "URL_AS_PATH",
@@ -111,10 +108,11 @@ __all__ = [
     "check_file",
     "clear_errors",
     "column_key",
-    "constants_entry",
+    "data_entry",
     "distinct",
+    "encode_constants",
     "file_digest",
-    "found_constants",
+    "held_lock",
     "index_arrays",
     "items_of",
     "make_folder",
@@ -128,13 +126,13 @@ __all__ = [
     "range_numbers",
     "read_constants",
     "read_errors",
+    "same_constants",
     "shard_bytes",
     "spec_of",
     "starts_of",
     "sync_folder",
     "take_rows",
     "total_of",
-    "write_constants",
     "write_names",
     "write_synced",
 ]

@@ -11,36 +11,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
 from packer.errors import DamagedError, DatasetError, UsageError
-from packer.format.manifest import CONSTANTS_FILE, FileEntry, check_file, read_errors
+from packer.format.manifest import FileEntry, check_file, data_entry, read_errors
 from packer.format.schema import DTYPES, check_field_name, spec_of
-from packer.format.sync import write_synced
 
 
-def write_constants(folder: Path, arrays: Mapping[str, NDArray[Any]]) -> FileEntry:
-    """Write constants.npz under a temporary name first; the same arrays give the same bytes.
+def encode_constants(arrays: Mapping[str, NDArray[Any]]) -> bytes:
+    """Return the bytes of constants.npz, empty if there are none; the same arrays give the same bytes.
 
     Raises:
         UsageError: a name cannot be one, or an array has a dtype that cannot be stored.
     """
-    data = _encoded(arrays)
-    write_synced(folder / CONSTANTS_FILE, data)
-    return _entry(data)
-
-
-def constants_entry(arrays: Mapping[str, NDArray[Any]]) -> FileEntry | None:
-    """Return the entry of such constants in a manifest, None if there are none; raises as `write_constants`."""
-    return _entry(_encoded(arrays)) if arrays else None
-
-
-def _entry(data: bytes) -> FileEntry:
-    return FileEntry(file=CONSTANTS_FILE, bytes=len(data), digest=xxhash.xxh3_128_hexdigest(data))
-
-
-def _encoded(arrays: Mapping[str, NDArray[Any]]) -> bytes:
+    if not arrays:
+        return b""
     held = io.BytesIO()
     with zipfile.ZipFile(held, "w", zipfile.ZIP_STORED) as archive:
         for name in sorted(arrays):
@@ -98,19 +83,9 @@ def _read_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[An
         return np.frombuffer(file.read(), dtype).reshape(shape).astype(dtype.newbyteorder("="), copy=False)
 
 
-def found_constants(folder: Path) -> FileEntry | None:
-    """Return the entry in a manifest of the constants that a folder holds; None if it has none.
-
-    Raises:
-        DamagedError: they cannot be read.
-    """
-    path = folder / CONSTANTS_FILE
-    if not path.exists():
-        return None
-    with read_errors(path):
-        entry = _entry(path.read_bytes())
-    read_constants(path, entry)
-    return entry
+def same_constants(entry: FileEntry | None, data: bytes) -> bool:
+    """Return whether constants in a manifest are those encoded as `data`."""
+    return data == b"" if entry is None else data_entry(entry.file, data) == entry
 
 
 class Constants(Mapping[str, NDArray[Any]]):

@@ -68,11 +68,11 @@ Ranges = tuple[tuple[Count, Count], ...]
 Splits = dict[Annotated[str, msgspec.Meta(min_length=1)], Ranges]
 
 MANIFEST = "manifest.json"
+#: The same bytes once more, from which a damaged manifest is repaired.
+MANIFEST_COPY = "manifest.copy.json"
 SHARD_FOLDER = "shards"
-NAMES_FILE = "names.lmdb"
-REJECTED_FILE = "rejected.jsonl"
-CONSTANTS_FILE = "constants.npz"
-UNFINISHED = "unfinished.json"
+#: The folder of the note of a run under way, and of the reports of its finished shards.
+UNFINISHED = "unfinished"
 
 #: A URL that was made a path, which lost one of its slashes. Two letters at least: `c:/` is a drive.
 URL_AS_PATH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
@@ -273,7 +273,7 @@ def decode(data: bytes, path: str) -> Manifest:
         document.pop("digest", None)
         manifest = msgspec.convert(document, type=Manifest)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise ManifestError(f"{path}: {error}; run `packer repair`, which makes it again from the shards") from None
+        raise ManifestError(f"{path}: {error}; run `packer repair`, which takes its copy") from None
     size = len(_tail(b""))
     if data[-size:] != _tail(data[:-size]):
         raise ManifestError(f"{path}: it was changed after it was written (wrong digest); run `packer repair`")
@@ -286,8 +286,8 @@ def _tail(body: bytes) -> bytes:
     return b',\n "digest": "' + digest.encode() + b'"\n}\n'
 
 
-def read(folder: Path) -> Manifest:
-    """Return the manifest of the packed dataset in `folder`.
+def read(folder: Path, name: str = MANIFEST) -> Manifest:
+    """Return the manifest of the packed dataset in `folder`, or its copy.
 
     Raises:
         UnfinishedError: the conversion into the folder was not finished.
@@ -295,7 +295,7 @@ def read(folder: Path) -> Manifest:
         ManifestError: the manifest is wrong, or lost.
         DatasetError: the manifest cannot be read.
     """
-    path = folder / MANIFEST
+    path = folder / name
     try:
         if not stat.S_ISREG(path.stat().st_mode):  # to open a fifo would wait for whoever writes to it
             raise ManifestError(f"{path}: cannot be read: it is no file")
@@ -356,6 +356,11 @@ def check_file(path: Path, entry: FileEntry, whole: bool = False) -> None:
     raise DamagedError(f"{path}: {what}; run `packer verify`, then `packer repair`")
 
 
+def data_entry(file: str, data: bytes) -> FileEntry:
+    """Return the entry of a file that holds these bytes."""
+    return FileEntry(file=file, bytes=len(data), digest=xxhash.xxh3_128_hexdigest(data))
+
+
 def file_digest(path: Path) -> str:
     """Return the xxh3-128 of a file's bytes, in hex."""
     digest = xxhash.xxh3_128()
@@ -375,19 +380,17 @@ def _absent(folder: Path) -> DatasetError:
     if not folder.is_dir():
         what = "is a file, not the folder of a packed dataset" if folder.exists() else "does not exist; check the path"
         return NoDatasetError(f"{folder} {what}")
-    done = len(list((folder / SHARD_FOLDER).glob("*.lmdb")))
-    if (folder / UNFINISHED).exists():
+    notes = list((folder / UNFINISHED).glob("????????.json"))
+    if notes:
         total = None
         # How far it got helps the user, but the error does not depend on it.
         with contextlib.suppress(OSError, msgspec.DecodeError, KeyError, TypeError):
-            total = msgspec.json.decode((folder / UNFINISHED).read_bytes())["shards"]
-        of, advice = "", "write it anew with overwrite=True"
+            total = msgspec.json.decode(notes[0].read_bytes())["shards"]
+        done = len(list((folder / UNFINISHED).glob(f"{notes[0].stem}-*.json")))
+        of, advice = "", "write it again with overwrite=True"
         if total is not None:
             of, advice = f" of {total}", "run the same `packer convert` again to go on"
         return UnfinishedError(f"{folder} is unfinished: {done}{of} shards are done; {advice}")
-    if done:
-        shards = "1 shard" if done == 1 else f"{done:,} shards"
-        return ManifestError(
-            f"{folder} has {shards}, but no {MANIFEST}; run `packer repair`, which makes it again from them"
-        )
+    if (folder / MANIFEST_COPY).exists():
+        return ManifestError(f"{folder} has no {MANIFEST}, but a copy of it; run `packer repair`, which takes the copy")
     return NoDatasetError(f"{folder} is not a packed dataset: it has no {MANIFEST}; make one with `packer convert`")

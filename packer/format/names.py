@@ -59,8 +59,8 @@ def _shown(name: str, number: int) -> str:
     return f"sample {number}: its name " + (repr(name) if len(name) <= _SHOWN else f"{name[:_SHOWN]!r}...")
 
 
-def write_names(path: Path, names: Iterable[bytes]) -> None:
-    """Write names.lmdb for samples named `names`, in the order of their numbers; they are iterated over twice.
+def write_names(path: Path, names: Iterable[str | bytes]) -> None:
+    """Write the table of names for samples named `names`, in the order of their numbers; they are iterated over twice.
 
     Raises:
         SourceError: two samples have one name.
@@ -71,7 +71,7 @@ def write_names(path: Path, names: Iterable[bytes]) -> None:
             appender.put(key, value)
 
 
-def names_bytes(names: Iterable[bytes]) -> int:
+def names_bytes(names: Iterable[str | bytes]) -> int:
     """Return the bytes of names.lmdb.
 
     Raises:
@@ -80,10 +80,11 @@ def names_bytes(names: Iterable[bytes]) -> int:
     return file_bytes((len(key), len(value)) for key, value in _entries(names))
 
 
-def _entries(names: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
+def _entries(names: Iterable[str | bytes]) -> Iterator[tuple[bytes, bytes]]:
     """Yield the keys and values of names.lmdb in the order of the keys."""
     held: list[bytes] = []
-    for number, name in enumerate(names):
+    for number, text in enumerate(names):
+        name = text.encode() if isinstance(text, str) else text
         yield KEY.pack(BY_NUMBER, number), name
         held.append(name)
     before, before_name = -1, b""

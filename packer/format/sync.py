@@ -4,15 +4,39 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
+import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import filelock
 import lmdb
 
 from packer.errors import WriteError
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+_log = logging.getLogger(__name__)
+
+#: Errors of file systems that have no locks.
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
+#: Advice by the error of the system; any other gets `_ADVICE`.
+_ADVICE = "free some space or choose another folder, then run again"
+_ADVICE_BY_ERROR = {
+    errno.EROFS: "choose a folder on a file system that can be written",
+    errno.EACCES: "choose a folder that you may write to",
+    errno.EPERM: "choose a folder that you may write to",
+    errno.ENAMETOOLONG: "choose a shorter name",
+    errno.ENOTDIR: "choose another folder",
+    errno.EMFILE: "raise the limit of open files (`ulimit -n`), then run again",
+    errno.ENFILE: "close other programs, then run again",
+    errno.ENOMEM: "free some memory, then run again",
+}
 #: If fewer bytes than this are free, a write that failed is taken for a full disk.
 _HARDLY_ANY = 64 * 10**6
 #: Errors of systems and file systems that cannot sync a folder, such as some on networks.
@@ -30,27 +54,70 @@ def clear_errors(path: Path) -> Iterator[None]:
             # LMDB calls it an input/output error when the disk took only a part.
             if "Input/output error" in reason and shutil.disk_usage(path.parent).free < _HARDLY_ANY:
                 reason = os.strerror(errno.ENOSPC)
-        raise WriteError(
-            f"{path}: cannot be written: {reason}; free some space or choose another folder, then run again"
-        ) from None
+        advice = _ADVICE_BY_ERROR.get(getattr(error, "errno", None) or 0, _ADVICE)
+        raise WriteError(f"{path}: cannot be written: {reason}; {advice}") from None
 
 
-def write_synced(path: Path, data: bytes) -> None:
+@contextlib.contextmanager
+def held_lock(path: Path) -> Iterator[bool]:
+    """Hold the lock of a file within the block. Yield False, with a remark, where the file system has no locks.
+
+    A lock is a courtesy that refuses a second process early; nothing depends on it. It ends with its process.
+
+    Raises:
+        BlockingIOError: another process holds it.
+        OSError: the file cannot be opened.
+    """
+    if fcntl is None:
+        try:
+            with filelock.FileLock(path).acquire(timeout=0):
+                yield True
+        except filelock.Timeout:
+            raise BlockingIOError from None
+        return
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        is_held = True
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+            is_held = False
+            _log.warning("%s: its file system has no locks: do not change it from two processes at once", path.parent)
+        yield is_held
+        if is_held:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # a process that was forked meanwhile has the descriptor too
+    finally:
+        os.close(descriptor)
+
+
+def write_synced(path: Path, data: bytes, look: Callable[[], None] | None = None) -> None:
     """Write a file under a temporary name, down to the disk, then rename it: whatever happens it is old, new or absent.
 
     A file that is renamed before it is on the disk may come back empty after a power cut. The rename lasts once
     `sync_folder` has returned, which matters if something else leads to the file.
 
+    Args:
+        look: called right before the rename; may raise.
+
     Raises:
         WriteError: it cannot be written.
     """
-    partial = path.with_name(f"{path.name}.partial")
-    with clear_errors(path):
-        with partial.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
+    partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}.partial")
+    try:
+        with clear_errors(path):
+            with partial.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            if look is not None:
+                look()
+            partial.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise
 
 
 def make_folder(folder: Path) -> None:

@@ -1,25 +1,22 @@
 """From a source to finished shards: the parts that `convert` and the other writing verbs share."""
 
-from packer.packing.framing import codec_by_field, codec_texts
-from packer.packing.origin import Leaf, classes_of, given_by, is_shuffled, joined, kept_by, leaves, origin_of
-from packer.packing.output import (
-    APPENDED,
-    LOCK,
+from packer.packing.commit import (
+    Change,
     Note,
-    OutputFolder,
-    Rejected,
+    changing,
+    changing_dataset,
     check_output,
-    dataset_lock,
     make_manifest,
-    next_to,
-    read_list,
-    rejected_of,
+    named_files,
+    read_manifest,
+    report_file,
+    shard_file,
     source_files,
     totals,
-    undo_swap,
-    write_list,
-    write_table,
 )
+from packer.packing.framing import codec_by_field, codec_texts
+from packer.packing.origin import Leaf, classes_of, given_by, is_shuffled, joined, kept_by, leaves, origin_of
+from packer.packing.places import LOCK, LocalPlace, Place, place_of
 from packer.packing.plan import (
     Estimate,
     FieldEstimate,
@@ -32,41 +29,36 @@ from packer.packing.plan import (
     plan_shards,
     stored_fields,
 )
-from packer.packing.remote_output import remote_output
+from packer.packing.rejected import Rejected, rejected_of
 from packer.packing.splits import SPLIT, Rule, Samples, joined_splits, parsed, share_out, split_text, splits_of
-from packer.packing.tasks import (
-    ShardReport,
-    ShardTask,
-    publish,
-    read_blocks,
-    report_of,
-    run_tasks,
-    shard_path,
-)
+from packer.packing.tasks import ShardReport, ShardTask, finish_shard, read_blocks, report_of, run_tasks
 
 __all__ = [
-    "APPENDED",
     "LOCK",
     "SPLIT",
+    "Change",
     "Estimate",
     "FieldEstimate",
     "FieldSizes",
     "Leaf",
+    "LocalPlace",
     "Note",
-    "OutputFolder",
+    "Place",
     "Plan",
     "Rejected",
     "Rule",
     "Samples",
     "ShardReport",
     "ShardTask",
+    "changing",
+    "changing_dataset",
     "check_output",
     "classes_of",
     "codec_by_field",
     "codec_texts",
-    "dataset_lock",
     "estimate",
     "field_sizes",
+    "finish_shard",
     "given_by",
     "is_shuffled",
     "joined",
@@ -76,25 +68,22 @@ __all__ = [
     "look",
     "make_manifest",
     "make_plan",
-    "next_to",
+    "named_files",
     "origin_of",
     "parsed",
+    "place_of",
     "plan_shards",
-    "publish",
     "read_blocks",
-    "read_list",
+    "read_manifest",
     "rejected_of",
-    "remote_output",
+    "report_file",
     "report_of",
     "run_tasks",
-    "shard_path",
+    "shard_file",
     "share_out",
     "source_files",
     "split_text",
     "splits_of",
     "stored_fields",
     "totals",
-    "undo_swap",
-    "write_list",
-    "write_table",
 ]

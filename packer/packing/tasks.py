@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, as_completed
@@ -21,19 +20,11 @@ from typing import Any
 import msgspec
 
 from packer.errors import PackerError, SourceError, WriteError
-from packer.format import (
-    SHARD_FOLDER,
-    ColumnTotals,
-    Field,
-    Shard,
-    ShardEntry,
-    ShardWriter,
-    clear_errors,
-    file_digest,
-    sync_folder,
-)
-from packer.packing.output import Rejected, read_list, write_list
+from packer.format import ColumnTotals, Field, Shard, ShardEntry, ShardWriter, clear_errors, file_digest
+from packer.packing.commit import report_file, shard_file
+from packer.packing.places import Place
 from packer.packing.plan import ShardPlan
+from packer.packing.rejected import Rejected
 from packer.sources import BLOCK_BYTES, Block, Progress, Source, block_bytes, count, no_progress, read_through
 from packer.workers import Here, Limits, Lost, run
 
@@ -49,56 +40,59 @@ class ShardTask:
 
     Attributes:
         source: the samples of this shard alone.
-        folder: the dataset's folder.
+        place: of the dataset; whoever packs the shard puts it there.
+        run: that makes the shard.
         shard: as the plan has it.
         skip: leave out samples that cannot be read, instead of stopping.
         crashing: samples that would end this process, by number: they are not read, but listed as left out.
+        number: in the names of the files; None for that of the shard.
     """
 
     source: Source
-    folder: Path
+    place: Place
+    run: str
     shard: ShardPlan
     fields: tuple[Field, ...]
     origin: dict[str, Any] = field(default_factory=dict)
     skip: bool = False
     map_limit: int | None = None
     crashing: Mapping[int, Rejected] = field(default_factory=dict)
-
-    @property
-    def path(self) -> Path:
-        return shard_path(self.folder, self.shard.number)
+    number: int | None = None
 
 
 class ShardReport(msgspec.Struct, frozen=True):
-    """The result of packing a shard."""
+    """The result of packing a shard.
 
+    Attributes:
+        number: of the shard among those of its run.
+        rejected: the samples that were left out, by their number in the shard's part of the source.
+    """
+
+    number: int
     entry: ShardEntry
     columns: dict[str, ColumnTotals]
-    rejected: tuple[Rejected, ...]
+    rejected: dict[int, Rejected]
 
     @property
     def raw_bytes(self) -> int:
         return sum(column.raw for column in self.columns.values())
 
 
-def shard_path(folder: Path, number: int) -> Path:
-    """Return where shard `number` of a dataset lies."""
-    return folder / SHARD_FOLDER / f"{number:05d}.lmdb"
-
-
 def write_shard(task: ShardTask, progress: Progress = no_progress, step: Step = contextlib.nullcontext) -> ShardReport:
-    """Pack one shard under a temporary name, then rename it.
+    """Pack one shard as a draft, and put it in its place, with its report behind it.
 
     Raises:
         SourceError: a sample cannot be read, unless such samples are skipped.
         WriteError: the shard cannot be written.
     """
-    # A name of its own: a process that its scheduler has given up may go on for a while, and must not rename a file
+    number = task.shard.number if task.number is None else task.number
+    file = shard_file(task.run, number)
+    # A draft of its own: a process that its scheduler has given up may go on for a while, and must not rename a file
     # that another process has half written.
-    partial = task.path.with_name(f"{task.path.name}.{secrets.token_hex(4)}.partial")
-    rejected: list[Rejected] = []
+    draft = task.place.draft(file)
+    rejected: dict[int, Rejected] = {}
     writer = ShardWriter(
-        partial,
+        draft,
         task.shard.number,
         task.fields,
         map_size=task.shard.map_size,
@@ -112,13 +106,12 @@ def write_shard(task: ShardTask, progress: Progress = no_progress, step: Step = 
             before = writer.raw_bytes
             writer.add(block, count(block), names)
             progress(count(block), writer.raw_bytes - before)
-    left_out = [msgspec.structs.replace(bad, shard=task.shard.number) for bad in rejected]
-    return publish(partial, task.path, task.fields, left_out)
+    return finish_shard(task.place, task.run, number, draft, task.fields, rejected)
 
 
 def read_blocks(
     source: Source,
-    rejected: list[Rejected] | None,
+    rejected: dict[int, Rejected] | None,
     crashing: Mapping[int, Rejected] | None = None,
     step: Step = contextlib.nullcontext,
     finish: Callable[[Block], Block] = dict,
@@ -126,7 +119,7 @@ def read_blocks(
     """Yield the blocks of a source with the names of their samples.
 
     Args:
-        rejected: bad samples are added here and left out; None to raise at the first.
+        rejected: bad samples are added here, by number, and left out; None to raise at the first.
         crashing: entries of samples that are not read, by number; they are added to `rejected`.
         step: returns the context in which a block is read, given the number of its first sample.
         finish: called with every block within its step; it reads the large arrays, and its result is yielded.
@@ -153,53 +146,54 @@ def read_blocks(
             except SourceError as error:
                 if rejected is None or error.sample is None:
                     raise
-                rejected.append(Rejected.of(error, source.kind))
+                rejected[at] = Rejected.of(error, source.kind)
                 at += 1
         if noted and rejected is not None:
-            rejected.append(noted)
+            rejected[stop] = noted
         at = stop + 1
 
 
-def publish(partial: Path, path: Path, fields: Sequence[Field], rejected: Sequence[Rejected] = ()) -> ShardReport:
-    """Give a finished shard the name `path`; what was left out of it goes to a file next to it first.
+def finish_shard(
+    place: Place,
+    run: str,
+    number: int,
+    draft: Path,
+    fields: Sequence[Field],
+    rejected: Mapping[int, Rejected] | None = None,
+) -> ShardReport:
+    """Put a finished shard in its place, and its report behind it; a shard without one is packed again.
 
     Raises:
         WriteError: that cannot be done.
     """
-    noted = _rejected_path(path)
-    with clear_errors(path):
-        if write_list(noted, rejected):
-            sync_folder(path.parent)
-        partial.replace(path)
-        sync_folder(path.parent)
-        return report_of(path, fields)
+    file, bad = shard_file(run, number), rejected or {}
+    with clear_errors(draft):
+        draft.stat()  # somebody may have removed the folder
+    report = report_of(draft, fields, file)
+    entry = msgspec.structs.replace(report.entry, rejected=len(bad))
+    left_out = {at: msgspec.structs.replace(one, shard=number) for at, one in bad.items()}
+    report = ShardReport(number, entry, report.columns, left_out)
+    place.put(draft, file)
+    place.write(report_file(run, number), msgspec.json.encode(report))
+    return report
 
 
-def report_of(path: Path, fields: Sequence[Field]) -> ShardReport:
-    """Return the report of a finished shard, from its file.
+def report_of(path: Path, fields: Sequence[Field], file: str) -> ShardReport:
+    """Return the report of a shard from which nothing was left out.
+
+    Args:
+        file: its path within the dataset.
 
     Raises:
         DamagedError: the shard cannot be read.
     """
     with Shard(path) as shard:
-        samples = shard.header().samples
-        columns = {each.name: shard.index(number, each, samples).totals for number, each in enumerate(fields)}
+        header = shard.header()
+        columns = {each.name: shard.index(n, each, header.samples).totals for n, each in enumerate(fields)}
         index = shard.index_digest()
-    noted = _rejected_path(path)
-    rejected = read_list(noted) if noted.exists() else []
-    entry = ShardEntry(
-        file=f"{SHARD_FOLDER}/{path.name}",
-        bytes=path.stat().st_size,
-        digest=file_digest(path),
-        samples=samples,
-        rejected=len(rejected),
-        index=index,
-    )
-    return ShardReport(entry, columns, tuple(rejected))
-
-
-def _rejected_path(path: Path) -> Path:
-    return path.with_suffix(".rejected.jsonl")
+    size, digest = path.stat().st_size, file_digest(path)
+    entry = ShardEntry(file=file, bytes=size, digest=digest, samples=header.samples, index=index)
+    return ShardReport(header.shard, entry, columns, {})
 
 
 # ---------------------------------------------------------------- running tasks

@@ -34,7 +34,9 @@ def is_url(text: Any) -> TypeGuard[str]:
 def refuse_url(path: Path) -> None:
     """Raise UsageError if a folder to be written is a URL; as a path it has lost one of its slashes."""
     if URL_AS_PATH.match(str(path)):
-        raise UsageError(f"{path}: only `packer convert` writes to a URL; name a folder, and copy it there afterwards")
+        raise UsageError(
+            f"{path}: only `packer convert` and `append` write to a URL; name a folder, and copy it there afterwards"
+        )
 
 
 def label(url: str, content: bytes = b"") -> str:

@@ -3,7 +3,6 @@
 from packer.sources.base import (
     BLOCK_BYTES,
     FETCHING,
-    UPLOADING,
     Block,
     LargeArray,
     Looking,
@@ -33,7 +32,6 @@ __all__ = [
     "BLOCK_BYTES",
     "FETCHING",
     "UNITS_OF",
-    "UPLOADING",
     "Block",
     "FittedSource",
     "LargeArray",

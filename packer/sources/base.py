@@ -44,7 +44,7 @@ PIECE_BYTES = 8 * 2**20
 OnBad = Callable[[SourceError], None]
 
 
-#: Called before and after packing with an activity (such as `reading headers`), how many items are done, and of how
+#: Called before packing with an activity (such as `reading headers`), how many items are done, and of how
 #: many (None while that is unknown), in the process and thread that opens the sources.
 Looking = Callable[[str, int, "int | None"], None]
 #: Called with how many more samples and raw bytes are done.
@@ -52,8 +52,8 @@ Progress = Callable[[int, int], None]
 
 #: Activities of sources of many files.
 FINDING, HEADERS = "finding files", "reading headers"
-#: Activities with files at a URL, counted in bytes.
-FETCHING, UPLOADING = "fetching", "uploading"
+#: An activity with files at a URL, counted in bytes.
+FETCHING = "fetching"
 #: Seconds between two calls of a `Looking`.
 _TELL_EVERY = 0.1
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import h5py
 import numpy as np
 import pytest
-from made_datasets import written
+from made_datasets import plain_names, written
 from PIL import Image
 
 from packer.packing import LOCK
@@ -54,10 +54,10 @@ def two(tmp_path):
 
 @pytest.fixture
 def files_of():
-    """A function that gives all files below a folder but its lock: relative path to bytes."""
-    return lambda folder: {
-        str(p.relative_to(folder)): p.read_bytes() for p in Path(folder).rglob("*") if p.is_file() and p.name != LOCK
-    }
+    """A function that gives all files below a folder but its lock: relative path (see `plain_names`) to bytes."""
+    return lambda folder: plain_names(
+        {str(p.relative_to(folder)): p.read_bytes() for p in Path(folder).rglob("*") if p.is_file() and p.name != LOCK}
+    )
 
 
 class DiskCalls:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import shutil
@@ -13,13 +14,12 @@ import pytest
 from broken import cut
 from made_datasets import written
 
-from packer import append as appending
+from packer import stats
 from packer.append import append
 from packer.convert import convert
 from packer.errors import DatasetError, SourceError, UsageError
 from packer.format import manifest as manifests
-from packer.packing import dataset_lock
-from packer.repair import repair
+from packer.packing import Change, LocalPlace, changing
 from packer.verify import verify
 from packer.writer import DatasetWriter
 from readers import PackedDataset
@@ -90,7 +90,6 @@ def test_names_stay_unique(two):
     with pytest.raises(UsageError, match="has a sample named 'b0', which is there already"):
         append(a, b, workers=0)
     assert sorted(p.name for p in a.rglob("*")) == before
-    assert not (a.parent / ".a.appending").exists()
 
 
 def test_options_without_meaning_are_refused(two):
@@ -128,23 +127,24 @@ def test_old_tables_of_names_go_with_the_next_append(tmp_path, two):
 
 def test_two_at_once_are_refused(two):
     """The second call is told so, and harms nothing."""
-    with dataset_lock(two[0], manifests.read), pytest.raises(UsageError, match="being changed already"):
+    with changing(LocalPlace(two[0])), pytest.raises(UsageError, match="being changed already"):
         append(two[0], two[1])
     assert append(two[0], two[1], workers=0).added == 5
 
 
 def test_one_behind_another_loses_nothing(tmp_path, two, contents, monkeypatch):
-    """A call that waited at the door while another was at work goes on from what that one published."""
+    """A call that came to the lock after another was done goes on from what that one published."""
     a, b = two
     c = written(tmp_path / "c", "c", 4)
     expected = contents(a)[1] | contents(c)[1] | contents(b)[1]
+    lock = LocalPlace.lock
 
-    def late(folder, read):
-        monkeypatch.setattr(appending, "dataset_lock", dataset_lock)
+    def late(place):
+        monkeypatch.setattr(LocalPlace, "lock", lock)
         append(a, c, workers=0)
-        return dataset_lock(folder, read)
+        return lock(place)
 
-    monkeypatch.setattr(appending, "dataset_lock", late)
+    monkeypatch.setattr(LocalPlace, "lock", late)
     append(a, b, workers=0)
     assert contents(a)[1] == expected
     assert not verify(a).damages
@@ -154,19 +154,52 @@ def test_a_dataset_that_changed_meanwhile_is_left_alone(two, contents):
     """Where somebody gave it another manifest while samples were packed, nothing is taken in, and nothing is lost."""
     a, b = two
     other = msgspec.structs.replace(manifests.read(a), tool="another")
-    with pytest.raises(UsageError, match="a was changed while samples were packed for it; append again"):
+    with pytest.raises(UsageError, match="a was changed meanwhile, by another process; run the same command again"):
         append(a, b, workers=0, planned=lambda plan: manifests.write(a, other))
     assert manifests.read(a) == other
     assert not verify(a).damages
     assert append(a, b, workers=0).manifest.samples == 14
 
 
-def killed_at(owner, name, a, b):
-    """Appends in another process, which dies where it calls `owner.name`."""
+@pytest.mark.parametrize("error", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
+def test_without_locks_one_of_two_is_told(two, contents, monkeypatch, caplog, error):
+    """On a file system without locks both may pack; the look before the rename decides, and nothing is mixed."""
+    a, b = two
+
+    def refuse(*_):
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    c = written(a.parent / "c", "c", 4)
+    expected = contents(a)[1] | contents(c)[1]
+    with pytest.raises(UsageError, match="a was changed meanwhile"):
+        append(a, b, workers=0, planned=lambda plan: append(a, c, workers=0))
+    assert "has no locks" in caplog.text
+    assert contents(a)[1] == expected
+    assert not verify(a).damages
+    assert list(contents(append(a, b, workers=0).path)[1]) == [*expected, *contents(b)[1]]
+    assert not list(a.glob("unfinished/*"))
+
+
+def test_a_copied_lock_stops_nobody(two):
+    """The file of a lock that a killed job, or a copy, left is no lock."""
+    (two[0] / ".lock").write_text("held by somebody")
+    assert append(two[0], two[1], workers=0).added == 5
+
+
+def test_lost_statistics_are_told(two, caplog):
+    """They do not cover the new samples."""
+    stats.save(two[0], stats.statistics(two[0]))
+    assert append(two[0], two[1], workers=0).manifest.stats == {}
+    assert "statistics, which do not cover the new samples, are dropped" in caplog.text
+
+
+def killed_at(name, a, b, **options):
+    """Appends in another process, which dies where it calls this method of `Change`."""
 
     def run():
-        setattr(owner, name, lambda *args, **kwargs: os._exit(9))
-        append(a, b, workers=0)
+        setattr(Change, name, lambda *args, **kwargs: os._exit(9))
+        append(a, b, workers=0, **options)
 
     child = multiprocessing.get_context("fork").Process(target=run)
     child.start()
@@ -175,7 +208,7 @@ def killed_at(owner, name, a, b):
 
 
 #: Where the new manifest stands, and nothing is tidied up yet.
-TIDYING = shutil, "rmtree"
+TIDYING = "tidy"
 
 
 def test_other_files_are_no_job_to_go_on_with(tmp_path, clouds, contents):
@@ -185,18 +218,18 @@ def test_other_files_are_no_job_to_go_on_with(tmp_path, clouds, contents):
         shutil.copy(clouds.folder / "c3.ply", tmp_path / folder / f"{folder}.ply")
     convert(str(clouds.folder), tmp_path / "d", workers=0)
     before = list(contents(tmp_path / "d")[1])
-    killed_at(*TIDYING, tmp_path / "d", str(tmp_path / "first"))
+    killed_at(TIDYING, tmp_path / "d", str(tmp_path / "first"))
     assert append(tmp_path / "d", str(tmp_path / "other"), workers=0).added == 1
     assert list(contents(tmp_path / "d")[1]) == [*before, "first", "other"]
     (tmp_path / "first" / "first.ply").rename(tmp_path / "first" / "third.ply")
-    killed_at(*TIDYING, tmp_path / "d", str(tmp_path / "first"))
+    killed_at(TIDYING, tmp_path / "d", str(tmp_path / "first"))
     assert append(tmp_path / "d", str(tmp_path / "first"), workers=0).added == 1
     assert list(contents(tmp_path / "d")[1]) == [*before, "first", "other", "third"]
 
 
 def test_names_are_compared_after_a_kill(tmp_path, two):
     """A call that was killed while it tidied up left its note, which vouches for no other samples."""
-    killed_at(*TIDYING, two[0], two[1])
+    killed_at(TIDYING, two[0], two[1])
     with pytest.raises(UsageError, match="has a sample named 'a0', which is there already"):
         append(two[0], written(tmp_path / "again", "a", 3), workers=0)
 
@@ -205,9 +238,9 @@ def test_samples_in_memory_are_compared(tmp_path):
     """Killed while it tidied up, a call with the same samples adds nothing, one with others adds them."""
     convert([{"x": np.zeros(3)}] * 4, tmp_path / "d")
     ones, twos = [{"x": np.ones(3)}] * 2, [{"x": np.full(3, 2.0)}] * 2
-    killed_at(*TIDYING, tmp_path / "d", ones)
+    killed_at(TIDYING, tmp_path / "d", ones)
     assert append(tmp_path / "d", ones).manifest.samples == 6
-    killed_at(*TIDYING, tmp_path / "d", ones)
+    killed_at(TIDYING, tmp_path / "d", ones)
     assert append(tmp_path / "d", twos).manifest.samples == 10
     assert PackedDataset(tmp_path / "d")[list(range(10))]["x"][:, 0].tolist() == [0] * 4 + [1] * 4 + [2] * 2
 
@@ -219,12 +252,12 @@ def rows_file(path):
     return str(path)
 
 
-@pytest.mark.parametrize("step", ["_take_in", "write_joined"])
+@pytest.mark.parametrize("step", ["write_tables", "publish"])
 def test_the_same_rows_a_second_time_are_not_taken_for_those_that_are_there(tmp_path, step):
     """Killed before its manifest stands, an append of rows that the dataset ends with is done by the next call."""
     source = rows_file(tmp_path / "rows.h5")
     convert(source, tmp_path / "d", workers=0)
-    killed_at(appending, step, tmp_path / "d", source)
+    killed_at(step, tmp_path / "d", source)
     report = append(tmp_path / "d", source, workers=0)
     assert (report.added, report.manifest.samples, len(PackedDataset(tmp_path / "d"))) == (3, 6, 6)
 
@@ -232,21 +265,27 @@ def test_the_same_rows_a_second_time_are_not_taken_for_those_that_are_there(tmp_
 def test_equal_rows_of_another_file_are_added(tmp_path):
     """The call that follows a kill is told from another one by its files, even if these hold the same rows."""
     convert(rows_file(tmp_path / "rows.h5"), tmp_path / "d", workers=0)
-    killed_at(appending, "_tidy", tmp_path / "d", rows_file(tmp_path / "first.h5"))
+    killed_at(TIDYING, tmp_path / "d", rows_file(tmp_path / "first.h5"))
     assert append(tmp_path / "d", rows_file(tmp_path / "second.h5"), workers=0).manifest.samples == 9
 
 
-def test_a_manifest_that_is_lost_while_an_append_was_killed_is_not_guessed(tmp_path):
-    """Repair leaves out no shard that may have been published: it refuses, and says how to take them all."""
+def test_the_same_call_adds_nothing_twice_until_the_user_was_told(tmp_path):
+    """Killed once its manifest stands, up to the instant at which it has told: the call again says the same."""
     source = rows_file(tmp_path / "rows.h5")
     convert(source, tmp_path / "d", workers=0)
-    killed_at(appending, "_tidy", tmp_path / "d", source)
-    (tmp_path / "d" / "manifest.json").unlink()
-    with pytest.raises(DatasetError, match=r"remove .*\.d\.appending to take every shard"):
-        repair(tmp_path / "d")
-    shutil.rmtree(tmp_path / ".d.appending")
-    repair(tmp_path / "d")
-    assert len(PackedDataset(tmp_path / "d")) == 6
+    killed_at(TIDYING, tmp_path / "d", source)
+    told = []
+
+    def stop(report):
+        told.append((report.added, report.manifest.samples))
+        raise KeyboardInterrupt
+
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            append(tmp_path / "d", source, workers=0, done=stop)
+    assert append(tmp_path / "d", source, workers=0, done=lambda report: told.append(report.added)).added == 3
+    assert told == [(3, 6), (3, 6), 3]
+    assert append(tmp_path / "d", source, workers=0).manifest.samples == 9
 
 
 def test_what_is_finished_is_kept_when_bad_samples_are_to_be_skipped(tmp_path, new_pairs):

@@ -7,7 +7,6 @@ import os
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 
-import msgspec
 import numpy as np
 import pytest
 import torch
@@ -18,8 +17,8 @@ from packer.convert import ConvertOptions, convert
 from packer.errors import SourceError, UnfinishedError, UsageError, WriteError
 from packer.format import FieldSpec
 from packer.format import manifest as manifests
-from packer.packing import Rejected, publish
-from packer.sources import SourceOptions
+from packer.packing import finish_shard
+from packer.sources import SourceOptions, open_packed
 from packer.writer import DatasetWriter
 from readers import PackedDataset
 
@@ -144,15 +143,15 @@ def test_going_on_after_a_failure(tmp_path, monkeypatch, files_of, workers):
     """Shards finished before a failure are kept as they are; the rest is packed, and the result is the same."""
     count = itertools.count()
 
-    def third_time(partial, path, *rest):
-        if path.name == "00003.lmdb" and next(count) == 0:
+    def third_time(place, run, number, *rest):
+        if number == 3 and next(count) == 0:
             raise WriteError("the disk is full")
-        return publish(partial, path, *rest)
+        return finish_shard(place, run, number, *rest)
 
     options = ConvertOptions(shard_size=4096, workers=workers)
     out = tmp_path / "out"
     with monkeypatch.context() as patch:
-        patch.setattr("packer.packing.tasks.publish", third_time)
+        patch.setattr("packer.packing.tasks.finish_shard", third_time)
         with pytest.raises(WriteError, match="disk is full"):
             convert(Squares(200), out, options)
     with pytest.raises(UnfinishedError, match="run the same"):
@@ -171,11 +170,11 @@ def test_going_on_after_a_failure(tmp_path, monkeypatch, files_of, workers):
 
 
 def test_a_changed_source_is_refused(pairs, tmp_path):
-    """A source file that was changed since the plan was made is named."""
+    """A source file that was changed since the plan was made is noticed."""
     stopped_after(7, pairs.sources, tmp_path / "out", **OPTIONS)
     path = pairs.folder / "lr" / "007.png"
     path.write_bytes((pairs.folder / "lr" / "006.png").read_bytes())
-    with pytest.raises(UsageError, match=r"007\.png has changed"):
+    with pytest.raises(UsageError, match="a source file has changed"):
         convert(pairs.sources, tmp_path / "out", **OPTIONS)
     convert(pairs.sources, tmp_path / "out", **OPTIONS, overwrite=True)
     ds = PackedDataset(tmp_path / "out")
@@ -199,15 +198,32 @@ def stopped_after(count, sources, out, **options):
         convert(sources, out, progress=progress, **options)
 
 
-def test_a_list_of_bad_samples_goes_with_its_shard(pairs, tmp_path):
-    """What an earlier run left out of a shard that it did not finish says nothing of the one packed now."""
-    stopped_after(7, pairs.sources, tmp_path / "out", **OPTIONS)
-    stale = Rejected("hr/011.png", "it was cut short", 1)
-    (tmp_path / "out" / "shards" / "00001.rejected.jsonl").write_bytes(msgspec.json.encode(stale) + b"\n")
-    report = convert(pairs.sources, tmp_path / "out", **OPTIONS)
-    assert (report.kept_shards, report.samples, report.rejected) == (1, 12, ())
-    assert [shard.rejected for shard in report.manifest.shards] == [0] * len(report.manifest.shards)
-    assert not (tmp_path / "out" / "rejected.jsonl").exists()
+def test_shards_keep_their_order_by_number(tmp_path, monkeypatch):
+    """Not by the names of their files: a number of six digits comes after one of five."""
+    monkeypatch.setattr("packer.packing.tasks.shard_file", lambda run, number: f"shards/{run}-{number}.lmdb")
+    report = convert(Squares(200), tmp_path / "d", workers=2, shard_size=4096)
+    assert len(report.manifest.shards) > 10
+    check(tmp_path / "d", 200)
+
+
+def test_going_on_reads_no_finished_shard(pairs, tmp_path, monkeypatch):
+    """Their reports are enough."""
+    stopped_after(9, pairs.sources, tmp_path / "out", **OPTIONS)
+    finished = {path.name for path in (tmp_path / "out" / "shards").iterdir()}
+    assert finished
+    opened, open_file = [], os.open
+    monkeypatch.setattr(
+        "os.open", lambda path, *rest, **more: opened.append(str(path)) or open_file(path, *rest, **more)
+    )
+    convert(pairs.sources, tmp_path / "out", **OPTIONS)
+    assert not [path for path in opened if path.rpartition("/")[2] in finished]
+
+
+def test_options_for_files_are_refused_where_a_source_is_given(pairs, tmp_path):
+    """A source has been opened already, so they would change nothing."""
+    convert(pairs.sources, tmp_path / "d", workers=0)
+    with pytest.raises(UsageError, match="SourceOptions are for paths"):
+        convert(open_packed(tmp_path / "d"), tmp_path / "e", source=SourceOptions(mode="gray"))
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -289,7 +305,7 @@ def test_what_a_lost_worker_left_is_tidied_up(tmp_path):
 
     class Loses(ThreadPoolExecutor):
         def submit(self, function, task):
-            task.path.with_name(f"{task.path.name}.0badcafe.partial").write_bytes(b"half")
+            task.place.draft(f"shards/{task.run}-00000.lmdb").write_bytes(b"half")
             return super().submit(function, task)
 
     with Loses(2) as pool:
@@ -365,10 +381,11 @@ def test_fields_and_paths_as_a_mapping(pairs, tmp_path):
 def test_a_finished_shard_that_was_damaged_is_packed_again(tmp_path, caplog):
     """Going on after a kill, what cannot be read of the finished part is made once more."""
     samples = [{"x": np.full(2048, n, "i4")} for n in range(16)]
-    stopped_after(9, samples, tmp_path / "d", **ROWS)
-    shard = tmp_path / "d" / "shards" / "00000.lmdb"
-    shard.write_bytes(shard.read_bytes()[:8192])
-    assert convert(samples, tmp_path / "d", **ROWS).kept_shards == 1
+    stopped_after(9, samples, tmp_path / "d", **ROWS, codec="none")
+    cut_short, damaged, *_ = sorted((tmp_path / "d" / "shards").iterdir())
+    cut_short.write_bytes(cut_short.read_bytes()[:8192])
+    damaged.write_bytes(damaged.read_bytes().replace(b"\x05\0\0\0" * 100, b"\x06\0\0\0" * 100))
+    assert convert(samples, tmp_path / "d", **ROWS, codec="none").kept_shards == 0
     assert "it is packed again" in caplog.text
     assert PackedDataset(tmp_path / "d")[list(range(16))]["x"][:, 0].tolist() == list(range(16))
 

@@ -11,8 +11,7 @@ from broken import stopped_at
 from soaking import jobs, kills
 
 from packer.convert import convert
-from packer.format import manifest as manifests
-from packer.packing import LOCK
+from packer.packing import LOCK, Change
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks, and looks into /proc")
 
@@ -44,20 +43,15 @@ def test_begun_anew_killed_before_every_step(tmp_path):
     job = jobs.new_job(tmp_path, "convert")
     sources, options = [f"{field}={tmp_path}/pairs/{field}" for field in ("lr", "hr")], jobs.OPTIONS
 
-    stopped_at(lambda: convert(sources, tmp_path / "left", options, codec="none", workers=0), manifests, "write")
-    assert {path.name for path in (tmp_path / "left").iterdir()} == {
-        LOCK,
-        "names.lmdb",
-        "rejected.jsonl",
-        "shards",
-        "unfinished.json",
-    }
+    stopped_at(lambda: convert(sources, tmp_path / "left", options, codec="none", workers=0), Change, "publish")
+    kinds = {path.name.split("-")[0] for path in (tmp_path / "left").iterdir()}
+    assert kinds == {LOCK, "names", "left", "shards", "unfinished"}
     for step in itertools.count():
         shutil.rmtree(job.disk)
         shutil.copytree(tmp_path / "left", job.out)
         assert kills.kill_at_step(lambda: convert(sources, job.out, options, workers=0, overwrite=True), step)
         if any((job.out / "shards").glob("*.lmdb")):
-            assert (job.out / "unfinished.json").exists()
+            assert list(job.out.glob("unfinished/????????.json"))
         kept = convert(sources, job.out, options, workers=0, overwrite=True).kept_shards
         assert jobs.files(job.out) == job.wanted
         if kept:  # from its first shard on it is a conversion as any other

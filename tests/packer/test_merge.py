@@ -14,7 +14,7 @@ from made_datasets import written
 from packer.convert import convert
 from packer.errors import DamagedError, UsageError
 from packer.export import export
-from packer.format import FrameRule, found_constants
+from packer.format import FrameRule, data_entry
 from packer.format import manifest as manifests
 from packer.merge import merge
 from packer.repack import repack
@@ -47,11 +47,12 @@ def test_constants_of_another_writer_are_kept_as_they_are(tmp_path, two):
     held = io.BytesIO()
     np.savez(held, grid=np.arange(1000))
     for folder in two:
-        (folder / "constants.npz").write_bytes(held.getvalue())
-        manifest = manifests.read(folder)
-        manifests.write(folder, msgspec.structs.replace(manifest, constants=found_constants(folder)))
-    merge(two, tmp_path / "m")
-    assert (tmp_path / "m" / "constants.npz").read_bytes() == held.getvalue()
+        entry = data_entry("constants.npz", held.getvalue())
+        (folder / entry.file).write_bytes(held.getvalue())
+        manifests.write(folder, msgspec.structs.replace(manifests.read(folder), constants=entry))
+    merged = merge(two, tmp_path / "m")
+    assert merged.constants is not None
+    assert (tmp_path / "m" / merged.constants.file).read_bytes() == held.getvalue()
     assert PackedDataset(tmp_path / "m").constants["grid"].tolist() == list(range(1000))
     assert not verify(tmp_path / "m").damages
 

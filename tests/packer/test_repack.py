@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 from broken import stopped_at
 
+from packer import stats
 from packer.codecs import codec_name
 from packer.convert import ConvertOptions, convert
 from packer.errors import DamagedError, UsageError
 from packer.format import FieldSpec
 from packer.format import manifest as manifests
+from packer.packing import Change, rejected_of
 from packer.repack import repack
 from packer.sources import open_packed, shuffled_order
 from packer.verify import verify
@@ -110,19 +112,30 @@ def test_damage_is_not_packed_anew(tmp_path, seed):
     assert not (tmp_path / "r" / "manifest.json").exists()
 
 
-def test_stopped_between_the_renames_it_goes_on_in_its_place(tmp_path, contents):
-    """A dataset is replaced by itself; moved aside for the new one, it is found again by the same call."""
+def test_a_dataset_is_replaced_by_itself(tmp_path, contents):
+    """Stopped before the manifest is in place, it is whole, and the same call goes on."""
     write(tmp_path / "d")
     before = contents(tmp_path / "d")
 
     def again():
-        repack(tmp_path / "d", tmp_path / "d", ConvertOptions(overwrite=True), codec="zstd", workers=0)
+        return repack(tmp_path / "d", tmp_path / "d", ConvertOptions(overwrite=True), codec="zstd", workers=0)
 
-    stopped_at(again, Path, "rename", lambda old, _: old.name == ".d.replacing")
-    assert not (tmp_path / "d").exists()
-    again()
+    stopped_at(again, Change, "publish")
     assert contents(tmp_path / "d") == before
+    assert again().kept_shards
+    assert contents(tmp_path / "d") == before
+    assert not verify(tmp_path / "d").damages
     assert [path.name for path in tmp_path.iterdir()] == ["d"]
+
+
+def test_what_was_left_out_stays_listed_and_lost_statistics_are_told(tmp_path, clouds, caplog):
+    """The list names the same files, and no shards: they are others now."""
+    (clouds.folder / "none.ply").write_text("nothing")
+    convert(clouds.sources, tmp_path / "a", workers=0, on_error="skip")
+    stats.save(tmp_path / "a", stats.statistics(tmp_path / "a"))
+    report = repack(tmp_path / "a", tmp_path / "b", workers=0, seed=1)
+    assert [Path(bad.file).name for bad in rejected_of(tmp_path / "b", report.manifest)] == ["none.ply"]
+    assert "statistics are not taken over" in caplog.text
 
 
 def test_parts_are_small_and_give_their_samples(tmp_path):

@@ -11,13 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from packer import convert as conversion
 from packer.append import append
 from packer.convert import convert
 from packer.errors import UsageError, WriteError
 from packer.format import manifest as manifests
 from packer.format import number_ranges
-from packer.packing import LOCK, Samples, dataset_lock, parsed, share_out, split_text, splits_of
+from packer.packing import LOCK, Change, LocalPlace, Samples, changing, parsed, share_out, split_text, splits_of
 from packer.repack import repack
 from packer.sources import SampleSource, SourceOptions
 from packer.split import split
@@ -313,7 +312,7 @@ def test_splits_that_a_source_knows(tmp_path):
 def test_an_unfinished_conversion_goes_on_with_other_splits(rows, tmp_path):
     """The shards are the same: they are kept, and the splits are those that were asked for last."""
     begun = partial(convert, rows.sources, tmp_path / "out", workers=0, splits={"train": 0.5})
-    stopped_at(begun, conversion, "make_manifest")
+    stopped_at(begun, Change, "publish")
     report = convert(rows.sources, tmp_path / "out", workers=0, splits={"train": 0.6})
     assert report.kept_shards
     assert len(held(report.path)["train"]) == 240
@@ -352,7 +351,7 @@ def test_repacked_samples_stay_in_their_splits(tmp_path, names):
 def test_splitting_waits_for_nobody_and_breaks_nothing(tmp_path, monkeypatch):
     """A dataset that is being changed is refused; a manifest that cannot be written leaves the old one."""
     folder = pack(tmp_path / "a", 4)
-    with dataset_lock(folder, manifests.read), pytest.raises(UsageError, match="being changed"):
+    with changing(LocalPlace(folder)), pytest.raises(UsageError, match="being changed"):
         split(folder, {"train": 0.5})
     with pytest.raises(UsageError, match="name a folder"):
         split("s3://bucket/set", {"train": 0.5})
@@ -365,4 +364,4 @@ def test_splitting_waits_for_nobody_and_breaks_nothing(tmp_path, monkeypatch):
     with pytest.raises(WriteError, match="No space left"):
         split(folder, {"train": 0.5})
     assert (folder / "manifest.json").read_bytes() == before
-    assert {path.name for path in folder.iterdir()} == {LOCK, "manifest.json", "shards"}
+    assert {path.name for path in folder.iterdir()} == {LOCK, "manifest.json", "manifest.copy.json", "shards"}

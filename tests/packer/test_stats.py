@@ -15,7 +15,7 @@ from packer import stats
 from packer.convert import convert
 from packer.errors import UsageError, WriteError
 from packer.format import manifest as manifests
-from packer.packing import dataset_lock
+from packer.packing import LocalPlace, changing
 
 
 def test_channels_of_pictures_and_clouds(pairs, clouds, tmp_path):
@@ -92,9 +92,10 @@ def test_statistics_are_kept_by_one_at_a_time(rows, tmp_path):
     """While something is appended the manifest is left alone; a folder that cannot be written is an error of ours."""
     folder = convert(rows.sources, tmp_path / "out", workers=0).path
     found = stats.statistics(folder)
-    with dataset_lock(folder, manifests.read), pytest.raises(UsageError, match="being changed already"):
+    with changing(LocalPlace(folder)), pytest.raises(UsageError, match="being changed already"):
         stats.save(folder, found)
-    (folder / "manifest.json.partial").mkdir()
+    (folder / "manifest.copy.json").unlink()
+    (folder / "manifest.copy.json").mkdir()
     with pytest.raises(WriteError, match="cannot be written"):
         stats.save(folder, found)
 

@@ -13,11 +13,13 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from made_datasets import make_plain
 
 from packer.checking import Damage
 from packer.errors import DatasetError, ManifestError, PackerError
 from packer.format import Column, ColumnTotals
 from packer.format import manifest as manifests
+from packer.repair import repair
 from packer.verify import verify
 from packer.writer import DatasetWriter
 from readers import PackedDataset
@@ -43,7 +45,7 @@ def mixed(tmp_path):
             }
             writer.add(sample, f"s{n:02}")
     assert len(list((tmp_path / "mixed" / "shards").iterdir())) == 2
-    return tmp_path / "mixed"
+    return make_plain(tmp_path / "mixed")
 
 
 def flip(path, bit):
@@ -154,7 +156,7 @@ def test_a_shard_of_another_dataset(mixed, tmp_path):
         with DatasetWriter(tmp_path / f"twin{number}", codec="none") as writer:
             for n in range(10):
                 writer.add({"x": np.full(100, n + number)})
-        twins.append(tmp_path / f"twin{number}" / "shards" / "00000.lmdb")
+        twins += (tmp_path / f"twin{number}" / "shards").iterdir()
     shutil.copy(twins[1], twins[0])
     (damage,) = verify(tmp_path / "twin0").damages
     assert "digest" in damage.what
@@ -196,6 +198,19 @@ def test_what_is_no_dataset(mixed, tmp_path):
     manifest.unlink()
     with pytest.raises(DatasetError, match="no manifest"):
         verify(mixed)
+
+
+def test_a_damaged_copy_of_the_manifest_is_found(tmp_path):
+    """Every bit of the copy counts as well; `repair` writes it again."""
+    with DatasetWriter(tmp_path / "d") as writer:
+        writer.add({"x": np.zeros(3)})
+    copy = tmp_path / "d" / "manifest.copy.json"
+    whole = copy.read_bytes()
+    flip(copy, 8 * 40)
+    (damage,) = verify(tmp_path / "d").damages
+    assert damage.file == copy.name
+    assert repair(tmp_path / "d") == (copy.name,)
+    assert copy.read_bytes() == whole
 
 
 @pytest.mark.parametrize("file", ["shards/00001.lmdb", "names.lmdb"])
@@ -264,7 +279,7 @@ def test_a_file_that_ends_the_process_is_damaged(tmp_path, monkeypatch):
     with DatasetWriter(tmp_path / "d", shard_size=8000, codec="none") as writer:
         for n in range(6):
             writer.add({"x": np.full(1000, n)})
-    bad = tmp_path / "d" / "shards" / "00002.lmdb"
+    bad = make_plain(tmp_path / "d") / "shards" / "00002.lmdb"
     check = Column.check_frames
 
     def cut_short(self):

@@ -198,7 +198,7 @@ def test_a_writer_that_is_closed_takes_nothing(tmp_path: Path) -> None:
         writer.add({"x": 2})
     with pytest.raises(UsageError, match="d is closed"), writer:
         pass
-    assert [path.name for path in (tmp_path / "d" / "shards").iterdir()] == ["00000.lmdb"]
+    assert len(list((tmp_path / "d" / "shards").iterdir())) == 1
 
 
 def test_what_could_not_be_written_is_not_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

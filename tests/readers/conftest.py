@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from made_datasets import make_plain
 from numpy.typing import NDArray
 
 from packer.codecs import Buffer, FrameCodec, Frames
-from packer.format import NAMES_FILE, Field, FieldSpec, Manifest, ShardWriter, total_of
+from packer.format import Field, FieldSpec, FileEntry, Manifest, ShardWriter, file_digest, total_of, write_names
 from packer.format import manifest as manifests
-from packer.packing import report_of, shard_path, write_table
+from packer.packing import report_of
 from packer.writer import DatasetWriter
 
 Sample = dict[str, Any]
@@ -32,21 +33,27 @@ def build(
     left = list(names or ())
     reports = []
     for number, samples in enumerate(shards):
-        path = shard_path(folder, number)
+        file = f"{manifests.SHARD_FOLDER}/{number:05d}.lmdb"
+        path = folder / file
         with ShardWriter(
             path, number, fields, map_size=2**20, named=names is not None, chunk_bytes=chunk_bytes
         ) as writer:
             for sample in samples:
                 block = {f.name: [sample[f.name]] if f.is_ragged else sample[f.name][None] for f in fields}
                 writer.add(block, 1, None if names is None else [left.pop(0)])
-        reports.append(report_of(path, fields))
+        reports.append(report_of(path, fields, file))
     entries = [report.entry for report in reports]
+    table = folder / "names.lmdb"
+    if names is not None:
+        write_names(table, names)
     manifest = Manifest(
         tool="tests",
         samples=sum(entry.samples for entry in entries),
         fields=tuple(fields),
         shards=tuple(entries),
-        names=None if names is None else write_table(folder, NAMES_FILE, entries),
+        names=None
+        if names is None
+        else FileEntry(file=table.name, bytes=table.stat().st_size, digest=file_digest(table)),
         columns={field.name: total_of(report.columns[field.name] for report in reports) for field in fields},
         origin={},
     )
@@ -99,7 +106,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory, samples: list[Sample]) -> P
     with DatasetWriter(folder, FIELDS, codec=codec, shard_size=5000) as writer:
         for number, sample in enumerate(samples):
             writer.add(sample, name=f"a/{number}")
-    return folder
+    return make_plain(folder)
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from made_datasets import make_plain
 
 from packer.append import append
 from packer.errors import DamagedError, DatasetError, UsageError
@@ -45,7 +46,7 @@ def pack(out: Path, values: Any, **options: Any) -> Path:
     with DatasetWriter(out, **options) as writer:
         for number, value in enumerate(values):
             writer.add({"x": value}, name=str(number))
-    return out
+    return make_plain(out)
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +109,7 @@ def test_names_of_a_dataset_that_replaced_another_are_not_read(tmp_path: Path) -
     with DatasetWriter(new) as writer:
         for number in range(8):
             writer.add({"x": number}, name=str(7 - number))
+    make_plain(new)
     dataset = PackedDataset(old)
     assert dataset[3]["x"].item() == 3
     replace(old, new)
@@ -156,6 +158,7 @@ def test_a_shard_of_other_fields_is_refused(tmp_path: Path) -> None:
     with DatasetWriter(tmp_path / "new", codec="none") as writer:
         for number in range(8):
             writer.add({"x": np.float64(0)}, name=str(number))
+    make_plain(tmp_path / "new")
     shard = Path("shards/00000.lmdb")
     assert (old / shard).stat().st_size == (tmp_path / "new" / shard).stat().st_size
     (tmp_path / "new" / shard).replace(old / shard)
@@ -191,7 +194,7 @@ def test_sizes_that_an_index_makes_up_are_refused(tmp_path: Path) -> None:
     with DatasetWriter(tmp_path / "d", codec="zstd") as writer:
         for number in range(40):
             writer.add({"x": np.full(number % 5, number)})
-    shard = tmp_path / "d/shards/00000.lmdb"
+    shard = make_plain(tmp_path / "d") / "shards/00000.lmdb"
     data = bytearray(shard.read_bytes())
     sizes = {value.key: value for value in Tree(memoryview(bytes(data)), "").values()}[column_key(0, "sample_offsets")]
     end = sizes.offset + sizes.size

@@ -20,10 +20,10 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from soaking import disks, failing, kills, plans, replacing, survival
+sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parents[1] / "helpers")]  # when this file is run
+from soaking import disks, failing, kills, plans, replacing, survival  # noqa: E402
 
-sys.path.insert(0, str(Path(__file__).parents[2]))  # for tests.survival, when this file is run
-from tests.survival import model, two_ways
+from tests.survival import model, two_ways  # noqa: E402
 
 TRIALS = {
     "kill": kills.trial,

@@ -74,10 +74,11 @@ def test_skip_lists_what_was_left_out(packer, clouds, tmp_path):
     out = tmp_path / "out"
     result = packer("convert", clouds.folder, out, "--on-error", "skip", "--workers", 2)
     assert list(PackedDataset(out).names) == ["c0", "c1", "c2", "c4"]
-    (line,) = (out / "rejected.jsonl").read_text().splitlines()
+    (listed,) = out.glob("left-out-*.jsonl")
+    (line,) = listed.read_text().splitlines()
     assert json.loads(line)["file"] == str(bad)
     assert "warning: 1 file or sample was left out" in result.stderr
-    assert "rejected.jsonl" in result.stderr
+    assert str(listed) in result.stderr
 
 
 def test_a_bad_sample_can_be_left_out_halfway(packer, new_pairs, files_of, tmp_path):
@@ -120,7 +121,7 @@ def test_overwrite_replaces_a_dataset(packer, pairs, rows, tmp_path):
     packer("convert", rows.path, out, "--workers", 0, "--overwrite")
     assert set(PackedDataset(out).fields) == {"x", "label"}
     assert {path.name for path in tmp_path.iterdir()} == {"pairs", "rows.h5", "out"}
-    assert {path.name for path in out.iterdir()} == {LOCK, "manifest.json", "shards"}
+    assert {path.name for path in out.iterdir()} == {LOCK, "manifest.json", "manifest.copy.json", "shards"}
 
 
 def test_source_options_reach_their_source(packer, pairs, clouds, rows, tmp_path):

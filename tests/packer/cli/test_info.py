@@ -7,6 +7,7 @@ import os
 
 import msgspec
 import pytest
+from made_datasets import make_plain
 
 from packer.convert import convert
 from packer.format import ColumnTotals
@@ -16,7 +17,7 @@ from packer.format import manifest as manifests
 @pytest.fixture
 def packed(pairs, tmp_path):
     """A packed dataset of the pairs, `lr` raw and `hr` zstd."""
-    return convert(pairs.sources, tmp_path / "packed", codec="lr=none,hr=zstd", workers=0).path
+    return make_plain(convert(pairs.sources, tmp_path / "packed", codec="lr=none,hr=zstd", workers=0).path)
 
 
 def test_what_the_text_says(packer, packed):
@@ -61,7 +62,9 @@ def test_what_is_no_dataset(refused, packed):
     manifest.write_text(manifest.read_text().replace('"samples": 12', '"samples": 13'))
     refused(1, ["info", packed], "manifest.json")
     manifest.unlink()
-    (packed / "unfinished.json").write_text('{"shards": 3}')
+    (packed / "unfinished").mkdir()
+    for name in ("0123abcd", "0123abcd-00002"):
+        (packed / "unfinished" / f"{name}.json").write_text('{"shards": 3}')
     refused(1, ["info", packed], "unfinished", "1 of 3 shards")
 
 
@@ -81,6 +84,7 @@ def test_what_was_left_out(packer, pairs, tmp_path):
     bad = pairs.folder / "hr" / "003.png"
     bad.write_bytes(bad.read_bytes()[:-60] + bytes(60))
     convert(pairs.sources, tmp_path / "d", on_error="skip", workers=0)
+    make_plain(tmp_path / "d")
     line = ["left", "out", "1", "sample,", "listed", "in", "rejected.jsonl"]
     assert line in [text.split() for text in packer("info", tmp_path / "d").stdout.splitlines()]
     (tmp_path / "d/rejected.jsonl").write_text("no JSON\n")

@@ -22,7 +22,7 @@ def test_append_says_what_it_leaves_out(packer, dataset, more, tmp_path):
     result = packer("append", dataset, *more.sources, "--workers", 0, "--on-error", "skip")
     assert "2 samples more, 14 samples in all" in result.stdout
     assert (
-        f"1 file or sample was left out, listed in {dataset}/rejected.jsonl; the first: {bad}: is not a PNG"
+        f"1 file or sample was left out, listed in {next(dataset.glob('left-out-*'))}; the first: {bad}: is not a PNG"
         in result.stderr
     )
 

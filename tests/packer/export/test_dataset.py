@@ -12,6 +12,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from made_datasets import make_plain
 from msgspec.structs import replace
 from opened_sources import read_each
 
@@ -236,6 +237,7 @@ def test_damage_is_not_exported(tmp_path, to, spec, codec):
 def test_a_name_that_is_damaged_in_a_shard_is_not_exported(tmp_path):
     """Nothing has a checksum of it there: names are those of the table, which has one."""
     named_images(tmp_path / "d", ["first", "second"])
+    make_plain(tmp_path / "d")
     shard = tmp_path / "d/shards/00000.lmdb"
     data = shard.read_bytes()
     assert data.count(b"firstsecond") == 1

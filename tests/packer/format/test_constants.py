@@ -15,7 +15,7 @@ import pytest
 import xxhash
 
 from packer.errors import DamagedError, UsageError
-from packer.format import Constants, FileEntry, found_constants, write_constants
+from packer.format import Constants, FileEntry, data_entry, encode_constants, same_constants
 from packer.format import manifest as manifests
 from packer.verify import verify
 from packer.writer import DatasetWriter
@@ -24,7 +24,9 @@ from packer.writer import DatasetWriter
 @pytest.fixture
 def entry(tmp_path: Path) -> FileEntry:
     """What is known of a file of two constants."""
-    return write_constants(tmp_path, {"x": np.arange(3, dtype=">i4"), "t": np.float64(0.5)})
+    data = encode_constants({"x": np.arange(3, dtype=">i4"), "t": np.float64(0.5)})
+    (tmp_path / "constants.npz").write_bytes(data)
+    return data_entry("constants.npz", data)
 
 
 def test_constants_come_back(tmp_path: Path, entry: FileEntry) -> None:
@@ -33,7 +35,9 @@ def test_constants_come_back(tmp_path: Path, entry: FileEntry) -> None:
     assert sorted(found) == ["t", "x"]
     assert (found["x"].tolist(), found["x"].dtype, found["t"].item()) == ([0, 1, 2], np.dtype("=i4"), 0.5)
     assert repr(found) == "Constants(t, x)"
-    assert found_constants(tmp_path) == entry
+    assert same_constants(entry, encode_constants(found))
+    assert not same_constants(entry, b"")
+    assert same_constants(None, encode_constants({}))
 
 
 def test_damage_of_every_sort_is_told(tmp_path: Path, entry: FileEntry) -> None:
@@ -47,17 +51,16 @@ def test_damage_of_every_sort_is_told(tmp_path: Path, entry: FileEntry) -> None:
     for changed in (b"no archive", data.replace(b"\x93NUMPY", b"\x93NAMPY")):
         path.write_bytes(changed)
         with pytest.raises(DamagedError, match=entry.file):
-            found_constants(tmp_path)
+            Constants(tmp_path, data_entry(entry.file, changed))["x"]
     path.unlink()
     with pytest.raises(DamagedError, match="it is missing"):
         len(Constants(tmp_path, entry))
-    assert found_constants(tmp_path) is None
 
 
-def test_names_that_fields_cannot_have(tmp_path: Path) -> None:
+def test_names_that_fields_cannot_have() -> None:
     """Constants have them neither."""
     with pytest.raises(UsageError, match="a/b"):
-        write_constants(tmp_path, {"a/b": np.zeros(1)})
+        encode_constants({"a/b": np.zeros(1)})
 
 
 def npy(array: np.ndarray[Any, Any], version: tuple[int, int] = (1, 0)) -> bytes:
@@ -129,8 +132,6 @@ def test_archives_without_zip64_are_read(tmp_path: Path) -> None:
     """Nothing but what is stored counts: other writers, and other sizes of headers, are as good."""
     data = archived(("a.npy", GOOD), ("none.npy", npy(np.zeros((0, 3)))), ("one.npy", npy(np.float64(7))))
     (tmp_path / "constants.npz").write_bytes(data)
-    found = found_constants(tmp_path)
-    assert found is not None
-    held = Constants(tmp_path, found)
+    held = Constants(tmp_path, data_entry("constants.npz", data))
     assert {name: array.tolist() for name, array in held.items()} == {"a": [0, 1, 2, 3], "none": [], "one": 7.0}
     assert held["none"].shape == (0, 3)

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 import xxhash
 from broken import stopped_at
+from made_datasets import make_plain
 
 from packer.append import append
 from packer.convert import convert
@@ -18,7 +19,7 @@ from packer.errors import DamagedError, DatasetError
 from packer.format import FileEntry
 from packer.format import manifest as manifests
 from packer.merge import merge
-from packer.packing import rejected_of
+from packer.packing import Change, rejected_of
 from packer.repair import repair
 from packer.verify import verify
 
@@ -39,7 +40,7 @@ def cut_short(folder: Path, clouds: Any, *names: str) -> str:
 def dataset(tmp_path: Path, clouds: Any) -> Path:
     """One sample, and a list of two that were left out."""
     source = cut_short(tmp_path / "in", clouds, "bad1", "bad2")
-    return convert(source, tmp_path / "d", workers=0, on_error="skip").path
+    return make_plain(convert(source, tmp_path / "d", workers=0, on_error="skip").path)
 
 
 def found(folder: Path) -> list[str]:
@@ -64,7 +65,7 @@ def test_nothing_left_out_is_no_list(tmp_path: Path, clouds: Any) -> None:
     folder = convert(cut_short(tmp_path / "in", clouds), tmp_path / "d", workers=0, on_error="skip").path
     assert manifests.read(folder).left_out is None
     assert b"left_out" not in (folder / "manifest.json").read_bytes()
-    assert not (folder / LIST).exists()
+    assert not list(folder.glob("left-out-*"))
 
 
 def test_every_flipped_bit_is_found(dataset: Path) -> None:
@@ -118,7 +119,7 @@ def test_damaged_lists_are_not_joined(dataset: Path, tmp_path: Path, clouds: Any
         merge([whole, dataset], tmp_path / "m")
     assert not (tmp_path / "m" / "manifest.json").exists()
     assert (dataset / "manifest.json").read_bytes() == before
-    assert not list(tmp_path.glob(".d.*"))
+    assert not (dataset / "unfinished").exists()
 
 
 def test_lists_of_joined_datasets(dataset: Path, tmp_path: Path, clouds: Any) -> None:
@@ -134,11 +135,6 @@ def test_lists_of_joined_datasets(dataset: Path, tmp_path: Path, clouds: Any) ->
         assert not found(folder)
 
 
-def killed_append(dataset: Path, more: str) -> None:
-    """Appends, up to where the list is longer and the manifest is not written."""
-    stopped_at(lambda: append(dataset, more, workers=0, on_error="skip"), manifests, "write")
-
-
 @pytest.mark.parametrize("listed", [True, False])
 def test_another_append_takes_back_what_a_killed_one_listed(
     dataset: Path, tmp_path: Path, clouds: Any, listed: bool
@@ -146,26 +142,17 @@ def test_another_append_takes_back_what_a_killed_one_listed(
     """Its own list is that of the dataset, whether it leaves anything out or not."""
     if not listed:
         dataset = convert(cut_short(tmp_path / "whole", clouds), tmp_path / "w", workers=0).path
-    before = (dataset / LIST).read_bytes() if listed else None
-    killed_append(dataset, cut_short(tmp_path / "killed", clouds, "bad3"))
-    assert (dataset / LIST).exists()
+    before = rejected_of(dataset, manifests.read(dataset))
+    killed = cut_short(tmp_path / "killed", clouds, "bad3")
+    stopped_at(lambda: append(dataset, killed, workers=0, on_error="skip"), Change, "publish")
+    assert list(dataset.glob("left-out-*"))
     append(dataset, cut_short(tmp_path / "good", clouds), workers=0, on_error="skip")
-    assert ((dataset / LIST).read_bytes() if (dataset / LIST).exists() else None) == before
+    assert rejected_of(dataset, manifests.read(dataset)) == before
     assert not found(dataset)
     append(dataset, cut_short(tmp_path / "other", clouds, "bad4"), workers=0, on_error="skip")
     names = [Path(bad.file).name for bad in rejected_of(dataset, manifests.read(dataset))]
     assert names == [*(["bad1.ply", "bad2.ply"] if listed else []), "bad4.ply"]
     assert not found(dataset)
-
-
-def test_repair_cuts_back_to_what_the_manifest_knows(dataset: Path, tmp_path: Path, clouds: Any) -> None:
-    """Lines of an append that will not go on are none of the dataset."""
-    before = (dataset / LIST).read_bytes()
-    killed_append(dataset, cut_short(tmp_path / "killed", clouds, "bad3"))
-    shutil.rmtree(tmp_path / ".d.appending")
-    assert found(dataset) == [LIST, "shards/00001.lmdb"]
-    assert repair(dataset) == (LIST,)
-    assert (dataset / LIST).read_bytes() == before
 
 
 def test_what_an_append_adds_meanwhile_is_no_damage(dataset: Path, tmp_path: Path, clouds: Any) -> None:
@@ -209,5 +196,5 @@ def test_lists_of_something_else(dataset: Path, tmp_path: Path, clouds: Any, lin
     manifests.write(dataset, msgspec.structs.replace(manifests.read(dataset), left_out=other))
     with pytest.raises(DamagedError, match=r"rejected.jsonl: it lists no samples.*packer repair"):
         append(dataset, cut_short(tmp_path / "more", clouds), workers=0)
-    assert not list(tmp_path.glob(".d.*"))
+    assert not (dataset / "unfinished").exists()
     assert found(dataset) == [LIST]

@@ -19,6 +19,7 @@ from typing import Any
 import fsspec
 import numpy as np
 import pytest
+from made_datasets import make_plain
 
 from packer.format import manifest as manifests
 from packer.remote import store
@@ -225,7 +226,7 @@ def packed(samples: list[dict[str, Any]], tmp_path: Path) -> Path:
         for number, sample in enumerate(samples):
             writer.add(sample, name=f"n{number:02}")
     assert len(manifests.read(tmp_path / "packed").shards) == 4
-    return tmp_path / "packed"
+    return make_plain(tmp_path / "packed")
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from made_datasets import make_plain
 from torch.utils.data import DataLoader
 
 from packer.convert import convert
@@ -198,6 +199,7 @@ def test_a_dataset_that_was_replaced_gets_another_folder(dataset, s3, samples, t
     with DatasetWriter(tmp_path / "new", codec="none", shard_size=16 * 2056) as writer:
         for sample in turned:
             writer.add(sample)
+    make_plain(tmp_path / "new")
     s3.fs.put(str(tmp_path / "new") + "/", dataset, recursive=True)
     new = PackedDataset(dataset, cache=cache)
     assert new.path != old.path

@@ -7,6 +7,7 @@ import shutil
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from made_datasets import plain_names
 
 from packer import stats
 from packer.append import append
@@ -14,6 +15,7 @@ from packer.cli import main
 from packer.convert import convert
 from packer.errors import NoDatasetError, UsageError, WriteError
 from packer.export import export
+from packer.format import manifest as manifests
 from packer.merge import merge
 from packer.sources import open_packed
 from packer.writer import DatasetWriter
@@ -27,7 +29,7 @@ def held(s3, tmp_path):
     def files():
         s3.fs.invalidate_cache()
         root = s3.url.removeprefix("s3://") + "/set/"
-        return {path.removeprefix(root): s3.fs.cat_file(path) for path in s3.fs.find(root)}
+        return plain_names({path.removeprefix(root): s3.fs.cat_file(path) for path in s3.fs.find(root)})
 
     return files
 
@@ -45,7 +47,7 @@ def test_the_bucket_gets_what_a_folder_gets(rows, s3, held, tmp_path, files_of) 
 
 
 def test_a_dataset_is_replaced_only_when_asked(rows, s3, held, tmp_path, files_of) -> None:
-    """Another dataset there needs overwrite; then nothing of the old one is left, and its manifest went first."""
+    """Another dataset there needs overwrite; it is there until the manifest changes, then nothing of it is left."""
     convert(rows.sources, f"{s3.url}/set", workers=0, shard_size=4096)
     before = held()
     with pytest.raises(UsageError, match="is a packed dataset already; use --overwrite"):
@@ -56,8 +58,9 @@ def test_a_dataset_is_replaced_only_when_asked(rows, s3, held, tmp_path, files_o
     convert(rows.sources, tmp_path / "here", workers=0)
     assert held() == files_of(tmp_path / "here")
     written = [(method, path.rpartition("/")[2]) for method, path in s3.proxy.asked if method in ("PUT", "DELETE")]
-    assert written[0] == ("DELETE", "manifest.json")
-    assert written.index(("PUT", "manifest.json")) > written.index(("PUT", "00000.lmdb"))
+    published = written.index(("PUT", "manifest.json"))
+    assert {method for method, _ in written[:published]} == {"PUT"}
+    assert {method for method, _ in written[published + 1 :]} == {"DELETE"}
 
 
 def test_an_interrupted_upload_is_finished_by_the_same_command(rows, s3, held, tmp_path, files_of) -> None:
@@ -80,7 +83,9 @@ def test_another_command_begins_anew(rows, s3, held, tmp_path, files_of) -> None
     s3.proxy.plan("00001.lmdb", *[s3.faults.busy] * 3, method="PUT")
     with pytest.raises(WriteError):
         convert(rows.sources, f"{s3.url}/set", workers=0, shard_size=4096)
-    convert(rows.sources, f"{s3.url}/set", workers=0, codec="zstd")
+    with pytest.raises(UsageError, match="an unfinished conversion that differs"):  # another machine may be at it
+        convert(rows.sources, f"{s3.url}/set", workers=0, codec="zstd")
+    convert(rows.sources, f"{s3.url}/set", workers=0, codec="zstd", overwrite=True)
     convert(rows.sources, tmp_path / "here", workers=0, codec="zstd")
     assert held() == files_of(tmp_path / "here")
 
@@ -92,6 +97,50 @@ def test_other_samples_in_memory_are_not_taken_for_the_same(s3, held, samples) -
         convert(samples, f"{s3.url}/set")
     convert(samples[::-1], f"{s3.url}/set")
     assert PackedDataset(f"{s3.url}/set")[0]["label"] == 63
+
+
+def test_samples_are_appended_at_a_url(rows, clouds, s3, held, tmp_path, files_of) -> None:
+    """As in a folder: the shards that are there are not read, and a reader that is open keeps what it has."""
+    convert(clouds.sources, f"{s3.url}/set", workers=0, codec="none")
+    convert(clouds.sources, tmp_path / "here", workers=0, codec="none")
+    before = PackedDataset(f"{s3.url}/set")
+    (tmp_path / "more").mkdir()
+    shutil.copy(clouds.folder / "c3.ply", tmp_path / "more" / "new.ply")
+    (tmp_path / "more" / "none.ply").write_text("nothing")
+    s3.proxy.clear()
+    for place in (f"{s3.url}/set", tmp_path / "here"):
+        assert append(place, str(tmp_path / "more"), workers=0, on_error="skip").added == 1
+    assert s3.proxy.gets("00000.lmdb", "GET") == 0
+    assert held() == files_of(tmp_path / "here")
+    after = PackedDataset(f"{s3.url}/set")
+    assert list(after.names) == [*before.names, "new"]
+    assert np.array_equal(after["new"]["xyz"], before["c3"]["xyz"])
+    with pytest.raises(UsageError, match="has a sample named 'new'"):
+        append(f"{s3.url}/set", str(tmp_path / "more"), workers=0, on_error="skip")
+
+
+def test_workers_upload_their_shards(rows, s3, held, tmp_path, files_of) -> None:
+    """By processes of our own, each shard as soon as it is finished; the cache holds the shards under way alone."""
+    convert(rows.sources, f"{s3.url}/set", workers=2, shard_size=4096)
+    convert(rows.sources, tmp_path / "here", workers=0, shard_size=4096)
+    assert held() == files_of(tmp_path / "here")
+    assert not [path for path in (tmp_path / "user").rglob("*") if path.is_file() and path.name != ".lock"]
+
+
+def test_one_of_two_is_told(rows, s3, held, tmp_path, monkeypatch) -> None:
+    """Where another command has published meanwhile, nothing of it is replaced."""
+    convert(rows.sources, f"{s3.url}/set", workers=0, shard_size=4096)
+    published = []
+
+    def other(samples, nbytes):
+        if not published:
+            monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another machine"))
+            published.append(convert(rows.sources, f"{s3.url}/set", workers=0, codec="zstd", overwrite=True))
+
+    with pytest.raises(UsageError, match="set was changed meanwhile, by another process"):
+        convert(rows.sources, f"{s3.url}/set", workers=0, overwrite=True, progress=other)
+    assert manifests.decode(held()["manifest.json"], "").columns == published[0].manifest.columns
+    assert np.array_equal(PackedDataset(f"{s3.url}/set")[:]["x"], rows.x)
 
 
 def test_nothing_of_anybody_else_is_touched(rows, s3, held) -> None:
@@ -114,7 +163,6 @@ def test_the_command_takes_urls(rows, s3, held) -> None:
     result = CliRunner().invoke(main, command, standalone_mode=False)
     assert result.exception is None
     assert f"{s3.url}/set: 400 samples in 1 shard" in result.output
-    assert f"uploading the dataset to {s3.url}/set: 1 of its files" in result.output
     assert "manifest.json" in held()
 
 
@@ -161,7 +209,7 @@ def test_urls_are_refused_where_a_folder_is_written(tmp_path, monkeypatch) -> No
         lambda: export("set.packed", "s3://bucket/set", to="hdf5"),
         lambda: merge(["set.packed", "set.packed"], "s3://bucket/set"),
     ):
-        with pytest.raises(UsageError, match="only `packer convert` writes to a URL"):
+        with pytest.raises(UsageError, match="only `packer convert` and `append` write to a URL"):
             write()
     assert [path.name for path in tmp_path.iterdir()] == ["set.packed"]
 
@@ -169,6 +217,6 @@ def test_urls_are_refused_where_a_folder_is_written(tmp_path, monkeypatch) -> No
 def test_urls_are_refused_where_a_folder_is_read() -> None:
     """The message says what takes a URL, not that a folder does not exist."""
     url = "s3://bucket/set"
-    for read in (lambda: stats.statistics(url), lambda: open_packed(url), lambda: append(url, "more")):
+    for read in (lambda: stats.statistics(url), lambda: open_packed(url)):
         with pytest.raises(NoDatasetError, match="only `packer info`, `verify`, `warm` and PackedDataset take the URL"):
             read()

@@ -182,7 +182,7 @@ def check(job: Job, disk: Disk, again: bool) -> None:
     disk.write(job.disk)
     try:
         with watched(lambda kind, what: None):  # no sync is waited for
-            job.check_left(may_be_away=True)
+            job.check_left()
             if disk.is_over:
                 job.check_over()
             if again:

@@ -61,7 +61,7 @@ def check(job: Job, kind: str, number: int, error: int) -> str:
         gc.collect()
     assert not _open_files(kind) - before, f"left open: {_open_files(kind) - before}"
     if came:
-        job.check_left(may_be_away=False)
+        job.check_left()
     else:
         job.check_over()
     with watched(lambda kind, what: None):  # no call fails, and no sync is waited for

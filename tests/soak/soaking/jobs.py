@@ -14,13 +14,14 @@ from unittest import mock
 import fsspec
 import h5py
 import numpy as np
+from made_datasets import plain_names
 from PIL import Image
 
 from packer.append import append
 from packer.convert import ConvertOptions, convert, open_source
 from packer.errors import DatasetError, UsageError
 from packer.export import export
-from packer.format import MANIFEST, REJECTED_FILE
+from packer.format import MANIFEST, MANIFEST_COPY
 from packer.merge import merge
 from packer.packing import LOCK
 from packer.repack import repack
@@ -35,9 +36,9 @@ Files = dict[str, bytes]
 OPTIONS = ConvertOptions(codec="zstd", shard_size=4096, on_error="skip")
 NEW = ConvertOptions(shard_size=4096, on_error="skip")
 
-#: What a job works at: a dataset, which is the old one or the new one at every instant; a dataset that is mended file
-#: by file; a folder that is filled file by file; a cache, whose files are taken for whole if they have their name.
-DATASET, MENDED, EXPORTED, CACHE = "dataset", "mended", "exported", "cache"
+#: What a job works at: a dataset, which is the old one or the new one at every instant; a folder that is filled file by
+#: file; a cache, whose files are taken for whole if they have their name.
+DATASET, EXPORTED, CACHE = "dataset", "exported", "cache"
 
 
 @dataclass(frozen=True)
@@ -48,9 +49,10 @@ class Job:
         out: the folder that it makes or changes, alone in the folder above.
         run: makes the call, with this number of workers.
         again: makes it once more after it was cut off; usually the same call.
-        old: `files(out)` before the call; empty if there is nothing.
+        old: the files of `out` before the call; empty if there is nothing.
         wanted: `files(out)` after an undisturbed call.
         adds: whether each call adds more samples.
+        keeps: whether tables of the old dataset stay for open readers, as long as nobody is killed.
     """
 
     name: str
@@ -61,6 +63,7 @@ class Job:
     old: Files = field(default_factory=dict)
     wanted: Files = field(default_factory=dict)
     adds: bool = False
+    keeps: bool = False
 
     @property
     def disk(self) -> Path:
@@ -76,33 +79,24 @@ class Job:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
 
-    def check_left(self, may_be_away: bool) -> None:
-        """Check the state after the call was cut off.
-
-        Args:
-            may_be_away: whether the old dataset may lie beside its place: between the two renames of a replacement.
-        """
-        held = files(self.out)
-        if self.works_at == MENDED:
-            wrong = [name for name, old in self.old.items() if held.get(name) not in (old, self.wanted[name])]
-            assert not wrong, f"{wrong} are neither as they were nor mended"
-        elif self.works_at == DATASET:
-            old = self.old if MANIFEST in self.old else None
-            if _can_be_opened(self.out):
-                is_old = old is not None and _holds(held, old)
-                assert is_old or self.is_new(), "a dataset can be opened that is neither the old one nor the new one"
-            elif old is not None:
-                beside = files(self.out.with_name(f".{self.out.name}.replaced"))
-                assert may_be_away, "the old dataset is away"
-                assert _holds(beside, old), "the old dataset is gone"
+    def check_left(self) -> None:
+        """Check the state after the call was cut off: the old dataset whole, or the new one."""
+        if self.works_at != DATASET:
+            return
+        if MANIFEST in self.old:
+            held = contents(self.out)
+            is_old = held.items() >= {name: data for name, data in self.old.items() if name != MANIFEST_COPY}.items()
+            assert is_old or self.is_new(), "the dataset is neither the old one nor the new one"
+        elif _can_be_opened(self.out):
+            assert self.is_new(), "a dataset can be opened that is not the new one"
 
     def check_over(self) -> None:
         """Check the state after the call has returned, whatever happened to the disk since."""
         if self.works_at != CACHE:
-            held = files(self.out)
+            held = files(self.out, self.keeps)
             wrong = [name for name, content in self.wanted.items() if held.get(name) != content]
             assert not wrong, f"the call had returned, and {wrong} are lost or not whole"
-        if self.works_at in (DATASET, MENDED):
+        if self.works_at == DATASET:
             assert not (damages := verify(self.out).damages), f"the call had returned, and there is {damages[0]}"
 
     def check_again(self, workers: int = 0) -> None:
@@ -111,25 +105,30 @@ class Job:
         A finished call that would add the same samples once more is not made again.
         """
         was_new = self.works_at == DATASET and self.is_new()
-        if self.adds and was_new and not self.out.with_name(f".{self.out.name}.appending").exists():
+        if self.adds and was_new and not list(self.out.glob("unfinished/????????.json")):
             return
         with suppress(*[UsageError] * was_new):  # it is done
             self.again(workers)
         if self.works_at != CACHE:
-            held = files(self.out)
+            held = files(self.out, self.keeps)
             wrong = [name for name in held.keys() | self.wanted if held.get(name) != self.wanted.get(name)]
             assert not wrong, f"made again, {wrong} are not what they should be"
             assert [path.name for path in self.disk.iterdir()] == [self.out.name], "something is left beside it"
 
     def is_new(self) -> bool:
         """Return whether the dataset that the call makes is there."""
-        return _holds(files(self.out), self.wanted)
+        return files(self.out, self.keeps).items() >= self.wanted.items()
 
 
-def files(folder: Path) -> dict[str, bytes]:
+def contents(folder: Path) -> Files:
     """Return the bytes of the files of a folder by relative path, without its lock."""
     found = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != LOCK]
     return {str(path.relative_to(folder)): path.read_bytes() for path in found}
+
+
+def files(folder: Path, keeps: bool = False) -> Files:
+    """Return the same with the names of `plain_names`."""
+    return plain_names(contents(folder), keeps)
 
 
 def make_pairs(folder: Path, count: int) -> list[str]:
@@ -143,12 +142,6 @@ def make_pairs(folder: Path, count: int) -> list[str]:
     bad = folder / "hr" / f"{folder.name}-{count // 2:03}.png"
     bad.write_bytes(bad.read_bytes()[:-60] + bytes(60))
     return [f"lr={folder / 'lr'}", f"hr={folder / 'hr'}"]
-
-
-def _holds(held: Files, dataset: Files) -> bool:
-    """Return whether files hold those of a dataset; its list of rejected samples may have more lines."""
-    listed = held.get(REJECTED_FILE, b"").startswith(dataset.get(REJECTED_FILE, b""))
-    return listed and held.items() >= {n: data for n, data in dataset.items() if n != REJECTED_FILE}.items()
 
 
 def _can_be_opened(folder: Path) -> bool:
@@ -167,7 +160,7 @@ def new_job(folder: Path, name: str) -> Job:
     job.run(0)
     if job.works_at not in (EXPORTED, CACHE):
         assert not verify(job.out).damages
-    return replace(job, name=name, wanted=files(job.out))
+    return replace(job, name=name, wanted=files(job.out, job.keeps))
 
 
 def _job(out: Path, run: Callable[[int], object], again: Callable[[int], object] | None = None, **more: object) -> Job:
@@ -199,13 +192,12 @@ def _anew(folder: Path, out: Path) -> Job:
     pairs = make_pairs(folder / "pairs", 13)
 
     def stop(samples: int, nbytes: int) -> None:
-        if (folder / "old" / "shards" / "00001.lmdb").exists():
+        if len(list((folder / "old").glob("unfinished/*-*.json"))) > 1:
             raise KeyboardInterrupt
 
     with suppress(KeyboardInterrupt):
         convert(pairs, folder / "old", OPTIONS, codec="none", workers=0, progress=stop)
-    old = files(folder / "old")
-    assert "shards/00001.lmdb" in old
+    old = contents(folder / "old")
     assert MANIFEST not in old
     return _job(out, lambda workers: convert(pairs, out, OPTIONS, workers=workers, overwrite=True), old=old)
 
@@ -213,7 +205,7 @@ def _anew(folder: Path, out: Path) -> Job:
 def _append(folder: Path, out: Path) -> Job:
     more = make_pairs(folder / "more", 8)
     old = _made(folder / "old", make_pairs(folder / "pairs", 9))
-    return _job(out, lambda workers: append(out, more, NEW, workers=workers), old=old)
+    return _job(out, lambda workers: append(out, more, NEW, workers=workers), old=old, keeps=True)
 
 
 def _append_rows(folder: Path, out: Path) -> Job:
@@ -223,7 +215,7 @@ def _append_rows(folder: Path, out: Path) -> Job:
             file["x"] = np.random.default_rng(seed).normal(size=(150, 6)).astype("f4")
     old = _made(folder / "old", [str(folder / "some.h5")])
     more = str(folder / "more.h5")
-    return _job(out, lambda workers: append(out, more, NEW, workers=workers), old=old, adds=True)
+    return _job(out, lambda workers: append(out, more, NEW, workers=workers), old=old, adds=True, keeps=True)
 
 
 def _merge(folder: Path, out: Path) -> Job:
@@ -247,19 +239,18 @@ def _repair(folder: Path, out: Path) -> Job:
     """Two shards and the table of names are damaged."""
     pairs = make_pairs(folder / "pairs", 13)
     old = _made(folder / "old", pairs)
-    for name in ("shards/00000.lmdb", "shards/00002.lmdb", "names.lmdb"):
+    first, _, third, *_ = sorted(name for name in old if name.startswith("shards/"))
+    for name in (first, third, next(name for name in old if name.startswith("names-"))):
         middle = len(old[name]) // 2
         old[name] = old[name][:middle] + bytes(999) + old[name][middle + 999 :]
-    return _job(
-        out, lambda workers: repair(out, open_source(pairs, OPTIONS, []), workers=workers), works_at=MENDED, old=old
-    )
+    return _job(out, lambda workers: repair(out, open_source(pairs, OPTIONS, []), workers=workers), old=old)
 
 
 def _rebuild(folder: Path, out: Path) -> Job:
-    """The manifest is damaged, and made again from the shards."""
+    """The manifest is damaged, and taken from its copy."""
     old = _made(folder / "old", make_pairs(folder / "pairs", 13))
     old["manifest.json"] = old["manifest.json"][:-100] + bytes(100)
-    return _job(out, lambda workers: repair(out, workers=workers), works_at=MENDED, old=old)
+    return _job(out, lambda workers: repair(out, workers=workers), old=old)
 
 
 def _writer(folder: Path, out: Path) -> Job:
@@ -323,12 +314,12 @@ def _sources_at_url(folder: Path, out: Path) -> Job:
 def _made(folder: Path, sources: list[str], codec: str = "zstd") -> Files:
     """Convert sources into a dataset, and return its files."""
     convert(sources, folder, OPTIONS, codec=codec, workers=0)
-    return files(folder)
+    return contents(folder)
 
 
 def _put(folder: Path, url: str) -> None:
     """Put a folder at a URL of this process's memory: a server whose calls never fail."""
-    for name, content in files(folder).items():
+    for name, content in contents(folder).items():
         fsspec.filesystem("memory").pipe_file(f"{url.removeprefix('memory:/')}/{name}", content)
 
 

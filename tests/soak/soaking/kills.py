@@ -12,7 +12,9 @@ from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
-from packer.format import SHARD_FOLDER
+import msgspec
+
+from packer.format import SHARD_FOLDER, UNFINISHED
 from soaking import start
 from soaking.jobs import Job, new_job
 
@@ -107,11 +109,10 @@ def _session(number: int) -> Iterator[int]:
 
 def check_left(job: Job) -> None:
     """Check the state after a kill: whole or marked unfinished; every shard with its final name is finished."""
-    job.check_left(may_be_away=True)
+    job.check_left()
     finished = {*job.wanted.values(), *job.old.values()}
-    for folder in job.disk.iterdir():
-        for shard in (folder / SHARD_FOLDER).glob("*.lmdb"):
-            assert shard.read_bytes() in finished, f"{shard} is half written"
+    for shard in (job.out / SHARD_FOLDER).glob("*.lmdb"):
+        assert shard.read_bytes() in finished, f"{shard} is half written"
 
 
 def check_going_on(job: Job, workers: int = 0) -> None:
@@ -123,6 +124,8 @@ def check_going_on(job: Job, workers: int = 0) -> None:
 
 
 def finished_shards(job: Job) -> set[int]:
-    """Return the inodes of finished shards that the same call must keep: those in `out`, or in what replaces it."""
-    work = job.out if not job.old else job.out.with_name(f".{job.out.name}.replacing")
-    return {path.stat().st_ino for path in (work / SHARD_FOLDER).glob("*.lmdb")}
+    """Return the inodes of finished shards that the same call must keep: those with a report, or linked by `merge`."""
+    if job.name == "merge":
+        return {path.stat().st_ino for path in (job.out / SHARD_FOLDER).glob("*.lmdb")}
+    reports = [msgspec.json.decode(path.read_bytes()) for path in (job.out / UNFINISHED).glob("*-*.json")]
+    return {(job.out / report["entry"]["file"]).stat().st_ino for report in reports}

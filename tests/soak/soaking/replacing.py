@@ -8,6 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
+from made_datasets import make_plain
 
 from packer.convert import convert
 from packer.errors import PackerError
@@ -34,7 +35,7 @@ def dataset_of(folder: Path, add: int = 0, codec: str = "none") -> Path:
             }
         )
     convert(samples, path, codec=codec, shard_size=2**20, workers=0)
-    return path
+    return make_plain(path)
 
 
 def trial(folder: Path, seed: int) -> str:

@@ -1,0 +1,491 @@
+"""The one way in which datasets are made and changed: files of a run, then one rename of the manifest.
+
+    manifest.json manifest.copy.json    the dataset: what they name, and nothing else; the same bytes twice
+    shards/RUN-00000.lmdb ...           RUN: eight hex digits, a digest of all that decides the bytes of a run
+    names-RUN.lmdb constants-RUN.npz left-out-RUN.jsonl
+    unfinished/RUN.json                 the note of a run under way
+    unfinished/RUN-00000.json           the report of a finished shard
+    .lock                               a courtesy: a second process is refused at once
+
+Every file is written once, under a name that no other run uses. Nothing that a manifest names is changed or moved. So a
+process may be killed at any instant, and the power may fail:
+
+    before the rename   the dataset is the old one; the same command uses the shards that have a report
+    after it            the dataset is the new one; what it does not name is removed, the note last. A note whose shards
+                        the manifest names was published: the same command tidies up, and adds nothing twice
+
+A manifest is put in place only if the one there is still the one that the run started from. This holds without locks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import os
+import re
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+import xxhash
+
+import packer
+from packer.errors import ManifestError, NoDatasetError, SourceError, UsageError, as_text
+from packer.format import (
+    MANIFEST,
+    MANIFEST_COPY,
+    SHARD_FOLDER,
+    UNFINISHED,
+    ColumnTotals,
+    Field,
+    FileEntry,
+    Manifest,
+    ShardEntry,
+    data_entry,
+    file_digest,
+    total_of,
+    write_names,
+)
+from packer.format import manifest as manifests
+from packer.packing.origin import Origin, classes_of
+from packer.packing.places import LOCK, PARTIAL, LocalPlace, Place
+from packer.packing.rejected import Rejected, encode_list
+
+_log = logging.getLogger(__name__)
+
+_RUN = "[0-9a-f]{8}"
+_NOTE = re.compile(rf"{UNFINISHED}/({_RUN})\.json")
+#: Names that datasets of this version or an earlier one have. No other file is ever removed.
+_OURS = re.compile(
+    rf"(manifest(\.copy)?\.json|rejected\.jsonl|left-out-{_RUN}\.jsonl|constants(-{_RUN})?\.npz"
+    rf"|names(-{_RUN}|-\d+)?\.lmdb|{SHARD_FOLDER}/({_RUN}-)?\d+\.lmdb|{UNFINISHED}/{_RUN}(-\d+)?\.json)"
+    rf"(\.{_RUN}\.partial)?|\.lock"
+)
+
+
+class Note(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run makes (unfinished/RUN.json): everything that decides the bytes of its files.
+
+    Attributes:
+        shards: how many there will be; None if samples still arrive.
+        settings: JSON values by name, as a message may call them.
+        files: how many source files there are, and a digest of their paths, sizes and times; (0, "") for samples in
+            memory.
+        base: digest of the manifest that the run starts from; None if there is no dataset yet.
+        token: chance, where two processes may pack different samples in memory at one time.
+    """
+
+    shards: int | None
+    settings: dict[str, Any]
+    files: tuple[int, str] = (0, "")
+    base: str | None = None
+    token: str = ""
+
+    def is_like(self, other: Note) -> bool:
+        """Return whether the two are of the same command, whatever they start from."""
+        return msgspec.structs.replace(self, base=other.base, token=other.token) == other
+
+    def difference(self, other: Note) -> str | None:
+        """Return what differs from another run, in words; None if the other can go on with this one.
+
+        Files come first: if one has changed, settings such as the number of samples may follow from that.
+        """
+        if self.files != other.files:
+            counts = f"{self.files[0]:,} and are now {other.files[0]:,}"
+            return f"the source files were {counts}" if self.files[0] != other.files[0] else "a source file has changed"
+        for name in {**self.settings, **other.settings}:
+            was, now = self.settings.get(name), other.settings.get(name)
+            if was != now:
+                return f"{name} was {_short(was)} and is now {_short(now)}"
+        return None
+
+    def run(self, taken: Iterable[str]) -> str:
+        """Return the name of the run: a digest of the note, other than those that are taken."""
+        data = msgspec.json.encode(self, order="sorted")
+        digests = (xxhash.xxh3_64_hexdigest(data, seed)[:8] for seed in itertools.count())
+        return next(digest for digest in digests if digest not in taken)
+
+
+@contextlib.contextmanager
+def changing(place: Place) -> Iterator[Change]:
+    """Make or change the dataset at a place; whoever else wants to is refused, where there are locks.
+
+    Raises:
+        UsageError: another process is changing it.
+        WriteError: the place cannot be written.
+    """
+    with place.lock() as is_alone:
+        change = Change(place, is_alone)
+        try:
+            yield change
+        finally:
+            if is_alone or not isinstance(place, LocalPlace):
+                place.remove_drafts(change.run)
+
+
+@contextlib.contextmanager
+def changing_dataset(place: Place) -> Iterator[tuple[Change, Manifest]]:
+    """Change the dataset at a place, as `changing`; yield its manifest as well.
+
+    Raises:
+        DatasetError: there is no dataset; no lock is made then.
+        UsageError, WriteError: as `changing`.
+    """
+    read_manifest(place)
+    with changing(place) as change:
+        yield change, read_manifest(place)
+
+
+def read_manifest(place: Place) -> Manifest:
+    """Return the manifest of the dataset at a place; raise DatasetError if there is none."""
+    if isinstance(place, LocalPlace):
+        return manifests.read(place.path)
+    data = place.read(MANIFEST)
+    if data is None:
+        raise NoDatasetError(f"{place} is not a packed dataset: it has no {MANIFEST}")
+    return manifests.decode(data, f"{place}/{MANIFEST}")
+
+
+class Change:
+    """A dataset that is being made or changed; made by `changing`.
+
+    Attributes:
+        place: where it is.
+        run: name of the run; empty until `begin`.
+    """
+
+    def __init__(self, place: Place, is_alone: bool) -> None:
+        self.place = place
+        self.run = ""
+        self._is_alone = is_alone
+        self._data = place.read(MANIFEST)
+        self._note = b""
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """Return the dataset that is there; None if there is none, or its manifest is damaged."""
+        if self._data is None:
+            return None
+        with contextlib.suppress(ManifestError):
+            return manifests.decode(self._data, f"{self.place}/{MANIFEST}")
+        return None
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Return whether there is no dataset, but an unfinished run."""
+        return self._data is None and bool(self._notes())
+
+    @property
+    def dataset(self) -> Manifest:
+        """Return the dataset that is there.
+
+        Raises:
+            ManifestError: there is none, or its manifest is damaged.
+        """
+        return manifests.decode(self._data or b"", f"{self.place}/{MANIFEST}")
+
+    def find_published(self, note: Note, is_same: Callable[[Sequence[ShardEntry]], bool] | None = None) -> bool:
+        """Return whether an earlier run of the same command was killed right after it had published its dataset.
+
+        Args:
+            note: says all but where the run starts from.
+            is_same: called with the shards of a run that has such a note; returns whether they hold the samples at
+                hand. None where the note says so by itself.
+        """
+        shards = () if self.manifest is None else self.manifest.shards
+        for run, other in self._notes().items():
+            entries = [entry for entry in shards if _run_of(entry) == run]
+            if entries and other is not None and note.is_like(other) and (is_same is None or is_same(entries)):
+                self.run = run
+                return True
+        return False
+
+    def made(self, entry: ShardEntry) -> bool:
+        """Return whether the run made a shard."""
+        return _run_of(entry) == self.run
+
+    def begin(self, note: Note, overwrite: bool = True, resume: bool = True) -> None:
+        """Begin a run, or go on with one that was stopped.
+
+        Args:
+            note: says all but where the run starts from.
+            overwrite: whether a dataset that is there, or an unfinished run of another command, may be replaced.
+            resume: whether an earlier run of the same command is used, or removed.
+
+        Raises:
+            UsageError: a dataset or an unfinished run is there that may not be replaced.
+            WriteError: the note cannot be written.
+        """
+        manifest, notes = self.manifest, self._notes()
+        taken = set() if manifest is None else {_run_of(entry) for entry in manifest.shards}
+        if not overwrite and self._data is not None:
+            if self._is_alone:
+                self.tidy()
+            raise already(self.place)
+        if note.files == (0, "") and not self._is_alone:
+            note = msgspec.structs.replace(note, token=secrets.token_hex(8))
+        base = None if self._data is None else xxhash.xxh3_128_hexdigest(self._data)
+        note = msgspec.structs.replace(note, base=base)
+        self.run = note.run(taken)
+        files = self.place.files()
+        for run, other in notes.items():
+            difference = None if run in {*taken, self.run} else _difference(other, note)
+            if difference and not overwrite:
+                raise UsageError(
+                    f"{self.place} holds an unfinished conversion that differs: {difference}; undo the change to go on "
+                    "with it, or use --overwrite to begin again"
+                )
+            if difference and any(name.startswith(f"{UNFINISHED}/{run}-") for name in files):
+                _log.warning("%s: what an earlier run had finished is packed again: %s", self.place, difference)
+        self._note = msgspec.json.encode(note)
+        self.place.prepare()
+        if notes.get(self.run) != note:
+            self.place.write(f"{UNFINISHED}/{self.run}.json", self._note)
+        if self._is_alone and (manifest is not None or self._data is None):
+            self._remove_others(manifest, resume=resume)
+
+    def reports(self, form: type[Any]) -> dict[int, Any]:
+        """Return the reports of shards that are finished, by number. Shards are not read."""
+        files = self.place.files()
+        found = {}
+        for name in files:
+            if match := re.fullmatch(rf"{UNFINISHED}/{self.run}-(\d+)\.json", name):
+                with contextlib.suppress(msgspec.DecodeError):  # the power failed while it was written
+                    report = msgspec.json.decode(self.place.read(name) or b"", type=form)
+                    if files.get(report.entry.file) == report.entry.bytes:
+                        found[int(match[1])] = report
+        return found
+
+    def name(self, kind: str, ending: str) -> str:
+        """Return the name of a file of this run beside the shards, such as names-RUN.lmdb."""
+        return f"{kind}-{self.run}.{ending}"
+
+    def write_list(self, rejected: Sequence[Rejected]) -> FileEntry | None:
+        """Write the list of what was left out; return its entry, None if nothing was."""
+        return self._written("left-out", "jsonl", encode_list(rejected))
+
+    def write_constants(self, data: bytes) -> FileEntry | None:
+        """Write the constants, as they were encoded; return their entry, None if there are none."""
+        return self._written("constants", "npz", data)
+
+    def write_names(self, names: Iterable[str | bytes]) -> FileEntry:
+        """Write the table of names; they are iterated over twice.
+
+        Raises:
+            SourceError: two samples have one name.
+        """
+        name = self.name("names", "lmdb")
+        draft = self.place.draft(name)
+        write_names(draft, names)
+        entry = FileEntry(file=name, bytes=draft.stat().st_size, digest=file_digest(draft))
+        self.place.put(draft, name)
+        return entry
+
+    def write_tables(
+        self, manifest: Manifest, names: Iterable[str | bytes] | None, rejected: Sequence[Rejected]
+    ) -> Manifest:
+        """Write the table of names, if there are any, and the list of what was left out; return the manifest with both.
+
+        Args:
+            names: of all samples; iterated over twice.
+
+        Raises:
+            SourceError: two samples have one name.
+            WriteError: a file cannot be written.
+        """
+        table = None if names is None else self.write_names(names)
+        return msgspec.structs.replace(manifest, names=table, left_out=self.write_list(rejected))
+
+    def publish(self, manifest: Manifest) -> Manifest:
+        """Make a manifest that of the dataset, in one rename; `tidy` comes next.
+
+        Raises:
+            UsageError: the dataset was changed meanwhile.
+            WriteError: that cannot be done.
+        """
+        data = manifests.encode(manifest)
+        self.place.sync()  # a manifest must not last longer than what it names
+        self._look(data)
+        self.place.write(MANIFEST_COPY, data)
+        self.place.write(MANIFEST, data, partial(self._look, data))
+        self._data = data
+        return manifest
+
+    def tidy(self, keep: Iterable[FileEntry | None] = (), last: Callable[[], object] = lambda: None) -> None:
+        """Remove all that the dataset does not name. Once the last note is gone, nothing is left that may fail.
+
+        Args:
+            keep: files of the old dataset that stay until the next run, for readers that are open.
+            last: called before the last note is removed: until then, the same command adds nothing twice.
+        """
+        self.run = ""
+        self._remove_others(self.manifest, {entry.file for entry in keep if entry}, last)
+
+    def _look(self, new: bytes) -> None:
+        """Raise UsageError if the dataset is another than the one that the run started from."""
+        now = self.place.read(MANIFEST)
+        is_cleared = self.run and self.place.read(f"{UNFINISHED}/{self.run}.json") != self._note
+        if now != new and (now != self._data or is_cleared):
+            raise UsageError(f"{self.place} was changed meanwhile, by another process; run the same command again")
+
+    def _notes(self) -> dict[str, Note | None]:
+        """Return the notes of all runs under way or stopped; None for one that is damaged."""
+        found: dict[str, Note | None] = {}
+        for name in self.place.files():
+            if match := _NOTE.fullmatch(name):
+                found[match[1]] = None
+                with contextlib.suppress(msgspec.DecodeError):
+                    found[match[1]] = msgspec.json.decode(self.place.read(name) or b"", type=Note)
+        return found
+
+    def _remove_others(
+        self,
+        manifest: Manifest | None,
+        keep: Iterable[str] = (),
+        last: Callable[[], object] = lambda: None,
+        resume: bool = True,
+    ) -> None:
+        """Remove all files of datasets that neither the manifest nor this run uses: notes last, which say so."""
+        named = {LOCK, *keep} | (named_files(manifest) if manifest else set())
+        files = self.place.files()
+        if MANIFEST_COPY in files and self._data is not None and self.place.read(MANIFEST_COPY) != self._data:
+            self.place.write(MANIFEST_COPY, self._data)  # it may name what is removed now
+        own = re.compile(rf".*\b{self.run}[-.]" if resume and self.run else rf"{UNFINISHED}/{self.run}\.json")
+        others = [
+            name
+            for name in files
+            if name not in named and _OURS.fullmatch(name) and (name.endswith(PARTIAL) or not own.match(name))
+        ]
+        self.place.remove(name for name in others if not name.startswith(UNFINISHED))
+        self.place.remove(name for name in others if name.startswith(UNFINISHED) and not _NOTE.fullmatch(name))
+        last()
+        self.place.remove(name for name in others if _NOTE.fullmatch(name))
+
+    def _written(self, kind: str, ending: str, data: bytes) -> FileEntry | None:
+        if not data:
+            return None
+        name = self.name(kind, ending)
+        self.place.write(name, data)
+        return data_entry(name, data)
+
+
+def named_files(manifest: Manifest) -> set[str]:
+    """Return the paths of all files of a dataset."""
+    tables = (*manifest.tables, *([manifest.left_out] if manifest.left_out else []))
+    return {MANIFEST, MANIFEST_COPY, *(entry.file for entry in (*manifest.shards, *tables))}
+
+
+def make_manifest(
+    shards: Sequence[ShardEntry],
+    columns: Sequence[Mapping[str, ColumnTotals]],
+    fields: Sequence[Field],
+    origin: Origin,
+    rejected: Sequence[Rejected] = (),
+    **members: Any,
+) -> Manifest:
+    """Return the manifest of finished shards.
+
+    Args:
+        columns: bytes of every column, by field: of each shard, or of several together.
+        rejected: what was left out, for the error.
+        members: other members of the manifest, such as its splits.
+
+    Raises:
+        SourceError: no sample was good.
+    """
+    samples = sum(shard.samples for shard in shards)
+    if not samples:
+        reason = f"none could be packed; {rejected[0].file}: {rejected[0].reason}" if rejected else "none was given"
+        raise SourceError(f"the dataset would hold no sample: {reason}")
+    return Manifest(
+        tool=f"packer {packer.__version__}",
+        samples=samples,
+        fields=tuple(fields),
+        shards=tuple(shards),
+        columns=totals(columns),
+        origin=origin,
+        classes=classes_of(origin, samples),
+        **members,
+    )
+
+
+def totals(columns: Sequence[Mapping[str, ColumnTotals]]) -> dict[str, ColumnTotals]:
+    """Return the bytes of every column, by field, of several shards or datasets together."""
+    return {name: total_of(each[name] for each in columns) for name in columns[0]}
+
+
+def shard_file(run: str, number: int) -> str:
+    """Return the path of a shard within the dataset."""
+    return f"{SHARD_FOLDER}/{run}-{number:05d}.lmdb"
+
+
+def report_file(run: str, number: int) -> str:
+    """Return the path of the report of a finished shard."""
+    return f"{UNFINISHED}/{run}-{number:05d}.json"
+
+
+def check_output(place: Place, overwrite: bool) -> None:
+    """Raise UsageError if no dataset can be made at a place; called before the sources are opened. Writes nothing.
+
+    Raises:
+        UsageError: it holds something else, or a dataset that may not be replaced.
+    """
+    if isinstance(place, LocalPlace) and place.path.exists() and not place.path.is_dir():
+        raise UsageError(f"{place} is a file; name a folder that does not exist yet")
+    files = place.files()
+    if foreign := sorted(name for name in files if not _OURS.fullmatch(name)):
+        raise UsageError(f"{place} is not empty: it holds {foreign[0] or 'a file'}; name another place")
+    is_unfinished = any(name.startswith(UNFINISHED) for name in files)
+    if MANIFEST in files:
+        if not overwrite and not is_unfinished:
+            raise already(place)
+    elif not is_unfinished and files.keys() - {LOCK}:
+        raise UsageError(
+            f"{place} is not empty, has no manifest and is not an unfinished conversion; `packer repair` takes a lost "
+            "manifest from its copy, or name a folder that does not exist yet"
+        )
+
+
+def already(place: Place) -> UsageError:
+    """Return the error of a place where a dataset is that may not be replaced."""
+    return UsageError(f"{place} is a packed dataset already; use --overwrite to replace it")
+
+
+def source_files(paths: Iterable[str]) -> tuple[tuple[int, str], int]:
+    """Return what a note says of source files, and their bytes together.
+
+    Raises:
+        SourceError: a file is gone, or cannot be looked at.
+    """
+    digest, count, nbytes = xxhash.xxh3_128(), 0, 0
+    folders: dict[str, str] = {}
+    for path in paths:  # without a Path, and folder by folder: there may be millions
+        try:
+            info = os.stat(path)  # noqa: PTH116
+        except OSError as error:
+            raise SourceError(f"cannot be read: {error.strerror}", path) from None
+        cut = path.rfind("/") + 1
+        folder, name = path[:cut], path[cut:]
+        if folder not in folders:
+            folders[folder] = os.path.abspath(folder).rstrip("/")  # noqa: PTH100
+        line = (as_text(f"{folders[folder]}/{name}"), info.st_size, info.st_mtime_ns)
+        digest.update(msgspec.json.encode(line))
+        count, nbytes = count + 1, nbytes + info.st_size
+    return ((count, digest.hexdigest()) if count else (0, "")), nbytes
+
+
+def _run_of(entry: ShardEntry) -> str:
+    """Return the run that made a shard; empty for one of an earlier version."""
+    return entry.file.removeprefix(f"{SHARD_FOLDER}/").partition("-")[0] if "-" in entry.file else ""
+
+
+def _difference(other: Note | None, note: Note) -> str | None:
+    return "its note cannot be read" if other is None else other.difference(note)
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) < 60 else text[:57] + "..."

@@ -1,0 +1,277 @@
+"""Where a dataset is made: a folder, or a URL. Both have the few operations that a commit needs.
+
+A file is written as a draft, which nobody else knows, and then put under its name, whole. A place pickles, so that
+workers put their shards there by themselves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from packer.errors import DamagedError, RemoteError, UsageError, WriteError
+from packer.format import (
+    MAX_MANIFEST_BYTES,
+    SHARD_FOLDER,
+    UNFINISHED,
+    FileEntry,
+    clear_errors,
+    held_lock,
+    make_folder,
+    read_errors,
+    sync_folder,
+    write_synced,
+)
+from packer.remote import RemoteFolder, Transfer, default_cache, is_url, label, refuse_url
+
+#: Never removed: another process may have opened the file.
+LOCK = ".lock"
+PARTIAL = ".partial"
+_FOLDERS = (SHARD_FOLDER, UNFINISHED)
+
+
+class Place(ABC):
+    """A folder or a URL, by the paths of files below it."""
+
+    @abstractmethod
+    def __str__(self) -> str: ...
+
+    @abstractmethod
+    def lock(self) -> contextlib.AbstractContextManager[bool]:
+        """Hold off other processes; enter with whether no other process can be here.
+
+        Raises:
+            UsageError: another process is here.
+            WriteError: the place cannot be written.
+        """
+
+    @abstractmethod
+    def files(self) -> dict[str, int]:
+        """Return the size of every file, by path. Of folders that no dataset has, the name alone is there."""
+
+    @abstractmethod
+    def read(self, name: str) -> bytes | None:
+        """Return the bytes of a file; None if there is none."""
+
+    @abstractmethod
+    def write(self, name: str, data: bytes, look: Callable[[], None] | None = None) -> None:
+        """Put bytes under a name, at once and so that they last.
+
+        Args:
+            look: called right before the file gets its name; may raise.
+        """
+
+    def prepare(self) -> None:  # noqa: B027
+        """Make the folders of a dataset."""
+
+    @abstractmethod
+    def draft(self, name: str) -> Path:
+        """Return a path of this machine where a file can be written that gets a name later."""
+
+    @abstractmethod
+    def put(self, draft: Path, name: str) -> None:
+        """Put a draft, which is on the disk, under its name."""
+
+    @abstractmethod
+    def local(self, entries: Sequence[FileEntry]) -> Path:
+        """Return a folder of this machine that holds these files of the dataset."""
+
+    @abstractmethod
+    def remove(self, names: Iterable[str]) -> None:
+        """Remove files, in this order, and let that last."""
+
+    def remove_drafts(self, run: str) -> None:  # noqa: B027
+        """Remove what lost workers of a run have half written."""
+
+    def sync(self) -> None:  # noqa: B027
+        """Let the names of all files last."""
+
+
+def place_of(path: str | os.PathLike[str]) -> Place:
+    """Return the place of a dataset, by its path or URL."""
+    if is_url(path):
+        return RemotePlace(path.rstrip("/"))
+    refuse_url(Path(path))
+    return LocalPlace(Path(path))
+
+
+@dataclass(frozen=True)
+class LocalPlace(Place):
+    """A folder of this machine, or of a shared disk."""
+
+    path: Path
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[bool]:
+        make_folder(self.path)
+        with contextlib.ExitStack() as stack:
+            with clear_errors(self.path):
+                try:
+                    is_alone = stack.enter_context(held_lock(self.path / LOCK))
+                except BlockingIOError:
+                    raise UsageError(
+                        f"{self.path} is being changed already; wait for it or choose another folder"
+                    ) from None
+            yield is_alone
+
+    def files(self) -> dict[str, int]:
+        found = {}
+        with clear_errors(self.path):
+            for above in ("", *_FOLDERS):
+                with contextlib.suppress(FileNotFoundError), os.scandir(self.path / above) as entries:
+                    for entry in entries:
+                        with contextlib.suppress(FileNotFoundError):
+                            if above or entry.name not in _FOLDERS:
+                                found[f"{above}/{entry.name}".lstrip("/")] = entry.stat().st_size
+        return found
+
+    def read(self, name: str) -> bytes | None:
+        path = self.path / name
+        with read_errors(path):
+            try:
+                return path.read_bytes()
+            except FileNotFoundError:
+                return None
+
+    def write(self, name: str, data: bytes, look: Callable[[], None] | None = None) -> None:
+        write_synced(self.path / name, data, look)
+        sync_folder((self.path / name).parent)
+
+    def prepare(self) -> None:
+        for folder in _FOLDERS:
+            make_folder(self.path / folder)
+
+    def draft(self, name: str) -> Path:
+        return self.path / f"{name}.{secrets.token_hex(4)}{PARTIAL}"
+
+    def put(self, draft: Path, name: str) -> None:
+        with clear_errors(self.path / name):
+            draft.replace(self.path / name)
+
+    def local(self, entries: Sequence[FileEntry]) -> Path:
+        return self.path
+
+    def remove(self, names: Iterable[str]) -> None:
+        folders = set()
+        for name in names:
+            path = self.path / name
+            with clear_errors(path):
+                path.unlink(missing_ok=True)
+            folders.add(path.parent)
+        for folder in folders:  # a file that comes back is removed again; so nothing fails once all are gone
+            with contextlib.suppress(WriteError):
+                sync_folder(folder)
+        with contextlib.suppress(OSError):  # not empty
+            (self.path / UNFINISHED).rmdir()
+
+    def remove_drafts(self, run: str) -> None:
+        with contextlib.suppress(OSError):
+            for draft in (self.path / SHARD_FOLDER).glob(f"{run}-*{PARTIAL}"):
+                draft.unlink()
+
+    def sync(self) -> None:
+        for folder in (self.path / SHARD_FOLDER, self.path):
+            if folder.exists():
+                sync_folder(folder)
+
+
+@dataclass(frozen=True)
+class RemotePlace(Place):
+    """A URL. Drafts lie in the cache until they are uploaded."""
+
+    url: str
+
+    def __str__(self) -> str:
+        return self.url
+
+    @property
+    def _remote(self) -> RemoteFolder:
+        return _opened(self.url, os.getpid())  # what is open does not go through a fork
+
+    @property
+    def _home(self) -> Path:
+        return default_cache() / "outputs" / label(self.url)
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[bool]:
+        make_folder(self._home)
+        try:
+            with held_lock(self._home / LOCK):
+                yield False  # of other machines nothing is known
+        except BlockingIOError:
+            raise UsageError(f"{self.url} is being changed already; wait for it or choose another URL") from None
+
+    def files(self) -> dict[str, int]:
+        with _writing():
+            return {name: file.size for name, file in self._remote.files().items()}
+
+    def read(self, name: str) -> bytes | None:
+        with _writing():
+            try:
+                return self._remote.read(name, MAX_MANIFEST_BYTES)
+            except FileNotFoundError:
+                return None
+
+    def write(self, name: str, data: bytes, look: Callable[[], None] | None = None) -> None:
+        draft = self.draft(name)
+        write_synced(draft, data)
+        if look is not None:
+            look()
+        self.put(draft, name)
+
+    def draft(self, name: str) -> Path:
+        make_folder(self._home)
+        return self._home / f"{name.rpartition('/')[2]}.{secrets.token_hex(4)}{PARTIAL}"
+
+    def put(self, draft: Path, name: str) -> None:
+        with _writing():
+            self._remote.put(name, draft)
+        draft.unlink()
+
+    def local(self, entries: Sequence[FileEntry]) -> Path:
+        folder = self._home / "fetched"
+        for entry in entries:
+            path = folder / entry.file
+            make_folder(path.parent)
+            with _writing():
+                try:
+                    digest = self._remote.fetch(entry.file, entry.bytes, path, Transfer(entry.bytes, None))
+                except FileNotFoundError:
+                    digest = None
+            if digest != entry.digest:
+                raise DamagedError(f"{self.url}/{entry.file}: it is missing or damaged; upload the dataset again")
+        return folder
+
+    def remove(self, names: Iterable[str]) -> None:
+        with _writing():
+            for name in names:
+                self._remote.remove(name)
+
+    def remove_drafts(self, run: str) -> None:
+        for draft in self._home.glob(f"*{PARTIAL}"):
+            with contextlib.suppress(OSError):
+                draft.unlink()
+        shutil.rmtree(self._home / "fetched", ignore_errors=True)
+
+
+@lru_cache(maxsize=4)
+def _opened(url: str, _process: int) -> RemoteFolder:
+    return RemoteFolder(url)
+
+
+@contextlib.contextmanager
+def _writing() -> Iterator[None]:
+    try:
+        yield
+    except RemoteError as error:
+        raise WriteError(f"{error}; the same command goes on with what is missing") from None

@@ -1,0 +1,59 @@
+"""The list of the files and samples that were left out of a dataset: lines of JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import xxhash
+
+from packer.errors import DamagedError, SourceError, as_text
+from packer.format import FileEntry, Manifest, read_errors
+
+
+class Rejected(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A sample that was left out: the file at fault, the reason, and the shard in which it would lie.
+
+    Files that were found bad before anything was planned belong to no shard.
+    """
+
+    file: str
+    reason: str
+    shard: int | None = None
+
+    @classmethod
+    def of(cls, error: SourceError, kind: str = "") -> Rejected:
+        """Return the entry for an error; a name that is not UTF-8 is escaped, since JSON cannot hold it."""
+        return cls(as_text(error.path or kind), as_text(error.reason))
+
+    def moved(self, shards: int) -> Rejected:
+        """Return the same for a dataset in which this many other shards come before its own."""
+        return self if self.shard is None else msgspec.structs.replace(self, shard=self.shard + shards)
+
+
+def encode_list(rejected: Sequence[Rejected]) -> bytes:
+    """Return the bytes of a list."""
+    return msgspec.json.Encoder().encode_lines(rejected)
+
+
+def rejected_of(folder: Path, manifest: Manifest) -> list[Rejected]:
+    """Return the samples that were left out of the dataset in `folder`.
+
+    Raises:
+        DamagedError: the list is missing, or has changed since it was written.
+        DatasetError: there is no permission to read it.
+    """
+    return [] if manifest.left_out is None else _read(folder / manifest.left_out.file, manifest.left_out)
+
+
+def _read(path: Path, entry: FileEntry) -> list[Rejected]:
+    with read_errors(path), path.open("rb") as file:
+        lines = file.read(entry.bytes)  # an append of an earlier version may have left more behind them
+    what = "its digest is wrong: it was cut short, or changed after it was written"
+    if xxhash.xxh3_128_hexdigest(lines) == entry.digest:
+        try:
+            return msgspec.json.Decoder(Rejected).decode_lines(lines)
+        except msgspec.DecodeError as error:
+            what = f"it lists no samples: {error}"
+    raise DamagedError(f"{path}: {what}; run `packer repair`, which drops the list")
