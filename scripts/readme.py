@@ -37,7 +37,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(
     r"(?P<hidden><!-- run (?P<in_hidden>console|python)\n(?P<unseen>.*?)-->)"
-    r"|(?P<head>(?:<!-- (?P<note>fails|varies|not run: [^\n]*) -->\n)?```(?P<kind>console|python)\n)(?P<code>.*?)```\n"
+    r"|(?P<head>(?:<!-- (?P<note>fails|varies|fails, varies|not run: [^\n]*) -->\n)?```(?P<kind>console|python)\n)(?P<code>.*?)```\n"
     r"(?P<between>\n?```text\n.*?```\n)?",
     re.DOTALL,
 )
@@ -93,8 +93,8 @@ def _rerun(block: re.Match[str], names: dict[str, Any], keep: bool) -> str:
     if block["hidden"]:
         _run(block["in_hidden"], block["unseen"], names)
         return block[0]
-    printed = _run(block["kind"], block["code"], names, fails=note == "fails")
-    if keep and note == "varies":
+    printed = _run(block["kind"], block["code"], names, fails="fails" in note)
+    if keep and note.endswith("varies"):
         return block[0]
     if block["kind"] == "console":
         return f"{block['head']}{printed}```\n"

@@ -7,9 +7,9 @@
     column          finds and decodes the samples of a column; column_index checks its index arrays first
     frame_cache     decoded frames that several samples share, kept for the next read
     column_writer   samples become frames, frames fill chunks
-    shard           reads one shard through a map; btree finds its values, and names in names.lmdb, without LMDB
+    shard           reads one shard through a map; btree finds its values, and names in the table of names, without LMDB
     shard_writer    writes one shard, through lmdb_appender
-    names           names.lmdb, written and looked up
+    names           the table of names, written and looked up
     sizes           how large files get, before they are written
     sync            files, folders and renames that survive a power cut, and clear errors of writing
 

@@ -59,7 +59,7 @@ def index_arrays(field: Field) -> tuple[str, ...]:
 
 
 class ShardHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A shard's description of itself, from which a lost manifest can be made again."""
+    """A shard's description of itself."""
 
     format: str = FORMAT_NAME
     version: int = FORMAT_VERSION

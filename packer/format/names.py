@@ -1,4 +1,4 @@
-"""names.lmdb: name -> sample number and number -> name, written once, looked up a batch at a time.
+"""The table of names: name -> sample number and number -> name, written once, looked up a batch at a time.
 
 All names are in memory while the table is written. It is read without the LMDB library.
 """
@@ -38,7 +38,7 @@ _SPARE_BYTES = 2**18
 def name_bytes(name: str, number: int) -> bytes:
     """Return the name of sample `number` as it is stored.
 
-    Names are checked before anything is packed: names.lmdb is written when all else is done.
+    Names are checked before anything is packed: the table is written when all else is done.
 
     Raises:
         SourceError: it is empty, too long, no text, or has a NUL, which no file name and no HDF5 name can have.
@@ -72,7 +72,7 @@ def write_names(path: Path, names: Iterable[str | bytes]) -> None:
 
 
 def names_bytes(names: Iterable[str | bytes]) -> int:
-    """Return the bytes of names.lmdb.
+    """Return the bytes of the table of names.
 
     Raises:
         SourceError: two samples have one name.
@@ -81,7 +81,7 @@ def names_bytes(names: Iterable[str | bytes]) -> int:
 
 
 def _entries(names: Iterable[str | bytes]) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the keys and values of names.lmdb in the order of the keys."""
+    """Yield the keys and values of the table in the order of the keys."""
     held: list[bytes] = []
     for number, text in enumerate(names):
         name = text.encode() if isinstance(text, str) else text
@@ -100,7 +100,7 @@ class Names:
     """Looks names up in a map of the file, opened once a file and process; it may be used across a fork.
 
     Args:
-        path: names.lmdb.
+        path: of the table.
         entry: its size as the manifest says it.
         samples: how many samples the dataset holds; None if numbers need not be checked against it.
 

@@ -13,7 +13,6 @@ from made_datasets import written
 
 from packer.convert import convert
 from packer.errors import DamagedError, UsageError
-from packer.export import export
 from packer.format import FrameRule, data_entry
 from packer.format import manifest as manifests
 from packer.merge import merge
@@ -119,30 +118,6 @@ def test_a_shard_cut_short_is_not_taken(tmp_path, two):
     with pytest.raises(DamagedError, match="expected"):
         merge(two, tmp_path / "m")
     assert not (tmp_path / "m" / "manifest.json").exists()
-
-
-def test_merged_and_shuffled_clouds_keep_their_headers(tmp_path, clouds, contents):
-    """Each sample of a merged set, in whatever order, is exported under the header of its own file."""
-    convert(str(clouds.folder), tmp_path / "text", workers=0)
-    (tmp_path / "bin").mkdir()
-    for n in range(5):
-        data = _binary(clouds.folder / f"c{n}.ply")
-        data.write(tmp_path / "bin" / f"d{n}.ply")
-    convert(str(tmp_path / "bin"), tmp_path / "binary", workers=0)
-    merge([tmp_path / "text", tmp_path / "binary"], tmp_path / "m")
-    repack(tmp_path / "m", tmp_path / "s", seed=1, workers=0)
-    export(tmp_path / "s", tmp_path / "out")
-    for n in range(5):
-        assert b"format ascii" in (tmp_path / f"out/c{n}.ply").read_bytes()[:40]
-        assert (tmp_path / f"out/d{n}.ply").read_bytes() == (tmp_path / f"bin/d{n}.ply").read_bytes()
-
-
-def _binary(path):
-    from plyfile import PlyData
-
-    data = PlyData.read(path)
-    data.text, data.byte_order = False, "<"
-    return data
 
 
 def test_shards_behind_links(tmp_path, two, contents):
