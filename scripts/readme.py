@@ -37,7 +37,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(
     r"(?P<hidden><!-- run (?P<in_hidden>console|python)\n(?P<unseen>.*?)-->)"
-    r"|(?P<head>(?:<!-- (?P<note>fails|varies|fails, varies|not run: [^\n]*) -->\n)?```(?P<kind>console|python)\n)(?P<code>.*?)```\n"
+    r"|(?P<head>(?:<!-- (?P<note>fails|varies|fails, varies|not run: [^\n]*) -->\n)?"
+    r"```(?P<kind>console|python)\n)(?P<code>.*?)```\n"
     r"(?P<between>\n?```text\n.*?```\n)?",
     re.DOTALL,
 )

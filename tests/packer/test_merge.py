@@ -16,7 +16,6 @@ from packer.errors import DamagedError, UsageError
 from packer.format import FrameRule, data_entry
 from packer.format import manifest as manifests
 from packer.merge import merge
-from packer.repack import repack
 from packer.verify import verify
 from readers import PackedDataset
 
