@@ -170,6 +170,13 @@ def stored_field(spec: FieldSpec, codec: Sequence[Config], extent: Extent) -> Fi
 def _check_fits(spec: FieldSpec, codec: Sequence[Config]) -> None:
     if wrong := next(filter(None, map(spec.misfit, codec)), None):
         raise UsageError(f"{wrong}; give it a codec of its own, as in --codec {spec.name}=auto")
+    for config in codec:
+        size = config.get("elementsize", _SHUFFLED)
+        if config["id"] == "shuffle" and isinstance(size, int) and size > 0 and spec.itemsize % size:
+            raise UsageError(
+                f"field {spec.name!r}: shuffle by {size} bytes does not fit {spec.dtype}, of {spec.itemsize}; take "
+                f'--codec {spec.name}=shuffle+zstd, or "elementsize": {spec.itemsize}'
+            )
 
 
 def packed_nowhere(field: Field, samples: Sequence[NDArray[Any]]) -> ColumnWriter:
@@ -184,6 +191,8 @@ def packed_nowhere(field: Field, samples: Sequence[NDArray[Any]]) -> ColumnWrite
     return column
 
 
+#: Bytes of an element of numcodecs' shuffle if its config does not say.
+_SHUFFLED = 4
 #: The name under which the codec of all other fields is kept; no field can have it.
 _OTHERS = ""
 

@@ -12,7 +12,7 @@ from inputs.pictures import photographs
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from packer.codecs import NAMED, codec_name
+from packer.codecs import NAMED, codec_name, parse_codec
 from packer.errors import UsageError
 from packer.format import FieldSpec, FrameRule
 from packer.packing import FieldSizes, framing
@@ -255,6 +255,19 @@ def test_the_stored_field_keeps_its_spec() -> None:
 
 ZSTD = '{"id": "zstd", "level": 5}'
 LIST = '[{"id": "shuffle", "elementsize": 4}, {"id": "zlib", "level": 1}]'
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "bool", "float16", "uint16"])
+def test_a_shuffle_of_larger_elements_is_refused(dtype: str) -> None:
+    """numcodecs shuffles by 4 bytes unless told otherwise; the message says by how many, and which codec to take."""
+    spec = FieldSpec(name="x", dtype=dtype, shape=(100,))
+    extent = Extent(100, 100, 1)
+    words = f"'x': shuffle by 4 bytes does not fit {dtype}, of {spec.itemsize}; take --codec x=shuffle\\+zstd, or"
+    with pytest.raises(UsageError, match=words):
+        stored_field(spec, parse_codec('[{"id": "shuffle"}, {"id": "zstd"}]'), extent)
+    fitting = f'[{{"id": "shuffle", "elementsize": {spec.itemsize}}}, {{"id": "zstd"}}]'
+    assert stored_field(spec, parse_codec(fitting), extent).codec[0]["elementsize"] == spec.itemsize
+    assert stored_field(spec, parse_codec("shuffle+zstd"), extent).codec
 
 
 @pytest.mark.parametrize(
