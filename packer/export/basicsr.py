@@ -3,7 +3,7 @@
 Each holds `data.mdb`, whose keys are the samples' names and whose values are whole PNG or BMP files, and
 `meta_info.txt` with a line `NAME.png (height,width,channels) 1` for each: what BasicSR's `make_lmdb_from_imgs` writes.
 The frames of a clip are pictures of their own, with REDS' keys: `NAME/00000000`, `NAME/00000001` and so on.
-Its code decodes BMP many times as fast as PNG (docs/benchmark.md), but BMP is as large as the pixels.
+Its code decodes BMP many times as fast as PNG, but BMP is as large as the pixels.
 """
 
 from __future__ import annotations

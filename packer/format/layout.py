@@ -72,7 +72,7 @@ class ShardHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 #: Target size of a chunk. Such a chunk stays in the processor's cache while LMDB and the kernel copy it to the file,
 #: and LMDB can reuse its memory. Smaller ones gain nothing more, and each costs time when a dataset is opened
-#: (docs/benchmark.md, "Sizes and shares").
+#: (docs/how/choices.md, "Sizes and shares").
 #: LMDB values of 4096 m - 16 bytes waste nothing.
 CHUNK_BYTES = 2 * 2**20 - 16
 #: LMDB's largest value is 4 GiB - 1; a sample lies in one chunk, so this bounds what is stored of it. It bounds the raw

@@ -42,7 +42,7 @@ PAGE_SIZE = min(mmap.PAGESIZE, 32768)
 META_PAGES = 2
 #: Bytes of keys and values between two commits: two full chunks. Until a commit they lie in memory, and during it once
 #: more, as LMDB's dirty pages. The size of a write decides how large the pieces of memory are in which Linux caches the
-#: file for its readers (docs/benchmark.md).
+#: file for its readers (docs/how/choices.md).
 COMMIT_BYTES = 4 * 10**6
 
 _PAGE_HEADER = 16

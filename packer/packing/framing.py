@@ -16,7 +16,7 @@ from packer.format import ColumnWriter, Field, FieldSpec, FrameRule
 from packer.sources import runs
 
 #: Small samples share a compressed frame of about this size: below it codecs gain little. These sizes were measured:
-#: docs/benchmark.md, "Sizes and shares".
+#: docs/how/choices.md, "Sizes and shares".
 FRAME_BYTES = 16 * 2**10
 #: Samples at least this large have frames of their own, so that reading one at random decodes no neighbours.
 OWN_FRAME_BYTES = 4 * 2**10
