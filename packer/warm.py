@@ -4,8 +4,8 @@ from packer.warm import warm
 warm(Path("div2k.packed"))
 
 The page cache holds a file in pieces, mostly of 4 KiB, and random reads look each piece up: see "Pages" in
-docs/how/choices.md. Linux reads pieces of 2 MiB if a map asks for them and the file system can (ext4 from Linux 6.16 on,
-XFS earlier). A file keeps the pieces it was first read in, so files are dropped from memory first.
+docs/how/choices.md. Linux reads pieces of 2 MiB if a map asks for them and the file system can (ext4 from Linux 6.16
+on, XFS earlier). A file keeps the pieces it was first read in, so files are dropped from memory first.
 """
 
 from __future__ import annotations

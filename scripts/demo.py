@@ -44,7 +44,13 @@ class Job:
         return f"data/packed/{self.name}.packed"
 
 
-PAIRS = Job("pairs", ("lr=data/pairs/lr", "hr=data/pairs/hr"), 128, lambda: pair_files(DATA / "pairs"))
+PAIRS = Job(
+    "pairs",
+    ("lr=data/pairs/lr", "hr=data/pairs/hr"),
+    128,
+    lambda: pair_files(DATA / "pairs"),
+    options=("--split", "train=0.9", "--split", "valid=0.1"),
+)
 VOLUMES = ("image=data/volumes/imagesTr", "label=data/volumes/labelsTr")
 JOBS = (
     PAIRS,

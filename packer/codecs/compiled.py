@@ -1,8 +1,8 @@
 """Loads the loops of `loops.py` once they are worth the time that loading takes.
 
 With them frames are decoded faster, and threads do not wait for the interpreter's lock between two frames
-(docs/how/choices.md). A process that reads a few batches, or looks at one dataset, gains nothing from them. So frames are
-handled one by one until that has cost as much as loading would. The worst case is twice the ideal time.
+(docs/how/choices.md). A process that reads a few batches, or looks at one dataset, gains nothing from them. So frames
+are handled one by one until that has cost as much as loading would. The worst case is twice the ideal time.
 """
 
 from __future__ import annotations

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
 import runpy
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
-from examples import behaviour_cloning, mlp, pointnet, segmentation, srcnn, video_sr
+from examples import behaviour_cloning, distributed, mlp, pointnet, segmentation, srcnn, video_sr
 
 from packer.convert import convert
 from packer.errors import UsageError
@@ -24,7 +28,7 @@ DEMO = {
     "demos": ("{}/demos.hdf5",),
     "volumes": ("image={}/volumes/imagesTr", "label={}/volumes/labelsTr"),
 }
-SPLITS = {"volumes": {"train": 0.8, "test": 0.2}}
+SPLITS = {"volumes": {"train": 0.8, "test": 0.2}, "pairs": {"train": 0.9, "valid": 0.1}}
 CLIPS, GROUPS = SourceOptions(samples="folders"), SourceOptions(samples="groups")
 UNITS = {"clips": CLIPS, "demos": GROUPS}
 EXAMPLES = sorted(Path(srcnn.__file__).parent.glob("*.py"))
@@ -52,7 +56,9 @@ def test_the_commands_of_the_book_run(
         runpy.run_path(str(ROOT / script), run_name="__main__")
 
 
-@pytest.mark.parametrize("name", ["behaviour_cloning", "mlp", "pointnet", "segmentation", "srcnn", "video_sr"])
+@pytest.mark.parametrize(
+    "name", ["behaviour_cloning", "distributed", "mlp", "pointnet", "segmentation", "srcnn", "video_sr"]
+)
 def test_a_dataset_of_something_else_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """The fields that it has are named."""
     convert([{"depth": np.zeros(3)}] * 4, tmp_path / "depth.packed")
@@ -73,6 +79,37 @@ def test_srcnn_reports_an_epoch_of_each_batch_size(
     assert [line.split(",")[0] for line in lines[1::2]] == ["batch 2", "batch 8"]
     quality, bicubic = (float(words.split(" dB")[0].split()[-1]) for words in lines[1].split("(bicubic"))
     assert bicubic - 6 < quality < bicubic + 6
+
+
+def test_two_ranks_train_and_validate(demo_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two processes share the steps of an epoch, and count each validation sample once, as one process does."""
+    pairs = [f"{field}={demo_data / 'pairs' / field}/astronaut_0*.png" for field in ("lr", "hr")]
+    convert(pairs, tmp_path / "pairs.packed", workers=0, splits={"train": 0.8, "valid": 0.2})
+    arguments = [str(tmp_path / "pairs.packed"), "--batch-size", "9"]
+    distributed.main(arguments)
+    one = re.fullmatch(r"epoch 0: (\d+) steps on 1 ranks, error ([\d.]+) on (\d+) samples\n", capsys.readouterr().out)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    # What torchrun sets; torchrun itself takes four seconds to start.
+    setting = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, distributed.__file__, *arguments],
+            env={**os.environ, **setting, "RANK": str(rank), "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    said = [rank.communicate(timeout=120)[0] for rank in ranks]
+    two = re.fullmatch(r"epoch 0: (\d+) steps on 2 ranks, error ([\d.]+) on (\d+) samples\n", said[0])
+    assert one
+    assert two
+    assert said[1] == ""
+    assert int(two[1]) == int(one[1]) // 2
+    assert two[3] == one[3]
+    assert float(two[2]) == pytest.approx(float(one[2]), rel=0.5)
 
 
 def test_pointnet_tells_the_two_maps_apart(demo_data: Path, tmp_path: Path) -> None:
