@@ -10,6 +10,7 @@ A batch passes these modules from top to bottom:
     gather      the shards as one stretch of memory, copies of records out of it, and memory for batches
     fields      reads whole samples of one field: by `gather`, or decoded, with frames that are kept for the next batch
     parts       which parts of samples are read, if not whole ones: those of `crop`, `windows`, `points` and `voxels`
+    resized     crops of photographs, resized to one size
     rows        reads some rows of samples, for all but `voxels`, and for regions; `draws` makes the random numbers
     batch       what is handed out, also to torch's DataLoader and as types of torchvision; `device` moves it there,
                 `monitor` times the wait
@@ -26,6 +27,7 @@ from readers.loader import Loader
 from readers.mix import Mix
 from readers.monitor import DataTimeMonitor
 from readers.points import PointSample
+from readers.resized import ResizedCrop
 from readers.voxels import VoxelSample
 from readers.windows import Windows
 
@@ -37,6 +39,7 @@ __all__ = [
     "PackedDataset",
     "PointSample",
     "Ragged",
+    "ResizedCrop",
     "VoxelSample",
     "Windows",
     "as_tv_tensors",

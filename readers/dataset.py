@@ -28,6 +28,7 @@ from readers.opened import CheckedReader, Opened, describe, in_words, not_replac
 from readers.order import check_epoch
 from readers.parts import Parts
 from readers.points import PointSample
+from readers.resized import ResizedCrop
 from readers.rows import RegionReader
 from readers.valid import check_read
 from readers.voxels import VoxelSample
@@ -92,7 +93,7 @@ class PackedDataset(Dataset[Any]):
             `default_collate` joins what it returns, unless a `DataLoader` has its own `collate_fn`. `transform` is
             called afterwards. It costs a Python call per sample: where a function can take a whole batch, `transform`
             is faster.
-        crop: reads crops of one size from pictures of different sizes; see `Crop`.
+        crop: reads crops of one size from pictures of different sizes; see `Crop`, or `ResizedCrop` for photographs.
         sample_points: reads this many points of every cloud, chosen at random, see `PointSample`; or one point of every
             voxel, see `VoxelSample`.
         windows: reads some steps of episodes, clips or sequences at a time; see `Windows`.
@@ -124,7 +125,7 @@ class PackedDataset(Dataset[Any]):
         path: str | os.PathLike[str],
         fields: Sequence[str] | None = None,
         transform: Transform | None = None,
-        crop: Crop | None = None,
+        crop: Crop | ResizedCrop | None = None,
         sample_points: int | PointSample | VoxelSample | None = None,
         windows: Windows | None = None,
         split: str | None = None,

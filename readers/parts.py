@@ -11,6 +11,7 @@ from readers.crop import IS_DATA, Crop, CropReader, Placing, is_data_reader, is_
 from readers.fields import Describe, FieldReader, Places, WholeReader
 from readers.indexing import Items
 from readers.points import PointSample, PointsReader, drawn_rows
+from readers.resized import ResizedCrop, ResizedReader
 from readers.voxels import VoxelReader, Voxels, VoxelSample
 from readers.windows import IS_PAD, WindowReader, Windows, pad_reader
 
@@ -19,7 +20,7 @@ from readers.windows import IS_PAD, WindowReader, Windows, pad_reader
 class Parts:
     """What a dataset was asked to read of each sample; whole samples if none of these is given."""
 
-    crop: Crop | None
+    crop: Crop | ResizedCrop | None
     points: PointSample | VoxelSample | None
     windows: Windows | None
 
@@ -31,7 +32,10 @@ class Parts:
         """Return whether parts are random, so that two visits of one sample may differ."""
         points = self.points
         chosen_anew = points.choose == "random" if isinstance(points, VoxelSample) else points is not None
-        return chosen_anew or (self.crop is not None and is_random(self.crop))
+        crop = self.crop
+        if isinstance(crop, ResizedCrop):
+            return chosen_anew or crop.is_random
+        return chosen_anew or (crop is not None and is_random(crop))
 
     def check(self, fields: Mapping[str, Field], samples: int) -> None:
         """Raise UsageError if a dataset of these fields cannot be read like this, as far as its schema tells.
@@ -40,8 +44,10 @@ class Parts:
             samples: of the dataset that is read, or of its split.
         """
         crop, windows, points = self.crop, self.windows, self.points
-        if crop is not None and not isinstance(crop, Crop):
-            raise UsageError(f'crop {crop!r}: a readers.Crop is expected, such as Crop(size=64, of="hr")')
+        if crop is not None and not isinstance(crop, Crop | ResizedCrop):
+            raise UsageError(
+                f'crop {crop!r}: a readers.Crop or ResizedCrop is expected, such as Crop(size=64, of="hr")'
+            )
         if windows is not None:
             if not isinstance(windows, Windows):
                 raise UsageError(f"windows {windows!r}: a readers.Windows is expected, such as Windows(16, stride=4)")
@@ -50,9 +56,11 @@ class Parts:
                     "windows and sample_points do not go together: steps have an order, points do not; leave out one"
                 )
             windows.check(fields)
-        if crop is not None:
+        if isinstance(crop, ResizedCrop):
+            crop.check(fields, windows.offsets(fields) if windows else ())
+        if isinstance(crop, Crop):
             crop.check(fields, samples, windows.offsets(fields) if windows else ())
-        masks = [name + IS_DATA for name in crop.scales] if crop and crop.pad else []
+        masks = [name + IS_DATA for name in crop.scales] if isinstance(crop, Crop) and crop.pad else []
         masks += [name + IS_PAD for name in windows.offsets(fields)] if windows and windows.fill else []
         for name in masks:
             if name in fields:
@@ -82,7 +90,9 @@ class Parts:
         readers: dict[str, FieldReader] = {}
         crop, points = self.crop, self.points
         steps = self.windows.steps_of(fields) if self.windows else {}
-        if crop:
+        if isinstance(crop, ResizedCrop):
+            readers[crop.of] = ResizedReader(places[crop.of], crop, describe)
+        elif crop:
             axes = {name: crop.first_axis(fields[name], name in steps) for name in crop.scales}
             placing = Placing(crop, places[crop.of], axes[crop.of], describe, samples)
             for name, scale in crop.scales.items():

@@ -18,6 +18,10 @@ from numpy.typing import NDArray
 #: The id of the codec in the schema, and the dtype and channels that it is for.
 JPEG, JPEG_DTYPE, JPEG_CHANNELS = "jpeg", "uint8", (1, 3)
 _COLOURS = {1: "GRAY", 3: "RGB"}
+#: Markers of frames with one pass over the image, and of those with several, or of the pixels.
+_SEQUENTIAL, _PROGRESSIVE_OR_SCAN = (0xC0, 0xC1), (0xC2, 0xDA)
+#: Rows that are decoded below the last one that is wanted: those whose colours smooth it.
+_SPARE_ROWS = 16
 #: How the errors of libjpeg begin that mean lost pixels; its other warnings are about unusual headers.
 _LOST = ("Corrupt JPEG data", "Premature end")
 
@@ -62,20 +66,52 @@ def file_of_frame(stored: memoryview, nbytes: int) -> memoryview:
     return stored[: len(stored) - (len(stored) > nbytes)] if len(stored) != nbytes else stored[:0]
 
 
-def decode_jpeg(file: memoryview, shape: Sequence[int], out: NDArray[np.uint8]) -> None:
-    """Put the pixels of a JPEG file into `out` (bytes,); those of a gray file may have three channels.
+def decode_jpeg(
+    file: memoryview,
+    shape: Sequence[int],
+    out: NDArray[np.uint8] | None = None,
+    factor: int = 1,
+    rows: int | None = None,
+) -> NDArray[np.uint8]:
+    """Return the pixels of a JPEG file; those of a gray file may have three channels.
 
     Args:
         shape: that the image must have, (H, W, C).
+        out: memory for the pixels, (bytes,); new memory by default.
+        factor: 2, 4 or 8 decodes the image this many times as small, its sides rounded up.
+        rows: how many of the first rows are wanted; of those below, some or all may lack. None for all.
 
     Raises:
         ValueError: the file is damaged, or holds an image of another shape or of other colours.
     """
     import simplejpeg
 
-    image = simplejpeg.decode_jpeg(file, _COLOURS[shape[2]], buffer=out, strict=False)
-    if image.shape != tuple(shape):
-        raise ValueError(f"an image of {' x '.join(map(str, image.shape))}; {' x '.join(map(str, shape))} is expected")
+    height, width, channels = shape
+    if rows is not None:
+        file, height = _first_rows(file, height, rows)
+    small = -(-height // factor), -(-width // factor), channels
+    least = {} if factor == 1 else {"min_height": small[0], "min_width": small[1], "min_factor": factor}
+    image: NDArray[np.uint8] = simplejpeg.decode_jpeg(file, _COLOURS[channels], buffer=out, strict=False, **least)
+    if image.shape != small:
+        raise ValueError(f"an image of {' x '.join(map(str, image.shape))}; {' x '.join(map(str, small))} is expected")
+    return image
+
+
+def _first_rows(file: memoryview, height: int, rows: int) -> tuple[Any, int]:
+    """Return a JPEG file that has only about the first `rows` rows of its image, and how many it has.
+
+    libjpeg decodes as many rows as the header says, and skips the rest of the data. Only the header of a sequential
+    file is changed: a progressive one holds the whole image several times, more exact each time.
+    """
+    cut = rows + _SPARE_ROWS
+    at = 2
+    while cut < height and file[at : at + 1] == b"\xff" and file[at + 1] not in _PROGRESSIVE_OR_SCAN:
+        if file[at + 1] in _SEQUENTIAL and int.from_bytes(file[at + 5 : at + 7], "big") == height:
+            shorter = bytearray(file)
+            shorter[at + 5 : at + 7] = cut.to_bytes(2, "big")
+            return shorter, cut
+        at += 2 + int.from_bytes(file[at + 2 : at + 4], "big")
+    return file, height
 
 
 def checked_jpeg(file: bytes, channels: int) -> NDArray[np.uint8] | None:

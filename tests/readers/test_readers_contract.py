@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from ways import handled
 
 from packer.format import Field, Located
-from readers import Crop, Mix, PackedDataset, PointSample, Ragged, VoxelSample, Windows
+from readers import Crop, Mix, PackedDataset, PointSample, Ragged, ResizedCrop, VoxelSample, Windows
 from readers.draws import Visits
 from readers.fields import FieldReader
 from readers.gather import Pool, fresh, shared
@@ -84,6 +84,20 @@ def crop(path: Path, field: Field, values: Values, **options: Any) -> Case:
     return Case(dataset, dataset.readers["x"], np.arange(len(values)), lambda at: values[at][(*before, rows, columns)])
 
 
+def resized(path: Path, field: Field, values: Values, **options: Any) -> Case:
+    assume(field.dtype == "uint8" and field.shape[2] and all(value.size for value in values))
+    dataset = PackedDataset(path, crop=ResizedCrop((3, 4), "x", at="center", short=5), **options)
+
+    def wanted(place: int) -> NDArray[Any]:
+        image = torch.from_numpy(values[place]).permute(2, 0, 1)[None]
+        sides = [5 * side // min(image.shape[2:]) for side in image.shape[2:]]
+        whole = torch.nn.functional.interpolate(image, sides, mode="bilinear", antialias=True)[0].permute(1, 2, 0)
+        top, left = round((sides[0] - 3) / 2), round((sides[1] - 4) / 2)
+        return whole[top : top + 3, left : left + 4].numpy()
+
+    return Case(dataset, dataset.readers["x"], np.arange(len(values)), wanted)
+
+
 def windows(path: Path, field: Field, values: Values, **options: Any) -> Case:
     assume(field.kind == "array" and field.shape)
     numbers = np.flatnonzero([len(value) for value in values])
@@ -139,11 +153,12 @@ def any_slice(rng: np.random.Generator) -> slice | None:
 
 
 KINDS: dict[str, Callable[..., Case]] = {
-    make.__name__: make for make in (whole, mixed, number, name, crop, windows, points, voxels, region)
+    make.__name__: make for make in (whole, mixed, number, name, crop, resized, windows, points, voxels, region)
 }
 #: What suits those that take few fields.
 FIELDS = {
     "crop": any_field(["array", "image"]),
+    "resized": any_field(["image"]),
     "windows": any_field(["array"]),
     "points": any_field(["array"], shapes=[(None,), (None, 3), (None, 2, 2)]),
     "voxels": any_field(["array"], ["uint8", "int16", "int32"], [(None, 3), (None, 4)]),

@@ -11,7 +11,17 @@ from jpeg_files import JPEGS, as_jpeg, by_pillow, photograph
 from numpy.typing import NDArray
 from stored_frames import Guarded, numbers
 
-from packer.codecs import NAMED, EncodedImage, FrameCodec, FrameError, Frames, checked_jpeg, file_of, file_of_frame
+from packer.codecs import (
+    NAMED,
+    EncodedImage,
+    FrameCodec,
+    FrameError,
+    Frames,
+    checked_jpeg,
+    decode_jpeg,
+    file_of,
+    file_of_frame,
+)
 
 
 def decoded(frame: bytes, shape: tuple[int, ...]) -> NDArray[np.uint8]:
@@ -93,3 +103,21 @@ def test_an_image_of_another_shape_is_refused(shape: tuple[int, int, int]) -> No
     """Even one with as many pixels."""
     with pytest.raises(FrameError):
         decoded(JPEGS["(61, 75) 4:2:0 "][:-2], shape)
+
+
+@pytest.mark.parametrize("name", JPEGS)
+def test_the_first_rows_are_those_of_the_whole_image(name: str) -> None:
+    """However many are wanted, bit for bit; of images that are decoded 2, 4 or 8 times as small, too."""
+    file = memoryview(JPEGS[name])
+    shape = by_pillow(JPEGS[name]).shape
+    for factor in (1, 2, 4, 8):
+        whole = decode_jpeg(file, shape, factor=factor)
+        for rows in range(factor, shape[0] // factor * factor, 5 * factor):
+            first = decode_jpeg(file, shape, factor=factor, rows=rows)
+            np.testing.assert_array_equal(first[: rows // factor], whole[: rows // factor])
+
+
+def test_rows_below_are_not_decoded() -> None:
+    """Of a file whose rows lie one after another, restart markers between them or not."""
+    for name in ("(61, 75) 4:2:0 ", "restart markers", "(61, 75) of 411"):
+        assert len(decode_jpeg(memoryview(JPEGS[name]), (61, 75, 3), rows=8)) == 24

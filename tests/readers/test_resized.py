@@ -1,0 +1,241 @@
+"""Resized crops: their values are torch's own of the same pixels, however these are stored; each visit draws anew."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from jpeg_files import as_jpeg, photograph
+from numpy.typing import NDArray
+from torch.nn.functional import interpolate
+from torch.utils.data import DataLoader
+
+from packer.convert import convert
+from packer.errors import DamagedError, UsageError
+from packer.format import manifest as manifests
+from packer.repack import repack
+from packer.writer import DatasetWriter
+from readers import Loader, PackedDataset, ResizedCrop, Windows
+from readers.draws import new_visits
+
+#: Heights and widths: some twice, four and eight times as large as the crops, some smaller, and a very wide one.
+SIZES = ((300, 400), (201, 177), (120, 90), (33, 64), (20, 31), (20, 300), (400, 33), (517, 530))
+CODECS = ("jpeg", "none", "photo+lz4", "lz4")
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """A function that gives the same photographs, packed with a codec."""
+    place = tmp_path_factory.mktemp("photos")
+    (place / "files").mkdir()
+    for number, size in enumerate(SIZES):
+        (place / "files" / f"{number}.jpg").write_bytes(as_jpeg(photograph(*size, number), progressive=number % 3 == 1))
+    convert(str(place / "files"), place / "jpeg")
+
+    def packed(codec: str) -> Path:
+        if not (place / codec).exists():
+            repack(place / "jpeg", place / codec, codec=codec)
+        return place / codec
+
+    return packed
+
+
+def batch(path: Path, crop: ResizedCrop, numbers: Any = slice(None), seed: int = 1) -> torch.Tensor:
+    torch.manual_seed(seed)
+    images: torch.Tensor = PackedDataset(path, crop=crop)[numbers]["image"]
+    return images
+
+
+def resize(image: torch.Tensor, size: tuple[int, ...]) -> torch.Tensor:
+    """An image (C, H, W) as torchvision's `resize(antialias=True)` makes it: this is what it calls."""
+    return interpolate(image[None], list(size), mode="bilinear", antialias=True)[0]
+
+
+def boxes(crop: ResizedCrop, sizes: Any, count: int) -> list[NDArray[Any]]:
+    """Corners, sides and whether it is mirrored of `count` crops of samples of one size."""
+    torch.manual_seed(3)
+    found = crop.boxes(np.array([sizes] * count), new_visits(count))
+    return [found.corners, found.sides, found.mirrored]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("exact", [True, False])
+def test_values_are_those_of_torch(stored: Callable[[str], Path], codec: str, exact: bool) -> None:
+    """Of the pixels in the crop alone; where JPEG files are decoded smaller, within one step on average."""
+    crop, path = ResizedCrop((40, 32), of="image", exact=exact), stored(codec)
+    whole, numbers = PackedDataset(stored("none")), np.tile(np.arange(len(SIZES)), 4)
+    images = batch(path, crop, numbers)
+    assert images.shape == (len(numbers), 3, 40, 32)
+    assert images.is_contiguous(memory_format=torch.channels_last)
+    torch.manual_seed(1)
+    drawn = crop.boxes(np.array(SIZES)[numbers], new_visits(len(numbers)))
+    assert (drawn.factors.max() == 1) == exact
+    for image, number, (top, left), (height, width), factor, mirrored in zip(images, numbers, *drawn, strict=True):
+        wanted = resize(whole[int(number)]["image"][:, top : top + height, left : left + width], (40, 32))
+        wanted = wanted.flip(2) if mirrored else wanted
+        if factor == 1 or codec != "jpeg":
+            assert torch.equal(image, wanted)
+        else:
+            assert (image.float() - wanted.float()).abs().mean() < 1
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize(("size", "short"), [(32, 37), (32, None), ((20, 36), 36)])
+def test_the_middle_is_that_of_resize_and_center_crop(
+    stored: Callable[[str], Path], codec: str, exact: bool, size: Any, short: int | None
+) -> None:
+    """As torchvision's `Resize(short)` and `CenterCrop(size)` give it; nothing is drawn."""
+    crop = ResizedCrop(size, of="image", at="center", short=short, exact=exact)
+    images, whole = batch(stored(codec), crop), PackedDataset(stored("none"))
+    assert torch.equal(images, batch(stored(codec), crop, seed=2))
+    height, width = crop.shape
+    side = short or max(height, width)
+    for number, image in enumerate(images):
+        sides = [side * n // min(SIZES[number]) for n in SIZES[number]]
+        top, left = round((sides[0] - height) / 2), round((sides[1] - width) / 2)
+        wanted = resize(whole[number]["image"], tuple(sides))[:, top : top + height, left : left + width]
+        if exact or codec != "jpeg":
+            assert torch.equal(image, wanted)
+        else:
+            assert (image.float() - wanted.float()).abs().mean() < 1
+
+
+def test_gray_images_and_raw_ones_next_to_files(tmp_path: Path) -> None:
+    """One channel, and samples that are no files, are read alike."""
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    (folder / "a.jpg").write_bytes(as_jpeg(photograph(90, 80), "L"))
+    with DatasetWriter(tmp_path / "raw") as writer:
+        writer.add({"image": photograph(90, 80)[:, :, :1]})
+    convert(str(folder), tmp_path / "a", codec="jpeg")
+    repack(tmp_path / "a", tmp_path / "b", codec="none")
+    crop = ResizedCrop(30, of="image", exact=True)
+    assert torch.equal(batch(tmp_path / "a", crop, [0] * 5), batch(tmp_path / "b", crop, [0] * 5))
+    assert batch(tmp_path / "a", crop, [0]).shape == (1, 1, 30, 30)
+
+
+def sides_by_torchvision(height: int, width: int, scale: Any, ratio: Any, count: int) -> NDArray[np.int64]:
+    """Height and width of the crops of `RandomResizedCrop.get_params`, each tried until it fits."""
+    rng, found = np.random.default_rng(0), []
+    while len(found) < count:
+        area, shape = height * width * rng.uniform(*scale), np.exp(rng.uniform(*np.log(ratio)))
+        w, h = round(np.sqrt(area * shape)), round(np.sqrt(area / shape))
+        if 0 < w <= width and 0 < h <= height:
+            found.append((h, w))
+    return np.array(found)
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_crops_are_drawn_as_torchvision_does(exact: bool) -> None:
+    """Within the sample; of any area in `scale`, and of any shape in `ratio`, wide ones as often as high ones."""
+    crop = ResizedCrop(20, of="x", scale=(0.2, 0.9), ratio=(0.5, 2), exact=exact)
+    corners, sides, mirrored = boxes(crop, (600, 600), 20_000)
+    assert ((corners >= 0) & (corners + sides <= 600)).all()
+    area, ratio = sides.prod(axis=1) / 600**2, np.log2(sides[:, 1] / sides[:, 0])
+    assert 0.19 < area.min() < 0.21
+    assert 0.8 < area.max() < 0.91
+    assert -1.05 < ratio.min() < -0.98 < 0.98 < ratio.max() < 1.05
+    theirs = sides_by_torchvision(600, 600, (0.2, 0.9), (0.5, 2), 4000)
+    assert np.abs(sides.mean(axis=0) - theirs.mean(axis=0)).max() < 8
+    assert np.abs(sides.std(axis=0) - theirs.std(axis=0)).max() < 8
+    assert abs(np.median(ratio)) < 0.02
+    room = 600 - sides
+    assert abs((corners[room > 20] / room[room > 20]).mean() - 0.5) < 0.02
+    assert abs(mirrored.mean() - 0.5) < 0.02
+    assert not boxes(ResizedCrop(20, of="x", flips=False), (600, 600), 100)[2].any()
+
+
+@pytest.mark.parametrize(("sizes", "sides"), [((10, 400), (10, 13)), ((400, 9), (12, 9)), ((1, 1), (1, 1))])
+def test_where_no_crop_fits_the_nearest_shape_is_cut(sizes: tuple[int, int], sides: tuple[int, int]) -> None:
+    """Of samples that are much higher or wider than `ratio` allows."""
+    found = boxes(ResizedCrop(20, of="x", scale=(1, 1)), sizes, 50)[1]
+    assert (found == sides).all()
+
+
+def test_each_visit_draws_anew_and_nothing_else_changes_it(stored: Callable[[str], Path]) -> None:
+    """With `Loader` from seed, epoch and position: threads, batch size and resuming change nothing."""
+    crop = ResizedCrop(16, of="image")
+    dataset = PackedDataset(stored("jpeg"), crop=crop, extras=("number",))
+
+    def epoch(loader: Loader) -> dict[int, bytes]:
+        return {
+            int(number): image.numpy().tobytes()
+            for some in loader
+            for number, image in zip(some["number"], some["image"], strict=True)
+        }
+
+    first = epoch(Loader(dataset, 3, shuffle=True, seed=5, threads=0))
+    assert epoch(Loader(pickle.loads(pickle.dumps(dataset)), 4, shuffle=True, seed=5, threads=2)) == first
+    loader = Loader(dataset, 3, shuffle=True, seed=5)
+    batches = iter(loader)
+    next(batches)
+    again = Loader(dataset, 3, shuffle=True, seed=5)
+    again.load_state_dict(loader.state_dict())
+    rest = epoch(again)
+    assert rest.items() < first.items()
+    assert epoch(again) != first
+    pair = batch(stored("jpeg"), crop, [0, 0])
+    assert not torch.equal(pair[0], pair[1])
+    other = PackedDataset(stored("jpeg"), crop=ResizedCrop(16, of="image", seed=1), extras=("number",))
+    assert epoch(Loader(other, 3, shuffle=True, seed=5)) != first
+
+
+def test_workers_of_a_dataloader(stored: Callable[[str], Path]) -> None:
+    """torch's own loader reads them in its workers."""
+    dataset = PackedDataset(stored("jpeg"), crop=ResizedCrop(16, of="image"))
+    shapes = [tuple(some["image"].shape) for some in DataLoader(dataset, 4, num_workers=1)]
+    assert shapes == [(4, 3, 16, 16)] * 2
+
+
+def test_a_damaged_file_is_named(stored: Callable[[str], Path], tmp_path: Path) -> None:
+    """By shard, field and sample."""
+    repack(stored("jpeg"), tmp_path / "d", shard_size=2**30)
+    (entry,) = manifests.read(tmp_path / "d").shards
+    path = tmp_path / "d" / entry.file
+    data = bytearray(path.read_bytes())
+    at = data.index(b"\xff\xc0", data.index(b"\xff\xd8\xff"))
+    data[at + 2 : at + 12] = bytes(10)
+    path.write_bytes(data)
+    with pytest.raises(DamagedError, match="field 'image', samples 0 to 0"):
+        batch(tmp_path / "d", ResizedCrop(16, of="image"), [0])
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"size": 0}, "size 0: a whole number from 1"),
+        ({"size": (8, 0)}, "size 0: a whole number from 1"),
+        ({"scale": (0.5, 0.1)}, "scale"),
+        ({"scale": (0.5, 2)}, "scale"),
+        ({"ratio": (0, 1)}, "ratio"),
+        ({"at": "middle"}, "None or 'center'"),
+        ({"short": 20}, "short 20 goes with at='center'"),
+        ({"short": 4, "at": "center"}, "is 8 or more"),
+        ({"seed": -1}, "seed -1"),
+        ({"of": "picture"}, "no field 'picture' is read; there are image"),
+    ],
+)
+def test_arguments_without_meaning_are_refused(
+    stored: Callable[[str], Path], options: dict[str, Any], reason: str
+) -> None:
+    """The sentence says what is expected."""
+    with pytest.raises(UsageError, match=reason):
+        PackedDataset(stored("none"), crop=ResizedCrop(**{"size": 8, "of": "image", **options}))
+
+
+@pytest.mark.parametrize("array", [np.zeros((4, 4, 3), np.uint16), np.zeros((4, 4), np.uint8), np.zeros(3)])
+def test_other_fields_are_refused(tmp_path: Path, array: NDArray[Any]) -> None:
+    """Only images of uint8 are resized, and no windows of them."""
+    with DatasetWriter(tmp_path / "d") as writer:
+        writer.add({"x": array})
+    with pytest.raises(UsageError, match=r"field 'x' is array .*; images of uint8 with one number of channels"):
+        PackedDataset(tmp_path / "d", crop=ResizedCrop(8, of="x"))
+    if array.ndim:
+        with pytest.raises(UsageError):
+            PackedDataset(tmp_path / "d", crop=ResizedCrop(8, of="x"), windows=Windows(1))
