@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 import torch
 
+from packer.codecs import JPEG
 from packer.errors import UsageError
 from packer.format import starts_of
 from packer.workers import processors
@@ -119,7 +120,7 @@ def keep_frames(dataset: PackedDataset, window: int, batch_size: int) -> None:
 
 
 def threads_of(threads: int | str, dataset: PackedDataset | Mix) -> int:
-    """Return how many threads read ahead; `"auto"` gives one to a transform, two to coded fields.
+    """Return how many threads read ahead; `"auto"` gives one to a transform, two to coded fields, to JPEG files all.
 
     Raises:
         UsageError: neither a number of threads nor "auto".
@@ -132,5 +133,5 @@ def threads_of(threads: int | str, dataset: PackedDataset | Mix) -> int:
         return max(threads_of(threads, each) for each in dataset.datasets)
     if dataset.transforms:
         return 1  # with two threads, the order in which a transform draws random numbers is left to chance
-    coded = any(field.codec for field in dataset.fields.values())
-    return min(2, processors()) if coded else 0
+    codecs = [config["id"] for field in dataset.fields.values() for config in field.codec]
+    return processors() if JPEG in codecs else min(2, processors()) if codecs else 0

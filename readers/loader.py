@@ -73,9 +73,10 @@ class Loader(DataLoader[Any]):
             of the fields that are read, so another choice of fields gives another order.
         seed: of the order, and of random crops and points.
         drop_last: leave out the last batch if it is not full.
-        threads: 0 does everything in the caller's thread; n reads ahead in n threads; `"auto"` is 1 with a transform, 2
-            if a field has a codec (1 on one processor), else 0. With n > 1 `transform` and `sample_transform`
-            run in n threads at once, so they must be thread-safe; random ones are then not reproducible.
+        threads: 0 does everything in the caller's thread; n reads ahead in n threads; `"auto"` is 1 with a transform,
+            as many as processors with JPEG files, 2 if another field has a codec (1 on one processor), else 0. With
+            n > 1 `transform` and `sample_transform` run in n threads at once, so they must be thread-safe; random ones
+            are then not reproducible.
         prefetch: how many batches threads read ahead at most, or one for each thread if that is more; batches in one
             piece of memory, as above, count as one. With a transform each batch is read by itself.
         device: moves batches to this device: they are gathered into page-locked memory, and copied while the caller

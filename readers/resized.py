@@ -124,11 +124,11 @@ class ResizedCrop:
             return Boxes(np.zeros_like(sizes), sizes, self._factors(sizes.min(axis=1, keepdims=True), short), none > 0)
         assert visits is not None, "random crops are drawn by their visits"
         words = drawn(visits, self.seed, RESIZED, _WORDS)
-        sides = self._random_sides(sizes, (words >> np.uint64(11)) * 2.0**-53)
+        sides = self._random_sides(sizes, (words >> np.uint64(11)).astype(np.float64) * 2.0**-53)
         factors = self._factors(sides, np.array([self.shape]))
         pixel = factors[:, None]  # of the smaller image
         sides = np.minimum((sides + pixel // 2) // pixel, sizes // pixel) * pixel
-        corners = below(words[:, -3:-1], sizes - sides + 1) // pixel * pixel
+        corners = below(words[:, -3:-1], (sizes - sides) // pixel + 1) * pixel
         return Boxes(corners, sides, factors, (words[:, -1] >> np.uint64(63)).astype(bool) & self.flips)
 
     def _random_sides(self, sizes: Numbers, shares: NDArray[np.float64]) -> Numbers:

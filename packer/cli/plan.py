@@ -113,7 +113,11 @@ def _lines(plan: Plan, size: Estimate, found: dict[str, Any]) -> list[str]:
     for choice in found["choices"]:
         names = choice["fields"]
         bytes_of = f"{choice['codec']} takes {choice['share']:.2f} of the bytes of none"
-        speed = f"is read at about {choice['speed']:g} of its speed; --codec {names[0]}=none for speed"
+        speed = f"is read at about {choice['speed']:g} of its speed; --codec {names[0]}="
+        # Pixels of photographs are large: the next step is not `none`.
+        speed += (
+            "photo+lz4 is 3 times as fast and about 5 times as large" if choice["codec"] == "jpeg" else "none for speed"
+        )
         pairs.append(("choice", f"{first_few(names)}: {bytes_of} and {speed}"))
     if size.most > free:
         pairs.append(("warning", "the disk may be too small"))

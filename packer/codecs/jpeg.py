@@ -105,7 +105,7 @@ def _first_rows(file: memoryview, height: int, rows: int) -> tuple[Any, int]:
     """
     cut = rows + _SPARE_ROWS
     at = 2
-    while cut < height and file[at : at + 1] == b"\xff" and file[at + 1] not in _PROGRESSIVE_OR_SCAN:
+    while cut < height and at + 9 < len(file) and file[at] == 0xFF and file[at + 1] not in _PROGRESSIVE_OR_SCAN:
         if file[at + 1] in _SEQUENTIAL and int.from_bytes(file[at + 5 : at + 7], "big") == height:
             shorter = bytearray(file)
             shorter[at + 5 : at + 7] = cut.to_bytes(2, "big")

@@ -19,6 +19,7 @@ from packer.convert import convert
 from packer.errors import DamagedError, UsageError
 from packer.format import manifest as manifests
 from packer.repack import repack
+from packer.workers import processors
 from packer.writer import DatasetWriter
 from readers import Loader, PackedDataset, ResizedCrop, Windows
 from readers.draws import new_visits
@@ -184,6 +185,14 @@ def test_each_visit_draws_anew_and_nothing_else_changes_it(stored: Callable[[str
     assert not torch.equal(pair[0], pair[1])
     other = PackedDataset(stored("jpeg"), crop=ResizedCrop(16, of="image", seed=1), extras=("number",))
     assert epoch(Loader(other, 3, shuffle=True, seed=5)) != first
+
+
+def test_all_processors_decode(stored: Callable[[str], Path]) -> None:
+    """Decoding lets go of the interpreter, so that as many threads read; whole images as well as crops."""
+    crop = ResizedCrop(16, of="image")
+    for options in ({}, {"crop": crop}):
+        assert Loader(PackedDataset(stored("jpeg"), **options), 4).threads == processors()
+    assert Loader(PackedDataset(stored("none"), crop=crop), 4).threads == 0
 
 
 def test_workers_of_a_dataloader(stored: Callable[[str], Path]) -> None:
