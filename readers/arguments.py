@@ -37,7 +37,7 @@ def order_of(
     shuffle: bool | str,
     seed: int,
     sampler: Iterable[int] | None,
-    window: int | None,
+    shuffle_window: int | None,
     repeat: int,
     global_batch_size: int,
 ) -> Order:
@@ -49,8 +49,8 @@ def order_of(
     Raises:
         UsageError: an argument has no meaning, or two do not go together.
     """
-    if window is not None and shuffle != "block":
-        raise UsageError("window is only for shuffle='block'; leave it out")
+    if shuffle_window is not None and shuffle != "block":
+        raise UsageError("shuffle_window is only for shuffle='block'; leave it out")
     order: Order
     if isinstance(dataset, Mix):
         if sampler is not None or shuffle not in (True, False):
@@ -62,7 +62,7 @@ def order_of(
         is_array = isinstance(sampler, (list, tuple, np.ndarray, range, torch.Tensor))
         order = Given(np.asarray(sampler), len(dataset)) if is_array else SamplerOrder(sampler, len(dataset), seed)
     elif shuffle == "block":
-        order = _block_shuffled(dataset, window, seed)
+        order = _block_shuffled(dataset, shuffle_window, seed)
     elif shuffle in (True, False):
         order = Shuffled(len(dataset), seed) if shuffle else Sequential(len(dataset))
     else:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections import UserDict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from operator import is_
@@ -25,6 +26,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
 from packer.errors import UsageError
+from readers.gather import CPU
 from readers.valid import check_read
 
 #: torch cannot gather unsigned integers of several bytes, so they are viewed as signed ones of the same size.
@@ -35,11 +37,20 @@ CHANNELS = 4
 _VALUES = (torch.Tensor, np.ndarray, np.generic, str, bytes, int, float, complex, type(None))
 
 
+def _both_ways(operation: Callable[[Any, Any], Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Return the two methods of `Ragged` for an operation: with the other on the right, and on the left."""
+    return (
+        lambda ragged, other: ragged._by(operation, other),
+        lambda ragged, other: ragged._by(operation, other, other_first=True),
+    )
+
+
 class Ragged:
     """Values of a whole batch. torch's pytree takes it for a nest of two tensors, and `DataLoader` pins it.
 
-    `len(ragged)` is B, `ragged[i]` are the rows of sample i, a view. Arithmetic changes `values`: `ragged / 255`, or
-    `ragged - centre` with a tensor of one row.
+    `len(ragged)` is B, `ragged[i]` are the rows of sample i, a view, `ragged[1:3]` the Ragged of two samples.
+    Arithmetic and comparisons are those of `values`: `ragged / 255`, `ragged > 0`, or `ragged - centre` with a tensor
+    or an array of one row.
 
     It is neither a tuple nor an `Iterable`: frameworks look for the batch size in these, and would find the length of
     `values`.
@@ -63,31 +74,61 @@ class Ragged:
     def __len__(self) -> int:
         return self.batch_size
 
-    def __getitem__(self, number: int) -> Tensor:
-        start, stop = self.offsets[range(len(self))[number] :][:2].tolist()
+    @overload
+    def __getitem__(self, number: int) -> Tensor: ...
+    @overload
+    def __getitem__(self, number: slice) -> Ragged: ...
+    def __getitem__(self, number: int | slice) -> Tensor | Ragged:
+        chosen = range(len(self))[number]
+        if isinstance(chosen, range):
+            if chosen.step != 1:
+                raise TypeError(
+                    f"a slice of a Ragged takes samples one after another, not with a step of {chosen.step}"
+                )
+            offsets = self.offsets[chosen.start : max(chosen.stop, chosen.start) + 1]
+            return Ragged(self.values[int(offsets[0]) : int(offsets[-1])], offsets - offsets[0])
+        start, stop = self.offsets[chosen:][:2].tolist()
         return self.values[start:stop]
 
     def _with(self, values: Tensor) -> Ragged:
-        if isinstance(values, Ragged):
-            raise TypeError("two Ragged do not add up: their samples may differ in length; use their values")
         return Ragged(values, self.offsets)
 
-    def __add__(self, other: float | Tensor) -> Ragged:
-        return self._with(self.values + other)
+    def _by(self, operation: Callable[[Any, Any], Any], other: Any, other_first: bool = False) -> Any:
+        """Return it with the values that an operation with something else gives."""
+        if isinstance(other, Ragged):
+            raise TypeError("two Ragged cannot be combined: their samples may differ in length; combine their values")
+        if isinstance(other, np.ndarray) and isinstance(self.values, Tensor):
+            other = torch.from_numpy(other)
+        return self._with(operation(other, self.values) if other_first else operation(self.values, other))
 
-    def __sub__(self, other: float | Tensor) -> Ragged:
-        return self._with(self.values - other)
+    __add__, __radd__ = _both_ways(operator.add)
+    __sub__, __rsub__ = _both_ways(operator.sub)
+    __mul__, __rmul__ = _both_ways(operator.mul)
+    __truediv__, __rtruediv__ = _both_ways(operator.truediv)
+    __floordiv__, __rfloordiv__ = _both_ways(operator.floordiv)
+    __mod__, __rmod__ = _both_ways(operator.mod)
+    __pow__, __rpow__ = _both_ways(operator.pow)
+    __lt__, __gt__ = _both_ways(operator.lt)[0], _both_ways(operator.gt)[0]
+    __le__, __ge__ = _both_ways(operator.le)[0], _both_ways(operator.ge)[0]
+    __eq__, __ne__ = _both_ways(operator.eq)[0], _both_ways(operator.ne)[0]
+    __hash__ = object.__hash__
+    __array_ufunc__ = None  # an array or a number of numpy leaves operations to the methods above
 
-    def __rsub__(self, other: float | Tensor) -> Ragged:
-        return self._with(other - self.values)
+    def __neg__(self) -> Ragged:
+        return self._with(-self.values)
 
-    def __mul__(self, other: float | Tensor) -> Ragged:
-        return self._with(self.values * other)
+    def __abs__(self) -> Ragged:
+        return self._with(abs(self.values))
 
-    def __truediv__(self, other: float | Tensor) -> Ragged:
-        return self._with(self.values / other)
+    @property
+    def dtype(self) -> torch.dtype:
+        """Return the dtype of `values`."""
+        return self.values.dtype
 
-    __radd__, __rmul__ = __add__, __mul__
+    @property
+    def device(self) -> torch.device:
+        """Return the device of `values`."""
+        return self.values.device
 
     def to(self, *args: Any, **kwargs: Any) -> Ragged:
         """Return it with `values` and `offsets` moved as by `Tensor.to`; a dtype changes that of `values` alone."""
@@ -214,9 +255,9 @@ class Origin(NamedTuple):
 
 
 class Sample(dict[str, Any]):
-    """One sample of a batch, field name to tensor, which knows its batch."""
+    """One sample of a batch, field name to tensor, which knows its batch if it is as it was gathered."""
 
-    origin: Origin
+    origin: Origin | None = None
 
     def __reduce__(self) -> tuple[type[Any], tuple[Any]]:
         # Alone it is a plain dict; with its batch it would carry all the others through the pipe of a worker.
@@ -274,13 +315,29 @@ def batch_of(gathered: Any, size: int) -> Sequence[Any]:
     batch = Batch(gathered, size)
     if type(gathered) is dict:
         return batch
+    _check_items(gathered, size)
+    return list(batch)
+
+
+def only_item(gathered: Any) -> Any:
+    """Return the only item of what a transform returned for a batch of one.
+
+    Raises:
+        UsageError: the transform returned an object that has no items.
+    """
+    _check_items(gathered, 1)
+    return item_of(gathered, 0, 1)
+
+
+def _check_items(gathered: Any, size: int) -> None:
+    if type(gathered) is dict:
+        return
     for whole in _without_items(gathered, size):
         raise UsageError(
-            f"the transform was given a batch of {size} and returned a {type(whole).__name__}, which DataLoader cannot "
-            "take apart into samples; give PackedDataset(..., sample_transform=f) instead, where f is given one "
-            "sample, or read by Loader, which hands out whatever the transform returned"
+            f"batch_transform was given a batch of {size} and returned a {type(whole).__name__}, which cannot be taken "
+            "apart into samples; give PackedDataset(..., sample_transform=f) instead, where f is given one sample, or "
+            "read by Loader, which hands out whatever batch_transform returned"
         )
-    return list(batch)
 
 
 def _without_items(tree: Any, size: int) -> Iterator[Any]:
@@ -308,6 +365,7 @@ def _item(gathered: Any, size: int, number: int) -> Any:
 def _is_as_made(item: Any) -> bool:
     """Return whether an item holds the very objects that it was made with; an equal copy counts as a change."""
     leaves, tree = pytree.tree_flatten(dict(item))
+    assert item.origin is not None, "items of a batch know it"
     same: bool = tree == item.origin.tree and all(map(is_, leaves, item.origin.leaves))
     return same
 
@@ -351,12 +409,36 @@ def collate_samples(
             return samples.gathered
     elif _are_all(samples, samples[0]):
         return samples[0].origin.gathered
-    return collate([dict(s) if isinstance(s, Sample) else s for s in samples], collate_fn_map=collate_fn_map)
+    return join([dict(s) if isinstance(s, Sample) else s for s in samples], collate_fn_map)
+
+
+def join(samples: Sequence[Any], collate_fn_map: Mapping[Any, Callable[..., Any]] | None = None) -> Any:
+    """Return samples as a batch, as torch's `default_collate` does; tensors that differ in length become `Ragged`.
+
+    Raises:
+        UsageError: tensors differ in other axes, too.
+    """
+    return collate(list(samples), collate_fn_map={**(collate_fn_map or default_collate_fn_map), Tensor: _stacked})
+
+
+def _stacked(tensors: Sequence[Tensor], *, collate_fn_map: Any = None) -> Any:
+    """Return the tensors of all samples as one, or as `Ragged` if they differ in their first axis alone."""
+    shapes = {tensor.shape for tensor in tensors}
+    if len(shapes) == 1:
+        return default_collate_fn_map[Tensor](tensors, collate_fn_map=collate_fn_map)
+    if () in shapes or len({shape[1:] for shape in shapes}) > 1:
+        one, other, *_ = sorted(map(list, shapes))
+        raise UsageError(
+            f"sample_transform: tensors of shapes {one} and {other} make no batch: they may differ in their first axis "
+            "alone; crop or resize them to one shape"
+        )
+    lengths = torch.tensor([0, *map(len, tensors)], device=CPU)
+    return Ragged(torch.cat(list(tensors)), lengths.cumsum(0))
 
 
 def _are_all(samples: Sequence[Any], first: Sample) -> bool:
     """Return whether these are all items of one batch, in order and as they were made."""
-    if len(samples) != first.origin.size:
+    if first.origin is None or len(samples) != first.origin.size:
         return False
     gathered = first.origin.gathered
     for number, sample in enumerate(samples):
@@ -378,7 +460,7 @@ def as_tv_tensors(batch: Mapping[str, Any], masks: Collection[str] = ()) -> dict
     Transforms of `torchvision.transforms.v2` change all of these alike, with one draw. Of a plain dict they take the
     first tensor for the picture, and leave the others as they are.
 
-        transform=lambda batch: flip(as_tv_tensors(batch, masks=("label",)))              # one draw a batch
+        batch_transform=lambda batch: flip(as_tv_tensors(batch, masks=("label",)))              # one draw a batch
         sample_transform=lambda sample: flip(as_tv_tensors(sample, masks=("label",)))     # one draw a sample
 
     Images are the tensors (B, C, H, W) of up to 4 channels; if there are none, as in a sample, the tensors (C, H, W).

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset, default_collate
+from torch.utils.data import Dataset
 
 from packer.errors import MissingNameError, UsageError
 from packer.format import Constants, Field, Manifest, Names, Numbers
 from packer.format import manifest as manifests
 from packer.remote import is_url
-from readers.batch import batch_of, item_of
+from readers.batch import Sample, batch_of, item_of, join, only_item
 from readers.crop import Crop
 from readers.draws import new_visits
 from readers.fields import NAME, FieldReader, KnownReader, as_images, gathered
@@ -38,6 +38,14 @@ if TYPE_CHECKING:
     from packer.remote import Mirror
 
 Transform = Callable[[Any], Any]
+
+#: Arguments of earlier versions, and their replacements.
+_RENAMED = {
+    "transform": "give batch_transform=f, which is called with each batch, or sample_transform=f, with each sample",
+    "sample_points": "the argument is called points",
+}
+#: Attributes that nothing would follow if they were changed.
+_FIXED = ("path", "manifest", "fields", "crop", "points", "windows", "split", "extras", "verify")
 
 #: The field of classes, as `packer convert --label folder` calls it.
 LABEL = "label"
@@ -87,14 +95,15 @@ class PackedDataset(Dataset[Any]):
             its digest) when one of its samples is asked for; `Loader`, crops, windows, subsets of points and `verify`
             ask for all shards at once. They stay in the cache.
         fields: names of the fields to read, in order, or the name of one; all by default. The others are not touched.
-        transform: called once on each result: the dict of one sample, or that of a whole batch. It runs in the
-            thread that reads: with `Loader(threads=n)` in n threads at once, with `threads="auto"` in one.
-        sample_transform: called for each sample before samples become a batch, also by `Loader`; torch's
-            `default_collate` joins what it returns, unless a `DataLoader` has its own `collate_fn`. `transform` is
-            called afterwards. It costs a Python call per sample: where a function can take a whole batch, `transform`
-            is faster.
+        batch_transform: called once with each batch, and with a batch of one for `ds[3]`, which then is the sample in
+            what it returns. It runs in the thread that reads: with `Loader(threads=n)` in n threads at once, with
+            `threads="auto"` in one.
+        sample_transform: called with each sample before samples become a batch, also by `Loader`; torch's
+            `default_collate` joins what it returns, unless a `DataLoader` has its own `collate_fn`. Tensors that differ
+            in their first axis alone become `Ragged`. `batch_transform` is called afterwards. It costs a Python call
+            per sample: where a function can take a whole batch, `batch_transform` is faster.
         crop: reads crops of one size from pictures of different sizes; see `Crop`, or `ResizedCrop` for photographs.
-        sample_points: reads this many points of every cloud, chosen at random, see `PointSample`; or one point of every
+        points: reads this many points of every cloud, chosen at random, see `PointSample`; or one point of every
             voxel, see `VoxelSample`.
         windows: reads some steps of episodes, clips or sequences at a time; see `Windows`.
         split: name of the split to read; numbers and names are those of its samples.
@@ -124,30 +133,34 @@ class PackedDataset(Dataset[Any]):
         self,
         path: str | os.PathLike[str],
         fields: Sequence[str] | None = None,
-        transform: Transform | None = None,
+        *,
+        batch_transform: Transform | None = None,
+        sample_transform: Transform | None = None,
         crop: Crop | ResizedCrop | None = None,
-        sample_points: int | PointSample | VoxelSample | None = None,
+        points: int | PointSample | VoxelSample | None = None,
         windows: Windows | None = None,
         split: str | None = None,
         extras: Sequence[str] = (),
         verify: bool = False,
         cache: str | os.PathLike[str] | None = None,
         cache_bytes: int | None = None,
-        sample_transform: Transform | None = None,
+        **others: Any,
     ) -> None:
+        for name in others:
+            if name not in _RENAMED:
+                raise TypeError(f"PackedDataset got an unexpected keyword argument {name!r}")
+            raise UsageError(f"PackedDataset takes no {name}: {_RENAMED[name]}")
         self._mirror, self.path, self.manifest = _found(path, cache, cache_bytes)
-        self.transform = transform
+        self.batch_transform = batch_transform
         self.sample_transform = sample_transform
         self._chosen = (fields,) if isinstance(fields, str) else None if fields is None else tuple(fields)
         self.crop = crop
-        self.sample_points = (
-            PointSample(sample_points) if isinstance(sample_points, int | np.integer) else sample_points
-        )
+        self.points = PointSample(points) if isinstance(points, int | np.integer) else points
         self.windows = windows
         self.split = split
         self.extras = (extras,) if isinstance(extras, str) else tuple(extras)
         self.verify = verify
-        self._parts = Parts(self.crop, self.sample_points, self.windows)
+        self._parts = Parts(self.crop, self.points, self.windows)
         self._use_manifest()
         self._parts.check(self.fields, self._samples.samples)
         self._check_extras()
@@ -172,6 +185,13 @@ class PackedDataset(Dataset[Any]):
             if extra in self.fields:
                 raise UsageError(f"extras: a field is also called {extra!r}; choose other fields with fields=[...]")
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _RENAMED and not hasattr(type(self), name):
+            raise UsageError(f"a PackedDataset has no {name}: {_RENAMED[name]}")
+        if name in _FIXED and name in vars(self):
+            raise UsageError(f"{name} of a PackedDataset cannot be changed; make another one with PackedDataset(...)")
+        super().__setattr__(name, value)
+
     def __getstate__(self) -> dict[str, Any]:
         # The manifest goes along: on the other side numbers mean the same samples, whatever became of the folder.
         found = ("fields", "targets", "_samples", "_items", "_last_session")
@@ -180,7 +200,7 @@ class PackedDataset(Dataset[Any]):
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         if self._mirror is not None:
-            self.manifest = self._mirror.manifest()  # into the cache that is used here
+            vars(self)["manifest"] = self._mirror.manifest()  # into the cache that is used here
         self._use_manifest()
 
     def __len__(self) -> int:
@@ -267,8 +287,7 @@ class PackedDataset(Dataset[Any]):
         """
         if is_single(index):
             number = number_asked(index, len(self), self._numbers_of)
-            sample = self._samples_of(self.gather(np.array([number])), 1)[0]
-            return sample if self.transform is None else self.transform(sample)
+            return self.item_of(self.gather(np.array([number])))
         numbers = self.numbers(index)
         return self.transformed(self.gather(numbers), len(numbers))
 
@@ -296,7 +315,7 @@ class PackedDataset(Dataset[Any]):
     @property
     def transforms(self) -> bool:
         """Return whether functions of the caller's own change samples or batches."""
-        return self.transform is not None or self.sample_transform is not None
+        return self.batch_transform is not None or self.sample_transform is not None
 
     def _samples_of(self, batch: dict[str, Any], size: int) -> list[Any]:
         """Return the samples of a gathered batch, each changed by `sample_transform`."""
@@ -308,13 +327,20 @@ class PackedDataset(Dataset[Any]):
         if self.sample_transform is not None:
             if not size:
                 raise UsageError("sample_transform: the index asks for no samples, and an empty batch cannot be joined")
-            batch = default_collate(self._samples_of(batch, size))
-        return batch if self.transform is None else self.transform(batch)
+            batch = join(self._samples_of(batch, size))
+        return batch if self.batch_transform is None else self.batch_transform(batch)
+
+    def item_of(self, batch: dict[str, Any]) -> Any:
+        """Return the only sample of a gathered batch of one, after both transforms."""
+        if self.batch_transform is None:
+            return self._samples_of(batch, 1)[0]
+        return only_item(self.transformed(batch, 1))
 
     def items_of(self, batch: dict[str, Any], size: int) -> Sequence[Any]:
         """Return the samples of a gathered batch in the form that torch's DataLoader takes."""
-        if self.sample_transform is not None and self.transform is None:
-            return self._samples_of(batch, size)  # DataLoader joins them, by its `collate_fn`
+        if self.sample_transform is not None and self.batch_transform is None:
+            # DataLoader joins them, by its `collate_fn`; the default one joins those of unlike lengths as `Ragged`.
+            return [Sample(sample) if type(sample) is dict else sample for sample in self._samples_of(batch, size)]
         return batch_of(self.transformed(batch, size), size)
 
     def sample_numbers(self, names: Sequence[str]) -> Numbers:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from inspect import signature
 from operator import index
@@ -29,6 +29,7 @@ from readers.arguments import keep_frames, order_of, threads_of
 from readers.dataset import PackedDataset, reads_batches
 from readers.device import ahead, device_of
 from readers.draws import visits_of
+from readers.epoch import Epoch
 from readers.gather import Pool
 from readers.mix import Mix
 from readers.order import (
@@ -45,7 +46,7 @@ from readers.valid import check_count
 _INSTEAD = {
     "num_workers": "it reads in this process, by threads where that pays; leave it out, or give threads=",
     "prefetch_factor": "give prefetch=, how many batches threads read ahead",
-    "collate_fn": "batches are read as one; give PackedDataset a transform= of batches or a sample_transform=, or use "
+    "collate_fn": "batches are read as one; give PackedDataset a batch_transform= or a sample_transform=, or use "
     "DataLoader",
     "generator": "the order follows from seed and epoch; give seed=",
 }
@@ -66,7 +67,7 @@ class Loader(DataLoader[Any]):
     `batch_sampler`, that of all ranks, and may call `set_epoch` of either.
 
     Args:
-        dataset: what to read. A `Mix` takes no `shuffle="block"`, `sampler` or `window`.
+        dataset: what to read. A `Mix` takes no `shuffle="block"`, `sampler` or `shuffle_window`.
         batch_size: samples in a batch, on this rank.
         shuffle: True for a full shuffle; `"block"` to shuffle blocks of frames and then within a window of
             blocks, so that each compressed frame is decoded about once an epoch. What a block is depends on the frames
@@ -75,8 +76,8 @@ class Loader(DataLoader[Any]):
         drop_last: leave out the last batch if it is not full.
         threads: 0 does everything in the caller's thread; n reads ahead in n threads; `"auto"` is 1 with a transform,
             as many as processors with JPEG files, 2 if another field has a codec (1 on one processor), else 0. With
-            n > 1 `transform` and `sample_transform` run in n threads at once, so they must be thread-safe; random ones
-            are then not reproducible.
+            n > 1 `batch_transform` and `sample_transform` run in n threads at once, so they must be thread-safe; random
+            ones are then not reproducible.
         prefetch: how many batches threads read ahead at most, or one for each thread if that is more; batches in one
             piece of memory, as above, count as one. With a transform each batch is read by itself.
         device: moves batches to this device: they are gathered into page-locked memory, and copied while the caller
@@ -89,8 +90,8 @@ class Loader(DataLoader[Any]):
             state is restored afterwards. Do not draw from it in other threads meanwhile.
         batch_sampler: gives the numbers of the samples of each batch of this rank, instead of `batch_size`, `shuffle`,
             `sampler` and ranks: a torch BatchSampler, or a list of lists of int. A state then counts batches.
-        window: about how many samples are shuffled among themselves in a block shuffle; by default up to 16,384, as
-            memory allows.
+        shuffle_window: about how many samples are shuffled among themselves in a block shuffle; by default up to
+            16,384, as memory allows.
         pin_memory: gives page-locked batches, for callers who copy them to a device themselves.
         as_numpy: gives numpy arrays instead of tensors.
         channels_last: False hands out contiguous (B, C, H, W), as other datasets give it, at the cost of a copy after
@@ -119,7 +120,7 @@ class Loader(DataLoader[Any]):
         *,
         sampler: Iterable[int] | None = None,
         batch_sampler: Iterable[Sequence[int]] | None = None,
-        window: int | None = None,
+        shuffle_window: int | None = None,
         pin_memory: bool = False,
         as_numpy: bool = False,
         repeat: int = 1,
@@ -127,6 +128,8 @@ class Loader(DataLoader[Any]):
         **others: Any,
     ) -> None:
         for name, value in others.items():
+            if name == "window":
+                raise UsageError("Loader takes no window: the argument is called shuffle_window")
             of_torch = signature(DataLoader.__init__).parameters
             if name not in of_torch:
                 raise TypeError(f"Loader got an unexpected keyword argument {name!r}")
@@ -150,7 +153,7 @@ class Loader(DataLoader[Any]):
             raise UsageError("rank and world_size go together; give both or none")
         check_count("prefetch", prefetch)
         # How batches are read, and into what memory.
-        self.seed = seed
+        self._seed = seed
         self.as_numpy = as_numpy
         self.channels_last = channels_last
         self.device = None if device is None else device_of(device)
@@ -163,36 +166,54 @@ class Loader(DataLoader[Any]):
         pinned = (pin_memory or on_gpu) and torch.cuda.is_available()
         self._pool = Pool(pinned, held * max(len(dataset.fields), 1))
         # Which samples come when; torch's DataLoader gets the same as samplers.
-        self._position = Position()
         self._given_rank = None if rank is None or world_size is None else (rank, world_size)
-        self.order: Order
         self._make_order: Callable[[int], Order] | None
         if batch_sampler is not None:
-            given = (batch_size != 1, shuffle, drop_last, sampler is not None, window, repeat != 1, rank is not None)
-            if any(given):
+            given = (batch_size != 1, shuffle, drop_last, sampler is not None, shuffle_window, repeat != 1)
+            if any(given) or rank is not None:
                 raise UsageError(
-                    "batch_sampler makes the batches: leave out batch_size, shuffle, drop_last, sampler, window, "
-                    "repeat and rank"
+                    "batch_sampler makes the batches: leave out batch_size, shuffle, drop_last, sampler, "
+                    "shuffle_window, repeat and rank"
                 )
             self.share = Share(1)
             self._make_order = None
-            self.order = BatchOrder(batch_sampler, len(dataset), seed)
+            self._position = Position(BatchOrder(batch_sampler, len(dataset), seed))
             super().__init__(dataset, batch_sampler=cast(Any, batch_sampler), pin_memory=pin_memory)
             return
-        self._make_order = partial(order_of, dataset, shuffle, seed, sampler, window, repeat)
+        self._make_order = partial(order_of, dataset, shuffle, seed, sampler, shuffle_window, repeat)
         check_count("batch_size", batch_size)
         batch_size = int(batch_size)  # torch takes no numbers of numpy, and neither do files of saved states
         self.share = Share(batch_size, *(self._given_rank or present_rank()), drop_last)
-        self.order = self._make_order(self.share.global_batch_size)
-        mine, of_all = (EpochSampler(self.order, self._position, share) for share in (self.share, Share(batch_size)))
+        self._position = Position(self._make_order(self.share.global_batch_size))
+        mine, of_all = (EpochSampler(self._position, share) for share in (self.share, Share(batch_size)))
         super().__init__(dataset, batch_size, sampler=mine, drop_last=drop_last, pin_memory=pin_memory)
         # torch would make it from `mine`; frameworks that take batches from it share them among the ranks themselves.
         vars(self)["batch_sampler"] = BatchSampler(of_all, batch_size, drop_last)
 
     @property
+    def seed(self) -> int:
+        """Return the seed of the order, and of random crops and points."""
+        return self._seed
+
+    @property
+    def order(self) -> Order:
+        """Return the order of epochs that begin from now on."""
+        return self._position.order
+
+    @property
     def epoch(self) -> int:
         """Return the present epoch, or the next one after the end of a loop."""
-        return self._position.epoch
+        return self._position.epoch.number
+
+    @property
+    def remaining(self) -> int:
+        """Return how many batches are left of the present epoch on this rank; all of them between two epochs.
+
+        After `load_state_dict`, and inside of a loop, it is less than `len(loader)`.
+        """
+        self._settle()
+        epoch = self._position.epoch
+        return self.share.batches(len(epoch.order), epoch.done)
 
     def __len__(self) -> int:
         """Return the number of batches of a whole epoch, on this rank."""
@@ -214,17 +235,15 @@ class Loader(DataLoader[Any]):
         rank, world_size = self._given_rank or present_rank()
         if (rank, world_size) != (self.share.rank, self.share.world_size):
             self.share = replace(self.share, rank=rank, world_size=world_size)
-            self.order = self._make_order(self.share.global_batch_size)
-            vars(self)["sampler"] = EpochSampler(self.order, self._position, self.share)
-
-    @property
-    def _present_order(self) -> Order:
-        """Return the order of the present epoch."""
-        return self.order if self._position.begun is None else self._position.begun
+            self._position.use(self._make_order(self.share.global_batch_size))
+            vars(self)["sampler"] = EpochSampler(self._position, self.share)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the loader stands: epoch, and how many samples of the common order all ranks were given."""
-        return {"epoch": self._position.epoch, "done": self._position.done, **self._present_order.saved()}
+        """Return where the loop stands that handed out the last batch: its epoch, and how much of it is done.
+
+        `done` counts samples of the common order that all ranks were given.
+        """
+        return self._position.epoch.state()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on right after the last batch handed out before `state_dict()`; batch size and ranks may differ.
@@ -233,18 +252,15 @@ class Loader(DataLoader[Any]):
         a `Mix` of `batches="one"`, batch size and ranks must be the same.
 
         Raises:
-            UsageError: the state is not that of a loader, or has another number of samples, shuffle, seed, window,
-                array of numbers, or, with `shuffle="block"`, choice of fields. Of a torch sampler only the length is
-                compared.
+            UsageError: the state is not that of a loader, or has another number of samples, shuffle, seed,
+                shuffle_window, array of numbers, or, with `shuffle="block"`, choice of fields. Of a torch sampler only
+                the length is compared.
         """
         self._settle()
         order = self.order.resumed(state)
         check_state(state, order)
         self.share.batches(len(order), state["done"])
-        self._position.begin(state["epoch"])
-        if state["done"]:
-            self._position.done, self._position.begun = state["done"], order
-        self._position.is_chosen = True
+        self._position.choose(Epoch(order if state["done"] else self.order, index(state["epoch"]), state["done"]))
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch's own iterator has more, which nobody calls
         """Yield the rest of this epoch, or all of the next; which one is decided when the first batch is asked for.
@@ -257,23 +273,19 @@ class Loader(DataLoader[Any]):
         """
         process = os.getpid()
         self._settle()
-        position = self._position
-        if not position.is_chosen and position.done:
-            # The last loop was left in the middle of its epoch: as with torch's DataLoader, a new one begins.
-            position.begin(position.epoch + 1)
-        position.is_chosen = False
-        epoch, done = position.epoch, position.done
-        self.dataset.set_epoch(epoch)
-        order = self._present_order.epoch(epoch)
+        position, share = self._position, self.share
+        epoch = position.begin()
+        self.dataset.set_epoch(epoch.number)
+        order = epoch.order.epoch(epoch.number)
         n = len(order)
-        batches = self.share.batches(n, done)
+        batches, before = share.batches(n, epoch.done), epoch.done
         if not batches:
-            position.begin(epoch + 1)
+            position.epoch = epoch.following(position.order)
             return
-        if self.order.window and isinstance(self.dataset, PackedDataset):
-            keep_frames(self.dataset, self.order.window, self.share.batch_size)
-        numbers, positions, edges = self.order.share(order, self.share, done)
-        visits = visits_of(self.seed, epoch, positions) if self.dataset.draws else None
+        if epoch.order.window and isinstance(self.dataset, PackedDataset):
+            keep_frames(self.dataset, epoch.order.window, share.batch_size)
+        numbers, positions, edges = epoch.order.share(order, share, before)
+        visits = visits_of(self.seed, epoch.number, positions) if self.dataset.draws else None
         is_changed = self.as_numpy or not self.channels_last
         finish = self._finished if is_changed else None
         read = batches_of(Plan(self.dataset, numbers, edges, visits, self._pool, self.threads, self.prefetch, finish))
@@ -282,9 +294,9 @@ class Loader(DataLoader[Any]):
             for number in range(1, batches + 1):
                 _check_process(process)
                 batch = next(moved)
-                position.done = min(done + number * self.share.global_batch_size, n)
-                if number == batches:
-                    position.begin(epoch + 1)
+                # The state is that of the loop that handed out the last batch, whichever loops run meanwhile.
+                epoch.done = min(before + number * share.global_batch_size, n)
+                position.epoch = epoch if number < batches else epoch.following(position.order)
                 yield batch
                 # The generator must not hold a batch whose memory the pool could use again.
                 del batch
@@ -298,31 +310,41 @@ class Loader(DataLoader[Any]):
         return batch
 
 
-@dataclass
 class Position:
     """Where a loader stands; `set_epoch` of its samplers changes it, too.
 
+    Args:
+        order: of the epochs that begin from now on.
+
     Attributes:
-        epoch: the present one, or the next.
-        done: samples of the order that were handed out on all ranks; batches, of a `BatchOrder`.
-        begun: the order of the present epoch, if it was begun with other weights of a mix.
-        is_chosen: whether `set_epoch` or a loaded state chose where the next loop begins.
+        epoch: that of the last batch handed out, or in which the next loop begins.
     """
 
-    epoch: int = 0
-    done: int = 0
-    begun: Order | None = None
-    is_chosen: bool = False
+    def __init__(self, order: Order) -> None:
+        self.order = order
+        self.epoch = Epoch(order)
+        self._is_chosen = False
 
-    def begin(self, epoch: int) -> None:
-        """Stand at the beginning of an epoch."""
-        self.epoch, self.done, self.begun = index(epoch), 0, None
+    def use(self, order: Order) -> None:
+        """Take another order for the epochs that are not begun."""
+        self.order = order
+        if not self.epoch.done:
+            self.epoch = Epoch(order, self.epoch.number)
+
+    def choose(self, epoch: Epoch) -> None:
+        """Let the next loop begin in this epoch."""
+        self.epoch, self._is_chosen = epoch, True
 
     def set_epoch(self, epoch: int) -> None:
         """See `Loader.set_epoch`."""
-        if not (self.is_chosen and epoch == self.epoch):
-            self.begin(epoch)
-            self.is_chosen = True
+        if not (self._is_chosen and epoch == self.epoch.number):
+            self.choose(Epoch(self.order, index(epoch)))
+
+    def begin(self) -> Epoch:
+        """Return the epoch that a loop begins now, an object of its own."""
+        epoch, is_chosen, self._is_chosen = self.epoch, self._is_chosen, False
+        # The last loop was left in the middle of its epoch: as with torch's DataLoader, a new one begins.
+        return replace(epoch) if is_chosen or not epoch.done else epoch.following(self.order)
 
 
 class EpochSampler(DistributedSampler[int]):
@@ -331,15 +353,15 @@ class EpochSampler(DistributedSampler[int]):
     It is a DistributedSampler, so that frameworks do not put one of their own in its place.
     """
 
-    def __init__(self, order: Order, position: Position, share: Share) -> None:
-        super().__init__(range(len(order)), share.world_size, share.rank, shuffle=False)  # type: ignore[arg-type]
-        self._order, self._position, self._share = order, position, share
+    def __init__(self, position: Position, share: Share) -> None:
+        super().__init__(range(len(position.order)), share.world_size, share.rank, shuffle=False)  # type: ignore[arg-type]
+        self._position, self._share = position, share
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._share.numbers(self._order.epoch(self._position.epoch)).tolist())
+        return iter(self._share.numbers(self._position.order.epoch(self._position.epoch.number)).tolist())
 
     def __len__(self) -> int:
-        return len(self._share.numbers(np.arange(len(self._order))))
+        return len(self._share.numbers(np.arange(len(self._position.order))))
 
     def set_epoch(self, epoch: int) -> None:
         """See `Loader.set_epoch`."""

@@ -25,7 +25,7 @@ from readers.dataset import PackedDataset, reads_batches
 from readers.draws import new_visits
 from readers.fields import FieldReader, FixedRaw, KnownReader, Places, gathered
 from readers.gather import Memory, Pool
-from readers.indexing import numbers_asked
+from readers.indexing import number_asked, numbers_asked
 from readers.joined import JoinedReader, by_part, parts_of
 from readers.order import Mixed
 
@@ -41,7 +41,7 @@ class Mix(Dataset[Any]):
     Args:
         datasets: each with its weight, above 0: how often one of its samples comes, compared with the others. Their
             fields must have the same names, kinds, dtypes and fixed axes, after crops and windows; codecs may differ.
-            All have the same `transform` and `sample_transform`, or none.
+            All have the same `batch_transform` and `sample_transform`, or none.
         stop: with `"first"` an epoch ends when one of the datasets has been read once; it has as many samples of the
             others as the weights say, different ones each time. With `"all"` it ends when all have been read; the
             shorter ones begin again, in another order.
@@ -73,7 +73,7 @@ class Mix(Dataset[Any]):
             if not len(dataset):
                 raise UsageError(f"mix: dataset {number} has no samples: {dataset!r}")
             first = self.datasets[0]
-            if (dataset.transform, dataset.sample_transform) != (first.transform, first.sample_transform):
+            if (dataset.batch_transform, dataset.sample_transform) != (first.batch_transform, first.sample_transform):
                 raise UsageError("mix: the datasets have different transforms; give all the same ones")
             _check_alike(self.datasets[0], dataset)
         if extras and DATASET in self.datasets[0].readers:
@@ -89,15 +89,18 @@ class Mix(Dataset[Any]):
         Raises:
             SampleIndexError: a number outside the mix.
         """
-        return self.__getitems__([index])[0]
+        return self.datasets[0].item_of(self._gathered(np.array([number_asked(index, len(self), _no_names)])))
 
     def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
         """Return a batch for torch's DataLoader, which takes it as one."""
         numbers = numbers_asked(indices, len(self), _no_names)
+        return self.datasets[0].items_of(self._gathered(numbers), len(numbers))
+
+    def _gathered(self, numbers: Numbers) -> dict[str, Any]:
+        """Return the batch of the items `numbers` (n,), untransformed."""
         samples, anchors = self.items.of(numbers)
         visits = new_visits(len(numbers)) if self.draws else None
-        batch = gathered(self.readers, samples, self.opened.pool, visits, anchors)
-        return self.datasets[0].items_of(batch, len(numbers))
+        return gathered(self.readers, samples, self.opened.pool, visits, anchors)
 
     def __add__(self, other: Dataset[Any]) -> Dataset[Any]:  # type: ignore[override]  # torch's gives a ConcatDataset
         """Return the samples of this and of another dataset, one after another; each once, without the weights."""

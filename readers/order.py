@@ -185,7 +185,7 @@ class BlockShuffled(Order):
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
-        check_count("window", self.window)
+        check_count("shuffle_window", self.window)
 
     def __len__(self) -> int:
         return int(self.edges[-1])
@@ -589,6 +589,6 @@ def check_state(state: Mapping[str, Any], order: Order) -> None:
             )
         raise UsageError(
             f"the state is of another order ({state['order']}); this loader's is {own}. Give the same shuffle, seed, "
-            "window and sampler; the blocks of shuffle='block' follow from the fields that are read, the order of a "
-            "Mix of batches='one' from batch_size and the number of ranks"
+            "shuffle_window and sampler; the blocks of shuffle='block' follow from the fields that are read, the order "
+            "of a Mix of batches='one' from batch_size and the number of ranks"
         )

@@ -53,7 +53,7 @@ class Parts:
                 raise UsageError(f"windows {windows!r}: a readers.Windows is expected, such as Windows(16, stride=4)")
             if points is not None:
                 raise UsageError(
-                    "windows and sample_points do not go together: steps have an order, points do not; leave out one"
+                    "windows and points do not go together: steps have an order, points do not; leave out one"
                 )
             windows.check(fields)
         if isinstance(crop, ResizedCrop):
@@ -68,7 +68,7 @@ class Parts:
         if points is not None:
             if not isinstance(points, PointSample | VoxelSample):
                 raise UsageError(
-                    f"sample_points {points!r}: a number of points or a readers.PointSample or VoxelSample is expected"
+                    f"points {points!r}: a number of points or a readers.PointSample or VoxelSample is expected"
                 )
             points.candidates(fields)
 
@@ -107,7 +107,7 @@ class Parts:
                 tied = [name for name in tied if places[name].has_shapes_of(places[tied[0]])]
             if set(tied) & set(readers):
                 raise UsageError(
-                    "crop and sample_points do not go together for a field; name others: PointSample(..., fields=[...])"
+                    "crop and points do not go together for a field; name others: PointSample(..., fields=[...])"
                 )
             if isinstance(points, VoxelSample):
                 voxels = Voxels(points, WholeReader(places[tied[0]]), describe)

@@ -1,6 +1,6 @@
 """Subsets of points: batches of one shape from clouds of different sizes, the same points of every field.
 
-    ds = PackedDataset(path, sample_points=1024)
+    ds = PackedDataset(path, points=1024)
 
 The points are drawn anew each time that a sample is read (see `draws.py`).
 """
@@ -47,7 +47,7 @@ class PointSample:
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
-        check_count("sample_points: count", self.count)
+        check_count("points: count", self.count)
 
     def candidates(self, fields: Mapping[str, Field]) -> list[str]:
         """Return the names of the fields that may hold one row a point, first the one that tells how many there are.
@@ -57,16 +57,16 @@ class PointSample:
         """
         if self.fields is not None:
             found = [self.fields] if isinstance(self.fields, str) else list(self.fields)
-            check_read("sample_points", found, fields)
+            check_read("points", found, fields)
             for name in found:
                 if fields[name].kind != "array" or not fields[name].shape or None in fields[name].shape[1:]:
-                    raise UsageError(f"sample_points: field {name!r} does not hold a row of fixed shape for each point")
+                    raise UsageError(f"points: field {name!r} does not hold a row of fixed shape for each point")
         else:
             found = [f.name for f in fields.values() if f.kind == "array" and f.ragged_axes == (0,)]
             found.sort(key=lambda name: name != USUAL)
         if not found:
             raise UsageError(
-                "sample_points: no field that is read is ragged in its first axis alone; name some in PointSample(..., "
+                "points: no field that is read is ragged in its first axis alone; name some in PointSample(..., "
                 "fields=[...])"
             )
         return found

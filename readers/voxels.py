@@ -1,6 +1,6 @@
 """One point a voxel: clouds of even density, the same points of every field.
 
-    ds = PackedDataset(path, sample_points=VoxelSample(0.05))
+    ds = PackedDataset(path, points=VoxelSample(0.05))
 
 Voxels are the cells of a grid with a corner at the origin: a point lies in the cell floor(x / size), floor(y / size),
 floor(z / size), worked out in float64. Pointcept's GridSample (pointcept/datasets/transform.py) does the same, and then

@@ -219,7 +219,7 @@ def test_a_transformed_batch_is_handed_on(rows: Path, transform: Any) -> None:
         made.append(transform(batch))
         return made[-1]
 
-    ds = PackedDataset(rows, transform=noted)
+    ds = PackedDataset(rows, batch_transform=noted)
     for found in DataLoader(ds, batch_size=400):
         if isinstance(made[-1], dict):
             assert found is made[-1]
@@ -258,7 +258,7 @@ class _Pair:
 )
 def test_an_object_made_of_a_batch_is_no_batch_of_samples(rows: Path, transform: Any, made: str) -> None:
     """DataLoader needs samples: an object that has none is an error. Loader hands it out, and so does a list index."""
-    ds = PackedDataset(rows, transform=transform)
+    ds = PackedDataset(rows, batch_transform=transform)
     for dataset in (ds, Subset(ds, range(8)), Mix({ds: 1})):
         with pytest.raises(UsageError, match=rf"a batch of 4 and returned a {made}, .* give .*sample_transform="):
             next(iter(DataLoader(dataset, batch_size=4)))
@@ -268,7 +268,7 @@ def test_an_object_made_of_a_batch_is_no_batch_of_samples(rows: Path, transform:
 @pytest.mark.parametrize("kind", [OrderedDict, UserDict])
 def test_other_dicts_are_batches(rows: Path, kind: Any) -> None:
     """A subclass of dict and a UserDict, as tokenizers make them, are taken apart by key."""
-    batch = next(iter(DataLoader(PackedDataset(rows, transform=kind), batch_size=4)))
+    batch = next(iter(DataLoader(PackedDataset(rows, batch_transform=kind), batch_size=4)))
     assert batch["y"].tolist() == [0, 1, 2, 3]
 
 

@@ -81,7 +81,7 @@ def test_one_changed_item_of_many_counts(rows: Path) -> None:
     def nest(batch: dict[str, Any]) -> dict[str, Any]:
         return {"x": batch["x"], "pair": ({"y": batch["y"]}, [batch["y"] * 2, batch["y"]])}
 
-    ds = PackedDataset(rows, transform=nest)
+    ds = PackedDataset(rows, batch_transform=nest)
     for number in (0, 2):
         batch = ds.__getitems__([4, 2, 9])
         batch[number]["pair"][0]["y"] = torch.tensor(-7)

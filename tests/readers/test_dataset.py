@@ -193,18 +193,18 @@ def test_what_is_handed_out_is_the_callers_own(packed: Path, samples: list[Sampl
 
 
 def test_a_transform_is_called_once_on_what_is_handed_out(packed: Path) -> None:
-    """Once for one sample, once for a whole batch, however it is asked for."""
+    """Once with each batch, which for one sample is a batch of one, however it is asked for."""
     seen: list[Any] = []
 
     def note(value: dict[str, Any]) -> dict[str, Any]:
         seen.append(value)
         return {"twice": value["x"] * 2}
 
-    ds = PackedDataset(packed, fields=["x"], transform=note)
+    ds = PackedDataset(packed, fields=["x"], batch_transform=note)
     plain = PackedDataset(packed, fields=["x"])
     assert torch.equal(ds[4]["twice"], plain[4]["x"] * 2)
     assert len(seen) == 1
-    assert seen[0]["x"].shape == (5,)
+    assert seen[0]["x"].shape == (1, 5)
     assert torch.equal(ds[[4, 5]]["twice"], plain[[4, 5]]["x"] * 2)
     assert len(seen) == 2
     assert seen[1]["x"].shape == (2, 5)
@@ -216,7 +216,7 @@ def test_a_transform_is_called_once_on_what_is_handed_out(packed: Path) -> None:
 
 def test_a_pickle_is_small_and_reads_alike(packed: Path, samples: list[Sample]) -> None:
     """Under 10 kB, before and after reading; fields, transform and attributes of one's own go along."""
-    ds = PackedDataset(packed, fields=["label", "x"], transform=len)
+    ds = PackedDataset(packed, fields=["label", "x"], sample_transform=len)
     fresh = pickle.dumps(ds)
     _ = ds[3], ds["a/3"]
     ds.note = "mine"  # type: ignore[attr-defined]
@@ -226,7 +226,7 @@ def test_a_pickle_is_small_and_reads_alike(packed: Path, samples: list[Sample]) 
     assert list(again.fields) == ["label", "x"]
     assert again.note == "mine"
     assert again[3] == 2
-    again.transform = None
+    again.sample_transform = None
     _check(again["a/9"], samples[9])
 
 

@@ -32,7 +32,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "all fields": {},
     "checked": {"verify": True},
     "crops": {"fields": ["lr", "picture"], "crop": Crop(1, of="picture")},
-    "points": {"fields": ["xyz"], "sample_points": PointSample(3)},
+    "points": {"fields": ["xyz"], "points": PointSample(3)},
 }
 
 

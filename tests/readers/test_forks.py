@@ -95,7 +95,7 @@ def test_a_lock_on_decoded_frames_is_free_in_a_child(shared: Path, field: str) -
     assert forked_while_held(reader.places.cache.lock, lambda: check(ds)) == 0
     assert (
         forked_while_held(
-            reader.places.cache.lock, lambda: list(Loader(ds, 50, shuffle="block", window=300, threads=2))
+            reader.places.cache.lock, lambda: list(Loader(ds, 50, shuffle="block", shuffle_window=300, threads=2))
         )
         == 0
     )

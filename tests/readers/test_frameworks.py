@@ -325,7 +325,7 @@ def test_a_sum_of_datasets_is_read_in_whole_batches(path: Path, dataset: PackedD
     assert sorted(flat(numbers(Loader(both, 10, shuffle=True)))) == sorted(3 * list(range(SAMPLES)))
     with DatasetWriter(tmp_path / "other") as writer:
         writer.add({"n": np.int64(5)})
-    for other in (PackedDataset(tmp_path / "other"), PackedDataset(path, transform=dict), [{"n": 5}]):
+    for other in (PackedDataset(tmp_path / "other"), PackedDataset(path, batch_transform=dict), [{"n": 5}]):
         joined = dataset + other  # type: ignore[operator]
         assert isinstance(joined, ConcatDataset)
         assert len(joined) == SAMPLES + len(other)
@@ -398,7 +398,7 @@ def test_a_dataset_is_a_random_access_source_of_grain(path: Path) -> None:
     """Grain takes it as it is: shuffles, batches, repeats and shares out its samples, and goes on at a state."""
     import grain
 
-    source = PackedDataset(path, ["x", "n"], transform=arrays)
+    source = PackedDataset(path, ["x", "n"], batch_transform=arrays)
     shuffled = grain.MapDataset.source(source).shuffle(seed=3)
     order = [int(shuffled[i]["n"]) for i in range(SAMPLES)]
     assert sorted(order) == list(range(SAMPLES)) != order

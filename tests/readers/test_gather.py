@@ -110,7 +110,7 @@ def test_what_a_transform_has_let_go_of_is_kept_by_nobody(folder: Path) -> None:
         seen.append(weakref.ref(batch["odd"]))
         return batch["x"]
 
-    for _ in Loader(PackedDataset(folder, transform=transform), 8, threads=0):
+    for _ in Loader(PackedDataset(folder, batch_transform=transform), 8, threads=0):
         assert seen[-1]() is None
 
 

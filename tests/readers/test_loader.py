@@ -137,11 +137,12 @@ def test_sampler_with_a_wrong_number_is_refused(rows, wrong):
         ({"rank": 1}, "go together"),
         ({"rank": 2, "world_size": 2}, "rank 2 of 2"),
         ({"seed": -1, "shuffle": True}, "seed -1"),
-        ({"shuffle": "block", "window": 0}, "window 0"),
-        ({"shuffle": "block", "window": 1.5}, "window 1.5"),
+        ({"shuffle": "block", "shuffle_window": 0}, "shuffle_window 0"),
+        ({"shuffle": "block", "shuffle_window": 1.5}, "shuffle_window 1.5"),
         ({"sampler": iter([1, 2])}, "sampler: a list_iterator .* once"),
         ({"batch_sampler": ([n] for n in range(3))}, "batch_sampler: a generator .* once"),
-        ({"window": 100}, "shuffle='block'"),
+        ({"shuffle_window": 100}, "shuffle='block'"),
+        ({"window": 100}, "the argument is called shuffle_window"),
         ({"sampler": np.ones(1000, bool)}, "np.flatnonzero"),
         ({"as_numpy": True, "device": "cpu"}, "do not go together"),
         ({"device": "gpu"}, "'gpu'"),
@@ -157,7 +158,7 @@ def test_wrong_arguments_are_refused(rows, arguments, message):
     ("argument", "instead"),
     [
         ({"num_workers": 4}, "give threads="),
-        ({"collate_fn": list}, "transform= of batches or a sample_transform="),
+        ({"collate_fn": list}, "batch_transform= or a sample_transform="),
         ({"persistent_workers": True}, "without workers; leave it out"),
         ({"generator": torch.Generator()}, "give seed="),
         ({"prefetch_factor": 4}, "give prefetch="),
@@ -177,9 +178,9 @@ def test_arguments_of_torchs_loader_are_refused(rows, argument, instead):
 
 def test_whole_numbers_may_be_those_of_numpy(rows):
     """They are as good as Python's, and a saved state has none of them; a window may be larger than any dataset."""
-    loader = Loader(PackedDataset(rows), np.int64(300), "block", np.uint8(1), threads=np.int8(1), window=10**30)
+    loader = Loader(PackedDataset(rows), np.int64(300), "block", np.uint8(1), threads=np.int8(1), shuffle_window=10**30)
     loader.set_epoch(np.int64(2))
-    same = Loader(PackedDataset(rows), 300, "block", 1, window=1000)
+    same = Loader(PackedDataset(rows), 300, "block", 1, shuffle_window=1000)
     same.set_epoch(2)
     for batch, wanted in zip(loader, same, strict=True):
         assert torch.equal(batch["y"], wanted["y"])
@@ -276,7 +277,7 @@ def test_block_shuffle_decodes_each_frame_about_once(tmp_path, pack, decoded):
     path = pack(tmp_path / "frames", fields, [samples[:5000], samples[5000:5003], samples[5003:]])
     frames = sum(-(-n // size) for n in (5000, 3, 2997) for size in sizes.values())
     for batch_size, window in ((4, 3000), (128, 1000)):
-        loader = Loader(PackedDataset(path), batch_size, shuffle="block", window=window, threads=0)
+        loader = Loader(PackedDataset(path), batch_size, shuffle="block", shuffle_window=window, threads=0)
         for least in (frames, 0):  # a second epoch begins with what the first has left in memory
             decoded.clear()
             numbers = [batch["a"][:, 0] for batch in loader]
@@ -290,7 +291,9 @@ def test_block_shuffle_decodes_frames_of_captions_about_once(tmp_path, pack, dec
         name="t", dtype="uint8", kind="text", shape=(None,), codec=NAMED["zstd"], frame=FrameRule(samples=100)
     )
     path = pack(tmp_path / "captions", [field], [[{"t": f"caption {i} " * (i % 9)} for i in range(4000)]])
-    got = [text for batch in Loader(PackedDataset(path), 16, shuffle="block", window=1000) for text in batch["t"]]
+    got = [
+        text for batch in Loader(PackedDataset(path), 16, shuffle="block", shuffle_window=1000) for text in batch["t"]
+    ]
     assert sorted(got) == sorted(f"caption {i} " * (i % 9) for i in range(4000))
     assert len(decoded) <= 1.2 * 40
 
@@ -303,7 +306,7 @@ def test_block_shuffle_of_uncompressed_fields_beside_compressed_ones(tmp_path, p
     ]
     samples = [{"label": np.array(i), "a": np.zeros(8, np.uint8)} for i in range(200)]
     path = pack(tmp_path / "blocks", fields, [samples])
-    order = Loader(PackedDataset(path), 10, shuffle="block", window=20).order.epoch(0)
+    order = Loader(PackedDataset(path), 10, shuffle="block", shuffle_window=20).order.epoch(0)
     assert np.ptp(order[:20]) > 20
 
 
@@ -324,7 +327,7 @@ def test_images_may_be_contiguous(packed, threads):
     def transform(batch):
         return {**batch, "half": batch["lr"] / 2}
 
-    dataset = PackedDataset(packed, transform=transform)
+    dataset = PackedDataset(packed, batch_transform=transform)
     plain, other = Loader(dataset, 16, threads=threads), Loader(dataset, 16, threads=threads, channels_last=False)
     arrays = Loader(dataset, 16, threads=threads, channels_last=False, as_numpy=True)
     for wanted, got, array in zip(plain, other, arrays, strict=True):

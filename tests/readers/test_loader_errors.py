@@ -56,7 +56,7 @@ def _go_on(batches, queue):
 def test_a_loop_does_not_go_on_in_a_forked_process(rows, threads):
     """It says so, instead of waiting for threads and locks that stayed behind; where it began it goes on."""
     fork = multiprocessing.get_context("fork")
-    batches = iter(Loader(PackedDataset(rows, transform=dict), 10, threads=threads))
+    batches = iter(Loader(PackedDataset(rows, batch_transform=dict), 10, threads=threads))
     next(batches)
     queue = fork.Queue()
     child = fork.Process(target=_go_on, args=(batches, queue))
@@ -81,5 +81,5 @@ def test_threads_of_ones_own_choice(tmp_path, monkeypatch, codec, transform, pro
     monkeypatch.setattr("readers.arguments.processors", lambda: processors)
     with DatasetWriter(tmp_path / "p", codec=codec) as writer:
         writer.add({"x": np.zeros(2**16)})
-    dataset = PackedDataset(tmp_path / "p", transform=transform)
+    dataset = PackedDataset(tmp_path / "p", batch_transform=transform)
     assert (Loader(dataset).threads, Loader(dataset, threads=3).threads) == (threads, 3)

@@ -207,12 +207,14 @@ def _coded(folder, codecs):
 def test_a_block_shuffle_goes_on_with_the_same_fields_alone(tmp_path):
     """Which samples make a block depends on the fields that are read; others would repeat some and leave some out."""
     folder = _coded(tmp_path / "p", {"x": "lz4", "z": "lz4"})
-    loader = Loader(PackedDataset(folder), 50, shuffle="block", window=500)
+    loader = Loader(PackedDataset(folder), 50, shuffle="block", shuffle_window=500)
     got = take(loader, 40)
     for fields in (["x", "y"], ["y"]):
         with pytest.raises(UsageError, match=r"another order.*fields that are read"):
-            Loader(PackedDataset(folder, fields), 50, shuffle="block", window=500).load_state_dict(loader.state_dict())
-    other = Loader(PackedDataset(folder, ["y", "z", "x"]), 20, shuffle="block", window=500)
+            Loader(PackedDataset(folder, fields), 50, shuffle="block", shuffle_window=500).load_state_dict(
+                loader.state_dict()
+            )
+    other = Loader(PackedDataset(folder, ["y", "z", "x"]), 20, shuffle="block", shuffle_window=500)
     other.load_state_dict(json.loads(json.dumps(loader.state_dict())))
     assert sorted(got + rest(other)) == list(range(4000))
 

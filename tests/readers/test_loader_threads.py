@@ -65,7 +65,7 @@ def test_exception_in_a_transform_reaches_the_caller(rows, threads):
 
     got = []
     with pytest.raises(FailureError, match="at 500") as raised:  # noqa: PT012
-        for batch in Loader(PackedDataset(rows, transform=fail_at_500), 100, threads=threads):
+        for batch in Loader(PackedDataset(rows, batch_transform=fail_at_500), 100, threads=threads):
             got += batch["y"].tolist()
     assert got == list(range(500))
     assert "fail_at_500" in [frame.name for frame in traceback.extract_tb(raised.tb)]
@@ -116,7 +116,7 @@ def test_ctrl_c_stops_the_threads(rows):
         return batch
 
     with pytest.raises(KeyboardInterrupt):
-        next(iter(Loader(PackedDataset(rows, transform=interrupt), 10, threads=2)))
+        next(iter(Loader(PackedDataset(rows, batch_transform=interrupt), 10, threads=2)))
     assert sent == [1]
     # Interrupted while it was being started, a thread ends with the others, but nobody has waited for it.
     assert_gone()
@@ -160,7 +160,7 @@ def test_iterator_collected_by_its_own_thread(rows):
             dropped.set()
         return batch
 
-    batches = iter(Loader(PackedDataset(rows, transform=drop), 100, threads=1, prefetch=4))
+    batches = iter(Loader(PackedDataset(rows, batch_transform=drop), 100, threads=1, prefetch=4))
     next(batches)
     box.append(batches)
     del batches
@@ -172,7 +172,7 @@ def test_iterator_collected_by_its_own_thread(rows):
 def test_prefetch_is_bounded(rows, threads, prefetch):
     """No more batches than prefetch says, or one a thread, are read beyond the one handed out; however small."""
     started, bound = [], max(threads, prefetch)
-    dataset = PackedDataset(rows, transform=lambda batch: started.append(1) or batch)
+    dataset = PackedDataset(rows, batch_transform=lambda batch: started.append(1) or batch)
     for handed, _ in enumerate(Loader(dataset, 5, threads=threads, prefetch=prefetch), 1):
         if handed in (2, 20, 40):
             deadline = time.monotonic() + 30
@@ -187,7 +187,7 @@ def test_prefetch_is_bounded(rows, threads, prefetch):
 def test_inline_transforms_run_when_their_batch_is_asked_for(rows):
     """Without threads nothing is transformed ahead, so that random transforms repeat after resuming."""
     calls = []
-    dataset = PackedDataset(rows, transform=lambda batch: calls.append(1) or batch)
+    dataset = PackedDataset(rows, batch_transform=lambda batch: calls.append(1) or batch)
     for handed, _ in enumerate(Loader(dataset, 5, threads=0), 1):
         assert len(calls) == handed
 
@@ -323,7 +323,7 @@ def test_threads_of_a_forked_child_find_torch_ready(rows):
     """Several threads of a forked child may be the first to ask torch for threads, all at once."""
     torch.index_select(torch.zeros(100, 1000), 0, torch.arange(100))  # the parent's threads, which stay behind
     for _ in range(8):
-        dataset = PackedDataset(rows, transform=partial(_meet, threading.Barrier(4)))
+        dataset = PackedDataset(rows, batch_transform=partial(_meet, threading.Barrier(4)))
         child = multiprocessing.get_context("fork").Process(target=list, args=(Loader(dataset, 50, threads=4),))
         child.start()
         child.join(60)

@@ -210,7 +210,7 @@ def test_a_mix_is_put_together_once_in_a_process(datasets: list[PackedDataset]) 
 @pytest.mark.parametrize("verify", [False, True])
 def test_crops_points_and_windows_of_a_mix(folders: list[Path], verify: bool) -> None:
     """Parts of samples are drawn by the position in the mix; two epochs differ, and ranks and resume change nothing."""
-    for parts in ({"crop": Crop(3, of="picture")}, {"sample_points": PointSample(3)}, {"windows": Windows(2)}):
+    for parts in ({"crop": Crop(3, of="picture")}, {"points": PointSample(3)}, {"windows": Windows(2)}):
         fields = ["number", "picture" if "crop" in parts else "cloud"]
         mix = Mix({PackedDataset(f, fields=fields, verify=verify, **parts): 1 for f in folders})  # type: ignore[arg-type]
         loader = Loader(mix, 4, shuffle=True, seed=3)
@@ -245,11 +245,11 @@ def test_a_transform_gets_whole_batches(folders: list[Path]) -> None:
         sizes.append(len(batch["number"]))
         return batch
 
-    loader = Loader(Mix({PackedDataset(f, transform=count): 1 for f in folders}), 6)
+    loader = Loader(Mix({PackedDataset(f, batch_transform=count): 1 for f in folders}), 6)
     list(loader)
     assert sizes == [6] * 6 + [3]
     with pytest.raises(UsageError, match="different transforms"):
-        Mix({PackedDataset(folders[0], transform=count): 1, PackedDataset(folders[1]): 1})
+        Mix({PackedDataset(folders[0], batch_transform=count): 1, PackedDataset(folders[1]): 1})
 
 
 # ---------------------------------------------------------------- resume and ranks
@@ -433,7 +433,7 @@ def test_what_is_no_mix_is_refused(tmp_path: Path, datasets: list[PackedDataset]
     mix = Mix({one: 1, other: 2})
     with pytest.raises(UsageError, match="asked for by number, not by the name '0/3'"):
         mix["0/3"]  # type: ignore[index]
-    for how in ({"shuffle": "block"}, {"sampler": [1]}, {"window": 5}):
-        with pytest.raises(UsageError, match=r"Mix has an order of its own|window is only for"):
+    for how in ({"shuffle": "block"}, {"sampler": [1]}, {"shuffle_window": 5}):
+        with pytest.raises(UsageError, match=r"Mix has an order of its own|shuffle_window is only for"):
             Loader(mix, **how)  # type: ignore[arg-type]
     assert "PackedDataset" in repr(mix)

@@ -62,7 +62,7 @@ def test_arithmetic_changes_the_values() -> None:
         assert found.values.dtype == torch.float32
         assert torch.equal(found.values, values)
         assert torch.equal(found.offsets, ragged.offsets)
-    with pytest.raises(TypeError, match="use their values"):
+    with pytest.raises(TypeError, match="combine their values"):
         _ = ragged + ragged  # type: ignore[operator]
 
 

@@ -114,7 +114,7 @@ def test_stretches_within_one_another_are_asked_for_whole(tmp_path, calls):
     with DatasetWriter(tmp_path / "p", codec="none") as writer:
         writer.add({"n": np.arange(50_000)})
         writer.add({"n": np.arange(3)})
-    batch = next(iter(Loader(PackedDataset(tmp_path / "p", sample_points=2), 40, sampler=[0] * 40)))
+    batch = next(iter(Loader(PackedDataset(tmp_path / "p", points=2), 40, sampler=[0] * 40)))
     ((path, start, _),) = chunks_of(tmp_path / "p", "n")
     for number in batch["n"].view(-1).tolist():
         assert covered(calls, path, start + 8 * number, start + 8 * number + 8)

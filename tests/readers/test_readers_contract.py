@@ -120,14 +120,14 @@ def points(path: Path, field: Field, values: Values, **options: Any) -> Case:
     assume(field.kind == "array" and field.ragged_axes == (0,))
     numbers = np.flatnonzero([len(value) for value in values])
     assume(len(numbers))
-    dataset = PackedDataset(path, sample_points=PointSample(4), **options)
+    dataset = PackedDataset(path, points=PointSample(4), **options)
     return Case(dataset, dataset.readers["x"], numbers, None)
 
 
 def voxels(path: Path, field: Field, values: Values, **options: Any) -> Case:
     assume(field.kind == "array" and field.ragged_axes == (0,) and len(field.shape) == 2)
     assume((field.shape[1] or 0) >= 3 and np.dtype(field.np_dtype).kind in "iu")
-    dataset = PackedDataset(path, sample_points=VoxelSample(50, choose="first", of="x"), **options)
+    dataset = PackedDataset(path, points=VoxelSample(50, choose="first", of="x"), **options)
 
     def wanted(place: int) -> NDArray[Any]:
         cells = np.floor(values[place][:, :3].astype(np.float64) / 50)

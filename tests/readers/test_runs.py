@@ -164,7 +164,7 @@ def test_batches_for_a_transform_are_read_ahead_alone(
         handed.append(len(decoded))
         return batch
 
-    list(Loader(datasets("own", transform=transform), 10, threads=threads, prefetch=1))
+    list(Loader(datasets("own", batch_transform=transform), 10, threads=threads, prefetch=1))
     assert len(handed) == 11
     ahead = [count - 10 * number for number, count in enumerate(handed, 1)]
     if threads:

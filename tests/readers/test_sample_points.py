@@ -61,7 +61,7 @@ def _packed(
 def test_all_fields_give_the_same_points(pack: Any, codec: str, rule: FrameRule, count: int, asked: list[int]) -> None:
     """Points of the sample asked for, none twice unless there are too few, and then each as often as any other."""
     with tempfile.TemporaryDirectory() as folder:
-        ds = PackedDataset(_packed(pack, Path(folder), LENGTHS, codec, rule), sample_points=count)
+        ds = PackedDataset(_packed(pack, Path(folder), LENGTHS, codec, rule), points=count)
         batch = ds[asked]
         xyz, rgb, weight = batch["xyz"], batch["rgb"], batch["weight"]
         assert (xyz.shape, rgb.shape, weight.shape) == ((len(asked), count, 3),) * 2 + ((len(asked), count),)
@@ -80,7 +80,7 @@ def test_all_fields_give_the_same_points(pack: Any, codec: str, rule: FrameRule,
 def test_every_visit_has_points_of_its_own(pack: Any, tmp_path: Path) -> None:
     """A sample that is read twice gives two subsets; torch's seed brings the same again, whatever fields are read."""
     path = _packed(pack, tmp_path)
-    ds = PackedDataset(path, sample_points=PointSample(12, seed=1))
+    ds = PackedDataset(path, points=PointSample(12, seed=1))
     torch.manual_seed(5)
     batch, one = ds[[3] * 20]["xyz"], ds[3]["xyz"]
     assert len(batch.unique(dim=0)) == 20
@@ -88,9 +88,9 @@ def test_every_visit_has_points_of_its_own(pack: Any, tmp_path: Path) -> None:
     assert torch.equal(ds[[3] * 20]["xyz"], batch)
     assert torch.equal(ds[3]["xyz"], one)
     torch.manual_seed(5)
-    assert torch.equal(PackedDataset(path, fields="xyz", sample_points=PointSample(12, seed=1))[[3] * 20]["xyz"], batch)
+    assert torch.equal(PackedDataset(path, fields="xyz", points=PointSample(12, seed=1))[[3] * 20]["xyz"], batch)
     torch.manual_seed(5)
-    assert not torch.equal(PackedDataset(path, sample_points=12)[[3] * 20]["xyz"], batch)
+    assert not torch.equal(PackedDataset(path, points=12)[[3] * 20]["xyz"], batch)
 
 
 def test_loaders_points_follow_from_seed_epoch_and_position(pack: Any, tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_loaders_points_follow_from_seed_epoch_and_position(pack: Any, tmp_path:
     path = _packed(pack, tmp_path, LENGTHS, "zstd", FrameRule(rows=5))
 
     def epoch(number: int, batch_size: int, threads: int) -> torch.Tensor:
-        loader = Loader(PackedDataset(path, sample_points=9), batch_size, sampler=[3, 0, 3, 6], threads=threads)
+        loader = Loader(PackedDataset(path, points=9), batch_size, sampler=[3, 0, 3, 6], threads=threads)
         loader.set_epoch(number)
         return torch.cat([batch["weight"] for batch in loader])
 
@@ -110,7 +110,7 @@ def test_loaders_points_follow_from_seed_epoch_and_position(pack: Any, tmp_path:
 
 def test_every_point_is_as_likely(pack: Any, tmp_path: Path) -> None:
     """Over many visits each point of a cloud is chosen about equally often."""
-    ds = PackedDataset(_packed(pack, tmp_path, [0, 40]), fields="weight", sample_points=10)
+    ds = PackedDataset(_packed(pack, tmp_path, [0, 40]), fields="weight", points=10)
     torch.manual_seed(0)
     counts = np.bincount(ds[[1] * 800]["weight"].numpy().ravel(), minlength=40)
     assert np.abs(counts - 200).max() < 6 * (200 * 0.75) ** 0.5
@@ -119,7 +119,7 @@ def test_every_point_is_as_likely(pack: Any, tmp_path: Path) -> None:
 def test_only_frames_with_chosen_points_are_decoded(pack: Any, tmp_path: Path, decoded: list[int]) -> None:
     """Of a cloud in bands of rows, those without a chosen point are left alone, and none is decoded twice."""
     path = _packed(pack, tmp_path, [10, 2000], "zstd", FrameRule(rows=10))
-    ds = PackedDataset(path, fields="weight", sample_points=30)
+    ds = PackedDataset(path, fields="weight", points=30)
     bands = len((ds[1]["weight"] // 10).unique())
     assert decoded == [80] * bands
     assert bands <= 30
@@ -128,23 +128,23 @@ def test_only_frames_with_chosen_points_are_decoded(pack: Any, tmp_path: Path, d
 def test_clouds_that_cannot_be_sampled_are_named(pack: Any, tmp_path: Path) -> None:
     """An empty cloud, and fields named together that have not one row a point."""
     path = _packed(pack, tmp_path, [5, 0, 6, 3])
-    ds = PackedDataset(path, fields=["xyz", "rgb"], sample_points=4)
+    ds = PackedDataset(path, fields=["xyz", "rgb"], points=4)
     assert ds[[0, 2]]["xyz"].shape == (2, 4, 3)
     with pytest.raises(UsageError, match="sample 1: field 'xyz' has no points to choose 4 from"):
         _ = ds[[2, 1]]
-    ds = PackedDataset(path, sample_points=PointSample(4, fields=["xyz", "faces"]))
+    ds = PackedDataset(path, points=PointSample(4, fields=["xyz", "faces"]))
     with pytest.raises(UsageError, match="sample 2: field 'faces' has 2 rows and 'xyz' 6"):
         _ = ds[[3, 2]]
 
 
 def test_fixed_clouds_are_sampled_where_they_are_named(packed: Path, samples: list[dict[str, Any]]) -> None:
     """A field of fixed shape has points only if the user says so."""
-    ds = PackedDataset(packed, fields=["x"], sample_points=PointSample(3, fields=["x"]))
+    ds = PackedDataset(packed, fields=["x"], points=PointSample(3, fields=["x"]))
     found = ds[[4, 5]]["x"]
     assert found.shape == (2, 3)
     assert np.isin(found[0], samples[4]["x"]).all()
     with pytest.raises(UsageError, match="no field that is read is ragged in its first axis alone"):
-        PackedDataset(packed, fields=["x"], sample_points=3)
+        PackedDataset(packed, fields=["x"], points=3)
 
 
 def test_a_number_of_numpy_and_one_name(pack: Any, tmp_path: Path) -> None:
@@ -152,8 +152,8 @@ def test_a_number_of_numpy_and_one_name(pack: Any, tmp_path: Path) -> None:
     path = pack(
         tmp_path / "p", [Field(name="xyz", dtype="float32", shape=(None, 3))], [[{"xyz": np.eye(3, dtype="f4")}]]
     )
-    for sample_points in (np.uint8(200), PointSample(np.uint8(200), fields="xyz")):  # type: ignore[arg-type]
-        found = PackedDataset(path, sample_points=sample_points)[0]["xyz"]  # type: ignore[arg-type]
+    for points in (np.uint8(200), PointSample(np.uint8(200), fields="xyz")):  # type: ignore[arg-type]
+        found = PackedDataset(path, points=points)[0]["xyz"]  # type: ignore[arg-type]
         assert found.shape == (200, 3)
         assert (found.sum(1) == 1).all()
 
@@ -162,16 +162,16 @@ def test_what_cannot_be_sampled_is_refused_at_once(packed: Path) -> None:
     """Wrong counts, seeds and fields, and a field that would be cropped too."""
     for count in (0, -1, True):
         with pytest.raises(UsageError, match="a whole number from 1 on"):
-            PackedDataset(packed, sample_points=count)
+            PackedDataset(packed, points=count)
     with pytest.raises(UsageError, match="a number of points or"):
-        PackedDataset(packed, sample_points=10.5)  # type: ignore[arg-type]
+        PackedDataset(packed, points=10.5)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="seed -1"):
         PointSample(3, seed=-1)
     with pytest.raises(UsageError, match="no field 'abc' is read"):
-        PackedDataset(packed, sample_points=PointSample(3, fields=["abc"]))
+        PackedDataset(packed, points=PointSample(3, fields=["abc"]))
     for name in ("caption", "picture", "label"):
         with pytest.raises(UsageError, match=f"'{name}' does not hold a row of fixed shape for each point"):
-            PackedDataset(packed, sample_points=PointSample(3, fields=[name]))
+            PackedDataset(packed, points=PointSample(3, fields=[name]))
 
 
 def test_crops_and_points_of_one_dataset(pack: Any, tmp_path: Path) -> None:
@@ -179,8 +179,8 @@ def test_crops_and_points_of_one_dataset(pack: Any, tmp_path: Path) -> None:
     fields = [Field(name="xyz", dtype="float32", shape=(None, 3)), Field(name="map", dtype="uint8", shape=(None, None))]
     samples = [{"xyz": np.ones((5 + i, 3), np.float32), "map": np.ones((4, 5 + i), np.uint8)} for i in range(3)]
     path = pack(tmp_path / "p", fields, [samples])
-    batch = PackedDataset(path, crop=Crop(size=4, of="map"), sample_points=7)[:]
+    batch = PackedDataset(path, crop=Crop(size=4, of="map"), points=7)[:]
     assert batch["xyz"].shape == (3, 7, 3)
     assert batch["map"].shape == (3, 4, 4)
     with pytest.raises(UsageError, match="do not go together for a field"):
-        _ = PackedDataset(path, crop=Crop(size=2, of="xyz"), sample_points=7)[0]
+        _ = PackedDataset(path, crop=Crop(size=2, of="xyz"), points=7)[0]

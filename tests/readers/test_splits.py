@@ -172,7 +172,7 @@ def test_extras_say_which_samples_a_batch_holds(in_splits: Path) -> None:
     for ds in (
         PackedDataset(in_splits, extras=("name", "number")),
         PackedDataset(in_splits, fields="y", extras=["number", "name"], verify=True),
-        pickle.loads(pickle.dumps(PackedDataset(in_splits, extras=("name", "number"), transform=dict))),
+        pickle.loads(pickle.dumps(PackedDataset(in_splits, extras=("name", "number"), batch_transform=dict))),
     ):
         batch = ds[[30, 2]]
         assert batch["name"] == ["n/30", "n/2"]

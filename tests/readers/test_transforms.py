@@ -39,7 +39,7 @@ def test_a_function_of_one_sample_is_called_before_samples_become_a_batch(
     rows: Path, transform: Any, factor: int
 ) -> None:
     """By index, in `Loader` inline and by threads, in `DataLoader` with workers and without, in a mix and a subset."""
-    ds = PackedDataset(rows, sample_transform=doubled, transform=transform)
+    ds = PackedDataset(rows, sample_transform=doubled, batch_transform=transform)
     one = ds[7]
     assert one["double"].tolist() == [7 * factor] * 33
     assert (one["word"], one["half"]) == ("number 7", 0.5)

@@ -75,7 +75,7 @@ def _voxels(xyz: NDArray[Any], size: float) -> list[tuple[int, ...]]:
 def test_one_point_of_every_voxel(pack: Any, codec: str, choose: Any, size: float, asked: list[int]) -> None:
     """Every voxel that a cloud has points in gives one of them, in the order of the cloud; all fields give the same."""
     with tempfile.TemporaryDirectory() as folder:
-        batch = PackedDataset(_usual(pack, Path(folder), codec), sample_points=VoxelSample(size, choose))[asked]
+        batch = PackedDataset(_usual(pack, Path(folder), codec), points=VoxelSample(size, choose))[asked]
         for name in ("rgb", "number"):
             assert torch.equal(batch[name].offsets, batch["xyz"].offsets)
         fields = [batch[name].to_list() for name in ("xyz", "rgb", "number")]
@@ -91,7 +91,7 @@ def test_one_point_of_every_voxel(pack: Any, codec: str, choose: Any, size: floa
 
 def test_other_fields_stay_as_they_are(pack: Any, tmp_path: Path) -> None:
     """Labels, and lists of another length than the cloud, are whole; one sample is its points."""
-    ds = PackedDataset(_usual(pack, tmp_path), sample_points=VoxelSample(0.5))
+    ds = PackedDataset(_usual(pack, tmp_path), points=VoxelSample(0.5))
     batch = ds[[3, 1]]
     assert batch["label"].tolist() == [3, 1]
     assert batch["faces"].values.tolist() == [[3] * 3] * 3 + [[1] * 3]
@@ -106,7 +106,7 @@ def test_every_point_of_a_voxel_is_as_likely(pack: Any, tmp_path: Path) -> None:
     xyz = np.zeros((10, 3), np.float32)
     xyz[::2, 0] = 1
     clouds = [_cloud(1, 0), {**_cloud(10, 1), "xyz": xyz}]
-    ds = PackedDataset(_packed(pack, tmp_path, clouds), fields=["xyz", "number"], sample_points=VoxelSample(1))
+    ds = PackedDataset(_packed(pack, tmp_path, clouds), fields=["xyz", "number"], points=VoxelSample(1))
     torch.manual_seed(0)
     found = ds[[1] * 2000]["number"].values.view(2000, 2)
     assert (found % 2 == torch.tensor([0, 1])).all()
@@ -117,13 +117,13 @@ def test_every_point_of_a_voxel_is_as_likely(pack: Any, tmp_path: Path) -> None:
 def test_every_visit_draws_anew(pack: Any, tmp_path: Path) -> None:
     """A sample read twice gives other points; torch's seed brings them again; "first" gives the same ones for ever."""
     path = _usual(pack, tmp_path)
-    ds = PackedDataset(path, sample_points=VoxelSample(1))
+    ds = PackedDataset(path, points=VoxelSample(1))
     torch.manual_seed(5)
     one, other = ds[[3, 3]]["number"].to_list()
     assert not torch.equal(one, other)
     torch.manual_seed(5)
-    assert torch.equal(PackedDataset(path, ["xyz", "number"], sample_points=VoxelSample(1))[[3]]["number"].values, one)
-    first = PackedDataset(path, sample_points=VoxelSample(1, "first"))
+    assert torch.equal(PackedDataset(path, ["xyz", "number"], points=VoxelSample(1))[[3]]["number"].values, one)
+    first = PackedDataset(path, points=VoxelSample(1, "first"))
     state = torch.get_rng_state()
     batch = first[[3, 3]]["number"]
     assert torch.equal(torch.get_rng_state(), state)
@@ -139,7 +139,7 @@ def test_coordinates_of_any_dtype(pack: Any, tmp_path: Path, dtype: str) -> None
     xyz = np.random.default_rng(0).uniform(0, 9, (60, 4)).astype(dtype)
     cloud = {**_cloud(60, 0), "xyz": xyz}
     path = _packed(pack, tmp_path, [cloud, cloud], "none", dtype, width=4)
-    found = PackedDataset(path, sample_points=VoxelSample(3, "first"))[1]
+    found = PackedDataset(path, points=VoxelSample(3, "first"))[1]
     assert np.array_equal(found["xyz"].numpy(), xyz[found["number"]])
     assert [_voxels(xyz, 3)[i] for i in found["number"].tolist()] == list(dict.fromkeys(_voxels(xyz, 3)))
 
@@ -149,7 +149,7 @@ def test_large_and_negative_coordinates(pack: Any, tmp_path: Path) -> None:
     xyz = np.array([[-0.1, 0, 0], [0.1, 0, 0], [-0.9, 0, 0], [4.5e6, 0, 0.3], [4.5e6, 0, 1.2], [1e17, -1e17, 0]])
     cloud = {**_cloud(6, 0), "xyz": xyz}
     path = _packed(pack, tmp_path, [cloud, cloud], dtype="float64")
-    assert PackedDataset(path, sample_points=VoxelSample(1, "first"))[0]["number"].tolist() == [0, 1, 3, 4, 5]
+    assert PackedDataset(path, points=VoxelSample(1, "first"))[0]["number"].tolist() == [0, 1, 3, 4, 5]
 
 
 @pytest.mark.parametrize(("value", "point"), [(np.nan, 3), (np.inf, 3), (-np.inf, 0), (3e38, 3)])
@@ -158,7 +158,7 @@ def test_points_without_a_voxel_are_named(pack: Any, tmp_path: Path, value: floa
     xyz = np.zeros((5, 3), np.float32)
     xyz[point, 1] = value
     path = _packed(pack, tmp_path, [_cloud(4, 0), {**_cloud(5, 1), "xyz": xyz}])
-    ds = PackedDataset(path, sample_points=VoxelSample(0.1))
+    ds = PackedDataset(path, points=VoxelSample(0.1))
     with pytest.raises(UsageError, match=rf"sample 1: field 'xyz', point {point}: .* lies in no voxel of size 0.1"):
         _ = ds[[0, 1]]
     with pytest.raises(UsageError, match=rf"sample 1: field 'xyz', point {point}: "):
@@ -176,10 +176,10 @@ def test_what_cannot_be_chosen_is_refused_at_once(pack: Any, packed: Path, tmp_p
         VoxelSample(1, "last")  # type: ignore[arg-type]
     path = _usual(pack, tmp_path)
     with pytest.raises(UsageError, match=r"no field 'xyz' is read; there are rgb; .*VoxelSample\(\S+, of="):
-        PackedDataset(path, ["rgb"], sample_points=VoxelSample(1))
+        PackedDataset(path, ["rgb"], points=VoxelSample(1))
     for name in ("number", "label"):
         with pytest.raises(UsageError, match=f"field '{name}' is int64 of shape .*; points of 3 coordinates"):
-            PackedDataset(path, sample_points=VoxelSample(1, of=name))
+            PackedDataset(path, points=VoxelSample(1, of=name))
     with pytest.raises(UsageError, match="PointSample or VoxelSample is expected"):
-        PackedDataset(packed, sample_points=1.5)  # type: ignore[arg-type]
-    assert PackedDataset(path, sample_points=PointSample(3))[3]["xyz"].shape == (3, 3)
+        PackedDataset(packed, points=1.5)  # type: ignore[arg-type]
+    assert PackedDataset(path, points=PointSample(3))[3]["xyz"].shape == (3, 3)

@@ -287,8 +287,8 @@ def test_fields_without_steps_are_refused(packed_episodes: tuple[Path, list[Epis
     ):
         with pytest.raises(UsageError, match=message):
             PackedDataset(path, windows=windows)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="windows and sample_points do not go together"):
-        PackedDataset(path, windows=Windows(2), sample_points=4)
+    with pytest.raises(UsageError, match="windows and points do not go together"):
+        PackedDataset(path, windows=Windows(2), points=4)
     for name in ("picture", "caption"):
         with pytest.raises(UsageError, match=f"field '{name}' has no steps"):
             PackedDataset(packed, windows=Windows({name: [0]}))

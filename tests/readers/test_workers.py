@@ -62,7 +62,7 @@ def test_workers_read_what_the_parent_reads(packed: Path, start: str, names: boo
 @FORK
 def test_persistent_workers_go_on_epoch_after_epoch(rows: Path) -> None:
     """The same workers read epoch after epoch, while the parent reads too."""
-    ds = PackedDataset(rows, transform=_Marked())
+    ds = PackedDataset(rows, batch_transform=_Marked())
     loader = _loader(ds, batch_size=100, shuffle=True, persistent_workers=True, multiprocessing_context="fork")
     processes = set()
     for _ in range(3):

@@ -45,8 +45,8 @@ def test_every_codec(tmp_path: Path) -> None:
     "options",
     [
         {"crop": Crop(8, of="picture", flips=True, turns=True), "fields": ["picture", "label"]},
-        {"sample_points": PointSample(50, fields=["xyz"]), "fields": ["xyz", "label"]},
-        {"sample_points": VoxelSample(1), "fields": ["xyz", "label"]},
+        {"points": PointSample(50, fields=["xyz"]), "fields": ["xyz", "label"]},
+        {"points": VoxelSample(1), "fields": ["xyz", "label"]},
         {},
     ],
     ids=["crops", "points", "voxels", "whole"],

@@ -79,9 +79,9 @@ def parts(folder: Path) -> Iterator[tuple[Options, list[int]]]:
             yield chosen | {"crop": Crop((3, 2), of=field.name, at="center")}, wide
             yield chosen | {"crop": Crop(2, of=field.name, flips=True)}, wide
         if field.kind == "array" and field.shape[0] is None and None not in field.shape[1:]:
-            yield chosen | {"sample_points": PointSample(7, fields=[field.name])}, held
+            yield chosen | {"points": PointSample(7, fields=[field.name])}, held
             if field.shape[1:] == (3,):
-                yield chosen | {"sample_points": VoxelSample(0.5, "first", of=field.name)}, held
+                yield chosen | {"points": VoxelSample(0.5, "first", of=field.name)}, held
         if field.kind == "array" and None not in field.shape[1:]:
             padded = {"windows": Windows({field.name: [-1, 0, 3]}, stride=2, pad="zero"), "extras": ("number", "step")}
             for windows in (padded, {"windows": Windows({field.name: [0, 1]})}):

@@ -37,7 +37,7 @@ def against_limit(bench: Bench, codec: str) -> list[Side]:
 @Row("one point a voxel of each cloud, batch 16, Loader", "slices in RAM, hashed and sorted", at_least=3)
 def voxels(bench: Bench) -> list[Side]:
     """Read one point of every voxel, against what Pointcept's GridSample does, of slices in RAM."""
-    dataset = PackedDataset(bench.packed(clouds), sample_points=VoxelSample(VOXEL))
+    dataset = PackedDataset(bench.packed(clouds), points=VoxelSample(VOXEL))
     fields, rng = bench.arrays(clouds), np.random.default_rng(0)
     xyz, rgb, edges = fields["xyz"], fields["rgb"], fields["offsets"].tolist()
 

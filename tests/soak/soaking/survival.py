@@ -121,9 +121,9 @@ def _parts(folder: Path) -> Iterator[dict[str, Any]]:
         if field.kind == "image" and None not in field.shape[2:]:
             yield chosen | {"crop": Crop(1, of=field.name)}
         if field.kind == "array" and field.shape[:1] == (None,):
-            yield chosen | {"sample_points": PointSample(7, fields=[field.name])}
+            yield chosen | {"points": PointSample(7, fields=[field.name])}
             if field.shape[1:] == (3,):
-                yield chosen | {"sample_points": VoxelSample(0.5, of=field.name)}
+                yield chosen | {"points": VoxelSample(0.5, of=field.name)}
         if field.kind == "array" and field.shape and None not in field.shape[1:]:
             # With and without steps beyond the ends of a sample.
             windows = Windows({field.name: [-1, 0, 3]}, stride=2, pad="zero" if number % 2 else None)
