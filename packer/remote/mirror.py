@@ -124,7 +124,7 @@ class Mirror:
             if not (self.folder / MANIFEST).exists():
                 data = _manifest_bytes(self.url)
                 if self.folder.name != label(self.url, data):
-                    raise DatasetError(f"{self.url}: the dataset was replaced since it was opened; open it anew")
+                    raise self._replaced()
                 self._keep(data)
             return manifests.read(self.folder)
 
@@ -180,8 +180,16 @@ class Mirror:
         with _writing(self.folder):
             lease = Lease(self.folder)
             self.cache.reserve(self.folder, entries)
-        fetch_all(RemoteFolder(self.url), entries if now is None else now, self.folder, moved)
+        try:
+            fetch_all(RemoteFolder(self.url), entries if now is None else now, self.folder, moved)
+        except DamagedError:
+            if self.folder.name != label(self.url, _manifest_bytes(self.url)):
+                raise self._replaced() from None
+            raise
         return lease
+
+    def _replaced(self) -> DatasetError:
+        return DatasetError(f"{self.url}: the dataset was replaced since it was opened; open it again")
 
 
 @contextlib.contextmanager

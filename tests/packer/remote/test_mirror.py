@@ -205,7 +205,7 @@ def test_a_dataset_that_was_replaced_gets_another_folder(dataset, s3, samples, t
     assert new.path != old.path
     assert_holds(new, turned)
     assert_holds(pickle.loads(pickle.dumps(old)), samples)
-    with pytest.raises(DamagedError, match="the file was damaged or replaced"):
+    with pytest.raises(DatasetError, match="the dataset was replaced since it was opened"):
         late[0]
     (late.path / "manifest.json").unlink()
     with pytest.raises(DatasetError, match="the dataset was replaced since it was opened"):

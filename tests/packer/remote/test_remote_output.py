@@ -17,6 +17,7 @@ from packer.errors import NoDatasetError, UsageError, WriteError
 from packer.export import export
 from packer.format import manifest as manifests
 from packer.merge import merge
+from packer.remote import RemoteFolder
 from packer.sources import open_packed
 from packer.writer import DatasetWriter
 from readers import PackedDataset
@@ -125,6 +126,38 @@ def test_workers_upload_their_shards(rows, s3, held, tmp_path, files_of) -> None
     convert(rows.sources, tmp_path / "here", workers=0, shard_size=4096)
     assert held() == files_of(tmp_path / "here")
     assert not [path for path in (tmp_path / "user").rglob("*") if path.is_file() and path.name != ".lock"]
+
+
+@pytest.mark.parametrize("verb", ["convert", "append"])
+def test_whoever_polls_sees_the_old_or_the_new(rows, s3, tmp_path, monkeypatch, verb) -> None:
+    """Before and after each file that is put or removed, a reader with an empty cache reads one of the two, whole."""
+    url, seen = f"{s3.url}/set", []
+    convert(rows.sources, url, workers=0, codec="none", shard_size=4096)
+
+    def polling(function):
+        def call(*arguments):
+            poll()
+            result = function(*arguments)
+            poll()
+            return result
+
+        return call
+
+    def poll():
+        dataset = PackedDataset(url, cache=tmp_path / f"cache{len(seen)}")
+        assert np.array_equal(dataset[: len(rows.x)]["x"], rows.x)
+        seen.append((len(dataset), len(dataset.manifest.shards)))
+
+    with monkeypatch.context() as patch:
+        for name in ("put", "remove"):
+            patch.setattr(RemoteFolder, name, polling(getattr(RemoteFolder, name)))
+        if verb == "append":
+            append(url, rows.sources, workers=0)
+        else:
+            convert(rows.sources, url, workers=0, codec="none", overwrite=True)
+    old, new = seen[0], seen[-1]
+    assert old != new
+    assert seen == [old] * seen.count(old) + [new] * seen.count(new)
 
 
 def test_one_of_two_is_told(rows, s3, held, tmp_path, monkeypatch) -> None:
