@@ -1,6 +1,6 @@
 """`PackedPairedImageDataset`: a packed dataset in the shape of BasicSR's PairedImageDataset.
 
-    import readers.basicsr          # in train.py: registers the class with BasicSR, if that is installed
+    import readers.basicsr          # in train.py: registers the class with BasicSR, neosr and traiNNer
 
     # options/train.yml, datasets: train:
     type: PackedPairedImageDataset
@@ -9,11 +9,17 @@
     use_hflip: true
     use_rot: true
 
-It is made from an options dict alone, so that it serves neosr, KAIR, HAT and traiNNer too, and needs none of them.
+NAFNet and Restormer have an older basicsr without a registry, which looks for classes in its files. Add one of one
+line, `basicsr/data/packed_dataset.py`, with `from readers.basicsr import PackedPairedImageDataset`.
+
+It is made from options alone, and needs none of these packages.
 """
 
 from __future__ import annotations
 
+import importlib.util
+import logging
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,6 +36,21 @@ from readers.crop import Crop, by
 from readers.dataset import PackedDataset
 from readers.indexing import numbers_asked
 
+#: Names of options that mirror samples, and of those that turn them.
+_FLIPS, _TURNS = ("use_hflip", "use_flip", "geometric_augs"), ("use_rot", "geometric_augs")
+#: The other options that this class follows, and those that the training programs keep for themselves.
+_FOLLOWED = (
+    *("dataroot", "dataroot_lq", "dataroot_gt", "lq_field", "gt_field", "split", "meta_info_file", "meta_info"),
+    *("phase", "scale", "gt_size", "patch_size", "mean", "std", "color"),
+)
+_THEIRS = (
+    *("name", "type", "io_backend", "filename_tmpl", "batch_size", "batch_size_per_gpu", "num_worker_per_gpu"),
+    *("use_shuffle", "dataset_enlarge_ratio", "prefetch_mode", "num_prefetch_queue", "pin_memory"),
+    *("persistent_workers", "mini_batch_sizes", "iters", "gt_sizes", "accumulate"),
+)
+
+_log = logging.getLogger(__name__)
+
 #: Divisors that bring the values of a dtype to the range 0 to 1.
 _FULL = {torch.uint8: 255.0, torch.uint16: 65535.0}
 
@@ -42,26 +63,28 @@ class PackedPairedImageDataset(Dataset[dict[str, Any]]):
     gathered at once.
 
     Args:
-        opt: options of BasicSR by name; those of files (`io_backend`, `filename_tmpl`) are not needed.
+        opt: options of BasicSR by name; those of files (`io_backend`, `filename_tmpl`) are not needed. Or the object
+            with options that traiNNer gives.
             `dataroot`: a packed dataset with both fields. Or `dataroot_lq` and `dataroot_gt`: one each, with the same
             samples, or the same one twice.
             `lq_field`, `gt_field`: names of the fields; by default `lq` or `lr`, and `gt` or `hr`, or the only one.
             `split`: name of a split of the dataset.
-            `meta_info_file`: reads the samples that it lists, in its order.
+            `meta_info_file`, `meta_info`: reads the samples that it lists, in its order.
             `phase`: `train` crops, flips and turns at random; otherwise pictures are whole, and the larger one is cut
             to `scale` times the smaller.
             `scale`: how many times as large `gt` is; 1 by default.
-            `gt_size`: side of the crop of `gt` in pixels.
-            `use_hflip`: mirrors half of the samples. `use_rot`: turns samples by 0 to 3 quarters.
+            `gt_size`: side of the crop of `gt` in pixels. `patch_size`, of neosr: that of `lq`.
+            `use_hflip`, `use_flip`: mirrors half of the samples. `use_rot`: turns samples by 0 to 3 quarters.
+            `geometric_augs`, of Restormer: both.
             `mean`, `std`: of each channel, (3,): `mean` is subtracted, then the result is divided by `std`.
 
     Raises:
-        UsageError: an option is missing, or is one that this class cannot follow, or the pairs do not fit.
+        UsageError: an option is missing, or is one that this class does not know, or the pairs do not fit.
         DatasetError: there is no packed dataset.
     """
 
-    def __init__(self, opt: Mapping[str, Any]) -> None:
-        self.opt = opt
+    def __init__(self, opt: Any) -> None:
+        opt = self.opt = _options(opt)
         if opt.get("color") is not None:
             raise UsageError(
                 f"color {opt['color']!r}: only RGB is possible; convert the batch, or leave the option out"
@@ -72,12 +95,14 @@ class PackedPairedImageDataset(Dataset[dict[str, Any]]):
         self._lq, self._lq_field = self._open("lq", ("lq", "lr"), self._scale)
         self._gt, self._gt_field = self._open("gt", ("gt", "hr"), 1)
         self._check_pairs()
-        listed = opt.get("meta_info_file")
+        listed = opt.get("meta_info_file") or opt.get("meta_info")
         self._numbers = None if listed is None else _listed(self._gt, Path(listed))
 
     def _open(self, side: str, usual: tuple[str, str], smaller: int) -> tuple[PackedDataset, str]:
         """Return the dataset of one side of the pairs, which gives crops of it in training, and the field's name."""
         root = self.opt.get(f"dataroot_{side}") or self.opt.get("dataroot")
+        if isinstance(root, list) and len(root) == 1:
+            root = root[0]
         if not root:
             raise UsageError(f"dataroot, or dataroot_{side}, is missing; it names the packed dataset to read")
         names = list(PackedDataset(root).fields)
@@ -90,12 +115,12 @@ class PackedPairedImageDataset(Dataset[dict[str, Any]]):
             )
         crop = None
         if self._train:
-            size = self.opt.get("gt_size")
+            size = self.opt.get("gt_size") or (self.opt.get("patch_size") or 0) * self._scale
             if not size:
                 raise UsageError("phase train needs gt_size, the side of a crop of gt in pixels")
             if size % self._scale:
                 raise UsageError(f"gt_size {size} is not a multiple of scale {self._scale}")
-            flips, turns = bool(self.opt.get("use_hflip")), bool(self.opt.get("use_rot"))
+            flips, turns = (any(map(self.opt.get, names)) for names in (_FLIPS, _TURNS))
             # Both sides draw the same random words, and turn them into places in pixels of the smaller side.
             crop = Crop(size // smaller, chosen, flips=flips, turns=turns, multiple=self._scale // smaller)
         return PackedDataset(root, [chosen], crop=crop, split=self.opt.get("split")), chosen
@@ -187,14 +212,41 @@ def _listed(dataset: PackedDataset, path: Path) -> Numbers:
     return np.asarray(dataset.sample_numbers([str(Path(word).with_suffix("")) for word in words]), np.int64)
 
 
+def _options(opt: Any) -> Mapping[str, Any]:
+    """Return options by name, without those that are None.
+
+    Raises:
+        UsageError: one is unknown; traiNNer's object has those of all its datasets, and checks them itself.
+    """
+    known = _FOLLOWED + _FLIPS + _TURNS
+    if not isinstance(opt, Mapping):
+        return {name: getattr(opt, name) for name in known if getattr(opt, name, None) is not None}
+    given = {name: value for name, value in opt.items() if value is not None}
+    unknown = [name for name in given if name not in known + _THEIRS]
+    if unknown:
+        raise UsageError(f"PackedPairedImageDataset does not know the option {unknown[0]}; leave it out")
+    return given
+
+
 def _register() -> None:
-    """Let BasicSR find the class by the name that options give, if BasicSR is installed."""
-    try:
-        from basicsr.utils.registry import DATASET_REGISTRY  # type: ignore[import-not-found]
-    except ImportError:
-        return
-    if PackedPairedImageDataset.__name__ not in DATASET_REGISTRY:
-        DATASET_REGISTRY.register(PackedPairedImageDataset)
+    """Let BasicSR, neosr and traiNNer find the class by the name that options give, if they are installed."""
+    for package in ("basicsr", "neosr", "traiNNer"):
+        if package not in sys.modules and importlib.util.find_spec(package) is None:
+            continue
+        try:
+            registry = importlib.import_module(f"{package}.utils.registry").DATASET_REGISTRY
+        except ImportError as error:
+            _log.warning(
+                "PackedPairedImageDataset is not registered with %s (%s); if it has no registry, as in NAFNet and "
+                "Restormer, add the file %s/data/packed_dataset.py with this line: "
+                "from readers.basicsr import PackedPairedImageDataset",
+                package,
+                error,
+                package,
+            )
+            continue
+        if PackedPairedImageDataset.__name__ not in registry:
+            registry.register(PackedPairedImageDataset)
 
 
 _register()

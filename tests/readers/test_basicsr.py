@@ -185,16 +185,66 @@ def test_fields_that_cannot_be_guessed_are_asked_for(tmp_path):
     assert PackedPairedImageDataset({"dataroot": root, "scale": SCALE, **named})[0]["lq"].shape == (3, 9, 12)
 
 
-def test_basicsr_finds_the_class_by_name(monkeypatch):
-    """Where BasicSR can be imported, its registry gets the class once, under the name that options give."""
-    registry = types.ModuleType("basicsr.utils.registry")
+@pytest.mark.parametrize("package", ["basicsr", "neosr", "traiNNer"])
+def test_each_registry_finds_the_class_by_name(monkeypatch, package):
+    """Where one of these packages can be imported, its registry gets the class once, under the name of the class."""
+    registry = types.ModuleType(f"{package}.utils.registry")
     registry.DATASET_REGISTRY = Registry()
-    monkeypatch.setitem(sys.modules, "basicsr", types.ModuleType("basicsr"))
-    monkeypatch.setitem(sys.modules, "basicsr.utils", types.ModuleType("basicsr.utils"))
-    monkeypatch.setitem(sys.modules, "basicsr.utils.registry", registry)
+    monkeypatch.setitem(sys.modules, package, types.ModuleType(package))
+    monkeypatch.setitem(sys.modules, f"{package}.utils", types.ModuleType(f"{package}.utils"))
+    monkeypatch.setitem(sys.modules, f"{package}.utils.registry", registry)
     importlib.reload(readers.basicsr)
     importlib.reload(readers.basicsr)
     assert list(registry.DATASET_REGISTRY.held) == ["PackedPairedImageDataset"]
+
+
+def test_a_basicsr_without_a_registry_is_named(monkeypatch, tmp_path, caplog):
+    """NAFNet and Restormer look for classes in files of one folder: the remark says which file to add."""
+    (tmp_path / "basicsr" / "utils").mkdir(parents=True)
+    (tmp_path / "basicsr" / "__init__.py").touch()
+    (tmp_path / "basicsr" / "utils" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.reload(readers.basicsr)
+    for name in [name for name in sys.modules if name.split(".")[0] == "basicsr"]:
+        del sys.modules[name]
+    (record,) = caplog.records
+    assert "basicsr/data/packed_dataset.py" in record.getMessage()
+    assert record.getMessage().endswith("from readers.basicsr import PackedPairedImageDataset")
+
+
+@pytest.mark.parametrize(
+    ("options", "flips", "turns"),
+    [
+        ({"use_hflip": True}, True, False),
+        ({"use_flip": True, "use_rot": False}, True, False),
+        ({"geometric_augs": True}, True, True),
+        ({"use_flip": False, "use_rot": True}, False, True),
+        ({"geometric_augs": False}, False, False),
+    ],
+)
+def test_each_name_of_flips_and_turns_is_understood(roots, options, flips, turns):
+    """BasicSR, NAFNet and Restormer call them differently; without any a crop is neither mirrored nor turned."""
+    fixed = {"phase": "train", "scale": SCALE, "patch_size": 9, **roots["one"]}
+    dataset = PackedPairedImageDataset({**fixed, **options})
+    torch.manual_seed(0)
+    # Crops of 9 of 9 rows: the first row of the picture lies above, below or at a side.
+    whole = torch.from_numpy(picture("0000", (9, 12, 3)).astype("f4") / 255).permute(2, 0, 1)
+    crops = [dataset[0]["lq"] for _ in range(40)]
+    strips = {whole[:, :, at : at + 9].numpy().tobytes() for at in range(4)}
+    flipped = {whole[:, :, at : at + 9].flip(-1).numpy().tobytes() for at in range(4)}
+    seen = {crop.contiguous().numpy().tobytes() for crop in crops}
+    assert seen & strips
+    assert bool(seen & flipped) == flips
+    assert bool(seen - strips - flipped) == turns
+
+
+def test_options_of_other_programs(roots):
+    """An unknown option is refused; an object with options, and folders in lists, are those of traiNNer."""
+    with pytest.raises(UsageError, match="does not know the option use_blur; leave it out"):
+        PackedPairedImageDataset({**TRAIN, **roots["one"], "use_blur": True})
+    lists = {name: [root] for name, root in roots["two"].items()}
+    options = types.SimpleNamespace(**TRAIN, **lists, blur_kernel_size=12, meta_info=None)
+    assert len(PackedPairedImageDataset(options)) == len(NAMES)
 
 
 class Registry:
