@@ -193,7 +193,7 @@ def test_what_is_handed_out_is_the_callers_own(packed: Path, samples: list[Sampl
 
 
 def test_a_transform_is_called_once_on_what_is_handed_out(packed: Path) -> None:
-    """Once with each batch, which for one sample is a batch of one, however it is asked for."""
+    """It always gets a batch, of one for one sample, however it is asked for."""
     seen: list[Any] = []
 
     def note(value: dict[str, Any]) -> dict[str, Any]:
@@ -228,6 +228,23 @@ def test_a_pickle_is_small_and_reads_alike(packed: Path, samples: list[Sample]) 
     assert again[3] == 2
     again.sample_transform = None
     _check(again["a/9"], samples[9])
+
+
+def test_what_nothing_would_follow_cannot_be_set(packed: Path) -> None:
+    """Attributes that decide what is read are set once; names of earlier versions are refused with the new ones."""
+    ds = PackedDataset(packed)
+    for name in ("fields", "crop", "points", "windows", "split", "extras", "verify"):
+        with pytest.raises(UsageError, match=f"{name} of a PackedDataset cannot be changed"):
+            setattr(ds, name, None)
+    for name, new in (("transform", "batch_transform=f.* or sample_transform=f"), ("sample_points", "called points")):
+        with pytest.raises(UsageError, match=new):
+            setattr(ds, name, None)
+        with pytest.raises(UsageError, match=f"takes no {name}: .*{new}"):
+            PackedDataset(packed, **{name: len})
+    with pytest.raises(TypeError, match="unexpected keyword argument 'colour'"):
+        PackedDataset(packed, colour=1)
+    with pytest.raises(TypeError, match="positional"):
+        PackedDataset(packed, ["x"], len)  # type: ignore[misc]
 
 
 class Halves(PackedDataset):

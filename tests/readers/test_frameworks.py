@@ -398,7 +398,7 @@ def test_a_dataset_is_a_random_access_source_of_grain(path: Path) -> None:
     """Grain takes it as it is: shuffles, batches, repeats and shares out its samples, and goes on at a state."""
     import grain
 
-    source = PackedDataset(path, ["x", "n"], batch_transform=arrays)
+    source = PackedDataset(path, ["x", "n"], sample_transform=arrays)
     shuffled = grain.MapDataset.source(source).shuffle(seed=3)
     order = [int(shuffled[i]["n"]) for i in range(SAMPLES)]
     assert sorted(order) == list(range(SAMPLES)) != order

@@ -235,3 +235,43 @@ def test_what_is_no_state_is_refused(rows, wrong):
     """With a message that names what is missing or wrong in it."""
     with pytest.raises(UsageError, match=r"the state's (epoch|done) is .*state_dict"):
         Loader(PackedDataset(rows), 3).load_state_dict(wrong)
+
+
+def test_loops_of_one_loader_are_independent(rows):
+    """The state is that of the loop that handed out the last batch: a look at one batch loses no sample of another."""
+    loader, plain = (Loader(PackedDataset(rows), 100, shuffle=True, seed=2) for _ in range(2))
+    epochs = [rest(plain) for _ in range(3)]
+    got = []
+    for step, batch in enumerate(loader, 1):
+        got += batch["y"].tolist()
+        state = loader.state_dict()
+        assert (state["epoch"], state["done"]) == ((0, 100 * step) if step < 10 else (1, 0))
+        assert next(iter(loader))["y"].tolist() == epochs[1][:100]
+        if step == 4:
+            assert rest(reload(state, PackedDataset(rows), shuffle=True)) == epochs[0][400:]
+    assert got == epochs[0]
+    loader.set_epoch(0)
+    pairs = [(one["y"].tolist(), other["y"].tolist()) for one, other in zip(loader, loader, strict=True)]
+    loops = zip(*pairs, strict=True)
+    assert [[number for batch in loop for number in batch] for loop in loops] == epochs[:2]
+    assert rest(loader) == epochs[2]
+
+
+def test_remaining_counts_what_a_resumed_loop_gives(rows):
+    """All between two epochs, then one less with every batch, on each rank; `len` stays that of a whole epoch."""
+    loader = Loader(PackedDataset(rows), 30, shuffle=True, seed=2)
+    assert (loader.remaining, len(loader)) == (34, 34)
+    take(loader, 10)
+    assert loader.remaining == 24
+    again = reload(loader.state_dict(), PackedDataset(rows), 30, shuffle=True, rank=1, world_size=2)
+    assert (again.remaining, len(again)) == (12, 17)
+    assert len(list(again)) == 12
+    assert again.remaining == 17
+
+
+def test_the_seed_of_a_loader_cannot_be_changed(rows):
+    """Orders would not follow it."""
+    loader = Loader(PackedDataset(rows), seed=3)
+    with pytest.raises(AttributeError):
+        loader.seed = 4
+    assert loader.seed == 3

@@ -46,6 +46,45 @@ def test_len_and_index_count_samples() -> None:
     assert Ragged(np.arange(3), np.array([0, 1, 3]))[1].tolist() == [1, 2]  # type: ignore[arg-type]
 
 
+def test_a_slice_is_the_ragged_of_some_samples() -> None:
+    """Its values are a view; it may be empty, and has no steps."""
+    ragged = _ragged()
+    for chosen in (slice(1, 3), slice(None, 2), slice(-1, None), slice(2, 1), slice(None)):
+        part = ragged[chosen]
+        assert [rows.tolist() for rows in part.to_list()] == [rows.tolist() for rows in ragged.to_list()[chosen]]
+        assert int(part.offsets[0]) == 0
+    assert ragged[2:].values.data_ptr() == ragged.values[2:].data_ptr()
+    with pytest.raises(TypeError, match="not with a step of 2"):
+        _ = ragged[::2]
+
+
+def test_operators_are_those_of_the_values() -> None:
+    """With numbers and arrays of numpy from either side, too; comparisons give Ragged of bool."""
+    ragged, row = _ragged(), np.array([1, 5], np.float32)
+    values = ragged.values
+    for found, wanted in (
+        (np.float32(2) * ragged, 2 * values),
+        (row - ragged, torch.from_numpy(row) - values),
+        (ragged - row, values - torch.from_numpy(row)),
+        (1 / (ragged + 1), 1 / (values + 1)),
+        (-ragged, -values),
+        (abs(-ragged), abs(values)),
+        (ragged**2, values**2),
+        (2**ragged, 2**values),
+        (ragged // 2, values // 2),
+        (ragged % 2, values % 2),
+        (ragged > 1, values > 1),
+        (ragged <= 1, values <= 1),
+        (ragged == 1, values == 1),
+        (ragged != row, values != torch.from_numpy(row)),
+    ):
+        assert isinstance(found, Ragged)
+        assert torch.equal(found.values, wanted)
+        assert torch.equal(found.offsets, ragged.offsets)
+    assert (ragged.dtype, ragged.device) == (values.dtype, values.device)
+    assert len({ragged, _ragged()}) == 2
+
+
 def test_arithmetic_changes_the_values() -> None:
     """With a number, or a tensor of one row, from either side; the offsets stay."""
     ragged, row = _ragged(), torch.tensor([1.0, 5.0])

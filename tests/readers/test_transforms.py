@@ -12,7 +12,8 @@ import torch
 from torch.utils.data import ConcatDataset, DataLoader, Subset, default_collate
 
 from packer.errors import UsageError
-from readers import Loader, Mix, PackedDataset
+from packer.format import Field
+from readers import Loader, Mix, PackedDataset, Ragged
 
 
 def doubled(sample: dict[str, Any]) -> dict[str, Any]:
@@ -92,3 +93,29 @@ def test_what_goes_with_a_function_of_one_sample(rows: Path) -> None:
     assert isinstance(ds + PackedDataset(rows), ConcatDataset)
     with pytest.raises(UsageError, match="an empty batch cannot be joined"):
         ds[np.zeros(1000, bool)]
+
+
+def test_samples_of_different_lengths_become_ragged(pack: Any, tmp_path: Path) -> None:
+    """Clouds are changed one by one, by `Loader` and `DataLoader`; what differs in other axes as well is no batch."""
+    clouds = [np.random.default_rng(n).random((n, 3), np.float32) for n in (5, 1, 7, 5)]
+    path = pack(
+        tmp_path / "p", [Field(name="xyz", dtype="float32", shape=(None, 3))], [[{"xyz": cloud} for cloud in clouds]]
+    )
+    ds = PackedDataset(path, sample_transform=lambda sample: {"xyz": sample["xyz"] * 2, "n": len(sample["xyz"])})
+    for batch in (ds[:], next(iter(Loader(ds, 4))), next(iter(DataLoader(ds, 4)))):
+        assert isinstance(batch["xyz"], Ragged)
+        assert batch["n"].tolist() == [5, 1, 7, 5]
+        assert all(np.array_equal(got, 2 * cloud) for got, cloud in zip(batch["xyz"].to_list(), clouds, strict=True))
+    assert ds[[0, 3]]["xyz"].shape == (2, 5, 3)
+    ds = PackedDataset(path, sample_transform=lambda sample: sample["xyz"][:, : len(sample["xyz"])])
+    with pytest.raises(UsageError, match=r"tensors of shapes \[1, 1\] and \[5, 3\] make no batch"):
+        ds[:]
+
+
+def test_a_batch_transform_always_gets_a_batch(rows: Path) -> None:
+    """Of one for one sample, from datasets and mixes alike; what has no items is refused there."""
+    ds = PackedDataset(rows, batch_transform=lambda batch: {"sum": batch["x"].sum(dim=1), "y": batch["y"]})
+    for one in (ds, Mix({ds: 1})):
+        assert {name: value.tolist() for name, value in one[3].items()} == {"sum": 99.0, "y": 3}
+    with pytest.raises(UsageError, match="batch_transform was given a batch of 1 and returned a set"):
+        _ = PackedDataset(rows, batch_transform=set)[3]
