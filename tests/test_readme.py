@@ -164,7 +164,7 @@ def test_pages_lie_there_as_markdown(book: Path) -> None:
     assert sorted(listed) == sorted(pages)
     assert "packer convert [OPTIONS]" in (book / "reference" / "commands.md").read_text()
     text = (book / "reference" / "python.md").read_text()
-    assert "sample_transform: called for each sample" in text
+    assert "sample_transform: called with each sample" in text
     assert "### load_state_dict(self, state" in text
     assert [page for page in pages if re.search(r"^:::|<!--", (book / page).read_text(), re.MULTILINE)] == []
 
