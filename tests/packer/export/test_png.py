@@ -33,12 +33,15 @@ def test_every_pixel_comes_back(data):
         path = Path(folder) / "a.png"
         with path.open("wb") as file:
             write_png(file, image)
+        with Image.open(path) as picture:
+            opened = np.asarray(picture)
+            assert picture.size == (shape[1], shape[0])
+        if (dtype, shape[2]) == (np.uint16, 2):  # a source refuses it, since Pillow opens the high bytes, as RGBA
+            assert np.array_equal(opened[:, :, [0, 3]], image >> 8)
+            return
         (found,) = read_each(open_images({"x": folder}))["x"]
         assert found.dtype == dtype
         assert np.array_equal(found, image)
-        with Image.open(path) as picture:
-            picture.load()
-            assert picture.size == (shape[1], shape[0])
 
 
 def test_a_name_as_long_as_a_file_may_have_is_written(tmp_path):
@@ -69,6 +72,8 @@ def test_an_image_without_pixels_is_refused(tmp_path):
 def test_real_pictures_come_back(tmp_path, contents):
     """Interlaced, 16-bit, palette and gray files: what is exported is what was packed."""
     for number, path in enumerate(real_files("png_odd/**/*.png")):
+        if path.stem == "basn4a16":  # gray with alpha of 16 bits, which is refused
+            continue
         convert(f"x={path}", tmp_path / f"{number}.one", workers=0)
         export(tmp_path / f"{number}.one", tmp_path / f"{number}.out")
         convert(f"x={tmp_path}/{number}.out/x", tmp_path / f"{number}.two", workers=0)
