@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, as_completed
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,10 @@ from packer.sources import BLOCK_BYTES, Block, Progress, Source, block_bytes, co
 from packer.workers import Here, Limits, Lost, run
 
 _log = logging.getLogger(__name__)
+
+#: Samples of the part that is read after a bad one; each further part has twice as many. To make a part takes time for
+#: each sample in it, and the next bad one may be near.
+_AFTER_BAD = 64
 
 #: Returns the context in which a block is read, given the number of its first sample.
 Step = Callable[[int], contextlib.AbstractContextManager[object]]
@@ -127,10 +131,11 @@ def read_blocks(
     Raises:
         SourceError: a sample cannot be read, and there is no `rejected`, or the error names no sample.
     """
-    at = 0
+    at, most = 0, len(source)
     for stop, noted in [*sorted((crashing or {}).items()), (len(source), None)]:
         while at < stop:
-            part = source if (at, stop) == (0, len(source)) else source.part(at, stop)
+            part_stop = min(stop, at + most)
+            part = source if (at, part_stop) == (0, len(source)) else source.part(at, part_stop)
             try:
                 blocks = part.read()
                 while True:
@@ -142,12 +147,13 @@ def read_blocks(
                     end = at + count(block)
                     yield block, None if source.names is None else source.names[at:end]
                     at = end
-                at = stop
+                at, most = part_stop, 2 * most
             except SourceError as error:
                 if rejected is None or error.sample is None:
                     raise
                 rejected[at] = Rejected.of(error, source.kind)
                 at += 1
+                most = _AFTER_BAD
         if noted and rejected is not None:
             rejected[stop] = noted
         at = stop + 1
@@ -230,7 +236,7 @@ def _run_processes(
 ) -> Iterator[ShardReport]:
     while tasks:
         done: Counter[tuple[int, int]] = Counter()  # samples (0) and bytes (1) by number of the task
-        again = []
+        lost: list[tuple[ShardTask, Lost]] = []
 
         def heard(number: int, amount: tuple[int, int], done: Counter[tuple[int, int]] = done) -> None:
             done.update({(number, 0): amount[0], (number, 1): amount[1]})
@@ -238,12 +244,14 @@ def _run_processes(
 
         with contextlib.closing(run(_pack, tasks, workers, limits, heard)) as results:
             for number, result in results:
-                if isinstance(result, Lost):
-                    again.append(_without_culprit(tasks[number], result, limits))
-                    progress(-done[number, 0], -done[number, 1])
-                else:
+                if not isinstance(result, Lost):
                     yield result
-        tasks = again
+                    continue
+                progress(-done[number, 0], -done[number, 1])
+                lost.append((tasks[number], result))
+                if not tasks[number].skip:
+                    _without_culprits(lost, 1, limits)  # which raises its error
+        tasks = _without_culprits(lost, workers, limits)
 
 
 def _pack(task: ShardTask, here: Here) -> ShardReport:
@@ -257,40 +265,60 @@ def _pack(task: ShardTask, here: Here) -> ShardReport:
         raise WriteError(f"shard {task.shard.number} was not packed: {type(error).__name__}: {error}") from None
 
 
-def _without_culprit(task: ShardTask, lost: Lost, limits: Limits) -> ShardTask:
-    """Return the task of a process that was lost, without the sample that is the cause.
+def _without_culprits(lost: Sequence[tuple[ShardTask, Lost]], workers: int, limits: Limits) -> list[ShardTask]:
+    """Return the tasks of processes that were lost, without the samples that are the cause.
+
+    Other processes read the samples one at a time; the sample that kills one is a culprit. After the first of a shard,
+    the rest of the shard is read like this, so that it is packed once more, and not once for each culprit.
 
     Raises:
         SourceError: there is such a sample, and bad ones are not skipped.
-        WriteError: there is none.
+        WriteError: there is none in a shard.
     """
-    source, number = task.source, None
-    if lost.at is not None:
-        # Another process reads the samples one by one; the step at which it is lost is the bad sample.
-        ((_, alone),) = run(partial(_read_alone, lost.at), [source], 1, limits)
-        lost, number = (alone, alone.at) if isinstance(alone, Lost) else (lost, None)
-    if number is None:
-        raise WriteError(
-            f"packing shard {task.shard.number} {lost.reason}; no sample does so when it is read alone: run the same "
-            "command again to go on, with fewer --workers if memory is short; finished shards are kept"
-        )
+    culprits: list[dict[int, Rejected]] = [{} for _ in lost]
+    searches = {
+        number: (task.source, result.at, BLOCK_BYTES)
+        for number, (task, result) in enumerate(lost)
+        if result.at is not None
+    }
+    while searches:
+        numbers, items = list(searches), list(searches.values())
+        searches = {}
+        for at, alone in run(_read_alone, items, workers, limits):
+            if isinstance(alone, Lost) and alone.at is not None:
+                task = lost[numbers[at]][0]
+                error = _culprit_error(task, alone)
+                if not task.skip:
+                    raise error
+                _log.warning("%s; the shard is packed again without it", error)
+                culprits[numbers[at]][alone.at] = Rejected.of(error, task.source.kind)
+                searches[numbers[at]] = task.source, alone.at + 1, sys.maxsize
+    for (task, result), found in zip(lost, culprits, strict=True):
+        if found.keys() <= task.crashing.keys():
+            raise WriteError(
+                f"packing shard {task.shard.number} {result.reason}; no sample does so when it is read alone: run the "
+                "same command again to go on, with fewer --workers if memory is short; finished shards are kept"
+            )
+    return [replace(task, crashing={**task.crashing, **found}) for (task, _), found in zip(lost, culprits, strict=True)]
+
+
+def _culprit_error(task: ShardTask, lost: Lost) -> SourceError:
+    """Return the error of the sample that a process read alone when it was lost."""
+    source, number = task.source, lost.at or 0
     # Any file of the sample may be at fault.
     names, files = source.names, source.part(number, number + 1).files()
     which = f"{task.shard.start + number:,}" if names is None else repr(names[number])
-    error = SourceError(f"sample {which}: {lost.error.reason}", " or ".join(files) or None, number)
-    if not task.skip:
-        raise error
-    _log.warning("%s; the shard is packed anew without it", error)
-    return replace(task, crashing={**task.crashing, number: Rejected.of(error, source.kind)})
+    return SourceError(f"sample {which}: {lost.error.reason}", " or ".join(files) or None, number)
 
 
-def _read_alone(first: int, source: Source, here: Here) -> None:
-    """Read the samples of a block, which begins with number `first`, each by itself and as one step."""
+def _read_alone(search: tuple[Source, int, int], here: Here) -> None:
+    """Read samples, each by itself and as one step: source, number of the first, and about how many bytes."""
+    source, first, most = search
     nbytes = 0
     for number in range(first, len(source)):
-        if nbytes > BLOCK_BYTES:
+        if nbytes > most:
             return
-        with contextlib.suppress(SourceError), here.step(number):  # whoever packs the shard meets the error too
+        with contextlib.suppress(SourceError), here.step(number):  # the error comes up again when the shard is packed
             nbytes += sum(block_bytes(read_through(block)) for block in source.part(number, number + 1).read())
 
 

@@ -11,6 +11,7 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import h5py
@@ -145,6 +146,36 @@ def test_many_bad_samples_of_all_sorts(tmp_path, files_of):
         assert len(report.rejected) == len(traps)
         assert PackedDataset(report.path)[:]["i"].tolist() == [n for n in range(COUNT) if n not in traps]
     assert files_of(tmp_path / "1") == files_of(tmp_path / "3")
+
+
+def note(path):
+    with path.open("a") as file:
+        file.write("x")
+
+
+def test_a_shard_is_packed_once_more_for_all_its_culprits(tmp_path):
+    """After the first, the rest is read one by one: many culprits cost no more passes than two."""
+    traps = {0: partial(note, tmp_path / "passes"), **dict.fromkeys((9, 10, 40, 77, 90, 99), crash)}
+    report = convert(Traps(traps), tmp_path / "out", OPTIONS, on_error="skip", workers=1)
+    assert [bad.reason.partition(":")[0] for bad in report.rejected] == [f"sample {n}" for n in (9, 10, 40, 77, 90, 99)]
+    assert report.samples == COUNT - 6
+    assert (tmp_path / "passes").read_text() == "xx"
+
+
+def test_many_bad_samples_take_time_in_proportion(tmp_path, monkeypatch):
+    """What is read on after each is a short part of the source, not all the rest of it."""
+    lengths = []
+    part = Traps.part
+
+    def counted(source, start, stop):
+        lengths.append(stop - start)
+        return part(source, start, stop)
+
+    monkeypatch.setattr(Traps, "part", counted)
+    traps = dict.fromkeys(range(0, 20_000, 20), refuse)
+    report = convert(Traps(traps, 0, 20_000), tmp_path / "out", OPTIONS, on_error="skip", workers=0)
+    assert report.samples == 19_000
+    assert sum(lengths) < 10 * 20_000
 
 
 def test_names_and_files(tmp_path, monkeypatch):
