@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from packer.errors import UsageError
 from packer.format import Field
 from readers.crop import IS_DATA, Crop, CropReader, Placing, is_data_reader, is_random
@@ -85,7 +87,7 @@ class Parts:
 
         Raises:
             UsageError: a field would have to be cropped and sampled by points, or fields that are cropped together do
-                not have the sizes for it.
+                not have the sizes for it, or fields of one cloud do not have one row a point in every sample.
         """
         readers: dict[str, FieldReader] = {}
         crop, points = self.crop, self.points
@@ -104,7 +106,11 @@ class Parts:
         if points:
             tied = points.candidates(fields)
             if isinstance(points, VoxelSample) or points.fields is None:
-                tied = [name for name in tied if places[name].has_shapes_of(places[tied[0]])]
+                first = places[tied[0]]
+                untied = [name for name in tied if not places[name].has_shapes_of(first)]
+                for name in untied:
+                    _check_untied(places[name], first, describe)
+                tied = [name for name in tied if name not in untied]
             if set(tied) & set(readers):
                 raise UsageError(
                     "crop and points do not go together for a field; name others: PointSample(..., fields=[...])"
@@ -121,3 +127,20 @@ class Parts:
             if own.pad:
                 readers[name + IS_PAD] = pad_reader(places[name], own)
         return readers
+
+
+def _check_untied(field: Places, first: Places, describe: Describe) -> None:
+    """Raise UsageError if a field has a row for each point in most samples, but not in all.
+
+    It would come whole beside the chosen points, without a word. Faces of a mesh have a length of their own everywhere.
+    """
+    own, points = field.lengths(), first.lengths()
+    wrong = np.flatnonzero(own != points)
+    if 2 * len(wrong) < len(own):
+        number = int(wrong[0])
+        name, of = field.field.name, first.field.name
+        raise UsageError(
+            f"{describe(number)}: field {name!r} has {own[number]} rows and {of!r} {points[number]}, and in most "
+            f"samples as many, so its points cannot be chosen with those of {of!r}; choose other fields with "
+            "fields=[...], or pack the sample again from files of one length"
+        )

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from packer.codecs import NAMED
 from packer.errors import UsageError
 from packer.format import Field, FrameRule
-from readers import Crop, Loader, PackedDataset, PointSample
+from readers import Crop, Loader, PackedDataset, PointSample, VoxelSample
 
 LENGTHS = [50, 7, 1, 300, 16, 17, 33]
 
@@ -135,6 +135,27 @@ def test_clouds_that_cannot_be_sampled_are_named(pack: Any, tmp_path: Path) -> N
     ds = PackedDataset(path, points=PointSample(4, fields=["xyz", "faces"]))
     with pytest.raises(UsageError, match="sample 2: field 'faces' has 2 rows and 'xyz' 6"):
         _ = ds[[3, 2]]
+
+
+@pytest.mark.parametrize("points", [PointSample(4), VoxelSample(1)])
+def test_a_field_of_the_cloud_with_one_sample_of_another_length_is_refused(
+    pack: Any, tmp_path: Path, points: PointSample | VoxelSample
+) -> None:
+    """It would come whole in all samples; faces, whose lengths are of their own, do."""
+    shapes = {"xyz": (None, 3), "label": (None,), "faces": (None, 3)}
+    fields = [Field(name=name, dtype="float32", shape=shape) for name, shape in shapes.items()]
+    lengths = [(5, 5, 2), (7, 7, 7), (9, 8, 4)]
+    samples = [
+        {"xyz": np.eye(own, 3, dtype="f4"), "label": np.ones(other, "f4"), "faces": np.ones((faces, 3), "f4")}
+        for own, other, faces in lengths
+    ]
+    path = pack(tmp_path / "p", fields, [samples[:2], samples[2:]])
+    ds = PackedDataset(path, points=points)
+    for ask in (lambda: ds[0], lambda: next(iter(Loader(ds, 2)))):
+        with pytest.raises(UsageError, match="sample 2: field 'label' has 8 rows and 'xyz' 9, and in most samples as"):
+            ask()
+    whole = PackedDataset(path, ["xyz", "faces"], points=points)[:]
+    assert [len(faces) for faces in whole["faces"].to_list()] == [2, 7, 4]
 
 
 def test_fixed_clouds_are_sampled_where_they_are_named(packed: Path, samples: list[dict[str, Any]]) -> None:
