@@ -63,15 +63,13 @@ def open_clouds(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: 
         UsageError: there are files of several suffixes, or `columns` are wrong.
         SourceError: no file is good; or what `on_bad` raises.
     """
-    ((field, found),) = inputs.items()
+    ((field, listing),) = inputs.items()
     given = columns_by_field(options)
     columns = given.get(field) or given[""]
-    files = found.pick(on_bad)
-    suffixes = sorted({suffix_of(file) for file in found.files})
+    files = listing.pick(on_bad)
+    suffixes = sorted({suffix_of(file) for file in listing.files})
     if len(suffixes) > 1:
-        raise UsageError(
-            f"{found.text}: files of several kinds, {' and '.join(suffixes)}; name one kind with a pattern like '*.bin'"
-        )
+        raise UsageError(f"{listing.text}: files of several kinds, {' and '.join(suffixes)}; name one, as in '*.bin'")
     is_text = suffixes[0] not in _BINARY
     element, untyped = element_of(columns, is_text)
     try:
@@ -84,7 +82,7 @@ def open_clouds(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: 
     def member(path: str, name: str) -> Member:
         return Member(path, name, rules, dict.fromkeys(rules, Lengths(rows(path, element))))
 
-    members = members_of(found, files, member, on_bad, looking)
+    members = members_of(listing, files, member, on_bad, looking)
     source = PointSource.of("clouds", members, rules, partial(_read, header=header, rules=rules), {"columns": columns})
     if not is_text:
         source.remarks += _other_widths(source, element)
@@ -241,11 +239,11 @@ def _without_count(text: bytes, path: str) -> bytes:
     first = text[start : end if end >= 0 else len(text)].split()
     if len(first) != 1 or not first[0].isdigit():
         return text
-    found = len(count_rows(text)) - 1
-    if int(first[0]) != found:
+    lines = len(count_rows(text)) - 1
+    if int(first[0]) != lines:
         line = text.count(b"\n", 0, start) + 1
         reason = (
-            f"line {line} says that there are {int(first[0])} points, but there are {found}; download the file again"
+            f"line {line} says that there are {int(first[0])} points, but there are {lines}; download the file again"
         )
         raise SourceError(reason, path)
     return text[:start] + b" " * len(first[0]) + text[start + len(first[0]) :]

@@ -322,13 +322,13 @@ def columns_of(members: Sequence[Member], rules: Mapping[str, Rule]) -> Iterator
         return Column(FieldSpec(name=name, dtype=dtype, shape=shape), rule, part)
 
     for rule in rules.values():
-        found = [member.lengths.get(rule.field, Lengths()) for member in members]
-        rows, entries = np.array([some[:2] for some in found], np.int64).T
+        lengths = [member.lengths.get(rule.field, Lengths()) for member in members]
+        rows, entries = np.array([length[:2] for length in lengths], np.int64).T
         if not rule.is_list:
             width = len(rule.properties)
             yield column(rule.field, rule.dtype, width if width > 1 else None, "numbers"), rows
             continue
-        widths = {some.width for some in found} - {-1} or ({3} if rule.is_face else {None})
+        widths = {length.width for length in lengths} - {-1} or ({3} if rule.is_face else {None})
         common = widths.pop() if len(widths) == 1 else None
         if common is not None and (common == 3 or not rule.is_face):
             yield column(rule.field, rule.dtype, common, "table"), rows

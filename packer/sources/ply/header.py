@@ -137,7 +137,7 @@ def parse_header(data: bytes, path: str) -> Header:
         SourceError: not a PLY file, or its header is wrong; names the line.
     """
     if not data:
-        raise SourceError("the file is empty (0 bytes); get it again", path)
+        raise SourceError("the file is empty (0 bytes); download it again", path)
     refuse_pointer(data, path)
     if not data.startswith(b"ply") or not data[3:4].isspace():
         raise SourceError("is not a PLY file: its first line is not 'ply'", path)

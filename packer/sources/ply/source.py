@@ -67,7 +67,7 @@ def open_ply(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: OnB
         UsageError: `fields`, `cast` or `triangulate` asks for a field that is not there.
         SourceError: no file is good; or what `on_bad` raises.
     """
-    (found,) = inputs.values()
+    (listing,) = inputs.values()
     fields = options.fields
     choice: Choice = fields if fields in ("same", "common", "all") else tuple(map(str.strip, fields.split(",")))
     for name, dtype in options.cast.items():
@@ -75,7 +75,7 @@ def open_ply(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: OnB
             raise UsageError(f"--cast {name}={dtype}: a numeric dtype such as float32 or int64 is expected")
     grouping = Grouping.of(options.group)
     read = partial(_read, options=options, grouping=grouping)
-    good = members_of(found, found.pick(on_bad), partial(_member, read=read), on_bad, looking)
+    good = members_of(listing, listing.pick(on_bad), partial(_member, read=read), on_bad, looking)
     members, rules, remarks = agreeing(good, choice, on_bad)
     for name, properties in grouping.named:
         if not any(name in member.rules for member in good):
@@ -94,12 +94,12 @@ def open_ply(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: OnB
 
 
 def members_of(
-    found: Found, files: Sequence[str], member: Callable[[str, str], Member], on_bad: OnBad, looking: Looking
+    listing: Found, files: Sequence[str], member: Callable[[str, str], Member], on_bad: OnBad, looking: Looking
 ) -> list[Member]:
     """Return the members of a set of files; a sample is named by the path of its file, without suffix.
 
     Args:
-        files: the files of `found` to read.
+        files: the files of `listing` to read.
         member: returns the member for the path of a file and the name of its sample; a bad file is a SourceError.
 
     Raises:
@@ -107,7 +107,7 @@ def members_of(
     """
     good: dict[str, Member] = {}
     for file in watched(files, HEADERS, looking, len(files)):
-        place, name = found.path(file), file.rpartition(".")[0]
+        place, name = listing.path(file), file.rpartition(".")[0]
         try:
             if name in good:
                 raise SourceError(f"has the same sample name, {name}, as {good[name].path}; rename one of them", place)
@@ -115,7 +115,7 @@ def members_of(
         except SourceError as error:
             on_bad(error)
     if not good:
-        raise SourceError("none of its files can be packed", found.text)
+        raise SourceError("none of its files can be packed", listing.text)
     return list(good.values())
 
 
@@ -251,7 +251,7 @@ class PointSource(Source):
 
     def part(self, start: int, stop: int) -> PointSource:
         within = slice(start, stop)
-        lengths = {name: some[within] for name, some in self.lengths.items()}
+        lengths = {name: lengths[within] for name, lengths in self.lengths.items()}
         return replace(self, paths=self.paths[within], names=self.names[within], lengths=lengths, origin={}, remarks=[])
 
     def files(self) -> list[str]:

@@ -229,7 +229,7 @@ class _Body:
 
     def _lengths(self, start: int, rows: int) -> list[int]:
         """Return the length of every list of the first rows, row by row; 0 for lists after the end of the data."""
-        data, at, found = self.data, start, list[int]()
+        data, at, lengths = self.data, start, list[int]()
         lists = [(i, p.count_dtype, SIZES[p.dtype]) for i, p in enumerate(self.element.properties)]
         if [count for _, count, _ in lists if count] == ["uint8"]:
             # Most meshes are such; indexing a byte takes a fraction of the time of `from_bytes`.
@@ -238,9 +238,9 @@ class _Body:
             step = least_row(self.element)
             for _ in range(rows):
                 n = data[at] if at < len(data) else 0
-                found.append(n)
+                lengths.append(n)
                 at += step + n * item
-            return found
+            return lengths
         byteorder = _BYTEORDERS[self.order]
         for row in range(rows):
             for i, count, size in lists:
@@ -250,9 +250,9 @@ class _Body:
                 n = int.from_bytes(data[at : at + SIZES[count]], byteorder, signed=count[0] == "i")
                 if n < 0:
                     raise row_error(self.path, self.element, row, f"a list cannot have {n} entries", i)
-                found.append(n)
+                lengths.append(n)
                 at += SIZES[count] + n * size
-        return found
+        return lengths
 
     def _dtype(self, name: str) -> np.dtype[Any]:
         return np.dtype(name).newbyteorder(self.order)
@@ -271,7 +271,7 @@ def triangulated(table: Table, prop: int, path: str) -> Table:
     if (corners.sizes < 3).any():
         row = int(np.argmax(corners.sizes < 3))
         reason = (
-            f"a face of {corners.sizes[row]} corners has no triangle; mend the file, or pack it without --triangulate"
+            f"a face of {corners.sizes[row]} corners has no triangle; fix the file, or pack it without --triangulate"
         )
         raise row_error(path, element, row, reason, prop)
     counts = corners.sizes - 2

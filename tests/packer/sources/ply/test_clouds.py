@@ -233,7 +233,7 @@ def test_suffixes_count_only_with_columns(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="with --columns x,y,z"):
         open_sources([str(tmp_path / "in/*.bin")])
     (tmp_path / "in/calib.txt").write_text("P0: 7\n")
-    with pytest.raises(UsageError, match=r"files of several kinds, \.bin and \.txt; name one kind"):
+    with pytest.raises(UsageError, match=r"files of several kinds, \.bin and \.txt; name one,"):
         opened(tmp_path / "in")
     assert len(opened(tmp_path / "in/*.bin")) == 3
     np.save(tmp_path / "a.npy", np.zeros(3))
