@@ -1,7 +1,7 @@
 """Point clouds and meshes: PLY files, text or binary, and clouds without a header."""
 
 from packer.sources.ply.clouds import open_clouds
-from packer.sources.ply.fields import property_names
+from packer.sources.ply.fields import Rule, property_names, rules_of
 from packer.sources.ply.header import SIZES, CountType, Element, Header, Property, opened
 from packer.sources.ply.source import PointSource, open_ply
 
@@ -12,8 +12,10 @@ __all__ = [
     "Header",
     "PointSource",
     "Property",
+    "Rule",
     "open_clouds",
     "open_ply",
     "opened",
     "property_names",
+    "rules_of",
 ]

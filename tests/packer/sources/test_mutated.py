@@ -23,8 +23,7 @@ from real_files import real_files
 
 from packer.errors import PackerError, SourceError
 from packer.sources import Block, Source, open_sources
-from packer.sources.ply import opened
-from packer.sources.ply.fields import Rule, rules_of
+from packer.sources.ply import Rule, opened, rules_of
 from packer.workers import Limits, each
 
 COUNT = int(os.environ.get("MUTATIONS", "200"))

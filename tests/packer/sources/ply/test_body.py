@@ -15,8 +15,7 @@ from plyfile import PlyData, PlyElement
 from real_files import real_files
 
 from packer.errors import SourceError
-from packer.sources.ply import Element, Property
-from packer.sources.ply.fields import rules_of
+from packer.sources.ply import Element, Property, rules_of
 
 FILES = real_files("ply_*/**/*.ply")
 SCALARS = ("i1", "u1", "i2", "u2", "i4", "u4", "f4", "f8")
