@@ -1,4 +1,4 @@
-"""Other views of a source: with the numbers of classes, with arrays as pictures, or with the schema of a dataset."""
+"""Other views of a source: with the numbers of classes, with arrays as images, or with the schema of a dataset."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 LABEL = "label"
 #: Folders that are splits, and no classes.
 _SPLITS = {"train", "training", "val", "valid", "validation", "dev", "test", "testing"}
-#: Channels of a picture at most: red, green, blue and alpha.
+#: Channels of an image at most: red, green, blue and alpha.
 MOST_CHANNELS = 4
 
 
@@ -102,10 +102,10 @@ class PicturedSource(DerivedSource):
 
         (n, H, W) of a file    (H, W, 1) in a sample, kind `image`, and (B, 1, H, W) in a batch
 
-    So gray microscopy, slices of scans and depth maps are pictures, though the source holds arrays.
+    So gray microscopy, slices of scans and depth maps are images, though the source holds arrays.
 
     Raises:
-        UsageError: there is no such field, or its samples are no pictures.
+        UsageError: there is no such field, or its samples are no images.
     """
 
     def __init__(self, source: Source, names: Sequence[str]) -> None:
@@ -118,7 +118,7 @@ class PicturedSource(DerivedSource):
         self.fields = tuple(_picture(spec) if spec.name in names else spec for spec in source.fields)
         if self._gray:
             gray = first_few(sorted(self._gray))
-            self.remarks = [*source.remarks, f"pictures (H, W) are packed, and exported, as (H, W, 1): {gray}"]
+            self.remarks = [*source.remarks, f"images (H, W) are packed, and exported, as (H, W, 1): {gray}"]
 
     def shapes(self, field: str) -> NDArray[np.int64] | None:
         shapes = super().shapes(field)
@@ -137,7 +137,7 @@ def _picture(spec: FieldSpec) -> FieldSpec:
     if spec.kind != "array" or channels not in range(1, MOST_CHANNELS + 1):
         what = "text" if spec.kind == "text" else f"of shape ({', '.join(str(n or '?') for n in spec.shape)})"
         raise UsageError(
-            f"--image {spec.name}: its samples are {what}, not pictures; (H, W) or (H, W, C) with 1 to "
+            f"--image {spec.name}: its samples are {what}, not images; (H, W) or (H, W, C) with 1 to "
             f"{MOST_CHANNELS} channels is expected"
         )
     return msgspec.structs.replace(spec, kind="image", shape=(*spec.shape, 1) if gray else spec.shape)

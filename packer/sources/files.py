@@ -56,7 +56,7 @@ KIND_OF = {
 #: these suffixes. Labels of points are such files if they are a field of their own.
 CLOUDS = (".bin", ".pts", ".txt", ".xyz")
 LABELS = ".label"
-#: Suffix of captions; files of it are text if they lie beside pictures.
+#: Suffix of captions; files of it are text if they lie beside images.
 TEXT = ".txt"
 
 #: The kind of a file that lies beside data: its suffix or its name says that it is no data.
@@ -126,7 +126,7 @@ class Found(NamedTuple):
         for file in self.files:
             if file in self.odd:
                 on_bad(
-                    SourceError("is a broken link, or not a regular file; remove it or mend the link", self.path(file))
+                    SourceError("is a broken link, or not a regular file; remove it or fix the link", self.path(file))
                 )
             elif as_text(file) != file:
                 on_bad(SourceError("has a name that is not valid text (UTF-8); rename it", self.path(file)))

@@ -96,7 +96,7 @@ def open_nifti(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: O
     _, odd = misfits({name: {field: volume.kind for field, volume in row.items()} for name, row in rows.items()})
     for name, how in odd.items():
         first, *_ = rows.pop(name).values()
-        on_bad(SourceError(f"differs from most volumes: {how}; mend it or move it away", first.paths[0]))
+        on_bad(SourceError(f"differs from most volumes: {how}; fix it or move it away", first.paths[0]))
     fields = []
     for name, volume in next(iter(rows.values())).items():
         shape = common_shape(row[name].shape for row in rows.values())
@@ -156,14 +156,14 @@ def _with_headers(row: Mapping[str, _Volume]) -> dict[str, _Volume]:
                 f"{Path(path).name} is {dtype} {shape}"
                 for path, (shape, dtype) in zip(volume.paths, kinds, strict=True)
             ]
-            reason = f"the channels of one volume differ: {first_few(what)}; mend them or move them away"
+            reason = f"the channels of one volume differ: {first_few(what)}; fix them or move them away"
             raise SourceError(reason, volume.paths[0])
         shape, dtype = kinds[0]
         found[name] = volume._replace(shape=(*shape, *[len(kinds)] * volume.has_channels), dtype=dtype)
     sizes = {name: volume.shape[:3] for name, volume in found.items()}
     if len(set(sizes.values())) > 1:
         path = next(iter(row.values())).paths[0]
-        raise SourceError(f"the fields of one sample differ in size: {sizes}; mend it or move it away", path)
+        raise SourceError(f"the fields of one sample differ in size: {sizes}; fix it or move it away", path)
     return found
 
 
@@ -211,7 +211,7 @@ def _loaded(path: str) -> Iterator[Any]:
         raise
     except Exception as error:
         raise SourceError(
-            f"cannot be read as NIfTI ({error or type(error).__name__}); get the file again", path
+            f"cannot be read as NIfTI ({error or type(error).__name__}); download it again", path
         ) from error
 
 

@@ -86,7 +86,7 @@ def open_sources(
         sides.pop(next((name for name in sides if name in columns), ""), None)
     found = {name: some for name, (_, some) in looked.items() if name not in sides}
     if not found:
-        raise UsageError(f"{next(iter(sides))}= is text, which lies beside pictures or clouds; name these as well")
+        raise UsageError(f"{next(iter(sides))}= is text, which lies beside images or clouds; name these as well")
     kinds = {name: looked[name][0] for name in found}
     kind = "images" if "images" in kinds.values() else next(iter(kinds.values()))
     if len(set(kinds.values())) > 1:

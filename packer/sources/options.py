@@ -9,7 +9,7 @@ from typing import Any
 from packer.errors import UsageError
 from packer.sources.units import UNITS_OF, unit_of
 
-#: Kinds of sources that hold pictures, and all kinds.
+#: Kinds of sources that hold images, and all kinds.
 _PICTURES, _ALL = "images basicsr", " ".join(UNITS_OF)
 
 
@@ -45,8 +45,8 @@ class SourceOptions:
         palette: Images with a palette: pack their colours, or the indices.  [default: indices of masks, else colours]
         max_pixels: Images: refuse larger ones.
         orient: Images: turn pixels as the orientation tag (EXIF) of the file says.
-        patch: Images: cut squares of this many pixels from the largest field.
-        stride: Images: pixels from one square to the next.  [default: --patch]
+        patch: Images: cut patches of this many pixels from the largest field.
+        stride: Images: pixels from one patch to the next.  [default: --patch]
         downscale: Images: make a field lr, this many times smaller, by bicubic.
         kernel: --downscale: which bicubic; papers on super-resolution use MATLAB's.
         listed: Images: pack the samples that FILE names, in its order: each line or its first word, as in BasicSR's
@@ -58,7 +58,7 @@ class SourceOptions:
             these properties, such as rgb=diffuse_red,diffuse_green,diffuse_blue.
         columns: Clouds without a header (.bin, .txt, .xyz, .pts): names and types of their columns, such as
             x,y,z,intensity:float32 or x,y,z:float32,r,g,b:uint8, a field each; or of a source FIELD= whose columns are
-            one field, such as boxes=cls,x,y,w,h:float32 of files beside pictures.
+            one field, such as boxes=cls,x,y,w,h:float32 of files beside images.
         pick: HDF5 and npy: take this dataset or array, under this name.
         skip: HDF5 and npy: leave out a field, dataset, group or array.
         axis: HDF5: number of the axis that counts samples.
@@ -66,7 +66,7 @@ class SourceOptions:
         once: HDF5 and npy: keep this dataset or array once, as ds.constants: it is the same for all samples, such as a
             grid.
         sparse: HDF5: pack rows of this sparse matrix (data, indices, indptr), as X.indices and X.data.
-        images: HDF5 and npy: the arrays of this field, (H, W) or (H, W, C), are pictures.
+        images: HDF5 and npy: the arrays of this field, (H, W) or (H, W, C), are images.
     """
 
     samples: str | None = _of(_ALL, form="rows|files|folders|datasets|groups[:PATTERN]|episodes:PATH")

@@ -288,7 +288,7 @@ def field_in_words(field: str) -> str:
 def share_out(found: dict[str, Found]) -> list[str]:
     """Take the files of one field out of another that has all of them and more; return sentences that say so.
 
-    In `lr='d/*x4.png' hr='d/*.png'`, `hr` means the other pictures of the folder.
+    In `lr='d/*x4.png' hr='d/*.png'`, `hr` means the other images of the folder.
 
     Raises:
         UsageError: two fields are the same files.

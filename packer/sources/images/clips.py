@@ -1,8 +1,8 @@
-"""Folders of numbered pictures as samples: the frames of a clip are one array, (T, H, W, C).
+"""Folders of numbered images as samples: the frames of a clip are one array, (T, H, W, C).
 
     000/00000000.png, 000/00000001.png, ..., 001/00000000.png, ...    clips 000 and 001
 
-Frames are found, paired and decoded like single pictures, one at a time, and ordered by their numbers. A clip with a
+Frames are found, paired and decoded like single images, one at a time, and ordered by their numbers. A clip with a
 bad frame is left out as a whole.
 """
 
@@ -75,7 +75,7 @@ def clips(frames: ImageSource, broken: Collection[str], on_bad: OnBad) -> ClipSo
             last = places[int((steps > steps.min()).argmax())]
             gaps.append(f"{clip} (after {frames.paths[name][last].rpartition('/')[2]})")
     if not kept:
-        raise SourceError("no clip is left: each has a bad picture, or lacks a partner; mend the files first")
+        raise SourceError("no clip is left: each has a bad image, or lacks a partner; fix the files first")
     chosen = frames.take([i for places in kept.values() for i in places])
     edges = np.cumsum([0, *map(len, kept.values())])
     remarks = [*_notes(edges, gaps), *frames.remarks, *compared(chosen)]
@@ -91,25 +91,25 @@ def _fault(frames: ImageSource, places: Sequence[int], numbers: Sequence[int] | 
     """Return why these frames are no clip, or the empty string."""
     files = {name: [paths[i] for i in places] for name, paths in frames.paths.items()}
     if any(folder_of(join(frames.folders[name], some[0])) in broken for name, some in files.items()):
-        return "has a picture that is bad or has no partner"
+        return "has an image that is bad or has no partner"
     if numbers is None:
         lasts = [file.rpartition("/")[2] for file in next(iter(files.values()))]
-        return f"holds pictures that are not numbered alike, such as {lasts[0]} and {lasts[-1]}"
+        return f"holds images that are not numbered alike, such as {lasts[0]} and {lasts[-1]}"
     if len(set(numbers)) < len(numbers):
-        return "holds two pictures with the same number"
+        return "holds two images with the same number"
     for name, some in files.items():
         sizes = frames.sizes[name][places]
         odd = np.flatnonzero((sizes != sizes[0]).any(axis=1))
         if len(odd):
             of_each = [f"{some[i].rpartition('/')[2]} is {sizes[i][0]} x {sizes[i][1]}" for i in (0, int(odd[0]))]
-            return f"holds pictures of different sizes ({' and '.join(of_each)})"
+            return f"holds images of different sizes ({' and '.join(of_each)})"
     return ""
 
 
 def _notes(edges: NDArray[np.int64], gaps: list[str]) -> Iterator[str]:
     lengths = np.diff(edges)
     frames = f"{lengths.min():,}" if lengths.min() == lengths.max() else f"{lengths.min():,} to {lengths.max():,}"
-    yield f"each folder of numbered pictures is a sample: {len(lengths):,} clips of {frames} frames"
+    yield f"each folder of numbered images is a sample: {len(lengths):,} clips of {frames} frames"
     if gaps:
         yield (
             f"frame numbers have gaps in {first_few(gaps, NAMED)}: the frames that exist are packed one after another; "

@@ -1,7 +1,7 @@
-"""Pictures made from pictures: each cut into squares (`PatchSource`), or with a small one made (`DownscaledSource`).
+"""Images made from images: each cut into patches (`PatchSource`), or with a small one made (`DownscaledSource`).
 
-A square of `size` pixels is cut every `stride` pixels out of the largest field; a field that is n times as small gives
-squares of size / n pixels. Pixels left over at the right and bottom edge are not packed. Small pictures become a field
+A patch of `size` pixels is cut every `stride` pixels out of the largest field; a field that is n times as small gives
+patches of size / n pixels. Pixels left over at the right and bottom edge are not packed. Small images become a field
 `lr` next to the one field of an image source; one of `KERNELS` makes them.
 """
 
@@ -31,16 +31,16 @@ FIELD = "lr"
 
 
 class DownscaledSource(DerivedSource):
-    """The pictures of a source of one field, and in front of it a field of the same pictures, `factor` times as small.
+    """The images of a source of one field, and in front of it a field of the same images, `factor` times as small.
 
     Args:
-        source: 8-bit gray or RGB pictures whose sides are multiples of `factor`.
+        source: 8-bit gray or RGB images whose sides are multiples of `factor`.
         factor: 2 or more.
         kernel: one of `KERNELS`.
 
     Raises:
         UsageError: several fields, or one that is called `lr`.
-        SourceError: pictures of another kind, or with sides that are no multiples of `factor`.
+        SourceError: images of another kind, or with sides that are no multiples of `factor`.
     """
 
     names: Sequence[str]
@@ -70,7 +70,7 @@ class DownscaledSource(DerivedSource):
 
     @property
     def sizes(self) -> dict[str, NDArray[np.int32]]:
-        """Return height and width of every picture by field, (n, 2)."""
+        """Return height and width of every image by field, (n, 2)."""
         large = self._source.sizes[self._large]
         return {FIELD: large // self._factor, self._large: large}
 
@@ -99,11 +99,11 @@ def _check_sides(source: ImageSource, field: str, factor: int) -> None:
         names: Sequence[str] = source.names
         more = f" (one of {len(odd):,} such samples)" if len(odd) > 1 else ""
         reason = f"sample {names[odd[0]]!r} is {height} x {width} pixels, not a multiple of {factor}{more}"
-        raise SourceError(f"{reason}; crop such pictures first, or leave them out")
+        raise SourceError(f"{reason}; crop such images first, or leave them out")
 
 
 def smaller_by_pillow(image: NDArray[Any], factor: int) -> NDArray[Any]:
-    """Return a picture (H, W, C) of uint8 `factor` times as small, by Pillow's bicubic."""
+    """Return an image (H, W, C) of uint8 `factor` times as small, by Pillow's bicubic."""
     height, width, channels = image.shape
     picture = Image.fromarray(image[:, :, 0] if channels == 1 else image)
     small = np.asarray(picture.resize((width // factor, height // factor), Image.Resampling.BICUBIC))
@@ -111,9 +111,9 @@ def smaller_by_pillow(image: NDArray[Any], factor: int) -> NDArray[Any]:
 
 
 def smaller_by_matlab(image: NDArray[Any], factor: int) -> NDArray[Any]:
-    """Return a picture (H, W, C) of uint8 `factor` times as small, as MATLAB's `imresize(image, 1 / factor)` does.
+    """Return an image (H, W, C) of uint8 `factor` times as small, as MATLAB's `imresize(image, 1 / factor)` does.
 
-    Bicubic with antialiasing (Keys 1981, a = -1/2, stretched by `factor`). The picture is mirrored beyond its edges.
+    Bicubic with antialiasing (Keys 1981, a = -1/2, stretched by `factor`). The image is mirrored beyond its edges.
     Computed in float64 and rounded once at the end, halves up; BasicSR's `imresize` is the same in float32.
     """
     weights, before = _matlab_weights(factor)
@@ -137,24 +137,24 @@ def _matlab_weights(factor: int) -> tuple[NDArray[np.float64], int]:
     return weights / weights.sum(), -int(pixels[0])
 
 
-#: Ways to make a picture smaller, as `--kernel` names them, and what they are called in a sentence.
+#: Ways to make an image smaller, as `--kernel` names them, and what they are called in a sentence.
 KERNELS = {"pillow": smaller_by_pillow, "matlab": smaller_by_matlab}
 _IN_WORDS = {"pillow": "Pillow's bicubic", "matlab": "MATLAB's bicubic with antialiasing"}
 
 
 class PatchSource(DerivedSource):
-    """The squares of all pictures of a source, picture by picture, row by row.
+    """The patches of all images of a source, image by image, row by row.
 
-    A square is named `NAME_r_c`: the picture, its row and its column of squares, counted from 0. A picture that is
-    smaller than a square is not read.
+    A patch is named `NAME_r_c`: the image, its row and its column of patches, counted from 0. An image that is
+    smaller than a patch is not read.
 
     Args:
-        size: side of a square, in pixels of the largest field.
+        size: side of a patch, in pixels of the largest field.
         stride: distance to the next one.
 
     Raises:
         UsageError: `size` or `stride` is no whole number of pixels of some field.
-        SourceError: the fields have no whole ratio that all samples share, or no picture is as large as a square.
+        SourceError: the fields have no whole ratio that all samples share, or no image is as large as a patch.
     """
 
     names: Sequence[str]
@@ -171,7 +171,7 @@ class PatchSource(DerivedSource):
         cut = np.flatnonzero(grid.all(axis=1)).tolist()
         if not cut:
             raise SourceError(
-                f"no picture of field {largest!r} is as large as {size} x {size} pixels; give a smaller --patch"
+                f"no image of field {largest!r} is as large as {size} x {size} pixels; give a smaller --patch"
             )
         super().__init__(source.take(cut))
         self.origin = {**source.origin, "patch": size, "stride": stride}
@@ -182,18 +182,18 @@ class PatchSource(DerivedSource):
             for row in range(rows)
             for column in range(columns)
         ]
-        #: Picture, row and column of every square, (n, 3).
+        #: Image, row and column of every patch, (n, 3).
         self._squares = np.array(squares, np.int64)
         self.names = [f"{self._source.names[picture]}_{row}_{column}" for picture, row, column in squares]
-        #: Reason and path of pictures that could not be read; parts share it, so that no square reads one again.
+        #: Reason and path of images that could not be read; parts share it, so that no patch reads one again.
         self._bad: dict[str, tuple[str, str | None]] = {}
         self.fields = tuple(
             FieldSpec(name=s.name, dtype=s.dtype, kind="image", shape=(size // scales[s.name],) * 2 + s.shape[2:])
             for s in source.fields
         )
-        said = f"{len(self):,} squares of {size} pixels are cut from {len(source):,} pictures"
+        said = f"{len(self):,} patches of {size} pixels are cut from {len(source):,} images"
         if left := len(source) - len(cut):
-            said += f"; {left:,} pictures are smaller than that and left out"
+            said += f"; {left:,} images are smaller than that and left out"
         self.remarks = [*source.remarks, said]
 
     def __len__(self) -> int:
@@ -211,7 +211,7 @@ class PatchSource(DerivedSource):
         return part
 
     def read(self) -> Iterator[Block]:
-        # The number of the first square of every picture, and the number after the last square.
+        # The number of the first patch of every image, and the number after the last patch.
         edges = np.searchsorted(self._squares[:, 0], np.arange(len(self._source) + 1)).tolist()
         most = max(1, BLOCK_BYTES // sum(spec.fixed_bytes for spec in self.fields))
         try:
@@ -235,7 +235,7 @@ class PatchSource(DerivedSource):
                 yield dict(zip(images, sample, strict=True))
 
     def _windows(self, image: NDArray[Any], scale: int) -> NDArray[Any]:
-        """Return all squares of an image as a view, (rows, columns, side, side, C)."""
+        """Return all patches of an image as a view, (rows, columns, side, side, C)."""
         side, step = self._size // scale, self._stride // scale
         windows = sliding_window_view(image, (side, side), axis=(0, 1))[::step, ::step]
         return windows.transpose(0, 1, 3, 4, 2)
@@ -250,6 +250,6 @@ def _scales(source: ImageSource | DownscaledSource) -> tuple[str, dict[str, int]
         odd = np.flatnonzero((source.sizes[largest] != sizes * scale).any(axis=1))
         if len(odd):
             fault = f"{largest!r} is not {scale} times as large as {name!r}, as it is in the first sample"
-            raise SourceError(f"sample {source.names[odd[0]]!r}: {fault}, so squares would not match; mend the pair")
+            raise SourceError(f"sample {source.names[odd[0]]!r}: {fault}, so patches would not match; fix the pair")
         scales[name] = scale
     return largest, scales

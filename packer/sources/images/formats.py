@@ -1,4 +1,4 @@
-"""One picture file: its format, its header and its pixels. PNG is read by `png`, the rest by Pillow.
+"""One image file: its format, its header and its pixels. PNG is read by `png`, the rest by Pillow.
 
 For JPEG, TIFF, WebP, BMP and GIF, Pillow's reader of the expected format is called directly, not `Image.open`: no other
 format is tried on the bytes, and `max_pixels` replaces Pillow's process-wide limit of pixels (first a warning, then an
@@ -9,7 +9,7 @@ The orientation tag (EXIF) of JPEG, PNG and WebP is applied only if asked for (`
 where the file has its pixels. Pillow itself applies the tag of a TIFF, to size and pixels alike, and divides colours of
 a TIFF that are stored multiplied by alpha. The plan says so for each.
 
-Gray, RGB and RGBA are converted into each other (`--mode`) by Pillow's own arithmetic, so that 8-bit pictures come out
+Gray, RGB and RGBA are converted into each other (`--mode`) by Pillow's own arithmetic, so that 8-bit images come out
 as `Image.convert` gives them; unlike Pillow, 16 bits stay 16.
 """
 
@@ -37,7 +37,7 @@ from packer.sources.images import png
 #: Channels of an image after conversion to a mode.
 CHANNELS = {"gray": 1, "rgb": 3, "rgba": 4}
 
-#: Pillow's own limit: a picture with more pixels is more likely an attack on memory than a picture.
+#: Pillow's own limit: an image with more pixels is more likely an attack on memory than an image.
 MAX_PIXELS = 178_956_970
 
 #: Bytes that are read of a file to see its header; the pixels of most PNG files begin within this.
@@ -66,7 +66,7 @@ _STARTS = {
     "HTML": rb"<",
 }
 
-#: Mode of Pillow and channels wanted of the pictures that libjpeg decodes as they are.
+#: Mode of Pillow and channels wanted of the images that libjpeg decodes as they are.
 _JPEG_MODES = (("L", 1), ("L", 3), ("RGB", 3))
 
 _READERS: dict[str, Any] = {
@@ -79,7 +79,7 @@ _READERS: dict[str, Any] = {
 
 # Tags of TIFF, and values of them.
 _BITS, _PHOTOMETRIC, _ORIENTATION, _SAMPLES, _EXTRA, _SAMPLE_FORMAT = 258, 262, 274, 277, 338, 339
-#: Tag of the index of an MPO: how many pictures it holds.
+#: Tag of the index of an MPO: how many images it holds.
 _MPO_PICTURES = 0xB001
 _WHITE_IS_ZERO = 0
 _MULTIPLIED_ALPHA = 1
@@ -92,8 +92,8 @@ class ImageOptions:
 
     Attributes:
         mode: `gray`, `rgb` or `rgba` converts every image; None keeps the channels of the files.
-        palette: `colour` gives palette pictures their colours, `index` keeps the numbers of the colours.
-        max_pixels: larger pictures are refused.
+        palette: `colour` gives palette images their colours, `index` keeps the numbers of the colours.
+        max_pixels: larger images are refused.
         orient: whether the orientation tag (EXIF) is applied to the pixels.
     """
 
@@ -107,7 +107,7 @@ class ImageOptions:
             raise UsageError("palette indices have no colours to convert; leave out --mode or --palette index")
 
     def check_size(self, width: int, height: int) -> None:
-        """Raise SourceError if a picture has more than `max_pixels` pixels."""
+        """Raise SourceError if an image has more than `max_pixels` pixels."""
         if width * height > self.max_pixels:
             reason = f"has {width} x {height} pixels, more than the limit of {self.max_pixels:,}"
             raise SourceError(f"{reason}; if that is right, raise the limit with --max-pixels {width * height}")
@@ -122,7 +122,7 @@ def is_mask_name(field: str) -> bool:
 
 
 class Place(NamedTuple):
-    """Where the bytes of a picture lie, if it is no file of its own."""
+    """Where the bytes of an image lie, if it is no file of its own."""
 
     file: str
     offset: int
@@ -130,7 +130,7 @@ class Place(NamedTuple):
 
 
 class ImageHeader(NamedTuple):
-    """Shape and dtype of a picture when it is read: (height, width, channels) of dtype.
+    """Shape and dtype of an image when it is read: (height, width, channels) of dtype.
 
     Attributes:
         note: what is not kept as it is in the file, in words; empty if nothing.
@@ -146,11 +146,11 @@ class ImageHeader(NamedTuple):
 
 
 def read_header(path: str, options: ImageOptions, place: Place | None = None) -> ImageHeader:
-    """Return the header of a picture; nothing is decoded. Several threads may read at once within `quiet`.
+    """Return the header of an image; nothing is decoded. Several threads may read at once within `quiet`.
 
     Args:
         path: of its file; if there is a `place`, a name for errors, with the suffix of the format.
-        place: where the bytes lie, if the picture is no file of its own.
+        place: where the bytes lie, if the image is no file of its own.
 
     Raises:
         SourceError: the file has another format than its name says, is damaged, too large or cannot be kept without
@@ -169,7 +169,7 @@ def read_header(path: str, options: ImageOptions, place: Place | None = None) ->
 
 
 def read_image(path: str, options: ImageOptions, place: Place | None = None) -> NDArray[Any]:
-    """Return the pixels of a picture as (H, W, C), C-contiguous, native-endian; arguments as for `read_header`.
+    """Return the pixels of an image as (H, W, C), C-contiguous, native-endian; arguments as for `read_header`.
 
     It is an `EncodedImage` if these are the pixels of a JPEG file.
 
@@ -223,9 +223,9 @@ def as_image(value: Any, field: str) -> EncodedImage | None:
 
 
 def read_bytes(path: str, place: Place | None = None, most: int | None = None) -> tuple[bytes, int]:
-    """Return all bytes of a picture, or the first `most`, and how many there are; arguments as for `read_header`.
+    """Return all bytes of an image, or the first `most`, and how many there are; arguments as for `read_header`.
 
-    No file object is made, which would take as long as reading a small picture.
+    No file object is made, which would take as long as reading a small image.
 
     Raises:
         SourceError: the file cannot be read, or has become shorter than the place says.
@@ -250,7 +250,7 @@ def read_bytes(path: str, place: Place | None = None, most: int | None = None) -
 
 
 def _kind(path: str, place: Place | None, head: bytes) -> str:
-    """Return the format that a picture should have, by its suffix, or by its bytes if it is no file of its own."""
+    """Return the format that an image should have, by its suffix, or by its bytes if it is no file of its own."""
     found = "" if place is None else _format(head)
     return found if found in IMAGES.values() else IMAGES[suffix_of(path)]
 
@@ -264,14 +264,14 @@ def _check_content(head: bytes, expected: str) -> None:
     if head.startswith(png.SIGNATURE) and expected == "PNG":
         return
     if not head:
-        raise SourceError("is empty (0 bytes); get the file again")
+        raise SourceError("is empty (0 bytes); download it again")
     refuse_pointer(head)
     found = _format(head)
     if not found and expected == "PNG" and head[1:4] == b"PNG":
-        raise SourceError("damaged PNG: the signature it begins with was changed; get the file again")
+        raise SourceError("damaged PNG: the signature it begins with was changed; download it again")
     if not found:
         what = "with zeros" if not any(head[:HEAD_BYTES]) else "like no format that is known here"
-        raise SourceError(f"is not a {expected}: it begins {what}; get the file again")
+        raise SourceError(f"is not a {expected}: it begins {what}; download it again")
     if found != expected:
         raise SourceError(f"holds {found} data, but has the suffix of a {expected}; rename it or save it as {expected}")
 
@@ -298,7 +298,7 @@ def _png_header(header: png.PngHeader, options: ImageOptions) -> ImageHeader:
 
 
 class _Layout(NamedTuple):
-    """How a picture is read: the Pillow mode it is converted to first, channels and dtype."""
+    """How an image is read: the Pillow mode it is converted to first, channels and dtype."""
 
     mode: str
     channels: int
@@ -347,7 +347,7 @@ def _jpeg_image(data: bytes, options: ImageOptions) -> NDArray[Any]:
                 pixels = checked_jpeg(data, channels)
             except ValueError as error:
                 raise SourceError(
-                    f"damaged JPEG: {error}; get it again, or leave it out with --on-error skip"
+                    f"damaged JPEG: {error}; download it again, or leave it out with --on-error skip"
                 ) from None
             if pixels is not None:
                 return _oriented(EncodedImage.of(pixels, data), _turn_of(image) if options.orient else 1)
@@ -360,7 +360,7 @@ def _pillow_image(data: bytes, kind: str, options: ImageOptions) -> NDArray[Any]
 
 
 def _pixels(image: Image.Image, layout: _Layout, options: ImageOptions) -> NDArray[Any]:
-    """Return the pixels of an opened picture, (H, W, C), as `options` ask for them."""
+    """Return the pixels of an opened image, (H, W, C), as `options` ask for them."""
     turn = _turn_of(image) if options.orient else 1  # decoding may drop it
     pixels = np.asarray(image if image.mode == layout.mode else image.convert(layout.mode))
     pixels = pixels.view(layout.dtype) if layout.dtype == "uint32" else pixels.astype(layout.dtype, copy=False)
@@ -370,7 +370,7 @@ def _pixels(image: Image.Image, layout: _Layout, options: ImageOptions) -> NDArr
 
 @contextlib.contextmanager
 def _opened(file: str | io.BytesIO, kind: str, options: ImageOptions) -> Iterator[tuple[Image.Image, _Layout]]:
-    """Open a picture; yield it with its layout.
+    """Open an image; yield it with its layout.
 
     Raises:
         SourceError: it is damaged, too large, or cannot be read without loss.
@@ -397,9 +397,9 @@ def _opened(file: str | io.BytesIO, kind: str, options: ImageOptions) -> Iterato
 
 
 def _layout(image: Image.Image, options: ImageOptions) -> _Layout:
-    """Return how an opened picture is read; raises SourceError if it cannot be read without loss."""
+    """Return how an opened image is read; raises SourceError if it cannot be read without loss."""
     if _pictures_in(image) > 1:
-        raise SourceError("holds several pictures (an animation or pages); save the wanted one as a file of its own")
+        raise SourceError("holds several images (an animation or pages); save the wanted one as a file of its own")
     if image.mode == "P":
         if options.palette == "index":
             return _Layout("P", 1, "uint8")
@@ -416,7 +416,7 @@ def _layout(image: Image.Image, options: ImageOptions) -> _Layout:
 
 
 def _pictures_in(image: Image.Image) -> int:
-    """Return how many pictures a file holds; an MPO (stereo, phones) is a JPEG that lists further ones."""
+    """Return how many images a file holds; an MPO (stereo, phones) is a JPEG that lists further ones."""
     if isinstance(image, JpegImagePlugin.JpegImageFile):
         listed = image._getmp()
         return listed[_MPO_PICTURES] if listed else 1
@@ -476,7 +476,7 @@ _FIRST_ON_ITS_SIDE = 5
 
 
 def _turn_of(image: Image.Image) -> int:
-    """Return the orientation that an opened picture still asks for; 1 if there is none, or Pillow applies it itself."""
+    """Return the orientation that an opened image still asks for; 1 if there is none, or Pillow applies it itself."""
     if isinstance(image, TiffImagePlugin.TiffImageFile) or "exif" not in image.info:
         return 1
     with contextlib.suppress(Exception):  # damaged EXIF makes Pillow raise anything, and harms no pixel
@@ -501,7 +501,7 @@ def _oriented(pixels: NDArray[Any], turn: int) -> NDArray[Any]:
 def _oriented_header(
     height: int, width: int, channels: int, dtype: str, notes: list[str], turn: int, options: ImageOptions
 ) -> ImageHeader:
-    """Return the header of a picture with an orientation, which is applied or noted."""
+    """Return the header of an image with an orientation, which is applied or noted."""
     if turn in _TURNS:
         notes = [*notes, TURNED if options.orient else NOT_TURNED]
     if options.orient and turn in _TURNS and turn >= _FIRST_ON_ITS_SIDE:

@@ -53,7 +53,7 @@ class Folder:
     texts: Mapping[str, Place] = field(default_factory=dict)
 
     def notes(self, files: Sequence[str], sizes: NDArray[np.int32]) -> list[str]:
-        """Return sentences on how list and pictures differ; `sizes`: height and width of some files, (n, 2)."""
+        """Return sentences on how list and images differ; `sizes`: height and width of some files, (n, 2)."""
         folder, sentences = self.found.folder, list[str]()
         if self.listed is None:
             return sentences
@@ -62,8 +62,8 @@ class Folder:
         pairs = zip(files, map(tuple, sizes.tolist()), strict=True)
         odd = [file.removesuffix(_SUFFIX) for file, size in pairs if self.listed.get(file, size) != size]
         if odd:
-            much = f"{len(odd):,} {'picture differs' if len(odd) == 1 else 'pictures differ'} in size from {LMDB_LIST}"
-            sentences.append(f"{folder}: {much} (such as {odd[0]}); the size of the picture counts")
+            much = f"{len(odd):,} {'image differs' if len(odd) == 1 else 'images differ'} in size from {LMDB_LIST}"
+            sentences.append(f"{folder}: {much} (such as {odd[0]}); the size of the image counts")
         return sentences
 
 
@@ -175,7 +175,9 @@ def _listed(path: str) -> dict[str, tuple[int, int]]:
     try:
         text = decode_text(Path(path).read_bytes())
     except UnicodeDecodeError as error:
-        raise SourceError("is not text (UTF-8); get it again, or make the folder again with BasicSR", path) from error
+        raise SourceError(
+            "is not text (UTF-8); download it again, or make the folder again with BasicSR", path
+        ) from error
     except OSError as error:
         raise unreadable(error, path) from error
     sizes = {}
@@ -184,5 +186,5 @@ def _listed(path: str) -> dict[str, tuple[int, int]]:
             sizes[found["key"] + _SUFFIX] = int(found["height"]), int(found["width"])
         elif line.strip():
             reason = f"line {number} is {line.strip()[:80]!r}; a line such as 'name.png (480,492,3) 1' is expected"
-            raise SourceError(f"{reason}; mend the line", path)
+            raise SourceError(f"{reason}; fix the line", path)
     return sizes

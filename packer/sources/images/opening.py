@@ -1,4 +1,4 @@
-"""Opens pictures in folders: picks them, pairs them by name, and reads their headers only.
+"""Opens images in folders: picks them, pairs them by name, and reads their headers only.
 
 A folder of files and an LMDB folder go the same way; `lmdb_folders` finds the keys of the latter.
 """
@@ -43,7 +43,7 @@ from packer.sources.units import folder_of, unit_of
 #: time. A disk serves many requests at once, but threads that never wait for it only hinder each other.
 THREADS, SLOW_SECONDS, SAMPLES_AT_ONCE = 16, 2e-4, 64
 
-#: Name of the field of pictures for which none is given.
+#: Name of the field of images for which none is given.
 _FIELD = "image"
 
 #: Name of the field of texts in an LMDB folder.
@@ -56,7 +56,7 @@ _KINDS = {1: "gray", 2: "gray with alpha", 3: "RGB", 4: "RGBA"}
 
 
 def open_images(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: OnBad, looking: Looking) -> Source:
-    """Open the pictures of one or more fields, partners paired by name; smaller ones or squares of them if asked for.
+    """Open the images of one or more fields, partners paired by name; smaller ones or patches of them if asked for.
 
     Args:
         inputs: by field name, empty if none is given; or LMDB folders of BasicSR.
@@ -78,12 +78,12 @@ def open_images(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: 
         raise UsageError("an LMDB folder of images with their texts has all fields in it; name no other beside it")
     if isinstance(opened, ClipSource):
         if options.patch or options.stride or options.downscale:
-            raise UsageError("--patch, --stride and --downscale are for single pictures, not for clips; leave them out")
+            raise UsageError("--patch, --stride and --downscale are for single images, not for clips; leave them out")
         return opened
     if options.downscale is None and options.kernel != "pillow":
-        raise UsageError("--kernel needs --downscale, which says how many times smaller pictures are made")
+        raise UsageError("--kernel needs --downscale, which says how many times smaller images are made")
     if options.patch is None and options.stride is not None:
-        raise UsageError("--stride needs --patch, which says how large the squares are")
+        raise UsageError("--stride needs --patch, which says how large the patches are")
     source = opened if options.downscale is None else DownscaledSource(opened, options.downscale, options.kernel)
     if texts:
         opened.kind = "images"
@@ -194,7 +194,7 @@ def _read_headers(
         del good[number]
         differs = [kinds[number][name] != kinds[model][name] for name in found]
         advice = "convert channels with --mode gray, rgb or rgba, save it with the bits of the others, or pack it apart"
-        on_bad(SourceError(f"differs from most pictures: {how}; {advice}", rows[number][differs.index(True)][0]))
+        on_bad(SourceError(f"differs from most images: {how}; {advice}", rows[number][differs.index(True)][0]))
     return good, masks
 
 

@@ -38,12 +38,12 @@ DEPTHS = {GRAY: (1, 2, 4, 8, 16), RGB: (8, 16), PALETTE: (1, 2, 4, 8), GRAY_ALPH
 #: Values that one pixel has in the file.
 SAMPLES = {GRAY: 1, RGB: 3, PALETTE: 1, GRAY_ALPHA: 2, RGBA: 4}
 
-#: Bytes of the one transparent colour (tRNS) of pictures without alpha or palette.
+#: Bytes of the one transparent colour (tRNS) of images without alpha or palette.
 _KEY_BYTES = {GRAY: 2, RGB: 6}
 
 _CRITICAL = (b"IHDR", b"PLTE", b"IDAT", b"IEND")
 _BEFORE_PIXELS = (b"IHDR", b"PLTE", b"tRNS")
-#: How the acTL chunk of an animation begins that has only one picture.
+#: How the acTL chunk of an animation begins that has only one image.
 _ONE_PICTURE = b"\0\0\0\1"
 _CHUNK = struct.Struct(">I4s")
 IHDR = struct.Struct(">IIBBBBB")
@@ -55,10 +55,10 @@ _MOST_INFLATED = 1032
 #: Bytes inflated at a time while they are counted.
 _PIECE_BYTES = 2**20
 
-#: First row and column of every pass of an interlaced picture, and the distance to the next ones.
+#: First row and column of every pass of an interlaced image, and the distance to the next ones.
 _PASSES = ((0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2), (1, 0, 2, 1))
 
-#: Names of the colour types in kornia_rs; by depth its function, the dtype, and how many copies of a picture it holds.
+#: Names of the colour types in kornia_rs; by depth its function, the dtype, and how many copies of an image it holds.
 _KORNIA = {GRAY: "mono", RGB: "rgb", RGBA: "rgba"}
 _KORNIA_DEPTHS: dict[int, tuple[Callable[..., NDArray[Any]], type[np.generic], int]] = {
     8: (kornia.decode_image_png_u8, np.uint8, 1),
@@ -123,7 +123,7 @@ def read_header(head: bytes, nbytes: int) -> PngHeader | None:
 
 @functools.lru_cache
 def _parse_ihdr(head: bytes) -> PngHeader:
-    """Return the header from the first 33 bytes of a file; cached, since the pictures of a set have few different ones.
+    """Return the header from the first 33 bytes of a file; cached, since the images of a set have few different ones.
 
     Raises:
         SourceError: these are not the first bytes of a PNG, or IHDR holds values that PNG does not know.
@@ -137,15 +137,15 @@ def _parse_ihdr(head: bytes) -> PngHeader:
     _check_crc(memoryview(head), 8, _IHDR_END, b"IHDR")
     width, height, depth, colour, compression, filtering, interlace = IHDR.unpack_from(head, 16)
     if not (0 < width <= _MAX_LENGTH and 0 < height <= _MAX_LENGTH):
-        raise SourceError(f"IHDR says {width} x {height} pixels, which PNG does not allow; get the file again")
+        raise SourceError(f"IHDR says {width} x {height} pixels, which PNG does not allow; download it again")
     if (colour, depth) == (GRAY_ALPHA, 16):
         raise SourceError("is gray with alpha of 16 bits, which cannot be kept; save it as RGBA of 16 bits")
     if depth not in DEPTHS.get(colour, ()):
-        reason = f"IHDR says colour type {colour} with {depth} bits, which PNG does not know; get the file again"
+        reason = f"IHDR says colour type {colour} with {depth} bits, which PNG does not know; download it again"
         raise SourceError(reason)
     if compression or filtering or interlace > 1:
         methods = f"compression {compression}, filter {filtering}, interlace {interlace}"
-        raise SourceError(f"IHDR names a method that PNG does not know ({methods}); get the file again")
+        raise SourceError(f"IHDR names a method that PNG does not know ({methods}); download it again")
     return PngHeader(width, height, depth, colour, bool(interlace))
 
 
@@ -155,7 +155,7 @@ def _chunks(data: bytes, nbytes: int) -> Iterator[tuple[bytes, int, int]]:
     If `data` is not the whole file, the last chunk yielded is the last one whose type is in `data`.
 
     Raises:
-        SourceError: the file is cut short, or has a chunk that no still picture has.
+        SourceError: the file is cut short, or has a chunk that no still image has.
     """
     kind, stop = b"IHDR", _IHDR_END
     while kind != b"IEND":
@@ -225,7 +225,7 @@ def check(data: bytes) -> Png:
 
 
 def _check_kind(kind: bytes, position: int) -> None:
-    # Bit 5 of the first letter is clear in critical chunks, without which a picture cannot be decoded rightly.
+    # Bit 5 of the first letter is clear in critical chunks, without which an image cannot be decoded rightly.
     if not kind.isalpha() or (kind[0] < 0x60 and kind not in _CRITICAL):
         raise _damaged(f"chunk {kind!r} at byte {position} is not one that PNG knows")
 
@@ -235,7 +235,7 @@ def _check_crc(view: memoryview, position: int, after: int, kind: bytes) -> None
         raise _damaged(f"chunk {kind.decode()} at byte {position} has a wrong checksum")
 
 
-def _damaged(what: str, advice: str = "get the file again") -> SourceError:
+def _damaged(what: str, advice: str = "download it again") -> SourceError:
     return SourceError(f"damaged PNG: {what}; {advice}")
 
 
@@ -258,7 +258,7 @@ def _cut_short(position: int) -> SourceError:
 
 
 def decode(png: Png, *, as_index: bool = False) -> NDArray[Any]:
-    """Return the picture as (H, W, C), uint8 or uint16; palette pictures as RGB or RGBA, or as indices (C = 1).
+    """Return the image as (H, W, C), uint8 or uint16; palette images as RGB or RGBA, or as indices (C = 1).
 
     Gray of 1, 2 and 4 bits comes out as 8 bits, 0 for black and 255 for white, as Pillow converts it to "L".
 
@@ -290,7 +290,7 @@ def transparent_colour(png: Png) -> tuple[int, ...] | None:
     header = png.header
     if not header.transparent or header.colour not in (GRAY, RGB):
         return None
-    # Bits above the depth of the picture are ignored, as the specification says.
+    # Bits above the depth of the image are ignored, as the specification says.
     largest = 2**header.depth - 1
     values = (int.from_bytes(png.alpha[i : i + 2], "big") & largest for i in range(0, 2 * SAMPLES[header.colour], 2))
     return tuple(value * (255 // largest) if header.depth < 8 else value for value in values)

@@ -1,4 +1,4 @@
-"""Pictures as samples: one field a folder, one sample a name; opened by `opening`, decoded here."""
+"""Images as samples: one field a folder, one sample a name; opened by `opening`, decoded here."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAMED = 3
 
 @dataclass(eq=False)
 class ImageSource(Source):
-    """Samples made of one picture a field. Pickles as relative paths and sizes.
+    """Samples made of one image a field. Pickles as relative paths and sizes.
 
     Attributes:
         folders: by field, the folder that `paths` count from.
@@ -89,7 +89,7 @@ class ImageSource(Source):
         return picture
 
     def where(self, field: str, number: int) -> tuple[str, Place | None]:
-        """Return the path of a picture, and where its bytes lie if it is no file of its own."""
+        """Return the path of an image, and where its bytes lie if it is no file of its own."""
         place = self.places[field][number] if self.places else None
         return join(self.folders[field], self.paths[field][number]), place
 

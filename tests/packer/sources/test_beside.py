@@ -21,7 +21,7 @@ BOXES = "boxes=cls,x,y,w,h:float32"
 
 @pytest.fixture
 def yolo(tmp_path: Path) -> dict[str, Path]:
-    """Five pictures in two folders, each with as many boxes as its number: none beside the first."""
+    """Five images in two folders, each with as many boxes as its number: none beside the first."""
     for number in range(5):
         place = f"{'ab'[number % 2]}/{number}"
         save(tmp_path / "images" / f"{place}.png", picture(8, 8 + number, seed=number))
@@ -37,7 +37,7 @@ def opened(sources: object, out: Path, columns: tuple[str, ...] = (), on_error: 
 
 
 def test_boxes_beside_pictures(yolo: dict[str, Path], tmp_path: Path) -> None:
-    """The columns of a text are one field, in the sample of the picture of its name; a text without lines is no box."""
+    """The columns of a text are one field, in the sample of the image of its name; a text without lines is no box."""
     held = opened(yolo, tmp_path / "out", (BOXES,))
     assert {field.name: (field.kind, field.dtype, field.shape) for field in held.manifest.fields} == {
         "image": ("image", "uint8", (8, None, 3)),
@@ -63,10 +63,10 @@ def test_a_missing_file_is_an_error_that_names_it(yolo: dict[str, Path], tmp_pat
     assert len(held["b/3"]["boxes"]) == 3
 
 
-@pytest.mark.parametrize("bad", ["picture", "row", "number"])
+@pytest.mark.parametrize("bad", ["image", "row", "number"])
 def test_a_bad_file_costs_its_sample_alone(yolo: dict[str, Path], tmp_path: Path, bad: str) -> None:
     """Whichever of the two files is bad, and whenever it is found; the others keep what is theirs."""
-    if bad == "picture":
+    if bad == "image":
         (yolo["image"] / "a" / "2.png").write_bytes(b"nothing")
     else:
         (yolo["boxes"] / "a" / "2.txt").write_text("1 2 3\n" if bad == "row" else "1 2 3 4 five\n")
@@ -118,7 +118,7 @@ REFUSED = {
     "no such source": (("image",), ("boxs=x:float32",), "--columns boxs=x:float32: no source is named boxs="),
     "given twice": (("image", "boxes"), (BOXES, BOXES), "there are columns of boxes already"),
     "several types": (("image", "boxes"), ("boxes=c:uint8,x,y,w,h:float32",), "one field has one type, but these are"),
-    "columns of pictures": (
+    "columns of images": (
         ("image",),
         ("x,y:float32",),
         "--columns is for sources of clouds, but this one holds images",
@@ -137,7 +137,7 @@ def test_what_is_refused(
 
 
 def test_squares_have_no_boxes(yolo: dict[str, Path], tmp_path: Path) -> None:
-    """What lies beside whole pictures cannot lie beside squares of them."""
+    """What lies beside whole images cannot lie beside patches of them."""
     options = SourceOptions(columns=(BOXES,), patch=4)
     with pytest.raises(UsageError, match=r"boxes: these lie beside whole files.*leave out --patch"):
         convert(yolo, tmp_path / "out", source=options, workers=0)

@@ -28,7 +28,7 @@ def test_the_book_names_all_files_that_can_be_packed():
 
 
 def test_kinds_are_told_by_suffix(pairs, clouds, rows):
-    """Pictures, clouds and rows are each opened as what they are, in folders, as files and by pattern."""
+    """Images, clouds and rows are each opened as what they are, in folders, as files and by pattern."""
     assert open_sources(pairs.sources).kind == "images"
     for text in (str(clouds.folder), str(clouds.folder / "c0.ply"), str(clouds.folder / "*.ply")):
         assert open_sources([text]).kind == "ply"
@@ -38,7 +38,7 @@ def test_kinds_are_told_by_suffix(pairs, clouds, rows):
 
 
 def test_names_of_fields(pairs):
-    """FIELD=PATH names a field, a lone folder of pictures is the field `image`."""
+    """FIELD=PATH names a field, a lone folder of images is the field `image`."""
     assert names(open_sources(pairs.sources).fields) == ["lr", "hr"]
     assert names(open_sources([str(pairs.folder / "lr")]).fields) == ["image"]
 

@@ -1,4 +1,4 @@
-"""Arrays of HDF5 and npy that are pictures: `--image FIELD`, from the file to the batch."""
+"""Arrays of HDF5 and npy that are images: `--image FIELD`, from the file to the batch."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_arrays_become_pictures(scans: Path, tmp_path: Path) -> None:
 def test_pictures_come_back_from_an_export(scans: Path, tmp_path: Path) -> None:
     """In the shape in which they are packed: gray ones with an axis of one channel, which is said by the plan."""
     notes = open_sources([str(scans)], SourceOptions(images=("depth", "colour"))).remarks
-    assert "pictures (H, W) are packed, and exported, as (H, W, 1): depth" in notes
+    assert "images (H, W) are packed, and exported, as (H, W, 1): depth" in notes
     convert([scans], tmp_path / "out", image("depth"))
     export(tmp_path / "out", tmp_path / "back")
     with h5py.File(scans) as before, h5py.File(tmp_path / "back" / "scans.h5") as after:
@@ -91,7 +91,7 @@ def test_large_pictures_are_read_in_pieces(scans: Path, tmp_path: Path, monkeypa
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("spectra", r"--image spectra: its samples are of shape \(6, 7, 12\), not pictures; \(H, W\)"),
+        ("spectra", r"--image spectra: its samples are of shape \(6, 7, 12\), not images; \(H, W\)"),
         ("label", r"of shape \(\)"),
         ("note", "text"),
         ("dpeth", "--image dpeth: there is no such field; fields are colour, depth"),

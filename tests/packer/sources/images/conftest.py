@@ -1,4 +1,4 @@
-"""Pairs of pictures for the tests of this folder."""
+"""Pairs of images for the tests of this folder."""
 
 from __future__ import annotations
 

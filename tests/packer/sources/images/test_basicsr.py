@@ -1,4 +1,4 @@
-"""LMDB folders of PNG pictures, as BasicSR makes them: what is paired, read and refused."""
+"""LMDB folders of PNG images, as BasicSR makes them: what is paired, read and refused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from packer.sources import SourceOptions, open_sources
 
 
 def encoded(seed=0, height=4, width=5, **options):
-    """A random RGB picture, and its PNG."""
+    """A random RGB image, and its PNG."""
     pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, "png", **options)
@@ -50,15 +50,13 @@ def pairs(tmp_path):
 
 
 def test_real_folders_become_pairs():
-    """The pictures are those that py-lmdb and Pillow give; a list that names a wrong size is said."""
+    """The images are those that py-lmdb and Pillow give; a list that names a wrong size is said."""
     folder = real_folder("lmdb_reference/XPixelGroup+BasicSR/tests/data")
     source = open_images({"lq": f"{folder}/lq.lmdb", "gt": f"{folder}/gt.lmdb"})
     assert list(source.names) == ["baboon", "comic"]
     assert [spec.shape for spec in source.fields] == [(None, None, 3)] * 2
     assert "gt is 4 times as large as lq in every sample" in source.remarks
-    assert any(
-        "lq.lmdb: 1 picture differs in size from meta_info.txt (such as comic)" in said for said in source.remarks
-    )
+    assert any("lq.lmdb: 1 image differs in size from meta_info.txt (such as comic)" in said for said in source.remarks)
     images = read_each(source)
     for field in ("lq", "gt"):
         with lmdb.open(f"{folder}/{field}.lmdb", readonly=True, lock=False) as env, env.begin() as txn:
@@ -104,7 +102,7 @@ def test_a_header_behind_much_else_is_found(tmp_path):
     ],
 )
 def test_bad_values(tmp_path, value, reason):
-    """A value that is no picture is named by its key, and left out where that is asked for."""
+    """A value that is no image is named by its key, and left out where that is asked for."""
     folder = make(tmp_path / "a.lmdb", {"a": value, "b": encoded()[1]})
     with pytest.raises(SourceError, match=rf"a\.lmdb/a\.png: .*{reason}"):
         open_images({"x": folder})

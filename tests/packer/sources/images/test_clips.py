@@ -1,4 +1,4 @@
-"""Folders of pictures as samples: clips of numbered frames, and fields by the names of the pictures."""
+"""Folders of images as samples: clips of numbered frames, and fields by the names of the images."""
 
 from __future__ import annotations
 
@@ -142,10 +142,10 @@ def test_a_gap_is_said(tmp_path):
 @pytest.mark.parametrize(
     ("file", "size", "reason"),
     [
-        ("00000003.png", (4, 6), r"pictures of different sizes \(00000000.png is 4 x 5 and 00000003.png is 4 x 6\)"),
-        ("thumb.png", (4, 5), "pictures that are not numbered alike, such as"),
-        ("1_2.png", (4, 5), "pictures that are not numbered alike, such as"),
-        ("01.png", (4, 5), "two pictures with the same number"),
+        ("00000003.png", (4, 6), r"images of different sizes \(00000000.png is 4 x 5 and 00000003.png is 4 x 6\)"),
+        ("thumb.png", (4, 5), "images that are not numbered alike, such as"),
+        ("1_2.png", (4, 5), "images that are not numbered alike, such as"),
+        ("01.png", (4, 5), "two images with the same number"),
     ],
 )
 def test_what_is_no_clip_is_refused(tmp_path, file, size, reason):
@@ -168,7 +168,7 @@ def test_a_clip_that_lacks_a_frame_is_left_out_as_a_whole(tmp_path, reds):
         match=r"LR/002/00000004.png: field 'lr' has this file, but there is no partner of that name in 'hr'",
     ):
         source_of(sources, source=FOLDERS)
-    (tmp_path / "LR" / "0" / "00000001.png").write_bytes(b"no picture")
+    (tmp_path / "LR" / "0" / "00000001.png").write_bytes(b"no image")
     source = source_of(sources, source=FOLDERS, on_error="skip")
     assert source.names == ["010"]
     np.testing.assert_array_equal(read_each(source)["hr"][0], reds["hr"][2])
@@ -184,7 +184,7 @@ def test_a_clip_that_lacks_a_frame_is_left_out_as_a_whole(tmp_path, reds):
 
 def test_the_wrong_unit_is_said(tmp_path, reds):
     """Images next to clips, patches of clips, and rows are refused."""
-    with pytest.raises(UsageError, match="--patch, --stride and --downscale are for single pictures"):
+    with pytest.raises(UsageError, match="--patch, --stride and --downscale are for single images"):
         source_of([str(tmp_path / "LR")], source=SourceOptions(samples="folders", patch=2))
     with pytest.raises(UsageError, match="--samples rows: sources of images take files or folders"):
         source_of([str(tmp_path / "LR")], source=SourceOptions(samples="rows"))

@@ -1,4 +1,4 @@
-"""A field of small pictures made from large ones."""
+"""A field of small images made from large ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from packer.sources.images.derived import KERNELS
 
 @pytest.fixture(params=["RGB", "L"])
 def folder(request, tmp_path):
-    """Pictures of two sizes, colour or gray."""
+    """Images of two sizes, colour or gray."""
     rng = np.random.default_rng(0)
     (tmp_path / "hr").mkdir()
     for name, size in (("a", (16, 24)), ("b", (32, 8))):
@@ -103,7 +103,7 @@ def defined(image, factor):
 @pytest.mark.parametrize("factor", [2, 3, 4])
 @pytest.mark.parametrize("shape", [(12, 24, 3), (24, 12, 1), (60, 36, 3)])
 def test_matlabs_kernel_is_as_it_is_defined(factor, shape):
-    """Small ones are what the definition gives, rounded, for pictures smaller than the kernel too."""
+    """Small ones are what the definition gives, rounded, for images smaller than the kernel too."""
     image = np.random.default_rng(factor).integers(0, 256, shape, dtype=np.uint8)
     wanted = defined(image, factor).clip(0, 255)
     found = KERNELS["matlab"](image, factor)

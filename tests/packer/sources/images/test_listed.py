@@ -16,13 +16,13 @@ def picture(path, value):
 
 @pytest.fixture
 def pairs(tmp_path):
-    """Five pairs, the last of which has no partner, and a bad picture that no list names."""
+    """Five pairs, the last of which has no partner, and a bad image that no list names."""
     for n in range(5):
         picture(tmp_path / f"hr/{n:04d}.png", n)
         if n < 4:
             picture(tmp_path / f"lr/{n:04d}x4.png", 100 + n)
     for side in ("hr/bad.png", "lr/badx4.png"):
-        (tmp_path / side).write_bytes(b"no picture")
+        (tmp_path / side).write_bytes(b"no image")
     return [f"lr={tmp_path}/lr", f"hr={tmp_path}/hr"]
 
 

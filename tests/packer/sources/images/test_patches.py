@@ -1,4 +1,4 @@
-"""Pictures cut into squares: where they lie, what they are called, how parts and bad pictures are read."""
+"""Images cut into patches: where they lie, what they are called, how parts and bad images are read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SIZES = {"a": (20, 28), "b": (8, 8), "c": (17, 9), "d": (4, 40)}
 
 @pytest.fixture
 def pairs(tmp_path):
-    """lr and hr, twice as large, of several sizes, one of them smaller than a square."""
+    """lr and hr, twice as large, of several sizes, one of them smaller than a patch."""
     rng = np.random.default_rng(0)
     for field, scale in (("lr", 1), ("hr", 2)):
         (tmp_path / field).mkdir()
@@ -44,7 +44,7 @@ def pixels(pairs, field, name):
 
 @pytest.mark.parametrize("stride", [16, 8, 20])
 def test_squares_are_the_pixels_at_their_places(pairs, stride):
-    """Square r, c begins at r and c strides; its partner shows the same place; small pictures give none."""
+    """Patch r, c begins at r and c strides; its partner shows the same place; small images give none."""
     source = open_cut(pairs, 16, stride)
     assert [spec.shape for spec in source.fields] == [(8, 8, 3), (16, 16, 3)]
     values = read_joined(source)
@@ -64,7 +64,7 @@ def test_squares_are_the_pixels_at_their_places(pairs, stride):
 
 
 def test_every_part_reads_its_own_squares(pairs, monkeypatch):
-    """Parts of parts, also within one picture, and blocks of two squares, give what the whole gives."""
+    """Parts of parts, also within one image, and blocks of two patches, give what the whole gives."""
     source = open_cut(pairs, 16, 8)
     whole = read_joined(source)
     monkeypatch.setattr(derived, "BLOCK_BYTES", 2000)
@@ -77,14 +77,14 @@ def test_every_part_reads_its_own_squares(pairs, monkeypatch):
 
 
 def damage(pairs, name):
-    """Flips a bit of the pixels of a picture of hr; returns its path."""
+    """Flips a bit of the pixels of an image of hr; returns its path."""
     path = Path(pairs[1].partition("=")[2]) / f"{name}.png"
     flip(path, -20, 1)
     return path
 
 
 def test_a_bad_picture_is_numbered_by_its_first_square(pairs):
-    """The error says which square cannot be read; blocks before hold all squares before."""
+    """The error says which patch cannot be read; blocks before hold all patches before."""
     source = open_cut(pairs)
     damage(pairs, "c")
     got = []
@@ -94,7 +94,7 @@ def test_a_bad_picture_is_numbered_by_its_first_square(pairs):
 
 
 def test_a_bad_picture_without_squares_harms_none(pairs):
-    """What is wrong with the pixels of a picture that is too small for a square is no matter."""
+    """What is wrong with the pixels of an image that is too small for a patch is no matter."""
     source = open_cut(pairs)
     whole = read_joined(source)
     damage(pairs, "d")
@@ -102,7 +102,7 @@ def test_a_bad_picture_without_squares_harms_none(pairs):
 
 
 def test_bad_squares_are_left_out(pairs, tmp_path, monkeypatch):
-    """With on_error="skip" all squares of a bad picture are rejected, and no other; it is read once, not by each."""
+    """With on_error="skip" all patches of a bad image are rejected, and no other; it is read once, not by each."""
     path, read = damage(pairs, "b"), []
     monkeypatch.setattr(source, "read_image", lambda path, *more: read.append(path) or read_image(path, *more))
     options = ConvertOptions(source=SourceOptions(patch=8), codec="none", workers=0, on_error="skip")
@@ -120,7 +120,7 @@ def test_bad_squares_are_left_out(pairs, tmp_path, monkeypatch):
         (16, 7, UsageError, "both must be multiples of 2"),
         (0, None, UsageError, "1 or more is expected"),
         (None, 8, UsageError, "--stride needs --patch"),
-        (400, None, SourceError, "no picture of field 'hr' is as large as 400 x 400 pixels"),
+        (400, None, SourceError, "no image of field 'hr' is as large as 400 x 400 pixels"),
     ],
 )
 def test_squares_that_cannot_be(pairs, patch, stride, error, reason):

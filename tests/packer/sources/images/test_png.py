@@ -92,7 +92,7 @@ def small(colour: int = png.RGB, depth: int = 8, **options) -> bytes:
 
 
 def line_bytes(header: png.PngHeader) -> int:
-    """How long the scan lines of a picture are, with the number of its filter before each."""
+    """How long the scan lines of an image are, with the number of its filter before each."""
     passes = [np.empty((header.height, header.width), bool)]
     if header.interlaced:
         passes = [passes[0][r::rs, c::cs] for r, c, rs, cs in PASSES]
@@ -170,7 +170,7 @@ def test_the_checksum_of_all_data_is_read(colour, depth):
 
 
 def test_palette_gives_colours_with_alpha_where_there_is_transparency():
-    """Palette pictures come out as RGB, as RGBA with tRNS (full alpha behind its end), or as indices."""
+    """Palette images come out as RGB, as RGBA with tRNS (full alpha behind its end), or as indices."""
     values = np.array([[[0], [1], [2]]])
     plain = encode(values, png.PALETTE, 8, before=palette_of(3))
     clear = encode(values, png.PALETTE, 8, before=palette_of(3) + chunk(b"tRNS", b"\x00\x80"))
@@ -303,7 +303,7 @@ def test_a_header_needs_no_pixels():
 
 @pytest.mark.parametrize("at", [33, 1015])  # and so that the head of the file, 1,024 bytes, ends within the chunk
 def test_an_animation_of_one_frame_is_a_picture(at):
-    """Programs save still pictures so."""
+    """Programs save still images so."""
     note = chunk(b"teXt", bytes(at - 45)) if at > 45 else b""
     data = small(before=note + chunk(b"acTL", struct.pack(">II", 1, 0)))
     assert png.read_header(data[:1024], len(data)) in (SMALL, None)
@@ -321,7 +321,7 @@ def test_a_header_without_pixels_behind_it_is_refused():
 @pytest.mark.parametrize("interlaced", [False, True])
 @pytest.mark.parametrize(("colour", "depth"), KINDS)
 def test_missing_lines_are_never_zeros(colour: int, depth: int, interlaced: bool) -> None:
-    """Of all lengths up to that of the picture, whole lines or not, only the whole picture decodes."""
+    """Of all lengths up to that of the image, whole lines or not, only the whole image decodes."""
     for width, height in ((5, 6), (1, 1), (9, 2)):
         header = png.PngHeader(width, height, depth, colour, interlaced)
         most = line_bytes(header)

@@ -1,4 +1,4 @@
-"""Pictures that cannot be packed: every error says which file, why, and what to do."""
+"""Images that cannot be packed: every error says which file, why, and what to do."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def test_a_tiff_whose_bits_pillow_would_drop_is_refused(tmp_path, colours, photo
 
 @pytest.mark.parametrize("pictures", [1, 2])
 def test_the_second_picture_of_a_jpeg_is_not_left_out(tmp_path, pictures):
-    """An MPO (stereo, phones) is a JPEG that lists further pictures; it is refused unless it holds one alone."""
+    """An MPO (stereo, phones) is a JPEG that lists further images; it is refused unless it holds one alone."""
     first, *others = [Image.fromarray(picture(seed=seed)) for seed in range(pictures)]
     first.save(tmp_path / "a.jpg", "MPO", save_all=True, append_images=others)
-    with pytest.raises(SourceError, match="several pictures") if others else contextlib.nullcontext():
+    with pytest.raises(SourceError, match="several images") if others else contextlib.nullcontext():
         assert len(open_images({"x": str(tmp_path)})) == 1
 
 
@@ -49,7 +49,7 @@ def test_images_of_one_field_are_of_one_kind(tmp_path):
         save(tmp_path / f"{number}.png")
     save(tmp_path / "00-odd.png", picture(channels=1))
     with pytest.raises(
-        SourceError, match=r"00-odd\.png: differs from most pictures: x is gray uint8, not RGB uint8; .*--mode"
+        SourceError, match=r"00-odd\.png: differs from most images: x is gray uint8, not RGB uint8; .*--mode"
     ):
         open_images({"x": str(tmp_path)})
 
@@ -83,7 +83,7 @@ def test_bad_files_are_named_with_the_reason(tmp_path, name, content, message):
 
 @pytest.mark.parametrize("suffix", ["png", "gif", "webp", "tif"])
 def test_animations_are_refused(tmp_path, suffix):
-    """Files of several pictures are refused rather than cut to their first."""
+    """Files of several images are refused rather than cut to their first."""
     frames = [Image.fromarray(picture(seed=seed)) for seed in range(3)]
     frames[0].save(tmp_path / f"a.{suffix}", save_all=True, append_images=frames[1:])
     with pytest.raises(SourceError, match="animat"):
@@ -189,7 +189,7 @@ def test_reading_stops_at_damage_with_the_number_of_the_sample(pairs):
 
 
 def test_a_file_that_changed_since_its_header_was_read_is_an_error(pairs):
-    """A picture of another size, or one that has gone, is not packed in silence."""
+    """An image of another size, or one that has gone, is not packed in silence."""
     source = open_pairs(pairs)
     save(pairs / "lr" / "1x2.png", picture(9, 9))
     with pytest.raises(SourceError, match="was 4 x 5 x 3 uint8 when its header was read, and is 9 x 9 x 3"):

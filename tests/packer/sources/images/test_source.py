@@ -1,4 +1,4 @@
-"""Pictures in folders as a source: what is found, refused, left out and read."""
+"""Images in folders as a source: what is found, refused, left out and read."""
 
 from __future__ import annotations
 
@@ -254,7 +254,7 @@ def test_pairs_out_of_ratio_are_skipped_with_other_bad_files(pairs):
 
 
 def test_set5_equals_pillow():
-    """Real pairs of pictures of different sizes pair by their marker and equal Pillow's decoding."""
+    """Real pairs of images of different sizes pair by their marker and equal Pillow's decoding."""
     source = open_images({"lr": str(SET5 / "LR_bicubic" / "X4"), "hr": str(SET5 / "HR")})
     assert source.names == ["bird", "head"]
     images = read_each(source)
