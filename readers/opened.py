@@ -49,7 +49,7 @@ class Opened:
         with not_replaced(folder, manifest, lease):
             for entry in entries:
                 shard = Shard(folder / entry.file, entry.bytes, entry.index)
-                # Descriptors have to be closed here; a map is closed with the last array that looks into it.
+                # A map that no array looks into any more is closed.
                 weakref.finalize(self, shard.close)
                 shard.check_header(manifest.fields, entry.samples)
                 self.shards.append(shard)

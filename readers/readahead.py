@@ -1,7 +1,7 @@
 """Asks the kernel for the bytes of the next runs while this one is read.
 
 Each page that is not in memory costs a wait for the disk. The kernel reads pages in parallel if it is asked for them
-beforehand (`posix_fadvise`, WILLNEED). To ask for bytes that are in memory already wastes time, so that is done only
+beforehand (`madvise`, WILLNEED). To ask for bytes that are in memory already wastes time, so that is done only
 while the process really reads from the disk.
 
 Its constants were fitted to the rows `cold` of `scripts/bench`.
@@ -10,7 +10,7 @@ Its constants were fitted to the rows `cold` of `scripts/bench`.
 from __future__ import annotations
 
 import itertools
-import os
+import mmap
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TypeVar
@@ -49,7 +49,7 @@ def asked_for(runs: Iterator[Run], spans_of: Callable[[Run], Numbers], opened: O
     """
     waiting: deque[tuple[Run, int]] = deque()
     ahead, reach, blocks = 0, 0, _blocks_read()
-    works = hasattr(os, "posix_fadvise") and resource is not None
+    works = hasattr(mmap, "MADV_WILLNEED") and resource is not None
     cold = works and not opened.is_warm
     for number, run in enumerate(runs, 1):
         nbytes = 0
@@ -90,7 +90,7 @@ def ask(opened: Opened | Together, spans: Numbers) -> bool:
         for piece in range(offset, stop, PIECE_BYTES):
             length = min(PIECE_BYTES, stop - piece)
             try:
-                os.posix_fadvise(opened.shards[shard[begin]].fd, piece, length, os.POSIX_FADV_WILLNEED)
+                opened.shards[shard[begin]].load_ahead(piece, length)
             except OSError:
                 return False
     return True

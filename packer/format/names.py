@@ -5,7 +5,6 @@ All names are in memory while the table is written. It is read without the LMDB 
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -111,8 +110,7 @@ class Names:
     def __init__(self, path: Path, entry: FileEntry, samples: int | None = None) -> None:
         self.path = path
         self._samples = samples
-        fd, self._map = open_map(path, entry.bytes)
-        os.close(fd)
+        self._map = open_map(path, entry.bytes)
         self._tree = Tree(memoryview(self._map), str(path))
 
     def numbers(self, names: Sequence[str]) -> NDArray[np.int64]:

@@ -12,10 +12,11 @@ import itertools
 import mmap
 import os
 import stat
+import sys
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -48,11 +49,12 @@ _BLOCK = 2**20
 
 #: What to do if a process may not open or map another file.
 _NO_ROOM = {
-    errno.EMFILE: "cannot be opened: this process has as many files open as it may, and each shard takes two; "
+    errno.EMFILE: "cannot be opened: this process has as many files open as it may, and each shard takes one; "
     "allow more (`ulimit -n 65536`); where that is forbidden, run "
     "`packer repack --shard-size` on another machine, for fewer, larger shards",
-    errno.ENOMEM: "cannot be mapped: this process may have no more memory, of which a map counts as much as its file "
-    "has, read or not; allow it more (`ulimit -v`, h_vmem of a cluster)",
+    errno.ENOMEM: "cannot be mapped: this process may have no more maps, or no more memory, of which a map counts as "
+    "much as its file has, read or not; allow it more (vm.max_map_count, of which each shard takes one; `ulimit -v`, "
+    "h_vmem of a cluster), or run `packer repack --shard-size` on another machine, for fewer, larger shards",
 }
 
 Opened = TypeVar("Opened")
@@ -72,29 +74,29 @@ class Shard:
 
     def __init__(self, path: Path, size: int | None = None, index: str | None = None) -> None:
         self.path = str(path)
-        self.fd, self.map = open_map(path, size)
-        try:
-            self.bytes = memoryview(self.map)
-            # The tree is a few pages at the end of the file. The kernel would read up to megabytes around each of them.
-            self._advise("MADV_RANDOM")
-            # Chunks are kept apart, as numbers: a large shard has hundreds of thousands of them.
-            self._chunks = array("q")
-            self._values: dict[bytes, tuple[int, int]] = {}
-            for key, offset, size in Tree(self.bytes, self.path).values():
-                if key == chunk_key(len(self._chunks) // 2):
-                    self._chunks.extend((offset, size))
-                else:
-                    self._values[key] = offset, size
-            self.check_index(index)
-            self._advise("MADV_NORMAL")
-        except BaseException:
-            os.close(self.fd)
-            raise
+        self.map = open_map(path, size)
+        self.bytes = memoryview(self.map)
+        # The tree is a few pages at the end of the file. The kernel would read up to megabytes around each of them.
+        self._advise("MADV_RANDOM")
+        # Chunks are kept apart, as numbers: a large shard has hundreds of thousands of them.
+        self._chunks = array("q")
+        self._values: dict[bytes, tuple[int, int]] = {}
+        for key, offset, size in Tree(self.bytes, self.path).values():
+            if key == chunk_key(len(self._chunks) // 2):
+                self._chunks.extend((offset, size))
+            else:
+                self._values[key] = offset, size
+        self.check_index(index)
+        self._advise("MADV_NORMAL")
 
     def _advise(self, advice: str) -> None:
         """Tell the kernel how the map is read; a hint, which not every system takes."""
         with contextlib.suppress(AttributeError, OSError):
             self.map.madvise(getattr(mmap, advice))
+
+    def load_ahead(self, offset: int, length: int) -> None:
+        """Ask the kernel to load bytes from a page on, while other work is done; OSError if it takes no advice."""
+        self.map.madvise(mmap.MADV_WILLNEED, offset, length)
 
     def value(self, key: bytes) -> memoryview:
         """Return the bytes of a value, a view of the map.
@@ -158,13 +160,17 @@ class Shard:
         They are read from the file: pages of a map count as memory of the process.
         """
         digest = xxhash.xxh3_128()
-        with read_errors(Path(self.path)):
-            for key, (offset, size) in self._values.items():
-                if key.startswith(COLUMN):
-                    os.lseek(self.fd, offset, os.SEEK_SET)
-                    while size and (block := os.read(self.fd, min(size, _BLOCK))):
-                        digest.update(block)
-                        size -= len(block)
+        fd = _opened(Path(self.path))
+        try:
+            with read_errors(Path(self.path)):
+                for key, (offset, size) in self._values.items():
+                    if key.startswith(COLUMN):
+                        os.lseek(fd, offset, os.SEEK_SET)
+                        while size and (block := os.read(fd, min(size, _BLOCK))):
+                            digest.update(block)
+                            size -= len(block)
+        finally:
+            os.close(fd)
         return digest.hexdigest()
 
     def index(self, number: int, field: Field, samples: int) -> ColumnIndex:
@@ -210,9 +216,6 @@ class Shard:
     def close(self) -> None:
         """Close the map. Arrays that are views of it keep it alive until they are gone."""
         self.forget()
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
         try:
             self.bytes.release()
             self.map.close()
@@ -246,8 +249,8 @@ class ShardNames:
                 yield from shard.names(entry.samples)
 
 
-def open_map(path: Path, size: int | None = None) -> tuple[int, mmap.mmap]:
-    """Open a file of a dataset; return its descriptor, which the caller closes, and a read-only map of all of it.
+def open_map(path: Path, size: int | None = None) -> mmap.mmap:
+    """Return a read-only map of all of a file of a dataset; it holds no descriptor where Python allows that (3.13).
 
     Args:
         size: bytes the file must have; None if that is not known.
@@ -259,8 +262,7 @@ def open_map(path: Path, size: int | None = None) -> tuple[int, mmap.mmap]:
     with read_errors(path):
         if not stat.S_ISREG(path.stat().st_mode):  # a pipe would be waited for, for ever
             raise DamagedError(f"{path}: it is not a file, where one of a dataset is expected; run `packer repair`")
-    flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-    fd = _with_room(path, lambda: os.open(path, flags))
+    fd = _opened(path)
     try:
         held = os.fstat(fd).st_size
         if not held or held != (size or held):
@@ -269,17 +271,20 @@ def open_map(path: Path, size: int | None = None) -> tuple[int, mmap.mmap]:
                 f"{path}: {held:,} bytes, {wanted} expected: it was cut short or changed; "
                 "copy it again or run `packer repair`"
             )
-        return fd, _with_room(path, lambda: mmap.mmap(fd, 0, access=mmap.ACCESS_READ))
-    except BaseException:
+        options: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) and os.name == "posix" else {}
+        return _with_room(path, lambda: mmap.mmap(fd, 0, access=mmap.ACCESS_READ, **options))
+    finally:
         os.close(fd)
-        raise
+
+
+def _opened(path: Path) -> int:
+    """Return the descriptor of a file, which the caller closes."""
+    flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+    return _with_room(path, lambda: os.open(path, flags))
 
 
 def _with_room(path: Path, make: Callable[[], Opened]) -> Opened:
-    """Return what `make` opens; if the process has too many files open, raise its limit and try once more.
-
-    An open shard takes two descriptors: its own, and the one that Python's map keeps.
-    """
+    """Return what `make` opens; if the process has too many files open, raise its limit and try once more."""
     with read_errors(path):
         try:
             return make()

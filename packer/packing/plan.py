@@ -34,8 +34,9 @@ from packer.workers import Limits, each
 
 GIB = 2**30
 #: Without --shard-size there are up to 16 shards, so that workers have something to share out; a shard has
-#: at least 16 MiB and at most 1 GiB. The size of the data alone decides, so that output is reproducible.
-AUTO_SHARDS = 16
+#: at least 16 MiB and at most 1 GiB, or more where that would make more than 4,096 shards: each takes a map of the
+#: process that reads it. The size of the data alone decides, so that output is reproducible.
+AUTO_SHARDS, AUTO_MOST = 16, 4096
 AUTO_SMALLEST = 16 * 2**20
 #: Samples are looked at in this many places, spread evenly, and no more than this many raw bytes of them.
 LOOK_PLACES = 16
@@ -354,7 +355,7 @@ def cut(sizes: NDArray[np.int64], shard_size: int | None) -> list[int]:
     """Return the first sample of each shard, so that all shards have about the same number of bytes."""
     total = int(sizes.sum())
     if shard_size is None:
-        shard_size = min(GIB, max(AUTO_SMALLEST, -(-total // AUTO_SHARDS)))
+        shard_size = max(min(GIB, max(AUTO_SMALLEST, -(-total // AUTO_SHARDS))), -(-total // AUTO_MOST))
     if shard_size < 4096:
         raise UsageError(f"--shard-size {shard_size} is too small; 4 KiB is the least, 1GiB is usual")
     count = min(max(1, -(-total // shard_size)), len(sizes))

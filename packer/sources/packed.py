@@ -34,7 +34,7 @@ from packer.format import (
 from packer.format import manifest as manifests
 from packer.sources.base import BLOCK_BYTES, Block, Source, runs
 
-#: Shards open at a time; each takes two of the 1,024 files that a process may usually have open.
+#: Shards open at a time; each takes one of the 1,024 files that a process may usually have open.
 MOST_OPEN = 128
 
 

@@ -119,6 +119,7 @@ def test_without_a_size_the_data_decides() -> None:
     """At least 16 MiB a shard, up to 16 shards, at most 1 GiB a shard."""
     for total, count in ((MIB, 1), (AUTO_SMALLEST, 1), (3 * AUTO_SMALLEST, 3), (8 * GIB, AUTO_SHARDS), (64 * GIB, 64)):
         assert len(cut(np.full(1024, total // 1024), None)) == count
+    assert len(cut(np.full(10_000, GIB), None)) == 4096
 
 
 def test_samples_of_one_size_are_cut_where_others_are() -> None:
