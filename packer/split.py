@@ -2,21 +2,43 @@
 
 split("div2k.packed", {"train": 0.9, "valid": 0.1})
 split("clips.packed", {"test": "@test.txt", "train": 0.8, "valid": 0.2}, by="folder")
+split("images.packed", {"small": "width < 512", "rare": "label in (3, 7)"})
 """
 
 from __future__ import annotations
 
+import ast
+import operator
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from packer.errors import UsageError
 from packer.format import Manifest
 from packer.packing import LocalPlace, Rule, Samples, changing_dataset, parsed, share_out
 from packer.remote import refuse_url
-from packer.sources import read_names
+from packer.sources import open_packed, read_names
+
+_COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "!=": operator.ne,
+    "in": np.isin,
+    "not in": lambda values, wanted: ~np.isin(values, wanted),
+}
+#: A condition: name, comparison, value.
+_CONDITION = re.compile(r"\s*(.+?)\s*(?:(<=|>=|==|!=|<|>)|\s(not in|in)(?=\s*\())\s*(\S.*?)\s*")
+#: Axes of an image, and of an array.
+_AXES = {"height": 0, "width": 1, "channels": 2, "length": 0}
 
 
 def split(
@@ -26,7 +48,10 @@ def split(
 
     Args:
         rules: split name to a fraction of the samples that are in no other split, to `@FILE` with one name on each
-            line, to a pattern over names, or to names (numbers, if samples have no names); None drops the split.
+            line, to a pattern over names, to names (numbers, if samples have no names), or to conditions on values,
+            joined by `and`: `FIELD OP VALUE` for a field of one value (OP is < <= > >= == != in, not in), `width`,
+            `height` and `channels` for images, `length` for the first axis of arrays; of several such fields
+            `FIELD.width`. None drops the split.
         by: what fractions keep together: `name`, the squares of one picture; `folder`, all samples of one folder.
         seed: of the random choice for fractions.
 
@@ -41,9 +66,10 @@ def split(
     """
     folder = Path(dataset)
     refuse_url(folder)
-    asked = parsed({name: rule for name, rule in rules.items() if rule is not None})
     with changing_dataset(LocalPlace(folder)) as (change, manifest):
         samples = Samples(manifest.samples, read_names(folder, manifest), manifest.origin)
+        given = {name: rule for name, rule in rules.items() if rule is not None}
+        asked = parsed({name: _numbers_where(folder, manifest, rule) for name, rule in given.items()})
         there = manifest.splits
         if missing := [name for name, rule in rules.items() if rule is None and name not in there]:
             raise UsageError(f"there is no split {missing[0]!r} to drop; splits are {', '.join(there) or 'none'}")
@@ -53,3 +79,51 @@ def split(
         change.publish(new)
         change.tidy()
     return new
+
+
+def _numbers_where(folder: Path, manifest: Manifest, rule: Rule) -> Rule:
+    """Return the numbers of the samples that fulfil a rule of conditions, ascending, (n,); any other rule as it is.
+
+    Raises:
+        UsageError: there is no such field, or it cannot be compared with the value.
+    """
+    parts = re.split(r"\s+and\s+", rule) if isinstance(rule, str) and not rule.startswith("@") else []
+    conditions = [match for match in map(_CONDITION.fullmatch, parts) if match]
+    if not conditions or len(conditions) < len(parts):
+        return rule
+    fulfilled = np.ones(manifest.samples, bool)
+    for condition in conditions:
+        name, comparison, text = condition[1], condition[2] or condition[3], condition[4]
+        values = _values(folder, manifest, name)
+        try:
+            wanted = ast.literal_eval(text)
+        except (ValueError, SyntaxError):
+            raise UsageError(
+                f"split by {condition[0].strip()!r}: {text} is no value; write 512, 'text' or (3, 7)"
+            ) from None
+        wanted = list(wanted) if isinstance(wanted, (tuple, list)) else [wanted]
+        if name == "label" and manifest.classes:
+            wanted = [manifest.classes.index(one) if one in manifest.classes else one for one in wanted]
+        if any(isinstance(one, str) != (values.dtype.kind == "U") for one in wanted):
+            kind = "text" if values.dtype.kind == "U" else "numbers"
+            raise UsageError(f"split by {condition[0].strip()!r}: {name} holds {kind}, which {text} is not")
+        fulfilled &= _COMPARISONS[comparison](values, np.array(wanted if "in" in comparison else wanted[0]))
+    return np.flatnonzero(fulfilled)
+
+
+def _values(folder: Path, manifest: Manifest, name: str) -> NDArray[Any]:
+    """Return one value of each sample, (n,): of a field of single values, or the length of an axis of a field."""
+    fields = {field.name: field for field in manifest.fields}
+    of, _, part = ("", "", name) if name in _AXES else name.rpartition(".")
+    if name not in fields and part in _AXES:
+        kind = "array" if part == "length" else "image"
+        having = [n for n, field in fields.items() if field.kind == kind and field.shape and of in ("", n)]
+        if len(having) != 1:
+            forms = ", ".join(f"{n}.{part}" for n, field in fields.items() if field.kind == kind and field.shape)
+            raise UsageError(f"split by {name}: there are {forms or 'no such fields'}")
+        return open_packed(folder, having).shapes(having[0])[:, _AXES[part]]
+    field = manifest.field(name)
+    if field.kind != "text" and (field.shape or field.np_dtype.kind == "c"):
+        raise UsageError(f"split by {name}: a sample has {field.in_words}; only single numbers and texts are compared")
+    blocks = [np.asarray(block[name]) for block in open_packed(folder, [name]).read()]
+    return np.concatenate(blocks) if blocks else np.zeros(0)

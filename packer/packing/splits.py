@@ -241,7 +241,7 @@ def _units(samples: Samples, by: str, seed: int) -> NDArray[np.uint64]:
         return _digests([name.rpartition("/")[0] for name in names], seed)
     if names is not None and any("patch" in level for level in levels(dict(samples.origin), samples.total)):
         return _digests([_SQUARE.sub("", name) for name in names], seed)
-    together = -(-samples.total // _MOST_UNITS)
+    together = max(-(-samples.total // _MOST_UNITS), 1)
     if names is not None:
         each = _digests(names[::together], seed)
     else:

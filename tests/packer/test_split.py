@@ -14,8 +14,8 @@ from PIL import Image
 from packer.append import append
 from packer.convert import convert
 from packer.errors import UsageError, WriteError
+from packer.format import FieldSpec, number_ranges
 from packer.format import manifest as manifests
-from packer.format import number_ranges
 from packer.packing import LOCK, Change, LocalPlace, Samples, changing, parsed, share_out, split_text, splits_of
 from packer.repack import repack
 from packer.sources import SampleSource, SourceOptions
@@ -365,3 +365,77 @@ def test_splitting_waits_for_nobody_and_breaks_nothing(tmp_path, monkeypatch):
         split(folder, {"train": 0.5})
     assert (folder / "manifest.json").read_bytes() == before
     assert {path.name for path in folder.iterdir()} == {LOCK, "manifest.json", "manifest.copy.json", "shards"}
+
+
+# ---------------------------------------------------------------- conditions
+
+
+@pytest.fixture
+def photographs(tmp_path):
+    """Twelve images of widths 4 to 15 and clouds of 0 to 11 points, with a label, a price and a caption."""
+    fields = [
+        FieldSpec(name="image", dtype="uint8", kind="image", shape=(None, None, 3)),
+        FieldSpec(name="xyz", dtype="float32", shape=(None, 3)),
+        FieldSpec(name="label", dtype="int64"),
+        FieldSpec(name="price", dtype="float32"),
+        FieldSpec(name="caption", dtype="uint8", kind="text", shape=(None,)),
+    ]
+    with DatasetWriter(tmp_path / "d", fields, codec="none") as writer:
+        for n in range(12):
+            image, points = np.zeros((5 + n % 2, 4 + n, 3), np.uint8), np.zeros((n, 3), np.float32)
+            one = {"image": image, "xyz": points, "label": np.int64(n % 4), "price": np.float32(n / 2)}
+            writer.add({**one, "caption": f"t{n % 3}"}, name=f"n{n}")
+    return tmp_path / "d"
+
+
+@pytest.mark.parametrize(
+    ("rule", "numbers"),
+    [
+        ("width < 7", [0, 1, 2]),
+        ("image.width>=14", [10, 11]),
+        ("height == 6 and width != 5", [3, 5, 7, 9, 11]),
+        ("length > 9", [10, 11]),
+        ("label in (3, 1)", [1, 3, 5, 7, 9, 11]),
+        ("label not in (0, 1, 2) and price < 4", [3, 7]),
+        ("price == 2.5", [5]),
+        ("caption == 't1' and label in (0,)", [4]),
+    ],
+)
+def test_conditions_take_samples_by_their_values(photographs, rule, numbers):
+    """Fields of one value, and sizes of images and arrays, are compared with a value or several."""
+    split(photographs, {"some": rule, "rest": 1.0})
+    found = held(photographs)
+    assert found["some"] == numbers
+    assert found["rest"] == [n for n in range(12) if n not in numbers]
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        ("size < 3", "has no field 'size'"),
+        ("xyz < 3", "split by xyz: a sample has array float32"),
+        ("label < many", "many is no value"),
+        ("label == 'cat'", "label holds numbers, which 'cat' is not"),
+        ("caption < 3", "caption holds text, which 3 is not"),
+        ("xyz.width < 3", r"split by xyz.width: there are image.width"),
+        ("__import__('os') < 3", "has no field"),
+        ("label < __import__('os')", "is no value"),
+        ("width > 99", "would hold no sample"),
+    ],
+)
+def test_conditions_that_cannot_be_are_refused(photographs, rule, message):
+    """The field, the comparison or the value at fault is named, and nothing is run as code."""
+    with pytest.raises(UsageError, match=message):
+        split(photographs, {"some": rule})
+    assert held(photographs) == {}
+
+
+def test_classes_are_compared_by_name(tmp_path):
+    """Where a dataset has classes, a condition on `label` may name them."""
+    for name in ("cat", "dog"):
+        (tmp_path / "in" / name).mkdir(parents=True)
+        for n in range(3):
+            Image.new("RGB", (4, 4), (n, 0, 0)).save(tmp_path / "in" / name / f"{n}.png")
+    convert(tmp_path / "in", tmp_path / "d", source=SourceOptions(label="folder"), workers=0)
+    split(tmp_path / "d", {"dogs": "label == 'dog'"})
+    assert named(tmp_path / "d") == {"dogs": {"dog/0", "dog/1", "dog/2"}}

@@ -104,6 +104,7 @@ def test_a_dataset_of_no_samples(packer, refused, tmp_path):
     for command in ("verify", "stats", "doctor", "warm"):
         packer(command, path)
     packer("export", path, tmp_path / "files")
+    refused(2, ["split", path, "train=0.5"], "would hold no sample")
     refused(1, ["show", path, "-o", tmp_path / "page.html"], "it has no samples")
     refused(1, ["bench", path], "it has no samples")
 
