@@ -44,12 +44,13 @@ class Job:
         return f"data/packed/{self.name}.packed"
 
 
+HELD_BACK = ("--split", "train=0.9", "--split", "valid=0.1")
 PAIRS = Job(
     "pairs",
     ("lr=data/pairs/lr", "hr=data/pairs/hr"),
     128,
     lambda: pair_files(DATA / "pairs"),
-    options=("--split", "train=0.9", "--split", "valid=0.1"),
+    options=HELD_BACK,
 )
 VOLUMES = ("image=data/volumes/imagesTr", "label=data/volumes/labelsTr")
 JOBS = (
@@ -58,6 +59,7 @@ JOBS = (
     replace(PAIRS, name="pairs-lz4", options=("--codec", "lz4")),
     Job("pictures", ("lr=data/pictures/lr", "hr=data/pictures/hr"), 16, lambda: pair_files(DATA / "pictures"), list),
     Job("clips", ("lr=data/clips/lr", "hr=data/clips/hr"), 8, None, options=("--samples", "folders")),
+    Job("photographs", ("data/photographs",), 16, None, options=("--label", "folder", *HELD_BACK)),
     Job("clouds", ("data/clouds",), 16, lambda: cloud_files(DATA / "clouds"), list),
     Job("digits", ("data/digits.h5",), 128, lambda: Rows(DATA / "digits.h5", "images", "labels")),
     Job("demos", ("data/demos.hdf5",), 32, None, options=("--samples", "groups")),

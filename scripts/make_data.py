@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from inputs.clouds import make_clouds
-from inputs.pictures import make_clips, make_pairs, make_pictures
+from inputs.pictures import make_clips, make_pairs, make_photographs, make_pictures
 from inputs.tables import make_demos, make_digits
 from inputs.volumes import make_volumes
 
@@ -23,6 +23,7 @@ MAKERS = {
     "pairs": make_pairs,
     "pictures": make_pictures,
     "clips": make_clips,
+    "photographs": make_photographs,
     "clouds": make_clouds,
     "digits.h5": make_digits,
     "demos.hdf5": make_demos,

@@ -1,4 +1,4 @@
-"""LR/HR pairs of PNG files and of clips of them, cut from the photographs that scikit-image ships."""
+"""LR/HR pairs of PNG files and of clips of them, and JPEG files, cut from the photographs that scikit-image ships."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ PATCH = 64
 PATCHES_PER_PHOTOGRAPH = 240
 PICTURES = 40
 CLIPS = 18
+FILES_PER_CLASS = 16
 
 
 def photographs() -> Iterator[tuple[str, Image.Image]]:
@@ -75,6 +76,17 @@ def make_clips(out: Path) -> None:
             left, top = (start + frame * speed).tolist()
             name = f"{frame:08d}.png"
             _save_pair(picture.crop((left, top, left + 128, top + 96)), lr / name, hr / name)
+
+
+def make_photographs(out: Path) -> None:
+    """Write `out`/CLASS/00.jpg and so on: JPEG files of many sizes, a folder for each photograph that they show."""
+    rng = np.random.default_rng(3)
+    for name, picture in photographs():
+        (out / name).mkdir(parents=True)
+        for i in range(FILES_PER_CLASS):
+            height, width = rng.integers(96, 193, 2).tolist()
+            file = out / name / f"{i:02d}.jpg"
+            _cut(picture, height, width, rng).save(file, quality=90, progressive=i % 4 == 3)
 
 
 def _cut(picture: Image.Image, height: int, width: int, rng: np.random.Generator) -> Image.Image:

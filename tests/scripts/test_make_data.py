@@ -43,6 +43,18 @@ def test_clips_are_frames_of_one_size(demo_data: Path) -> None:
             assert frame.size == size
 
 
+def test_photographs_are_files_of_classes(demo_data: Path) -> None:
+    """There are nine folders of 16 JPEG files of many sizes, baseline and progressive."""
+    found = {path.parent.name: path for path in (demo_data / "photographs").glob("*/*.jpg")}
+    files = sorted((demo_data / "photographs").glob("*/*"))
+    assert (len(found), len(files)) == (9, 144)
+    kinds = set()
+    for path in files:
+        with Image.open(path) as picture:
+            kinds.add((picture.format, picture.mode, "progressive" in picture.info))
+    assert kinds == {("JPEG", "RGB", False), ("JPEG", "RGB", True)}
+
+
 def test_clouds_have_three_formats_and_as_many_sizes_as_files(demo_data: Path) -> None:
     """No two clouds have the same number of points; text and both byte orders occur."""
     clouds = [PlyData.read(str(path)) for path in sorted((demo_data / "clouds").iterdir())]
