@@ -18,7 +18,6 @@ from inspect import signature
 from operator import index
 from typing import Any, cast
 
-import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 from torch.utils.data import BatchSampler, DataLoader, Subset, default_collate
@@ -33,6 +32,7 @@ from readers.epoch import Epoch
 from readers.gather import Pool
 from readers.mix import Mix
 from readers.order import (
+    GROUP_SAMPLES,
     BatchOrder,
     Order,
     Share,
@@ -276,27 +276,25 @@ class Loader(DataLoader[Any]):
         position, share = self._position, self.share
         epoch = position.begin()
         self.dataset.set_epoch(epoch.number)
-        order = epoch.order.epoch(epoch.number)
-        n = len(order)
-        batches, before = share.batches(n, epoch.done), epoch.done
-        if not batches:
+        n, before = len(epoch.order), epoch.done
+        batches = epoch.order.batches(epoch.number, share, before)
+        if not len(batches):
             position.epoch = epoch.following(position.order)
             return
         if epoch.order.window and isinstance(self.dataset, PackedDataset):
             keep_frames(self.dataset, epoch.order.window, share.batch_size)
-        numbers, positions, edges = epoch.order.share(order, share, before)
-        visits = visits_of(self.seed, epoch.number, positions) if self.dataset.draws else None
+        visits = partial(visits_of, self.seed, epoch.number) if self.dataset.draws else None
         is_changed = self.as_numpy or not self.channels_last
         finish = self._finished if is_changed else None
-        read = batches_of(Plan(self.dataset, numbers, edges, visits, self._pool, self.threads, self.prefetch, finish))
+        read = batches_of(Plan(self.dataset, batches, visits, self._pool, self.threads, self.prefetch, finish))
         moved = read if self.device is None else cast(Generator[Any, None, None], ahead(read, self.device))
         with closing(read), closing(moved):
-            for number in range(1, batches + 1):
+            for number in range(1, len(batches) + 1):
                 _check_process(process)
                 batch = next(moved)
                 # The state is that of the loop that handed out the last batch, whichever loops run meanwhile.
                 epoch.done = min(before + number * share.global_batch_size, n)
-                position.epoch = epoch if number < batches else epoch.following(position.order)
+                position.epoch = epoch if number < len(batches) else epoch.following(position.order)
                 yield batch
                 # The generator must not hold a batch whose memory the pool could use again.
                 del batch
@@ -358,10 +356,17 @@ class EpochSampler(DistributedSampler[int]):
         self._position, self._share = position, share
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._share.numbers(self._position.order.epoch(self._position.epoch.number)).tolist())
+        batches, first = self._position.order.batches(self._position.epoch.number, self._share, 0), 0
+        while first < len(batches):
+            stop = batches.after(first, GROUP_SAMPLES)
+            yield from batches.group(first, stop)[0].tolist()
+            first = stop
 
     def __len__(self) -> int:
-        return len(self._share.numbers(np.arange(len(self._position.order))))
+        n, share = len(self._position.order), self._share
+        batches = share.batches(n)
+        rest = 0 if share.drop_last else n % share.global_batch_size
+        return (batches - bool(rest)) * share.batch_size + -(-rest // share.world_size)
 
     def set_epoch(self, epoch: int) -> None:
         """See `Loader.set_epoch`."""

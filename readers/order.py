@@ -11,6 +11,8 @@ one. `Share` cuts it into batches for one rank:
 With each batch all ranks together take the next contiguous piece of the order. So one number is the place in an epoch:
 how many numbers of the order are done. The rest can be shared anew among any number of ranks, in batches of any size.
 
+An order is worked out for some positions at a time. One with more than `LISTED` samples never stands in memory.
+
 Random orders come from `numpy.random.RandomState` on PCG64, seeded with SeedSequence([seed, epoch]). numpy promises
 that a RandomState gives the same stream in every version (NEP 19), but not that a `Generator` does.
 """
@@ -18,7 +20,7 @@ that a RandomState gives the same stream in every version (NEP 19), but not that
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import index
@@ -32,12 +34,17 @@ from numpy.typing import NDArray
 from packer.errors import UsageError
 from packer.format import Numbers, starts_of
 from readers.gather import CPU
+from readers.keyed import Permutation
 from readers.valid import check_count, check_seed
 
 #: Raise it when the same seed gives another order than before: a saved state would go on with other samples.
-ORDER_VERSION = 4
+ORDER_VERSION = 5
 #: Stands before that version in the words of an order.
 _WAY = ", way "
+#: Shuffled orders of more samples are worked out from a key; up to this many, all orders are equally likely.
+LISTED = 2**24
+#: Samples whose positions are worked out at once.
+GROUP_SAMPLES = 16384
 #: Samples of a window if the caller does not say.
 WINDOW = 16_384
 
@@ -61,15 +68,18 @@ class Order:
         """Return the sample numbers of this epoch, (n,), a new array; the same for the same epoch, on every rank."""
         raise NotImplementedError
 
-    def share(self, order: NDArray[Any], share: Share, done: int) -> tuple[Numbers, Numbers, Numbers]:
-        """Return the rest of one rank's share of an epoch, of which `done` numbers were taken.
+    def at(self, epoch: int) -> Callable[[Numbers], Numbers]:
+        """Return a function that gives the samples at positions (n,) of this epoch, (n,)."""
+        return self.epoch(epoch).take
 
-        Returns:
-            The numbers of samples (n,), their positions in the epoch (n,), and the first of each batch and the end of
-            the last (batches + 1,).
+    def batches(self, epoch: int, share: Share, done: int) -> Batches:
+        """Return the batches that one rank still has of an epoch, of which `done` numbers were taken.
+
+        Raises:
+            UsageError: fewer numbers than that.
         """
-        numbers, size = share.numbers(order, done), share.batch_size
-        return numbers, share.numbers(np.arange(len(order)), done), _edges(len(numbers), size)
+        share.batches(len(self), done)
+        return SharedBatches(self.at(epoch), len(self), share, done)
 
     @property
     def words(self) -> str:
@@ -110,10 +120,14 @@ class Sequential(Order):
         """Return the sample numbers, (n,)."""
         return np.arange(self.n, dtype=np.int64)
 
+    def at(self, epoch: int) -> Callable[[Numbers], Numbers]:
+        """Return a function that gives the samples at positions (n,): the positions themselves."""
+        return lambda positions: positions
+
 
 @dataclass(frozen=True)
 class Shuffled(Order):
-    """0 to n - 1, every epoch in another order; all orders are equally likely."""
+    """0 to n - 1, every epoch in another order: a permutation, or from `LISTED` samples on one that a key chooses."""
 
     is_drawn = True
     n: int
@@ -127,7 +141,14 @@ class Shuffled(Order):
 
     def epoch(self, epoch: int) -> Numbers:
         """Return the sample numbers of an epoch, (n,)."""
+        if self.n > LISTED:
+            return self.at(epoch)(np.arange(self.n))
         return random_state(self.seed, epoch).permutation(self.n).astype(np.int64, copy=False)
+
+    def at(self, epoch: int) -> Callable[[Numbers], Numbers]:
+        """Return a function that gives the samples at positions (n,) of this epoch, (n,)."""
+        check_epoch(epoch)
+        return Permutation(self.n, self.seed, epoch).at if self.n > LISTED else super().at(epoch)
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,6 +252,25 @@ class Repeated(Order):
         """Return the sample numbers of all passes of an epoch, (n,)."""
         first = epoch * self.times
         return np.concatenate([self.order.epoch(number) for number in range(first, first + self.times)])
+
+    def at(self, epoch: int) -> Callable[[Numbers], Numbers]:
+        """Return a function that gives the samples at positions (n,) of this epoch, (n,)."""
+        opened: dict[int, Callable[[Numbers], Numbers]] = {}
+
+        def numbers(positions: Numbers) -> Numbers:
+            passes = positions // len(self.order)
+            found = np.empty(len(positions), np.int64)
+            present = np.unique(passes).tolist()
+            for number in set(opened) - set(present):
+                del opened[number]
+            for number in present:
+                if number not in opened:
+                    opened[number] = self.order.at(epoch * self.times + number)
+                at = passes == number
+                found[at] = opened[number](positions[at] - number * len(self.order))
+            return found
+
+        return numbers
 
     @property
     def is_drawn(self) -> bool:  # type: ignore[override]
@@ -450,11 +490,11 @@ class BatchOrder(SamplerOrder):
 
     _argument = "batch_sampler"
 
-    def share(self, order: NDArray[Any], share: Share, done: int) -> tuple[Numbers, Numbers, Numbers]:
-        """Return the batches of an epoch that are left, as `Order.share` does: they are this rank's."""
-        first = sum(map(len, order[:done]))
-        numbers = np.concatenate([np.zeros(0, np.int64), *order[done:]])
-        return numbers, first + np.arange(len(numbers)), starts_of(list(map(len, order[done:])))
+    def batches(self, epoch: int, share: Share, done: int) -> Batches:
+        """Return the batches of an epoch that are left: they are this rank's."""
+        batches = self.epoch(epoch)
+        share.batches(len(batches), done)
+        return GivenBatches(batches[done:].tolist(), sum(map(len, batches[:done])))
 
     def _numbers(self) -> NDArray[Any]:
         found = [self._whole(batch) for batch in self._sampler]
@@ -464,11 +504,6 @@ class BatchOrder(SamplerOrder):
                 raise UsageError(f"{self._argument}: {type(self._sampler).__name__} gives an empty batch")
             order[place] = batch
         return order
-
-
-def _edges(count: int, batch_size: int) -> Numbers:
-    """Return the first of each batch of `count` samples, and the end of the last."""
-    return np.append(np.arange(0, count, batch_size), count)
 
 
 def _within(numbers: Numbers, samples: int, who: str) -> Numbers:
@@ -533,26 +568,105 @@ class Share:
             raise UsageError(f"{done} of {n} samples done: the saved state is of another dataset or sampler")
         return (n - done) // self.global_batch_size if self.drop_last else -(-(n - done) // self.global_batch_size)
 
-    def numbers(self, order: Numbers, done: int = 0) -> Numbers:
-        """Return the sample numbers of all batches that this rank still has, one after another, (m,).
+    def positions(self, n: int, done: int, first: int, stop: int) -> tuple[Numbers, Numbers]:
+        """Return what this rank reads in its batches `first` to `stop`, of those left of an order of `n` numbers.
 
-        Each batch has `batch_size` of them, the last one the rest.
+        Each batch has `batch_size` numbers, the last one a part of the rest.
 
         Args:
-            order: of all ranks, (n,).
-            done: how many of its numbers were taken.
+            done: how many numbers of the order were taken before batch 0.
+
+        Returns:
+            Their positions in the order, (m,), and where each batch begins among these and the last one ends,
+            (stop - first + 1,).
         """
-        left = order[done:]
-        if self.world_size == 1 and not self.drop_last:
-            return left
-        whole = len(left) // self.global_batch_size * self.global_batch_size
-        mine = left[:whole].reshape(-1, self.world_size, self.batch_size)[:, self.rank].reshape(-1)
-        last = -(-(len(left) - whole) // self.world_size)
-        if self.drop_last or not last:
-            return mine
-        # Positions in the whole epoch, not in the rest: missing numbers are taken from the epoch's beginning.
-        start = done + whole + self.rank * last
-        return np.concatenate([mine, np.take(order, np.arange(start, start + last), mode="wrap")])
+        size = self.batch_size
+        full = min(stop, (n - done) // self.global_batch_size)
+        begin = done + self.rank * size
+        if self.world_size == 1:
+            positions = np.arange(begin + first * size, begin + max(full, first) * size)
+        else:
+            batches = np.arange(first, full)[:, None]
+            positions = (begin + batches * self.global_batch_size + np.arange(size)).reshape(-1)
+        edges = np.arange(0, len(positions) + 1, size)
+        if stop > full:  # the last one
+            start = done + full * self.global_batch_size
+            count = -(-(n - start) // self.world_size)
+            start += self.rank * count
+            # Missing numbers are taken from the beginning of the epoch.
+            positions = np.concatenate([positions, np.arange(start, start + count) % n])
+            edges = np.append(edges, len(positions))
+        return positions, edges
+
+
+class Batches:
+    """The batches that one rank reads of an epoch, worked out group by group."""
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        raise NotImplementedError
+
+    def after(self, first: int, samples: int) -> int:
+        """Return the end of a group that begins with batch `first` and has about so many samples; one at least."""
+        raise NotImplementedError
+
+    def group(self, first: int, stop: int) -> tuple[Numbers, Numbers, Numbers]:
+        """Return the samples of the batches `first` to `stop`.
+
+        Returns:
+            Their numbers, (m,), their positions in the epoch, (m,), and where each batch begins among these and the
+            last one ends, (stop - first + 1,).
+        """
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class SharedBatches(Batches):
+    """A rank's share of an order.
+
+    Attributes:
+        numbers: gives the samples at positions (m,) of the order, (m,).
+        n: numbers of the order.
+        done: how many of these were taken before.
+    """
+
+    numbers: Callable[[Numbers], Numbers]
+    n: int
+    share: Share
+    done: int = 0
+
+    def __len__(self) -> int:
+        return self.share.batches(self.n, self.done)
+
+    def after(self, first: int, samples: int) -> int:
+        return min(first + -(-samples // self.share.batch_size), len(self))
+
+    def group(self, first: int, stop: int) -> tuple[Numbers, Numbers, Numbers]:
+        positions, edges = self.share.positions(self.n, self.done, first, stop)
+        return self.numbers(positions), positions, edges
+
+
+class GivenBatches(Batches):
+    """Batches of given numbers.
+
+    Args:
+        batches: the numbers of each.
+        begin: position of the first number in the epoch.
+    """
+
+    def __init__(self, batches: Sequence[Numbers], begin: int = 0) -> None:
+        self._batches = batches
+        self._starts = begin + starts_of(list(map(len, batches)))
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def after(self, first: int, samples: int) -> int:
+        return min(int(self._starts.searchsorted(self._starts[first] + samples)), len(self))
+
+    def group(self, first: int, stop: int) -> tuple[Numbers, Numbers, Numbers]:
+        starts = self._starts[first : stop + 1]
+        return np.concatenate(self._batches[first:stop]), np.arange(starts[0], starts[-1]), starts - starts[0]
 
 
 def present_rank() -> tuple[int, int]:

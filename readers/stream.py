@@ -29,12 +29,11 @@ from readers.draws import Visits
 from readers.fields import FieldReader, read_located
 from readers.gather import Pool, own_parts
 from readers.mix import Mix
+from readers.order import GROUP_SAMPLES, Batches
 from readers.readahead import asked_for
 
 #: Names of the reading threads begin with this.
 THREAD_NAME = "packed-reader"
-#: How many samples are located at once, about; their places take a megabyte a field.
-GROUP_SAMPLES = 16384
 
 
 @dataclass(frozen=True)
@@ -42,9 +41,9 @@ class Plan:
     """What one rank reads in an epoch, and how.
 
     Attributes:
-        numbers: of the items, in the order in which they are read, (n,).
-        edges: where each batch begins among these, and where the last one ends, (batches + 1,).
-        visits: random words from which parts of samples are drawn, (n,); None if no parts are random.
+        batches: that it reads, as numbers of items.
+        visits: gives the random words from which parts of samples are drawn, (n,), by position in the epoch, (n,); None
+            if no parts are random.
         pool: gives memory for batches.
         threads: 0 reads in the caller's thread; else as many read ahead.
         prefetch: how many runs threads read ahead at most, or one for each thread if that is more.
@@ -52,9 +51,8 @@ class Plan:
     """
 
     dataset: PackedDataset | Mix
-    numbers: Numbers
-    edges: Numbers
-    visits: Visits | None
+    batches: Batches
+    visits: Callable[[Numbers], Visits] | None
     pool: Pool
     threads: int = 0
     prefetch: int = 2
@@ -145,14 +143,14 @@ def located(plan: Plan) -> Iterator[Run]:
     The first group is one batch, so that it comes soon; any other has about `GROUP_SAMPLES`.
     """
     first, samples, further = 0, 1, GROUP_SAMPLES
-    while first < len(plan.edges) - 1:
-        stop = min(int(plan.edges.searchsorted(plan.edges[first] + samples)), len(plan.edges) - 1)
+    while first < len(plan.batches):
+        stop = plan.batches.after(first, samples)
         samples = further
         try:
             runs = _runs(plan, first, stop)
         except Exception as error:
             if stop - first == 1:
-                yield Run([], [int(plan.edges[stop] - plan.edges[first])], error)
+                yield Run([], [0], error)
                 return
             samples = further = 1  # one of these batches is wrong; now one by one, so that those before it come first
             continue
@@ -162,10 +160,9 @@ def located(plan: Plan) -> Iterator[Run]:
 
 def _runs(plan: Plan, first: int, stop: int) -> list[Run]:
     """Return the batches `first` to `stop` in runs of up to `run_bytes` bytes, of one batch at least."""
-    some = slice(plan.edges[first], plan.edges[stop])
-    edges = plan.edges[first : stop + 1] - some.start
-    samples, anchors = plan.dataset.items.of(plan.numbers[some])
-    visits = None if plan.visits is None else plan.visits[some]
+    numbers, positions, edges = plan.batches.group(first, stop)
+    samples, anchors = plan.dataset.items.of(numbers)
+    visits = None if plan.visits is None else plan.visits(positions)
     places = [reader.locate(samples, visits, anchors) for reader in plan.readers.values()]
     nbytes = np.zeros(len(samples), np.int64)
     for reader, at in zip(plan.readers.values(), places, strict=True):

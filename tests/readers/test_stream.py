@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from readers import Loader, PackedDataset
 from readers.gather import Pool
 from readers.indexing import Items
-from readers.stream import GROUP_SAMPLES, Plan, batches_of
+from readers.order import GROUP_SAMPLES, Sequential, Share
+from readers.stream import Plan, batches_of
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +60,7 @@ def test_pinned_batches_are_read_where_they_stay(dataset):
             return torch.from_numpy(given[-1])
 
     given = []
-    batches = list(batches_of(Plan(dataset, np.arange(40), np.arange(0, 41, 4), None, Pinned(pinned=True))))
+    batches = list(batches_of(Plan(dataset, Sequential(40).batches(0, Share(4), 0), None, Pinned(pinned=True))))
     assert [batch["y"].tolist() for batch in batches] == parts(np.arange(40), 4)
     found = {tensor.data_ptr() for batch in batches for tensor in batch.values()}
     assert found == {memory.ctypes.data for memory in given}
