@@ -125,6 +125,13 @@ def test_options_of_sources_are_told_of() -> None:
     assert [unit for units in UNITS_OF.values() for unit in units if not re.search(rf"`{unit}[:`]", page)] == []
 
 
+def test_tests_that_the_comparison_names_are_there() -> None:
+    """Each promise names the test that holds it."""
+    named = re.findall(r"`(test_\w+)` in `(tests/\S+)`", (DOCS / "compare.md").read_text())
+    assert len(named) == 4
+    assert [name for name, file in named if f"def {name}(" not in (ROOT / file).read_text()] == []
+
+
 @pytest.mark.parametrize("page", readme.PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     """Every relative link is to a file of the project, and if it names a heading, to one of that page."""

@@ -161,3 +161,16 @@ def test_a_cache_without_locks(tmp_path: Path, packed: Path, monkeypatch: pytest
     fsspec.filesystem("memory").pipe_file("/sources/a.txt", b"a")
     (folder,), _ = local_inputs(["memory://sources"])
     assert (Path(folder) / "a.txt").read_bytes() == b"a"
+
+
+def test_the_dataset_at_the_url_stays(tmp_path: Path, packed: Path) -> None:
+    """What a full cache removes is a copy: all files of a dataset are still at its URL, and come again."""
+    before = {path: path.read_bytes() for path in packed.rglob("*") if path.is_file()}
+    shutil.copytree(packed, tmp_path / "other")
+    limit = sum(path.stat().st_size for path in packed.rglob("*.lmdb"))
+    for place in (packed, tmp_path / "other", packed):
+        mirror, manifest, lease = Mirror.open(f"file://{place}", tmp_path / "cache", limit)
+        mirror.fetch_shards(manifest).close()
+        assert mirror.is_fetched(manifest)
+        lease.close()
+    assert {path: path.read_bytes() for path in packed.rglob("*") if path.is_file()} == before
