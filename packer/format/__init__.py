@@ -63,7 +63,7 @@ from packer.format.schema import (
 from packer.format.shard import Shard, ShardNames
 from packer.format.shard_writer import ShardWriter
 from packer.format.sizes import PAGE_SIZE, map_size, shard_bytes
-from packer.format.sync import clear_errors, held_lock, make_folder, sync_folder, write_synced
+from packer.format.sync import clear_errors, flock, held_lock, make_folder, sync_folder, write_synced
 
 __all__ = [
     "DTYPES",
@@ -112,6 +112,7 @@ __all__ = [
     "distinct",
     "encode_constants",
     "file_digest",
+    "flock",
     "held_lock",
     "index_arrays",
     "items_of",

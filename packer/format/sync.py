@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import logging
 import os
 import secrets
 import shutil
@@ -20,8 +19,6 @@ try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
-
-_log = logging.getLogger(__name__)
 
 #: Errors of file systems that have no locks.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
@@ -59,37 +56,49 @@ def clear_errors(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def held_lock(path: Path) -> Iterator[bool]:
-    """Hold the lock of a file within the block. Yield False, with a remark, where the file system has no locks.
+def held_lock(path: Path, wait: bool) -> Iterator[bool]:
+    """Hold the lock of a file within the block; it ends with its process.
 
-    A lock is a courtesy that refuses a second process early; nothing depends on it. It ends with its process.
+    Args:
+        wait: whether to wait for another process that holds it.
+
+    Yields:
+        False where the file system has no locks: another process may do the same thing at the same time.
 
     Raises:
-        BlockingIOError: another process holds it.
+        BlockingIOError: another process holds it, and `wait` is false.
         OSError: the file cannot be opened.
     """
     if fcntl is None:
         try:
-            with filelock.FileLock(path).acquire(timeout=0):
+            with filelock.FileLock(path).acquire(timeout=-1 if wait else 0):
                 yield True
         except filelock.Timeout:
             raise BlockingIOError from None
         return
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
-        is_held = True
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno not in _NO_LOCKS:
-                raise
-            is_held = False
-            _log.warning("%s: its file system has no locks: do not change it from two processes at once", path.parent)
+        is_held = flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield is_held
         if is_held:
-            fcntl.flock(descriptor, fcntl.LOCK_UN)  # a process that was forked meanwhile has the descriptor too
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # a process that was forked meanwhile has the descriptor, too
     finally:
         os.close(descriptor)
+
+
+def flock(descriptor: int, operation: int) -> bool:
+    """Lock an open file; return False where the file system has no locks.
+
+    Raises:
+        BlockingIOError: another process holds the lock, and `operation` is not to wait for it.
+    """
+    try:
+        fcntl.flock(descriptor, operation)
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        return False
+    return True
 
 
 def write_synced(path: Path, data: bytes, look: Callable[[], None] | None = None) -> None:

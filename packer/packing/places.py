@@ -7,6 +7,7 @@ workers put their shards there by themselves.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import secrets
 import shutil
@@ -30,6 +31,8 @@ from packer.format import (
     write_synced,
 )
 from packer.remote import RemoteFolder, Transfer, default_cache, is_url, label, refuse_url
+
+_log = logging.getLogger(__name__)
 
 #: Never removed: another process may have opened the file.
 LOCK = ".lock"
@@ -117,11 +120,13 @@ class LocalPlace(Place):
         with contextlib.ExitStack() as stack:
             with clear_errors(self.path):
                 try:
-                    is_alone = stack.enter_context(held_lock(self.path / LOCK))
+                    is_alone = stack.enter_context(held_lock(self.path / LOCK, wait=False))
                 except BlockingIOError:
                     raise UsageError(
                         f"{self.path} is being changed already; wait for it or choose another folder"
                     ) from None
+            if not is_alone:
+                _log.warning("%s: its file system has no locks: do not change it by two commands at once", self.path)
             yield is_alone
 
     def files(self) -> dict[str, int]:
@@ -206,7 +211,7 @@ class RemotePlace(Place):
     def lock(self) -> Iterator[bool]:
         make_folder(self._home)
         try:
-            with held_lock(self._home / LOCK):
+            with held_lock(self._home / LOCK, wait=False):
                 yield False  # of other machines nothing is known
         except BlockingIOError:
             raise UsageError(f"{self.url} is being changed already; wait for it or choose another URL") from None

@@ -11,7 +11,6 @@ folder. Files are removed only from folders without one. Anything in the cache m
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import shutil
 import time
@@ -21,18 +20,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-import filelock
-
 from packer.errors import DatasetError, UsageError
-from packer.format import FileEntry
+from packer.format import FileEntry, flock, held_lock
 
 try:
     import fcntl
 except ImportError:  # Windows, where a file that is open cannot be removed anyway
     fcntl = None  # type: ignore[assignment]
 
-#: Errors of file systems that have no locks.
-_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 _IN_USE = ".in-use"
 PARTIAL = ".partial"
 LOCK = ".lock"
@@ -42,42 +37,6 @@ def default_cache() -> Path:
     """Return the folder of the cache if none is named: that of the user, by the convention of XDG."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "lmdb-packer"
-
-
-@contextlib.contextmanager
-def locked(path: Path) -> Iterator[bool]:
-    """Hold the lock of a file within the block, once no other process holds it.
-
-    Yields:
-        False where the file system has no locks: another process may do the same thing at the same time.
-    """
-    if fcntl is None:
-        with filelock.FileLock(path):
-            yield True
-        return
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    try:
-        is_locked = _flock(descriptor, fcntl.LOCK_EX)
-        yield is_locked
-        if is_locked:
-            fcntl.flock(descriptor, fcntl.LOCK_UN)  # a process that was forked meanwhile has the descriptor, too
-    finally:
-        os.close(descriptor)
-
-
-def _flock(descriptor: int, operation: int) -> bool:
-    """Lock an open file; return False where the file system has no locks.
-
-    Raises:
-        BlockingIOError: another process holds the lock, and `operation` is not to wait for it.
-    """
-    try:
-        fcntl.flock(descriptor, operation)
-    except OSError as error:
-        if error.errno not in _NO_LOCKS:
-            raise
-        return False
-    return True
 
 
 class Lease:
@@ -93,7 +52,7 @@ class Lease:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
             self.close = weakref.finalize(self, os.close, descriptor)
             if fcntl is not None:
-                _flock(descriptor, fcntl.LOCK_SH)
+                flock(descriptor, fcntl.LOCK_SH)
             with contextlib.suppress(FileNotFoundError):  # the folder was removed before the lock was taken
                 is_held = os.path.samestat(os.fstat(descriptor), path.stat())
             if not is_held:
@@ -163,7 +122,7 @@ class Cache:
                 f"the dataset takes {needed:,} bytes, and its cache {self.folder} may hold {self.limit:,}; "
                 "all its shards are mapped at once: raise cache_bytes"
             )
-        with locked(self.folder / LOCK):
+        with held_lock(self.folder / LOCK, wait=True):
             used, sizes = _files(self.datasets)
             missing = {aside(folder, entry, PARTIAL): entry for entry in entries if not is_whole(folder, entry)}
             partials = {path: entry.bytes for path, entry in missing.items()}

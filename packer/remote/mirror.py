@@ -14,9 +14,9 @@ from functools import partial
 from pathlib import Path
 
 from packer.errors import DamagedError, DatasetError, NoDatasetError, UsageError, WriteError
-from packer.format import MANIFEST, MAX_MANIFEST_BYTES, FileEntry, Manifest, write_synced
+from packer.format import MANIFEST, MAX_MANIFEST_BYTES, FileEntry, Manifest, held_lock, write_synced
 from packer.format import manifest as manifests
-from packer.remote.cache import LOCK, PARTIAL, Cache, Lease, aside, default_cache, is_whole, locked
+from packer.remote.cache import LOCK, PARTIAL, Cache, Lease, aside, default_cache, is_whole
 from packer.remote.store import Moved, RemoteFolder, Transfer, is_url, label
 
 #: Files under way at one time: a server answers many at once faster than one.
@@ -47,7 +47,7 @@ def _fetch(remote: RemoteFolder, folder: Path, transfer: Transfer, entry: FileEn
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         reserved.parent.mkdir(exist_ok=True)
-        with locked(aside(folder, entry, LOCK)) as is_alone:
+        with held_lock(aside(folder, entry, LOCK), wait=True) as is_alone:
             temporary = reserved if is_alone else reserved.with_name(f"{os.getpid()}-{reserved.name}")
             if is_whole(folder, entry):
                 transfer.add(entry.bytes)
@@ -131,7 +131,7 @@ class Mirror:
     def _keep(self, data: bytes) -> None:
         """Put the manifest into the folder; many processes may do so at once, with the same bytes."""
         path = self.folder / MANIFEST
-        with locked(path.with_name(f".{MANIFEST}{LOCK}")):
+        with held_lock(path.with_name(f".{MANIFEST}{LOCK}"), wait=True):
             if path.exists():
                 os.utime(path)
             else:

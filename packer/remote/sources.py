@@ -15,8 +15,8 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from packer.errors import RemoteError, SourceError
-from packer.format import sync_folder
-from packer.remote.cache import LOCK, PARTIAL, Lease, default_cache, locked, remove_unused
+from packer.format import held_lock, sync_folder
+from packer.remote.cache import LOCK, PARTIAL, Lease, default_cache, remove_unused
 from packer.remote.store import BLOCK_BYTES, WEB, Found, Moved, RemoteFolder, Transfer, is_url, label, note, noted
 
 _log = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ def fetch_source(url: str, moved: Moved | None = None) -> tuple[str, Lease | Non
     try:
         lease = Lease(home)
         remove_unused(home.parent, UNUSED_SECONDS)
-        with locked(home / LOCK):
+        with held_lock(home / LOCK, wait=True):
             remote = RemoteFolder(base)
             found = remote.files(pattern)
             if not found:
