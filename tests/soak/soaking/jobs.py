@@ -17,6 +17,7 @@ import numpy as np
 from made_datasets import plain_names
 from PIL import Image
 
+from packer import stats
 from packer.append import append
 from packer.convert import ConvertOptions, convert, open_source
 from packer.errors import DatasetError, UsageError
@@ -235,6 +236,11 @@ def _split(folder: Path, out: Path) -> Job:
     return _job(out, lambda workers: split(out, {"train": 0.7, "valid": 0.3}), old=old)
 
 
+def _stats(folder: Path, out: Path) -> Job:
+    old = _made(folder / "old", make_pairs(folder / "pairs", 9))
+    return _job(out, lambda workers: stats.save(out, stats.statistics(out)), old=old)
+
+
 def _repair(folder: Path, out: Path) -> Job:
     """Two shards and the table of names are damaged."""
     pairs = make_pairs(folder / "pairs", 13)
@@ -337,6 +343,7 @@ _MAKERS: dict[str, Callable[[Path, Path], Job]] = {
     "merge": _merge,
     "repack": _repack,
     "split": _split,
+    "stats --save": _stats,
     "repair": _repair,
     "repair the manifest": _rebuild,
     "DatasetWriter": _writer,

@@ -1,4 +1,4 @@
-"""Kills calls that change datasets: convert, append, merge, repack, repair. Needs fork and /proc."""
+"""Kills calls that make or change datasets. Needs fork and /proc."""
 
 from __future__ import annotations
 
@@ -18,7 +18,19 @@ from packer.format import SHARD_FOLDER, UNFINISHED
 from soaking import start
 from soaking.jobs import Job, new_job
 
-JOBS = ("convert", "convert --overwrite", "append", "append rows", "merge", "repack", "repair")
+JOBS = (
+    "convert",
+    "convert --overwrite",
+    "append",
+    "append rows",
+    "merge",
+    "repack",
+    "repair",
+    "repair the manifest",
+    "split",
+    "stats --save",
+    "DatasetWriter",
+)
 WHOM = ("converter", "worker", "all")
 _WORKERS = 2
 _GRACE = 20.0  # seconds in which killed processes, and those that lost their parent, must end
@@ -125,6 +137,8 @@ def check_going_on(job: Job, workers: int = 0) -> None:
 
 def finished_shards(job: Job) -> set[int]:
     """Return the inodes of finished shards that the same call must keep: those with a report, or linked by `merge`."""
+    if job.name == "DatasetWriter":  # it begins again
+        return set()
     if job.name == "merge":
         return {path.stat().st_ino for path in (job.out / SHARD_FOLDER).glob("*.lmdb")}
     reports = [msgspec.json.decode(path.read_bytes()) for path in (job.out / UNFINISHED).glob("*-*.json")]
