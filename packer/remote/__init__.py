@@ -11,13 +11,13 @@ fsspec is imported when the first URL is opened.
 from packer.remote.cache import Lease, default_cache
 from packer.remote.mirror import Mirror, whole
 from packer.remote.sources import local_inputs
-from packer.remote.store import Found, Moved, RemoteFolder, Transfer, is_url, label, note, noted, refuse_url
+from packer.remote.store import Moved, RemoteFile, RemoteFolder, Transfer, is_url, label, note, noted, refuse_url
 
 __all__ = [
-    "Found",
     "Lease",
     "Mirror",
     "Moved",
+    "RemoteFile",
     "RemoteFolder",
     "Transfer",
     "default_cache",

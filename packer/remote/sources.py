@@ -17,7 +17,7 @@ from urllib.parse import unquote
 from packer.errors import RemoteError, SourceError
 from packer.format import held_lock, sync_folder
 from packer.remote.cache import LOCK, PARTIAL, Lease, default_cache, remove_unused
-from packer.remote.store import BLOCK_BYTES, WEB, Found, Moved, RemoteFolder, Transfer, is_url, label, note, noted
+from packer.remote.store import BLOCK_BYTES, WEB, Moved, RemoteFile, RemoteFolder, Transfer, is_url, label, note, noted
 
 _log = logging.getLogger(__name__)
 
@@ -74,11 +74,11 @@ def fetch_source(url: str, moved: Moved | None = None) -> tuple[str, Lease | Non
         remove_unused(home.parent, UNUSED_SECONDS)
         with held_lock(home / LOCK, wait=True):
             remote = RemoteFolder(base)
-            found = remote.files(pattern)
-            if not found:
+            listed = remote.files(pattern)
+            if not listed:
                 raise SourceError("there is no such file or folder, or it is empty", url)
             # If the URL is a file, the listing has that file alone, and its path below the URL is empty.
-            _fetch(remote, found, home / last, home / _FETCHED, moved)
+            _fetch(remote, listed, home / last, home / _FETCHED, moved)
     except RemoteError as error:
         raise SourceError(str(error)) from None
     except OSError as error:
@@ -86,22 +86,22 @@ def fetch_source(url: str, moved: Moved | None = None) -> tuple[str, Lease | Non
     return str(Path(glob.escape(str(home / last))) / pattern) if pattern else str(home / last), lease
 
 
-def _fetch(remote: RemoteFolder, found: Mapping[str, Found], top: Path, notes: Path, moved: Moved | None) -> None:
+def _fetch(remote: RemoteFolder, listed: Mapping[str, RemoteFile], top: Path, notes: Path, moved: Moved | None) -> None:
     """Fetch files whose listed version is not in `top`, a folder or a file; remove files that are not listed."""
     local = {}
     for path in [top] if top.is_file() else [path for path in top.rglob("*") if not path.is_dir()]:
         name = "" if path == top else path.relative_to(top).as_posix()
         local[name] = path.stat().st_size
-        if name not in found:
+        if name not in listed:
             path.unlink()
-    held = noted(notes)
-    missing = [name for name, file in found.items() if held.get(name) != file or local.get(name) != file.size]
-    transfer = Transfer(sum(found[name].size for name in missing), moved)
+    noted_files = noted(notes)
+    missing = [name for name, file in listed.items() if noted_files.get(name) != file or local.get(name) != file.size]
+    transfer = Transfer(sum(listed[name].size for name in missing), moved)
     if missing:
         _log.info("fetching %s files, %s bytes, from %s", f"{len(missing):,}", f"{transfer.total:,}", remote.url)
 
     def fetch(name: str) -> str:
-        target, file = top / name, found[name]
+        target, file = top / name, listed[name]
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = target.with_name(f".{target.name}{PARTIAL}")
         try:
@@ -116,7 +116,7 @@ def _fetch(remote: RemoteFolder, found: Mapping[str, Found], top: Path, notes: P
 
     with notes.open("ab") as lines:
         for name in transfer.each(fetch, missing, STREAMS):
-            note(lines, name, *found[name])
+            note(lines, name, *listed[name])
 
 
 def _split(url: str) -> tuple[str, str]:

@@ -125,7 +125,7 @@ class Transfer:
 
         If one fails, or the caller stops, the others give up before their next block.
         """
-        told = 0.0
+        last_word = 0.0
         with ThreadPoolExecutor(threads) as pool:
             futures = [pool.submit(action, item) for item in items]
             try:
@@ -133,8 +133,8 @@ class Transfer:
                     is_done = False
                     while not is_done:
                         is_done = bool(wait([future], _WORD).done)
-                        if (now := time.monotonic()) - told >= _WORD:
-                            told = now
+                        if (now := time.monotonic()) - last_word >= _WORD:
+                            last_word = now
                             self._moved(self._done, self.total)
                     yield future.result()
             finally:
@@ -175,7 +175,7 @@ _TAGS = (
 _STREAMS = 16
 
 
-class Found(NamedTuple):
+class RemoteFile(NamedTuple):
     """A file as its server lists it: size in bytes, and a text that changes with its bytes."""
 
     size: int
@@ -231,7 +231,7 @@ class RemoteFolder:
             os.fsync(file.fileno())
         return digest.hexdigest()
 
-    def found(self, name: str = "") -> Found:
+    def found(self, name: str = "") -> RemoteFile:
         """Return the size and tag of a file.
 
         Raises:
@@ -240,7 +240,7 @@ class RemoteFolder:
         """
         return attempted(self.url_of(name), partial(self._found, self._path(name)))
 
-    def files(self, pattern: str = "") -> dict[str, Found]:
+    def files(self, pattern: str = "") -> dict[str, RemoteFile]:
         """Return all files below the folder, or those that match a pattern: path below it to size and tag.
 
         Raises:
@@ -282,7 +282,7 @@ class RemoteFolder:
             if link == path or (link.startswith(f"{self._root}/") and not {"?", "#"} & set(link[len(self._root) :]))
         }
 
-    def put(self, name: str, file: Path) -> Found:
+    def put(self, name: str, file: Path) -> RemoteFile:
         """Upload a local file; return the size and tag that the server then lists.
 
         Raises:
@@ -290,7 +290,7 @@ class RemoteFolder:
         """
         path, size = self._path(name), file.stat().st_size
 
-        def put() -> Found:
+        def put() -> RemoteFile:
             if not self.url.startswith(tuple(f"{kind}://" for kind in _WITHOUT_FOLDERS)):
                 self._fs.makedirs(self._fs._parent(path), exist_ok=True)
             self._fs.put_file(str(file), path)
@@ -313,7 +313,7 @@ class RemoteFolder:
         with contextlib.suppress(FileNotFoundError):
             attempted(self.url_of(name), partial(self._fs.rm_file, self._path(name)))
 
-    def _found(self, path: str) -> Found:
+    def _found(self, path: str) -> RemoteFile:
         self._fs.invalidate_cache()
         info = self._fs.info(path)
         if info["type"] != "file":
@@ -377,8 +377,8 @@ def _options(kind: str) -> dict[str, Any]:
     return {name: {**said, **settings.get(name, {})}}
 
 
-def _found(info: Mapping[str, Any], name: str) -> Found:
+def _found(info: Mapping[str, Any], name: str) -> RemoteFile:
     if info.get("size") is None:
         raise RemoteError(f"{name}: its server does not say how large it is; download it by other means")
     tag = next((str(info[key]) for key in _TAGS if info.get(key) is not None), "")
-    return Found(int(info["size"]), tag)
+    return RemoteFile(int(info["size"]), tag)

@@ -109,10 +109,10 @@ def open_sources(
 
     def open_kind(kind: str, files: Mapping[str, Found], options: SourceOptions) -> Source:
         room, function = _OPENERS[kind]
-        told: dict[str, Any] = {"on_bad": on_bad, "looking": looking}
+        hooks: dict[str, Any] = {"on_bad": on_bad, "looking": looking}
         if kind == "hdf5":  # only its library can crash the process while it reads headers
-            told["limits"] = limits
-        source: Source = getattr(importlib.import_module(room), function)(files, options, **told)
+            hooks["limits"] = limits
+        source: Source = getattr(importlib.import_module(room), function)(files, options, **hooks)
         return source
 
     def open_side(name: str, files: Found) -> Source:

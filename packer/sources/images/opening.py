@@ -100,25 +100,27 @@ def _pictures(
     reading = ImageOptions(options.mode, options.palette or "colour", options.max_pixels or MAX_PIXELS, options.orient)
     broken: set[str] = set()
 
-    def told(error: SourceError) -> None:
+    def report_bad(error: SourceError) -> None:
         on_bad(error)
         broken.add(folder_of(error.path or ""))
 
-    stored = {name: lmdb_folders.opened(some.text, told) for name, some in inputs.items() if is_lmdb(Path(some.text))}
+    stored = {
+        name: lmdb_folders.opened(some.text, report_bad) for name, some in inputs.items() if is_lmdb(Path(some.text))
+    }
     found = {
-        name: stored[name].found if name in stored else some._replace(files=some.pick(told))
-        for name, some in inputs.items()
+        name: stored[name].found if name in stored else listing._replace(files=listing.pick(report_bad))
+        for name, listing in inputs.items()
     }
     names = None
     if in_folders and not stored and is_one_in_each_folder(found):
         names = names_by_folder(found)
-    paired, remarks = partners(found, told, names, options.listed)
+    paired, remarks = partners(found, report_bad, names, options.listed)
     places = {name: [folder.places[file] for file in paired.files[name]] for name, folder in stored.items()}
     chooses = options.palette is None and options.mode is None
-    headers, masks = _read_headers(paired, found, places, reading, chooses, told, looking)
+    headers, masks = _read_headers(paired, found, places, reading, chooses, report_bad, looking)
     is_clips = in_folders and names is None  # the images are frames, and clips the samples
     if not is_clips:
-        _skip_misfitting_sizes(headers, paired, found, told)
+        _skip_misfitting_sizes(headers, paired, found, report_bad)
     columns = dict(zip(found, zip(*headers.values(), strict=True), strict=True))
     source = ImageSource(
         fields=tuple(_field_spec(name, some) for name, some in columns.items()),
