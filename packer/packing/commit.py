@@ -136,7 +136,7 @@ def changing_dataset(place: Place) -> Iterator[tuple[Change, Manifest]]:
     """
     read_manifest(place)
     with changing(place) as change:
-        yield change, read_manifest(place)
+        yield change, change.dataset
 
 
 def read_manifest(place: Place) -> Manifest:
@@ -163,15 +163,10 @@ class Change:
         self._is_alone = is_alone
         self._data = place.read(MANIFEST)
         self._note = b""
-
-    @property
-    def manifest(self) -> Manifest | None:
-        """Return the dataset that is there; None if there is none, or its manifest is damaged."""
-        if self._data is None:
-            return None
+        #: The dataset that is there; None if there is none, or its manifest is damaged.
+        self.manifest: Manifest | None = None
         with contextlib.suppress(ManifestError):
-            return manifests.decode(self._data, f"{self.place}/{MANIFEST}")
-        return None
+            self.manifest = None if self._data is None else self.dataset
 
     @property
     def is_unfinished(self) -> bool:
@@ -185,7 +180,7 @@ class Change:
         Raises:
             ManifestError: there is none, or its manifest is damaged.
         """
-        return manifests.decode(self._data or b"", f"{self.place}/{MANIFEST}")
+        return self.manifest or manifests.decode(self._data or b"", f"{self.place}/{MANIFEST}")
 
     def find_published(self, note: Note, is_same: Callable[[Sequence[ShardEntry]], bool] | None = None) -> bool:
         """Return whether an earlier run of the same command was killed right after it had published its dataset.
@@ -311,7 +306,7 @@ class Change:
         self._look(data)
         self.place.write(MANIFEST_COPY, data)
         self.place.write(MANIFEST, data, partial(self._look, data))
-        self._data = data
+        self._data, self.manifest = data, manifest
         return manifest
 
     def tidy(self, keep: Iterable[FileEntry | None] = (), last: Callable[[], object] = lambda: None) -> None:
