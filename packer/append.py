@@ -18,12 +18,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from packer.convert import ConvertOptions, check_apart, is_published, left_out_of, open_source, pack, prepared
+from packer.convert import (
+    ConvertOptions,
+    check_apart,
+    fitted_source,
+    is_published,
+    left_out_of,
+    open_source,
+    pack,
+    prepared,
+)
 from packer.errors import UsageError
-from packer.format import MANIFEST, Manifest, encode_constants, same_constants
-from packer.merge import check_classes, check_names, different_constants, joined_manifest
-from packer.packing import LocalPlace, Rejected, changing_dataset, classes_of, origin_of, place_of
-from packer.sources import FittedSource, SampleSource, Source, open_packed, read_names
+from packer.format import MANIFEST, Manifest
+from packer.merge import check_names, joined_manifest
+from packer.packing import LocalPlace, Rejected, changing_dataset, place_of
+from packer.sources import Source, open_packed, read_names
 
 _log = logging.getLogger(__name__)
 
@@ -75,8 +84,10 @@ def append(
     """
     began = time.perf_counter()
     options = replace(options or ConvertOptions(), **changes)
-    if options.codec != "auto" or options.overwrite or options.fields is not None:
-        raise UsageError("append takes no codec, fields or overwrite: new samples are packed like those that are there")
+    if options.codec != "auto" or options.overwrite or options.fields is not None or options.like is not None:
+        raise UsageError(
+            "append takes no codec, fields, like or overwrite: new samples are packed like those that are there"
+        )
     place = place_of(dataset)
     rejected: list[Rejected] = []
     with changing_dataset(place) as (change, old):
@@ -122,10 +133,4 @@ def _open(sources: Any, options: ConvertOptions, rejected: list[Rejected], old: 
     else:
         # Samples in memory are looked at with the dataset's schema, not with one of their own.
         source = open_source(sources, replace(options, fields=old.fields), rejected)
-    if isinstance(source, SampleSource):
-        return source  # which has no classes and constants of its own
-    fitted = FittedSource(source, old.fields)
-    check_classes(old.classes, classes_of(origin_of(source), len(source)), "the source")
-    if not same_constants(old.constants, encode_constants(source.constants)):
-        raise different_constants("the source")
-    return fitted
+    return fitted_source(source, old)

@@ -25,7 +25,7 @@ import packer
 from packer.checking import compare_shard
 from packer.codecs import codec_name, parse_codec
 from packer.errors import SourceError, UsageError
-from packer.format import FieldSpec, Manifest, ShardEntry, Splits, encode_constants
+from packer.format import FieldSpec, Manifest, ShardEntry, Splits, encode_constants, same_constants
 from packer.packing import (
     Change,
     LocalPlace,
@@ -39,9 +39,11 @@ from packer.packing import (
     ShardTask,
     changing,
     check_output,
+    classes_of,
     codec_texts,
     make_manifest,
     make_plan,
+    origin_of,
     parsed,
     place_of,
     read_manifest,
@@ -53,6 +55,8 @@ from packer.packing import (
 from packer.remote import local_inputs
 from packer.sources import (
     FETCHING,
+    FittedSource,
+    LabelledSource,
     Looking,
     PackedSource,
     Progress,
@@ -84,6 +88,8 @@ class ConvertOptions:
         overwrite: Replace a dataset that is there, once the new one is done.
         map_limit: The LMDB map of a shard must not get larger than this.
         fields: schema of samples in memory; None infers it.
+        like: Pack as the samples of this dataset are: fields, codecs, frames, digits and classes, so that both can be
+            merged.
         splits: A split of the samples: a fraction such as 0.9, a file with one name on each line, or a pattern over
             names. In Python a mapping of name to a fraction, `@FILE`, a pattern or names, as for `packer.split.split`;
             None takes the splits that the source has itself.
@@ -111,6 +117,7 @@ class ConvertOptions:
     overwrite: bool = False
     map_limit: int | None = None
     fields: Sequence[FieldSpec] | None = None
+    like: str | os.PathLike[str] | None = None
     splits: Mapping[str, Rule] | None = None
     source: SourceOptions = field(default_factory=SourceOptions)
     read_seconds: float | None = Limits.seconds
@@ -124,6 +131,8 @@ class ConvertOptions:
     def __post_init__(self) -> None:
         if self.on_error not in ("stop", "skip"):
             raise UsageError(f"on_error is {self.on_error!r}; stop or skip are expected")
+        if self.like is not None and (self.codec != "auto" or self.fields is not None):
+            raise UsageError(f"--like {self.like}: codecs and fields are those of this dataset; give no others")
         if self.workers is not None and self.workers < 0:
             raise UsageError(f"{self.workers} workers; 0 or more are expected")
         if self.map_limit is not None and self.map_limit < 1:
@@ -388,7 +397,7 @@ def planned_splits(plan: Plan, options: ConvertOptions, lenient: bool) -> Splits
 
 
 def open_source(sources: Any, options: ConvertOptions, rejected: list[Rejected] | None) -> Source:
-    """Return the source that `sources` stand for.
+    """Return the source that `sources` stand for, with the fields of another dataset if it should be like one.
 
     Args:
         rejected: bad files are added here if they are skipped. None if nothing will be packed; bad samples that are
@@ -397,6 +406,11 @@ def open_source(sources: Any, options: ConvertOptions, rejected: list[Rejected] 
     Raises:
         UsageError, SourceError, ResourceError: as `convert`.
     """
+
+    if options.like is not None:
+        like = read_manifest(place_of(options.like))
+        source = open_source(sources, replace(options, like=None, fields=like.fields), rejected)
+        return fitted_source(source, like)
 
     def on_bad(error: SourceError) -> None:
         is_early = error.sample is not None  # it comes again when the sample is read
@@ -428,6 +442,41 @@ def open_source(sources: Any, options: ConvertOptions, rejected: list[Rejected] 
     if options.source != SourceOptions():
         raise UsageError("SourceOptions are for files, and these are samples in memory; leave them out")
     return SampleSource(sources, options.fields)
+
+
+def fitted_source(source: Source, like: Manifest) -> Source:
+    """Return a source whose samples are packed as those of a dataset.
+
+    Raises:
+        UsageError: it does not fit; the message names the difference.
+    """
+    if isinstance(source, SampleSource):
+        return source  # opened with the fields of the dataset; it has no classes and constants of its own
+    if isinstance(source, LabelledSource) and set(source.classes) <= set(like.classes):
+        source.number_as(like.classes)
+    fitted = FittedSource(source, like.fields)
+    check_classes(like.classes, classes_of(origin_of(source), len(source)), "the source")
+    if not same_constants(like.constants, encode_constants(source.constants)):
+        raise different_constants("the source")
+    return fitted
+
+
+def check_classes(first: Sequence[str], other: Sequence[str], where: str) -> None:
+    """Raise UsageError if a number of the field `label` means different classes in the two."""
+    if first != other:
+        texts = [", ".join(names) if names else "none" for names in (other, first)]
+        raise UsageError(
+            f"{where} has the classes {texts[0]}, but {texts[1]} are expected: a label would mean several classes; "
+            "convert all sources as one, or with a folder for each class, even if it is empty"
+        )
+
+
+def different_constants(where: str) -> UsageError:
+    """Return the error of datasets, or sources, that have different constants."""
+    return UsageError(
+        f"{where}: what is kept once for all samples differs; `packer export` gives the samples back, to be packed "
+        "without --once"
+    )
 
 
 def _inputs(sources: Any) -> list[str] | None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 import packer
-from packer.convert import check_apart, left_out_of
+from packer.convert import check_apart, check_classes, different_constants, left_out_of
 from packer.errors import UsageError
 from packer.format import Field, Manifest, ShardEntry, check_file, clear_errors, read_errors
 from packer.format import manifest as manifests
@@ -69,7 +69,7 @@ def merge(
     first = parts[0]
     for folder, manifest in zip(folders[1:], parts[1:], strict=True):
         where = f"{folder}, against {folders[0]}"
-        check_alike(first.fields, manifest.fields, where)
+        check_alike(first.fields, manifest.fields, folders[0], folder)
         check_classes(first.classes, manifest.classes, where)
         if _digest(first) != _digest(manifest):
             raise different_constants(where)
@@ -147,43 +147,27 @@ def joined_manifest(parts: Sequence[Manifest], shards: Sequence[ShardEntry]) -> 
     )
 
 
-def check_alike(first: Sequence[Field], other: Sequence[Field], where: str) -> None:
-    """Raise UsageError if shards of the schema `other` cannot be joined with those of `first`; say what differs."""
-    if tuple(first) == tuple(other):
-        return
+def check_alike(first: Sequence[Field], other: Sequence[Field], like: Path, folder: Path) -> None:
+    """Raise UsageError if shards of `folder`, of the schema `other`, cannot be joined with those of `like`."""
+    where = f"{folder}, against {like}"
     names, others = [field.name for field in first], [field.name for field in other]
     if names != others:
         raise UsageError(f"{where} has the fields {', '.join(others)}; {', '.join(names)} are expected, in this order")
     for a, b in zip(first, other, strict=True):
         if a.spec != b.spec:
-            raise UsageError(f"{where}: field {a.name!r} is {b.in_words}, {a.in_words} is expected")
+            advice = ""
+            if (a.dtype, a.kind, len(a.shape)) == (b.dtype, b.kind, len(b.shape)):
+                advice = "; for samples of several shapes, convert the sources of both as one"
+            raise UsageError(f"{where}: field {a.name!r} is {b.in_words}, {a.in_words} is expected{advice}")
         if a != b:
             raise UsageError(
-                f"{where}: field {a.name!r} is stored with another codec, or in frames of another size; "
-                "`packer append` packs its samples again, so that they are stored alike"
+                f"{where}: field {a.name!r} is stored with another codec, or in frames of another size; convert its "
+                f"sources again with --like {like}, or add its samples by `packer append {like} {folder}`"
             )
-
-
-def check_classes(first: Sequence[str], other: Sequence[str], where: str) -> None:
-    """Raise UsageError if a number of the field `label` means different classes in the two."""
-    if first != other:
-        texts = [", ".join(names) if names else "none" for names in (other, first)]
-        raise UsageError(
-            f"{where} has the classes {texts[0]}, but {texts[1]} are expected: a label would mean several classes; "
-            "convert all sources as one, or with a folder for each class, even if it is empty"
-        )
 
 
 def _digest(manifest: Manifest) -> str | None:
     return manifest.constants.digest if manifest.constants else None
-
-
-def different_constants(where: str) -> UsageError:
-    """Return the error of datasets, or sources, that have different constants."""
-    return UsageError(
-        f"{where}: what is kept once for all samples differs; `packer export` gives the samples back, to be packed "
-        "without --once"
-    )
 
 
 def check_names(sets: Sequence[tuple[str, Sequence[str] | None]]) -> None:

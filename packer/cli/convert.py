@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 @click.command(cls=SourceCommand)
 @sources_argument(required=False)  # `_check_out` says more than click would
 @click.argument("out", type=click.Path())
-@conversion_options("codec", "shard_size", "map_limit", "splits", "workers", "overwrite")
+@conversion_options("codec", "shard_size", "map_limit", "like", "splits", "workers", "overwrite")
 @click.option("--scheduler", metavar="ADDRESS", help="Pack on a Dask cluster, as in tcp://host:8786.")
 @click.option("--dry-run", is_flag=True, help="Say what would be made, as `packer plan` does, and make nothing.")
 @log_options

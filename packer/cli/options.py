@@ -123,6 +123,7 @@ _PACKING: dict[str, tuple[str, dict[str, Any]]] = {
     "codec": ("--codec", {"multiple": True, "metavar": "[FIELD=]CODEC"}),
     "shard_size": ("--shard-size", {"type": size}),
     "map_limit": ("--map-size", {"type": size}),
+    "like": ("--like", {"metavar": "DATASET"}),
     "splits": ("--split", {"multiple": True, "metavar": SPLIT, "callback": named(SPLIT)}),
     "workers": ("--workers", {"type": click.IntRange(min=0)}),
     "overwrite": ("--overwrite", {"is_flag": True}),

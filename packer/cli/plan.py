@@ -48,7 +48,7 @@ _SPEEDS = {
 
 @click.command(cls=SourceCommand)
 @sources_argument()
-@conversion_options("codec", "shard_size", "map_limit", "splits", "workers")
+@conversion_options("codec", "shard_size", "map_limit", "like", "splits", "workers")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, with exact bytes.")
 @log_options
 def plan(sources: tuple[str, ...], options: ConvertOptions, as_json: bool) -> None:

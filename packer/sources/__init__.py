@@ -20,7 +20,7 @@ from packer.sources.base import (
     stop,
     watched,
 )
-from packer.sources.derived import FittedSource
+from packer.sources.derived import FittedSource, LabelledSource
 from packer.sources.opening import open_sources
 from packer.sources.options import SourceOptions, flag_of
 from packer.sources.packed import PackedSource, open_packed, read_names, shuffled_order
@@ -34,6 +34,7 @@ __all__ = [
     "UNITS_OF",
     "Block",
     "FittedSource",
+    "LabelledSource",
     "LargeArray",
     "Looking",
     "OnBad",

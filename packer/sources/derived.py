@@ -79,6 +79,13 @@ class LabelledSource(DerivedSource):
         self._labels: NDArray[np.int64] = np.array([numbers[folder] for folder in folders], np.int64)
         self.fields = (*source.fields, FieldSpec(name=LABEL, dtype="int64"))
 
+    def number_as(self, classes: Sequence[str]) -> None:
+        """Number the classes as a dataset does, which has all of them."""
+        numbers = np.array([classes.index(name) for name in self.classes], np.int64)
+        self._labels, self.classes = numbers[self._labels], list(classes)
+        self.origin = {**self.origin, "classes": self.classes}
+        self.remarks = [*self.remarks, f"classes have the numbers of the dataset that has {len(classes):,} of them"]
+
     def part(self, start: int, stop: int) -> Self:
         part = super().part(start, stop)
         part._labels = self._labels[start:stop].copy()

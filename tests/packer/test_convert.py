@@ -6,6 +6,7 @@ import itertools
 import os
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from packer.convert import ConvertOptions, convert
 from packer.errors import SourceError, UnfinishedError, UsageError, WriteError
 from packer.format import FieldSpec
 from packer.format import manifest as manifests
+from packer.merge import merge
 from packer.packing import finish_shard
 from packer.sources import SourceOptions, open_packed
 from packer.writer import DatasetWriter
@@ -433,3 +435,56 @@ def test_more_fields_than_a_dataset_has(tmp_path):
     writer.add(sample | {"more": 1})
     with pytest.raises(UsageError, match="1,001 fields"):
         writer.__exit__(None, None, None)
+
+
+# ---------------------------------------------------------------- like another dataset
+
+
+def scans(folder: Path, count: int, digits: int) -> Path:
+    """Clouds whose coordinates have so many decimals; `auto` takes another codec, or other digits, for each number."""
+    folder.mkdir()
+    for number in range(count):
+        points = np.random.default_rng(number + digits).normal(0, 20, size=(2000, 4)).round(digits)
+        points.astype("<f4").tofile(folder / f"{digits}_{number}.bin")
+    return folder
+
+
+def test_halves_converted_apart_are_merged(tmp_path, contents) -> None:
+    """With `like` they have the codecs, digits and frames of the first; without, they are refused, and told how."""
+    first, second = scans(tmp_path / "a", 4, 3), scans(tmp_path / "b", 9, 1)
+    source = SourceOptions(columns="x,y,z,intensity:float32")
+    convert(str(first), tmp_path / "one", workers=0, source=source)
+    convert(str(second), tmp_path / "apart", workers=0, source=source)
+    with pytest.raises(UsageError, match=r"convert its sources again with --like .*one"):
+        merge([tmp_path / "one", tmp_path / "apart"], tmp_path / "both")
+    convert(str(second), tmp_path / "two", workers=0, source=source, like=tmp_path / "one")
+    assert manifests.read(tmp_path / "two").fields == manifests.read(tmp_path / "one").fields
+    assert contents(tmp_path / "two") == contents(tmp_path / "apart")
+    assert merge([tmp_path / "one", tmp_path / "two"], tmp_path / "both").samples == 13
+    with pytest.raises(UsageError, match="codecs and fields are those of this dataset"):
+        convert(str(second), tmp_path / "three", like=tmp_path / "one", codec="lz4")
+    other = SourceOptions(columns="x,y,z,w:float32")
+    with pytest.raises(UsageError, match="the source does not fit the dataset: intensity is missing"):
+        convert(str(second), tmp_path / "three", like=tmp_path / "one", workers=0, source=other)
+
+
+def test_classes_of_the_other_dataset(tmp_path) -> None:
+    """A label is the number of its class in the other dataset; a class that it lacks is refused."""
+    for name in ("all/cat", "all/dog", "all/fox", "some/fox", "other/owl"):
+        (tmp_path / name).mkdir(parents=True)
+        np.zeros((5, 3), "f4").tofile(tmp_path / name / f"{name[0]}.bin")
+    source = SourceOptions(columns="x,y,z:float32", label="folder")
+    convert(str(tmp_path / "all"), tmp_path / "one", workers=0, source=source)
+    report = convert(str(tmp_path / "some"), tmp_path / "two", workers=0, source=source, like=tmp_path / "one")
+    assert report.manifest.classes == ("cat", "dog", "fox")
+    assert PackedDataset(tmp_path / "two")[0]["label"] == 2
+    assert merge([tmp_path / "one", tmp_path / "two"], tmp_path / "both").samples == 4
+    with pytest.raises(UsageError, match="has the classes owl, but cat, dog, fox are expected"):
+        convert(str(tmp_path / "other"), tmp_path / "three", workers=0, source=source, like=tmp_path / "one")
+
+
+def test_samples_in_memory_like_a_dataset(tmp_path) -> None:
+    """They take its schema: one sample alone need not show that an axis is ragged."""
+    convert([{"x": np.zeros(n, "f4")} for n in (3, 4)], tmp_path / "one")
+    convert([{"x": np.ones(4, "f4")}], tmp_path / "two", like=tmp_path / "one")
+    assert merge([tmp_path / "one", tmp_path / "two"], tmp_path / "both").samples == 3

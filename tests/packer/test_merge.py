@@ -68,8 +68,14 @@ def test_merged_datasets_merge_again(tmp_path, two, contents):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"codec": "zstd"}, "field 'x' is stored with another codec, or .*; `packer append` packs"),
-        ({"width": 601}, r"field 'x' is array int64 \[601\], array int64 \[600\] is expected"),
+        (
+            {"codec": "zstd"},
+            r"field 'x' is stored with another codec, .* again with --like .*a, or .*append .*a .*c`",
+        ),
+        (
+            {"width": 601},
+            r"field 'x' is array int64 \[601\], array int64 \[600\] is expected; .* convert the sources of both as one",
+        ),
         ({"prefix": "a"}, "has a sample named 'a0', which is there already"),
     ],
 )
