@@ -32,8 +32,9 @@ NAME = "name"
 #: its copying; machine code that decodes many frames runs long without the interpreter; and a frame that several
 #: samples share is decoded fewer times (rows of pairs in `scripts/bench`).
 RUN_BYTES = 2**23
-#: The same where bytes are only copied: the copies stay in the processor's cache (pairs, `none`).
-COPIED_RUN_BYTES = 2**21
+#: The same where bytes are only copied: the copies stay in the processor's cache (pairs, `none`). More than the least
+#: that torch's threads copy, and less than twice that: two batches of nearly as much are read faster one by one.
+COPIED_RUN_BYTES = 7 * 2**18
 
 
 class Places(Locator):
