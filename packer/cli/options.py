@@ -60,7 +60,8 @@ def named(form: str, drops: bool = False) -> Callable[[click.Context, click.Para
 
 #: Headings of the help of commands that read sources.
 _EVERY, _RUNS = "Every source", "How it runs"
-_HEADINGS = (_EVERY, "Images", "Clouds", "HDF5 and npy", _RUNS)
+_ARRAYS = "HDF5, zarr and npy"
+_HEADINGS = (_EVERY, "Images", "Clouds", _ARRAYS, _RUNS)
 
 
 class SourceCommand(click.Command):
@@ -82,9 +83,9 @@ class SourceCommand(click.Command):
 def _heading(declared: Field[Any]) -> str:
     """Return the heading of an option of sources."""
     kinds = set(declared.metadata["kinds"])
-    if len(kinds) > 2:
+    if len(kinds) > 3:
         return _EVERY
-    return "Images" if "images" in kinds else "HDF5 and npy" if "hdf5" in kinds else "Clouds"
+    return "Images" if "images" in kinds else _ARRAYS if "hdf5" in kinds else "Clouds"
 
 
 def _helps(options: type) -> dict[str, str]:

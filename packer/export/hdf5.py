@@ -23,7 +23,7 @@ from packer.export.files import Files, Writer, checked
 from packer.format import FieldSpec
 from packer.packing import kept_by, leaves
 from packer.sources import Block, PackedSource, count
-from packer.sources.hdf5 import SPARSE_PARTS, HDF5Options, HDF5Origin
+from packer.sources.arrays import SPARSE_PARTS, ArraysOrigin, KeptOptions
 
 _SUFFIX = ".h5"
 
@@ -43,7 +43,7 @@ class _Segment:
     file: str
     start: int
     stop: int
-    origin: HDF5Origin
+    origin: ArraysOrigin
     attributes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     roots: Sequence[str] | None = None
     places: Mapping[str, str] = field(default_factory=dict)
@@ -88,6 +88,9 @@ class Hdf5Writer(Writer):
                     file.create_dataset(place, data=values)
                 for place, attributes in segment.attributes.items():
                     _set(file, place, attributes)
+                for name, attributes in segment.origin.fields.items() if segment.roots is None else ():
+                    if name in segment.places:
+                        _set(file, segment.places[name], attributes)
 
     def _pieces(self) -> Iterator[Block]:
         """Yield all samples in blocks for one file each: a block that is read may hold many small files."""
@@ -136,6 +139,7 @@ class Hdf5Writer(Writer):
                     data=_text(value, name, number) if text else np.asarray(value, spec.dtype),
                     dtype=h5py.string_dtype() if text else None,
                 )
+                _set(file, root if is_unit else root + path, {} if is_unit else origin.fields.get(name, {}))
             unit = file.require_group(root or "/") if not segment.places else file[root or "/"]
             unit.attrs.update({name: values[name] for name in origin.attrs if name in values})
             if self._source.names is not None:
@@ -176,7 +180,7 @@ def _segments(source: PackedSource, notes: list[str]) -> list[_Segment]:
     found: list[_Segment] = []
     start = 0
     for leaf in leaves(source.origin, len(source)):
-        origin, stop = kept_by("hdf5", leaf.origin, HDF5Origin), start + len(leaf.numbers)
+        origin, stop = kept_by("hdf5", leaf.origin, ArraysOrigin), start + len(leaf.numbers)
         why = ""
         if not np.array_equal(leaf.numbers, np.arange(start, stop)):
             why = "the samples are in another order than in their files"
@@ -185,7 +189,7 @@ def _segments(source: PackedSource, notes: list[str]) -> list[_Segment]:
         if origin is None or why:
             if origin is not None:
                 notes.append(f"{why}: all are written as rows of one file")
-            origin = origin or HDF5Origin(HDF5Options({}, []), {spec.name: f"/{spec.name}" for spec in source.fields})
+            origin = origin or ArraysOrigin(KeptOptions({}, []), {spec.name: f"/{spec.name}" for spec in source.fields})
             return [_Segment(f"{stem}{_SUFFIX}", 0, len(source), origin)]
         if origin.options.samples == "rows":
             ends = itertools.accumulate((kept.samples for kept in origin.files), initial=start)
@@ -197,7 +201,7 @@ def _segments(source: PackedSource, notes: list[str]) -> list[_Segment]:
     return found
 
 
-def _files_of_units(names: Sequence[str], origin: HDF5Origin, start: int, stem: str) -> Iterator[_Segment]:
+def _files_of_units(names: Sequence[str], origin: ArraysOrigin, start: int, stem: str) -> Iterator[_Segment]:
     """Yield the files of samples that were groups, datasets or whole files; `start` is the first sample."""
     above = {kept.name: kept.attributes for kept in origin.files}
     places = [(name, "") if origin.options.samples == "files" else _home_and_root(name, above) for name in names]
@@ -290,7 +294,7 @@ def _text(value: Any, field: str, sample: int) -> Any:
 
 
 def _set(file: h5py.File, place: str, attributes: Mapping[str, Any]) -> None:
-    """Set attributes, in the form of `packer.sources.hdf5.origin`, of a dataset or group; a missing group is made."""
+    """Set attributes, in the form of `packer.sources.arrays.tree`, of a dataset or group; a missing group is made."""
     thing = file[place] if place in file else file.create_group(place)
     for name, held in attributes.items():
         dtype, value = (held["dtype"], held["value"]) if isinstance(held, dict) else (None, held)

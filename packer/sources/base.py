@@ -245,11 +245,15 @@ def joined(samples: Iterable[dict[str, Any]], fields: Sequence[FieldSpec], most:
     try:
         for sample in samples:
             size = block_bytes(sample)
-            if pending and held + size > most:
+            is_large = any(isinstance(value, LargeArray) for value in sample.values())
+            if pending and (is_large or held + size > most):
                 yield _block(pending, fields)
                 pending, held = [], 0
             pending.append(sample)
             held += size
+            if is_large:  # its file is open until the next sample is asked for
+                yield _block(pending, fields)
+                pending, held = [], 0
     except SourceError:
         if pending:
             yield _block(pending, fields)

@@ -64,19 +64,25 @@ def _ends(arrays: Marks, file: str) -> NDArray[np.int64]:
         raise SourceError(f"{named}: there is no value, so no episode ends anywhere", file)
     if len(some) == 1 and is_table(some[0]):
         return some[0].astype(np.int64)
+    is_end = np.append(some[0][1:] != some[0][:-1], True)
     if len({len(values) for values in some}) == 1 and all(map(_is_flag, some)):
         is_last = np.logical_or.reduce([values != 0 for values in some])
-        if len(some) > 1 or some[0].dtype.kind not in "iu" or (some[0][1:] < some[0][:-1]).any():
-            is_last[-1] = True
-            return np.flatnonzero(is_last) + 1
-        # Integers of 0 and 1 that only rise are the numbers of two episodes.
+        is_last[-1] = True
+        is_number = len(some) == 1 and some[0].dtype.kind in "iu" and not (some[0][1:] < some[0][:-1]).any()
+        if is_number and (is_last != is_end).any():
+            raise SourceError(
+                f"{named}: integers of 0 and 1 that only rise may mark the last row of each episode, or number two "
+                "episodes; write marks as bool, and numbers from 1 on",
+                file,
+            )
+        return np.flatnonzero(is_last) + 1
     if len(some) > 1 or some[0].dtype.kind not in "iu":
         raise SourceError(
             f"{named}: one array of ascending ends or of numbers of episodes, or arrays that are true (or 1) in the "
             "last row of an episode and false (or 0) in all others, are expected",
             file,
         )
-    return np.flatnonzero(np.append(some[0][1:] != some[0][:-1], True)) + 1
+    return np.flatnonzero(is_end) + 1
 
 
 def _is_flag(values: NDArray[Any]) -> bool:

@@ -48,6 +48,7 @@ KIND_OF = {
     **dict.fromkeys(IMAGES, "images"),
     ".ply": "ply",
     **dict.fromkeys((".npy", ".npz"), "npy"),
+    **dict.fromkeys((".zarr", ".zarr.zip"), "zarr"),
     **dict.fromkeys((".nii", ".nii.gz"), "nifti"),
     **dict.fromkeys((".h5", ".hdf5", ".hdf", ".h5ad", ".he5", ".mat", ".nc", ".nc4", ".nxs"), "hdf5"),
 }
@@ -74,6 +75,10 @@ _BESIDE_NAMES = re.compile(
 #: The kind of DICOM files, which are refused; the error names the tool that makes NIfTI of them.
 DICOM = "dicom"
 _DICOM_SUFFIXES, _DICOM_SIGNATURE, _DICOM_START = (".dcm", ".dicom"), b"DICM", 128
+
+_DOUBLE_SUFFIXES = (".nii.gz", ".zarr.zip")
+#: Files of which one lies in every folder that is a zarr.
+_ZARR_FILES = ("zarr.json", ".zgroup", ".zarray")
 
 #: How HDF5 files begin.
 HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
@@ -202,16 +207,17 @@ def of_one_kind(found: Found, more: Mapping[str, str] = {}, on_bad: OnBad = stop
 
 def suffix_of(path: str) -> str:
     """Return the suffix of a path in small letters, such as `.png` or `.nii.gz`; empty if it has none."""
-    if path.lower().endswith(".nii.gz"):
-        return ".nii.gz"
+    for double in _DOUBLE_SUFFIXES:
+        if path.lower().endswith(double):
+            return double
     stem, dot, suffix = path.rpartition(".")
     return f".{suffix.lower()}" if dot and stem and stem[-1] != "/" and "/" not in suffix else ""
 
 
 def _kind_by_bytes(path: str) -> str | None:
     try:
-        if not Path(path).is_file():
-            return None  # reading a pipe would wait
+        if not Path(path).is_file():  # reading a pipe would wait
+            return "zarr" if is_zarr(Path(path)) else None
         with open_raw(path) as opened:
             head = opened.read(_HDF5_STARTS[-1] + len(HDF5_SIGNATURE))
     except OSError:
@@ -219,6 +225,11 @@ def _kind_by_bytes(path: str) -> str | None:
     if head.startswith(_DICOM_SIGNATURE, _DICOM_START):
         return DICOM
     return "hdf5" if any(head.startswith(HDF5_SIGNATURE, start) for start in _HDF5_STARTS) else None
+
+
+def is_zarr(folder: Path) -> bool:
+    """Return whether a folder is a zarr, which counts as one file; one within a source is known by its suffix."""
+    return folder.is_dir() and any((folder / name).is_file() for name in _ZARR_FILES)
 
 
 def is_lmdb(folder: Path) -> bool:
@@ -244,10 +255,15 @@ def find(text: str, looking: Looking = not_looking) -> Found:
         SourceError: a folder cannot be read.
     """
     place = Path(text)
-    if place.is_dir():
+    if place.is_dir() and not is_zarr(place):
         folder, entries = _text(place), walk(place.as_posix())
     elif place.exists() or place.is_symlink():
-        return Found(_text(place.parent), [place.name], frozenset([] if place.is_file() else [place.name]), text=text)
+        return Found(
+            _text(place.parent),
+            [place.name],
+            frozenset([] if place.is_file() or place.is_dir() else [place.name]),
+            text=text,
+        )
     elif glob.has_magic(text):
         fixed = text.rfind("/", 0, min(text.find(c) for c in _WILDCARDS if c in text)) + 1
         folder, entries = _text(Path(text[:fixed])), _matches(text, fixed)
@@ -280,6 +296,8 @@ def walk(folder: str, relative: str = "", above: tuple[str, ...] = ()) -> Iterat
             yield name, entry.is_file()
         elif entry.name[0] == ".":
             yield f"{name}/", False
+        elif entry.name.endswith(".zarr"):
+            yield name, True
         else:
             yield from walk(entry.path, f"{name}/", (*above, real))
 
@@ -287,8 +305,9 @@ def walk(folder: str, relative: str = "", above: tuple[str, ...] = ()) -> Iterat
 def _matches(pattern: str, fixed: int) -> Iterator[tuple[str, bool]]:
     """Yield the files that fit a pattern, as `walk` does, without the first `fixed` letters of their paths."""
     for match in glob.iglob(pattern, recursive=True):  # Path.glob takes no absolute pattern, and takes long
-        if not os.path.isdir(match):  # noqa: PTH112
-            yield match[fixed:].replace(os.sep, "/"), os.path.isfile(match)  # noqa: PTH113
+        is_one = match.endswith(".zarr")
+        if is_one or not os.path.isdir(match):  # noqa: PTH112
+            yield match[fixed:].replace(os.sep, "/"), is_one or os.path.isfile(match)  # noqa: PTH113
 
 
 def _text(place: Path) -> str:

@@ -38,10 +38,11 @@ from packer.workers import Limits
 _OPENERS = {
     "images": ("packer.sources.images", "open_images"),
     "basicsr": ("packer.sources.images", "open_images"),
-    "npy": ("packer.sources.npy", "open_npy"),
+    "npy": ("packer.sources.arrays", "open_npy"),
     "ply": ("packer.sources.ply", "open_ply"),
     "clouds": ("packer.sources.ply", "open_clouds"),
-    "hdf5": ("packer.sources.hdf5", "open_hdf5"),
+    "hdf5": ("packer.sources.arrays", "open_hdf5"),
+    "zarr": ("packer.sources.arrays", "open_zarr"),
     "nifti": ("packer.sources.nifti", "open_nifti"),
 }
 #: Kinds of files that can lie beside files of another kind, each a sample.
@@ -172,7 +173,7 @@ def _check_is_one(kind: str, named: Mapping[str, str]) -> None:
         )
     (name,) = named
     if name:
-        more = " and name fields with --field NAME=/PATH" if kind == "hdf5" else ""
+        more = " and name fields with --field NAME=/PATH" if kind in ("hdf5", "zarr") else ""
         raise UsageError(f"{name}=: {kind} files name their fields themselves; leave {name}= out{more}")
 
 

@@ -39,7 +39,7 @@ class SourceOptions:
 
     Attributes:
         samples: What one sample is made from; PATTERN as in /data/*, and PATH of an array that says where episodes of
-            rows end.  [default: rows of hdf5 and npy, files of all others]
+            rows end.  [default: rows of hdf5, zarr and npy, files of all others]
         label: Make a field label: the number of the first folder that a file lies in, such as cat of cat/1.png.
         mode: Images: convert all to this.
         palette: Images with a palette: pack their colours, or the indices.  [default: indices of masks, else colours]
@@ -59,14 +59,17 @@ class SourceOptions:
         columns: Clouds without a header (.bin, .txt, .xyz, .pts): names and types of their columns, such as
             x,y,z,intensity:float32 or x,y,z:float32,r,g,b:uint8, a field each; or of a source FIELD= whose columns are
             one field, such as boxes=cls,x,y,w,h:float32 of files beside images.
-        pick: HDF5 and npy: take this dataset or array, under this name.
-        skip: HDF5 and npy: leave out a field, dataset, group or array.
-        axis: HDF5: number of the axis that counts samples.
-        attrs: HDF5: make a field of this attribute of each file, dataset or group that is a sample.
-        once: HDF5 and npy: keep this dataset or array once, as ds.constants: it is the same for all samples, such as a
+        pick: HDF5, zarr and npy: take this array, under this name.
+        skip: HDF5, zarr and npy: leave out a field, group or array.
+        axis: HDF5, zarr and npy: number of the axis that counts samples.
+        attrs: HDF5, zarr and npy: make a field of this attribute of each file, dataset or group that is a sample.
+        scaled: HDF5, zarr and npy: apply scale_factor, add_offset and _FillValue (missing values become NaN).
+        stored: HDF5, zarr and npy: pack numbers as they are stored, in spite of scale_factor, add_offset and
+            _FillValue.
+        once: HDF5, zarr and npy: keep this array once, as ds.constants: it is the same for all samples, such as a
             grid.
-        sparse: HDF5: pack rows of this sparse matrix (data, indices, indptr), as X.indices and X.data.
-        images: HDF5 and npy: the arrays of this field, (H, W) or (H, W, C), are images.
+        sparse: HDF5, zarr and npy: pack rows of this sparse matrix (data, indices, indptr), as X.indices and X.data.
+        images: HDF5, zarr and npy: the arrays of this field, (H, W) or (H, W, C), are images.
     """
 
     samples: str | None = _of(_ALL, form="rows|files|folders|datasets|groups[:PATTERN]|episodes:PATH")
@@ -85,13 +88,15 @@ class SourceOptions:
     triangulate: bool = _of("ply", False)
     group: str | tuple[str, ...] = _of("ply", (), form="none|FIELD=A,B")
     columns: str | tuple[str, ...] = _of("clouds", (), form="[FIELD=]NAMES[:TYPE]")
-    pick: Mapping[str, str] = _of("hdf5 npy", {}, "--field", form="NAME=/PATH")
-    skip: tuple[str, ...] = _of("hdf5 npy", (), form="FIELD")
-    axis: int = _of("hdf5", 0)
-    attrs: tuple[str, ...] = _of("hdf5", (), "--attr", form="NAME")
-    once: tuple[str, ...] = _of("hdf5 npy", (), form="PATH")
-    sparse: tuple[str, ...] = _of("hdf5", (), form="PATH")
-    images: tuple[str, ...] = _of("hdf5 npy", (), "--image", form="FIELD")
+    pick: Mapping[str, str] = _of("hdf5 zarr npy", {}, "--field", form="NAME=/PATH")
+    skip: tuple[str, ...] = _of("hdf5 zarr npy", (), form="FIELD")
+    axis: int = _of("hdf5 zarr npy", 0)
+    attrs: tuple[str, ...] = _of("hdf5 zarr", (), "--attr", form="NAME")
+    scaled: bool = _of("hdf5 zarr", False)
+    stored: bool = _of("hdf5 zarr", False)
+    once: tuple[str, ...] = _of("hdf5 zarr npy", (), form="PATH")
+    sparse: tuple[str, ...] = _of("hdf5 zarr", (), form="PATH")
+    images: tuple[str, ...] = _of("hdf5 zarr npy", (), "--image", form="FIELD")
 
 
 def flag_of(option: Field[Any]) -> str:

@@ -16,6 +16,7 @@ from packer.sources.files import join
 #: Units by kind of source; the first one is the default.
 UNITS_OF = {
     "hdf5": ("rows", "files", "datasets", "groups", "episodes"),
+    "zarr": ("rows", "files", "datasets", "groups", "episodes"),
     "npy": ("rows", "files", "folders", "episodes"),
     "images": ("files", "folders"),
     "basicsr": ("files", "folders"),

@@ -15,6 +15,7 @@ from plyfile import PlyData, PlyElement
 from packer.cli import main
 from tests.helpers.hdf5_files import write_hdf5
 from tests.helpers.picture_files import picture, save
+from tests.helpers.zarr_files import write_zarr
 
 
 class Kind(NamedTuple):
@@ -196,6 +197,17 @@ def tables(rng: np.random.Generator) -> dict[str, Any]:
     return {f"data/d{rng.integers(1000)}_{n}": rng.normal(size=(n + 1, 3)) for n in range(3)}
 
 
+def zarr(arrays: Callable[[np.random.Generator], dict[str, Any]], version: int) -> Callable[[Path, int], list[str]]:
+    """Return a function that writes one zarr of these arrays, a folder or, of version 3, a zip file."""
+
+    def write(folder: Path, number: int) -> list[str]:
+        path = folder / f"part{number}.zarr{'.zip' * (version == 3)}"
+        write_zarr(path, arrays(np.random.default_rng(number)), version)
+        return [str(path)]
+
+    return write
+
+
 KINDS = {
     "rows": Kind(hdf5(rows), "hdf5"),
     "axis": Kind(hdf5(lambda rng: {"x": rng.normal(size=(4, 9))}), "hdf5", ("--axis", "-1")),
@@ -209,6 +221,11 @@ KINDS = {
         hdf5(groups(2, grid=np.arange(3))), "hdf5", ("--samples", "groups", "--once", "grid"), kept="grid"
     ),
     "episodes": Kind(hdf5(flat), "hdf5", ("--samples", "episodes:meta/ends")),
+    "rows of zarr": Kind(zarr(grid, 2), "zarr", ("--once", "grid"), kept="grid.x, grid.y"),
+    "zarr files": Kind(zarr(lambda rng: {"x": rng.normal(size=(4, 3))}, 3), "zarr", ("--samples", "files")),
+    "arrays of zarr": Kind(zarr(tables, 2), "zarr", ("--samples", "datasets")),
+    "groups of zarr": Kind(zarr(groups(3), 3), "zarr", ("--samples", "groups")),
+    "zarr episodes": Kind(zarr(flat, 2), "zarr", ("--samples", "episodes:meta/ends")),
     "npy rows": Kind(npy_rows, "npy", to=("--to", "npy")),
     "pictures in npy": Kind(npy_rows, "npy", ("--image", "x"), codec="x=photo+zstd,y=none", to=("--to", "npy")),
     "npy episodes": Kind(npy_episodes, "npy", ("--samples", "episodes:ends")),

@@ -116,7 +116,7 @@ def test_a_bad_file_is_left_out(tmp_path: Path) -> None:
         write(tmp_path / f"{number}.h5", rows() | ({} if number == 1 else {"meta/episode_ends": ENDS}))
     (tmp_path / "3.h5").write_bytes(b"nothing")
     options = SourceOptions(samples="episodes:meta/episode_ends")
-    with pytest.raises(SourceError, match=r"1\.h5: has no dataset meta/episode_ends of one axis"):
+    with pytest.raises(SourceError, match=r"1\.h5: has no array meta/episode_ends of one axis"):
         convert(str(tmp_path / "*.h5"), tmp_path / "out", source=options, workers=0)
     report = convert(str(tmp_path / "*.h5"), tmp_path / "out", source=options, workers=0, on_error="skip")
     assert (report.samples, len(report.rejected)) == (6, 2)
@@ -126,6 +126,10 @@ REFUSED = {
     "too few": ({"e": np.array([3, 4, 9])}, "e covers 9 rows, but there are 8; name the array"),
     "fractions": ({"e": np.linspace(0, 1, TOTAL)}, "e: one array of ascending ends or of numbers"),
     "nothing": ({"e": np.zeros(0, int)}, "e: there is no value"),
+    "zeros and ones": (
+        {"e": (np.arange(TOTAL) > 6).astype("u1")},
+        "e: integers of 0 and 1 that only rise may .* as bool",
+    ),
     "two tables": ({"e": ENDS, "f": ENDS}, "e, f: one array of ascending ends"),
 }
 
@@ -143,7 +147,9 @@ def test_a_path_is_needed(tmp_path: Path) -> None:
     source = write(tmp_path / "rows.npz", rows())
     with pytest.raises(UsageError, match="--samples episodes: episodes:PATH is expected"):
         convert(source, tmp_path / "out", source=SourceOptions(samples="episodes"), workers=0)
-    with pytest.raises(UsageError, match="0 arrays are called nowhere; one, of one axis, says where episodes end"):
+    with pytest.raises(
+        SourceError, match="has no array nowhere of one axis, which would say where episodes end; it holds /data/action"
+    ):
         packed(source, tmp_path / "out", "nowhere")
 
 

@@ -233,7 +233,7 @@ def test_lists_of_names_are_splits(tmp_path: Path) -> None:
 def test_a_skip_that_fits_nothing_is_refused(tmp_path: Path, layout: Layout, unit: str) -> None:
     """One that fits in some unit, or next to the units, is none; a field that is skipped is left out of all."""
     layout(tmp_path)
-    with pytest.raises(UsageError, match=r"--skip nope: .* has no such dataset or group"):
+    with pytest.raises(UsageError, match=r"--skip nope: .* has no such array or group"):
         open_hdf5(str(tmp_path), samples=unit, skip=["nope"])
     if layout is robomimic:
         source = open_hdf5(str(tmp_path), samples=unit, skip=["mask", "obs", "/data/demo_2"])
@@ -261,7 +261,7 @@ def test_attributes_become_fields(tmp_path: Path) -> None:
         packed(tmp_path / "in", tmp_path / "again", samples="files", attrs=("max",))
     write_hdf5(tmp_path / "odd.h5", {"a/x": np.zeros((2, 3))}, x=1, none=h5py.Empty("f4"), pair=np.zeros((), "i4,f4"))
     for name, said in (
-        ("x", "also has a dataset named x; leave that out with --skip x"),
+        ("x", "also has an array named x; leave that out with --skip x"),
         ("none", "attribute none, but it is empty"),
         ("pair", "attribute pair, but it is a compound; leave out --attr pair"),
     ):

@@ -58,7 +58,7 @@ def test_a_batch_is_the_matrix_again(tmp_path_factory: pytest.TempPathFactory, c
 
 def test_rows_are_read_in_blocks_and_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many blocks a source gives, and wherever a part begins, a row is the same."""
-    monkeypatch.setattr("packer.sources.hdf5.reading.BLOCK_BYTES", 300)
+    monkeypatch.setattr("packer.sources.arrays.source.BLOCK_BYTES", 300)
     counts = np.random.default_rng(0).integers(0, 3, (50, GENES)).tolist()
     source = open_hdf5(write(tmp_path / "a.h5", counts), sparse=["/X"], skip=["var"])
     for start, stop in ((0, 50), (13, 31)):
@@ -89,7 +89,7 @@ def test_an_export_writes_the_matrix_again(tmp_path: Path) -> None:
         ({"indptr": np.array([0, 1, 2, 9])}, "must ascend from 0 to 3"),
         (
             {"indices": np.zeros((3, 2))},
-            "--sparse X: a group with the datasets data, indices and indptr, each of one axis, is expected",
+            "--sparse X: a group with the arrays data, indices and indptr, each of one axis, is expected",
         ),
         ({"indices": np.zeros(2, np.int32)}, "X/indices starts: it must ascend from 0 to 2"),
     ],

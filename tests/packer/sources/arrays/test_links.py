@@ -57,7 +57,7 @@ def test_a_dataset_is_picked_by_any_name(linked: str, name: str) -> None:
 
 def test_a_name_that_leads_nowhere_is_said_as_it_was_asked_for(linked: str, tmp_path: Path) -> None:
     """The message has the path that was given, and lists the further names; a file that is gone gives no zeros."""
-    with pytest.raises(SourceError, match=r"has no dataset /h/nope for field q") as caught:
+    with pytest.raises(SourceError, match=r"has no array /h/nope for field q") as caught:
         open_hdf5(linked, pick={"q": "/h/nope"})
     assert "/b is another name of /a" in str(caught.value)
     with pytest.raises(SourceError, match=r"field q: /single is a single value"):
@@ -66,7 +66,7 @@ def test_a_name_that_leads_nowhere_is_said_as_it_was_asked_for(linked: str, tmp_
     assert read_joined(source)["q"].tolist() == [0, 1, 2]
     assert source.files() == [linked, str(tmp_path / "other.h5")]
     (tmp_path / "other.h5").unlink()
-    with pytest.raises(SourceError, match=r"has no dataset /there for field q"):
+    with pytest.raises(SourceError, match=r"has no array /there for field q"):
         open_hdf5(linked, pick={"q": "/there"})
 
 

@@ -88,7 +88,7 @@ def what_cannot_be_stored(file: h5py.File) -> dict[str, str]:
         "opaque": "values of |V5, which cannot be stored; write them as one of bool",
         "none": "",
         "#wide": "values of float128, which",
-        "words": "strings of shape (2,) a sample, but only one can be stored; make a dataset of each",
+        "words": "strings of shape (2,) a sample, but only one can be stored; make an array of each",
         "fixed": "strings of shape (2,) a sample",
         "lists": "lists of shape (4,) a sample",
         "foreign": "lists of >u2, whose byte order h5py forgets; write them as uint16",

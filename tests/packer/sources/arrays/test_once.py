@@ -86,9 +86,9 @@ def test_what_differs_is_named(tmp_path: Path, unit: str) -> None:
     else:
         pdebench(tmp_path / "in/1.h5")
     source = str(tmp_path / "in")
-    with pytest.raises(UsageError, match="--once nope: there is no such dataset"):
+    with pytest.raises(UsageError, match="--once nope: there is no such array"):
         open_hdf5(source, samples=unit, once=("grid", "nope"))
-    with pytest.raises(UsageError, match="--field or --once: '/' is not the path of a dataset"):
+    with pytest.raises(UsageError, match="--field or --once: '/' is not the path of an array"):
         open_hdf5(source, samples=unit, once=("/",))
     with h5py.File(tmp_path / "in/1.h5", "r+") as file:
         (file if unit == "files" else file["0001"])["grid/x"][3] += 1

@@ -1,0 +1,229 @@
+"""The fields that an array can become, and their values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.errors import SourceError
+from packer.format import DTYPES, FieldSpec
+from packer.sources.arrays.tree import Entry, is_text, list_dtype
+from packer.sources.base import fits
+
+#: The name of a field until it is chosen.
+_UNNAMED = "values"
+_NOT_CHOSEN = FieldSpec(name=_UNNAMED, dtype="uint8")
+#: Attributes that say what stored numbers stand for.
+SCALING = ("scale_factor", "add_offset", "_FillValue")
+
+
+class Scaling(NamedTuple):
+    """How stored numbers become values, as the CF conventions have it: value = number * factor + offset."""
+
+    stored: str
+    factor: float
+    offset: float
+    missing: float | None
+
+    def apply(self, numbers: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Return the values, NaN where they are missing."""
+        values = numbers.astype(dtype) * dtype.type(self.factor) + dtype.type(self.offset)
+        if self.missing is not None:
+            values[numbers == np.asarray(self.missing).astype(numbers.dtype)] = np.nan
+        return np.ascontiguousarray(values, dtype)
+
+
+@dataclass(frozen=True)
+class Column:
+    """An array, a member of a compound one or an attribute of a unit, and the field that it becomes.
+
+    Attributes:
+        array: path of the array, from the root of the tree or unit, with a leading slash; empty for an array that is a
+            sample.
+        members: names of compound members that lead from the array's values to the field's.
+        spec: what the field is; its name is chosen last.
+        samples: length along the sample axis; None if the whole array is one sample's value.
+        problem: why it cannot be a field, as a phrase that follows the path.
+        remark: how its values differ from those in the file, as a phrase that follows the path.
+        attribute: name of the attribute of the unit that holds the value, if no array does.
+        starts: path of the array with the row of `array` at which each sample starts; empty if rows are samples.
+        scaling: how its stored numbers become values; None if they are the values.
+        file: the file that holds it, if the tree has several.
+        enum: the numbers of an enum, ascending, and their names.
+    """
+
+    array: str
+    members: tuple[str, ...] = ()
+    spec: FieldSpec = _NOT_CHOSEN
+    samples: int | None = None
+    problem: str = ""
+    remark: str = ""
+    attribute: str = ""
+    starts: str = ""
+    scaling: Scaling | None = None
+    file: str = ""
+    enum: tuple[tuple[int, str], ...] = ()
+
+    @property
+    def path(self) -> str:
+        return "/".join((self.array, *self.members))
+
+    @property
+    def in_words(self) -> str:
+        """Return a description, such as `/x: 10 samples of array float32 [3]`."""
+        count = "" if self.samples is None else f"{self.samples:,} samples of "
+        return f"{self.path} {self.problem}" if self.problem else f"{self.path}: {count}{self.spec.in_words}"
+
+    def changed(self, **changes: Any) -> Column:
+        """Return the column with changes of its `spec`."""
+        return replace(self, spec=msgspec.structs.replace(self.spec, **changes))
+
+
+def columns_of(entry: Entry, axis: int | None) -> list[Column] | str:
+    """Return the fields that an array can become: one, or one for each member of a compound; or why it is skipped.
+
+    Args:
+        axis: number of the sample axis, from the end if negative; None if the whole array is the value of one sample.
+    """
+    column = Column(entry.path, problem=entry.problem, remark=entry.remark, file=entry.file)
+    if entry.problem:
+        return [column]
+    if entry.aside:
+        return entry.aside
+    if entry.shape is None or entry.dtype is None:
+        return [] if entry.is_group else [replace(column, problem="is empty: it has no values and no shape")]
+    shape = entry.shape
+    if axis is not None:
+        if shape == ():
+            return f"is a single value, which --once {entry.path} keeps"
+        number = axis if axis >= 0 else len(shape) + axis
+        if not 0 <= number < len(shape):
+            return [replace(column, problem=f"has no axis {axis}; --axis -1 takes the last axis of every array")]
+        column, shape = replace(column, samples=shape[number]), shape[:number] + shape[number + 1 :]
+    return list(leaves(column, entry.dtype, shape))
+
+
+def leaves(column: Column, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Iterator[Column]:
+    """Yield the fields that samples of `dtype` and `shape` become: the column, or one for each member of a compound.
+
+    Each has its `spec`, or a `problem`.
+    """
+    if dtype.subdtype is not None:
+        yield from leaves(column, dtype.subdtype[0], shape + dtype.subdtype[1])
+        return
+    if dtype.names:
+        for name in dtype.names:
+            yield from leaves(replace(column, members=(*column.members, name)), dtype[name], shape)
+        return
+    base, text = list_dtype(dtype), is_text(dtype)
+    native = (dtype if base is None else base).newbyteorder("=").name
+    if (text or base is not None) and shape:
+        what = "strings" if text else "lists"
+        problem = f"holds {what} of shape {shape} a sample, but only one can be stored; make an array of each"
+    elif not text and native not in DTYPES:
+        problem = f"holds values of {base or dtype}, which cannot be stored; write them as one of {', '.join(DTYPES)}"
+    elif base is not None and not base.isnative:
+        problem = f"holds lists of {base}, whose byte order h5py forgets; write them as {native}"
+    else:
+        try:
+            if text:
+                spec = FieldSpec(name=_UNNAMED, dtype="uint8", kind="text", shape=(None,))
+            else:
+                spec = FieldSpec(name=_UNNAMED, dtype=native, shape=shape if base is None else (None,))
+            enum = dict(dtype.metadata or {}).get("enum", {})
+            yield replace(column, spec=spec, enum=tuple(sorted((int(n), name) for name, n in enum.items())))
+            return
+        except ValueError as error:
+            problem = f"cannot be stored: {error}"
+    yield replace(column, problem=problem)
+
+
+def scaled(column: Column, attributes: Mapping[str, Any], is_applied: bool) -> Column:
+    """Return a column whose stored numbers become the values that its attributes say.
+
+    Args:
+        attributes: of the array, as they are kept.
+        is_applied: whether the user asked for the values, and not for the numbers.
+
+    Raises:
+        SourceError: they differ, and nobody said which are to be packed.
+    """
+    numbers = {name: _number(attributes[name]) for name in SCALING if name in attributes}
+    missing = numbers.pop("_FillValue", None)
+    factor, offset = (number if (number := numbers.get(name)) is not None else usual for name, usual in (
+        ("scale_factor", 1.0), ("add_offset", 0.0)))  # fmt: skip
+    if column.spec.kind == "text" or ((factor, offset) == (1, 0) and (missing is None or missing != missing)):
+        return column
+    if not is_applied:
+        shown = ", ".join(f"{name} {_number(attributes[name])}" for name in SCALING if name in attributes)
+        raise SourceError(
+            f"{column.path} has {shown}: its stored numbers are not its values; --scaled packs the values, NaN where "
+            "they are missing, and --stored the numbers as they are"
+        )
+    kinds = [attributes[name]["dtype"] for name in numbers if isinstance(attributes[name], dict)]
+    wide = len(kinds) < len(numbers) or any(kind != "float32" for kind in kinds) or column.spec.itemsize > 2
+    dtype = column.spec.dtype if column.spec.dtype in ("float32", "float64") else "float64" if wide else "float32"
+    scaling = Scaling(str(column.spec.dtype), factor, offset, missing)
+    return replace(column.changed(dtype=dtype), scaling=scaling)
+
+
+def _number(attribute: Any) -> float | None:
+    """Return an attribute that is one number, alone or in a list; None of all others."""
+    value = attribute["value"] if isinstance(attribute, dict) else attribute
+    value = value[0] if isinstance(value, list) and len(value) == 1 else value
+    try:
+        return float(value) if not isinstance(value, int) else value
+    except (TypeError, ValueError):
+        return None
+
+
+# ---------------------------------------------------------------- values
+
+
+def values_of(values: NDArray[Any], column: Column, path: str) -> NDArray[Any] | list[NDArray[Any]] | list[str]:
+    """Return the values of a field, for m samples, from those of its array, in the form that a block holds.
+
+    Raises:
+        SourceError: text is not UTF-8, a bool is neither 0 nor 1, or the file has changed since it was planned.
+    """
+    for member in column.members:
+        values = values[member]
+    spec = column.spec
+    if spec.kind == "text" and values.ndim == 1 and is_text(values.dtype):
+        return [_text(text, column, path) for text in values.tolist()]
+    native = np.dtype(spec.dtype)
+    if spec.shape == (None,) and list_dtype(values.dtype) is not None:
+        return [np.ascontiguousarray(row, dtype=native) for row in values]
+    check(values.dtype, values.shape[1:], column, path)
+    if native == np.bool_ and (most := np.ascontiguousarray(values).view(np.uint8).max(initial=0)) > 1:
+        raise SourceError(f"field {spec.name}: a bool is 0 or 1, but it holds {most}; write it as uint8", path)
+    if column.scaling:
+        numbers = column.scaling.apply(values, native)
+    else:
+        # The view drops h5py's metadata of the dtype (enum names).
+        numbers = np.require(values, native, ["C", "A", "E"]).view(native)
+    return list(numbers) if spec.is_ragged else numbers
+
+
+def check(dtype: np.dtype[Any], shape: tuple[int, ...], column: Column, path: str) -> None:
+    """Raise SourceError if the dtype or shape of one sample is not what was planned."""
+    spec = column.spec
+    stored = column.scaling.stored if column.scaling else spec.dtype
+    if spec.kind == "text" or not fits(shape, spec.shape) or dtype.newbyteorder("=").name != stored:
+        raise SourceError(f"field {spec.name} is {dtype} {shape} now: the file has changed; run again", path)
+
+
+def _text(text: str | bytes, column: Column, path: str) -> str:
+    try:
+        return text if isinstance(text, str) else text.decode()
+    except UnicodeDecodeError:
+        raise SourceError(
+            f"field {column.spec.name}: text that is not UTF-8 ({text[:40]!r}); write it as UTF-8, or leave it out "
+            f"with --skip {column.array or column.spec.name}",
+            path,
+        ) from None

@@ -1,0 +1,388 @@
+"""HDF5 files as trees of arrays. Errors of libhdf5 become a SourceError that says where.
+
+libhdf5 gives fill values, and no error, where a file of a virtual dataset is missing or an external raw file is short.
+So the files of a virtual dataset are looked for first, and external raw files are refused.
+"""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import math
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.errors import SourceError, as_text
+from packer.sources.arrays.tree import CACHE_BYTES, Entry, Place, Tree, as_json, check_attribute, never
+from packer.sources.base import faults_of
+from packer.sources.files import NOT_ITS_FAULT, refuse_pointer, unreadable
+
+#: All errors that h5py has been seen to raise on damaged files. MemoryError goes on to the caller, who knows the limit.
+_FAULTS = (OSError, RuntimeError, ValueError, TypeError, LookupError, ArithmeticError, SystemError)
+#: How libhdf5 itself says that it gets no memory.
+_NO_MEMORY = re.compile(r"memory allocation failed|image null after H5MM_realloc")
+_TRUNCATED = re.compile(r"truncated file: eof = (\d+), .*stored_eof = (\d+)")
+
+#: A dataset that declares more bytes than both this and this many times its file is taken for damaged. Deflate reaches
+#: 1,032 on zeros.
+_BELIEVED_BYTES, _MAX_RATIO = 2**34, 10_000
+_NETCDF_PLACEHOLDER = b"This is a netCDF dimension but not a netCDF variable"
+#: Attributes by which libraries find their own structures; an export makes them anew.
+_STRUCTURE = ("CLASS", "NAME", "DIMENSION_LIST", "REFERENCE_LIST", "_Netcdf4Dimid", "_Netcdf4Coordinates")
+
+
+class Hdf5Tree(Tree):
+    """An open HDF5 file; a dataset can be found through links, and is listed under its first name."""
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(place)
+        self._file = _opened(self.path)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def faults(self, doing: str) -> AbstractContextManager[None]:
+        return _faults_named(self.path, doing)
+
+    def entries(
+        self, root: str = "", is_out: Callable[[str], bool] = never, is_unit: Callable[[str], bool] = never
+    ) -> Iterator[Entry]:
+        top = self._file[root or "/"]
+        if isinstance(top, h5py.Dataset):
+            yield _entry("", top)
+            return
+        seen: dict[int, str] = {}
+        groups: list[tuple[str, h5py.Group]] = [("", top)]
+        while groups:
+            prefix, group = groups.pop()
+            deeper = []
+            try:
+                seen.setdefault(h5py.h5o.get_info(group.id).addr, prefix or "/")
+                names = list(group)
+            except _FAULTS as error:
+                raise SourceError(
+                    f"the group {prefix or '/'} cannot be listed ({_plain(error)}); leave it out with --skip {prefix}, "
+                    "or pick fields with --field NAME=/path, for which nothing is listed",
+                    self.path,
+                ) from error
+            for name in names:
+                path = f"{prefix}/{as_text(name)}"
+                if is_out(path):
+                    continue
+                met = _met(group, name, path, seen, is_unit(path))
+                if isinstance(met, h5py.Datatype):
+                    continue  # it has no values
+                yield met if isinstance(met, Entry) else _entry(path, met)
+                if isinstance(met, h5py.Group) and not is_unit(path):
+                    deeper.append((path, met))
+            groups += reversed(deeper)
+
+    def find(self, path: str) -> Entry | None:
+        try:
+            return _entry(path, self._file[path or "/"])
+        except _FAULTS:
+            return None
+
+    def open(self, path: str, axis: int = 0, cache: int = CACHE_BYTES) -> h5py.Dataset:
+        dataset = self._file[path]
+        _files_of(dataset, self.path)
+        if not dataset.chunks:
+            return dataset
+        across = [-(-int(n) // int(c)) for n, c in zip(dataset.shape, dataset.chunks, strict=True)]
+        chunks = math.prod(across) // max(1, across[axis])
+        access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
+        _slots, usual, _preemption = dataset.id.get_access_plist().get_chunk_cache()
+        # A chunk larger than `cache` is kept as well: decoding it takes that memory anyway, and decoding it again for
+        # every block would take minutes.
+        chunk_bytes = math.prod(dataset.chunks) * dataset.dtype.itemsize
+        kept = chunk_bytes * (chunks if chunk_bytes * chunks <= cache else 1)
+        if kept <= usual:
+            return dataset
+        # Chunks in one slot of libhdf5's table drive each other out, so it gets many more slots than chunks.
+        access.set_chunk_cache(min(100 * chunks, 2**20) + 1, kept, 1.0)
+        holder, name_there = dataset.file.id, dataset.name.encode()
+        dataset.id.close()  # a dataset that is open already keeps its cache
+        return h5py.Dataset(h5py.h5d.open(holder, name_there, access))
+
+    def files_of(self, path: str) -> list[str]:
+        return _files_of(self._file[path], self.path)
+
+    def unwritten(self, path: str) -> str:
+        dataset = self._file[path]
+        chunks, missing = 1, not dataset.id.get_storage_size() and not dataset.is_virtual
+        if dataset.chunks:
+            chunks = math.prod(-(-n // c) for n, c in zip(dataset.shape, dataset.chunks, strict=True))
+            missing = chunks - dataset.id.get_num_chunks()
+        if not missing or not math.prod(dataset.shape) * dataset.dtype.itemsize:
+            return ""
+        how_many = "all its values" if missing == chunks else f"{missing:,} of its {chunks:,} chunks"
+        return f"{how_many} were never written, and are the fill value {dataset.fillvalue}"
+
+    def attributes(self, path: str) -> tuple[dict[str, Any], list[str]]:
+        kept: dict[str, Any] = {}
+        lost: list[str] = []
+        try:
+            attributes = self._file[path or "/"].attrs
+            names = list(attributes)
+        except _FAULTS:
+            return {}, ["those that cannot be listed"]
+        for name in names:
+            if name in _STRUCTURE:
+                continue
+            try:
+                header = attributes.get_id(name)
+                check_attribute(header.dtype, header.shape)  # h5py corrupts memory when it reads lists of references
+                kept[as_text(name)] = as_json(attributes[name])
+            except _FAULTS:
+                lost.append(as_text(name))
+        return kept, lost
+
+    def attribute(self, path: str, name: str) -> Entry | None:
+        attributes = self._file[path or "/"].attrs
+        if name not in attributes:
+            return None
+        header = attributes.get_id(name)
+        return Entry("", shape=header.shape, dtype=header.dtype)
+
+    def value_of(self, path: str, name: str) -> NDArray[Any]:
+        value = self._file[path or "/"].attrs[name]
+        return np.asarray(value, object if isinstance(value, str) else None)
+
+
+def _entry(path: str, thing: h5py.Dataset | h5py.Group) -> Entry:
+    """Return a group or dataset, from its header."""
+    if isinstance(thing, h5py.Group):
+        return Entry(path, is_group=True)
+    try:
+        shape, dtype, (problem, remark) = thing.shape, thing.dtype, _misread(thing.id.get_type())
+    except _FAULTS as error:
+        return Entry(path, problem=f"has a datatype that h5py cannot read ({_plain(error)})")
+    with suppress(*_FAULTS):  # a damaged attribute costs nothing
+        if h5py.h5ds.is_scale(thing.id) and h5py.h5ds.get_scale_name(thing.id).startswith(_NETCDF_PLACEHOLDER):
+            return Entry(path, aside="is a NetCDF dimension without values")
+    return Entry(path, shape=shape and tuple(map(int, shape)), dtype=dtype, problem=problem, remark=remark)
+
+
+def _met(
+    group: h5py.Group, name: str | bytes, path: str, seen: dict[int, str], is_unit: bool
+) -> Entry | h5py.Dataset | h5py.Group | h5py.Datatype:
+    """Return what a group holds under a name; an entry that says why, if it is skipped or cannot be opened."""
+    if isinstance(name, bytes):
+        return Entry(path, problem="has a name that is not UTF-8")
+    try:
+        if group.id.links.get_info(name.encode()).type != h5py.h5l.TYPE_HARD:
+            return group[name] if is_unit else Entry(path, aside="is a link")
+        thing = group[name]
+        first = seen.setdefault(h5py.h5o.get_info(thing.id).addr, path)
+    except _FAULTS as error:
+        return Entry(path, problem=f"cannot be opened: {_plain(error)}")
+    return thing if first == path or is_unit else Entry(path, aside=f"is another name of {first}")
+
+
+def _misread(type_: h5py.h5t.TypeID, within: bool = False) -> tuple[str, str]:
+    """Return why h5py cannot read values of a datatype, and a remark if it changes them, as phrases, empty if not.
+
+    h5py corrupts memory when it reads lists of references. It widens floats that numpy does not have; within a
+    compound (`within`) these then overlap the next member.
+    """
+    if isinstance(type_, h5py.h5t.TypeVlenID | h5py.h5t.TypeArrayID):
+        return _misread(type_.get_super(), within)
+    if isinstance(type_, h5py.h5t.TypeCompoundID):
+        members = (_misread(type_.get_member_type(number), True) for number in range(type_.get_nmembers()))
+        return next(filter(any, members), ("", ""))
+    if isinstance(type_, h5py.h5t.TypeReferenceID):
+        return "holds references to other objects, which cannot be stored", ""
+    if isinstance(type_, h5py.h5t.TypeFloatID) and type_.dtype.itemsize > type_.get_size():
+        bits, wide = 8 * type_.get_size(), type_.dtype.newbyteorder("=").name
+        what = f"holds floats of {bits} bits that numpy does not have, such as bfloat16"
+        return (f"{what}; write them as float32", "") if within else ("", f"{what}; they are packed as {wide}")
+    return "", ""
+
+
+# ---------------------------------------------------------------- files
+
+
+@contextmanager
+def _faults_named(path: str, doing: str) -> Iterator[None]:
+    """Turn h5py's errors into `SourceError(path: doing failed: why)`, and keep its warnings quiet.
+
+    Raises:
+        SourceError: h5py raised an error.
+        MemoryError: there is not enough memory, or a limit allows no more.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except _FAULTS as error:
+        if _NO_MEMORY.search(str(error)):
+            raise MemoryError(_plain(error)) from error
+        raise SourceError(f"{doing} failed: {_plain(error)}", path) from error
+
+
+def _plain(error: BaseException) -> str:
+    """Return the message of an error of libhdf5 in one line, without the word `synchronously`."""
+    text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+    lines = text.splitlines()
+    return (lines[0] if lines else type(error).__name__).replace("synchronously ", "")
+
+
+def _opened(path: str) -> h5py.File:
+    """Open a file for reading.
+
+    Raises:
+        SourceError: it is missing, no HDF5 file, cut short, or being written by another program.
+    """
+    try:
+        if not h5py.is_hdf5(path):
+            raise SourceError(_what_it_is(path), path)
+        return _open_locked(path)
+    except _FAULTS as error:
+        if isinstance(error, OSError) and error.errno in (*NOT_ITS_FAULT, errno.ENOENT, errno.EACCES):
+            raise unreadable(error, path) from error
+        raise SourceError(_why_not(error), path) from error
+
+
+def _open_locked(path: str) -> h5py.File:
+    """Open with the library's own locking, which notices a writer; without it if the file system has no locks."""
+    try:
+        return h5py.File(path, "r")
+    except OSError as error:
+        held = f"errno = {errno.EAGAIN}," in str(error)
+        if "unable to lock file" not in str(error) or held:
+            raise
+        return h5py.File(path, "r", locking=False)
+
+
+def _why_not(error: BaseException) -> str:
+    text = _plain(error)
+    cut = _TRUNCATED.search(text)
+    if cut:
+        return f"is cut short: it holds {int(cut[1]):,} bytes, its header says {int(cut[2]):,}; copy it again"
+    if "unable to lock file" in text:
+        return "is being written by another program: close it there first"
+    if "already open for write" in text:
+        return "was not closed by its writer: wait for the writer, or clear the mark with `h5clear -s FILE`"
+    return f"cannot be opened as HDF5: {text}"
+
+
+#: First bytes of files that have the suffixes of HDF5, and what to do with them.
+_OTHERS = (
+    (b"CDF", "is a NetCDF-3 file, not HDF5: rewrite it with `nccopy -k netCDF-4 IN OUT`"),
+    (b"\x0e\x03\x13\x01", "is an HDF4 file, not HDF5: rewrite it with `h4toh5 IN OUT`"),
+    (b"MATLAB 5.0", "is an old MATLAB file (version 5 to 7.2), not HDF5: save it in MATLAB with `-v7.3`"),
+    (b"<", "is a web page, not HDF5: the download went wrong"),
+)
+
+
+def _what_it_is(path: str) -> str:
+    """Return a phrase for a file without an HDF5 signature, such as `is an HDF4 file, not HDF5`.
+
+    Raises:
+        OSError: the file cannot be read.
+        SourceError: it is a pointer of git-LFS.
+    """
+    with Path(path).open("rb") as file:
+        head = file.read(512)
+    refuse_pointer(head, path)
+    if not head:
+        return "is empty (0 bytes); an HDF5 file is expected"
+    known = (meaning for magic, meaning in _OTHERS if head.lstrip().startswith(magic))
+    return next(known, f"is not an HDF5 file: it begins with {head[:8]!r}; name the files of HDF5 with a pattern")
+
+
+# ---------------------------------------------------------------- datasets
+
+
+def _files_of(dataset: h5py.Dataset, path: str) -> list[str]:
+    """Return the paths of all files that a dataset is read from, except the one at `path`.
+
+    Raises:
+        SourceError: its values are not all there, or cannot be decoded.
+    """
+    home = str(dataset.file.filename)
+    with faults_of(path):
+        if dataset.external:
+            raise SourceError(
+                f"dataset {dataset.name} keeps its values in a raw file, {dataset.external[0][0]}; "
+                "write them into the HDF5 file, with h5py by x = file[NAME][()]; del file[NAME]; file[NAME] = x"
+            )
+        files = [home, *(_virtual_files(dataset) if dataset.is_virtual else ())]
+        # Lengths count too: with an axis of length 0, any number of rows takes no bytes.
+        declared = max([math.prod(dataset.shape) * dataset.dtype.itemsize, *dataset.shape])
+        if declared > max(
+            _BELIEVED_BYTES, _MAX_RATIO * sum(Path(file).stat().st_size for file in dict.fromkeys(files))
+        ):
+            raise SourceError(
+                f"dataset {dataset.name} of shape {dataset.shape} is far too large for its file, so this cannot be "
+                f"right; leave it out with --skip {dataset.name}"
+            )
+        if lacking := _missing_filter(dataset):
+            raise SourceError(f"dataset {dataset.name} cannot be read: {lacking}")
+    return [file for file in dict.fromkeys(files) if file != path]
+
+
+def _virtual_files(dataset: h5py.Dataset) -> Iterator[str]:
+    """Yield the paths of all files that a virtual dataset maps, after checking that they hold all it maps."""
+    folder = Path(dataset.file.filename).parent
+    for source in dataset.virtual_sources():
+        name = source.file_name
+        where = f"virtual dataset {dataset.name}: its source dataset {source.dset_name} of file {name}"
+        if "%b" in name or "%b" in source.dset_name:
+            raise SourceError(f"{where} is a pattern, and some of its files may be missing; name each source instead")
+        # The order in which libhdf5 looks.
+        places = [dataset.file.filename] if name == "." else [folder / name, Path(name), folder / Path(name).name]
+        path = next((str(place) for place in places if Path(place).exists()), None)
+        if path is None:
+            raise SourceError(f"virtual dataset {dataset.name}: its source file {name} does not exist; bring it back")
+        yield path
+        with nullcontext(dataset.file) if path == dataset.file.filename else h5py.File(path, "r") as file:
+            target = file.get(source.dset_name)
+            if not isinstance(target, h5py.Dataset):
+                raise SourceError(f"{where} does not exist")
+            if target.is_virtual:
+                raise SourceError(f"{where} is virtual, too; show the datasets that hold its values instead")
+            if _falls_short(dataset, source, target):
+                raise SourceError(f"{where} is too small: it has shape {target.shape}")
+
+
+def _falls_short(dataset: h5py.Dataset, source: Any, target: h5py.Dataset) -> bool:
+    """Return whether the source lacks some of the rows that are mapped; an unlimited selection follows the source."""
+    shown, space = source.vspace, source.src_space
+    try:
+        if space.get_select_type() == h5py.h5s.SEL_ALL:
+            all_shown = shown.get_select_type() == h5py.h5s.SEL_ALL
+            return bool(math.prod(target.shape) != (dataset.size if all_shown else shown.get_select_npoints()))
+        _low, high = space.get_select_bounds()
+    except (RuntimeError, ValueError):
+        return False
+    return len(high) == len(target.shape) and any(h >= n for h, n in zip(high, target.shape, strict=True))
+
+
+def _missing_filter(dataset: h5py.Dataset) -> str | None:
+    """Return why the dataset's chunks cannot be decoded here, with the remedy; None if they can.
+
+    Imports hdf5plugin, if it is installed, when a filter is met that libhdf5 does not have.
+    """
+    plist = dataset.id.get_create_plist()
+    for i in range(plist.get_nfilters()):
+        number, _flags, _values, name = plist.get_filter(i)
+        if not h5py.h5z.filter_avail(number):
+            with suppress(ImportError):
+                importlib.import_module("hdf5plugin")
+        if not h5py.h5z.filter_avail(number):
+            label = name.decode("utf-8", "replace").strip() or "a filter without a name"
+            return (
+                f"it is compressed with {label} (HDF5 filter {number}), for which there is no plug-in: `pip install -U "
+                "hdf5plugin` brings most plug-ins; for others set HDF5_PLUGIN_PATH to the folder of the plug-in, or "
+                "rewrite the file with `h5repack -f GZIP=4 IN OUT` on a machine that has it"
+            )
+    return None

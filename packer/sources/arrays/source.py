@@ -1,0 +1,366 @@
+"""Samples out of trees of arrays: rows in blocks of bounded size, or units one after another."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
+from itertools import groupby, pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.errors import SourceError
+from packer.sources.arrays.fields import Column, check, values_of
+from packer.sources.arrays.origin import ArraysOrigin
+from packer.sources.arrays.tree import CACHE_BYTES, Place, Tree, Values, open_tree
+from packer.sources.arrays.units import row_starts
+from packer.sources.base import (
+    BLOCK_BYTES,
+    LARGE_BYTES,
+    Block,
+    LargeArray,
+    Source,
+    block_bytes,
+    common_shape,
+    joined,
+)
+from packer.sources.files import walk
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # which typing has from Python 3.11 on
+
+#: What a str costs besides its characters.
+_STR_BYTES = 64
+#: Variable-length rows that are read at once, at first and at most: their lengths are known only after reading.
+_FIRST_RUN, _LONGEST_RUN = 16, 1024
+
+
+class Run(NamedTuple):
+    """The rows start..stop of a tree; or a unit by its root, which is one sample.
+
+    Attributes:
+        columns: the fields in this tree; all runs of one table have the same, but for what scales their numbers.
+        files: further files that are read.
+    """
+
+    place: Place
+    root: str
+    start: int
+    stop: int
+    columns: tuple[Column, ...]
+    files: tuple[str, ...] = ()
+
+
+class Table(NamedTuple):
+    """Fields whose rows lie in the same runs, one after another; `ends` are the rows up to the end of each run."""
+
+    runs: Sequence[Run]
+    ends: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, runs: Sequence[Run]) -> Table:
+        return cls(runs, np.cumsum([run.stop - run.start for run in runs], dtype=np.int64))
+
+    def cut(self, start: int, stop: int) -> Table:
+        """Return the rows start..stop."""
+        first = int(self.ends.searchsorted(start, "right"))
+        runs = []
+        for run, end in zip(self.runs[first:], self.ends[first:].tolist(), strict=True):
+            before = end - (run.stop - run.start)
+            if before >= stop:
+                break
+            runs.append(run._replace(start=run.start + max(0, start - before), stop=run.stop - max(0, end - stop)))
+        return Table.of(runs)
+
+
+class ArraySource(Source):
+    """Samples out of trees of arrays.
+
+    Args:
+        kind: of the trees: `hdf5`, `npy` or `zarr`.
+    """
+
+    #: Shapes of ragged fields, (n, axes), except those that are known only after reading.
+    _shapes: Mapping[str, NDArray[np.int64]] = {}
+    _tables: Sequence[Table]
+
+    def __init__(self, kind: str, tables: Sequence[Table], origin: ArraysOrigin) -> None:
+        self.kind, self._tables = kind, tables
+        columns = [column for table in tables for column in table.runs[0].columns]
+        self.fields = tuple(column.spec for column in columns)
+        # The path of a field is kept if it is not its name with slashes for dots: names may hold dots of their own.
+        paths = {c.spec.name: c.path for c in columns if not c.attribute}
+        paths = {name: path for name, path in paths.items() if path != "/" + name.replace(".", "/")}
+        self.origin = msgspec.to_builtins(msgspec.structs.replace(origin, paths=paths))
+
+    def __len__(self) -> int:
+        return int(self._tables[0].ends[-1]) if len(self._tables[0].ends) else 0
+
+    def shapes(self, field: str) -> NDArray[np.int64] | None:
+        return self._shapes.get(field)
+
+    def part(self, start: int, stop: int) -> Self:
+        part = copy(self)
+        part._tables = [table.cut(start, stop) for table in self._tables]
+        part.origin, part.remarks, part.constants, part.splits = {}, [], {}, {}
+        part.names = self.names and self.names[start:stop]
+        part._shapes = {name: shapes[start:stop] for name, shapes in self._shapes.items()}
+        return part
+
+    def files(self) -> list[str]:
+        files: dict[str, None] = {}
+        for table in self._tables:
+            for run in table.runs:
+                files |= dict.fromkeys([*(file for _, file in run.place), *run.files])
+        if self.kind != "zarr":
+            return list(files)
+        inside = {top: walk(top) if Path(top).is_dir() else () for top in files}
+        return [name for top, below in inside.items() for name in sorted(f"{top}/{file}" for file, _ in below) or [top]]
+
+
+# ---------------------------------------------------------------- rows
+
+
+class RowSource(ArraySource):
+    """One sample a row, of tables that all have as many rows.
+
+    Args:
+        axis: number of the sample axis.
+    """
+
+    names = None
+
+    def __init__(self, kind: str, tables: Sequence[Table], origin: ArraysOrigin, axis: int) -> None:
+        super().__init__(kind, tables, origin)
+        self._axis = axis
+
+    def read(self) -> Iterator[Block]:
+        ends = {int(end) for table in self._tables for end in table.ends}
+        numbers = [0] * len(self._tables)
+        rows: list[_Rows] = []
+        try:
+            for start, stop in pairwise(sorted({0, *ends})):
+                for number, table in enumerate(self._tables):
+                    if start == 0 or start == table.ends[numbers[number] - 1]:
+                        while table.ends[numbers[number]] <= start:  # a file without rows
+                            numbers[number] += 1
+                        if start:
+                            rows.pop(number).tree.close()
+                        rows.insert(number, _Rows(self.kind, table, numbers[number], self._axis))
+                        numbers[number] += 1
+                yield from _blocks(rows, self.fields, start, stop)
+        finally:
+            for table_rows in rows:
+                table_rows.tree.close()
+
+
+class _Rows:
+    """The rows of one run of a table, numbered as in the source.
+
+    Raises:
+        SourceError: a file is bad or has changed.
+    """
+
+    def __init__(self, kind: str, table: Table, number: int, axis: int) -> None:
+        run = table.runs[number]
+        self._columns, self._axis = run.columns, axis
+        self._before = int(table.ends[number]) - run.stop
+        self.tree = open_tree(kind, run.place)
+        with self.tree.faults("opening the arrays"):
+            names = dict.fromkeys(column.array for column in run.columns)
+            share = CACHE_BYTES // len(names)
+            is_sparse = {column.array: bool(column.starts) for column in run.columns}
+            self._arrays = {name: self.tree.open(name, 0 if is_sparse[name] else axis, share) for name in names}
+            self._starts = {c.array: row_starts(self.tree, c) for c in run.columns if c.starts}
+        self.is_variable = bool(self._starts) or any(array.dtype.hasobject for array in self._arrays.values())
+        self.row_bytes = sum(_STR_BYTES for column in run.columns if column.spec.kind == "text")
+        for name, array in self._arrays.items():
+            length = len(self._starts[name]) - 1 if name in self._starts else array.shape[axis]
+            if length < run.stop:
+                raise SourceError(f"{name or 'it'} has {length:,} rows now: the file has changed; run again", self.path)
+            self.row_bytes += math.prod(array.shape) * array.dtype.itemsize // max(1, length)
+
+    @property
+    def path(self) -> str:
+        return self.tree.path
+
+    def read(self, first: int, last: int) -> Block:
+        """Return some samples, by field."""
+        start, stop = first - self._before, last - self._before
+        with self.tree.faults(f"reading rows {start:,} to {stop - 1:,}"):
+            values = {name: self._slice(name, array, start, stop) for name, array in self._arrays.items()}
+            return {
+                column.spec.name: self._lists(column, values[column.array], start, stop)
+                if column.starts
+                else values_of(values[column.array], column, self.path)
+                for column in self._columns
+            }
+
+    def _slice(self, name: str, array: Values, start: int, stop: int) -> NDArray[Any]:
+        """Return rows start..stop, (stop - start, ...); of a sparse matrix their values."""
+        if name in self._starts:
+            values: NDArray[Any] = array[int(self._starts[name][start]) : int(self._starts[name][stop]),]
+            return values
+        axis = self._axis % len(array.shape)
+        return np.moveaxis(array[(*[slice(None)] * axis, slice(start, stop))], axis, 0)
+
+    def _lists(self, column: Column, values: NDArray[Any], start: int, stop: int) -> list[NDArray[Any]]:
+        cuts = self._starts[column.array][start + 1 : stop] - self._starts[column.array][start]
+        return np.split(values.astype(column.spec.dtype, copy=False), cuts)
+
+
+def _blocks(rows: Sequence[_Rows], fields: Sequence[Any], start: int, stop: int) -> Iterator[Block]:
+    """Yield the samples start..stop in blocks.
+
+    Raises:
+        SourceError: with the number of the bad sample, after all blocks before it.
+    """
+
+    def read(first: int, last: int) -> Block:
+        return {name: values for some in rows for name, values in some.read(first, last).items()}
+
+    def is_bad(row: int) -> bool:
+        try:
+            read(first, row + 1)
+        except SourceError:
+            return True
+        return False
+
+    is_variable = any(some.is_variable for some in rows)
+    most = max(1, BLOCK_BYTES // max(1, sum(some.row_bytes for some in rows)))
+    length = min(_FIRST_RUN, most) if is_variable else most
+    first = start
+    while first < stop:
+        last = min(stop, first + length)
+        try:
+            block = read(first, last)
+        except SourceError as error:
+            bad = first + bisect_left(range(first, last), True, key=is_bad)
+            if bad > first:
+                yield read(first, bad)
+            raise SourceError(error.reason, error.path or rows[0].path, bad) from error
+        size = block_bytes(block)
+        if size <= BLOCK_BYTES or last - first == 1:
+            yield block
+        else:
+            samples = ({name: values[i] for name, values in block.items()} for i in range(last - first))
+            yield from joined(samples, fields, BLOCK_BYTES)
+        if is_variable:
+            fitting = BLOCK_BYTES * (last - first) // max(1, size)
+            length = max(1, min(length * 4, fitting, most, _LONGEST_RUN))
+        first = last
+
+
+# ---------------------------------------------------------------- units
+
+
+class UnitSource(ArraySource):
+    """One sample a unit; axes of fields that differ between units are ragged.
+
+    Args:
+        unit: `file`, `folder`, `dataset` or `group`.
+        names: of the units.
+        sizes: of each unit, the shapes of its fields.
+    """
+
+    names: Sequence[str]
+
+    def __init__(
+        self, kind: str, runs: Sequence[Run], origin: ArraysOrigin, unit: str, names: Sequence[str],
+        sizes: Sequence[tuple[tuple[int | None, ...], ...]],
+    ) -> None:  # fmt: skip
+        self.names, self._unit, self._shapes = names, unit, {}
+        common = []
+        for number, column in enumerate(runs[0].columns):
+            shapes = [fields[number] for fields in sizes]
+            common.append(common_shape(shapes))
+            if None in common[-1] and not any(None in shape for shape in shapes):
+                self._shapes[column.spec.name] = np.array(shapes, np.int64)
+        layouts = {
+            columns: tuple(column.changed(shape=shape) for column, shape in zip(columns, common, strict=True))
+            for columns in dict.fromkeys(run.columns for run in runs)
+        }
+        super().__init__(kind, [Table.of([run._replace(columns=layouts[run.columns]) for run in runs])], origin)
+
+    def read(self) -> Iterator[Block]:
+        yield from joined(self._samples(), self.fields, BLOCK_BYTES)
+
+    def _samples(self) -> Iterator[dict[str, Any]]:
+        (table,) = self._tables
+        number = 0
+        for place, runs in groupby(table.runs, key=lambda run: run.place):
+            root = ""
+            try:
+                with open_tree(self.kind, place) as tree:
+                    for run in runs:
+                        root = run.root
+                        yield _sample(tree, root, run.columns, number)
+                        number += 1
+            except SourceError as error:
+                reason = f"{self._unit} {root}: {error.reason}" if root else error.reason
+                raise SourceError(reason, error.path or place[0][1], number) from error
+
+
+def _sample(tree: Tree, root: str, columns: Sequence[Column], number: int) -> dict[str, Any]:
+    """Return a unit as one sample, by field; large fields as `LargeArray`.
+
+    Args:
+        number: number of the sample within its source, for errors.
+    """
+    sample: dict[str, Any] = {}
+    arrays: dict[str, Values] = {}
+    wholes: dict[str, NDArray[Any]] = {}
+    with tree.faults("reading"):
+        for column in columns:
+            name = column.array
+            if column.attribute:
+                value = tree.value_of(root, column.attribute)
+                is_text = column.spec.kind == "text"
+                sample[column.spec.name] = (
+                    str(value.item()) if is_text and isinstance(value.item(), str)
+                    else values_of(value[np.newaxis], column, tree.path)[0]
+                )  # fmt: skip
+                continue
+            array = arrays[name] = arrays[name] if name in arrays else tree.open(root + name)
+            nbytes = math.prod(array.shape) * array.dtype.itemsize
+            # Rows of a large array are read one after another; lists and texts of any length have no size.
+            is_file = not isinstance(array, np.ndarray) or (isinstance(array, np.memmap) and array.flags.c_contiguous)
+            is_large = nbytes > LARGE_BYTES and array.shape and is_file and not array.dtype.hasobject
+            if is_large and column.spec.kind != "text":
+                sample[column.spec.name] = _large(array, column, tree, number)
+                continue
+            if name not in wholes:
+                wholes[name] = _boxed(array)
+            sample[column.spec.name] = values_of(wholes[name], column, tree.path)[0]
+    return sample
+
+
+def _boxed(array: Values) -> NDArray[Any]:
+    """Return a whole array as the one sample of a batch: (1, ...), a copy, so that no file stays open for it."""
+    if array.dtype.hasobject and not array.dtype.names:
+        box = np.empty(1, array.dtype)
+        box[0] = array[()]
+        return box
+    values = array[()]
+    return (np.array(values) if isinstance(values, np.memmap) else np.asarray(values))[np.newaxis]
+
+
+def _large(array: Values, column: Column, tree: Tree, number: int) -> LargeArray:
+    """Return a field of one sample from a large array. Chunks are decoded once if rows are read in order."""
+    inner = array.dtype
+    for member in column.members:
+        inner = inner[member]
+    shape = (*array.shape, *inner.shape)
+    check(inner.base, shape, column, tree.path)
+    rows = column.changed(shape=shape[1:])
+
+    def read(start: int, stop: int) -> NDArray[Any]:
+        with tree.faults("reading"):
+            return np.array(values_of(array[(slice(start, stop),)], rows, tree.path))
+
+    return LargeArray(np.dtype(column.spec.dtype), shape, read, tree.path, number)

@@ -1,0 +1,235 @@
+"""The contract of a tree of arrays: a file or folder that holds arrays and groups by path.
+
+    with open_tree("hdf5", place) as tree:
+        for entry in tree.entries():          # shape and dtype of each array, from headers alone
+            tree.open(entry.path)[3:5]     # rows as a numpy array
+
+A backend is a subclass of `Tree` and a line in `_BACKENDS`. Which arrays become fields, and what a sample is, is
+decided above it, for all backends alike.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.format import DTYPES
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # which typing has from Python 3.11 on
+
+_BACKENDS = {
+    "hdf5": ("packer.sources.arrays.hdf5", "Hdf5Tree"),
+    "npy": ("packer.sources.arrays.npy", "NpyTree"),
+    "zarr": ("packer.sources.arrays.zarr", "ZarrTree"),
+}
+
+#: The files of a tree, each with the path at which its arrays begin.
+Place: TypeAlias = tuple[tuple[str, str], ...]
+
+#: Most bytes of decoded chunks that are kept, for all arrays that are read together.
+CACHE_BYTES = 2**28
+#: Larger attributes are not kept: the manifest is read by people.
+_MAX_ATTRIBUTE = 16 * 2**10
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An array or a group of a tree.
+
+    Attributes:
+        path: with a leading slash, from the group that was listed; empty if the tree or unit is an array itself.
+        file: the file that holds it, if the tree has several.
+        shape: None if it has no values and no shape.
+        dtype: that of h5py, whose metadata tells strings and lists from other objects.
+        aside: why it is skipped, as a phrase that follows the path: a link, or a second name of an array.
+        problem: why it cannot be a field, as a phrase that follows the path; then shape and dtype are undefined.
+        remark: how its values differ from those in the file, as a phrase that follows the path.
+    """
+
+    path: str
+    file: str = ""
+    shape: tuple[int, ...] | None = None
+    dtype: np.dtype[Any] | None = None
+    is_group: bool = False
+    aside: str = ""
+    problem: str = ""
+    remark: str = ""
+
+    @property
+    def is_array(self) -> bool:
+        return not (self.is_group or self.aside or self.problem)
+
+
+class Values(Protocol):
+    """An array that reads what is asked of it."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+    def __getitem__(self, place: Any, /) -> Any: ...
+
+
+def never(path: str) -> bool:
+    return False
+
+
+class Tree(ABC):
+    """An open file or folder of arrays.
+
+    Args:
+        place: its files; all backends but npy have one.
+
+    Raises:
+        SourceError: it cannot be read.
+    """
+
+    #: Name of the field of a unit that is an array.
+    unnamed = "values"
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.path = place[0][1]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:  # noqa: B027 - some have nothing to close
+        """Close the files. Arrays that the tree opened are not read afterwards."""
+
+    def faults(self, doing: str) -> AbstractContextManager[None]:
+        """Turn errors of the library into a SourceError, which says that `doing` failed. MemoryError stays."""
+        return nullcontext()
+
+    @abstractmethod
+    def entries(
+        self, root: str = "", is_out: Callable[[str], bool] = never, is_unit: Callable[[str], bool] = never
+    ) -> Iterator[Entry]:
+        """Yield all that lies below a group, in a fixed order; the array itself if `root` is one.
+
+        Args:
+            is_out: whether a path is skipped, with all below it; it is not yielded.
+            is_unit: whether the group at a path is one sample; it is not entered, and may be a link.
+
+        Raises:
+            SourceError: a group cannot be listed.
+        """
+
+    @abstractmethod
+    def find(self, path: str) -> Entry | None:
+        """Return what is at a path, which may lead through links; None if nothing is."""
+
+    @abstractmethod
+    def open(self, path: str, axis: int = 0, cache: int = CACHE_BYTES) -> Values:
+        """Return the array at a path, to be read in order along `axis`, each compressed chunk decoded once.
+
+        Args:
+            cache: most bytes of decoded chunks to keep.
+
+        Raises:
+            SourceError: its values are not all there, or cannot be decoded.
+        """
+
+    def files_of(self, path: str) -> list[str]:
+        """Return further files that an array is read from.
+
+        Raises:
+            SourceError: its values are not all there, or cannot be decoded.
+        """
+        return []
+
+    def unwritten(self, path: str) -> str:
+        """Return a phrase on values that were never written, which follows the path; empty if all were."""
+        return ""
+
+    def attributes(self, path: str) -> tuple[dict[str, Any], list[str]]:
+        """Return the attributes of an array or group as JSON values, and the names of those that are not kept."""
+        return {}, []
+
+    def attribute(self, path: str, name: str) -> Entry | None:
+        """Return shape and dtype of an attribute of a group or array; None if it has none of this name."""
+        return None
+
+    def value_of(self, path: str, name: str) -> NDArray[Any]:
+        """Return the value of an attribute."""
+        raise NotImplementedError
+
+
+def open_tree(kind: str, place: Place) -> Tree:
+    """Return a tree of one of the kinds `hdf5`, `npy` and `zarr`, to be used in a with block.
+
+    Raises:
+        SourceError: it cannot be opened.
+    """
+    room, name = _BACKENDS[kind]
+    tree: Tree = getattr(importlib.import_module(room), name)(place)
+    return tree
+
+
+def _vlen(dtype: np.dtype[Any]) -> Any:
+    return dict(dtype.metadata or {}).get("vlen")
+
+
+def is_text(dtype: np.dtype[Any]) -> bool:
+    """Return whether values are text, of fixed length or, in h5py, of any length."""
+    return dtype.kind in "SU" or _vlen(dtype) in (str, bytes)
+
+
+def list_dtype(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
+    """Return the dtype of the values of lists of any length, as h5py has them; None of all else."""
+    base = _vlen(dtype)
+    return None if base in (None, str, bytes) else np.dtype(base)
+
+
+# ---------------------------------------------------------------- attributes
+# Attributes of numbers or text, of at most 16 KiB each, are kept as JSON values. A scalar str, bool, int64 or float64
+# is kept as it is, any other value as `{"dtype": ..., "value": ...}`, with nested lists for the axes. NaN, infinities
+# and complex numbers are strings.
+
+
+def check_attribute(dtype: np.dtype[Any], shape: tuple[int, ...] | None) -> None:
+    """Raise ValueError if an attribute is not kept."""
+    is_kept = is_text(dtype) or dtype.newbyteorder("=").name in DTYPES
+    if shape is None or not is_kept or math.prod(shape) * dtype.itemsize > _MAX_ATTRIBUTE:
+        raise ValueError(f"{dtype} of shape {shape}")
+
+
+def as_json(value: Any) -> Any:
+    """Return an attribute as a JSON value. Raises ValueError if it is not kept."""
+    array = np.asarray(value)
+    if isinstance(value, str) or array.dtype.kind in "SUO":
+        texts = np.asarray(value, object)
+        if not all(isinstance(text, str | bytes) for text in texts.flat):
+            raise ValueError("no text")
+        if sum(map(len, texts.flat)) > _MAX_ATTRIBUTE:
+            raise ValueError("a long text")
+        listed = np.vectorize(_text, otypes=[object])(texts).tolist() if texts.size else texts.tolist()
+        return {"dtype": "str", "value": listed} if texts.shape else listed
+    check_attribute(array.dtype, array.shape)
+    native, listed = array.dtype.newbyteorder("=").name, array.tolist()
+    is_plain = native in ("bool", "int64", "float64") and not array.shape and math.isfinite(listed)
+    return listed if is_plain else {"dtype": native, "value": _lists(listed)}
+
+
+def _text(item: str | bytes) -> str:
+    # h5py decodes bytes that are not UTF-8 as lone surrogates.
+    return (item if isinstance(item, bytes) else item.encode("utf-8", "surrogateescape")).decode()
+
+
+def _lists(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_lists(item) for item in value]
+    # JSON has no NaN; writers would make it null.
+    return value if not isinstance(value, complex) and math.isfinite(value) else str(value)

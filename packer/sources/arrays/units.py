@@ -1,0 +1,580 @@
+"""The units of a tree, and the fields of each, from headers alone.
+
+A unit is what one sample is made from: the tree itself, an array, or a group; or all rows of a tree, a sample each. It
+is known by its root: the path of its group or array with a leading slash, empty for the tree itself.
+"""
+
+from __future__ import annotations
+
+import glob
+import math
+import re
+import shlex
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import xxhash
+from natsort import natsorted
+from numpy.typing import NDArray
+
+from packer.errors import SourceError, UsageError, first_few
+from packer.format import DTYPES, check_count
+from packer.sources.arrays.fields import SCALING, Column, columns_of, leaves, scaled
+from packer.sources.arrays.origin import SPARSE_PARTS
+from packer.sources.arrays.tree import Place, Tree, is_text, open_tree
+from packer.sources.options import SourceOptions, naming
+from packer.sources.units import Asked, folder_of, upwards
+
+#: The group in which robomimic lists the demonstrations of each split.
+_MASK = "/mask"
+_MAX_LIST_BYTES = 2**26
+_MAX_LINES = 10
+_DIGITS = re.compile(r"\d+")
+
+
+class Constant(NamedTuple):
+    """An array that is the same in every file or unit that has it, with a digest of its dtype, shape and values."""
+
+    place: Place
+    path: str
+    digest: str
+
+
+class Unit(NamedTuple):
+    """What one sample is made from; or all rows of a tree, which are a sample each.
+
+    Attributes:
+        root: path of the group or array, with a leading slash; empty for the whole tree.
+        kind: `row`, `file`, `folder`, `dataset` or `group`.
+        columns: its fields. Those of a sample have no lengths, so that equal units share them.
+        shapes: of its fields in this sample; those of a row.
+        samples: how many there are.
+        files: further files that are read for it.
+        asides: why arrays below it are skipped, by path.
+        once: constants that it holds, by name.
+        attributes: those of its attributes that are kept.
+        lost: attributes that are not kept, in words.
+        fields: attributes of the arrays that are its fields, by field.
+        name: of the sample, if it has one of its own.
+    """
+
+    place: Place
+    root: str
+    kind: str
+    columns: tuple[Column, ...]
+    shapes: tuple[tuple[int | None, ...], ...]
+    samples: int
+    files: tuple[str, ...]
+    asides: Mapping[str, str]
+    once: Mapping[str, Constant]
+    attributes: Mapping[str, Any]
+    lost: tuple[str, ...]
+    fields: Mapping[str, Mapping[str, Any]]
+    name: str = ""
+
+    def __str__(self) -> str:
+        file = Path(self.place[0][1]).name
+        return self.name or (f"{self.kind} {self.root} of {file}" if self.root else file)
+
+
+@dataclass
+class TreeUnits:
+    """The units of one tree in natural order, and the errors of those that cannot be packed.
+
+    Attributes:
+        used: entries of the option `skip` that name something here.
+        splits: by name, the roots of the samples of each split that the tree itself lists.
+        notes: sentences for the plan.
+        once: constants that lie outside of the units, by name.
+    """
+
+    units: list[Unit | SourceError]
+    used: set[str]
+    splits: dict[str, set[str]]
+    notes: list[str]
+    once: dict[str, Constant]
+
+
+class _Skipping:
+    """Says whether the user skips a path, and remembers which entries of the options named something."""
+
+    def __init__(self, fields: Sequence[str], *given: Sequence[str]) -> None:
+        self._fields, self._given = fields, [path for paths in given for path in paths]
+        self.used: set[str] = set()
+
+    def __call__(self, path: str) -> bool:
+        field, _, below = path[1:].partition("/")
+        names = naming(path, self._given)
+        if field in self._fields and below:
+            names += naming(below, self._given)
+        self.used.update(names)
+        return bool(names)
+
+
+def units_of(place: Place, kind: str, asked: Asked, options: SourceOptions, fields: Sequence[str] = ()) -> TreeUnits:
+    """Return the units of one tree, after checking every file and size that they depend on.
+
+    Args:
+        kind: of the tree.
+        options: `pick` and `skip` are relative to a unit; `skip` may also name something outside of all units.
+        fields: names of fields that the user gave to files of the tree; their arrays lie below these names.
+
+    Raises:
+        UsageError: there are more fields than a dataset may have.
+        SourceError: the tree cannot be read, has no such units, or holds something that belongs to none of them.
+    """
+    with open_tree(kind, place) as tree, tree.faults("listing the file"):
+        is_out = _Skipping(fields, options.skip, options.once)
+        roots, splits, notes = _roots(tree, asked, is_out)
+        outside = [name for name in options.once if roots != [""] and tree.find(f"/{name.strip('/')}")]
+        # A path from the root of the tree that names something next to the units is not also the name of a field.
+        within = tuple(skip for skip in options.skip if skip not in is_out.used or skip[0] != "/")
+        inner = replace(options, skip=within, once=tuple(name for name in options.once if name not in outside))
+        is_inner_out = _Skipping(fields, inner.skip, inner.once, inner.sparse)
+        units: list[Unit | SourceError] = []
+        for root in roots:
+            try:
+                with tree.faults("listing it"):
+                    units.append(_unit(tree, root, asked.name[:-1], is_inner_out, inner, fields))
+            except SourceError as error:
+                what = f"{asked.name[:-1]} {root}: " if root else ""
+                units.append(SourceError(f"{what}{error.reason}", error.path or tree.path))
+        above = {group: None for root in roots for group in [*upwards(root)][1:] + [""] * bool(root)}
+        for unit in units:
+            if isinstance(unit, Unit) and unit.kind == "row":
+                arrays = dict.fromkeys(column.array for column in unit.columns)
+                notes += [f"{unit}: {path}: {words}" for path in arrays if (words := tree.unwritten(path))]
+        if lost := [group or "/" for group in above if any(tree.attributes(group))]:
+            notes.append(f"attributes of groups above the samples are not kept: {first_few(lost)}")
+        once = _constants(tree, "", outside, fields)
+        return TreeUnits(units, is_out.used | is_inner_out.used, splits, notes, once)
+
+
+def _unit(tree: Tree, root: str, kind: str, is_out: _Skipping, options: SourceOptions, fields: Sequence[str]) -> Unit:
+    """Return the rows of a tree, or one of its units.
+
+    Raises:
+        UsageError: there are more fields than a dataset may have.
+        SourceError: a field is missing or cannot be stored, or the sample axes differ.
+    """
+    columns, asides = choose(tree, root, options.axis if kind == "row" else None, is_out, options, fields)
+    once = _constants(tree, root, options.once, fields)
+    if not columns:
+        raise SourceError(_nothing(asides, options))
+    check_common(columns)
+    columns += [_attribute(tree, root, name, columns) for name in options.attrs]
+    check_count(len(columns))
+    own: dict[str, dict[str, Any]] = {}
+    attributes, names = tree.attributes(root)
+    unit = Path(tree.path).name if not root else f"{kind} {root} of {Path(tree.path).name}"
+    lost = [f"{name!r} of {unit}" for name in names]
+    for number, column in enumerate(columns):
+        if column.attribute:
+            continue
+        held, names = tree.attributes(root + column.array) if root + column.array != root else (attributes, [])
+        lost += [f"{name!r} of {column.path}" for name in names]
+        columns[number] = column = scaled(column, held, options.scaled) if not options.stored else column
+        if column.scaling:
+            held = {name: value for name, value in held.items() if name not in SCALING}
+        if held and column.array:
+            own[column.spec.name] = held
+        if column.starts:
+            row_starts(tree, column)
+    arrays = dict.fromkeys(root + column.array for column in columns if not column.attribute)
+    files = dict.fromkeys(file for array in arrays for file in tree.files_of(array))
+    shapes = tuple(column.spec.shape for column in columns)
+    samples = columns[0].samples
+    if kind != "row":
+        columns = [column.changed(shape=(None,) * len(column.spec.shape)) for column in columns]
+    return Unit(
+        tree.place, root, kind, tuple(replace(column, file="", samples=None) for column in columns), shapes,
+        1 if samples is None else samples, tuple(files), asides, once, attributes, tuple(lost), own,
+    )  # fmt: skip
+
+
+def rows_of_files(
+    place: Place, options: SourceOptions, fields: Sequence[str]
+) -> tuple[TreeUnits, dict[tuple[str, str], list[Column]]]:
+    """Return what is said of files of npy whose rows are samples, and the columns of each, by its base and path.
+
+    Raises:
+        SourceError: a file is bad, or holds what cannot be a field; two files hold one field.
+    """
+    with open_tree("npy", place) as tree, tree.faults("listing the file"):
+        is_out = _Skipping(fields, options.skip, options.once)
+        columns, asides = choose(tree, "", options.axis, is_out, options, fields)
+        if not columns:
+            raise SourceError(_nothing(asides, options), tree.path)
+        files: dict[tuple[str, str], list[Column]] = {}
+        bases = {path: base for base, path in place}
+        for column in columns:
+            files.setdefault((bases[column.file], column.file), []).append(column)
+        notes = [f"left out: {skipped_in_words(asides)}"] if asides else []
+        return TreeUnits([], is_out.used, {}, notes, _constants(tree, "", options.once, fields)), files
+
+
+# ---------------------------------------------------------------- fields
+
+
+def choose(
+    tree: Tree, root: str, axis: int | None, is_out: _Skipping, options: SourceOptions, fields: Sequence[str] = ()
+) -> tuple[list[Column], dict[str, str]]:
+    """Return the fields that the options choose below a root, with their names; and why others are skipped, by path.
+
+    Raises:
+        SourceError: one is missing, cannot be a field, or two would have one name.
+    """
+    asides: dict[str, str] = {}
+    if options.pick:
+        is_out.used.update(options.skip)  # without a listing, nobody can say what it names
+        named = [pair for name, path in options.pick.items() for pair in _picked(tree, root, name, path, axis)]
+    else:
+        columns, asides = _below(tree, root, axis, is_out)
+        _refuse(columns, tree)
+        named = [(_own_name(column, columns, tree, fields), column) for column in columns]
+    for group in options.sparse:
+        named += _sparse(tree, root, group.strip("/"))
+    chosen: dict[str, Column] = {}
+    for name, column in named:
+        twin = chosen.get(name)
+        if twin is not None and not options.pick:
+            both = " and ".join(f"{one.path}{one.file and f' of {one.file}'}" for one in (twin, column))
+            advice = "pick with --field NAME=/path"
+            if column.file:
+                advice = "if the files are the samples, say `--samples files`, if the folders are, `--samples folders`"
+                advice += "; else name the arrays with FIELD=FILE"
+            if column.file and axis is not None:
+                raise UsageError(f"{both} would both be field {name!r}; {advice}")
+            raise SourceError(f"{both} would both be field {name!r}; {advice}", tree.path)
+        try:
+            chosen[name] = column.changed(name=name)
+        except ValueError as error:
+            raise SourceError(f"{column.path or name}: {error}; name it with --field NAME=/path") from None
+    return list(chosen.values()), asides
+
+
+def _own_name(column: Column, columns: Sequence[Column], tree: Tree, fields: Sequence[str]) -> str:
+    """Return the default name of a field: its path with dots for slashes, and `_` for each `=`.
+
+    If a field that the user named has one array, this alone is its name.
+    """
+    field = column.array[1:].partition("/")[0]
+    name = column.path[1:].replace("/", ".")
+    if field in fields and {one.array for one in columns if f"{one.array}/".startswith(f"/{field}/")} == {column.array}:
+        name = ".".join((field, *column.members))
+    return name.replace("=", "_") or tree.unnamed
+
+
+def check_common(columns: Sequence[Column]) -> None:
+    """Raise SourceError if the sample axes of columns differ in length."""
+    lengths = Counter(column.samples for column in columns)
+    if len(lengths) < 2:
+        return
+    ((usual, _),) = lengths.most_common(1)
+    skips = " ".join(f"--skip {shlex.quote(column.spec.name)}" for column in columns if column.samples != usual)
+    raise SourceError(
+        f"the arrays have no common sample axis: pick those that belong together with --field NAME=/path, or leave "
+        f"others out, as with {skips} (--once PATH keeps one for all samples); if rows are not samples, try --samples "
+        f"groups, --samples files, --samples folders or --samples datasets. It holds:\n{_lines(columns)}",
+        columns[0].file or None,
+    )
+
+
+def _below(tree: Tree, root: str, axis: int | None, is_out: _Skipping) -> tuple[list[Column], dict[str, str]]:
+    """Return the fields that arrays of a unit can become, and why others are skipped, by path."""
+    columns: list[Column] = []
+    asides: dict[str, str] = {}
+    for entry in tree.entries(root, is_out):
+        some = columns_of(entry, axis)
+        if isinstance(some, str):
+            asides[entry.path] = some
+        else:
+            columns += [column for column in some if not column.members or not is_out(column.path)]
+    return columns, asides
+
+
+def _refuse(columns: Sequence[Column], tree: Tree) -> None:
+    """Raise SourceError if one of the columns cannot be a field."""
+    if not (bad := [column for column in columns if column.problem]):
+        return
+    what = first_few([f"{column.path or 'it'} {column.problem}" for column in bad], joined="; ")
+    if len(bad) < len(columns):
+        names = dict.fromkeys(column.path[1:].replace("/", ".") for column in bad)
+        what += f". Leave out with {' '.join(f'--skip {shlex.quote(name)}' for name in list(names)[:5])}"
+        what += ", or pick fields with --field NAME=/path"
+    raise SourceError(what, bad[0].file or tree.path)
+
+
+def _picked(tree: Tree, root: str, name: str, where: str, axis: int | None) -> list[tuple[str, Column]]:
+    """Return the fields of the array or compound member at a path, which is opened directly and may be a link.
+
+    Raises:
+        SourceError: nothing is at the path, or it cannot be a field.
+    """
+    asked = "/" + where.strip("/")
+    hits: list[Column] = []
+    for place in upwards(asked):
+        if (entry := tree.find(root + place)) is not None:
+            some = columns_of(replace(entry, path=place), axis)
+            if isinstance(some, str):
+                raise SourceError(f"field {name}: {asked} {some}")
+            hits = [column for column in some if f"{column.path}/".startswith(f"{asked}/")]
+            break
+    if not hits:
+        columns, asides = _below(tree, root, axis, _Skipping(()))
+        raise SourceError(f"has no array {asked} for field {name}; it holds:\n{_lines(columns)}{_and(asides)}")
+    for column in hits:
+        if column.problem:
+            raise SourceError(f"field {name}: {column.path} {column.problem}")
+    below = len(asked.split("/")) - len(hits[0].array.split("/"))
+    return [(".".join((name, *column.members[below:])), column) for column in hits]
+
+
+def _sparse(tree: Tree, root: str, group: str) -> list[tuple[str, Column]]:
+    """Return the two fields that a sparse matrix becomes: of each row the numbers of its columns, and its values.
+
+    Raises:
+        SourceError: the group holds no such matrix.
+    """
+    columns: dict[str, Column] = {}
+    for name in SPARSE_PARTS:
+        entry = tree.find(f"{root}/{group}/{name}")
+        found = columns_of(replace(entry, path=f"/{group}/{name}"), 0) if entry else []
+        if isinstance(found, str) or len(found) != 1 or found[0].problem or found[0].spec.shape:
+            raise SourceError(
+                f"--sparse {group}: a group with the arrays data, indices and indptr, each of one axis, is expected"
+            )
+        columns[name] = found[0]
+    if str(tree.attributes(f"{root}/{group}")[0].get("encoding-type")).startswith("csc"):
+        raise SourceError(f"/{group} is a sparse matrix by columns (CSC), whose rows lie scattered; make it CSR")
+    starts, rows = f"/{group}/indptr", (columns.pop("indptr").samples or 0) - 1
+    return [
+        (f"{group.replace('/', '.')}.{name}", replace(column.changed(shape=(None,)), samples=rows, starts=starts))
+        for name, column in columns.items()
+    ]
+
+
+def row_starts(tree: Tree, column: Column) -> NDArray[np.int64]:
+    """Return where each row of a sparse matrix starts among the values of one of its fields, and the end, (rows + 1,).
+
+    Raises:
+        SourceError: the array does not say so.
+    """
+    starts, length = np.asarray(tree.open(column.starts)[:]), tree.open(column.array).shape[0]
+    is_good = starts.ndim == 1 and starts.dtype.kind in "iu" and len(starts) > 0
+    ends = (int(starts[0]), int(starts[-1])) if is_good else ()
+    if ends != (0, length) or (starts[1:] < starts[:-1]).any():
+        raise SourceError(
+            f"{column.starts} does not say where each row of {column.array} starts: it must ascend from 0 to "
+            f"{length:,}",
+            tree.path,
+        )
+    return starts.astype(np.int64)
+
+
+def _attribute(tree: Tree, root: str, name: str, columns: Sequence[Column]) -> Column:
+    """Return the field that an attribute of a unit becomes.
+
+    Raises:
+        SourceError: the unit has no attribute of this name, or it cannot be stored, or a field has its name.
+    """
+    if any(column.spec.name == name for column in columns):
+        advice = f"leave that out with --skip {name}, or leave out --attr {name}"
+        raise SourceError(f"also has an array named {name}; {advice}")
+    if (header := tree.attribute(root, name)) is None or header.dtype is None:
+        kept, lost = tree.attributes(root)
+        raise SourceError(f"has no attribute {name} for --attr; it has {', '.join([*kept, *lost]) or 'none'}")
+    first, *more = leaves(Column("", attribute=name), header.dtype, header.shape or ())
+    problem = "is empty" if header.shape is None else "is a compound" if more else first.problem
+    if problem:
+        raise SourceError(f"has the attribute {name}, but it {problem}; leave out --attr {name}")
+    return first.changed(name=name)
+
+
+# ---------------------------------------------------------------- arrays kept once for all samples
+
+
+def _constants(tree: Tree, root: str, once: Iterable[str], fields: Sequence[str]) -> dict[str, Constant]:
+    """Return the arrays that `--once` names in a unit, or in the tree itself if `root` is empty, by field name.
+
+    Raises:
+        SourceError: an array cannot be read, or holds no numbers.
+    """
+    constants: dict[str, Constant] = {}
+    for asked in once:
+        place = f"{root}/{asked.strip('/')}"
+        entry = tree.find(place)
+        paths = [place] if entry and not entry.is_group else []
+        if entry is None or entry.is_group:
+            within = tree.entries(place) if entry else tree.entries(root)
+            paths = [(place if entry else root) + one.path for one in within if not one.is_group and not one.aside]
+            paths = [path for path in paths if naming(path[len(root) :], [asked])]
+        for path in paths:
+            values = constant_values(tree, path)
+            digest = xxhash.xxh3_128(f"{values.dtype} {values.shape} ".encode())
+            digest.update(values.tobytes())
+            constants[path[len(root) + 1 :].replace("/", ".")] = Constant(tree.place, path, digest.hexdigest())
+    return constants
+
+
+def constant_values(tree: Tree, path: str) -> NDArray[Any]:
+    """Return a whole array of numbers, native-endian. Raises SourceError if it holds none."""
+    entry = tree.find(path)
+    if entry is not None and entry.problem:
+        raise SourceError(f"{path} {entry.problem}", entry.file or tree.path)
+    values = tree.open(path)
+    dtype = values.dtype.newbyteorder("=")
+    if dtype.name not in DTYPES:
+        what = f"{path} is {values.dtype}, but only numbers can be kept once; use --skip instead"
+        raise SourceError(what, tree.path)
+    return np.asarray(values[...]).astype(dtype, copy=False)
+
+
+# ---------------------------------------------------------------- which groups and arrays are the units
+
+
+def _roots(tree: Tree, asked: Asked, is_out: _Skipping) -> tuple[list[str], dict[str, set[str]], list[str]]:
+    """Return the units of an open tree.
+
+    Args:
+        is_out: whether a path from the root of the tree is skipped, with all below it. Such a path is no unit, and
+            nothing in it has to belong to one.
+
+    Returns:
+        the roots of the units, in natural order; by name, the roots of each split that the tree itself lists; sentences
+        for the plan: which groups were taken by default, and names in lists that the tree does not hold.
+
+    Raises:
+        SourceError: there are no units, something belongs to none, or a group cannot be listed.
+    """
+    if asked.name not in ("datasets", "groups"):
+        return [""], {}, []
+    pattern = _pattern(asked)
+    lists = _lists(tree, is_out) if asked.name == "groups" else {}
+    entries = {
+        entry.path: entry
+        for entry in tree.entries(
+            "", lambda path: (bool(lists) and path == _MASK) or is_out(path), lambda path: _fits(path, pattern)
+        )
+    }
+    groups = [path for path, entry in entries.items() if entry.is_group]
+    arrays = [path for path, entry in entries.items() if entry.is_array]
+    notes = []
+    if asked.name == "datasets":
+        roots = arrays
+    elif pattern:
+        roots = [group for group in groups if _fits(group, pattern)]
+    else:
+        holders = {folder_of(path) for path in arrays} - {"", _MASK}
+        roots = [group for group in holders if not _lies_in(folder_of(group), holders)]
+        # Groups at the top need no sentence: anybody would take them.
+        if any(root.count("/") > 1 for root in roots):
+            notes.append(f"a sample is a group such as {natsorted(roots)[0]}; --samples groups:PATTERN takes others")
+    if not roots:
+        what = f"groups that fit {asked.pattern}" if asked.pattern else f"{asked.name} that could be samples"
+        holds = f"it holds {first_few(groups or arrays)}" if groups or arrays else "it is empty"
+        raise SourceError(f"holds no {what}: {holds}; name another unit with --samples", tree.path)
+    inside = set(roots)
+    strays = [path for path, entry in entries.items() if not entry.is_group and not _lies_in(path, inside)]
+    splits, missing = _splits(tree, lists, roots)
+    if lists and not splits:
+        strays.append(_MASK)
+    if others := _topmost(strays, roots):
+        skips = " ".join(f"--skip {shlex.quote(other)}" for other in others)
+        raise SourceError(
+            f"{first_few(others)} {'belongs' if len(others) == 1 else 'belong'} to no sample: --samples {asked} packs "
+            f"what lies in these {asked.name}. Leave it out with {skips}, or try another unit: --samples files takes "
+            "all that is in a file",
+            tree.path,
+        )
+    return natsorted(roots), splits, notes + missing
+
+
+def are_numbered(arrays: Iterable[str]) -> bool:
+    """Return whether arrays lie in groups whose paths differ only in numbers, and so may be samples."""
+    groups = set(map(folder_of, arrays))
+    return len(groups) > 1 and len({_DIGITS.sub("", group) for group in groups}) == 1
+
+
+def _pattern(asked: Asked) -> list[str]:
+    """Return the parts of a pattern; without a wildcard it names a group, and means the groups in it."""
+    text = asked.pattern.strip("/")
+    if asked.pattern and not glob.has_magic(asked.pattern):
+        text = f"{text}/*".strip("/")
+    return text.split("/") if text else []
+
+
+def _fits(path: str, pattern: Sequence[str]) -> bool:
+    parts = path[1:].split("/")
+    return len(parts) == len(pattern) and all(map(fnmatchcase, parts, pattern))
+
+
+def _lies_in(path: str, roots: Collection[str]) -> str:
+    """Return the root that is a path or holds it; empty if none does."""
+    return next((place for place in upwards(path) if place in roots), "")
+
+
+def _topmost(paths: Sequence[str], roots: Sequence[str]) -> list[str]:
+    """Return the highest groups that hold these paths and no unit, or the paths themselves."""
+    busy = {place for root in roots for place in upwards(root)}
+    tops = {[place for place in upwards(path) if place not in busy][-1] for path in paths}
+    return sorted(natsorted(tops), key=lambda path: path.count("/"))
+
+
+def _lists(tree: Tree, is_out: _Skipping) -> dict[str, list[str]]:
+    """Return the names of samples that `mask` lists for each split; none if it holds anything else."""
+    lists: dict[str, list[str]] = {}
+    mask = tree.find(_MASK)
+    for entry in tree.entries(_MASK, lambda path: is_out(f"{_MASK}{path}")) if mask and mask.is_group else ():
+        shape, dtype = entry.shape, entry.dtype
+        is_list = entry.is_array and dtype is not None and is_text(dtype) and shape is not None and len(shape) == 1
+        if not is_list or dtype is None or math.prod(shape or ()) * dtype.itemsize > _MAX_LIST_BYTES:
+            return {}
+        texts = tree.open(f"{_MASK}{entry.path}")[...].tolist()
+        lists[entry.path[1:]] = [text if isinstance(text, str) else text.decode("utf-8", "replace") for text in texts]
+    return lists
+
+
+def _splits(
+    tree: Tree, lists: Mapping[str, Sequence[str]], roots: Sequence[str]
+) -> tuple[dict[str, set[str]], list[str]]:
+    """Return the units of each split, by their last names, and sentences on names that the tree does not hold."""
+    by_name = {root.rpartition("/")[2]: root for root in roots}
+    folders = {folder_of(root) for root in roots}
+    splits: dict[str, set[str]] = {}
+    notes = []
+    for split, names in lists.items():
+        if units := {by_name[name] for name in names if name in by_name}:
+            splits[split] = units
+        # Others were skipped, if they are in the tree.
+        if missing := [name for name in names if not any(tree.find(f"{folder}/{name}") for folder in folders)]:
+            lost = f"{len(missing):,} {'sample' if len(missing) == 1 else 'samples'} ({first_few(missing)})"
+            notes.append(f"{tree.path}: {_MASK}/{split} names {lost} that the file does not hold; check the list")
+    return splits, notes
+
+
+# ---------------------------------------------------------------- words
+
+
+def skipped_in_words(asides: Mapping[str, str]) -> str:
+    """Return the paths that are skipped, with the reasons, in words."""
+    return first_few([f"{path} {why}" for path, why in asides.items()], joined="; ")
+
+
+def _nothing(asides: Mapping[str, str], options: SourceOptions) -> str:
+    if asides:
+        return f"holds no array with a sample axis; say --samples files if each file is a sample{_and(asides)}"
+    return f"holds no array{' but those that are left out' if options.skip or options.once else ''}"
+
+
+def _and(asides: Mapping[str, str]) -> str:
+    return f"\nLeft out: {skipped_in_words(asides)}. --field NAME=/path takes a link" if asides else ""
+
+
+def _lines(columns: Sequence[Column]) -> str:
+    return first_few([f"  {column.in_words}" for column in columns], _MAX_LINES, "\n")

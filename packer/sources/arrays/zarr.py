@@ -1,0 +1,167 @@
+"""zarr of versions 2 and 3, folders and zip files, as trees of arrays, read by the zarr package."""
+
+from __future__ import annotations
+
+import math
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from natsort import natsorted
+from numpy.typing import NDArray
+
+from packer.errors import SourceError, UsageError
+from packer.sources.arrays.tree import CACHE_BYTES, Entry, Place, Tree, as_json, never
+from packer.sources.files import is_zarr, unreadable, walk
+
+
+class ZarrTree(Tree):
+    """An open zarr."""
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(place)
+        if find_spec("zarr") is None:
+            raise UsageError("zarr is read by the package zarr: pip install '.[zarr]' in a clone of packer")
+        import zarr
+
+        self._store: Any = None
+        with self.faults("opening it"):
+            if Path(self.path).is_file():
+                self._store = zarr.storage.ZipStore(self.path, mode="r")
+            elif not is_zarr(Path(self.path)):
+                raise SourceError("is no zarr: it has neither zarr.json nor .zgroup nor .zarray", self.path)
+            self._top: Any = zarr.open(self._store or self.path, mode="r")
+
+    def close(self) -> None:
+        if self._store is not None:
+            self._store.close()
+
+    def faults(self, doing: str) -> AbstractContextManager[None]:
+        return _faults(self.path, doing)
+
+    def _at(self, path: str) -> Any:
+        return self._top[path[1:]] if path else self._top
+
+    def entries(
+        self, root: str = "", is_out: Callable[[str], bool] = never, is_unit: Callable[[str], bool] = never
+    ) -> Iterator[Entry]:
+        top = self._at(root)
+        if hasattr(top, "shape"):
+            yield _entry("", top)
+            return
+        groups = [("", top)]
+        while groups:
+            prefix, group = groups.pop()
+            deeper = []
+            for name, member in natsorted(group.members(), key=lambda pair: pair[0]):
+                path = f"{prefix}/{name}"
+                if not is_out(path):
+                    yield _entry(path, member)
+                    if not (hasattr(member, "shape") or is_unit(path)):
+                        deeper.append((path, member))
+            groups += reversed(deeper)
+
+    def find(self, path: str) -> Entry | None:
+        try:
+            return _entry(path, self._at(path))
+        except (KeyError, ValueError):
+            return None
+
+    def open(self, path: str, axis: int = 0, cache: int = CACHE_BYTES) -> _Chunked:
+        return _Chunked(self._at(path), axis, cache)
+
+    def files_of(self, path: str) -> list[str]:
+        return [] if self._store else [f"{self.path}/{file}" for file, _ in sorted(walk(self.path))]
+
+    def unwritten(self, path: str) -> str:
+        array = self._at(path)
+        missing = array.nchunks - array.nchunks_initialized
+        if not missing or not array.size:
+            return ""
+        return f"{missing:,} of its {array.nchunks:,} chunks are missing, and are the fill value {array.fill_value}"
+
+    def attributes(self, path: str) -> tuple[dict[str, Any], list[str]]:
+        kept: dict[str, Any] = {}
+        lost: list[str] = []
+        for name, value in self._at(path).attrs.items():
+            try:
+                kept[name] = as_json(value)
+            except (ValueError, TypeError):
+                lost.append(name)
+        return kept, lost
+
+    def attribute(self, path: str, name: str) -> Entry | None:
+        attributes = self._at(path).attrs
+        if name not in attributes:
+            return None
+        value = np.asarray(attributes[name])
+        return Entry("", shape=value.shape, dtype=value.dtype)
+
+    def value_of(self, path: str, name: str) -> NDArray[Any]:
+        return np.asarray(self._at(path).attrs[name])
+
+
+@contextmanager
+def _faults(path: str, doing: str) -> Iterator[None]:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except (SourceError, MemoryError):
+        raise
+    except OSError as error:
+        raise unreadable(error, path) from error
+    except (zipfile.BadZipFile, Exception) as error:  # whatever codec a chunk has, and zarr itself
+        words = (str(error).splitlines() or [""])[0] or type(error).__name__
+        raise SourceError(f"{doing} failed: {words}", path) from error
+
+
+def _entry(path: str, member: Any) -> Entry:
+    """Return a group or array, from its metadata."""
+    if not hasattr(member, "shape"):
+        return Entry(path, is_group=True)
+    if member.dtype.kind in "OT":
+        return Entry(path, problem=f"holds values of {member.dtype}, which are not packed; write them as fixed text U")
+    return Entry(path, shape=tuple(map(int, member.shape)), dtype=np.dtype(member.dtype))
+
+
+class _Chunked:
+    """An array that keeps the rows of the last chunks (or shards), so that each is decoded once if read in order.
+
+    If the chunks of a row take more than `cache` bytes, they are decoded again for every block.
+    """
+
+    def __init__(self, array: Any, axis: int, cache: int) -> None:
+        self._array, self._axis = array, axis % max(1, array.ndim)
+        self.shape: tuple[int, ...] = tuple(map(int, array.shape))
+        self.dtype = np.dtype(array.dtype)
+        chunks = (getattr(array, "shards", None) or array.chunks) if self.shape else (1,)
+        self._rows = int(chunks[self._axis])
+        row_bytes = math.prod(self.shape) * self.dtype.itemsize // max(1, self.shape[self._axis] if self.shape else 1)
+        self._is_kept = row_bytes * self._rows <= max(cache, math.prod(chunks) * self.dtype.itemsize)
+        self._first, self._last = 0, 0
+        self._values: NDArray[Any] = np.empty(0)
+
+    def __getitem__(self, place: Any) -> NDArray[Any]:
+        """Return some rows, given by slices up to the axis that is read in order; or all."""
+        if not self.shape or not isinstance(place, tuple) or not place or not self._is_kept:
+            return np.asarray(self._array[place])
+        ahead, rows = place[: self._axis], place[self._axis]
+        start, stop, _ = rows.indices(self.shape[self._axis])
+        parts = []
+        while start < stop:
+            if not self._first <= start < self._last:
+                first = start // self._rows * self._rows
+                # Whole chunks at once, as many as are asked for.
+                last = min(max(first + self._rows, stop // self._rows * self._rows), self.shape[self._axis])
+                self._values = np.asarray(self._array[(*ahead, slice(first, last))])
+                self._first, self._last = first, last
+            end = min(stop, self._last)
+            parts.append(self._values[(*ahead, slice(start - self._first, end - self._first))])
+            start = end
+        return parts[0] if len(parts) == 1 else np.concatenate(parts, self._axis) if parts else self._array[place]

@@ -1,0 +1,28 @@
+"""zarr for tests: written in a line."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+def write_zarr(path: Path, arrays: Mapping[str, Any], version: int = 2, **options: Any) -> str:
+    """Write arrays by path into a folder, or into a zip file if that is the suffix; return its path.
+
+    Args:
+        options: of `create_array`, for all arrays.
+    """
+    import zarr
+
+    store = zarr.storage.ZipStore(path, mode="w") if path.suffix == ".zip" else zarr.storage.LocalStore(path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # text has no specification in version 3
+        group = zarr.open_group(store, mode="w", zarr_format=version)
+        for name, values in arrays.items():
+            group.create_array(name, data=np.asarray(values), **options)
+    store.close()
+    return str(path)

@@ -1,0 +1,127 @@
+"""zarr of versions 2 and 3, folders and zip files: packed as HDF5 is, or refused in a sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from opened_sources import read_each, read_joined
+from zarr_files import write_zarr
+
+from packer.convert import convert
+from packer.errors import PackerError, SourceError
+from packer.sources import SourceOptions, open_sources
+from readers import PackedDataset
+
+pytestmark = pytest.mark.keeps_open  # zarr keeps a thread of its own
+
+X = np.arange(600, dtype=">f4").reshape(100, 3, 2)
+ENDS = np.array([12, 40, 100])
+#: Chunks of several rows, of part of a row, shards, and one chunk for all.
+CHUNKS: dict[str, dict[str, Any]] = {
+    "rows": {"chunks": (7, 3, 2)},
+    "parts of rows": {"chunks": (30, 2, 1)},
+    "shards": {"chunks": (5, 3, 2), "shards": (20, 3, 2)},
+    "one": {"chunks": (100, 3, 2)},
+    "plain": {"chunks": (9, 3, 2), "compressors": None},
+}
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("chunks", CHUNKS)
+def test_rows_in_any_chunks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunks: str, version: int, axis: int
+) -> None:
+    """Whatever the chunks, whole and in parts, the rows are the same; each chunk is decoded once."""
+    if chunks == "shards" and version == 2:
+        version, suffix = 3, ".zarr.zip"
+    else:
+        suffix = ".zarr"
+    path = write_zarr(tmp_path / f"a{suffix}", {"g/x": X}, version, **CHUNKS[chunks])
+    monkeypatch.setattr("packer.sources.arrays.source.BLOCK_BYTES", 100)
+    reads: list[Any] = []
+    plain = zarr.Array.__getitem__
+    monkeypatch.setattr(zarr.Array, "__getitem__", lambda self, place: reads.append(place) or plain(self, place))
+    source = open_sources([path], SourceOptions(axis=axis))
+    expected = np.moveaxis(X, axis, 0).astype("f4")
+    np.testing.assert_array_equal(read_joined(source)["g.x"], expected)
+    first = (CHUNKS[chunks].get("shards") or CHUNKS[chunks]["chunks"])[axis]
+    assert len(reads) == -(-X.shape[axis] // first)
+    half = len(expected) // 2
+    np.testing.assert_array_equal(read_joined(source.part(1, half + 1))["g.x"], expected[1 : half + 1])
+
+
+@pytest.mark.parametrize("suffix", [".zarr", "", ".zarr.zip"])
+def test_episodes_of_diffusion_policy(tmp_path: Path, suffix: str) -> None:
+    """One command packs `data` by `meta/episode_ends`; a folder of any name is known by what it holds."""
+    path = write_zarr(tmp_path / f"pusht{suffix}", {"data/action": X[:, :, 0], "meta/episode_ends": ENDS})
+    convert(path, tmp_path / "out", workers=1, source=SourceOptions(samples="episodes:/meta/episode_ends"))
+    dataset = PackedDataset(tmp_path / "out")
+    assert [len(dataset[n]["data.action"]) for n in range(3)] == [12, 28, 60]
+    np.testing.assert_array_equal(np.concatenate([s["data.action"] for s in dataset]), X[:, :, 0])
+
+
+def test_several_zarr_are_one_dataset(tmp_path: Path) -> None:
+    """The zarr of a folder or pattern follow one another as rows, or are a sample each, with attributes."""
+    for number in (10, 2):
+        path = write_zarr(tmp_path / f"in/ep{number}.zarr", {"x": np.full((number, 3), number)})
+        zarr.open_group(path, mode="r+").attrs.update({"speed": number, "who": "me"})
+    for text in (tmp_path / "in", tmp_path / "in/*.zarr"):
+        assert read_joined(open_sources([str(text)]))["x"][:, 0].tolist() == [2] * 2 + [10] * 10
+        source = open_sources([str(text)], SourceOptions(samples="files", attrs=("speed", "who")))
+        values = read_each(source)
+        assert (source.names, [int(speed) for speed in values["speed"]]) == (["ep2", "ep10"], [2, 10])
+        assert (values["who"], [len(x) for x in values["x"]]) == (["me", "me"], [2, 10])
+    assert source.origin["attributes"]["ep2"] == {"speed": 2, "who": "me"}
+    assert all(Path(file).is_file() for file in source.files())
+
+
+def test_missing_chunks_are_the_fill_value(tmp_path: Path) -> None:
+    """As zarr has it, but the plan says so."""
+    group = zarr.open_group(tmp_path / "a.zarr", mode="w", zarr_format=2)
+    array = group.create_array("x", shape=(10, 2), chunks=(2, 2), dtype="f4", fill_value=7)
+    array[:4] = 1
+    source = open_sources([str(tmp_path / "a.zarr")])
+    assert read_joined(source)["x"][:, 0].tolist() == [1] * 4 + [7] * 6
+    assert source.remarks == ["a.zarr: /x: 3 of its 5 chunks are missing, and are the fill value 7.0"]
+
+
+def test_large_samples_are_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of an array that is large are read one after another."""
+    monkeypatch.setattr("packer.sources.arrays.source.LARGE_BYTES", 100)
+    path = write_zarr(tmp_path / "a.zarr", {"g/x": X, "h/x": X[:30]}, 3, chunks=(8, 3, 2))
+    convert(path, tmp_path / "out", workers=0, source=SourceOptions(samples="groups"))
+    np.testing.assert_array_equal(PackedDataset(tmp_path / "out")["g"]["x"], X)
+    np.testing.assert_array_equal(PackedDataset(tmp_path / "out")["h"]["x"], X[:30])
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_strings_of_any_length_are_refused(tmp_path: Path) -> None:
+    """The sentence names the array; text of fixed length is text."""
+    group = zarr.open_group(tmp_path / "a.zarr", mode="w")
+    group.create_array("t", shape=(4,), dtype=str)[:] = "abc"
+    group.create_array("u", data=np.array(["é", "", "b", "c"]))
+    with pytest.raises(SourceError, match=r"a\.zarr: /t holds values of .*fixed.*--skip t"):
+        open_sources([str(tmp_path / "a.zarr")])
+    (block,) = open_sources([str(tmp_path / "a.zarr")], SourceOptions(skip=("t",))).read()
+    assert block["u"] == ["é", "", "b", "c"]
+
+
+def test_damage_is_named(tmp_path: Path) -> None:
+    """A chunk that cannot be decoded names its sample; a folder that is no zarr, and a zip that is none, say so."""
+    path = write_zarr(tmp_path / "a.zarr", {"x": X}, chunks=(10, 3, 2))
+    (tmp_path / "a.zarr/x/3.0.0").write_bytes(b"nothing")
+    with pytest.raises(SourceError, match=r"a\.zarr: reading rows 0 to 99 failed") as caught:
+        list(open_sources([path]).read())
+    assert caught.value.sample == 30
+    report = convert(path, tmp_path / "out", workers=0, on_error="skip")
+    assert (report.samples, len(report.rejected)) == (90, 10)
+    (tmp_path / "b.zarr").mkdir()
+    (tmp_path / "c.zarr.zip").write_bytes(b"PK")
+    for name, said in (("b.zarr", "empty|no zarr"), ("c.zarr.zip", "failed")):
+        with pytest.raises(PackerError, match=said):
+            open_sources([str(tmp_path / name)])
