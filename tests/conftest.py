@@ -25,6 +25,9 @@ settings.register_profile("local", deadline=None, suppress_health_check=[HealthC
 settings.register_profile("ci", settings.get_profile("local"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
 
+#: Threads that the package zarr keeps for the whole process.
+_ZARR_THREADS = ("zarr_io", "asyncio_")
+
 _failed = pytest.StashKey[bool]()
 
 
@@ -58,7 +61,11 @@ def _nothing_left_open(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def _open_things() -> set[str]:
-    threads = {f"thread {thread.name} ({thread.ident})" for thread in threading.enumerate()}
+    threads = {
+        f"thread {thread.name} ({thread.ident})"
+        for thread in threading.enumerate()
+        if not thread.name.startswith(_ZARR_THREADS)
+    }
     processes = {f"process {process.name} ({process.pid})" for process in multiprocessing.active_children()}
     return threads | processes | _open_files()
 

@@ -208,6 +208,12 @@ def zarr(arrays: Callable[[np.random.Generator], dict[str, Any]], version: int) 
     return write
 
 
+def zarr_files(folder: Path, number: int) -> list[str]:
+    for n in range(3):
+        write_zarr(folder / f"z{number}{n}.zarr", {"x": np.full((n + 2, 3), n, "f4")}, 3)
+    return [str(folder)]
+
+
 KINDS = {
     "rows": Kind(hdf5(rows), "hdf5"),
     "axis": Kind(hdf5(lambda rng: {"x": rng.normal(size=(4, 9))}), "hdf5", ("--axis", "-1")),
@@ -222,7 +228,7 @@ KINDS = {
     ),
     "episodes": Kind(hdf5(flat), "hdf5", ("--samples", "episodes:meta/ends")),
     "rows of zarr": Kind(zarr(grid, 2), "zarr", ("--once", "grid"), kept="grid.x, grid.y"),
-    "zarr files": Kind(zarr(lambda rng: {"x": rng.normal(size=(4, 3))}, 3), "zarr", ("--samples", "files")),
+    "zarr files": Kind(zarr_files, "zarr", ("--samples", "files")),
     "arrays of zarr": Kind(zarr(tables, 2), "zarr", ("--samples", "datasets")),
     "groups of zarr": Kind(zarr(groups(3), 3), "zarr", ("--samples", "groups")),
     "zarr episodes": Kind(zarr(flat, 2), "zarr", ("--samples", "episodes:meta/ends")),

@@ -16,8 +16,6 @@ from packer.errors import PackerError, SourceError
 from packer.sources import SourceOptions, open_sources
 from readers import PackedDataset
 
-pytestmark = pytest.mark.keeps_open  # zarr keeps a thread of its own
-
 X = np.arange(600, dtype=">f4").reshape(100, 3, 2)
 ENDS = np.array([12, 40, 100])
 #: Chunks of several rows, of part of a row, shards, and one chunk for all.
