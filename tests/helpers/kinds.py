@@ -227,7 +227,7 @@ KINDS = {
         hdf5(groups(2, grid=np.arange(3))), "hdf5", ("--samples", "groups", "--once", "grid"), kept="grid"
     ),
     "episodes": Kind(hdf5(flat), "hdf5", ("--samples", "episodes:meta/ends")),
-    "rows of zarr": Kind(zarr(grid, 2), "zarr", ("--once", "grid"), kept="grid.x, grid.y"),
+    "rows of zarr": Kind(zarr(lambda rng: {"x": rng.normal(size=(9, 4)), "y": np.arange(9)}, 2), "zarr"),
     "zarr files": Kind(zarr_files, "zarr", ("--samples", "files")),
     "arrays of zarr": Kind(zarr(tables, 2), "zarr", ("--samples", "datasets")),
     "groups of zarr": Kind(zarr(groups(3), 3), "zarr", ("--samples", "groups")),
