@@ -171,8 +171,7 @@ def _unit(tree: Tree, root: str, kind: str, is_out: _Skipping, options: SourceOp
     check_count(len(columns))
     own: dict[str, dict[str, Any]] = {}
     attributes, names = tree.attributes(root)
-    unit = Path(tree.path).name if not root else f"{kind} {root} of {Path(tree.path).name}"
-    lost = [f"{name!r} of {unit}" for name in names]
+    lost = [f"{name!r} of {f'{kind} {root} of ' if root else ''}{Path(tree.path).name}" for name in names]
     for number, column in enumerate(columns):
         if column.attribute:
             continue
