@@ -10,13 +10,14 @@ import torch
 
 from packer.codecs import JPEG
 from packer.errors import UsageError
-from packer.format import starts_of
+from packer.format import Numbers, starts_of
 from packer.workers import processors
 from readers.dataset import PackedDataset
 from readers.mix import Mix
 from readers.order import (
     WINDOW,
     BlockShuffled,
+    Chosen,
     Given,
     Order,
     Repeated,
@@ -34,6 +35,7 @@ BLOCK_FRAMES = 10
 
 def order_of(
     dataset: PackedDataset | Mix,
+    subset: Numbers | None,
     shuffle: bool | str,
     seed: int,
     sampler: Iterable[int] | None,
@@ -44,6 +46,7 @@ def order_of(
     """Return the order that a loader's arguments ask for.
 
     Args:
+        subset: the numbers of a torch Subset; None to read all items.
         global_batch_size: samples that all ranks together take for one batch each.
 
     Raises:
@@ -52,21 +55,27 @@ def order_of(
     if shuffle_window is not None and shuffle != "block":
         raise UsageError("shuffle_window is only for shuffle='block'; leave it out")
     order: Order
+    count = len(dataset) if subset is None else len(subset)
     if isinstance(dataset, Mix):
-        if sampler is not None or shuffle not in (True, False):
-            raise UsageError("a Mix has an order of its own, by weights: give shuffle=True or False, and no sampler")
+        if sampler is not None or shuffle not in (True, False) or subset is not None:
+            raise UsageError(
+                "a Mix has an order of its own, by weights: give shuffle=True or False, and no sampler or Subset"
+            )
         order = dataset.order(bool(shuffle), seed, global_batch_size)
     elif sampler is not None:
         if shuffle:
             raise UsageError("shuffle and sampler do not go together: the sampler gives the order; leave out one")
         is_array = isinstance(sampler, (list, tuple, np.ndarray, range, torch.Tensor))
-        order = Given(np.asarray(sampler), len(dataset)) if is_array else SamplerOrder(sampler, len(dataset), seed)
+        order = Given(np.asarray(sampler), count) if is_array else SamplerOrder(sampler, count, seed)
     elif shuffle == "block":
+        if subset is not None:
+            raise UsageError("shuffle='block' reads no torch Subset: give dataset.select(numbers), which ascend")
         order = _block_shuffled(dataset, shuffle_window, seed)
     elif shuffle in (True, False):
-        order = Shuffled(len(dataset), seed) if shuffle else Sequential(len(dataset))
+        order = Shuffled(count, seed) if shuffle else Sequential(count)
     else:
         raise UsageError(f"shuffle {shuffle!r}: True, False or 'block' is expected")
+    order = order if subset is None else Chosen(order, subset)
     return order if repeat == 1 else Repeated(order, repeat)
 
 
@@ -75,6 +84,8 @@ def order_of(
 
 def _block_shuffled(dataset: PackedDataset, window: int | None, seed: int) -> BlockShuffled:
     """Return the order of a block shuffle: a block lies in one shard; by default memory bounds the window."""
+    if not dataset.items.is_ascending:
+        raise UsageError("shuffle='block' needs samples in ascending order: sort the numbers of the chosen samples")
     block = _block_samples(dataset)
     firsts = starts_of([shard.samples for shard in dataset.manifest.shards])
     edges = [np.arange(first, stop, block, dtype=np.int64) for first, stop in itertools.pairwise(firsts.tolist())]

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch.utils.data import Dataset
 
 from packer.errors import MissingNameError, UsageError
-from packer.format import Constants, Field, Manifest, Names, Numbers
+from packer.format import Constants, Field, Manifest, Names, Numbers, Ranges
 from packer.format import manifest as manifests
 from packer.remote import is_url
 from readers.batch import Sample, batch_of, item_of, join, only_item
@@ -22,7 +23,7 @@ from readers.crop import Crop
 from readers.draws import new_visits
 from readers.fields import NAME, FieldReader, KnownReader, as_images, gathered
 from readers.gather import Allocate, Pool
-from readers.indexing import Items, SampleNames, is_single, number_asked, numbers_asked
+from readers.indexing import Chosen, Items, Listed, SampleNames, is_single, number_asked, numbers_asked
 from readers.joined import ByShard
 from readers.opened import CheckedReader, Opened, describe, in_words, not_replaced, open_names
 from readers.order import check_epoch
@@ -45,7 +46,7 @@ _RENAMED = {
     "sample_points": "the argument is called points",
 }
 #: Attributes that nothing would follow if they were changed.
-_FIXED = ("path", "manifest", "fields", "crop", "points", "windows", "split", "extras", "verify")
+_FIXED = ("path", "manifest", "fields", "crop", "points", "windows", "split", "samples", "extras", "verify")
 
 #: The field of classes, as `packer convert --label folder` calls it.
 LABEL = "label"
@@ -107,6 +108,8 @@ class PackedDataset(Dataset[Any]):
             voxel, see `VoxelSample`.
         windows: reads some steps of episodes, clips or sequences at a time; see `Windows`.
         split: name of the split to read; numbers and names are those of its samples.
+        samples: numbers of the samples to read, in any order, each once, or a mask of bool; of the split, if one is
+            given. Samples are then counted among these: `ds[0]` is the first of them. They take 8 bytes each.
         extras: what batches also hold: `"name"` and `"number"` of the sample, and with windows the anchor `"step"`.
         verify: compares every frame with its checksum before it is decoded or copied; a wrong one is a `DamagedError`
             that names field and sample. Index arrays are compared with their digest whenever a shard is opened. Without
@@ -140,6 +143,7 @@ class PackedDataset(Dataset[Any]):
         points: int | PointSample | VoxelSample | None = None,
         windows: Windows | None = None,
         split: str | None = None,
+        samples: ArrayLike | None = None,
         extras: Sequence[str] = (),
         verify: bool = False,
         cache: str | os.PathLike[str] | None = None,
@@ -160,6 +164,7 @@ class PackedDataset(Dataset[Any]):
         self.split = split
         self.extras = (extras,) if isinstance(extras, str) else tuple(extras)
         self.verify = verify
+        self.samples = None if samples is None else self._as_numbers(samples)
         self._parts = Parts(self.crop, self.points, self.windows)
         self._use_manifest()
         self._parts.check(self.fields, self._samples.samples)
@@ -169,9 +174,29 @@ class PackedDataset(Dataset[Any]):
         """Set the attributes that follow from the manifest, here and in every process that unpickles the dataset."""
         self.fields: dict[str, Field] = _choose(self.manifest, self._chosen, self.path)
         # The samples that are read, each of which may have many windows.
-        self._samples = Items(self.manifest.samples, None if self.split is None else self.manifest.split(self.split))
+        whole = Items(self.manifest.samples, None if self.split is None else Chosen(self._ranges))
+        chosen = None if self.samples is None else Listed(whole.in_whole(self.samples))
+        self._samples = whole if chosen is None else Items(self.manifest.samples, chosen)
         self._items = self._samples if self.windows is None else None
         self._last_session: _Session | None = None
+
+    @property
+    def _ranges(self) -> Ranges:
+        """Return the samples of the split as ranges."""
+        assert self.split is not None, "there is a split"
+        return self.manifest.split_ranges(self.split)
+
+    def _as_numbers(self, samples: ArrayLike) -> Numbers:
+        """Return the samples that the caller chose as numbers, (n,)."""
+        count = self.manifest.samples if self.split is None else len(Chosen(self._ranges))
+
+        def no_names(names: Sequence[str]) -> Numbers:
+            raise UsageError(f"samples: numbers or a mask are expected, not the name {names[0]!r}; see select()")
+
+        try:
+            return numbers_asked(samples, count, no_names)
+        except (IndexError, TypeError) as error:
+            raise UsageError(f"samples: {error.args[0]}") from None
 
     def _check_extras(self) -> None:
         """Raise UsageError if there are no such extras."""
@@ -308,6 +333,30 @@ class PackedDataset(Dataset[Any]):
 
         return added(self, other)
 
+    def select(self, index: Any) -> PackedDataset:
+        """Return a dataset of some of the samples, which counts them from 0, in the order asked.
+
+            train, valid = ds.select(numbers[100:]), ds.select(numbers[:100])
+
+        Args:
+            index: numbers, names, a slice or a mask, as in `ds[...]`. Each sample once.
+
+        Raises:
+            UsageError: a sample comes twice, or the items of this dataset are windows.
+            SampleIndexError, MissingNameError: as when these samples are read.
+        """
+        if self.windows is not None:
+            raise UsageError("select: the items are windows; choose samples with PackedDataset(..., samples=numbers)")
+        numbers = self.numbers(index)
+        state, crop = self.__getstate__(), self.crop
+        state["samples"] = numbers if self.samples is None else self.samples[numbers]
+        if isinstance(crop, Crop) and crop.given is not None and crop.given.ndim == 2:
+            state["crop"] = replace(crop, at=crop.given[numbers])
+            state["_parts"] = Parts(state["crop"], self.points, self.windows)
+        other = type(self).__new__(type(self))
+        other.__setstate__(state)
+        return other
+
     def numbers(self, index: Any) -> Numbers:
         """Return the numbers of the items that an index of many asks for, (n,) int64."""
         return numbers_asked(index, len(self), self._numbers_of)
@@ -351,7 +400,8 @@ class PackedDataset(Dataset[Any]):
         """
         found = self._samples.in_split(self.name_table.numbers(names))
         if len(found) and found.min() < 0:
-            raise MissingNameError(f"{self.path}: {names[int(found.argmin())]!r} is not in the split {self.split!r}")
+            place = "among the chosen samples" if self.samples is not None else f"in the split {self.split!r}"
+            raise MissingNameError(f"{self.path}: {names[int(found.argmin())]!r} is not {place}")
         return found
 
     def _name_of(self, number: int) -> str:

@@ -1,20 +1,21 @@
 """What `ds[...]` takes, one sample or many, by number or by name; and which sample each number means.
 
-A number means a sample of the dataset, a sample of a split, or a window. All other modules work with the numbers of
-samples in the whole dataset, and with an anchor step for each window.
+A number means a sample of the dataset, one of a split or of chosen samples, or a window. All other modules work with
+the numbers of samples in the whole dataset, and with an anchor step for each window.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from packer.errors import MissingNameError, SampleIndexError
-from packer.format import Numbers
+from packer.errors import MissingNameError, SampleIndexError, UsageError
+from packer.format import Numbers, starts_of
 
 LookUp = Callable[[Sequence[str]], Numbers]
 
@@ -136,20 +137,105 @@ class Anchors(NamedTuple):
     stride: int
 
 
+class Chosen:
+    """Some samples of a dataset, as ranges of numbers: a split, which may have billions.
+
+    Args:
+        ranges: [start, stop), (r, 2), ascending.
+    """
+
+    is_ascending = True
+
+    def __init__(self, ranges: ArrayLike) -> None:
+        self._starts, stops = np.array(ranges, np.int64).reshape(-1, 2).T.copy()
+        self._before = starts_of(stops - self._starts)
+
+    def __len__(self) -> int:
+        return int(self._before[-1])
+
+    def in_whole(self, samples: Numbers) -> Numbers:
+        """Return the numbers in the whole dataset of the samples (n,) by their place among the chosen ones."""
+        if len(self._starts) == 1:
+            return samples + self._starts
+        place = self._before[1:].searchsorted(samples, side="right")
+        return samples + (self._starts - self._before[:-1])[place]
+
+    def before(self, samples: Numbers) -> Numbers:
+        """Return how many chosen samples come before each of some samples (n,) of the whole dataset."""
+        place = self._starts.searchsorted(samples)  # ranges that begin before
+        if not len(self):
+            return np.zeros_like(samples)
+        within = samples - self._starts[place - 1] + self._before[place - 1]
+        return np.where(place > 0, np.minimum(within, self._before[place]), 0)
+
+    def in_chosen(self, samples: Numbers) -> Numbers:
+        """Return the places among the chosen of samples (n,) of the whole dataset; -1 if one is not chosen."""
+        place = self.before(samples)
+        return np.where(place < self.before(samples + 1), place, -1)
+
+
+class Listed(Chosen):
+    """Some samples of a dataset, as an array of numbers in any order.
+
+    Args:
+        numbers: (n,), none twice.
+
+    Raises:
+        UsageError: a number comes twice.
+    """
+
+    def __init__(self, numbers: Numbers) -> None:
+        self._numbers = numbers
+        self.is_ascending = bool((np.diff(numbers) > 0).all())
+        if not self.is_ascending:
+            ascending = np.sort(numbers)
+            twice = ascending[1:][np.diff(ascending) == 0]
+            if len(twice):
+                raise UsageError(
+                    f"samples: number {twice[0]} comes twice; give each once, or Loader(..., sampler=numbers)"
+                )
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    @cached_property
+    def _ascending(self) -> tuple[Numbers, Numbers]:
+        """Return the numbers in ascending order, (n,), and the place of each among those given, (n,)."""
+        places = np.arange(len(self)) if self.is_ascending else self._numbers.argsort()
+        return self._numbers[places], places
+
+    def in_whole(self, samples: Numbers) -> Numbers:
+        """Return the numbers in the whole dataset of the samples (n,) by their place among the chosen ones."""
+        return self._numbers[samples]
+
+    def before(self, samples: Numbers) -> Numbers:
+        """Return how many chosen samples come before each of some samples (n,) of the whole dataset."""
+        return self._ascending[0].searchsorted(samples)
+
+    def in_chosen(self, samples: Numbers) -> Numbers:
+        """Return the places among the chosen of samples (n,) of the whole dataset; -1 if one is not chosen."""
+        numbers, places = self._ascending
+        if not len(numbers):
+            return np.full_like(samples, -1)
+        at = numbers.searchsorted(samples)
+        return np.where(numbers.take(at, mode="clip") == samples, places.take(at, mode="clip"), -1)
+
+
 class Items:
-    """The items of a dataset, which numbers ask for: its samples, those of a split, or their windows.
+    """The items of a dataset, which numbers ask for: its samples, some of them, or their windows.
 
     Args:
         total: samples of the whole dataset.
-        chosen: numbers of the samples of a split, ascending, (n,); all samples if None.
+        chosen: the samples that are read, such as a split; all if None.
         anchors: of the windows of the chosen samples; None if whole samples are asked for.
     """
 
-    def __init__(self, total: int, chosen: Numbers | None = None, anchors: Anchors | None = None) -> None:
+    def __init__(self, total: int, chosen: Chosen | None = None, anchors: Anchors | None = None) -> None:
         self.total = total
         self._chosen = chosen
         self._anchors = anchors
         self.samples = total if chosen is None else len(chosen)
+        self.is_ascending = chosen is None or chosen.is_ascending
         if anchors is not None:
             self._ends: Numbers = anchors.counts.cumsum()
             self._starts = self._ends - anchors.counts
@@ -172,22 +258,19 @@ class Items:
         return self.in_whole(sample), self._anchors.first[sample] + within * self._anchors.stride
 
     def in_whole(self, samples: Numbers) -> Numbers:
-        """Return the numbers in the whole dataset of samples of the split (n,)."""
-        return samples if self._chosen is None else self._chosen[samples]
+        """Return the numbers in the whole dataset of the samples (n,) that are read."""
+        return samples if self._chosen is None else self._chosen.in_whole(samples)
 
     def in_split(self, samples: Numbers) -> Numbers:
-        """Return the numbers in the split of samples of the whole dataset (n,); -1 if one is not in it."""
-        if self._chosen is None:
-            return samples
-        if not self.samples:
-            return np.full_like(samples, -1)
-        place = self._chosen.searchsorted(samples)
-        held = self._chosen.take(place, mode="clip") == samples
-        return np.where(held, place, -1)
+        """Return the numbers among those read of samples of the whole dataset (n,); -1 if one is not read."""
+        return samples if self._chosen is None else self._chosen.in_chosen(samples)
 
     def before(self, samples: Numbers) -> Numbers:
-        """Return how many items lie in samples before each of `samples` (n,), numbers in the whole dataset."""
-        place = samples if self._chosen is None else self._chosen.searchsorted(samples)
+        """Return how many items lie in samples before each of `samples` (n,), numbers in the whole dataset.
+
+        The samples that are read must ascend.
+        """
+        place = samples if self._chosen is None else self._chosen.before(samples)
         return place if self._anchors is None else np.append(0, self._ends)[place]
 
 

@@ -24,12 +24,14 @@ from torch.utils.data import BatchSampler, DataLoader, Subset, default_collate
 from torch.utils.data.distributed import DistributedSampler
 
 from packer.errors import UsageError
+from packer.format import Numbers
 from readers.arguments import keep_frames, order_of, threads_of
 from readers.dataset import PackedDataset, reads_batches
 from readers.device import ahead, device_of
 from readers.draws import visits_of
 from readers.epoch import Epoch
 from readers.gather import Pool
+from readers.indexing import numbers_asked
 from readers.mix import Mix
 from readers.order import (
     GROUP_SAMPLES,
@@ -67,7 +69,8 @@ class Loader(DataLoader[Any]):
     `batch_sampler`, that of all ranks, and may call `set_epoch` of either.
 
     Args:
-        dataset: what to read. A `Mix` takes no `shuffle="block"`, `sampler` or `shuffle_window`.
+        dataset: what to read, or a torch `Subset` of it, as `random_split` makes it. A `Mix` takes no `Subset`,
+            `shuffle="block"`, `sampler` or `shuffle_window`.
         batch_size: samples in a batch, on this rank.
         shuffle: True for a full shuffle; `"block"` to shuffle blocks of frames and then within a window of
             blocks, so that each compressed frame is decoded about once an epoch. What a block is depends on the frames
@@ -107,7 +110,7 @@ class Loader(DataLoader[Any]):
 
     def __init__(  # one keyword a setting, as torch's own DataLoader has it
         self,
-        dataset: PackedDataset | Mix,
+        dataset: PackedDataset | Mix | Subset[Any],
         batch_size: int = 1,
         shuffle: bool | str = False,
         seed: int = 0,
@@ -137,11 +140,7 @@ class Loader(DataLoader[Any]):
             if value not in (of_torch[name].default, default_collate):
                 instead = _INSTEAD.get(name, "it reads in this process, without workers; leave it out")
                 raise UsageError(f"Loader takes no {name}: {instead}")
-        if isinstance(dataset, Subset):
-            raise UsageError(
-                "Loader reads a PackedDataset, not a Subset: for some of its samples give PackedDataset(..., "
-                "split=name), or Loader(..., sampler=numbers) with the numbers of the samples, in the order wanted"
-            )
+        dataset, subset = _without_subsets(dataset)
         if not isinstance(dataset, Mix) and not reads_batches(dataset):
             raise UsageError(
                 f"Loader reads a PackedDataset, not a {type(dataset).__name__}; for others, and for subclasses that "
@@ -170,6 +169,8 @@ class Loader(DataLoader[Any]):
         self._make_order: Callable[[int], Order] | None
         if batch_sampler is not None:
             given = (batch_size != 1, shuffle, drop_last, sampler is not None, shuffle_window, repeat != 1)
+            if subset is not None:
+                raise UsageError("batch_sampler makes the batches: give it the dataset itself, not a Subset")
             if any(given) or rank is not None:
                 raise UsageError(
                     "batch_sampler makes the batches: leave out batch_size, shuffle, drop_last, sampler, "
@@ -180,7 +181,7 @@ class Loader(DataLoader[Any]):
             self._position = Position(BatchOrder(batch_sampler, len(dataset), seed))
             super().__init__(dataset, batch_sampler=cast(Any, batch_sampler), pin_memory=pin_memory)
             return
-        self._make_order = partial(order_of, dataset, shuffle, seed, sampler, shuffle_window, repeat)
+        self._make_order = partial(order_of, dataset, subset, shuffle, seed, sampler, shuffle_window, repeat)
         check_count("batch_size", batch_size)
         batch_size = int(batch_size)  # torch takes no numbers of numpy, and neither do files of saved states
         self.share = Share(batch_size, *(self._given_rank or present_rank()), drop_last)
@@ -371,6 +372,20 @@ class EpochSampler(DistributedSampler[int]):
     def set_epoch(self, epoch: int) -> None:
         """See `Loader.set_epoch`."""
         self._position.set_epoch(epoch)
+
+
+def _without_subsets(dataset: Any) -> tuple[PackedDataset | Mix, Numbers | None]:
+    """Return the dataset that a torch Subset is of, also one of another Subset, and the numbers of its items, (n,)."""
+    numbers: Numbers | None = None
+    while isinstance(dataset, Subset):
+        indices, dataset = dataset.indices, dataset.dataset
+        own = numbers_asked(indices, len(dataset), getattr(dataset, "sample_numbers", _no_names))
+        numbers = own if numbers is None else own[numbers]
+    return dataset, numbers
+
+
+def _no_names(names: Sequence[str]) -> Numbers:
+    raise UsageError(f"Subset: numbers are expected, not the name {names[0]!r}")
 
 
 def _check_process(process: int) -> None:

@@ -231,6 +231,35 @@ class BlockShuffled(Order):
         return f"{super().words}, blocks {_digest(self.edges)}"
 
 
+@dataclass(frozen=True, eq=False)
+class Chosen(Order):
+    """The numbers of a subset, in the order of their places in it.
+
+    Args:
+        order: of the places, 0 to m - 1.
+        numbers: of the samples, (m,).
+    """
+
+    order: Order
+    numbers: Numbers
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def epoch(self, epoch: int) -> Numbers:
+        """Return the sample numbers of an epoch, (n,)."""
+        chosen: Numbers = self.numbers[self.order.epoch(epoch)]
+        return chosen
+
+    @property
+    def is_drawn(self) -> bool:  # type: ignore[override]
+        return self.order.is_drawn
+
+    @property
+    def words(self) -> str:
+        return f"{self.order.words}, of numbers {_digest(self.numbers)}"
+
+
 @dataclass(frozen=True)
 class Repeated(Order):
     """Several epochs of another order, one after another, as one: each pass in an order of its own.

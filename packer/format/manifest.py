@@ -189,7 +189,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         raise UsageError(f"the dataset has no field {name!r}; it has {', '.join(field.name for field in self.fields)}")
 
     def split(self, name: str) -> NDArray[np.int64]:
-        """Return the numbers of the samples of a split, ascending, (n,).
+        """Return the numbers of the samples of a split, ascending, (n,); raises as `split_ranges` does."""
+        return range_numbers(self.split_ranges(name))
+
+    def split_ranges(self, name: str) -> Ranges:
+        """Return the numbers of the samples of a split as ranges [start, stop), ascending.
 
         Raises:
             UsageError: there is no such split; the message says which there are.
@@ -197,7 +201,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         if name not in self.splits:
             there = f"it has {', '.join(self.splits)}" if self.splits else "it has none; `packer split` makes some"
             raise UsageError(f"the dataset has no split {name!r}; {there}")
-        return range_numbers(self.splits[name])
+        return self.splits[name]
 
     @property
     def tables(self) -> tuple[FileEntry, ...]:

@@ -16,14 +16,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Subset
 
 from packer.codecs import NAMED
 from packer.errors import DamagedError, DatasetError, MissingNameError, SampleIndexError, UsageError
 from packer.format import Field, FrameRule
 from packer.split import split
 from packer.writer import DatasetWriter
-from readers import Loader, PackedDataset, Windows
+from readers import Crop, Loader, Mix, PackedDataset, Windows
 
 SAMPLES = 40
 TRAIN = [0, 1, 2, 5, 8, 13, 21, 22, 23, 34, 39]
@@ -225,3 +225,69 @@ def test_damaged_names_are_an_error(in_splits: Path, tmp_path: Path) -> None:
     shard.write_bytes(data[: at + 8] + b"\xff" * 8 + data[at + 16 :])
     with pytest.raises(DamagedError, match="the names of the samples are damaged"):
         _ = PackedDataset(path, extras="name")[0]
+
+
+# ---------------------------------------------------------------- chosen samples, subsets
+
+
+def test_chosen_samples_are_counted_anew(in_splits: Path) -> None:
+    """By numbers in any order or a mask, of a split too; names, windows of numbers and pickles follow."""
+    whole, train = PackedDataset(in_splits), PackedDataset(in_splits, split="train")
+    order = np.random.default_rng(0).permutation(len(train))
+    mask = np.isin(np.arange(len(train)), order[:7])
+    for chosen, numbers in ((order, order), (mask, np.flatnonzero(mask)), (range(3, 9), range(3, 9)), ([-1], [-1])):
+        made = PackedDataset(in_splits, split="train", samples=chosen, extras=("number",))
+        for ds in (made, pickle.loads(pickle.dumps(made)), PackedDataset(in_splits, split="train").select(chosen)):
+            assert len(ds) == len(numbers)
+            assert ds[:]["y"].tolist() == np.array(TRAIN)[list(numbers)].tolist()
+            assert ds.names[:] == train.names[list(numbers)]
+            assert ds.sample_numbers(ds.names[:]).tolist() == list(range(len(ds)))
+        assert made[:]["number"].tolist() == list(range(len(numbers)))
+    assert whole.select(order).select([2, 0]).names[:] == [whole.names[order[2]], whole.names[order[0]]]
+    with pytest.raises(MissingNameError, match="not among the chosen samples"):
+        _ = train.select(order[:3])[train.names[order[3]]]
+    for wrong, said in (
+        ([1, 1], "number 1 comes twice"),
+        ([10**6], "samples: sample 1000000 of"),
+        (["a"], "not the name"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            PackedDataset(in_splits, samples=wrong)
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_loader_reads_a_subset(in_splits: Path, shuffle: bool) -> None:
+    """Subsets of subsets too, with the numbers of the dataset, as torch's DataLoader reads them; states know theirs."""
+    ds = PackedDataset(in_splits, extras=("number",))
+    some = Subset(Subset(ds, range(len(ds) - 1, 0, -2)), [5, 0, 3, 8])
+    found = [number for batch in Loader(some, 3, shuffle=shuffle, seed=1) for number in batch["number"].tolist()]
+    wanted = [number for batch in DataLoader(some, 3) for number in batch["number"].tolist()]
+    assert (sorted(found) == sorted(wanted)) if shuffle else (found == wanted)
+    loader = Loader(some, 2, shuffle=shuffle)
+    next(iter(loader))
+    with pytest.raises(UsageError, match="of another order"):
+        Loader(Subset(ds, [1, 2, 3, 4]), 2, shuffle=shuffle).load_state_dict(loader.state_dict())
+    for refused in ({"shuffle": "block"}, {"batch_sampler": [[0]]}):
+        with pytest.raises(UsageError, match="Subset"):
+            Loader(some, **refused)
+    with pytest.raises(UsageError, match="no sampler or Subset"):
+        Loader(Subset(Mix({ds: 1}), [0]))
+
+
+def test_a_block_shuffle_of_chosen_samples(in_splits: Path) -> None:
+    """Each once if they ascend; in another order there are no blocks."""
+    ds = PackedDataset(in_splits, extras=("name",))
+    some = ds.select(slice(1, None, 3))
+    names = [name for batch in Loader(some, 4, shuffle="block") for name in batch["name"]]
+    assert sorted(names) == sorted(some.names[:])
+    with pytest.raises(UsageError, match="ascending order"):
+        Loader(ds.select([2, 1]), shuffle="block")
+
+
+def test_crops_at_given_places_follow_a_selection(in_splits: Path) -> None:
+    """Places that were given by sample go with their samples."""
+    places = np.stack([np.arange(SAMPLES) % 3, np.zeros(SAMPLES, np.int64)], axis=1)
+    ds = PackedDataset(in_splits, "picture", crop=Crop(2, of="picture", at=places, pad="zero"), extras="number")
+    some = ds.select([5, 3])
+    assert torch.equal(some[:]["picture"], ds[[5, 3]]["picture"])
+    assert some._parts.crop.given.tolist() == [[2, 0], [0, 0]]  # type: ignore[union-attr]
