@@ -251,6 +251,11 @@ class Chosen(Order):
         chosen: Numbers = self.numbers[self.order.epoch(epoch)]
         return chosen
 
+    def at(self, epoch: int) -> Callable[[Numbers], Numbers]:
+        """Return a function that gives the samples at positions (n,) of this epoch, (n,)."""
+        places = self.order.at(epoch)
+        return lambda positions: self.numbers[places(positions)]
+
     @property
     def is_drawn(self) -> bool:  # type: ignore[override]
         return self.order.is_drawn
