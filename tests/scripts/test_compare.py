@@ -12,7 +12,7 @@ import pictures
 import pytest
 from benchmark.measuring import Rounds, WrongContentError
 from benchmark.store import Bench
-from comparing import command
+from comparing import command, photographs
 from comparing.inputs import WORKLOADS, Loose
 from comparing.systems import SYSTEMS, Ours
 
@@ -112,3 +112,14 @@ def test_pictures_are_drawn_of_what_there_is(tmp_path: Path) -> None:
     ]
     few, full, none, same = (float(width) for width in re.findall(r'<rect .* width="([\d.]+)"', drawn))
     assert (2 * few, none, same) == (full, 0, full)
+
+
+def test_photographs_are_compared_on_their_own(tmp_path: Path) -> None:
+    """Files and packed datasets are read in turn; the dataset has the bytes of the files."""
+    table = photographs.compare(tmp_path, count=9, rounds=1)
+    rates = dict(re.findall(r"\| ((?:files|packer), .*?) \| ([\d,]+) \|", table))
+    assert len(rates) == 4
+    files, packed = (
+        float(re.findall(rf"\| {name} \| [\d.]+ \| ([\d.]+) \|", table)[0]) for name in ("files", "packer")
+    )
+    assert packed < files + 0.1
