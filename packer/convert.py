@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -179,6 +180,29 @@ class Report:
         return self.manifest.file_bytes
 
 
+@dataclass(frozen=True)
+class PartReport:
+    """The result of packing a part of the shards.
+
+    Attributes:
+        path: the folder, or the URL as it was given.
+        shards: how many this part has.
+        kept_shards: of these, those that an earlier run had finished.
+        of: shards of the whole dataset.
+        missing: shards of the whole dataset that no part has finished yet.
+        rejected: samples that were left out of this part.
+        seconds: how long it took.
+    """
+
+    path: Path | str
+    shards: int
+    kept_shards: int
+    of: int
+    missing: int
+    rejected: tuple[Rejected, ...]
+    seconds: float
+
+
 def guard(options: ConvertOptions, in_memory: bool) -> Limits | None:
     """Return the limits of reading in other processes; None to read in this one."""
     if options.workers == 0 or (options.workers is None and in_memory):
@@ -227,6 +251,59 @@ def convert(sources: Any, out: str | os.PathLike[str], options: ConvertOptions |
     path = place.path if isinstance(place, LocalPlace) else str(place)
     seconds = time.perf_counter() - began
     return Report(path, change.dataset, tuple(rejected), job.source_bytes, kept, seconds)
+
+
+def convert_part(
+    sources: Any,
+    out: str | os.PathLike[str],
+    part: str,
+    options: ConvertOptions | None = None,
+    **changes: Any,
+) -> PartReport:
+    """Pack every n-th shard of a dataset and publish nothing; any number of processes may do so at once.
+
+    They may run on any machines that see the sources and `out`, in any order, and more than once. `convert` with the
+    same arguments then packs what is missing, and publishes the dataset.
+
+    Args:
+        sources: paths, as for `convert`.
+        part: "17/400" packs the 17th of each 400 shards. "0/400" is the last of them, for jobs that count from 0.
+
+    Raises:
+        UsageError: no such part, or samples in memory; also as `convert`.
+        SourceError, WriteError, ResourceError, DatasetError: as `convert`.
+    """
+    options = replace(options or ConvertOptions(), **changes)
+    began = time.perf_counter()
+    number, of = parse_part(part)
+    place = place_of(out)
+    rejected: list[Rejected] = []
+    check_place(sources, place, options.overwrite)
+    job = prepared(open_source(sources, options, rejected), options, rejected)
+    if not job.files[0]:
+        raise UsageError(
+            "a part is packed of files, and these are samples in memory: pack each part by itself, and merge"
+        )
+    mine = [shard.number for shard in job.plan.shards if (shard.number + 1 - number) % of == 0]
+    change = Change(place, is_alone=False)
+    change.begin(_note_of(job), options.overwrite)
+    finished = change.reports(ShardReport)
+    reports = list(_run(job, change, [shard for shard in mine if shard not in finished]))
+    change.forget_late(mine)
+    missing = len(job.plan.shards) - len(change.reports(ShardReport))
+    left_out = [bad for report in reports for _, bad in sorted(report.rejected.items())]
+    path = place.path if isinstance(place, LocalPlace) else str(place)
+    seconds = time.perf_counter() - began
+    kept = len(mine) - len(reports)
+    return PartReport(path, len(mine), kept, len(job.plan.shards), missing, tuple(left_out), seconds)
+
+
+def parse_part(text: str) -> tuple[int, int]:
+    """Return the number of a part, from 0 to n, and how many there are, n; raises UsageError if it is no part."""
+    match = re.fullmatch(r"(\d+)/(\d+)", text)
+    if match is None or not int(match[2]) or int(match[1]) > int(match[2]):
+        raise UsageError(f"part {text!r}: a number of n parts is expected, such as 17/400")
+    return int(match[1]), int(match[2])
 
 
 @dataclass(frozen=True)
@@ -339,15 +416,7 @@ def pack(job: Job, change: Change, overwrite: bool = True) -> Packed:
         options.resumed(sum(each.entry.samples for each in reports), sum(each.raw_bytes for each in reports))
     if isinstance(place, LocalPlace):
         _warn_of_full_disk(place.path, plan.file_bytes - sum(each.entry.bytes for each in reports))
-    # Workers of an executor may have another working directory.
-    where = LocalPlace(place.path.absolute()) if options.executor and isinstance(place, LocalPlace) else place
-    how = plan.fields, plan.origin, options.on_error == "skip", options.map_limit
-    numbered = zip(job.parts, plan.shards, strict=True)
-    tasks = [
-        ShardTask(part, where, change.run, shard, *how) for part, shard in numbered if shard.number not in finished
-    ]
-    workers = 0 if job.limits is None else options.workers or processors()
-    reports += run_tasks(tasks, options.progress or no_progress, workers, job.limits, options.executor)
+    reports += _run(job, change, [shard.number for shard in plan.shards if shard.number not in finished])
     reports.sort(key=lambda report: report.number)
     rejected = job.rejected + [bad for report in reports for _, bad in sorted(report.rejected.items())]
     shards, names, splits = [report.entry for report in reports], source.names, job.splits
@@ -368,6 +437,20 @@ def pack(job: Job, change: Change, overwrite: bool = True) -> Packed:
         shards, columns, plan.fields, plan.origin, rejected, planned_bytes=plan.file_bytes, splits=splits
     )
     return Packed(manifest, names, rejected, len(finished))
+
+
+def _run(job: Job, change: Change, shards: Sequence[int]) -> Iterator[ShardReport]:
+    """Pack some shards of a job, by number."""
+    options, plan, place = job.options, job.plan, change.place
+    # Workers of an executor may have another working directory.
+    where = LocalPlace(place.path.absolute()) if options.executor and isinstance(place, LocalPlace) else place
+    how = plan.fields, plan.origin, options.on_error == "skip", options.map_limit
+    tasks = [
+        ShardTask(job.source.part(shard.start, shard.stop), where, change.run, shard, *how)
+        for shard in map(plan.shards.__getitem__, shards)
+    ]
+    workers = 0 if job.limits is None else options.workers or processors()
+    return run_tasks(tasks, options.progress or no_progress, workers, job.limits, options.executor)
 
 
 def left_out_of(place: Place, manifest: Manifest) -> list[Rejected]:

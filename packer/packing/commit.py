@@ -254,6 +254,15 @@ class Change:
                         found[int(match[1])] = report
         return found
 
+    def forget_late(self, shards: Iterable[int]) -> None:
+        """Remove what a part of this run has made if the dataset was published meanwhile, by its numbers of shards."""
+        if self.place.read(f"{UNFINISHED}/{self.run}.json") == self._note:
+            return
+        named = named_files(read_manifest(self.place))
+        made = [name for number in shards for name in (report_file(self.run, number), shard_file(self.run, number))]
+        self.place.remove(name for name in made if name not in named)
+        raise UsageError(f"{self.place} was published or changed while this part was packed; its shards are not needed")
+
     def name(self, kind: str, ending: str) -> str:
         """Return the name of a file of this run beside the shards, such as names-RUN.lmdb."""
         return f"{kind}-{self.run}.{ending}"

@@ -8,11 +8,12 @@ plain task.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future, as_completed
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,9 @@ from packer.sources import BLOCK_BYTES, Block, Progress, Source, block_bytes, co
 from packer.workers import Here, Limits, Lost, run
 
 _log = logging.getLogger(__name__)
+
+#: Tasks that an executor is given at one time: more than a cluster has workers.
+WAITING_TASKS = 1024
 
 #: Samples of the part that is read after a bad one; each further part has twice as many. To make a part takes time for
 #: each sample in it, and the next bad one may be near.
@@ -328,24 +332,31 @@ def _read_alone(search: tuple[Source, int, int], here: Here) -> None:
 
 
 def _run_executor(tasks: Sequence[ShardTask], executor: Executor, progress: Progress) -> Iterator[ShardReport]:
-    """Yield the reports of the tasks; those that still wait are cancelled when the caller stops."""
+    """Yield the reports of the tasks; those that still wait are cancelled when the caller stops.
+
+    A few tasks for each worker wait at a time: an executor keeps what it is given, and there may be 100,000 tasks.
+    """
+    waiting = iter(tasks)
     futures: dict[Future[ShardReport], ShardTask] = {}
     try:
-        for task in tasks:
-            try:
-                futures[executor.submit(write_shard, task)] = task
-            except RuntimeError as error:  # it was shut down
-                raise WriteError(f"the executor takes no shards: {error}") from error
-        for future in as_completed(futures):
-            try:
-                report = future.result()
-            except PackerError:
-                raise
-            except Exception as error:
-                number = futures[future].shard.number
-                raise WriteError(f"shard {number} was not packed: {type(error).__name__}: {error}") from error
-            progress(report.entry.samples, report.raw_bytes)
-            yield report
+        while True:
+            for task in itertools.islice(waiting, WAITING_TASKS - len(futures)):
+                try:
+                    futures[executor.submit(write_shard, task)] = task
+                except RuntimeError as error:  # it was shut down
+                    raise WriteError(f"the executor takes no shards: {error}") from error
+            if not futures:
+                return
+            for future in wait(futures, return_when=FIRST_COMPLETED).done:
+                number = futures.pop(future).shard.number
+                try:
+                    report = future.result()
+                except PackerError:
+                    raise
+                except Exception as error:
+                    raise WriteError(f"shard {number} was not packed: {type(error).__name__}: {error}") from error
+                progress(report.entry.samples, report.raw_bytes)
+                yield report
     finally:
         for future in futures:
             future.cancel()
