@@ -30,9 +30,22 @@ _log = logging.getLogger(__name__)
 @click.argument("out", type=click.Path())
 @conversion_options("codec", "shard_size", "map_limit", "like", "splits", "workers", "overwrite")
 @click.option("--scheduler", metavar="ADDRESS", help="Pack on a Dask cluster, as in tcp://host:8786.")
+@click.option(
+    "--part",
+    metavar="I/N",
+    help="Pack every N-th shard, from the I-th on, and publish nothing. Any number of parts may be packed at once, on "
+    "any machines that see OUT. The same command without it packs what is missing, and publishes.",
+)
 @click.option("--dry-run", is_flag=True, help="Say what would be made, as `packer plan` does, and make nothing.")
 @log_options
-def convert(sources: tuple[str, ...], out: str, options: ConvertOptions, scheduler: str | None, dry_run: bool) -> None:
+def convert(
+    sources: tuple[str, ...],
+    out: str,
+    options: ConvertOptions,
+    scheduler: str | None,
+    part: str | None,
+    dry_run: bool,
+) -> None:
     """Pack images, point clouds or HDF5 files into the dataset OUT.
 
     A SOURCE is a folder, a file, or a quoted pattern such as 'clouds/*.ply'; LMDB folders of BasicSR, .npy and .npz
@@ -59,13 +72,29 @@ def convert(sources: tuple[str, ...], out: str, options: ConvertOptions, schedul
         raise click.UsageError("--workers and --scheduler exclude each other: the cluster has its own workers")
     try:
         with nullcontext() if scheduler is None else _dask_executor(scheduler) as executor, Progress() as shown:
-            report = conversion.convert(list(sources), out, options, executor=executor, **shown.hooks)
+            given = {"executor": executor, **shown.hooks}
+            if part is not None:
+                _say_part(part, conversion.convert_part(list(sources), out, part, options, **given))
+                return
+            report = conversion.convert(list(sources), out, options, **given)
     except SourceError as error:
         if error.sample is not None and options.on_error == "stop":
             _log.warning("the same command with --on-error skip leaves out bad samples")
         raise
     warn_left_out(report.rejected, report.path, report.manifest)
     say(*summary(report))
+
+
+def _say_part(part: str, report: conversion.PartReport) -> None:
+    if report.rejected:
+        first = report.rejected[0]
+        _log.warning(
+            "%s left out of this part; the first: %s: %s", f"{len(report.rejected):,}", first.file, first.reason
+        )
+    kept = f", {report.kept_shards:,} of them by an earlier run" if report.kept_shards else ""
+    say(f"{report.path}: part {part}: {report.shards:,} of {report.of:,} shards are packed{kept}")
+    missing = f"{report.missing:,} shards are missing" if report.missing else "all shards are there"
+    say(f"{missing}; the same command without --part publishes the dataset")
 
 
 def _check_out(sources: Sequence[str], out: str) -> None:
