@@ -331,7 +331,7 @@ def test_fields_that_cannot_be_cropped_are_refused_at_once(packed: Path) -> None
     ):
         with pytest.raises(UsageError, match=message):
             PackedDataset(packed, crop=crop)
-    with pytest.raises(UsageError, match=r"crop 64: a readers\.Crop is expected"):
+    with pytest.raises(UsageError, match=r"crop 64: a readers\.Crop or ResizedCrop is expected"):
         PackedDataset(packed, crop=64)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="no field 'lr' is read; there are x"):
         PackedDataset(packed, fields=["x"], crop=Crop(size=2, of="lr"))

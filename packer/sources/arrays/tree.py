@@ -184,13 +184,14 @@ def _vlen(dtype: np.dtype[Any]) -> Any:
 
 def is_text(dtype: np.dtype[Any]) -> bool:
     """Return whether values are text, of fixed length or, in h5py, of any length."""
-    return dtype.kind in "SU" or _vlen(dtype) in (str, bytes)
+    return dtype.kind in "SU" or any(_vlen(dtype) is kind for kind in (str, bytes))
 
 
 def list_dtype(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
     """Return the dtype of the values of lists of any length, as h5py has them; None of all else."""
     base = _vlen(dtype)
-    return None if base in (None, str, bytes) else np.dtype(base)
+    # By `is`: to numpy, None equals float64.
+    return None if base is None or is_text(dtype) else np.dtype(base)
 
 
 # ---------------------------------------------------------------- attributes

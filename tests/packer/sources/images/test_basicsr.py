@@ -79,7 +79,7 @@ def test_keys_are_paired_as_names_of_files_are(pairs, tmp_path):
 def test_options_of_images_are_heard(pairs):
     """--mode converts, and options of other sources are refused."""
     assert read_each(open_images({"x": pairs["hr"]}, mode="gray"))["x"][0].shape == (8, 10, 1)
-    with pytest.raises(UsageError, match="--axis is for sources of hdf5, but this one holds basicsr"):
+    with pytest.raises(UsageError, match="--axis is for sources of hdf5 and zarr and npy, but this one holds basicsr"):
         open_images({"x": pairs["hr"]}, axis=1)
 
 
