@@ -25,7 +25,9 @@ def test_the_help_says_what_is_taken_without_the_option() -> None:
     """Rows of some kinds of sources, and files of all others."""
     rows = [kind for kind, units in UNITS_OF.items() if units[0] == "rows"]
     assert {units[0] for kind, units in UNITS_OF.items() if kind not in rows} == {"files"}
-    assert f"[default: rows of {', '.join(rows[:-1])} and {rows[-1]}, files of all others]" in str(SourceOptions.__doc__)
+    assert f"[default: rows of {', '.join(rows[:-1])} and {rows[-1]}, files of all others]" in str(
+        SourceOptions.__doc__
+    )
 
 
 @pytest.mark.parametrize(
