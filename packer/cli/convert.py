@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import glob
-import importlib
 import logging
 import os
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import click
@@ -18,8 +16,8 @@ from packer.cli.logs import Progress, log_options, say
 from packer.cli.options import SourceCommand, conversion_options, sources_argument
 from packer.cli.summary import summary, warn_left_out
 from packer.convert import ConvertOptions
-from packer.errors import SourceError, UsageError
-from packer.packing import place_of
+from packer.errors import SourceError
+from packer.packing import executor_at, place_of
 from packer.remote import is_url
 
 _log = logging.getLogger(__name__)
@@ -29,7 +27,12 @@ _log = logging.getLogger(__name__)
 @sources_argument(required=False)  # `_check_out` says more than click would
 @click.argument("out", type=click.Path())
 @conversion_options("codec", "shard_size", "map_limit", "like", "splits", "workers", "overwrite")
-@click.option("--scheduler", metavar="ADDRESS", help="Pack on a Dask cluster, as in tcp://host:8786.")
+@click.option(
+    "--scheduler",
+    metavar="ADDRESS",
+    help="Pack on a cluster: of Dask, as in tcp://host:8786; or of Ray, as in ray://host:10001, or ray for the cluster "
+    "that this machine is part of.",
+)
 @click.option(
     "--part",
     metavar="I/N",
@@ -71,7 +74,7 @@ def convert(
     if scheduler is not None and options.workers is not None:
         raise click.UsageError("--workers and --scheduler exclude each other: the cluster has its own workers")
     try:
-        with nullcontext() if scheduler is None else _dask_executor(scheduler) as executor, Progress() as shown:
+        with nullcontext() if scheduler is None else executor_at(scheduler) as executor, Progress() as shown:
             given = {"executor": executor, **shown.hooks}
             if part is not None:
                 _say_part(part, conversion.convert_part(list(sources), out, part, options, **given))
@@ -112,24 +115,3 @@ def _check_out(sources: Sequence[str], out: str) -> None:
         raise click.UsageError(
             f"OUT is missing: {out} is a source; name the folder to pack into after it (./{out} for one of that name)"
         )
-
-
-@contextmanager
-def _dask_executor(address: str) -> Iterator[Executor]:
-    """Return the executor of the Dask cluster whose scheduler is at `address`.
-
-    Raises:
-        UsageError: `distributed` is not installed, or no scheduler answers.
-    """
-    try:
-        distributed = importlib.import_module("distributed")
-    except ImportError:
-        raise UsageError(
-            "--scheduler needs the package distributed: pip install '.[distributed]' in a clone of packer"
-        ) from None
-    try:
-        client = distributed.Client(address)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"--scheduler {address}: {error}; give the address that the scheduler printed") from None
-    with client:
-        yield client.get_executor()

@@ -30,6 +30,7 @@ from packer.packing.plan import (
     stored_fields,
 )
 from packer.packing.rejected import Rejected, rejected_of
+from packer.packing.schedulers import executor_at
 from packer.packing.splits import SPLIT, Rule, Samples, joined_splits, parsed, share_out, split_text, splits_of
 from packer.packing.tasks import ShardReport, ShardTask, finish_shard, read_blocks, report_of, run_tasks
 
@@ -57,6 +58,7 @@ __all__ = [
     "codec_by_field",
     "codec_texts",
     "estimate",
+    "executor_at",
     "field_sizes",
     "finish_shard",
     "given_by",

@@ -134,11 +134,15 @@ def test_source_options_reach_their_source(packer, pairs, clouds, rows, tmp_path
     assert list(PackedDataset(tmp_path / "c").fields) == ["y"]
 
 
-def test_a_scheduler_needs_its_package(refused, pairs, tmp_path, monkeypatch):
-    """Without `distributed`, --scheduler is refused with the line that installs it, and so is a number of workers."""
-    monkeypatch.setitem(__import__("sys").modules, "distributed", None)
-    arguments = ["convert", *pairs.sources, tmp_path / "out", "--scheduler", "tcp://127.0.0.1:1"]
-    refused(2, arguments, "pip install '.[distributed]'")
+@pytest.mark.parametrize(
+    ("address", "package"),
+    [("tcp://127.0.0.1:1", "distributed"), ("ray", "ray"), ("ray://127.0.0.1:10001", "ray")],
+)
+def test_a_scheduler_needs_its_package(refused, pairs, tmp_path, monkeypatch, address, package):
+    """Without its package, --scheduler is refused with the line that installs it, and so is a number of workers."""
+    monkeypatch.setitem(__import__("sys").modules, package, None)
+    arguments = ["convert", *pairs.sources, tmp_path / "out", "--scheduler", address]
+    refused(2, arguments, f"pip install '.[{package}]'")
     refused(2, [*arguments, "--workers", 2], "--workers and --scheduler exclude each other")
     assert not (tmp_path / "out").exists()
 
