@@ -20,7 +20,7 @@ from packer.format import manifest as manifests
 from packer.remote import is_url
 from readers.batch import Sample, batch_of, item_of, join, only_item
 from readers.crop import Crop
-from readers.draws import new_visits
+from readers.draws import Visits, new_visits
 from readers.fields import NAME, FieldReader, KnownReader, as_images, gathered
 from readers.gather import Allocate, Pool
 from readers.indexing import Chosen, Items, Listed, SampleNames, is_single, number_asked, numbers_asked
@@ -31,14 +31,13 @@ from readers.parts import Parts
 from readers.points import PointSample
 from readers.resized import ResizedCrop
 from readers.rows import RegionReader
+from readers.transforms import Transform, changed_batch, changed_samples, takes_generator
 from readers.valid import check_read
 from readers.voxels import VoxelSample
 from readers.windows import Windows
 
 if TYPE_CHECKING:
     from packer.remote import Mirror
-
-Transform = Callable[[Any], Any]
 
 #: Arguments of earlier versions, and their replacements.
 _RENAMED = {
@@ -98,11 +97,12 @@ class PackedDataset(Dataset[Any]):
         fields: names of the fields to read, in order, or the name of one; all by default. The others are not touched.
         batch_transform: called once with each batch, and with a batch of one for `ds[3]`, which then is the sample in
             what it returns. It runs in the thread that reads: with `Loader(threads=n)` in n threads at once, with
-            `threads="auto"` in one.
+            `threads="auto"` in one. A second parameter named `generator` gets a `torch.Generator`, see below.
         sample_transform: called with each sample before samples become a batch, also by `Loader`; torch's
             `default_collate` joins what it returns, unless a `DataLoader` has its own `collate_fn`. Tensors that differ
             in their first axis alone become `Ragged`. `batch_transform` is called afterwards. It costs a Python call
-            per sample: where a function can take a whole batch, `batch_transform` is faster.
+            per sample: where a function can take a whole batch, `batch_transform` is faster. It may have a
+            parameter `generator`, too.
         crop: reads crops of one size from pictures of different sizes; see `Crop`, or `ResizedCrop` for photographs.
         points: reads this many points of every cloud, chosen at random, see `PointSample`; or one point of every
             voxel, see `VoxelSample`.
@@ -121,7 +121,8 @@ class PackedDataset(Dataset[Any]):
 
     Random crops and points are drawn once a visit: a sample that is read twice gives two crops. `Loader` draws them
     from its seed, the epoch and the position in the epoch's order. Plain indexing and DataLoader draw them from torch's
-    generator, as torchvision's transforms do; `torch.manual_seed` repeats them.
+    generator, as torchvision's transforms do; `torch.manual_seed` repeats them. So it is with the `generator` of a
+    transform: that of a sample follows from its visit, that of a batch from the visit of its first sample.
 
     Raises:
         UnfinishedError: the conversion was not finished.
@@ -155,6 +156,7 @@ class PackedDataset(Dataset[Any]):
                 raise TypeError(f"PackedDataset got an unexpected keyword argument {name!r}")
             raise UsageError(f"PackedDataset takes no {name}: {_RENAMED[name]}")
         self._mirror, self.path, self.manifest = _found(path, cache, cache_bytes)
+        self._takes_generator: dict[str, bool] = {}
         self.batch_transform = batch_transform
         self.sample_transform = sample_transform
         self._chosen = (fields,) if isinstance(fields, str) else None if fields is None else tuple(fields)
@@ -216,6 +218,8 @@ class PackedDataset(Dataset[Any]):
         if name in _FIXED and name in vars(self):
             raise UsageError(f"{name} of a PackedDataset cannot be changed; make another one with PackedDataset(...)")
         super().__setattr__(name, value)
+        if name in ("batch_transform", "sample_transform"):
+            self._takes_generator[name] = takes_generator(value)
 
     def __getstate__(self) -> dict[str, Any]:
         # The manifest goes along: on the other side numbers mean the same samples, whatever became of the folder.
@@ -290,10 +294,10 @@ class PackedDataset(Dataset[Any]):
         del lease
         return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
-    @cached_property
+    @property
     def draws(self) -> bool:
-        """Return whether random parts of samples are read, so that two visits of one may differ."""
-        return self._parts.draws
+        """Return whether two visits of a sample may differ: random parts are read, or a transform gets a generator."""
+        return self._parts.draws or any(self._takes_generator.values())
 
     def set_epoch(self, epoch: int) -> None:
         """Accept the number of an epoch, from 0, for code that calls `set_epoch` of every dataset.
@@ -312,9 +316,15 @@ class PackedDataset(Dataset[Any]):
         """
         if is_single(index):
             number = number_asked(index, len(self), self._numbers_of)
-            return self.item_of(self.gather(np.array([number])))
+            visits = self._new_visits(1)
+            return self.item_of(self.gather(np.array([number]), visits=visits), visits)
         numbers = self.numbers(index)
-        return self.transformed(self.gather(numbers), len(numbers))
+        visits = self._new_visits(len(numbers))
+        return self.transformed(self.gather(numbers, visits=visits), len(numbers), visits)
+
+    def _new_visits(self, count: int) -> Visits | None:
+        """Return new visits, (count,); None if nothing is drawn by them."""
+        return new_visits(count) if self.draws else None
 
     def __getitems__(self, indices: Sequence[Any]) -> Sequence[Any]:
         """Return a batch for DataLoader and Subset: a sequence of samples that default_collate takes as one."""
@@ -322,7 +332,8 @@ class PackedDataset(Dataset[Any]):
             return [self[index] for index in indices]
         numbers = self.numbers(indices)
         # Batches of one size follow one another: each reuses the memory of one that is gone.
-        return self.items_of(self.gather(numbers, self._session.pool), len(numbers))
+        visits = self._new_visits(len(numbers))
+        return self.items_of(self.gather(numbers, self._session.pool, visits), len(numbers), visits)
 
     def __iter__(self) -> Iterator[Any]:
         return (self[i] for i in range(len(self)))
@@ -366,31 +377,45 @@ class PackedDataset(Dataset[Any]):
         """Return whether functions of the caller's own change samples or batches."""
         return self.batch_transform is not None or self.sample_transform is not None
 
-    def _samples_of(self, batch: dict[str, Any], size: int) -> list[Any]:
+    def _samples_of(self, batch: dict[str, Any], size: int, visits: Visits | None) -> list[Any]:
         """Return the samples of a gathered batch, each changed by `sample_transform`."""
         samples = [item_of(batch, number, size) for number in range(size)]
-        return samples if self.sample_transform is None else list(map(self.sample_transform, samples))
+        if self.sample_transform is None:
+            return samples
+        return changed_samples(self.sample_transform, samples, self._given("sample_transform", visits))
 
-    def transformed(self, batch: dict[str, Any], size: int) -> Any:
-        """Return a gathered batch after both transforms: samples are changed and joined first, then the whole batch."""
+    def _given(self, name: str, visits: Visits | None) -> Visits | None:
+        """Return visits for a transform that takes a generator, else None."""
+        return visits if self._takes_generator[name] else None
+
+    def transformed(self, batch: dict[str, Any], size: int, visits: Visits | None) -> Any:
+        """Return a gathered batch after both transforms: samples are changed and joined first, then the whole batch.
+
+        Args:
+            visits: of the samples, (size,); None if nothing is drawn by them.
+        """
         if self.sample_transform is not None:
             if not size:
                 raise UsageError("sample_transform: the index asks for no samples, and an empty batch cannot be joined")
-            batch = join(self._samples_of(batch, size))
-        return batch if self.batch_transform is None else self.batch_transform(batch)
+            batch = join(self._samples_of(batch, size, visits))
+        if self.batch_transform is None:
+            return batch
+        return changed_batch(self.batch_transform, batch, self._given("batch_transform", visits))
 
-    def item_of(self, batch: dict[str, Any]) -> Any:
+    def item_of(self, batch: dict[str, Any], visits: Visits | None) -> Any:
         """Return the only sample of a gathered batch of one, after both transforms."""
         if self.batch_transform is None:
-            return self._samples_of(batch, 1)[0]
-        return only_item(self.transformed(batch, 1))
+            return self._samples_of(batch, 1, visits)[0]
+        return only_item(self.transformed(batch, 1, visits))
 
-    def items_of(self, batch: dict[str, Any], size: int) -> Sequence[Any]:
+    def items_of(self, batch: dict[str, Any], size: int, visits: Visits | None) -> Sequence[Any]:
         """Return the samples of a gathered batch in the form that torch's DataLoader takes."""
         if self.sample_transform is not None and self.batch_transform is None:
             # DataLoader joins them, by its `collate_fn`; the default one joins those of unlike lengths as `Ragged`.
-            return [Sample(sample) if type(sample) is dict else sample for sample in self._samples_of(batch, size)]
-        return batch_of(self.transformed(batch, size), size)
+            return [
+                Sample(sample) if type(sample) is dict else sample for sample in self._samples_of(batch, size, visits)
+            ]
+        return batch_of(self.transformed(batch, size, visits), size)
 
     def sample_numbers(self, names: Sequence[str]) -> Numbers:
         """Return the numbers of the samples of some names, (n,), in the split if one is read.
@@ -415,18 +440,20 @@ class PackedDataset(Dataset[Any]):
             )
         return self.sample_numbers(names)
 
-    def gather(self, numbers: Numbers, allocate: Allocate | Pool | None = None) -> dict[str, Any]:
+    def gather(
+        self, numbers: Numbers, allocate: Allocate | Pool | None = None, visits: Visits | None = None
+    ) -> dict[str, Any]:
         """Return the batch of the items `numbers` (n,), untransformed: field name to values.
 
         Args:
             numbers: within 0 to len(self) - 1.
             allocate: allocates the memory of each field; a `Pool` is used only where reuse pays. New memory by default.
+            visits: of the items, (n,); needed if random parts are read.
         """
         samples, anchors = self.items.of(numbers)
         by_shard = self._session.by_shard
         if by_shard is not None and not by_shard.is_whole:
             return {**by_shard.gather(samples), **gathered(self._number_readers(), samples, allocate)}
-        visits = new_visits(len(numbers)) if self.draws else None
         return gathered(self.readers, samples, allocate, visits, anchors)
 
     def read(self, index: Any, field: str, rows: slice | None = None, columns: slice | None = None) -> Any:

@@ -22,7 +22,7 @@ from torch.utils.data import ConcatDataset, Dataset
 from packer.errors import UsageError
 from packer.format import Field, Numbers, starts_of
 from readers.dataset import PackedDataset, reads_batches
-from readers.draws import new_visits
+from readers.draws import Visits, new_visits
 from readers.fields import FieldReader, FixedRaw, KnownReader, Places, gathered
 from readers.gather import Memory, Pool
 from readers.indexing import number_asked, numbers_asked
@@ -89,18 +89,19 @@ class Mix(Dataset[Any]):
         Raises:
             SampleIndexError: a number outside the mix.
         """
-        return self.datasets[0].item_of(self._gathered(np.array([number_asked(index, len(self), _no_names)])))
+        return self.datasets[0].item_of(*self._gathered(np.array([number_asked(index, len(self), _no_names)])))
 
     def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
         """Return a batch for torch's DataLoader, which takes it as one."""
         numbers = numbers_asked(indices, len(self), _no_names)
-        return self.datasets[0].items_of(self._gathered(numbers), len(numbers))
+        batch, visits = self._gathered(numbers)
+        return self.datasets[0].items_of(batch, len(numbers), visits)
 
-    def _gathered(self, numbers: Numbers) -> dict[str, Any]:
-        """Return the batch of the items `numbers` (n,), untransformed."""
+    def _gathered(self, numbers: Numbers) -> tuple[dict[str, Any], Visits | None]:
+        """Return the batch of the items `numbers` (n,), untransformed, and their visits, (n,) or None."""
         samples, anchors = self.items.of(numbers)
         visits = new_visits(len(numbers)) if self.draws else None
-        return gathered(self.readers, samples, self.opened.pool, visits, anchors)
+        return gathered(self.readers, samples, self.opened.pool, visits, anchors), visits
 
     def __add__(self, other: Dataset[Any]) -> Dataset[Any]:  # type: ignore[override]  # torch's gives a ConcatDataset
         """Return the samples of this and of another dataset, one after another; each once, without the weights."""
@@ -136,13 +137,13 @@ class Mix(Dataset[Any]):
         """Return whether functions of the caller's own change samples or batches."""
         return self.datasets[0].transforms
 
-    def transformed(self, batch: dict[str, Any], size: int) -> Any:
+    def transformed(self, batch: dict[str, Any], size: int, visits: Visits | None) -> Any:
         """Return a gathered batch after the transforms of the datasets."""
-        return self.datasets[0].transformed(batch, size)
+        return self.datasets[0].transformed(batch, size, visits)
 
     @property
     def draws(self) -> bool:
-        """Return whether random parts of samples are read."""
+        """Return whether random parts of samples are read, or a transform gets a generator."""
         return any(dataset.draws for dataset in self.datasets)
 
     def set_epoch(self, epoch: int) -> None:

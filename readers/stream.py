@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,11 +42,12 @@ class Plan:
 
     Attributes:
         batches: that it reads, as numbers of items.
-        visits: gives the random words from which parts of samples are drawn, (n,), by position in the epoch, (n,); None
-            if no parts are random.
+        visits: gives the random words of samples, (n,), by position in the epoch, (n,); None if nothing is drawn.
         pool: gives memory for batches.
         threads: 0 reads in the caller's thread; else as many read ahead.
         prefetch: how many runs threads read ahead at most, or one for each thread if that is more.
+        first: called with a function that reads the first run, in the caller's thread, and with nothing else; returns
+            what it returned, and how many threads read on. None if the first run is read like all others.
         finish: applied to each batch, after the dataset's transforms, by the thread that read it.
     """
 
@@ -56,6 +57,7 @@ class Plan:
     pool: Pool
     threads: int = 0
     prefetch: int = 2
+    first: Callable[[Callable[[], list[Any]]], tuple[list[Any], int]] | None = None
     finish: Callable[[Any], Any] | None = None
 
     @cached_property
@@ -79,11 +81,13 @@ class Run(NamedTuple):
     Attributes:
         places: where their samples lie, by field.
         sizes: samples of each batch.
+        visits: of each batch, those of its samples, (n,), or None.
         error: why the only batch cannot be located; it is raised when the batch is due.
     """
 
     places: Sequence[Located]
     sizes: list[int]
+    visits: Sequence[Visits | None]
     error: Exception | None = None
 
 
@@ -99,7 +103,13 @@ def batches_of(plan: Plan) -> Generator[Any, None, None]:
         return np.concatenate([np.zeros((0, 2), np.int64), *parts])
 
     runs = asked_for(located(plan), spans, plan.dataset.opened)
-    if plan.threads:
+    threads = plan.threads
+    if threads and plan.first is not None:
+        for run in itertools.islice(runs, 1):
+            batches, threads = plan.first(partial(_read_list, plan, run))
+            yield from _handed_over(batches)
+            del batches
+    if threads:
         yield from _by_threads(plan, runs)
     else:
         for run in runs:
@@ -115,7 +125,7 @@ def _by_threads(plan: Plan, runs: Iterator[Run]) -> Generator[Any, None, None]:
     threads = ThreadPoolExecutor(plan.threads, THREAD_NAME)
     try:
         for run in runs:
-            waiting.append(threads.submit(lambda run: list(read(plan, run)), run))
+            waiting.append(threads.submit(_read_list, plan, run))
             if len(waiting) > max(plan.prefetch, plan.threads):
                 yield from _handed_over(waiting.popleft().result())
         while waiting:
@@ -125,6 +135,10 @@ def _by_threads(plan: Plan, runs: Iterator[Run]) -> Generator[Any, None, None]:
         # Garbage collection may run this in one of the reading threads, which cannot wait for itself.
         is_reader = threading.current_thread().name.startswith(THREAD_NAME)
         threads.shutdown(wait=not is_reader, cancel_futures=True)
+
+
+def _read_list(plan: Plan, run: Run) -> list[Any]:
+    return list(read(plan, run))
 
 
 def _handed_over(batches: list[Any]) -> Iterator[Any]:
@@ -150,7 +164,7 @@ def located(plan: Plan) -> Iterator[Run]:
             runs = _runs(plan, first, stop)
         except Exception as error:
             if stop - first == 1:
-                yield Run([], [0], error)
+                yield Run([], [0], [None], error)
                 return
             samples = further = 1  # one of these batches is wrong; now one by one, so that those before it come first
             continue
@@ -170,7 +184,11 @@ def _runs(plan: Plan, first: int, stop: int) -> list[Run]:
     # All of a group at once, not between copies, which push everything else out of the processor's cache.
     sizes, bounds = np.diff(edges).tolist(), edges.tolist()
     return [
-        Run([at[bounds[a] : bounds[b]] for at in places], sizes[a:b])
+        Run(
+            [at[bounds[a] : bounds[b]] for at in places],
+            sizes[a:b],
+            [None if visits is None else visits[bounds[k] : bounds[k + 1]] for k in range(a, b)],
+        )
         for a, b in itertools.pairwise(_cut(np.add.reduceat(nbytes, edges[:-1]).tolist(), plan.run_bytes))
     ]
 
@@ -199,11 +217,11 @@ def read(plan: Plan, run: Run) -> Iterator[Any]:
         parts = [split(values, run.sizes) for values in batch.values()]
         batches = [dict(zip(batch, values, strict=True)) for values in zip(*parts, strict=True)]
 
-    def finished(batch: Any, size: int) -> Any:
-        batch = plan.dataset.transformed(batch, size)
+    def finished(batch: Any, size: int, visits: Visits | None) -> Any:
+        batch = plan.dataset.transformed(batch, size, visits)
         return batch if plan.finish is None else plan.finish(batch)
 
-    return map(finished, _handed_over(batches), run.sizes)
+    return map(finished, _handed_over(batches), run.sizes, run.visits)
 
 
 def split(values: Any, sizes: list[int]) -> Sequence[Any]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import random
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Subset, default_collate
 from packer.errors import UsageError
 from packer.format import Field
 from readers import Loader, Mix, PackedDataset, Ragged
+from readers.transforms import remark
 
 
 def doubled(sample: dict[str, Any]) -> dict[str, Any]:
@@ -119,3 +122,83 @@ def test_a_batch_transform_always_gets_a_batch(rows: Path) -> None:
         assert {name: value.tolist() for name, value in one[3].items()} == {"sum": 99.0, "y": 3}
     with pytest.raises(UsageError, match="batch_transform was given a batch of 1 and returned a set"):
         _ = PackedDataset(rows, batch_transform=set)[3]
+
+
+def drawing_sample(sample: dict[str, Any], generator: torch.Generator) -> dict[str, Any]:
+    return {**sample, "one": torch.rand(2, generator=generator)}
+
+
+def drawing_batch(batch: dict[str, Any], generator: torch.Generator) -> dict[str, Any]:
+    return {**batch, "many": torch.rand(len(batch["y"]), generator=generator)}
+
+
+def test_the_generator_of_a_transform_follows_from_seed_epoch_and_position(rows: Path) -> None:
+    """Threads, ranks and resuming change nothing; every visit has another, in a mix as well."""
+    ds = PackedDataset(rows, sample_transform=drawing_sample, batch_transform=drawing_batch)
+
+    def joined(loader: Any) -> dict[str, torch.Tensor]:
+        return default_collate_of(list(loader))
+
+    def default_collate_of(batches: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+        return {name: torch.cat([batch[name] for batch in batches]) for name in ("y", "one", "many")}
+
+    for dataset in (ds, Mix({ds: 1})):
+        whole = joined(Loader(dataset, 40, shuffle=True, seed=3, threads=0))
+        assert len(whole["one"].unique()) > 1990
+        assert len(whole["many"].unique()) > 990
+        for threads in ("auto", 3):
+            again = joined(Loader(dataset, 40, shuffle=True, seed=3, threads=threads))
+            assert all(torch.equal(whole[name], again[name]) for name in whole)
+        resumed = Loader(dataset, 40, shuffle=True, seed=3)
+        taken = iter(resumed)
+        next(taken)
+        state = resumed.state_dict()
+        resumed = Loader(dataset, 40, shuffle=True, seed=3)
+        resumed.load_state_dict(state)
+        rest = joined(resumed)
+        assert all(torch.equal(whole[name][40:], rest[name]) for name in whole)
+        ranks = [Loader(dataset, 40, shuffle=True, seed=3, rank=rank, world_size=2) for rank in (0, 1)]
+        both = default_collate_of([batch for pair in zip(*ranks, strict=True) for batch in pair])
+        assert torch.equal(whole["one"], both["one"])
+        assert not torch.equal(whole["one"], joined(Loader(dataset, 40, shuffle=True, seed=4))["one"])
+
+
+def test_without_a_loader_the_generator_follows_from_torchs(rows: Path) -> None:
+    """By index and in DataLoader, `torch.manual_seed` repeats what is drawn, and two visits differ."""
+    ds = PackedDataset(rows, sample_transform=drawing_sample, batch_transform=drawing_batch)
+    for read in (lambda: ds[3]["one"], lambda: ds[:4]["many"], lambda: next(iter(DataLoader(ds, 4)))["one"]):
+        torch.manual_seed(1)
+        first, other = read(), read()
+        torch.manual_seed(1)
+        assert torch.equal(first, read())
+        assert not torch.equal(first, other)
+    assert pickle.loads(pickle.dumps(ds))[3]["one"].shape == (2,)
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [lambda: torch.rand(1), lambda: torch.tensor(np.random.random()), lambda: torch.tensor(random.random())],
+    ids=["torch", "numpy", "python"],
+)
+def test_a_transform_that_draws_globally_stays_in_the_callers_thread(
+    rows: Path, draw: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its runs repeat next to a training step that draws, too; it is said once. Others are read ahead."""
+    remark.cache_clear()
+    threads = set()
+
+    def noisy(batch: dict[str, Any]) -> dict[str, Any]:
+        threads.add(threading.current_thread())
+        draw()
+        return batch
+
+    loader = Loader(PackedDataset(rows, batch_transform=noisy), 40)
+    for _ in range(2):
+        assert len(list(loader)) == 25
+    assert threads == {threading.current_thread()}
+    assert loader.threads == 0
+    list(Loader(PackedDataset(rows, batch_transform=noisy), 40))
+    assert [record.message[:17] for record in caplog.records] == ["a transform draws"]
+    threads.clear()
+    list(Loader(PackedDataset(rows, batch_transform=lambda batch: threads.add(threading.current_thread())), 40))
+    assert len(threads) == 2

@@ -1,0 +1,73 @@
+"""Functions of the caller's own that change samples and batches: the generator of each visit, and whether one draws."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Sequence
+from functools import cache
+from inspect import Parameter, signature
+from typing import Any
+
+import numpy as np
+import torch
+
+from readers.draws import BATCHES, SAMPLES, Visits, drawn
+from readers.gather import CPU
+
+Transform = Callable[..., Any]
+
+_log = logging.getLogger(__name__)
+
+
+def takes_generator(function: Transform | None) -> bool:
+    """Return whether the second parameter of a function is named `generator`, and the caller did not bind it."""
+    if function is None:
+        return False
+    try:
+        found = signature(function.forward if isinstance(function, torch.nn.Module) else function)
+    except (TypeError, ValueError):  # such as `set`, which has none
+        return False
+    second = list(found.parameters.values())[1:2]
+    return any(
+        each.name == "generator" and (each.kind is Parameter.POSITIONAL_OR_KEYWORD or each.default is Parameter.empty)
+        for each in second
+    )
+
+
+def changed_samples(function: Transform, samples: Sequence[Any], visits: Visits | None) -> list[Any]:
+    """Return samples, each changed by a function; visits (n,) are given if it takes a generator."""
+    if visits is None:
+        return list(map(function, samples))
+    seeds = drawn(visits, 0, SAMPLES, 1)[:, 0].tolist()
+    return [function(sample, generator=_seeded(seed)) for sample, seed in zip(samples, seeds, strict=True)]
+
+
+def changed_batch(function: Transform, batch: Any, visits: Visits | None) -> Any:
+    """Return a batch, changed by a function; if it takes a generator, that of the first visit of `visits` (n,)."""
+    if visits is None:
+        return function(batch)
+    seeds = drawn(visits[:1], 0, BATCHES, 1)[:, 0].tolist() or [0]
+    return function(batch, generator=_seeded(seeds[0]))
+
+
+def _seeded(seed: int) -> torch.Generator:
+    with CPU:
+        return torch.Generator().manual_seed(seed)
+
+
+def drew(before: Sequence[Any]) -> bool:
+    """Return whether torch's, numpy's or Python's generator has another state than `before`, by `global_states`."""
+    return global_states() != before
+
+
+def global_states() -> Sequence[Any]:
+    """Return the states of torch's, numpy's and Python's own generators."""
+    _, words, *place = np.random.get_state()  # the one that others draw from
+    return [torch.get_rng_state().numpy().tobytes(), np.asarray(words).tobytes(), place, random.getstate()]
+
+
+@cache
+def remark(sentence: str) -> None:
+    """Log a sentence, once in a process."""
+    _log.warning(sentence)
