@@ -18,12 +18,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import ConcatDataset, DataLoader, default_collate
+from jpeg_files import as_jpeg, photograph
+from PIL import Image
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, default_collate
 from torch.utils.data._utils.collate import default_collate_fn_map
 
+from packer.convert import convert
 from packer.errors import UsageError
+from packer.sources import SourceOptions
 from packer.writer import DatasetWriter
-from readers import Loader, Mix, PackedDataset
+from readers import Loader, Mix, PackedDataset, ResizedCrop
 from readers.batch import Batch
 
 pytestmark = [
@@ -430,6 +434,87 @@ def test_clouds_for_pytorch_geometric(path: Path, monkeypatch: pytest.MonkeyPatc
     for found in (of_clouds, *(next(iter(make(ds, 8))) for make in (Loader, DataLoader, ItsLoader))):
         assert not [key for key in ("pos", "n", "batch", "ptr") if not torch.equal(found[key], wanted[key])]
         assert found.batch_size == wanted.batch_size == clouds.batch_size
+
+
+# ---------------------------------------------------------------- photographs
+
+
+CLASSES = ("cat", "dog", "owl")
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of three classes of eight JPEG files of 40 x 48 pixels, some progressive, and next to it `packed`."""
+    place = tmp_path_factory.mktemp("photographs")
+    for number in range(24):
+        file = place / "files" / CLASSES[number % 3] / f"{number:02}.jpg"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(as_jpeg(photograph(40, 48, number), progressive=number % 5 == 0))
+    convert(str(place / "files"), place / "packed", source=SourceOptions(label="folder"), workers=0)
+    return place
+
+
+class ImageFolder(Dataset[Any]):
+    """The files of folders of classes, as torchvision's `ImageFolder` reads them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.classes = sorted(entry.name for entry in folder.iterdir())
+        self.files = [(file, n) for n, name in enumerate(self.classes) for file in sorted((folder / name).iterdir())]
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, number: int) -> tuple[torch.Tensor, int]:
+        file, label = self.files[number]
+        with Image.open(file) as image:
+            return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1).contiguous(), label
+
+
+def losses(batches: Any) -> list[float]:
+    """The losses of an epoch of a small network with dropout, whose crops are drawn by torch's generator."""
+    torch.manual_seed(2)
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 3, stride=2), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(),
+        torch.nn.Dropout(), torch.nn.Linear(4, len(CLASSES)),
+    )  # fmt: skip
+    optimiser = torch.optim.SGD(model.parameters(), 0.1)
+    found = []
+    for images, labels in batches:
+        top, left = torch.randint(8, (2,)).tolist()
+        loss = torch.nn.functional.cross_entropy(model(images[..., top : top + 32, left : left + 32] / 255), labels)
+        optimiser.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+        found.append(loss.item())
+    return found
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_losses_are_those_of_an_image_folder(photographs: Path, threads: int) -> None:
+    """On packed JPEG files, in the same order and with the same draws, every loss of an epoch is the same float."""
+    packed = PackedDataset(photographs / "packed")
+    assert [config["id"] for config in packed.fields["image"].codec] == ["jpeg"]
+    loader = Loader(packed, 4, shuffle=True, seed=1, threads=threads, channels_last=False)
+    files = ImageFolder(photographs / "files")
+    assert packed.classes == files.classes
+    wanted = losses(DataLoader(files, 4, sampler=list(loader.sampler), generator=torch.Generator()))
+    found = losses((batch["image"], batch["label"]) for batch in loader)
+    assert found == wanted
+    assert len(set(found)) == 6
+
+
+def test_a_vision_transformer_learns_from_resized_crops(photographs: Path) -> None:
+    """HF's ViT takes a batch of `ResizedCrop` and its labels as they are, and every weight has a gradient."""
+    from transformers import ViTConfig, ViTForImageClassification
+
+    tiny: dict[str, Any] = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    model = ViTForImageClassification(ViTConfig(**tiny, image_size=32, num_labels=len(CLASSES)))
+    dataset = PackedDataset(photographs / "packed", crop=ResizedCrop(32, of="image"))
+    for batch in Loader(dataset, 8, shuffle=True):
+        found = model(batch["image"] / 127.5 - 1, labels=batch["label"])
+        assert found.logits.shape == (8, len(CLASSES))
+        found.loss.backward()
+    assert all(weight.grad is not None and weight.grad.isfinite().all() for weight in model.parameters())
 
 
 # ---------------------------------------------------------------- what the loader has for them
