@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import msgspec
@@ -38,8 +37,7 @@ class Scaling(NamedTuple):
         return np.ascontiguousarray(values, dtype)
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(NamedTuple):
     """An array, a member of a compound one or an attribute of a unit, and the field that it becomes.
 
     Attributes:
@@ -81,7 +79,7 @@ class Column:
 
     def changed(self, **changes: Any) -> Column:
         """Return the column with changes of its `spec`."""
-        return replace(self, spec=msgspec.structs.replace(self.spec, **changes))
+        return self._replace(spec=msgspec.structs.replace(self.spec, **changes))
 
 
 def columns_of(entry: Entry, axis: int | None) -> list[Column] | str:
@@ -96,15 +94,15 @@ def columns_of(entry: Entry, axis: int | None) -> list[Column] | str:
     if entry.aside:
         return entry.aside
     if entry.shape is None or entry.dtype is None:
-        return [] if entry.is_group else [replace(column, problem="is empty: it has no values and no shape")]
+        return [] if entry.is_group else [column._replace(problem="is empty: it has no values and no shape")]
     shape = entry.shape
     if axis is not None:
         if shape == ():
             return f"is a single value, which --once {entry.path} keeps"
         number = axis if axis >= 0 else len(shape) + axis
         if not 0 <= number < len(shape):
-            return [replace(column, problem=f"has no axis {axis}; --axis -1 takes the last axis of every array")]
-        column, shape = replace(column, samples=shape[number]), shape[:number] + shape[number + 1 :]
+            return [column._replace(problem=f"has no axis {axis}; --axis -1 takes the last axis of every array")]
+        column, shape = column._replace(samples=shape[number]), shape[:number] + shape[number + 1 :]
     return list(leaves(column, entry.dtype, shape))
 
 
@@ -118,7 +116,7 @@ def leaves(column: Column, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Iter
         return
     if dtype.names:
         for name in dtype.names:
-            yield from leaves(replace(column, members=(*column.members, name)), dtype[name], shape)
+            yield from leaves(column._replace(members=(*column.members, name)), dtype[name], shape)
         return
     base, text = list_dtype(dtype), is_text(dtype)
     native = (dtype if base is None else base).newbyteorder("=").name
@@ -136,11 +134,11 @@ def leaves(column: Column, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Iter
             else:
                 spec = FieldSpec(name=_UNNAMED, dtype=native, shape=shape if base is None else (None,))
             enum = dict(dtype.metadata or {}).get("enum", {})
-            yield replace(column, spec=spec, enum=tuple(sorted((int(n), name) for name, n in enum.items())))
+            yield column._replace(spec=spec, enum=tuple(sorted((int(n), name) for name, n in enum.items())))
             return
         except ValueError as error:
             problem = f"cannot be stored: {error}"
-    yield replace(column, problem=problem)
+    yield column._replace(problem=problem)
 
 
 def scaled(column: Column, attributes: Mapping[str, Any], is_applied: bool) -> Column:
@@ -169,7 +167,7 @@ def scaled(column: Column, attributes: Mapping[str, Any], is_applied: bool) -> C
     wide = len(kinds) < len(numbers) or any(kind != "float32" for kind in kinds) or column.spec.itemsize > 2
     dtype = column.spec.dtype if column.spec.dtype in ("float32", "float64") else "float64" if wide else "float32"
     scaling = Scaling(str(column.spec.dtype), factor, offset, missing)
-    return replace(column.changed(dtype=dtype), scaling=scaling)
+    return column.changed(dtype=dtype)._replace(scaling=scaling)
 
 
 def _number(attribute: Any) -> float | None:

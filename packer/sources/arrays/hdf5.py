@@ -34,6 +34,8 @@ _TRUNCATED = re.compile(r"truncated file: eof = (\d+), .*stored_eof = (\d+)")
 #: A dataset that declares more bytes than both this and this many times its file is taken for damaged. Deflate reaches
 #: 1,032 on zeros.
 _BELIEVED_BYTES, _MAX_RATIO = 2**34, 10_000
+#: Datasets that stay open after they were listed, for their attributes.
+_MAX_LISTED = 1000
 _NETCDF_PLACEHOLDER = b"This is a netCDF dimension but not a netCDF variable"
 #: Attributes by which libraries find their own structures; an export makes them anew.
 _STRUCTURE = ("CLASS", "NAME", "DIMENSION_LIST", "REFERENCE_LIST", "_Netcdf4Dimid", "_Netcdf4Coordinates")
@@ -45,6 +47,7 @@ class Hdf5Tree(Tree):
     def __init__(self, place: Place) -> None:
         super().__init__(place)
         self._file = _opened(self.path)
+        self._listed: dict[str, h5py.Dataset] = {}
 
     def close(self) -> None:
         self._file.close()
@@ -55,6 +58,7 @@ class Hdf5Tree(Tree):
     def entries(
         self, root: str = "", is_out: Callable[[str], bool] = never, is_unit: Callable[[str], bool] = never
     ) -> Iterator[Entry]:
+        self._listed = {}
         top = self._file[root or "/"]
         if isinstance(top, h5py.Dataset):
             yield _entry("", top)
@@ -80,6 +84,8 @@ class Hdf5Tree(Tree):
                 met = _met(group, name, path, seen, is_unit(path))
                 if isinstance(met, h5py.Datatype):
                     continue  # it has no values
+                if isinstance(met, h5py.Dataset) and len(self._listed) < _MAX_LISTED:
+                    self._listed[root + path] = met
                 yield met if isinstance(met, Entry) else _entry(path, met)
                 if isinstance(met, h5py.Group) and not is_unit(path):
                     deeper.append((path, met))
@@ -113,7 +119,11 @@ class Hdf5Tree(Tree):
         return h5py.Dataset(h5py.h5d.open(holder, name_there, access))
 
     def files_of(self, path: str) -> list[str]:
-        return _files_of(self._file[path], self.path)
+        return _files_of(self._at(path), self.path)
+
+    def _at(self, path: str) -> Any:
+        """Return what is at a path, without opening again what was listed last."""
+        return self._listed[path] if path in self._listed else self._file[path or "/"]
 
     def unwritten(self, path: str) -> str:
         dataset = self._file[path]
@@ -130,7 +140,7 @@ class Hdf5Tree(Tree):
         kept: dict[str, Any] = {}
         lost: list[str] = []
         try:
-            attributes = self._file[path or "/"].attrs
+            attributes = self._at(path).attrs
             names = list(attributes)
         except _FAULTS:
             return {}, ["those that cannot be listed"]
@@ -308,7 +318,7 @@ def _files_of(dataset: h5py.Dataset, path: str) -> list[str]:
     Raises:
         SourceError: its values are not all there, or cannot be decoded.
     """
-    home = str(dataset.file.filename)
+    home = h5py.h5f.get_name(dataset.id).decode("utf-8", "surrogateescape")
     with faults_of(path):
         if dataset.external:
             raise SourceError(
@@ -318,8 +328,8 @@ def _files_of(dataset: h5py.Dataset, path: str) -> list[str]:
         files = [home, *(_virtual_files(dataset) if dataset.is_virtual else ())]
         # Lengths count too: with an axis of length 0, any number of rows takes no bytes.
         declared = max([math.prod(dataset.shape) * dataset.dtype.itemsize, *dataset.shape])
-        if declared > max(
-            _BELIEVED_BYTES, _MAX_RATIO * sum(Path(file).stat().st_size for file in dict.fromkeys(files))
+        if declared > _BELIEVED_BYTES and declared > _MAX_RATIO * sum(
+            Path(file).stat().st_size for file in dict.fromkeys(files)
         ):
             raise SourceError(
                 f"dataset {dataset.name} of shape {dataset.shape} is far too large for its file, so this cannot be "

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import errno
 import math
+import os
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import lru_cache
+from io import BytesIO
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,6 +28,8 @@ _READERS: dict[tuple[int, int], Any] = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
 }
+#: Longer ones numpy refuses.
+_LONGEST_HEADER = 2**16
 #: What a damaged zip file, or one of a kind that Python does not read, raises.
 _ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, KeyError)
 
@@ -55,8 +60,7 @@ class NpyTree(Tree):
             with _faults(file):
                 if not _is_archive(file):
                     if path == base:
-                        mapped: NDArray[Any] = np.lib.format.open_memmap(file, "r")
-                        return mapped
+                        return _mapped(file)
                 elif path.startswith(f"{base}/"):
                     with zipfile.ZipFile(file) as archive:
                         name = f"{path[len(base) + 1 :]}.npy"
@@ -93,7 +97,7 @@ def _headers(base: str, path: str) -> Iterator[Entry]:
         refuse_pointer(file.read(64), path)
         file.seek(0)
         if not _is_archive(path):
-            yield _header(file, Path(path).stat().st_size, base, path)
+            yield _header(file, os.fstat(file.fileno()).st_size, base, path)
             return
         with zipfile.ZipFile(file) as archive:
             members = archive.infolist()
@@ -111,18 +115,39 @@ def _headers(base: str, path: str) -> Iterator[Entry]:
                     yield Entry(name, path, problem=error.reason)
 
 
+@lru_cache(256)
+def _parsed(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Return shape, whether the order is that of Fortran, and dtype; files often have equal headers."""
+    file = BytesIO(header)
+    # Version 3, for names of members outside of Latin-1, is refused.
+    shape, is_fortran, dtype = _READERS[np.lib.format.read_magic(file)](file)
+    return tuple(map(int, shape)), is_fortran, dtype
+
+
+def _read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Read a header to its end; raises what numpy does on a bad one."""
+    header = file.read(8)
+    length = file.read(2 if header[6:7] == b"\x01" else 4)
+    return _parsed(header + length + file.read(min(int.from_bytes(length, "little"), _LONGEST_HEADER)))
+
+
+def _mapped(path: str) -> NDArray[Any]:
+    with Path(path).open("rb") as file:
+        shape, is_fortran, dtype = _read_header(file)
+        if dtype.hasobject:
+            raise ValueError("Python objects are not read")
+        return np.memmap(file, dtype, "r", file.tell(), shape, "F" if is_fortran else "C")
+
+
 def _header(file: IO[bytes], size: int, name: str, path: str) -> Entry:
     """Return the array whose header `file` begins with; it must take all `size` bytes of the file."""
     try:
-        # Version 3, for names of members outside of Latin-1, is refused.
-        read = _READERS[np.lib.format.read_magic(file)]
-        shape, _, dtype = read(file)
+        shape, _, dtype = _read_header(file)
     except OSError:
         raise
     except Exception as error:  # numpy evaluates the header as Python: a damaged one raises anything
         words = (str(error).splitlines() or [type(error).__name__])[0][:200]
         return Entry(name, path, problem=f"is not a .npy array: {words}; save it again with np.save")
-    shape = tuple(map(int, shape))
     nbytes, length = math.prod(shape) * dtype.itemsize, size - file.tell()
     problem = ""
     if dtype.hasobject:

@@ -266,14 +266,14 @@ def _tables(
             if name in fields:
                 below = len(bases[path])
                 columns = [
-                    replace(column.changed(name=".".join((name, *column.members))), array=base + column.array[below:])
+                    column.changed(name=".".join((name, *column.members)))._replace(array=base + column.array[below:])
                     for column in columns
                 ]
             rows = columns[0].samples or 0
-            own = tuple(replace(column, file="", samples=None) for column in columns)
+            own = tuple(column._replace(file="", samples=None) for column in columns)
             units.append(Unit(((base, path),), "", "row", own, (), rows, (), {}, {}, {}, (), {}))
         totals += [
-            replace(column, samples=sum(own[number].samples or 0 for _, own in some), file=some[0][0])
+            column._replace(samples=sum(own[number].samples or 0 for _, own in some), file=some[0][0])
             for number, column in enumerate(columns)
         ]
     check_common(totals)

@@ -15,8 +15,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,8 +40,7 @@ CACHE_BYTES = 2**28
 _MAX_ATTRIBUTE = 16 * 2**10
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """An array or a group of a tree.
 
     Attributes:

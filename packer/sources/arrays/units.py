@@ -17,6 +17,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import xxhash
 from natsort import natsorted
@@ -188,12 +189,18 @@ def _unit(tree: Tree, root: str, kind: str, is_out: _Skipping, options: SourceOp
     files = dict.fromkeys(file for array in arrays for file in tree.files_of(array))
     shapes = tuple(column.spec.shape for column in columns)
     samples = columns[0].samples
-    if kind != "row":
-        columns = [column.changed(shape=(None,) * len(column.spec.shape)) for column in columns]
     return Unit(
-        tree.place, root, kind, tuple(replace(column, file="", samples=None) for column in columns), shapes,
+        tree.place, root, kind, tuple(_layout(column, kind == "row") for column in columns), shapes,
         1 if samples is None else samples, tuple(files), asides, once, attributes, tuple(lost), own,
     )  # fmt: skip
+
+
+def _layout(column: Column, is_row: bool) -> Column:
+    """Return a column without what differs between equal units: its file and lengths."""
+    spec = column.spec
+    if not is_row and any(length is not None for length in spec.shape):
+        spec = msgspec.structs.replace(spec, shape=(None,) * len(spec.shape))
+    return column._replace(spec=spec, file="", samples=None)
 
 
 def rows_of_files(
@@ -319,7 +326,7 @@ def _picked(tree: Tree, root: str, name: str, where: str, axis: int | None) -> l
     hits: list[Column] = []
     for place in upwards(asked):
         if (entry := tree.find(root + place)) is not None:
-            some = columns_of(replace(entry, path=place), axis)
+            some = columns_of(entry._replace(path=place), axis)
             if isinstance(some, str):
                 raise SourceError(f"field {name}: {asked} {some}")
             hits = [column for column in some if f"{column.path}/".startswith(f"{asked}/")]
@@ -343,7 +350,7 @@ def _sparse(tree: Tree, root: str, group: str) -> list[tuple[str, Column]]:
     columns: dict[str, Column] = {}
     for name in SPARSE_PARTS:
         entry = tree.find(f"{root}/{group}/{name}")
-        found = columns_of(replace(entry, path=f"/{group}/{name}"), 0) if entry else []
+        found = columns_of(entry._replace(path=f"/{group}/{name}"), 0) if entry else []
         if isinstance(found, str) or len(found) != 1 or found[0].problem or found[0].spec.shape:
             raise SourceError(
                 f"--sparse {group}: a group with the arrays data, indices and indptr, each of one axis, is expected"
@@ -353,7 +360,7 @@ def _sparse(tree: Tree, root: str, group: str) -> list[tuple[str, Column]]:
         raise SourceError(f"/{group} is a sparse matrix by columns (CSC), whose rows lie scattered; make it CSR")
     starts, rows = f"/{group}/indptr", (columns.pop("indptr").samples or 0) - 1
     return [
-        (f"{group.replace('/', '.')}.{name}", replace(column.changed(shape=(None,)), samples=rows, starts=starts))
+        (f"{group.replace('/', '.')}.{name}", column.changed(shape=(None,))._replace(samples=rows, starts=starts))
         for name, column in columns.items()
     ]
 
