@@ -198,4 +198,8 @@ def check_fits(specs: Sequence[FieldSpec], fields: Sequence[FieldSpec]) -> None:
         is_alike = (spec.dtype, spec.kind) == (field.dtype, field.kind) and fits(spec.shape, field.shape)
         found[spec.name] = field.in_words if is_alike else spec.in_words
     if how := difference({name: field.in_words for name, field in wanted.items()}, found):
+        missing, more = sorted(wanted.keys() - found), sorted(found.keys() - wanted)
+        if len(missing) == len(more) == 1 and wanted[missing[0]].in_words == found[more[0]]:
+            name, other = missing[0], more[0]
+            how += f"; if {other} is {name}, give files of arrays with the field's name, as in `{name}={other}.npy`"
         raise UsageError(f"the source does not fit the dataset: {how}")

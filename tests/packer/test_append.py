@@ -62,6 +62,16 @@ def test_samples_made_in_python_are_appended(tmp_path):
     assert len(PackedDataset(tmp_path / "d")) == 5
 
 
+def test_a_file_of_another_name_is_told_to_be_named(tmp_path):
+    """A field that only its name keeps out is given by FIELD=FILE, as the message says."""
+    for name in "ab":
+        np.save(tmp_path / f"{name}.npy", np.arange(6).reshape(2, 3))
+    convert(tmp_path / "a.npy", tmp_path / "d", workers=0)
+    with pytest.raises(UsageError, match=r"a is missing, .*; if b is a, .* as in `a=b\.npy`"):
+        append(tmp_path / "d", tmp_path / "b.npy", workers=0)
+    assert append(tmp_path / "d", f"a={tmp_path}/b.npy", workers=0).manifest.samples == 4
+
+
 @pytest.mark.parametrize(
     ("lr", "words"),
     [
