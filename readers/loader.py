@@ -42,8 +42,8 @@ from readers.order import (
     present_rank,
 )
 from readers.stream import Plan, batches_of
-from readers.transforms import drew, global_states, remark
-from readers.valid import check_count
+from readers.transforms import drew, global_states
+from readers.valid import check_count, remark
 
 #: Arguments of torch's DataLoader that Loader does not take, and their replacements.
 _INSTEAD = {
@@ -85,11 +85,12 @@ class Loader(DataLoader[Any]):
             alone. One that draws from the generators of torch, numpy or Python instead does not repeat in threads:
             `"auto"` finds out with the first batch, which is read in the caller's thread, and then takes 0.
         prefetch: how many batches threads read ahead at most, or one for each thread if that is more; batches in one
-            piece of memory, as above, count as one. With a transform each batch is read by itself.
+            piece of memory, as above, count as one. With a transform each batch is read by itself. Without threads it
+            means nothing.
         device: moves batches to this device: they are gathered into page-locked memory, and copied while the caller
             computes.
         rank: number of this rank, whose share of the common order is read; by default from torch.distributed if it is
-            initialised when a loop begins.
+            initialised when a loop begins, else from RANK and WORLD_SIZE of the environment, with a remark.
         world_size: how many ranks there are; needs `rank`.
         sampler: sample numbers, instead of `shuffle`: a torch Sampler, or an array or list of int. When a loop begins,
             a Sampler or `batch_sampler` gives its numbers with torch's global generator seeded by seed and epoch; its
@@ -97,7 +98,7 @@ class Loader(DataLoader[Any]):
         batch_sampler: gives the numbers of the samples of each batch of this rank, instead of `batch_size`, `shuffle`,
             `sampler` and ranks: a torch BatchSampler, or a list of lists of int. A state then counts batches.
         shuffle_window: about how many samples are shuffled among themselves in a block shuffle; by default up to
-            16,384, as memory allows.
+            16,384, as memory allows: the decoded frames of a window take up to 64 MiB, and those of ragged fields more.
         pin_memory: gives page-locked batches, for callers who copy them to a device themselves.
         as_numpy: gives numpy arrays instead of tensors.
         channels_last: False hands out contiguous (B, C, H, W), as other datasets give it, at the cost of a copy after

@@ -20,6 +20,7 @@ that a RandomState gives the same stream in every version (NEP 19), but not that
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -35,7 +36,7 @@ from packer.errors import UsageError
 from packer.format import Numbers, starts_of
 from readers.gather import CPU
 from readers.keyed import Permutation
-from readers.valid import check_count, check_seed
+from readers.valid import check_count, check_seed, remark
 
 #: Raise it when the same seed gives another order than before: a saved state would go on with other samples.
 ORDER_VERSION = 5
@@ -341,7 +342,8 @@ class Mixed(Order):
     Args:
         sizes: samples of each dataset.
         weights: of each, above 0.
-        shuffle: whether to shuffle; else each dataset is read from its beginning, evenly among the others.
+        shuffle: whether to shuffle; else each dataset is read in order, evenly among the others, and each epoch goes on
+            where the last one stopped.
         every: whether an epoch ends when every dataset was read once; else when the first one was.
         together: how many numbers, one after another, are of one dataset.
 
@@ -395,8 +397,12 @@ class Mixed(Order):
         order = np.empty(len(turn), np.int64)
         first = 0
         for number, (size, count) in enumerate(zip(self.sizes, (turns * self.together).tolist(), strict=True)):
-            passes = [state.permutation(size) if self.shuffle else np.arange(size) for _ in range(-(-count // size))]
-            order[turn == number] = first + np.concatenate(passes)[:count]
+            if self.shuffle:
+                passes = [state.permutation(size) for _ in range(-(-count // size))]
+                samples = np.concatenate(passes)[:count]
+            else:
+                samples = (epoch * count + np.arange(count)) % size  # from where the last epoch stopped
+            order[turn == number] = first + samples
             first += size
         return order
 
@@ -704,10 +710,25 @@ class GivenBatches(Batches):
 
 
 def present_rank() -> tuple[int, int]:
-    """Return the number of this process among those of torch.distributed, and how many there are; 0 and 1 without."""
+    """Return the number of this process among those of torch.distributed, and how many there are.
+
+    Without a process group, the environment says so (RANK and WORLD_SIZE, as torchrun sets them); 0 and 1 without both.
+
+    Raises:
+        UsageError: WORLD_SIZE is set, and RANK is not, or they are no numbers.
+    """
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
-    return 0, 1
+    size, rank = os.environ.get("WORLD_SIZE", "1"), os.environ.get("RANK", "")
+    if size == "1":
+        return 0, 1
+    if not (size.isdecimal() and rank.isdecimal() and int(rank) < int(size)):
+        raise UsageError(
+            f"WORLD_SIZE is {size!r} and RANK is {rank!r} in the environment: give Loader rank= and world_size=, or "
+            "set both"
+        )
+    remark(f"there is no process group: this is rank {rank} of {size} by RANK and WORLD_SIZE of the environment")
+    return int(rank), int(size)
 
 
 # ---------------------------------------------------------------- saved states

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import random
 from collections.abc import Callable, Sequence
-from functools import cache
 from inspect import Parameter, signature
 from typing import Any
 
@@ -16,8 +14,6 @@ from readers.draws import BATCHES, SAMPLES, Visits, drawn
 from readers.gather import CPU
 
 Transform = Callable[..., Any]
-
-_log = logging.getLogger(__name__)
 
 
 def takes_generator(function: Transform | None) -> bool:
@@ -65,9 +61,3 @@ def global_states() -> Sequence[Any]:
     """Return the states of torch's, numpy's and Python's own generators."""
     _, words, *place = np.random.get_state()  # the one that others draw from
     return [torch.get_rng_state().numpy().tobytes(), np.asarray(words).tobytes(), place, random.getstate()]
-
-
-@cache
-def remark(sentence: str) -> None:
-    """Log a sentence, once in a process."""
-    _log.warning(sentence)

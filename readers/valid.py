@@ -1,9 +1,11 @@
-"""Checks what callers give: counts, seeds, and the names of fields. An epoch's number is checked by `order.py`."""
+"""Checks counts, seeds and names of fields that callers give (`order.py` checks an epoch's number); and remarks."""
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Collection, Iterable
+from functools import cache
 
 import numpy as np
 
@@ -27,3 +29,9 @@ def check_read(what: str, names: Iterable[str], fields: Collection[str]) -> None
     for name in names:
         if name not in fields:
             raise UsageError(f"{what}: no field {name!r} is read; there are {', '.join(fields)}")
+
+
+@cache
+def remark(sentence: str) -> None:
+    """Log a sentence, once in a process."""
+    logging.getLogger(__name__).warning(sentence)

@@ -144,6 +144,14 @@ def test_mixed_orders_are_the_same_for_ever() -> None:
     assert Mixed((6, 3), (2.0, 1.0), shuffle=False).epoch(5).tolist() == [0, 6, 1, 2, 7, 3, 4, 8, 5]
 
 
+def test_epochs_in_order_reach_every_sample() -> None:
+    """Without shuffle, an epoch that ends with the smaller dataset goes on in the larger one where the last stopped."""
+    order = Mixed((10, 2), (1.0, 1.0), shuffle=False)
+    epochs = [order.epoch(number) for number in range(5)]
+    assert [epoch[epoch < 10].tolist() for epoch in epochs] == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]]
+    assert [epoch[epoch >= 10].tolist() for epoch in epochs] == [[10, 11]] * 5
+
+
 def test_a_dataset_that_would_not_come_is_refused() -> None:
     """So small a weight is a mistake; so are batches larger than a dataset, if an epoch ends with the first."""
     with pytest.raises(UsageError, match=r"no samples of dataset 1 \(10 samples, weight 0\.01 of 1\)"):

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from readers.order import Share, SharedBatches, Shuffled
+from packer.errors import UsageError
+from readers.order import Share, SharedBatches, Shuffled, present_rank
 
 WORLDS = range(1, 6)
 SIZES = [0, 1, 5, 7, 16, 97, 120, 240]
@@ -80,3 +81,18 @@ def test_resuming_with_other_ranks_and_batches(n, parts):
         done = after
     assert done == n
     assert np.array_equal(np.concatenate(seen), order)
+
+
+def test_ranks_of_the_environment(monkeypatch, caplog):
+    """Without a process group, RANK and WORLD_SIZE say which share is read, with one remark; one alone is refused."""
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("RANK", "3")
+    assert present_rank() == present_rank() == (3, 4)
+    assert [record.getMessage() for record in caplog.records] == [
+        "there is no process group: this is rank 3 of 4 by RANK and WORLD_SIZE of the environment"
+    ]
+    monkeypatch.delenv("RANK")
+    with pytest.raises(UsageError, match="give Loader rank= and world_size="):
+        present_rank()
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert present_rank() == (0, 1)

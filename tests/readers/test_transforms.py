@@ -16,7 +16,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Subset, default_collate
 from packer.errors import UsageError
 from packer.format import Field
 from readers import Loader, Mix, PackedDataset, Ragged
-from readers.transforms import remark
+from readers.valid import remark
 
 
 def doubled(sample: dict[str, Any]) -> dict[str, Any]:
