@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from jpeg_files import as_jpeg, photograph
 from PIL import Image
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, default_collate
 from torch.utils.data._utils.collate import default_collate_fn_map
@@ -445,6 +444,8 @@ CLASSES = ("cat", "dog", "owl")
 @pytest.fixture(scope="module")
 def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of three classes of eight JPEG files of 40 x 48 pixels, some progressive, and next to it `packed`."""
+    from jpeg_files import as_jpeg, photograph  # not where the scripts of ranks import this module
+
     place = tmp_path_factory.mktemp("photographs")
     for number in range(24):
         file = place / "files" / CLASSES[number % 3] / f"{number:02}.jpg"
