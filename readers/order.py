@@ -713,20 +713,12 @@ def present_rank() -> tuple[int, int]:
     """Return the number of this process among those of torch.distributed, and how many there are.
 
     Without a process group, the environment says so (RANK and WORLD_SIZE, as torchrun sets them); 0 and 1 without both.
-
-    Raises:
-        UsageError: WORLD_SIZE is set, and RANK is not, or they are no numbers.
     """
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
     size, rank = os.environ.get("WORLD_SIZE", "1"), os.environ.get("RANK", "")
-    if size == "1":
-        return 0, 1
-    if not (size.isdecimal() and rank.isdecimal() and int(rank) < int(size)):
-        raise UsageError(
-            f"WORLD_SIZE is {size!r} and RANK is {rank!r} in the environment: give Loader rank= and world_size=, or "
-            "set both"
-        )
+    if size == "1" or not (size.isdecimal() and rank.isdecimal() and int(rank) < int(size)):
+        return 0, 1  # Lightning, for one, sets WORLD_SIZE alone, and makes its process group later
     remark(f"there is no process group: this is rank {rank} of {size} by RANK and WORLD_SIZE of the environment")
     return int(rank), int(size)
 
