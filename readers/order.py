@@ -77,7 +77,7 @@ class Order:
         """Return the batches that one rank still has of an epoch, of which `done` numbers were taken.
 
         Raises:
-            UsageError: fewer numbers than that.
+            UsageError: the order has fewer numbers than `done`.
         """
         share.batches(len(self), done)
         return SharedBatches(self.at(epoch), len(self), share, done)
@@ -128,7 +128,7 @@ class Sequential(Order):
 
 @dataclass(frozen=True)
 class Shuffled(Order):
-    """0 to n - 1, every epoch in another order: a permutation, or from `LISTED` samples on one that a key chooses."""
+    """0 to n - 1, every epoch in another order: a permutation; above `LISTED` samples one that a key chooses."""
 
     is_drawn = True
     n: int
