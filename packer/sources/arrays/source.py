@@ -207,7 +207,8 @@ class _Rows:
             values: NDArray[Any] = array[int(self._starts[name][start]) : int(self._starts[name][stop]),]
             return values
         axis = self._axis % len(array.shape)
-        return np.moveaxis(array[(*[slice(None)] * axis, slice(start, stop))], axis, 0)
+        rows = (*[slice(None)] * axis, slice(start, stop))
+        return np.moveaxis(array[rows], axis, 0)
 
     def _lists(self, column: Column, values: NDArray[Any], start: int, stop: int) -> list[NDArray[Any]]:
         cuts = self._starts[column.array][start + 1 : stop] - self._starts[column.array][start]

@@ -159,9 +159,11 @@ class _Chunked:
                 first = start // self._rows * self._rows
                 # Whole chunks at once, as many as are asked for.
                 last = min(max(first + self._rows, stop // self._rows * self._rows), self.shape[self._axis])
-                self._values = np.asarray(self._array[(*ahead, slice(first, last))])
+                chunks = (*ahead, slice(first, last))
+                self._values = np.asarray(self._array[chunks])
                 self._first, self._last = first, last
             end = min(stop, self._last)
-            parts.append(self._values[(*ahead, slice(start - self._first, end - self._first))])
+            rows = (*ahead, slice(start - self._first, end - self._first))
+            parts.append(self._values[rows])
             start = end
         return parts[0] if len(parts) == 1 else np.concatenate(parts, self._axis) if parts else self._array[place]
