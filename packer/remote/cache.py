@@ -49,7 +49,10 @@ class Lease:
         path, is_held = folder / _IN_USE, False
         while not is_held:
             folder.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
+            try:
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
+            except FileNotFoundError:  # the folder was removed in between
+                continue
             self.close = weakref.finalize(self, os.close, descriptor)
             if fcntl is not None:
                 flock(descriptor, fcntl.LOCK_SH)
@@ -150,6 +153,11 @@ class Cache:
             path.unlink()
             return size
         return 0
+
+
+def is_local(error: FileNotFoundError, folder: Path) -> bool:
+    """Return whether what is missing is a folder of the cache, which somebody removed, and not the file at the URL."""
+    return error.filename is not None and str(error.filename).startswith(str(folder))
 
 
 def is_whole(folder: Path, entry: FileEntry) -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 from packer.errors import DamagedError, DatasetError, NoDatasetError, UsageError, WriteError
 from packer.format import MANIFEST, MAX_MANIFEST_BYTES, FileEntry, Manifest, held_lock, write_synced
 from packer.format import manifest as manifests
-from packer.remote.cache import LOCK, PARTIAL, Cache, Lease, aside, default_cache, is_whole
+from packer.remote.cache import LOCK, PARTIAL, Cache, Lease, aside, default_cache, is_local, is_whole
 from packer.remote.store import Moved, RemoteFolder, Transfer, is_url, label
 
 #: Files under way at one time: a server answers many at once faster than one.
@@ -65,7 +65,7 @@ def _fetch(remote: RemoteFolder, folder: Path, transfer: Transfer, entry: FileEn
             "the file was damaged or replaced: upload the dataset again"
         )
     except FileNotFoundError as error:
-        if error.filename is not None and str(error.filename).startswith(str(folder)):
+        if is_local(error, folder):
             raise DatasetError(f"{folder}: it was removed while files were fetched into it; try again") from None
         raise DamagedError(f"{remote.url_of(entry.file)}: the file is missing; upload the dataset again") from None
     except OSError as error:

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 from packer.errors import RemoteError, SourceError
 from packer.format import held_lock, sync_folder
-from packer.remote.cache import LOCK, PARTIAL, Lease, default_cache, remove_unused
+from packer.remote.cache import LOCK, PARTIAL, Lease, default_cache, is_local, remove_unused
 from packer.remote.store import BLOCK_BYTES, WEB, Moved, RemoteFile, RemoteFolder, Transfer, is_url, label, note, noted
 
 _log = logging.getLogger(__name__)
@@ -103,15 +103,17 @@ def _fetch(remote: RemoteFolder, listed: Mapping[str, RemoteFile], top: Path, no
     def fetch(name: str) -> str:
         target, file = top / name, listed[name]
         target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = target.with_name(f".{target.name}{PARTIAL}")
+        temporary, url = target.with_name(f".{target.name}{PARTIAL}"), remote.url_of(name)
         try:
             remote.fetch(name, file.size, temporary, transfer)
             if file.size > BLOCK_BYTES and remote.found(name) != file:
                 raise FileNotFoundError
-        except FileNotFoundError:
-            raise SourceError("it changed while it was fetched; try again", remote.url_of(name)) from None
-        temporary.replace(target)
-        sync_folder(target.parent)
+            temporary.replace(target)
+            sync_folder(target.parent)
+        except FileNotFoundError as error:
+            if is_local(error, notes.parent):
+                raise SourceError(f"{notes.parent} was removed while it was fetched into it; try again", url) from None
+            raise SourceError("it changed while it was fetched; try again", url) from None
         return name
 
     with notes.open("ab") as lines:

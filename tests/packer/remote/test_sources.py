@@ -6,6 +6,7 @@ import gc
 import glob
 import io
 import os
+import shutil
 import threading
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -98,6 +99,21 @@ def test_a_file_that_changes_in_between_is_refused(rows, s3, monkeypatch) -> Non
     s3.proxy.plan("rows.h5", change)
     with pytest.raises(SourceError, match="changed while it was fetched"):
         fetch_source(f"{s3.url}/rows.h5")
+
+
+def test_a_cache_that_is_removed_meanwhile_is_named(monkeypatch, tmp_path) -> None:
+    """Whoever empties the cache by hand is told so, and not that the files at the URL changed."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    fs = fsspec.filesystem("memory")
+    fs.pipe_file("/emptied/a.txt", b"hello")
+
+    def cat_file(self, path, start=None, end=None) -> bytes:
+        shutil.rmtree(tmp_path)
+        return b"hello"
+
+    monkeypatch.setattr(type(fs), "cat_file", cat_file)
+    with pytest.raises(SourceError, match=r"emptied-\w+ was removed while it was fetched into it; try again"):
+        fetch_source("memory://emptied")
 
 
 def test_they_are_on_the_disk_before_they_are_noted(rows, tmp_path, monkeypatch, disk_calls) -> None:

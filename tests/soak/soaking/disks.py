@@ -26,6 +26,7 @@ import shutil
 import stat
 import threading
 from collections.abc import Callable, Hashable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -111,7 +112,13 @@ class _Recorder:
                     self.steps.append(Synced(self._numbers[info.st_ino]))
 
     def look(self) -> None:
-        """Record all changes since the last look."""
+        """Record all changes since the last look; look again if another thread renames or removes what was listed."""
+        while True:
+            with suppress(FileNotFoundError):
+                self._look()
+                return
+
+    def _look(self) -> None:
         tree: Tree = {}
         contents: dict[int, bytes] = {}
         numbers = {self._root.stat().st_ino: ROOT}
