@@ -255,12 +255,22 @@ class Change:
         return found
 
     def forget_late(self, shards: Iterable[int]) -> None:
-        """Remove what a part of this run has made if the dataset was published meanwhile, by its numbers of shards."""
+        """Remove what a part of this run has made, by its numbers of shards, if the run was ended meanwhile.
+
+        Raises:
+            UsageError: the dataset was published or changed, or another command began there anew.
+        """
         if self.place.read(f"{UNFINISHED}/{self.run}.json") == self._note:
             return
-        named = named_files(read_manifest(self.place))
+        is_published = self.place.read(MANIFEST) is not None
+        named = named_files(read_manifest(self.place)) if is_published else set()
         made = [name for number in shards for name in (report_file(self.run, number), shard_file(self.run, number))]
         self.place.remove(name for name in made if name not in named)
+        if not is_published:
+            raise UsageError(
+                f"{self.place}: another command began here again, or emptied it, while this part was packed, so its "
+                "shards are removed; run one command at a time, and this part again"
+            )
         raise UsageError(f"{self.place} was published or changed while this part was packed; its shards are not needed")
 
     def name(self, kind: str, ending: str) -> str:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from packer import convert as module
 from packer.convert import convert, convert_part, parse_part
 from packer.errors import UsageError
 from packer.format import manifest as manifests
+from packer.packing import Change, LocalPlace, Note
 from packer.verify import verify
 
 #: 30 pairs of 8 x 8 and 16 x 16 px in 6 shards.
@@ -86,26 +90,41 @@ def test_a_late_part_changes_nothing(sources: list[str], tmp_path: Path) -> None
     assert files_of(tmp_path / "out") == before
 
 
-def test_a_part_that_is_overtaken_leaves_nothing(
-    sources: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """If the dataset is published while a part is packed, the part removes what it made and says so."""
-    from packer import convert as module
-
+@pytest.fixture
+def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], None]:
+    """Makes a call right after the next part has packed its shards."""
     run = module._run
 
-    def overtaken(*arguments):  # type: ignore[no-untyped-def]
-        reports = list(run(*arguments))
-        monkeypatch.setattr(module, "_run", run)
-        convert(sources, tmp_path / "out", **OPTIONS)
-        return reports
+    def patch(call: Callable[[], object]) -> None:
+        def overtaken(*arguments: Any) -> list[Any]:
+            reports = list(run(*arguments))
+            monkeypatch.setattr(module, "_run", run)
+            call()
+            return reports
 
-    monkeypatch.setattr(module, "_run", overtaken)
+        monkeypatch.setattr(module, "_run", overtaken)
+
+    return patch
+
+
+def test_a_part_that_is_overtaken_leaves_nothing(sources: list[str], tmp_path: Path, meanwhile: Any) -> None:
+    """If the dataset is published while a part is packed, the part removes what it made and says so."""
+    meanwhile(lambda: convert(sources, tmp_path / "out", **OPTIONS))
     with pytest.raises(UsageError, match="published or changed while this part"):
         convert_part(sources, tmp_path / "out", "1/2", **OPTIONS)
     assert not verify(tmp_path / "out").damages
     assert manifests.read(tmp_path / "out").samples == PAIRS
     assert not list((tmp_path / "out").glob("unfinished/*"))
+
+
+def test_a_part_whose_run_is_replaced_says_so(sources: list[str], tmp_path: Path, meanwhile: Any) -> None:
+    """If another command begins again while a part is packed, the part says so, and leaves that command's files."""
+    others = {**OPTIONS, "codec": "lz4", "overwrite": True}
+    change = Change(LocalPlace(tmp_path / "out"), is_alone=True)
+    meanwhile(lambda: change.begin(Note(shards=1, settings=others)))
+    with pytest.raises(UsageError, match="another command began here again"):
+        convert_part(sources, tmp_path / "out", "1/2", **OPTIONS)
+    assert files_of(tmp_path / "out").keys() == {f"unfinished/{change.run}.json"}
 
 
 @pytest.mark.parametrize("part", ["5/4", "1", "a/b", "1/0", "-1/4", ""])

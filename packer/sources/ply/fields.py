@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, NamedTuple
@@ -269,9 +269,10 @@ def agreeing(
         {name: str(rule) for name, rule in member.rules.items() if isinstance(choice, str) or name in choice}
         for member in members
     ]
-    widths = _widths(members) if choice == "common" else {}
+    widths = _widths(members)
     if choice in ("common", "all"):
-        kinds = [{name: kind[name] for name in kind if len(widths.get(name, ())) < 2} for kind in kinds]
+        if choice == "common":
+            kinds = [{name: kind[name] for name in kind if name not in widths} for kind in kinds]
         names = dict.fromkeys(name for kind in kinds for name in kind)
         most = {name: usual(kind[name] for kind in kinds if name in kind) for name in names}
         apart = {n: difference({name: most[name] for name in kind}, kind) for n, kind in enumerate(kinds)}
@@ -282,9 +283,10 @@ def agreeing(
             raise UsageError(f"{members[model].path}: has no field {', '.join(unknown)}; it has {has}")
     good: list[Member] = []
     chosen: dict[str, Rule] = {}
+    advice = _advice(widths, {name for kind in kinds for name in kind})
     for n, member in enumerate(members):
         if how := apart.get(n):
-            reason = f"its fields differ from those of most files: {how}; {_ADVICE}"
+            reason = f"its fields differ from those of most files: {how}; {advice}"
             on_bad(SourceError(reason, member.path))
             continue
         good.append(member)
@@ -302,13 +304,27 @@ def agreeing(
     return good, chosen, remarks
 
 
-def _widths(members: Sequence[Member]) -> dict[str, set[int]]:
-    """Return the numbers of columns that each field has in files; they may differ for numbered properties alone."""
-    widths: dict[str, set[int]] = {}
+def _widths(members: Sequence[Member]) -> dict[str, dict[int, list[str]]]:
+    """Return the files by number of columns of each numbered field that has more of them in some files than in others.
+
+    Spherical harmonics of Gaussians are such fields: each degree has its own number of columns.
+    """
+    widths: dict[str, dict[int, list[str]]] = {}
     for member in members:
         for name, rule in member.rules.items():
-            widths.setdefault(name, set()).add(len(rule.properties))
-    return widths
+            widths.setdefault(name, {}).setdefault(len(rule.properties), []).append(member.name)
+    return {name: files for name, files in widths.items() if len(files) > 1}
+
+
+def _advice(widths: Mapping[str, Mapping[int, Sequence[str]]], wanted: Container[str]) -> str:
+    """Return what to do about files that differ, given the `_widths` of fields and the fields that are wanted."""
+    for name in filter(wanted.__contains__, widths):
+        files = "; ".join(f"{width} in {first_few(names)}" for width, names in sorted(widths[name].items()))
+        return (
+            f"columns of {name}: {files}; pack the files of each number apart, leave {name} out with --fields common, "
+            "or make every column a field with --group none --fields all"
+        )
+    return _ADVICE
 
 
 def columns_of(members: Sequence[Member], rules: Mapping[str, Rule]) -> Iterator[tuple[Column, NDArray[np.int64]]]:

@@ -112,11 +112,14 @@ def test_which_numbered_properties_are_one_field(tmp_path, names: list[str], fie
 
 
 def test_files_that_differ_in_numbered_properties(tmp_path) -> None:
-    """Splats of another degree do not fit; the error says how to pack the properties one by one."""
+    """Splats of another degree do not fit; the error says which file has how many columns, and what to do."""
     splat(tmp_path / "a.ply", False, ["x", "b_0", "b_1"])
     splat(tmp_path / "b.ply", False, ["x", "b_0", "b_1", "b_2"])
-    with pytest.raises(SourceError, match=r"b is float32 x 3, not float32 x 2;.*--group none"):
-        open_ply(str(tmp_path))
+    for fields in ("same", "all", "b"):
+        with pytest.raises(
+            SourceError, match=r"b is float32 x 3, not float32 x 2; columns of b: 2 in a; 3 in b;.* with --group none"
+        ):
+            open_ply(str(tmp_path), fields=fields)
     assert len(open_ply(str(tmp_path), group="none", fields="common")) == 2
 
 
