@@ -316,7 +316,7 @@ def _widths(members: Sequence[Member]) -> dict[str, dict[int, list[str]]]:
     return {name: files for name, files in widths.items() if len(files) > 1}
 
 
-def _advice(widths: Mapping[str, Mapping[int, Sequence[str]]], wanted: Container[str]) -> str:
+def _advice(widths: Mapping[str, Mapping[int, list[str]]], wanted: Container[str]) -> str:
     """Return what to do about files that differ, given the `_widths` of fields and the fields that are wanted."""
     for name in filter(wanted.__contains__, widths):
         files = "; ".join(f"{width} in {first_few(names)}" for width, names in sorted(widths[name].items()))
