@@ -11,6 +11,7 @@ import pytest
 from broken import cut
 from made_datasets import written
 
+from packer import stats
 from packer.convert import convert
 from packer.errors import DamagedError, UsageError
 from packer.format import FrameRule, data_entry
@@ -53,6 +54,15 @@ def test_constants_of_another_writer_are_kept_as_they_are(tmp_path, two):
     assert (tmp_path / "m" / merged.constants.file).read_bytes() == held.getvalue()
     assert PackedDataset(tmp_path / "m").constants["grid"].tolist() == list(range(1000))
     assert not verify(tmp_path / "m").damages
+
+
+def test_lost_statistics_are_told(tmp_path, two, caplog):
+    """Those of the parts say nothing of the whole: they are dropped, and the command that makes them is named."""
+    merge(two, tmp_path / "without")
+    assert not caplog.text
+    stats.save(two[1], stats.statistics(two[1]))
+    assert not merge(two, tmp_path / "m").stats
+    assert "statistics are not merged; `packer stats --save` makes them again" in caplog.text
 
 
 def test_merged_datasets_merge_again(tmp_path, two, contents):

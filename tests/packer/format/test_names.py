@@ -197,3 +197,15 @@ def test_a_name_too_long_is_told_before_anything_is_read() -> None:
     """The names are known from the start, so nobody packs for hours to be told at the end."""
     with pytest.raises(SourceError, match="sample 1: its name"):
         make_plan(Named(["a", "n" * 600, "b"]), "auto", None)
+
+
+def test_no_error_is_worded_for_a_good_name() -> None:
+    """A million names are checked one by one, and each costs no more than its bytes."""
+
+    class Name(str):
+        __slots__ = ()
+
+        def __repr__(self) -> str:
+            raise AssertionError("it is shown in no message")
+
+    assert name_bytes(Name("good"), 0) == b"good"

@@ -64,6 +64,16 @@ def test_members_of_an_npz(tmp_path, savez, monkeypatch):
             assert values[name].dtype == array.dtype.newbyteorder("=")
 
 
+def test_an_empty_member_is_named_and_can_be_skipped(tmp_path):
+    """It has no rows for the others: refused with the option that leaves it out; a sample of a file may be empty."""
+    np.savez(tmp_path / "rows.npz", x=X, y=Y, none=np.zeros((0, 3)))
+    with pytest.raises(SourceError, match=r"(?s)leave others out, as with --skip none.*/none: 0 samples of array"):
+        open_npy({"": str(tmp_path / "rows.npz")})
+    source = open_npy({"": str(tmp_path / "rows.npz")}, skip=("none",))
+    assert ([spec.name for spec in source.fields], len(source)) == (["x", "y"], 10)
+    assert [spec.shape for spec in open_npy({"": str(tmp_path)}, samples="files").fields][2] == (0, 3)
+
+
 DTYPES = st.one_of(
     hnp.boolean_dtypes(),
     hnp.integer_dtypes(endianness="?"),

@@ -1,0 +1,88 @@
+"""The work of opening many files grows as their number does, whatever is wrong with some of them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from packer.errors import SourceError
+from packer.sources import SourceOptions, open_sources
+
+
+def parts(folder: Path, count: int) -> list[str]:
+    """Make parts of one array."""
+    for number in range(count):
+        np.save(folder / f"x_{number}.npy", np.zeros((2, 3), np.float32))
+    return [f"x={folder}/x_*.npy"]
+
+
+def fields(folder: Path, count: int) -> list[str]:
+    """Make a field of each file."""
+    for number in range(count):
+        np.save(folder / f"{number * 'a'}x.npy", np.zeros((2, 3), np.float32))
+    return [str(folder)]
+
+
+def samples(folder: Path, count: int) -> list[str]:
+    """Make a sample of each file, every second of them damaged."""
+    for number in range(count):
+        np.save(folder / f"x_{number}.npy", np.zeros((2, 3), np.float32))
+        if number % 2:
+            (folder / f"x_{number}.npy").write_bytes(b"none")
+    return [f"x={folder}"]
+
+
+def strangers(folder: Path, count: int) -> list[str]:
+    """Make pairs, and as many images without a partner."""
+    for field, first in (("lr", 0), ("hr", count // 2)):
+        (folder / field).mkdir()
+        for number in range(first, first + count):
+            Image.new("RGB", (8, 8)).save(folder / field / f"{number}.png")
+    return [f"lr={folder / 'lr'}", f"hr={folder / 'hr'}"]
+
+
+def damaged(folder: Path, count: int) -> list[str]:
+    """Make images, every second of them damaged."""
+    for number in range(count):
+        path = folder / f"{number}.png"
+        Image.new("RGB", (8, 8)).save(path)
+        if number % 2:
+            path.write_bytes(path.read_bytes()[:20])
+    return [f"image={folder}"]
+
+
+def calls_of(action: Callable[[], object]) -> int:
+    """Return how many calls of functions, of Python or of C, an action makes."""
+    count = 0
+
+    def note(frame: Any, event: str, what: Any) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        action()
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+@pytest.mark.parametrize("make", [parts, fields, samples, strangers, damaged])
+def test_four_times_as_many_files_take_four_times_as_many_calls(tmp_path: Path, make: Any) -> None:
+    """And not sixteen times: calls are counted, since seconds say nothing on a busy machine."""
+    options = SourceOptions(samples="files" if make is samples else None)
+    counts, errors = [], list[SourceError]()
+    for count in (40, 160):
+        (folder := tmp_path / str(count)).mkdir()
+        sources = make(folder, count)
+        counts.append(calls_of(partial(open_sources, sources, options, errors.append)))
+    assert len(errors) >= (0 if make in (parts, fields) else 100)
+    assert counts[1] < 5 * counts[0]
