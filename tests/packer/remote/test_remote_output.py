@@ -230,6 +230,8 @@ def test_the_list_of_what_was_left_out_is_uploaded(clouds, s3, held, tmp_path, f
         convert(str(tmp_path / "in"), place, workers=0, on_error="skip")
     assert "rejected.jsonl" in held()
     assert held() == files_of(tmp_path / "here")
+    result = CliRunner().invoke(main, ["verify", f"{s3.url}/set"], standalone_mode=False)
+    assert (result.exception, result.return_value) == (None, 0)  # the list is fetched, too
 
 
 def test_urls_are_refused_where_a_folder_is_written(tmp_path, monkeypatch) -> None:
