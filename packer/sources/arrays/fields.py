@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -139,6 +139,11 @@ def leaves(column: Column, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Iter
         except ValueError as error:
             problem = f"cannot be stored: {error}"
     yield column._replace(problem=problem)
+
+
+def rows_in_words(columns: Sequence[Column]) -> str:
+    """Return what a row of an array is, the same for arrays that may be parts of one."""
+    return "; ".join(f"{'.'.join(column.members)} {column.spec.in_words}".strip() for column in columns)
 
 
 def scaled(column: Column, attributes: Mapping[str, Any], is_applied: bool) -> Column:

@@ -20,9 +20,12 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import SourceError
-from packer.sources.arrays.tree import CACHE_BYTES, Entry, Tree, never
+from packer.errors import SourceError, UsageError
+from packer.sources.arrays.fields import columns_of, rows_in_words
+from packer.sources.arrays.tree import CACHE_BYTES, Entry, Files, Tree, never
+from packer.sources.base import usual
 from packer.sources.files import refuse_pointer, unreadable
+from packer.sources.units import pattern_of
 
 _READERS: dict[tuple[int, int], Any] = {
     (1, 0): np.lib.format.read_array_header_1_0,
@@ -45,10 +48,12 @@ class NpyTree(Tree):
     def entries(
         self, root: str = "", is_out: Callable[[str], bool] = never, is_unit: Callable[[str], bool] = never
     ) -> Iterator[Entry]:
-        for base, path in self.place:
-            for entry in _headers(base, path):
-                if not is_out(entry.path):
-                    yield entry
+        for number, files in enumerate(self.place):
+            entries = [entry for path in files.paths for entry in _headers(files.base, path)]
+            if len(files.paths) > 1:
+                entries, rows = _as_one(entries, files)
+                self.place = (*self.place[:number], files._replace(rows=rows), *self.place[number + 1 :])
+            yield from (entry for entry in entries if not is_out(entry.path))
 
     def find(self, path: str) -> Entry | None:
         wanted = path.replace("/", ".")
@@ -56,19 +61,57 @@ class NpyTree(Tree):
 
     def open(self, path: str, axis: int = 0, cache: int = CACHE_BYTES) -> NDArray[Any]:
         """Return a `.npy` mapped, a member of a `.npz` read whole, after which its checksum was compared."""
-        for base, file in self.place:
-            with _faults(file):
-                if not _is_archive(file):
-                    if path == base:
-                        return _mapped(file)
-                elif path.startswith(f"{base}/"):
-                    with zipfile.ZipFile(file) as archive:
-                        name = f"{path[len(base) + 1 :]}.npy"
-                        if name in archive.NameToInfo:
-                            with archive.open(name) as member:
-                                array: NDArray[Any] = np.lib.format.read_array(member, allow_pickle=False)
-                            return array
+        for base, paths, along, _ in self.place:
+            parts = [array for file in paths if (array := _opened(file, base, path)) is not None]
+            if parts:
+                return parts[0] if len(parts) == 1 else np.concatenate(parts, along)
         raise SourceError(f"{path} has gone: the file has changed; run again", self.path)
+
+
+def _as_one(entries: list[Entry], files: Files) -> tuple[list[Entry], tuple[int, ...]]:
+    """Return parts of one array as one entry, next to what is no array, and the rows of each part.
+
+    Parts that cannot be packed stay as they are.
+
+    Raises:
+        UsageError: files are no parts of one array.
+    """
+    arrays = [entry for entry in entries if not entry.aside]
+    rows, kinds = [], []
+    for entry in arrays:
+        columns = columns_of(entry, files.axis)
+        if isinstance(columns, str) or any(column.problem for column in columns):
+            return entries, ()
+        rows.append(columns[0].samples or 0)
+        kinds.append((pattern_of(entry.file), entry.path, rows_in_words(columns)))
+    most = usual(kinds)
+    for entry, kind in zip(arrays, kinds, strict=True):
+        if kind != most:
+            raise UsageError(
+                f"{files.base[1:]}=: these {len(arrays)} arrays are not numbered parts of one: {entry.file} holds rows "
+                f"of {kind[-1]}, most of {most[-1]}; give the path without FIELD= and choose with --field NAME=/ARRAY, "
+                "or add --samples files if each file is a sample"
+            )
+    shape = list(arrays[0].shape or ())
+    shape[files.axis] = sum(rows)
+    whole = arrays[0]._replace(shape=tuple(shape))
+    return [entry for entry in entries if entry.aside] + [whole], tuple(rows)
+
+
+def _opened(file: str, base: str, path: str) -> NDArray[Any] | None:
+    """Return the array at a path; None if the file, whose arrays begin at `base`, does not hold it."""
+    with _faults(file):
+        if not _is_archive(file):
+            return _mapped(file) if path == base else None
+        if not path.startswith(f"{base}/"):
+            return None
+        with zipfile.ZipFile(file) as archive:
+            name = f"{path[len(base) + 1 :]}.npy"
+            if name not in archive.NameToInfo:
+                return None
+            with archive.open(name) as member:
+                array: NDArray[Any] = np.lib.format.read_array(member, allow_pickle=False)
+            return array
 
 
 def _is_archive(path: str) -> bool:

@@ -23,29 +23,30 @@ from natsort import natsorted
 
 from packer.errors import SourceError, UsageError, as_text, first_few
 from packer.format import check_field_name
-from packer.sources.arrays.fields import Column
+from packer.sources.arrays.fields import Column, rows_in_words
 from packer.sources.arrays.origin import ArraysOrigin, KeptFile, KeptOptions
 from packer.sources.arrays.source import ArraySource, RowSource, Run, Table, UnitSource
-from packer.sources.arrays.tree import Place, open_tree
+from packer.sources.arrays.tree import Files, Place, open_tree
 from packer.sources.arrays.units import (
+    LEFT_OUT,
     Constant,
-    TreeUnits,
+    Listing,
+    Remark,
     Unit,
     are_numbered,
-    check_common,
+    classes_of,
     constant_values,
-    rows_of_files,
-    skipped_in_words,
     units_of,
 )
-from packer.sources.base import HEADERS, Looking, OnBad, Source, misfits, stop, usual, watched
+from packer.sources.base import HEADERS, Looking, OnBad, Source, misfits, stop, watched
 from packer.sources.episodes import Marks, open_episodes
-from packer.sources.files import Found, join
+from packer.sources.files import Found
 from packer.sources.options import SourceOptions, naming
 from packer.sources.pairing import names_by_folder, partners
 from packer.sources.units import Asked, by_folder, folder_of, pattern_of, refuse_strays, unit_name, unit_of
 from packer.workers import Limits, each
 
+_DIFFERING = "attributes are kept if all files and samples agree; these are not"
 #: Samples whose attributes are kept: the manifest is read by people.
 MAX_KEPT = 500
 
@@ -77,33 +78,22 @@ def open_arrays(
     """
     asked = unit_of(kind, options.samples)
     _check(options, asked, inputs)
-    opened = {"kind": kind, "on_bad": on_bad, "looking": looking, "limits": limits}
     if asked.name == "episodes":
+        opened = {"kind": kind, "on_bad": on_bad, "looking": looking, "limits": limits}
         return _open_episodes(inputs, asked.pattern, options, opened)
     is_table = kind == "npy" and asked.name == "rows"
-    # A bad file among rows of several fields is an error: without it, rows after it would belong to other samples.
-    found = {name: some._replace(files=some.pick(stop if is_table else on_bad)) for name, some in inputs.items()}
+    if is_table:  # without a bad file, rows after it would belong to other samples
+        on_bad = stop
+    text = " ".join(files.text for files in inputs.values())
+    found = {name: files._replace(files=files.pick(on_bad)) for name, files in inputs.items()}
     notes: list[str] = []
-    text = " ".join(some.text for some in found.values())
-    fields = [name for name in found if name]
-    if kind == "npy":
-        places = _places(found, asked, on_bad, notes)
-    else:
-        places = {some.path(file): (("", some.path(file)),) for some in found.values() for file in some.files}
-    if is_table:
-        (place,) = places.values()
-        listing, tables = rows_of_files(place, options, fields)
-        units = _tables(listing, tables, fields, notes)
-        listings = {place: listing}
-    else:
-        function = partial(units_of, kind=kind, asked=asked, options=options, fields=fields)
-        results = each(function, list(places.values()), limits)
-        read = watched(zip(places.items(), results, strict=True), HEADERS, looking, len(places))
-        listings, units = _fitting(read, text, on_bad, is_named=kind == "npy")
-    if useless := set(options.skip).difference(*(listing.used for listing in listings.values())):
+    places = _places(kind, found, asked, options.axis, on_bad, notes)
+    results = each(partial(units_of, kind=kind, asked=asked, options=options), list(places.values()), limits)
+    read = watched(zip(places.items(), results, strict=True), HEADERS, looking, len(places))
+    units, used, remarks = _listed(read, text, on_bad, is_named=kind == "npy" and not is_table)
+    if useless := set(options.skip) - used:
         raise UsageError(f"--skip {min(useless)}: {text} has no such array or group")
-    constants = _common((Path(place[0][1]).name, listing.once) for place, listing in listings.items())
-    constants |= _common((str(unit), unit.once) for unit in units) if not is_table else {}
+    constants = _common(units)
     for path in options.once:
         if not any(naming(name, [path]) for name in constants):
             raise UsageError(f"--once {path}: there is no such array, neither in the samples nor in the file")
@@ -113,13 +103,16 @@ def open_arrays(
         notes.append(f"{few}, so none are kept; --attr NAME makes a field")
     kept = KeptOptions(dict(options.pick), list(options.skip), list(options.once), list(options.sparse))
     source: ArraySource
+    if is_table:
+        notes += _other_tables(units[0], [name for name in inputs if name])
+    elif asked.name == "rows" and options.samples is None:
+        notes += _other_units(units, bool(options.pick))
+    attributes, remarks_on_attributes = _attributes(units)
     if asked.name == "rows":
-        if options.samples is None and not is_table:
-            notes += _check_rows(units, bool(options.pick))
-        source = _row_source(kind, units, options.axis, msgspec.structs.replace(kept, axis=options.axis))
+        source = _row_source(kind, units, attributes, options.axis, msgspec.structs.replace(kept, axis=options.axis))
     else:
-        source = _unit_source(kind, units, listings, msgspec.structs.replace(kept, samples=str(asked)))
-    source.remarks = [*dict.fromkeys([*_remarks(kind, units, listings), *notes])]
+        source = _unit_source(kind, units, attributes, msgspec.structs.replace(kept, samples=str(asked)))
+    source.remarks = [*_sentences(kind, [*remarks, *remarks_on_attributes]), *notes]
     source.constants = {name: _values(kind, constant) for name, constant in constants.items()}
     return source
 
@@ -154,12 +147,9 @@ def _open_episodes(
     inputs: Mapping[str, Found], pattern: str, options: SourceOptions, opened: Mapping[str, Any]
 ) -> Source:
     """Return the rows as episodes; `opened` are the other arguments of `open_arrays`."""
-    kind, on_bad, notes = opened["kind"], opened["on_bad"], list[str]()
+    kind, on_bad = opened["kind"], opened["on_bad"]
     found = {name: some._replace(files=some.pick(on_bad)) for name, some in inputs.items()}
-    if kind == "npy":
-        places = _places(found, Asked("rows"), on_bad, notes)
-    else:
-        places = {some.path(file): (("", some.path(file)),) for some in found.values() for file in some.files}
+    places = _places(kind, found, Asked("rows"), options.axis, on_bad, [])
     results = each(partial(_marks, kind=kind, pattern=pattern), list(places.values()), opened["limits"])
     marks: dict[str, Marks] = {}
     for path, result in zip(places, results, strict=True):
@@ -194,37 +184,42 @@ def _marks(place: Place, kind: str, pattern: str) -> Marks:
     return marks
 
 
-# ---------------------------------------------------------------- files of npy
+# ---------------------------------------------------------------- trees
 
 
-def _places(found: Mapping[str, Found], asked: Asked, on_bad: OnBad, notes: list[str]) -> dict[str, Place]:
-    """Return the files of every sample by its name; if rows are samples, all files under one name.
+def _places(
+    kind: str, found: Mapping[str, Found], asked: Asked, axis: int, on_bad: OnBad, notes: list[str]
+) -> dict[str, Place]:
+    """Return the files of every tree by its name: a file; of npy those of a sample or, if rows are, all files.
 
-    Files of named fields are partners by name, or by the folder they lie in. Sentences for the plan go to `notes`.
+    Files of npy for named fields are partners by name, or by the folder they lie in. Sentences for the plan go to
+    `notes`.
     """
-    root = next(iter(found.values())).folder
+    paths = {name: natsorted(map(files.path, files.files)) for name, files in found.items()}
+    if kind != "npy":
+        return {path: (Files("", (path,)),) for files in found.values() for path in map(files.path, files.files)}
     if asked.name == "rows":
-        parts = {name: natsorted(map(some.path, some.files)) for name, some in found.items()}
-        return {
-            next(path for paths in parts.values() for path in paths): tuple(
-                (f"/{name}" + f"/{number}" * (len(paths) > 1) if name else _base(path), path)
-                for name, paths in parts.items()
-                for number, path in enumerate(paths)
-            )
-        }
+        fields = {name: [Files(f"/{name}", tuple(files), axis)] for name, files in paths.items()}
+        fields |= {"": [Files(_base(path), (path,)) for path in paths.get("", ())]}
+        place = tuple(files for field in fields.values() for files in field)
+        return {place[0].paths[0]: place}
     if asked.name == "folders":
-        for some in found.values():
-            refuse_strays(some.folder, some.files)
+        for files in found.values():
+            refuse_strays(files.folder, files.files)
         if list(found) == [""]:
-            files = found[""].files
+            (files,) = found.values()
             return {
-                unit_name(root, folder): tuple((_base(files[i]), join(root, files[i])) for i in numbers)
-                for folder, numbers in by_folder(files).items()
+                unit_name(files.folder, folder): tuple(
+                    Files(_base(files.files[i]), (files.path(files.files[i]),)) for i in numbers
+                )
+                for folder, numbers in by_folder(files.files).items()
             }
     paired, remarks = partners(found, on_bad, names_by_folder(found) if asked.name == "folders" else None)
     notes += remarks
     return {
-        sample: tuple((f"/{name}" if name else "", found[name].path(files[i])) for name, files in paired.files.items())
+        sample: tuple(
+            Files(f"/{name}" if name else "", (found[name].path(files[i]),)) for name, files in paired.files.items()
+        )
         for i, sample in enumerate(paired.names)
     }
 
@@ -234,126 +229,87 @@ def _base(path: str) -> str:
     return "" if path.lower().endswith(".npz") else f"/{Path(path).stem}"
 
 
-def _tables(
-    listing: TreeUnits, files: Mapping[tuple[str, str], Sequence[Column]], fields: Sequence[str], notes: list[str]
-) -> list[Unit]:
-    """Return the rows of files as units, whose runs lie one after another if they are parts of one field.
-
-    Args:
-        listing: of all files.
-        files: by base and path of each file, its columns.
+def _other_tables(unit: Unit, fields: Sequence[str]) -> list[str]:
+    """Return sentences on what else files of npy may be whose rows are the samples.
 
     Raises:
-        UsageError: files are no parts of one array, or may be fields, parts or samples.
-        SourceError: the fields have other numbers of rows.
+        UsageError: files without a field are named alike apart from digits and hold rows of one kind. They may be
+            parts of one array, a field each or a sample each; nothing says which.
     """
-    parts: dict[str, list[tuple[str, Sequence[Column]]]] = defaultdict(list)
-    bases = {path: base for base, path in files}
-    for (base, path), columns in files.items():
-        field = base[1:].partition("/")[0]
-        parts[field if field in fields else f"/{path}"].append((path, columns))
-    units, totals = list[Unit](), list[Column]()
-    for name, some in parts.items():
-        if name in fields:
-            _check_parts(name, some)
-            if len(some) > 1:
-                notes.append(
-                    f"field {name}: the rows of {len(some):,} files, one after another; `--samples files` makes each a "
-                    "sample"
-                )
-        for path, columns in some:
-            base = f"/{name}" if name in fields else _base(path)
-            if name in fields:
-                below = len(bases[path])
-                columns = [
-                    column.changed(name=".".join((name, *column.members)))._replace(array=base + column.array[below:])
-                    for column in columns
-                ]
-            rows = columns[0].samples or 0
-            own = tuple(column._replace(file="", samples=None) for column in columns)
-            units.append(Unit(((base, path),), "", "row", own, (), rows, (), {}, {}, {}, (), {}))
-        totals += [
-            column._replace(samples=sum(own[number].samples or 0 for _, own in some), file=some[0][0])
-            for number, column in enumerate(columns)
-        ]
-    check_common(totals)
-    unnamed = [(path, columns) for name, some in parts.items() if name not in fields for path, columns in some]
-    _refuse_ambiguous(unnamed)
+    notes = [
+        f"field {files.base[1:]}: the rows of {len(files.paths):,} files, one after another; `--samples files` makes "
+        "each a sample"
+        for files in unit.place
+        if len(files.paths) > 1
+    ]
+    unnamed: dict[str, list[Column]] = defaultdict(list)
+    for column in unit.columns:
+        if column.array[1:].partition("/")[0] not in fields:
+            unnamed[column.file].append(column)
+    alike: dict[Any, str] = {}
+    for path in natsorted(unnamed):
+        rows = rows_in_words(unnamed[path])
+        first = (
+            path if path.lower().endswith(".npz") else alike.setdefault((folder_of(path), pattern_of(path), rows), path)
+        )
+        if first != path:
+            raise UsageError(
+                f"{folder_of(path) or '.'}: {Path(first).name} and {Path(path).name} are named alike and hold rows of "
+                f"{rows}. Say FIELD='PATTERN' if such files are parts of one array, FIELD=FILE for each if each is a "
+                "field, `--samples files` if each is a sample"
+            )
     if len(unnamed) > 1:
         notes.append(
             f"each of the {len(unnamed):,} files is a field, and a sample is a row of all; `--samples files` makes "
             "each file a sample, `--samples folders` each folder"
         )
-    return units
+    return notes
 
 
-def _row_kind(columns: Sequence[Column]) -> str:
-    return "; ".join(f"{'.'.join(column.members)} {column.spec.in_words}".strip() for column in columns)
-
-
-def _check_parts(name: str, parts: Sequence[tuple[str, Sequence[Column]]]) -> None:
-    """Raise UsageError if some files are no parts of one array."""
-    kinds = [(pattern_of(path), _row_kind(columns)) for path, columns in parts]
-    most = usual(kinds)
-    odd = next((number for number, kind in enumerate(kinds) if kind != most), None)
-    many = next((path for path, columns in parts if len({column.array for column in columns}) > 1), None)
-    if odd is not None or many:
-        what = f"{many} holds several"
-        if odd is not None:
-            what = f"{parts[odd][0]} holds rows of {kinds[odd][1]}, most of {most[1]}"
+def _other_units(units: Sequence[Unit], is_picked: bool) -> list[str]:
+    """Return a sentence if rows were taken for samples and files may be; raises UsageError if groups may be."""
+    columns = units[0].columns
+    if not is_picked and are_numbered(column.array for column in columns):
         raise UsageError(
-            f"{name}=: these {sum(len(columns) for _, columns in parts)} arrays are not numbered parts of one: {what}; "
-            "give the path without FIELD= and choose with --field NAME=/ARRAY, or add --samples files if each file is "
-            "a sample"
+            f"{units[0].path}: a sample may be a row of all {len(columns)} arrays, or one of the groups that hold "
+            "them; say --samples rows, or --samples groups"
         )
-
-
-def _refuse_ambiguous(files: Sequence[tuple[str, Sequence[Column]]]) -> None:
-    """Raise UsageError if some files are named alike apart from digits and hold rows of one kind.
-
-    They may be parts of one array, a field each or a sample each; nothing says which.
-    """
-    alike: dict[Any, str] = {}
-    for path, columns in natsorted(files, key=lambda pair: pair[0]):
-        if not path.lower().endswith(".npz"):
-            first = alike.setdefault((folder_of(path), pattern_of(path), _row_kind(columns)), path)
-            if first != path:
-                raise UsageError(
-                    f"{folder_of(path) or '.'}: {Path(first).name} and {Path(path).name} are named alike and hold rows "
-                    f"of {_row_kind(columns)}. Say FIELD='PATTERN' if such files are parts of one array, FIELD=FILE "
-                    "for each if each is a field, `--samples files` if each is a sample"
-                )
+    rows = [unit.samples for unit in units]
+    many = f"{len(units):,} files of {min(rows):,} to {max(rows):,} rows"
+    return [f"{many}: each row is a sample; --samples files makes each file one"] * (len(set(rows)) > 1)
 
 
 # ---------------------------------------------------------------- units that can be packed together
 
 
-def _fitting(
-    results: Iterable[tuple[tuple[str, Place], TreeUnits | SourceError]], text: str, on_bad: OnBad, is_named: bool
-) -> tuple[dict[Place, TreeUnits], list[Unit]]:
-    """Return the units of each tree, and those that can be packed together; call `on_bad` with the others.
+def _listed(
+    results: Iterable[tuple[tuple[str, Place], Listing | SourceError]], text: str, on_bad: OnBad, is_named: bool
+) -> tuple[list[Unit], set[str], list[Remark]]:
+    """Return the units that can be packed together, what of the option `skip` names something, and remarks.
 
     Args:
+        on_bad: called with the errors of all others.
         is_named: whether a unit has the name that comes with it.
 
     Raises:
         SourceError: none is left.
     """
-    listings: dict[Place, TreeUnits] = {}
     good: list[Unit] = []
+    used: set[str] = set()
+    remarks: list[Remark] = []
     layouts: dict[Any, Any] = {}
-    for (name, place), result in results:
-        if isinstance(result, SourceError):
-            on_bad(result if result.path else SourceError(result.reason, place[0][1]))
+    for (name, place), listing in results:
+        if isinstance(listing, SourceError):
+            on_bad(listing if listing.path else SourceError(listing.reason, place[0].paths[0]))
             continue
-        listings[place] = result
-        for unit in result.units:
+        used |= listing.used
+        remarks += listing.remarks
+        for unit in listing.units:
             if isinstance(unit, SourceError):
                 on_bad(unit)
             else:
                 columns = layouts.setdefault(unit.columns, unit.columns)
-                good.append(unit._replace(place=place, columns=columns, name=name if is_named else ""))
-        result.units = []
+                good.append(unit._replace(columns=columns, name=name if is_named else ""))
     if not good:
         raise SourceError("every file or sample of it is bad; nothing is left to pack", text)
     looks = {columns: {column.spec.name: _looks(column) for column in columns} for columns in layouts}
@@ -366,8 +322,19 @@ def _fitting(
             "another unit: --samples files, or for a folder a sample --samples folders"
         )
         reason = f"{who}does not fit most, such as {good[model]}: field {how}; {advice}"
-        on_bad(SourceError(reason, unit.place[0][1]))
-    return listings, [unit for number, unit in enumerate(good) if number not in apart]
+        on_bad(SourceError(reason, unit.path))
+    units = [_in_order(unit, good[model]) for number, unit in enumerate(good) if number not in apart]
+    return units, used, remarks + [remark for unit in units for remark in unit.remarks]
+
+
+def _in_order(unit: Unit, model: Unit) -> Unit:
+    """Return a unit with its fields in the order of the model: HDF5 may list them in the order they were made."""
+    names = [column.spec.name for column in unit.columns]
+    order = [names.index(column.spec.name) for column in model.columns]
+    if order == sorted(order):
+        return unit
+    columns = tuple(unit.columns[number] for number in order)
+    return unit._replace(columns=columns, shapes=tuple(unit.shapes[number] for number in order))
 
 
 def _looks(column: Column) -> str:
@@ -378,30 +345,24 @@ def _looks(column: Column) -> str:
     return " of ".join(filter(None, (column.spec.in_words, where)))
 
 
-def _common(units: Iterable[tuple[str, Mapping[str, Constant]]]) -> dict[str, Constant]:
+def _common(units: Sequence[Unit]) -> Mapping[str, Constant]:
     """Return the constants that all units share.
-
-    Args:
-        units: each unit, in words, and its constants.
 
     Raises:
         SourceError: a unit has another value, or lacks one.
     """
-    first: dict[str, Constant] | None = None
-    where = ""
-    for unit, constants in units:
-        if first is None:
-            first, where = dict(constants), unit
-        for name in sorted(first.keys() | constants.keys()):
-            if name in first and name in constants and first[name].digest == constants[name].digest:
-                continue
-            how = "differs between" if name in first and name in constants else "is not in both of"
-            raise SourceError(
-                f"{name} {how} {where} and {unit}, so --once cannot keep one for all; without --once it is packed with "
-                "every sample",
-                (constants.get(name) or first[name]).place[0][1],
-            )
-    return first or {}
+    first = units[0].constants
+    for unit in units:
+        for name in sorted(first.keys() | unit.constants.keys()):
+            one, other = first.get(name), unit.constants.get(name)
+            if one is None or other is None or one.digest != other.digest:
+                how = "differs between" if one and other else "is not in both of"
+                raise SourceError(
+                    f"{name} {how} {units[0]} and {unit}, so --once cannot keep one for all; without --once it is "
+                    "packed with every sample",
+                    unit.path if other else units[0].path,
+                )
+    return first
 
 
 def _values(kind: str, constant: Constant) -> Any:
@@ -409,133 +370,101 @@ def _values(kind: str, constant: Constant) -> Any:
         return constant_values(tree, constant.path)
 
 
-def _check_rows(units: Sequence[Unit], is_picked: bool) -> list[str]:
-    """Return a sentence if rows were taken for samples and files may be; raises UsageError if groups may be."""
-    columns = units[0].columns
-    if not is_picked and are_numbered(column.array for column in columns):
-        raise UsageError(
-            f"{units[0].place[0][1]}: a sample may be a row of all {len(columns)} arrays, or one of the groups that "
-            "hold them; say --samples rows, or --samples groups"
-        )
-    rows = [unit.samples for unit in units]
-    if len(set(rows)) == 1:
-        return []
-    return [
-        f"{len(units):,} files of {min(rows):,} to {max(rows):,} rows: each row is a sample; --samples files makes "
-        "each file one"
-    ]
-
-
 # ---------------------------------------------------------------- the source
 
 
-def _row_source(kind: str, units: Sequence[Unit], axis: int, options: KeptOptions) -> ArraySource:
-    names = _relative(units)
-    files = [
-        KeptFile(names[unit.place], unit.samples, {"/": dict(unit.attributes)} if unit.attributes else {})
-        for unit in units
-    ]
-    tables: dict[tuple[str, ...], list[Run]] = {}
-    for unit in units:
-        run = Run(unit.place, "", 0, unit.samples, unit.columns, unit.files)
-        tables.setdefault(tuple(column.spec.name for column in unit.columns), []).append(run)
-    origin = ArraysOrigin(options, {}, files=files, fields=_attributes(units)[0], classes=_classes(units))
-    return RowSource(kind, [Table.of(runs) for runs in tables.values()], origin, axis)
+def _row_source(
+    kind: str, units: Sequence[Unit], attributes: Mapping[str, dict[str, Any]], axis: int, options: KeptOptions
+) -> ArraySource:
+    """Return the rows of all units, one after another; files of one tree lie side by side, each with its fields."""
+    tables: list[Table] = []
+    files: list[tuple[str, int, Mapping[str, Any]]] = []
+    for number, beside in enumerate(units[0].place):
+        runs = []
+        for unit in units:
+            columns = tuple(column for column in unit.columns if column.file in ("", beside.paths[0]))
+            of_field = unit.place[number]
+            for path, rows in zip(of_field.paths, of_field.rows or (unit.samples,), strict=True):
+                runs.append(Run((of_field._replace(paths=(path,), rows=()),), "", 0, rows, columns, unit.files))
+                files.append((path, rows, unit.attributes))
+        if runs[0].columns:
+            tables.append(Table.of(runs))
+    names = _relative(path for path, _, _ in files)
+    kept = [KeptFile(names[path], rows, {"/": dict(own)} if own else {}) for path, rows, own in files]
+    origin = ArraysOrigin(options, {}, files=kept, fields=dict(attributes), classes=_classes(units))
+    return RowSource(kind, tables, origin, axis)
 
 
 def _unit_source(
-    kind: str, units: Sequence[Unit], listings: Mapping[Place, TreeUnits], options: KeptOptions
+    kind: str, units: Sequence[Unit], attributes: Mapping[str, dict[str, Any]], options: KeptOptions
 ) -> ArraySource:
     homes = _homes(units)
-    names = [unit.name or f"{homes[unit.place]}{unit.root}".lstrip("/") for unit in units]
-    counts = Counter(unit.place for unit in units)
-    files = [KeptFile(home, counts[place]) for place, home in homes.items() if units[0].root]
-    attributes = {name: dict(unit.attributes) for name, unit in zip(names, units, strict=True) if unit.attributes}
-    attrs = [column.attribute for column in units[0].columns if column.attribute]
+    names = [unit.name or f"{homes[unit.path]}{unit.root}".lstrip("/") for unit in units]
+    counts = Counter(unit.path for unit in units)
     origin = ArraysOrigin(
         options,
         {},
-        files=files,
-        attributes=attributes,
-        attrs=attrs,
-        fields=_attributes(units)[0],
+        files=[KeptFile(home, counts[path]) for path, home in homes.items() if units[0].root],
+        attributes={name: dict(unit.attributes) for name, unit in zip(names, units, strict=True) if unit.attributes},
+        attrs=[column.attribute for column in units[0].columns if column.attribute],
+        fields=dict(attributes),
         classes=_classes(units),
     )
     runs = [Run(unit.place, unit.root, 0, 1, unit.columns, unit.files) for unit in units]
-    shapes = [unit.shapes for unit in units]
-    source = UnitSource(kind, runs, origin, units[0].kind, names, shapes)
-    splits: dict[str, list[str]] = {split: [] for listing in listings.values() for split in listing.splits}
+    source = UnitSource(kind, runs, origin, units[0].kind, names, [unit.shapes for unit in units])
+    splits: dict[str, list[str]] = defaultdict(list)
     for unit, name in zip(units, names, strict=True):
-        for split, roots in listings[unit.place].splits.items():
-            if unit.root in roots:
-                splits[split].append(name)
-    source.splits = splits
+        for split in unit.splits:
+            splits[split].append(name)
+    source.splits = dict(splits)
     return source
 
 
-def _relative(units: Sequence[Unit]) -> dict[Place, str]:
-    """Return the path of each tree, relative to the folder that holds all."""
-    places = dict.fromkeys(unit.place for unit in units)
-    folder = os.path.commonpath([Path(place[0][1]).parent for place in places])
-    return {place: as_text(Path(os.path.relpath(place[0][1], folder)).as_posix()) for place in places}
+def _relative(paths: Iterable[str]) -> dict[str, str]:
+    """Return paths relative to the folder that holds all."""
+    paths = dict.fromkeys(paths)
+    folder = os.path.commonpath([Path(path).parent for path in paths])
+    return {path: as_text(Path(os.path.relpath(path, folder)).as_posix()) for path in paths}
 
 
-def _homes(units: Sequence[Unit]) -> dict[Place, str]:
-    """Return by tree how the names of its units begin: with its path, if there are several.
+def _homes(units: Sequence[Unit]) -> dict[str, str]:
+    """Return by path of a tree how the names of its units begin: with this path, if there are several.
 
     The path has no suffix, unless some trees differ only in their suffix.
     """
-    names = _relative(units)
+    names = _relative(unit.path for unit in units)
     if len(names) == 1 and units[0].root:
         return dict.fromkeys(names, "")
-    homes = {place: Path(name).with_suffix("").as_posix() for place, name in names.items()}
+    homes = {path: Path(name).with_suffix("").as_posix() for path, name in names.items()}
     return homes if len(set(homes.values())) == len(names) else names  # as of run.1 and run.2
 
 
-def _attributes(units: Sequence[Unit]) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """Return the attributes of each field on which all units agree, and the others in words."""
-    kept: dict[str, dict[str, Any]] = {}
-    others: dict[str, None] = {}
+def _attributes(units: Sequence[Unit]) -> tuple[dict[str, dict[str, Any]], list[Remark]]:
+    """Return the attributes of each field on which all units agree, and remarks on the others."""
+    agreed: dict[str, dict[str, Any]] = {}
+    remarks: dict[Remark, None] = {}
     for unit in units:
         for field in (column.spec.name for column in unit.columns):
             own = unit.fields.get(field, {})
-            agreed = kept.setdefault(field, dict(own))
-            if agreed != own:
-                differing = [name for name in {**agreed, **own} if name not in agreed or agreed[name] != own.get(name)]
-                others |= dict.fromkeys(f"{name} of {field}" for name in differing)
-                for name in differing:
-                    agreed.pop(name, None)
-    return {field: attributes for field, attributes in kept.items() if attributes}, list(others)
+            shared = agreed.setdefault(field, dict(own))
+            if shared != own:
+                for name in [name for name in {**shared, **own} if name not in shared or shared[name] != own.get(name)]:
+                    remarks[_DIFFERING, f"{name} of {field}"] = None
+                    shared.pop(name, None)
+    return {field: attributes for field, attributes in agreed.items() if attributes}, list(remarks)
 
 
 def _classes(units: Sequence[Unit]) -> list[str]:
-    """Return the names of the numbers of the field `label`, if an enum names all from 0 on."""
-    for column in units[0].columns:
-        if column.spec.name == "label" and [number for number, _ in column.enum] == list(range(len(column.enum))):
-            return [name for _, name in column.enum]
-    return []
+    return [name for column in units[0].columns for name in classes_of(column)]
 
 
-def _remarks(kind: str, units: Sequence[Unit], listings: Mapping[Place, TreeUnits]) -> list[str]:
-    """Return sentences on what is not packed or kept, or is another value."""
-    remarks = [note for listing in listings.values() for note in listing.notes]
-    layouts = dict.fromkeys(unit.columns for unit in units)
-    remarks += [f"{column.path} {column.remark}" for columns in layouts for column in columns if column.remark]
-    if asides := {path: why for unit in units for path, why in unit.asides.items()}:
-        more = ". --field NAME=/path takes a link" if kind == "hdf5" else ""
-        remarks.append(f"left out: {skipped_in_words(asides)}{more}")
-    for column in units[0].columns:
-        if "=" in column.path and column.spec.name == column.path[1:].replace("/", ".").replace("=", "_"):
-            what = f"field {column.spec.name}: {column.path} holds =, which no name of a field can"
-            remarks.append(f"{what}; _ stands in its place")
-    if lost := dict.fromkeys(words for unit in units for words in unit.lost):
-        why = "attributes are kept if they are numbers or text of at most 16 KiB"
-        remarks.append(f"{why}; these are not: {first_few(list(lost))}")
-    if differing := _attributes(units)[1]:
-        remarks.append(f"attributes are kept if all files and samples agree; these are not: {first_few(differing)}")
-    if not _classes(units):
-        for column in units[0].columns:
-            if column.enum:
-                shown = first_few([f"{number} {name}" for number, name in column.enum])
-                remarks.append(f"{column.path} is an enum, whose names are not kept: {shown}")
-    return remarks
+def _sentences(kind: str, remarks: Iterable[Remark]) -> list[str]:
+    """Return one sentence for all remarks about the same, and those about nothing else as they are."""
+    items: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for about, item in dict.fromkeys(remarks):
+        items[about, "" if about else item].append(item)
+    links = ". --field NAME=/path takes a link" if kind == "hdf5" else ""
+    return [
+        alone or f"{about}: " + (f"{first_few(some, joined='; ')}{links}" if about == LEFT_OUT else first_few(some))
+        for (about, alone), some in items.items()
+    ]

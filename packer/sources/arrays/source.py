@@ -116,7 +116,7 @@ class ArraySource(Source):
         files: dict[str, None] = {}
         for table in self._tables:
             for run in table.runs:
-                files |= dict.fromkeys([*(file for _, file in run.place), *run.files])
+                files |= dict.fromkeys([*(path for files in run.place for path in files.paths), *run.files])
         if self.kind != "zarr":
             return list(files)
         inside = {top: walk(top) if Path(top).is_dir() else () for top in files}
@@ -304,7 +304,7 @@ class UnitSource(ArraySource):
                         number += 1
             except SourceError as error:
                 reason = f"{self._unit} {root}: {error.reason}" if root else error.reason
-                raise SourceError(reason, error.path or place[0][1], number) from error
+                raise SourceError(reason, error.path or place[0].paths[0], number) from error
 
 
 def _sample(tree: Tree, root: str, columns: Sequence[Column], number: int) -> dict[str, Any]:

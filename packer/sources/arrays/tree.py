@@ -31,8 +31,24 @@ _BACKENDS = {
     "zarr": ("packer.sources.arrays.zarr", "ZarrTree"),
 }
 
-#: The files of a tree, each with the path at which its arrays begin.
-Place: TypeAlias = tuple[tuple[str, str], ...]
+
+class Files(NamedTuple):
+    """Files of a tree whose arrays begin at one path: one file, or parts of one array, one after another.
+
+    Attributes:
+        base: the path, empty for the root.
+        axis: the axis along which parts follow one another.
+        rows: length of each part along it; empty for one file, and until they are listed.
+    """
+
+    base: str
+    paths: tuple[str, ...]
+    axis: int = 0
+    rows: tuple[int, ...] = ()
+
+
+#: The files of a tree; all kinds but npy have one.
+Place: TypeAlias = tuple[Files, ...]
 
 #: Most bytes of decoded chunks that are kept, for all arrays that are read together.
 CACHE_BYTES = 2**28
@@ -84,8 +100,9 @@ def never(path: str) -> bool:
 class Tree(ABC):
     """An open file or folder of arrays.
 
-    Args:
-        place: its files; all backends but npy have one.
+    Attributes:
+        place: its files; once it is listed, with the rows of parts.
+        path: of the first file.
 
     Raises:
         SourceError: it cannot be read.
@@ -96,7 +113,7 @@ class Tree(ABC):
 
     def __init__(self, place: Place) -> None:
         self.place = place
-        self.path = place[0][1]
+        self.path = place[0].paths[0]
 
     def __enter__(self) -> Self:
         return self

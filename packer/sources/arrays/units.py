@@ -12,7 +12,7 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -46,6 +46,14 @@ class Constant(NamedTuple):
     digest: str
 
 
+#: What is not packed or kept, as the beginning of a sentence that lists it.
+LEFT_OUT = "left out"
+LOST = "attributes are kept if they are numbers or text of at most 16 KiB; these are not"
+ABOVE = "attributes of groups above the samples are not kept"
+#: The beginning of a sentence, and one item that it lists; without a beginning the item is a sentence.
+Remark = tuple[str, str]
+
+
 class Unit(NamedTuple):
     """What one sample is made from; or all rows of a tree, which are a sample each.
 
@@ -56,11 +64,11 @@ class Unit(NamedTuple):
         shapes: of its fields in this sample; those of a row.
         samples: how many there are.
         files: further files that are read for it.
-        asides: why arrays below it are skipped, by path.
-        once: constants that it holds, by name.
+        constants: arrays kept once that it holds, or its tree, by name.
         attributes: those of its attributes that are kept.
-        lost: attributes that are not kept, in words.
-        fields: attributes of the arrays that are its fields, by field.
+        fields: attributes of the arrays that its fields are, by field.
+        splits: those in which the tree itself lists it.
+        remarks: on what is not packed or kept.
         name: of the sample, if it has one of its own.
     """
 
@@ -71,164 +79,166 @@ class Unit(NamedTuple):
     shapes: tuple[tuple[int | None, ...], ...]
     samples: int
     files: tuple[str, ...]
-    asides: Mapping[str, str]
-    once: Mapping[str, Constant]
+    constants: Mapping[str, Constant]
     attributes: Mapping[str, Any]
-    lost: tuple[str, ...]
     fields: Mapping[str, Mapping[str, Any]]
+    remarks: Sequence[Remark]
+    splits: Sequence[str] = ()
     name: str = ""
 
+    @property
+    def path(self) -> str:
+        return self.place[0].paths[0]
+
     def __str__(self) -> str:
-        file = Path(self.place[0][1]).name
+        file = Path(self.path).name
         return self.name or (f"{self.kind} {self.root} of {file}" if self.root else file)
 
 
-@dataclass
-class TreeUnits:
+class Listing(NamedTuple):
     """The units of one tree in natural order, and the errors of those that cannot be packed.
 
     Attributes:
         used: entries of the option `skip` that name something here.
-        splits: by name, the roots of the samples of each split that the tree itself lists.
-        notes: sentences for the plan.
-        once: constants that lie outside of the units, by name.
     """
 
     units: list[Unit | SourceError]
     used: set[str]
-    splits: dict[str, set[str]]
-    notes: list[str]
-    once: dict[str, Constant]
+    remarks: list[Remark]
 
 
 class _Skipping:
     """Says whether the user skips a path, and remembers which entries of the options named something."""
 
-    def __init__(self, fields: Sequence[str], *given: Sequence[str]) -> None:
-        self._fields, self._given = fields, [path for paths in given for path in paths]
+    def __init__(self, *given: Sequence[str]) -> None:
+        self._given = [path for paths in given for path in paths]
         self.used: set[str] = set()
 
     def __call__(self, path: str) -> bool:
-        field, _, below = path[1:].partition("/")
         names = naming(path, self._given)
-        if field in self._fields and below:
-            names += naming(below, self._given)
         self.used.update(names)
         return bool(names)
 
 
-def units_of(place: Place, kind: str, asked: Asked, options: SourceOptions, fields: Sequence[str] = ()) -> TreeUnits:
+def units_of(place: Place, kind: str, asked: Asked, options: SourceOptions) -> Listing:
     """Return the units of one tree, after checking every file and size that they depend on.
 
     Args:
         kind: of the tree.
         options: `pick` and `skip` are relative to a unit; `skip` may also name something outside of all units.
-        fields: names of fields that the user gave to files of the tree; their arrays lie below these names.
 
     Raises:
         UsageError: there are more fields than a dataset may have.
         SourceError: the tree cannot be read, has no such units, or holds something that belongs to none of them.
     """
     with open_tree(kind, place) as tree, tree.faults("listing the file"):
-        is_out = _Skipping(fields, options.skip, options.once)
-        roots, splits, notes = _roots(tree, asked, is_out)
+        is_out = _Skipping(options.skip, options.once)
+        roots, splits, remarks = _roots(tree, asked, is_out)
         outside = [name for name in options.once if roots != [""] and tree.find(f"/{name.strip('/')}")]
+        constants = _constants(tree, "", outside)
         # A path from the root of the tree that names something next to the units is not also the name of a field.
         within = tuple(skip for skip in options.skip if skip not in is_out.used or skip[0] != "/")
         inner = replace(options, skip=within, once=tuple(name for name in options.once if name not in outside))
-        is_inner_out = _Skipping(fields, inner.skip, inner.once, inner.sparse)
+        is_inner_out = _Skipping(inner.skip, inner.once, inner.sparse)
         units: list[Unit | SourceError] = []
         for root in roots:
             try:
                 with tree.faults("listing it"):
-                    units.append(_unit(tree, root, asked.name[:-1], is_inner_out, inner, fields))
+                    unit = _unit(tree, root, asked.name[:-1], is_inner_out, inner)
+                of_unit = tuple(split for split, names in splits.items() if root in names)
+                units.append(unit._replace(constants={**constants, **unit.constants}, splits=of_unit))
             except SourceError as error:
                 what = f"{asked.name[:-1]} {root}: " if root else ""
                 units.append(SourceError(f"{what}{error.reason}", error.path or tree.path))
         above = {group: None for root in roots for group in [*upwards(root)][1:] + [""] * bool(root)}
-        for unit in units:
-            if isinstance(unit, Unit) and unit.kind == "row":
-                arrays = dict.fromkeys(column.array for column in unit.columns)
-                notes += [f"{unit}: {path}: {words}" for path in arrays if (words := tree.unwritten(path))]
-        if lost := [group or "/" for group in above if any(tree.attributes(group))]:
-            notes.append(f"attributes of groups above the samples are not kept: {first_few(lost)}")
-        once = _constants(tree, "", outside, fields)
-        return TreeUnits(units, is_out.used | is_inner_out.used, splits, notes, once)
+        remarks += [(ABOVE, group or "/") for group in above if any(tree.attributes(group))]
+        return Listing(units, is_out.used | is_inner_out.used, remarks)
 
 
-def _unit(tree: Tree, root: str, kind: str, is_out: _Skipping, options: SourceOptions, fields: Sequence[str]) -> Unit:
+def _unit(tree: Tree, root: str, kind: str, is_out: _Skipping, options: SourceOptions) -> Unit:
     """Return the rows of a tree, or one of its units.
 
     Raises:
         UsageError: there are more fields than a dataset may have.
         SourceError: a field is missing or cannot be stored, or the sample axes differ.
     """
-    columns, asides = choose(tree, root, options.axis if kind == "row" else None, is_out, options, fields)
-    once = _constants(tree, root, options.once, fields)
+    is_row = kind == "row"
+    columns, asides = choose(tree, root, options.axis if is_row else None, is_out, options)
     if not columns:
         raise SourceError(_nothing(asides, options))
     check_common(columns)
     columns += [_attribute(tree, root, name, columns) for name in options.attrs]
     check_count(len(columns))
-    own: dict[str, dict[str, Any]] = {}
-    attributes, names = tree.attributes(root)
-    lost = [f"{name!r} of {f'{kind} {root} of ' if root else ''}{Path(tree.path).name}" for name in names]
+    attributes, lost = tree.attributes(root)
+    holder = f"{kind} {root} of {Path(tree.path).name}" if root else Path(tree.path).name
+    remarks = [(LEFT_OUT, f"{path} {why}") for path, why in asides.items()]
+    remarks += [(LOST, f"{name!r} of {holder}") for name in lost]
+    of_fields: dict[str, dict[str, Any]] = {}
     for number, column in enumerate(columns):
         if column.attribute:
             continue
-        held, names = tree.attributes(root + column.array) if root + column.array != root else (attributes, [])
-        lost += [f"{name!r} of {column.path}" for name in names]
-        columns[number] = column = scaled(column, held, options.scaled) if not options.stored else column
+        own, lost = tree.attributes(root + column.array) if column.array else (attributes, [])
+        if not options.stored:
+            columns[number] = column = scaled(column, own, options.scaled)
         if column.scaling:
-            held = {name: value for name, value in held.items() if name not in SCALING}
-        if held and column.array:
-            own[column.spec.name] = held
+            own = {name: value for name, value in own.items() if name not in SCALING}
+        if own and column.array:
+            of_fields[column.spec.name] = own
         if column.starts:
             row_starts(tree, column)
+        remarks += [(LOST, f"{name!r} of {column.path}") for name in lost] + _remarks_on(column)
     arrays = dict.fromkeys(root + column.array for column in columns if not column.attribute)
-    files = dict.fromkeys(file for array in arrays for file in tree.files_of(array))
-    shapes = tuple(column.spec.shape for column in columns)
-    samples = columns[0].samples
+    if is_row:
+        unwritten = {path: tree.unwritten(path) for path in arrays}
+        remarks += [("", f"{holder}: {path}: {words}") for path, words in unwritten.items() if words]
     return Unit(
-        tree.place, root, kind, tuple(_layout(column, kind == "row") for column in columns), shapes,
-        1 if samples is None else samples, tuple(files), asides, once, attributes, tuple(lost), own,
-    )  # fmt: skip
+        tree.place,
+        root,
+        kind,
+        columns=tuple(_layout(column, is_row) for column in columns),
+        shapes=tuple(column.spec.shape for column in columns),
+        samples=1 if (samples := columns[0].samples) is None else samples,
+        files=tuple(dict.fromkeys(file for array in arrays for file in tree.files_of(array))),
+        constants=_constants(tree, root, options.once),
+        attributes=attributes,
+        fields=of_fields,
+        remarks=remarks,
+    )
+
+
+def _remarks_on(column: Column) -> list[Remark]:
+    """Return what is another name or value than in the file, or not kept."""
+    remarks = [("", f"{column.path} {column.remark}")] if column.remark else []
+    if "=" in column.path and column.spec.name == _default_name(column):
+        what = f"field {column.spec.name}: {column.path} holds =, which no name of a field can"
+        remarks.append(("", f"{what}; _ stands in its place"))
+    if column.enum and not classes_of(column):
+        names = first_few([f"{number} {name}" for number, name in column.enum])
+        remarks.append(("", f"{column.path} is an enum, whose names are not kept: {names}"))
+    return remarks
+
+
+def classes_of(column: Column) -> list[str]:
+    """Return the names of the numbers of the field `label`, if an enum names all from 0 on."""
+    is_label = column.spec.name == "label" and [number for number, _ in column.enum] == list(range(len(column.enum)))
+    return [name for _, name in column.enum] if is_label else []
 
 
 def _layout(column: Column, is_row: bool) -> Column:
-    """Return a column without what differs between equal units: its file and lengths."""
+    """Return a column without what differs between equal units: its lengths, and of a sample its file."""
+    if is_row:
+        return column._replace(samples=None)
     spec = column.spec
-    if not is_row and any(length is not None for length in spec.shape):
+    if any(length is not None for length in spec.shape):
         spec = msgspec.structs.replace(spec, shape=(None,) * len(spec.shape))
     return column._replace(spec=spec, file="", samples=None)
-
-
-def rows_of_files(
-    place: Place, options: SourceOptions, fields: Sequence[str]
-) -> tuple[TreeUnits, dict[tuple[str, str], list[Column]]]:
-    """Return what is said of files of npy whose rows are samples, and the columns of each, by its base and path.
-
-    Raises:
-        SourceError: a file is bad, or holds what cannot be a field; two files hold one field.
-    """
-    with open_tree("npy", place) as tree, tree.faults("listing the file"):
-        is_out = _Skipping(fields, options.skip, options.once)
-        columns, asides = choose(tree, "", options.axis, is_out, options, fields)
-        if not columns:
-            raise SourceError(_nothing(asides, options), tree.path)
-        files: dict[tuple[str, str], list[Column]] = {}
-        bases = {path: base for base, path in place}
-        for column in columns:
-            files.setdefault((bases[column.file], column.file), []).append(column)
-        notes = [f"left out: {skipped_in_words(asides)}"] if asides else []
-        return TreeUnits([], is_out.used, {}, notes, _constants(tree, "", options.once, fields)), files
 
 
 # ---------------------------------------------------------------- fields
 
 
 def choose(
-    tree: Tree, root: str, axis: int | None, is_out: _Skipping, options: SourceOptions, fields: Sequence[str] = ()
+    tree: Tree, root: str, axis: int | None, is_out: _Skipping, options: SourceOptions
 ) -> tuple[list[Column], dict[str, str]]:
     """Return the fields that the options choose below a root, with their names; and why others are skipped, by path.
 
@@ -242,7 +252,7 @@ def choose(
     else:
         columns, asides = _below(tree, root, axis, is_out)
         _refuse(columns, tree)
-        named = [(_own_name(column, columns, tree, fields), column) for column in columns]
+        named = [(_own_name(column, columns, tree), column) for column in columns]
     for group in options.sparse:
         named += _sparse(tree, root, group.strip("/"))
     chosen: dict[str, Column] = {}
@@ -264,16 +274,21 @@ def choose(
     return list(chosen.values()), asides
 
 
-def _own_name(column: Column, columns: Sequence[Column], tree: Tree, fields: Sequence[str]) -> str:
-    """Return the default name of a field: its path with dots for slashes, and `_` for each `=`.
+def _own_name(column: Column, columns: Sequence[Column], tree: Tree) -> str:
+    """Return the name of a field that nobody named: its path, with dots.
 
-    If a field that the user named has one array, this alone is its name.
+    If files that the user named as a field hold one array, this name is that of its field.
     """
-    field = column.array[1:].partition("/")[0]
-    name = column.path[1:].replace("/", ".")
-    if field in fields and {one.array for one in columns if f"{one.array}/".startswith(f"/{field}/")} == {column.array}:
-        name = ".".join((field, *column.members))
-    return name.replace("=", "_") or tree.unnamed
+    base = f"/{column.array[1:].partition('/')[0]}"
+    is_named = any(files.base == base for files in tree.place)
+    if is_named and {one.array for one in columns if f"{one.array}/".startswith(f"{base}/")} == {column.array}:
+        return ".".join((base[1:], *column.members)).replace("=", "_")
+    return _default_name(column) or tree.unnamed
+
+
+def _default_name(column: Column) -> str:
+    """Return the path with dots for slashes, and `_` for each `=`."""
+    return column.path[1:].replace("/", ".").replace("=", "_")
 
 
 def check_common(columns: Sequence[Column]) -> None:
@@ -405,7 +420,7 @@ def _attribute(tree: Tree, root: str, name: str, columns: Sequence[Column]) -> C
 # ---------------------------------------------------------------- arrays kept once for all samples
 
 
-def _constants(tree: Tree, root: str, once: Iterable[str], fields: Sequence[str]) -> dict[str, Constant]:
+def _constants(tree: Tree, root: str, once: Iterable[str]) -> dict[str, Constant]:
     """Return the arrays that `--once` names in a unit, or in the tree itself if `root` is empty, by field name.
 
     Raises:
@@ -444,7 +459,7 @@ def constant_values(tree: Tree, path: str) -> NDArray[Any]:
 # ---------------------------------------------------------------- which groups and arrays are the units
 
 
-def _roots(tree: Tree, asked: Asked, is_out: _Skipping) -> tuple[list[str], dict[str, set[str]], list[str]]:
+def _roots(tree: Tree, asked: Asked, is_out: _Skipping) -> tuple[list[str], dict[str, set[str]], list[Remark]]:
     """Return the units of an open tree.
 
     Args:
@@ -452,8 +467,8 @@ def _roots(tree: Tree, asked: Asked, is_out: _Skipping) -> tuple[list[str], dict
             nothing in it has to belong to one.
 
     Returns:
-        the roots of the units, in natural order; by name, the roots of each split that the tree itself lists; sentences
-        for the plan: which groups were taken by default, and names in lists that the tree does not hold.
+        the roots of the units, in natural order; by name, the roots of each split that the tree itself lists; remarks:
+        which groups were taken by default, and names in lists that the tree does not hold.
 
     Raises:
         SourceError: there are no units, something belongs to none, or a group cannot be listed.
@@ -470,7 +485,7 @@ def _roots(tree: Tree, asked: Asked, is_out: _Skipping) -> tuple[list[str], dict
     }
     groups = [path for path, entry in entries.items() if entry.is_group]
     arrays = [path for path, entry in entries.items() if entry.is_array]
-    notes = []
+    remarks = []
     if asked.name == "datasets":
         roots = arrays
     elif pattern:
@@ -480,7 +495,9 @@ def _roots(tree: Tree, asked: Asked, is_out: _Skipping) -> tuple[list[str], dict
         roots = [group for group in holders if not _lies_in(folder_of(group), holders)]
         # Groups at the top need no sentence: anybody would take them.
         if any(root.count("/") > 1 for root in roots):
-            notes.append(f"a sample is a group such as {natsorted(roots)[0]}; --samples groups:PATTERN takes others")
+            remarks.append(
+                ("", f"a sample is a group such as {natsorted(roots)[0]}; --samples groups:PATTERN takes others")
+            )
     if not roots:
         what = f"groups that fit {asked.pattern}" if asked.pattern else f"{asked.name} that could be samples"
         holds = f"it holds {first_few(groups or arrays)}" if groups or arrays else "it is empty"
@@ -498,7 +515,7 @@ def _roots(tree: Tree, asked: Asked, is_out: _Skipping) -> tuple[list[str], dict
             "all that is in a file",
             tree.path,
         )
-    return natsorted(roots), splits, notes + missing
+    return natsorted(roots), splits, remarks + missing
 
 
 def are_numbered(arrays: Iterable[str]) -> bool:
@@ -548,28 +565,24 @@ def _lists(tree: Tree, is_out: _Skipping) -> dict[str, list[str]]:
 
 def _splits(
     tree: Tree, lists: Mapping[str, Sequence[str]], roots: Sequence[str]
-) -> tuple[dict[str, set[str]], list[str]]:
-    """Return the units of each split, by their last names, and sentences on names that the tree does not hold."""
+) -> tuple[dict[str, set[str]], list[Remark]]:
+    """Return the units of each split, by their last names, and remarks on names that the tree does not hold."""
     by_name = {root.rpartition("/")[2]: root for root in roots}
     folders = {folder_of(root) for root in roots}
     splits: dict[str, set[str]] = {}
-    notes = []
+    remarks = []
     for split, names in lists.items():
         if units := {by_name[name] for name in names if name in by_name}:
             splits[split] = units
         # Others were skipped, if they are in the tree.
         if missing := [name for name in names if not any(tree.find(f"{folder}/{name}") for folder in folders)]:
             lost = f"{len(missing):,} {'sample' if len(missing) == 1 else 'samples'} ({first_few(missing)})"
-            notes.append(f"{tree.path}: {_MASK}/{split} names {lost} that the file does not hold; check the list")
-    return splits, notes
+            said = f"{tree.path}: {_MASK}/{split} names {lost} that the file does not hold; check the list"
+            remarks.append(("", said))
+    return splits, remarks
 
 
 # ---------------------------------------------------------------- words
-
-
-def skipped_in_words(asides: Mapping[str, str]) -> str:
-    """Return the paths that are skipped, with the reasons, in words."""
-    return first_few([f"{path} {why}" for path, why in asides.items()], joined="; ")
 
 
 def _nothing(asides: Mapping[str, str], options: SourceOptions) -> str:
@@ -579,7 +592,10 @@ def _nothing(asides: Mapping[str, str], options: SourceOptions) -> str:
 
 
 def _and(asides: Mapping[str, str]) -> str:
-    return f"\nLeft out: {skipped_in_words(asides)}. --field NAME=/path takes a link" if asides else ""
+    if not asides:
+        return ""
+    skipped = first_few([f"{path} {why}" for path, why in asides.items()], joined="; ")
+    return f"\nLeft out: {skipped}. --field NAME=/path takes a link"
 
 
 def _lines(columns: Sequence[Column]) -> str:

@@ -336,6 +336,9 @@ def test_parts_of_several_fields_need_no_common_borders(tmp_path):
     np.testing.assert_array_equal(values["x"], np.concatenate([X[:4], X[:6] + 1]))
     np.testing.assert_array_equal(values["y"], np.concatenate([Y[:6], Y[:4] + 1]))
     np.testing.assert_array_equal(values["z"], Y)
+    kept = open_npy({"x": f"{tmp_path}/x_*.npy", "y": f"{tmp_path}/y_*.npy"}, once=("y",))
+    np.testing.assert_array_equal(kept.constants["y"], values["y"])
+    assert [spec.name for spec in kept.fields] == ["x"]
 
 
 def test_a_folder_named_as_a_field_is_its_parts(tmp_path):

@@ -16,7 +16,7 @@ from hdf5_files import bfloat16, write_hdf5
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from opened_sources import open_hdf5, read_joined
+from opened_sources import open_hdf5, read_each, read_joined
 from real_files import real_files
 
 from packer.errors import SourceError, UsageError
@@ -134,6 +134,19 @@ def test_several_files_are_one_dataset(tmp_path: Path) -> None:
         assert everything(source.part(4, 11))["x"][:, 0].tolist() == [1] + [2] * 5 + [10]
         assert source.part(4, 11).part(1, 3).files() == [str(tmp_path / "train_2.h5")]
         assert len(source.files()) == 3
+
+
+@pytest.mark.parametrize("samples", ["rows", "files"])
+def test_files_may_list_their_fields_in_any_order(tmp_path: Path, samples: str) -> None:
+    """As those of `track_order` do: values and lengths belong to the field of their name."""
+    for number, order in enumerate(("xy", "yx")):
+        with h5py.File(tmp_path / f"{number}.h5", "w", track_order=True) as file:
+            for name in order:
+                file[name] = np.arange(2 + number) * (10 if name == "y" else 1)
+    source = open_hdf5(str(tmp_path), samples=samples)
+    assert ([spec.name for spec in source.fields], len(source)) == (["x", "y"], 5 if samples == "rows" else 2)
+    values = {name: np.hstack(rows).tolist() for name, rows in read_each(source).items()}
+    assert values == {"x": [0, 1, 0, 1, 2], "y": [0, 10, 0, 10, 20]}
 
 
 def test_a_file_that_differs_is_told_to_on_bad(tmp_path: Path) -> None:
