@@ -317,6 +317,7 @@ class Job:
         splits: of all samples, if none is left out.
         rejected: bad files that were found when the source was opened.
         verb: the command.
+        base: the dataset whose shards are taken over, with the fields that the plan has as well; None to pack all.
     """
 
     source: Source
@@ -328,6 +329,7 @@ class Job:
     splits: Splits
     rejected: list[Rejected]
     verb: str
+    base: Manifest | None = None
 
     @property
     def parts(self) -> list[Source]:
@@ -446,7 +448,14 @@ def _run(job: Job, change: Change, shards: Sequence[int]) -> Iterator[ShardRepor
     where = LocalPlace(place.path.absolute()) if options.executor and isinstance(place, LocalPlace) else place
     how = plan.fields, plan.origin, options.on_error == "skip", options.map_limit
     tasks = [
-        ShardTask(job.source.part(shard.start, shard.stop), where, change.run, shard, *how)
+        ShardTask(
+            job.source.part(shard.start, shard.stop),
+            where,
+            change.run,
+            shard,
+            *how,
+            base=None if job.base is None else (job.base.shards[shard.number], job.base.fields),
+        )
         for shard in map(plan.shards.__getitem__, shards)
     ]
     workers = 0 if job.limits is None else options.workers or processors()
@@ -479,10 +488,13 @@ def planned_splits(plan: Plan, options: ConvertOptions, lenient: bool) -> Splits
     return splits_of(samples, options.splits, source.splits, lenient=lenient)
 
 
-def open_source(sources: Any, options: ConvertOptions, rejected: list[Rejected] | None) -> Source:
+def open_source(
+    sources: Any, options: ConvertOptions, rejected: list[Rejected] | None, are_beside: bool = False
+) -> Source:
     """Return the source that `sources` stand for, with the fields of another dataset if it should be like one.
 
     Args:
+        are_beside: as for `open_sources`.
         rejected: bad files are added here if they are skipped. None if nothing will be packed; bad samples that are
             found early then raise no error.
 
@@ -516,7 +528,7 @@ def open_source(sources: Any, options: ConvertOptions, rejected: list[Rejected] 
         fetched = partial(options.looking or not_looking, FETCHING)
         inputs, leases = local_inputs(inputs, fetched)
         limits = guard(options, in_memory=False)
-        source = open_sources(inputs, options.source, on_bad, limits, options.looking or not_looking)
+        source = open_sources(inputs, options.source, on_bad, limits, options.looking or not_looking, are_beside)
         weakref.finalize(source, leases.clear)  # what was fetched stays in the cache as long as the source lives
         return source
     if isinstance(sources, Mapping) or not (hasattr(sources, "__len__") and hasattr(sources, "__getitem__")):

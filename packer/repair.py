@@ -172,6 +172,11 @@ def _pack_again(
     numbers = {entry: number for number, entry in enumerate(manifest.shards)}
     tasks = {}
     for conversion, samples in given_by(change.place.local([]), manifest, source):
+        if {"joined", "dropped"} & conversion.origin.keys():
+            raise DatasetError(
+                f"{change.place}: {bad[0].file} cannot be made again, since fields were joined or dropped after its "
+                "samples were packed; convert the sources of all fields again"
+            )
         # Planned again, since a shard holds its map size.
         sizes = field_sizes(samples, partial(look, samples, limits))
         plan = plan_shards(samples, manifest.fields, sizes, conversion.edges()[:-1], conversion.origin)

@@ -37,6 +37,8 @@ GROUPS = {
     },
     "Change": {
         "append": "Pack more samples after those of a dataset.",
+        "join": "Add fields to the samples of a dataset.",
+        "drop": "Remove fields of a dataset.",
         "merge": "Make one dataset of several, without packing again.",
         "split": "Share the samples of a dataset out into splits.",
         "repack": "Pack a dataset with another codec, shard size or order.",

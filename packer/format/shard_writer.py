@@ -21,9 +21,11 @@ from packer.format.layout import (
     ShardHeader,
     chunk_key,
     column_key,
+    index_arrays,
 )
 from packer.format.lmdb_appender import LmdbAppender
 from packer.format.schema import Field, no_text
+from packer.format.shard import Shard
 from packer.format.sync import clear_errors
 
 
@@ -66,10 +68,48 @@ class ShardWriter(LmdbAppender):
         self._names, self._name_ends = bytearray(), array("Q", [0])
         size = layout.chunk_bytes(len(self._fields)) if chunk_bytes is None else chunk_bytes
         self.columns = [ColumnWriter(field, self._put_chunk, size) for field in self._fields]
+        #: Index arrays of the columns that are those of another shard, by field.
+        self._taken: dict[str, dict[str, bytes]] = {}
 
     @property
     def raw_bytes(self) -> int:
         return sum(column.raw_bytes for column in self.columns)
+
+    def take(self, shard: Shard, fields: Sequence[Field]) -> None:
+        """Take over the samples of another shard, as they are stored: their names, and the columns of both schemas.
+
+        Called before samples are added. These give the other columns alone, and no names. The other shard stays open
+        until this one is finished.
+
+        Args:
+            fields: schema of the other shard.
+
+        Raises:
+            DamagedError: its header or index is damaged.
+        """
+        header = shard.header()
+        self._number, self._named, self._origin = header.shard, header.named, header.origin
+        if header.named:
+            names, ends = shard.name_table(header.samples)
+            self._names, self._name_ends = bytearray(names), array("Q", ends.tobytes())
+        own = {field.name for field in self._fields}
+        indexes = {
+            field.name: shard.index(number, field, header.samples).arrays
+            for number, field in enumerate(fields)
+            if field.name in own
+        }
+        tables = [index["chunks"][:, 0] for index in indexes.values()]
+        numbers = np.sort(np.concatenate([*tables, np.zeros(0, np.uint64)])).astype(np.int64)
+        for offset, size in shard.chunks(numbers).tolist():
+            self._put_chunk(shard.bytes[offset : offset + size])
+        for name, index in indexes.items():
+            chunks = index["chunks"].copy()
+            chunks[:, 0] = numbers.searchsorted(chunks[:, 0].astype(np.int64))
+            self._taken[name] = {key: values.tobytes() for key, values in {**index, "chunks": chunks}.items()}
+        self.columns = [column for column in self.columns if column.field.name not in self._taken]
+        self._texts = [name for name in self._texts if name not in self._taken]
+        if not self.columns:
+            self.samples = header.samples
 
     def encoded(self, block: Mapping[str, Any]) -> dict[str, Any]:
         """Return a block as `add` takes it, with its large arrays encoded (see `ColumnWriter`); nothing is added yet.
@@ -93,7 +133,7 @@ class ShardWriter(LmdbAppender):
             UsageError: an array does not fit its field, or there are too many chunks; the shard cannot be used then.
             WriteError: the file cannot be written; likewise.
         """
-        assert names is not None or not self._named
+        assert names is not None or not self._named or self._taken
         # All text first: an error in one text must not leave one column a sample ahead of another.
         encoded = {name: self._encoded(block[name], f"field {name!r}") for name in self._texts}
         encoded_names = self._encoded(names, "its name") if names is not None and self._named else []
@@ -115,9 +155,11 @@ class ShardWriter(LmdbAppender):
             shard=self._number, samples=self.samples, named=self._named, fields=self._fields, origin=self._origin
         )
         with clear_errors(self.path):
-            for number, column in enumerate(self.columns):
-                for name, values in column.finish().items():
-                    self.put(column_key(number, name), values.tobytes())
+            arrays = {column.field.name: column.finish() for column in self.columns}
+            for number, field in enumerate(self._fields):
+                index = self._taken.get(field.name) or {k: v.tobytes() for k, v in arrays[field.name].items()}
+                for name in index_arrays(field):
+                    self.put(column_key(number, name), index[name])
             self.put(HEADER, msgspec.json.encode(header, order="sorted"))
             if self._named:
                 self.put(NAME_BYTES, self._names)

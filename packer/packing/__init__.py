@@ -15,13 +15,24 @@ from packer.packing.commit import (
     totals,
 )
 from packer.packing.framing import codec_by_field, codec_texts
-from packer.packing.origin import Leaf, classes_of, given_by, is_shuffled, joined, kept_by, leaves, origin_of
+from packer.packing.origin import (
+    Leaf,
+    classes_of,
+    given_by,
+    is_shuffled,
+    joined,
+    kept_by,
+    leaves,
+    origin_of,
+    with_fields,
+)
 from packer.packing.places import LOCK, LocalPlace, Place, place_of
 from packer.packing.plan import (
     Estimate,
     FieldEstimate,
     FieldSizes,
     Plan,
+    ShardPlan,
     estimate,
     field_sizes,
     look,
@@ -49,6 +60,7 @@ __all__ = [
     "Rejected",
     "Rule",
     "Samples",
+    "ShardPlan",
     "ShardReport",
     "ShardTask",
     "changing",
@@ -88,4 +100,5 @@ __all__ = [
     "splits_of",
     "stored_fields",
     "totals",
+    "with_fields",
 ]

@@ -5,13 +5,16 @@ The origin of a dataset is a mapping of JSON values: that of its source, or one 
     {"kind": ..., "parts": [{"samples": n, "origin": {...}}, ...]}     joined, in this order
     {"kind": ..., "shuffled": seed, "origin": {...}}                   in the order that `shuffled_order` gives
     {"kind": ..., "origin": {...}}                                     joined, then packed again as one
+
+A source whose fields were changed later has two members more: `joined`, the origin of each new field by its name, and
+`dropped`, the names of those that are gone.
 """
 
 from __future__ import annotations
 
 import itertools
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -67,6 +70,31 @@ def levels(origin: Origin, samples: int) -> Iterator[Origin]:
         count, level = todo.pop()
         yield level
         todo += reversed(_below(level, count))
+
+
+def with_fields(origin: Origin, samples: int, joined: Mapping[str, Origin], dropped: Sequence[str] = ()) -> Origin:
+    """Return the origin of samples whose fields were changed after they were packed; each part says so.
+
+    Args:
+        joined: where the new fields came from, by name.
+        dropped: fields that are gone.
+    """
+    new: Origin = msgspec.json.decode(msgspec.json.encode(origin))
+    sources = [inner for _, inner in parts(new, samples)] or [new]
+    for source in sources:
+        before = source.get("joined")
+        later = {**(before if isinstance(before, dict) else {}), **joined}
+        source["joined"] = {name: value for name, value in later.items() if name not in dropped}
+        if dropped:
+            gone = source.get("dropped")
+            source["dropped"] = [*(gone if isinstance(gone, list) else []), *dropped]
+        for one in joined.values():
+            if classes := classes_of(one, samples):
+                source["classes"] = list(classes)
+    if "label" in dropped:
+        for level in levels(new, samples):
+            level.pop("classes", None)
+    return new
 
 
 def classes_of(origin: Origin, samples: int) -> tuple[str, ...]:

@@ -141,10 +141,12 @@ def make_plan(
     shard_size: int | None,
     limits: Limits | None = None,
     looking: Looking = not_looking,
+    starts: Sequence[int] | None = None,
 ) -> Plan:
     """Return the plan of packing `source`.
 
     Args:
+        starts: number of the first sample of each shard; None to cut them by size.
         limits: what reading a sample may take, in a process of its own; None: in this one, unguarded.
         looking: called with how many places have been looked at, and of how many.
 
@@ -165,7 +167,8 @@ def make_plan(
     fields = stored_fields(source.fields, codec, sizes, looked)
     _check_sizes(source, fields, sizes)
     origin = origin_of(source)
-    shards = plan_shards(source, fields, sizes, cut(_total(sizes), shard_size), origin)
+    starts = cut(_total(sizes), shard_size) if starts is None else starts
+    shards = plan_shards(source, fields, sizes, starts, origin)
     exact = all(size.known for size in sizes.values()) and not any(field.codec for field in fields)
     raw = {name: int(size.bytes.sum()) for name, size in sizes.items()}
     remarks = (*source.remarks, *unequal_lengths(source, sizes))

@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from packer.errors import PackerError, SourceError, WriteError
-from packer.format import ColumnTotals, Field, Shard, ShardEntry, ShardWriter, clear_errors, file_digest
+from packer.format import ColumnTotals, Field, Shard, ShardEntry, ShardWriter, check_file, clear_errors, file_digest
 from packer.packing.commit import report_file, shard_file
 from packer.packing.places import Place
 from packer.packing.plan import ShardPlan
@@ -54,6 +54,8 @@ class ShardTask:
         skip: leave out samples that cannot be read, instead of stopping.
         crashing: samples that would end this process, by number: they are not read, but listed as left out.
         number: in the names of the files; None for that of the shard.
+        base: the shard whose columns are taken over as they are, so far as `fields` has them, and its schema. The
+            source gives the other fields of its samples.
     """
 
     source: Source
@@ -66,6 +68,7 @@ class ShardTask:
     map_limit: int | None = None
     crashing: Mapping[int, Rejected] = field(default_factory=dict)
     number: int | None = None
+    base: tuple[ShardEntry, tuple[Field, ...]] | None = None
 
 
 class ShardReport(msgspec.Struct, frozen=True):
@@ -92,6 +95,7 @@ def write_shard(task: ShardTask, progress: Progress = no_progress, step: Step = 
     Raises:
         SourceError: a sample cannot be read, unless such samples are skipped.
         WriteError: the shard cannot be written.
+        DamagedError: the shard whose columns are taken over is damaged.
     """
     number = task.shard.number if task.number is None else task.number
     file = shard_file(task.run, number)
@@ -108,13 +112,24 @@ def write_shard(task: ShardTask, progress: Progress = no_progress, step: Step = 
         origin=task.origin,
         map_limit=task.map_limit,
     )
-    with writer:
+    with contextlib.ExitStack() as stack, writer:
+        if task.base is not None:
+            entry, fields = task.base
+            writer.take(stack.enter_context(_open_whole(task.place, entry)), fields)
+            progress(0, entry.bytes)
         noted = rejected if task.skip else None
         for block, names in read_blocks(task.source, noted, task.crashing, step, writer.encoded):
             before = writer.raw_bytes
-            writer.add(block, count(block), names)
+            writer.add(block, count(block), names if task.base is None else None)
             progress(count(block), writer.raw_bytes - before)
     return finish_shard(task.place, task.run, number, draft, task.fields, rejected)
+
+
+def _open_whole(place: Place, entry: ShardEntry) -> Shard:
+    """Return a shard of a dataset, open, after its digest was compared: damage is not taken over."""
+    path = place.local([entry]) / entry.file
+    check_file(path, entry, whole=True)
+    return Shard(path, entry.bytes, entry.index)
 
 
 def read_blocks(

@@ -20,6 +20,7 @@ from packer.sources.base import (
     stop,
     watched,
 )
+from packer.sources.beside import in_order_of
 from packer.sources.derived import FittedSource, LabelledSource
 from packer.sources.opening import open_sources
 from packer.sources.options import SourceOptions, flag_of
@@ -50,6 +51,7 @@ __all__ = [
     "count",
     "entry_of",
     "flag_of",
+    "in_order_of",
     "infer_fields",
     "joined",
     "no_progress",

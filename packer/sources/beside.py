@@ -11,6 +11,7 @@ without a box.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import SourceError, UsageError
+from packer.errors import SourceError, UsageError, first_few
 from packer.format import FieldSpec
 from packer.sources.base import Block, DerivedSource, LargeArray, OnBad, Source, count, faults_of
 from packer.sources.files import Found, decode_text, refuse_pointer, unreadable
@@ -28,6 +29,8 @@ from packer.sources.pairing import UNNAMED, field_in_words, pair, partners, stem
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # which typing has from Python 3.11 on
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -125,14 +128,60 @@ def open_beside(
     return BesideSource(samples, chosen)
 
 
+def in_order_of(names: Sequence[str] | None, samples: int, source: Source, drop: bool = False) -> Source:
+    """Return the samples of a source in the order of others, by name; by number if the source has no names.
+
+    Args:
+        names: of the others, in order; None if they have none.
+        samples: how many others there are.
+        drop: whether samples of the source without a partner are left out, with a warning.
+
+    Raises:
+        UsageError: one of the others has no partner, or the numbers of samples differ; or, unless these are left out, a
+            sample of the source has none.
+    """
+    if source.names is None:
+        if len(source) == samples:
+            return source
+        raise UsageError(
+            f"the source has {len(source):,} samples without names, which go by their number: {samples:,} are expected"
+        )
+    if names is None:
+        raise UsageError(
+            "the samples of the dataset have no names, but those of the source do: give one value a row, in the order "
+            "of the samples, as one .npy or HDF5 file, or as several with --samples rows"
+        )
+    number_of = {name: number for number, name in enumerate(source.names)}
+    partner_of = {name: name for name in names if name in number_of}
+    if len(partner_of) < samples:
+        pairs = pair({"": [f"{name}." for name in names], "=": [f"{name}." for name in source.names]})
+        partner_of = dict(zip(map(stem, pairs.files[""]), map(stem, pairs.files["="]), strict=True))
+        for field_name, taken in pairs.taken.items():
+            of = "source" if field_name else "dataset"
+            _log.info("names of the %s are compared without what most of them have, %s", of, taken)
+    if missing := [name for name in names if name not in partner_of]:
+        shown = f"{len(missing):,} of {samples:,} samples have no value in the source: {first_few(missing)}"
+        raise UsageError(f"{shown}; the source has {first_few(list(source.names))}")
+    if len(partner_of) < len(source):
+        chosen = set(partner_of.values())
+        more = [name for name in source.names if name not in chosen]
+        shown = f"{len(more):,} samples of the source are not in the dataset: {first_few(more)}"
+        if not drop:
+            raise UsageError(f"{shown}; leave them out with --on-error skip")
+        _log.warning("%s; they are left out", shown)
+    numbers = [number_of[partner_of[name]] for name in names]
+    return source if numbers == list(range(len(source))) else ChosenSource(source, numbers)
+
+
 class ChosenSource(DerivedSource):
-    """Some samples of a source of one file each, in another order."""
+    """Some samples of a source, in another order."""
 
     def __init__(self, source: Source, numbers: Sequence[int]) -> None:
         first, stop = (min(numbers), max(numbers) + 1) if numbers else (0, 0)
         super().__init__(source)
         self._adopt(source.part(first, stop))
         self._numbers = [number - first for number in numbers]
+        self.names = None if self.names is None else [self.names[number] for number in self._numbers]
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -146,7 +195,7 @@ class ChosenSource(DerivedSource):
 
     def files(self) -> list[str]:
         paths = self._source.files()
-        return [paths[number] for number in self._numbers]
+        return [paths[number] for number in self._numbers] if len(paths) == len(self._source) else paths
 
     def read(self) -> Iterator[Block]:
         # Runs of consecutive samples are read together.

@@ -60,6 +60,7 @@ def open_sources(
     on_bad: OnBad = stop,
     limits: Limits | None = None,
     looking: Looking = not_looking,
+    are_beside: bool = False,
 ) -> Source:
     """Open the source that `inputs` name: `FIELD=PATH` for each field of an image set, or one path.
 
@@ -68,6 +69,8 @@ def open_sources(
         limits: limits of opening one file with a library that can crash (HDF5), in a process of its own; None opens
             it in this one.
         looking: called with how many files are found, and how many headers are read.
+        are_beside: whether the files lie beside those of samples that are packed already: text is taken, and each
+            array file of a folder is a sample.
 
     Raises:
         UsageError: there is no file, there are files of several kinds, or inputs do not go together.
@@ -81,10 +84,11 @@ def open_sources(
             f"--columns {unknown[0]}={columns[unknown[0]]}: no source is named {unknown[0]}=; write "
             f"{unknown[0]}=FOLDER for the one with these columns"
         )
-    looked = {name: _look(name, path, columns, len(named) > 1, on_bad, looking) for name, path in named.items()}
+    has_others = len(named) > 1 or are_beside
+    looked = {name: _look(name, path, columns, has_others, on_bad, looking) for name, path in named.items()}
     sides = {name: some for name, (kind, some) in looked.items() if kind == "text" or (name and name in columns)}
     if len(sides) == len(looked):  # then the first points are the samples
-        sides.pop(next((name for name in sides if name in columns), ""), None)
+        sides.pop(next((name for name in sides if name in columns), next(iter(sides)) if are_beside else ""), None)
     found = {name: some for name, (_, some) in looked.items() if name not in sides}
     if not found:
         raise UsageError(f"{next(iter(sides))}= is text, which lies beside images or clouds; name these as well")
@@ -102,13 +106,18 @@ def open_sources(
     main = replace(
         options, columns=tuple(f"{name}={c}" if name else c for name, c in columns.items() if name not in sides)
     )
-    check_options(main, kind)
-    if kind not in _FIELDS_NAMED and not (kind == "clouds" and columns.keys() >= found.keys()):
+    if are_beside and kind == "npy" and not all(Path(named[name]).is_file() for name in found):
+        main = replace(main, samples=options.samples or "files")
+    if kind != "text":
+        check_options(main, kind)
+    if kind not in (*_FIELDS_NAMED, "text") and not (kind == "clouds" and columns.keys() >= found.keys()):
         _check_is_one(kind, {name: named[name] for name in found})
 
     shared = share_out(found)
 
     def open_kind(kind: str, files: Mapping[str, Found], options: SourceOptions) -> Source:
+        if kind == "text":
+            return TextSource.of(*next(iter(files.items())), on_bad)
         room, function = _OPENERS[kind]
         hooks: dict[str, Any] = {"on_bad": on_bad, "looking": looking}
         if kind == "hdf5":  # only its library can crash the process while it reads headers
@@ -119,8 +128,6 @@ def open_sources(
     def open_side(name: str, files: Found) -> Source:
         if name in columns:
             return open_kind("clouds", {name: files}, options)
-        if looked[name][0] == "text":
-            return TextSource.of(name, files, on_bad)
         return open_kind(looked[name][0], {name: files}, SourceOptions(samples="files"))
 
     def opened(files: Mapping[str, Found]) -> Source:

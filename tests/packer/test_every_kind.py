@@ -15,8 +15,10 @@ import numpy as np
 import pytest
 
 from packer.convert import open_source
+from packer.drop import drop
 from packer.format import Constants
 from packer.format import manifest as manifests
+from packer.join import join
 from packer.sources import UNITS_OF, Source, open_packed
 from packer.verify import verify
 from tests.helpers.kinds import KINDS, SPLITS, Dataset, make, run
@@ -188,6 +190,19 @@ def test_more_samples(
     assert {name: found[name][: len(some)] for name, some in splits.items()} == splits
     for part in (dataset, more):
         run("verify", out, "--against", *part.sources, *dataset.kind.options)
+
+
+def test_fields_that_come_later(dataset: Dataset) -> None:
+    """A field is joined to the samples that are there, and dropped again: all else is as it was."""
+    before, old = content(dataset.path), manifests.read(dataset.path)
+    later = np.random.default_rng(1).normal(size=(old.samples, 3))
+    join(dataset.path, [{"later": value} for value in later])
+    joined = content(dataset.path)
+    assert joined["values"].pop("later") == [((3,), value.tobytes()) for value in later]
+    assert (joined["fields"][-1].name, manifests.read(dataset.path).splits) == ("later", old.splits)
+    drop(dataset.path, ["later"], workers=0)
+    assert content(dataset.path) == before
+    assert {**joined, "fields": joined["fields"][:-1]} == before
 
 
 def test_export_writes_all(dataset: Dataset, tmp_path: Path) -> None:

@@ -13,7 +13,9 @@ from torch.utils.data import DataLoader
 from packer import stats
 from packer.append import append
 from packer.convert import convert
+from packer.drop import drop
 from packer.errors import DatasetError
+from packer.join import join
 from packer.packing import LocalPlace, read_manifest
 from packer.repack import repack
 from packer.repair import repair
@@ -51,6 +53,8 @@ CHANGES: dict[str, tuple[Callable[[Path], object], bool]] = {
     "append": (lambda out: append(out, samples(100), **OPTIONS), False),
     "convert --overwrite": (lambda out: convert(samples(100), out, overwrite=True, **OPTIONS), True),
     "repack": (lambda out: repack(out, out, overwrite=True, seed=1, codec="zstd", **OPTIONS), True),
+    "join": (lambda out: join(out, [{"z": number} for number in range(SAMPLES)], workers=0), True),
+    "drop": (lambda out: drop(out, ["y"], workers=0), True),
     "repair": (damage_and_repair, True),
     "split": (lambda out: split(out, {"train": 0.5}), False),
     "stats --save": (lambda out: stats.save(out, stats.statistics(out)), False),

@@ -20,9 +20,11 @@ from PIL import Image
 from packer import stats
 from packer.append import append
 from packer.convert import ConvertOptions, convert, open_source
+from packer.drop import drop
 from packer.errors import DatasetError, UsageError
 from packer.export import export
 from packer.format import MANIFEST, MANIFEST_COPY
+from packer.join import join
 from packer.merge import merge
 from packer.packing import LOCK
 from packer.repack import repack
@@ -219,6 +221,21 @@ def _append_rows(folder: Path, out: Path) -> Job:
     return _job(out, lambda workers: append(out, more, NEW, workers=workers), old=old, adds=True, keeps=True)
 
 
+def _join(folder: Path, out: Path) -> Job:
+    """Captions of the samples that are there; one has been left out."""
+    old = _made(folder / "old", make_pairs(folder / "pairs", 7))
+    for name in PackedDataset(folder / "old").names:
+        (folder / "captions").mkdir(exist_ok=True)
+        (folder / "captions" / f"{name}.txt").write_text(f"sample {name}")
+    captions = f"caption={folder / 'captions'}"
+    return _job(out, lambda workers: join(out, [captions], workers=workers), old=old)
+
+
+def _drop(folder: Path, out: Path) -> Job:
+    old = _made(folder / "old", make_pairs(folder / "pairs", 7))
+    return _job(out, lambda workers: drop(out, ["lr"], workers=workers), old=old)
+
+
 def _merge(folder: Path, out: Path) -> Job:
     parts = [folder / "first", folder / "second"]
     for count, part in enumerate(parts, 7):
@@ -340,6 +357,8 @@ _MAKERS: dict[str, Callable[[Path, Path], Job]] = {
     "convert --once": _constants,
     "append": _append,
     "append rows": _append_rows,
+    "join": _join,
+    "drop": _drop,
     "merge": _merge,
     "repack": _repack,
     "split": _split,

@@ -23,6 +23,8 @@ JOBS = (
     "convert --overwrite",
     "append",
     "append rows",
+    "join",
+    "drop",
     "merge",
     "repack",
     "repair",

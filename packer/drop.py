@@ -1,0 +1,63 @@
+"""Drops fields of a packed dataset.
+
+drop("photos.packed", ["depth", "caption"])
+
+Every shard is written anew: what is stored of the other fields is copied as it is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import numpy as np
+
+from packer.convert import ConvertOptions, Job, guard, is_published
+from packer.errors import UsageError
+from packer.format import Manifest
+from packer.join import publish
+from packer.packing import Plan, ShardPlan, changing_dataset, place_of, with_fields
+from packer.sources import PackedSource, Progress
+
+
+def drop(
+    dataset: str | os.PathLike[str],
+    fields: Sequence[str],
+    *,
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> Manifest:
+    """Remove fields of a dataset. Open readers keep what they opened. Stopped halfway, the same call goes on.
+
+    Args:
+        dataset: its folder or URL.
+        fields: their names.
+        workers: processes, as for `convert`.
+        progress: called with 0 and the bytes of each shard that has been read.
+
+    Returns:
+        the new manifest.
+
+    Raises:
+        DatasetError: there is no packed dataset, or a shard of it is damaged.
+        UsageError: there is no such field, no field would be left, or something else is changing the dataset.
+        WriteError: the place cannot be written.
+    """
+    options = ConvertOptions(workers=workers, progress=progress)
+    dropped = list(dict.fromkeys([fields] if isinstance(fields, str) else fields))
+    place = place_of(dataset)
+    with changing_dataset(place) as (change, old):
+        left = tuple(field for field in old.fields if field.name not in dropped)
+        nothing = PackedSource(str(place), (), (), np.zeros(0, np.int64), None)
+        shards = tuple(ShardPlan(number, 0, 0, 0, entry.bytes, 0) for number, entry in enumerate(old.shards))
+        plan = Plan(nothing, {"dropped": dropped}, left, shards, {}, exact=False)
+        files = len(old.shards), "shards"
+        job = Job(nothing, plan, options, files, 0, guard(options, in_memory=False), {}, [], "drop", old)
+        if not is_published(job, change):
+            for name in dropped:
+                old.field(name)
+            if not left:
+                raise UsageError(f"{place} would have no field left; remove the folder instead")
+            publish(job, change, with_fields(old.origin, old.samples, {}, dropped))
+        change.tidy()
+    return change.dataset

@@ -1,0 +1,163 @@
+"""Joins fields that come later to the samples of a packed dataset: embeddings, captions, new labels.
+
+join("photos.packed", "caption=captions")
+join("rows.packed", {"embedding": "embeddings.npy"})
+join("photos.packed", [{"score": score} for score in scores])
+
+Every shard is written anew: what is stored of the other fields is copied as it is, the new fields are packed behind it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import xxhash
+
+from packer.convert import ConvertOptions, Job, check_apart, guard, is_published, open_source, pack
+from packer.errors import UsageError, first_few
+from packer.format import Field, Manifest, check_count
+from packer.packing import (
+    Change,
+    LocalPlace,
+    Place,
+    changing_dataset,
+    classes_of,
+    make_plan,
+    place_of,
+    source_files,
+    with_fields,
+)
+from packer.sources import SampleSource, Source, in_order_of, not_looking, read_names
+
+
+@dataclass(frozen=True)
+class JoinReport:
+    """The result of joining fields.
+
+    Attributes:
+        path: the folder, or the URL as it was given.
+        manifest: the new manifest of the dataset.
+        fields: the new fields.
+        by_name: whether names of samples say which value is whose; else their numbers do.
+    """
+
+    path: Path | str
+    manifest: Manifest
+    fields: tuple[Field, ...]
+    by_name: bool
+
+
+def join(
+    dataset: str | os.PathLike[str], sources: Any, options: ConvertOptions | None = None, **changes: Any
+) -> JoinReport:
+    """Add fields to the samples of a dataset. Open readers keep what they opened.
+
+    Values go to the samples of their names. Sources without names, such as the rows of an array, go by number: they
+    need as many rows as the dataset has samples. Stopped halfway, the same call goes on.
+
+    Args:
+        dataset: its folder or URL.
+        sources: as for `convert`; text and files of arrays need no other files beside them.
+        options: as for `convert`; codecs are those of the new fields. With `on_error="skip"`, values whose names no
+            sample has are left out. A sample without a value is always an error.
+        changes: single options by name, over those in `options`.
+
+    Raises:
+        DatasetError: there is no packed dataset, or a shard of it is damaged.
+        UsageError: names or numbers of samples do not agree, a field is there already, or something else is changing
+            the dataset.
+        SourceError, WriteError, ResourceError: as `convert`.
+    """
+    options = replace(options or ConvertOptions(), **changes)
+    if options.overwrite or options.shard_size or options.splits or options.like or options.fields:
+        raise UsageError("join takes no overwrite, shard_size, splits, like or fields: samples and shards stay")
+    place = place_of(dataset)
+    with changing_dataset(place) as (change, old):
+        check_apart(sources, place)
+        source = open_source(sources, replace(options, on_error="stop"), [], are_beside=True)
+        by_name = source.names is not None
+        job = _prepared(source, options, place, old)
+        fields = tuple(field for field in job.plan.fields if field.name in {spec.name for spec in source.fields})
+        if not is_published(job, change):
+            names = [field.name for field in old.fields]
+            if twice := [field.name for field in fields if field.name in names]:
+                raise UsageError(
+                    f"{place} has the field {twice[0]} already; `packer drop {place} {twice[0]}` removes it first, or "
+                    "name the new one otherwise"
+                )
+            publish(job, change, with_fields(old.origin, old.samples, dict.fromkeys(_names(fields), job.plan.origin)))
+        change.tidy()
+    return JoinReport(place.path if isinstance(place, LocalPlace) else str(place), change.dataset, fields, by_name)
+
+
+def publish(job: Job, change: Change, origin: dict[str, Any]) -> None:
+    """Write the shards of a dataset anew with the fields of a job, and put its new manifest in place.
+
+    Args:
+        job: its `base` is the dataset.
+        origin: of the new dataset.
+    """
+    old, packed = change.dataset, pack(job, change)
+    shards = zip(old.shards, packed.manifest.shards, strict=True)
+    names = _names(job.plan.fields)
+    change.publish(
+        msgspec.structs.replace(
+            old,
+            tool=packed.manifest.tool,
+            fields=job.plan.fields,
+            shards=tuple(msgspec.structs.replace(new, rejected=entry.rejected) for entry, new in shards),
+            columns=packed.manifest.columns,
+            planned_bytes=old.planned_bytes and job.plan.file_bytes,
+            origin=origin,
+            stats={name: stats for name, stats in old.stats.items() if name in names},
+            classes=classes_of(origin, old.samples),
+        )
+    )
+
+
+def _prepared(source: Source, options: ConvertOptions, place: Place, old: Manifest) -> Job:
+    """Plan the new fields of all samples, shard by shard."""
+    in_memory = isinstance(source, SampleSource)
+    names = read_names(place.local([old.names] if old.names else []), old)
+    source = in_order_of(names, old.samples, source, drop=options.on_error == "skip")
+    if source.constants:
+        raise UsageError(
+            f"join adds values of samples; leave out --once for {first_few(list(source.constants))}, or convert again"
+        )
+    limits = guard(options, in_memory)
+    starts = np.cumsum([0, *(entry.samples for entry in old.shards)])[:-1].tolist()
+    plan = make_plan(source, options.codec, None, limits, options.looking or not_looking, starts)
+    own = _names(plan.fields)
+    fields = (*(field for field in old.fields if field.name not in own), *plan.fields)
+    check_count(len(fields))
+    shards = [
+        replace(shard, file_bytes=shard.file_bytes + entry.bytes)
+        for shard, entry in zip(plan.shards, old.shards, strict=True)
+    ]
+    plan = replace(plan, fields=fields, shards=tuple(shards))
+    if options.planned:
+        options.planned(plan)
+    files, source_bytes = ((len(source), _digest(source)), 0) if in_memory else source_files(source.files())
+    options = replace(options, on_error="stop")
+    return Job(source, plan, options, files, source_bytes, limits, {}, [], "join", old)
+
+
+def _names(fields: Sequence[Field]) -> list[str]:
+    return [field.name for field in fields]
+
+
+def _digest(source: Source) -> str:
+    """Return the xxh3-128 of samples in memory, in hex: no files say whether they are the same."""
+    digest = xxhash.xxh3_128()
+    for block in source.read():
+        for name, values in block.items():
+            for value in values:
+                data = value.encode() if isinstance(value, str) else np.ascontiguousarray(value).tobytes()
+                digest.update(f"{name} {getattr(value, 'shape', None)} {len(data)} ".encode() + data)
+    return digest.hexdigest()
