@@ -9,7 +9,7 @@ Rows after the last true one are an episode as well: nothing is left out. No epi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
@@ -23,33 +23,6 @@ from packer.sources.base import Block, DerivedSource, Source, count, joined
 if TYPE_CHECKING:
     from typing_extensions import Self  # which typing has from Python 3.11 on
 
-#: The arrays of one file that say where episodes end, by path.
-Marks = Mapping[str, NDArray[Any]]
-
-
-def open_episodes(pattern: str, marks: Mapping[str, Marks], open_rows: Callable[[list[str]], Source]) -> Source:
-    """Return the rows of some files as episodes.
-
-    Args:
-        pattern: paths of the arrays that say where episodes end, with commas between them.
-        marks: these arrays by file, in the order of the rows.
-        open_rows: opens the rows, without the arrays of the paths it is given: they do not have a value for each row.
-
-    Raises:
-        SourceError: an array cannot say where episodes end, or covers another number of rows.
-        UsageError: a field cannot be one of episodes.
-    """
-    ends = {file: _ends(arrays, file) for file, arrays in marks.items()}
-    rows = open_rows([name for name in pattern.split(",") if any(is_table(arrays[name]) for arrays in marks.values())])
-    held = set(rows.files())  # a bad file may have been left out
-    found = [some for file, some in ends.items() if file in held] or list(ends.values())
-    before = np.cumsum([0, *(int(some[-1]) for some in found)])
-    bounds = np.concatenate([[0], *(some + start for some, start in zip(found, before[:-1], strict=True))])
-    if bounds[-1] != len(rows):
-        reason = f"{pattern} covers {int(bounds[-1]):,} rows, but there are {len(rows):,}"
-        raise SourceError(f"{reason}; name the array that belongs to these rows", next(iter(marks)))
-    return EpisodeSource(rows, bounds, pattern, list(marks))
-
 
 def is_table(values: NDArray[Any]) -> bool:
     """Return whether an array lists the ends of episodes, rather than a value for each row."""
@@ -57,30 +30,35 @@ def is_table(values: NDArray[Any]) -> bool:
     return is_rising and int(values[0]) > 0 and int(values[-1]) > len(values)
 
 
-def _ends(arrays: Marks, file: str) -> NDArray[np.int64]:
-    """Return the row after each episode of a file, ascending, (episodes,); the last is the number of rows."""
-    named, some = ", ".join(arrays), list(arrays.values())
-    if min(map(len, some)) == 0:
-        raise SourceError(f"{named}: there is no value, so no episode ends anywhere", file)
-    if len(some) == 1 and is_table(some[0]):
-        return some[0].astype(np.int64)
-    is_end = np.append(some[0][1:] != some[0][:-1], True)
-    if len({len(values) for values in some}) == 1 and all(map(_is_flag, some)):
-        is_last = np.logical_or.reduce([values != 0 for values in some])
+def ends_of(marks: Mapping[str, NDArray[Any]]) -> NDArray[np.int64]:
+    """Return the row after each episode of a file, ascending, (episodes,); the last is the number of rows.
+
+    Args:
+        marks: the arrays of one axis that say where episodes end, by path.
+
+    Raises:
+        SourceError: they do not.
+    """
+    names, (first, *others) = ", ".join(marks), marks.values()
+    if min(map(len, marks.values())) == 0:
+        raise SourceError(f"{names}: there is no value, so no episode ends anywhere")
+    if not others and is_table(first):
+        return first.astype(np.int64)
+    is_end = np.append(first[1:] != first[:-1], True)
+    if len({len(values) for values in marks.values()}) == 1 and all(map(_is_flag, marks.values())):
+        is_last = np.logical_or.reduce([values != 0 for values in marks.values()])
         is_last[-1] = True
-        is_number = len(some) == 1 and some[0].dtype.kind in "iu" and not (some[0][1:] < some[0][:-1]).any()
+        is_number = not others and first.dtype.kind in "iu" and not (first[1:] < first[:-1]).any()
         if is_number and (is_last != is_end).any():
             raise SourceError(
-                f"{named}: integers of 0 and 1 that only rise may mark the last row of each episode, or number two "
-                "episodes; write marks as bool, and numbers from 1 on",
-                file,
+                f"{names}: integers of 0 and 1 that only rise may mark the last row of each episode, or number two "
+                "episodes; write marks as bool, and numbers from 1 on"
             )
         return np.flatnonzero(is_last) + 1
-    if len(some) > 1 or some[0].dtype.kind not in "iu":
+    if others or first.dtype.kind not in "iu":
         raise SourceError(
-            f"{named}: one array of ascending ends or of numbers of episodes, or arrays that are true (or 1) in the "
-            "last row of an episode and false (or 0) in all others, are expected",
-            file,
+            f"{names}: one array of ascending ends or of numbers of episodes, or arrays that are true (or 1) in the "
+            "last row of an episode and false (or 0) in all others, are expected"
         )
     return np.flatnonzero(is_end) + 1
 
@@ -93,28 +71,30 @@ class EpisodeSource(DerivedSource):
     """Runs of rows of a source, one sample a run; every field gets an axis of steps before its own.
 
     Args:
-        rows: the rows, in fields of one shape.
-        bounds: the row at which each episode begins, and the end of the last, (episodes + 1,).
-        marked: paths of the arrays that say so.
-        files: the files that hold these arrays.
+        rows: the rows of some files, in fields of one shape.
+        ends: for each file the row after each of its episodes, ascending, as `ends_of` returns them.
+        pattern: paths of the arrays that say so, with commas between them.
+        marked: the files that hold these arrays.
 
     Raises:
         UsageError: a field is text, or its rows differ in shape.
     """
 
-    def __init__(self, rows: Source, bounds: NDArray[np.int64], marked: str, files: Sequence[str]) -> None:
+    def __init__(self, rows: Source, ends: Sequence[NDArray[np.int64]], pattern: str, marked: Sequence[str]) -> None:
         for spec in rows.fields:
             if spec.is_ragged:
                 what = "text" if spec.kind == "text" else "of another shape in each row"
                 raise UsageError(f"field {spec.name} is {what}, which no episode can hold; leave it out with --skip")
         super().__init__(rows)
         self.kind, self.names = "episodes", None
-        self._bounds, self._marked = bounds, list(files)
-        self.origin = {"samples": f"episodes:{marked}", "rows": dict(rows.origin)}
+        starts = np.cumsum([0, *(own[-1] for own in ends)])
+        bounds = np.concatenate([[0], *(own + start for own, start in zip(ends, starts[:-1], strict=True))])
+        self._bounds, self._marked = bounds, list(marked)
+        self.origin = {"samples": f"episodes:{pattern}", "rows": dict(rows.origin)}
         self.fields = tuple(msgspec.structs.replace(spec, shape=(None, *spec.shape)) for spec in rows.fields)
         steps = np.diff(bounds)
         how = f"{len(steps):,} episodes of {steps.min():,} to {steps.max():,} rows"
-        self.remarks = [*rows.remarks, f"{marked} says where each episode ends: {how}"]
+        self.remarks = [*rows.remarks, f"{pattern} says where each episode ends: {how}"]
 
     def __len__(self) -> int:
         return len(self._bounds) - 1

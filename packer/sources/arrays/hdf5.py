@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import SourceError, as_text
-from packer.sources.arrays.tree import CACHE_BYTES, Entry, Place, Tree, as_json, check_attribute, never
+from packer.sources.arrays.tree import CACHE_BYTES, TEXT, Entry, Place, Tree, as_json, check_attribute, never
 from packer.sources.base import faults_of
 from packer.sources.files import NOT_ITS_FAULT, refuse_pointer, unreadable
 
@@ -155,16 +155,14 @@ class Hdf5Tree(Tree):
                 lost.append(as_text(name))
         return kept, lost
 
-    def attribute(self, path: str, name: str) -> Entry | None:
-        attributes = self._file[path or "/"].attrs
-        if name not in attributes:
-            return None
-        header = attributes.get_id(name)
-        return Entry("", shape=header.shape, dtype=header.dtype)
-
-    def value_of(self, path: str, name: str) -> NDArray[Any]:
-        value = self._file[path or "/"].attrs[name]
-        return np.asarray(value, object if isinstance(value, str) else None)
+    def attribute(self, path: str, name: str) -> NDArray[Any] | None:
+        attributes = self._at(path).attrs
+        with suppress(KeyError, ValueError):
+            header = attributes.get_id(name)
+            check_attribute(header.dtype, header.shape)
+            value = attributes[name]
+            return np.array(value, TEXT if isinstance(value, str) else None)
+        return None
 
 
 def _entry(path: str, thing: h5py.Dataset | h5py.Group) -> Entry:

@@ -12,13 +12,11 @@ from __future__ import annotations
 import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 from natsort import natsorted
 
 from packer.errors import SourceError, UsageError, as_text, first_few
@@ -26,7 +24,7 @@ from packer.format import check_field_name
 from packer.sources.arrays.fields import Column, rows_in_words
 from packer.sources.arrays.origin import ArraysOrigin, KeptFile, KeptOptions
 from packer.sources.arrays.source import ArraySource, RowSource, Run, Table, UnitSource
-from packer.sources.arrays.tree import Files, Place, open_tree
+from packer.sources.arrays.tree import Files, Place, open_tree, paths_of
 from packer.sources.arrays.units import (
     LEFT_OUT,
     Constant,
@@ -39,7 +37,7 @@ from packer.sources.arrays.units import (
     units_of,
 )
 from packer.sources.base import HEADERS, Looking, OnBad, Source, misfits, stop, watched
-from packer.sources.episodes import Marks, open_episodes
+from packer.sources.episodes import EpisodeSource
 from packer.sources.files import Found
 from packer.sources.options import SourceOptions, naming
 from packer.sources.pairing import names_by_folder, partners
@@ -78,17 +76,15 @@ def open_arrays(
     """
     asked = unit_of(kind, options.samples)
     _check(options, asked, inputs)
-    if asked.name == "episodes":
-        opened = {"kind": kind, "on_bad": on_bad, "looking": looking, "limits": limits}
-        return _open_episodes(inputs, asked.pattern, options, opened)
-    is_table = kind == "npy" and asked.name == "rows"
+    is_rows = asked.name in ("rows", "episodes")
+    is_table = kind == "npy" and is_rows
     if is_table:  # without a bad file, rows after it would belong to other samples
         on_bad = stop
     text = " ".join(files.text for files in inputs.values())
     found = {name: files._replace(files=files.pick(on_bad)) for name, files in inputs.items()}
     notes: list[str] = []
     places = _places(kind, found, asked, options.axis, on_bad, notes)
-    results = each(partial(units_of, kind=kind, asked=asked, options=options), list(places.values()), limits)
+    results = each(partial(units_of, files=kind, asked=asked, options=options), list(places.values()), limits)
     read = watched(zip(places.items(), results, strict=True), HEADERS, looking, len(places))
     units, used, remarks = _listed(read, text, on_bad, is_named=kind == "npy" and not is_table)
     if useless := set(options.skip) - used:
@@ -108,13 +104,16 @@ def open_arrays(
     elif asked.name == "rows" and options.samples is None:
         notes += _other_units(units, bool(options.pick))
     attributes, remarks_on_attributes = _attributes(units)
-    if asked.name == "rows":
+    if is_rows:
         source = _row_source(kind, units, attributes, options.axis, msgspec.structs.replace(kept, axis=options.axis))
     else:
         source = _unit_source(kind, units, attributes, msgspec.structs.replace(kept, samples=str(asked)))
     source.remarks = [*_sentences(kind, [*remarks, *remarks_on_attributes]), *notes]
     source.constants = {name: _values(kind, constant) for name, constant in constants.items()}
-    return source
+    ends = [unit.ends for unit in units if unit.ends is not None]
+    if not ends:
+        return source
+    return EpisodeSource(source, ends, asked.pattern, [path for unit in units for path in paths_of(unit.place)])
 
 
 def _check(options: SourceOptions, asked: Asked, inputs: Mapping[str, Found]) -> None:
@@ -140,50 +139,6 @@ def _check(options: SourceOptions, asked: Asked, inputs: Mapping[str, Found]) ->
             raise UsageError(reason)
 
 
-# ---------------------------------------------------------------- episodes
-
-
-def _open_episodes(
-    inputs: Mapping[str, Found], pattern: str, options: SourceOptions, opened: Mapping[str, Any]
-) -> Source:
-    """Return the rows as episodes; `opened` are the other arguments of `open_arrays`."""
-    kind, on_bad = opened["kind"], opened["on_bad"]
-    found = {name: some._replace(files=some.pick(on_bad)) for name, some in inputs.items()}
-    places = _places(kind, found, Asked("rows"), options.axis, on_bad, [])
-    results = each(partial(_marks, kind=kind, pattern=pattern), list(places.values()), opened["limits"])
-    marks: dict[str, Marks] = {}
-    for path, result in zip(places, results, strict=True):
-        if isinstance(result, SourceError):
-            on_bad(result)
-        else:
-            marks[path] = result
-    if not marks:
-        text = " ".join(some.text for some in found.values())
-        raise SourceError(f"no file says by {pattern} where episodes end; nothing is left to pack", text)
-    if kind != "npy":
-        found = {n: s._replace(files=[file for file in s.files if s.path(file) in marks]) for n, s in found.items()}
-
-    def open_rows(tables: list[str]) -> Source:
-        rest = {name: some for name, some in found.items() if not name or name not in tables}
-        skip = () if options.pick else tuple(name for name in tables if name not in found)
-        return open_arrays(inputs=rest, options=replace(options, samples="rows", skip=(*options.skip, *skip)), **opened)
-
-    return open_episodes(pattern, marks, open_rows)
-
-
-def _marks(place: Place, kind: str, pattern: str) -> Marks:
-    """Return the arrays of one tree that say where episodes end; raises SourceError if one is not there."""
-    marks = {}
-    with open_tree(kind, place) as tree, tree.faults("reading the ends of episodes"):
-        for name in pattern.split(","):
-            entry = tree.find(f"/{name.strip('/')}")
-            if entry is None or not entry.is_array or len(entry.shape or ()) != 1:
-                what = f"has no array {name} of one axis, which would say where episodes end"
-                raise SourceError(f"{what}; it holds {first_few([one.path for one in tree.entries()])}", tree.path)
-            marks[name] = np.asarray(tree.open(entry.path)[:])
-    return marks
-
-
 # ---------------------------------------------------------------- trees
 
 
@@ -198,7 +153,7 @@ def _places(
     paths = {name: natsorted(map(files.path, files.files)) for name, files in found.items()}
     if kind != "npy":
         return {path: (Files("", (path,)),) for files in found.values() for path in map(files.path, files.files)}
-    if asked.name == "rows":
+    if asked.name in ("rows", "episodes"):
         fields = {name: [Files(f"/{name}", tuple(files), axis)] for name, files in paths.items()}
         fields |= {"": [Files(_base(path), (path,)) for path in paths.get("", ())]}
         place = tuple(files for field in fields.values() for files in field)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from packer.errors import SourceError
 from packer.sources.arrays.fields import Column, check, values_of
 from packer.sources.arrays.origin import ArraysOrigin
-from packer.sources.arrays.tree import CACHE_BYTES, Place, Tree, Values, open_tree
+from packer.sources.arrays.tree import CACHE_BYTES, Place, Tree, Values, open_tree, paths_of
 from packer.sources.arrays.units import row_starts
 from packer.sources.base import (
     BLOCK_BYTES,
@@ -116,7 +116,7 @@ class ArraySource(Source):
         files: dict[str, None] = {}
         for table in self._tables:
             for run in table.runs:
-                files |= dict.fromkeys([*(path for files in run.place for path in files.paths), *run.files])
+                files |= dict.fromkeys([*paths_of(run.place), *run.files])
         if self.kind != "zarr":
             return list(files)
         inside = {top: walk(top) if Path(top).is_dir() else () for top in files}
@@ -320,12 +320,9 @@ def _sample(tree: Tree, root: str, columns: Sequence[Column], number: int) -> di
         for column in columns:
             name = column.array
             if column.attribute:
-                value = tree.value_of(root, column.attribute)
-                is_text = column.spec.kind == "text"
-                sample[column.spec.name] = (
-                    str(value.item()) if is_text and isinstance(value.item(), str)
-                    else values_of(value[np.newaxis], column, tree.path)[0]
-                )  # fmt: skip
+                if (value := tree.attribute(root, column.attribute)) is None:
+                    raise SourceError(f"attribute {column.attribute} has gone: the file has changed; run again")
+                sample[column.spec.name] = values_of(value[np.newaxis], column, tree.path)[0]
                 continue
             array = arrays[name] = arrays[name] if name in arrays else tree.open(root + name)
             nbytes = math.prod(array.shape) * array.dtype.itemsize

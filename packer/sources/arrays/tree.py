@@ -50,6 +50,12 @@ class Files(NamedTuple):
 #: The files of a tree; all kinds but npy have one.
 Place: TypeAlias = tuple[Files, ...]
 
+
+def paths_of(place: Place) -> list[str]:
+    """Return the paths of all files of a tree."""
+    return [path for files in place for path in files.paths]
+
+
 #: Most bytes of decoded chunks that are kept, for all arrays that are read together.
 CACHE_BYTES = 2**28
 #: Larger attributes are not kept: the manifest is read by people.
@@ -173,13 +179,9 @@ class Tree(ABC):
         """Return the attributes of an array or group as JSON values, and the names of those that are not kept."""
         return {}, []
 
-    def attribute(self, path: str, name: str) -> Entry | None:
-        """Return shape and dtype of an attribute of a group or array; None if it has none of this name."""
+    def attribute(self, path: str, name: str) -> NDArray[Any] | None:
+        """Return the value of an attribute of a group or array; None if it has none of this name, or none to keep."""
         return None
-
-    def value_of(self, path: str, name: str) -> NDArray[Any]:
-        """Return the value of an attribute."""
-        raise NotImplementedError
 
 
 def open_tree(kind: str, place: Place) -> Tree:
@@ -191,6 +193,10 @@ def open_tree(kind: str, place: Place) -> Tree:
     room, name = _BACKENDS[kind]
     tree: Tree = getattr(importlib.import_module(room), name)(place)
     return tree
+
+
+#: Text of any length, as h5py has it.
+TEXT = np.dtype(object, metadata={"vlen": str})
 
 
 def _vlen(dtype: np.dtype[Any]) -> Any:

@@ -28,6 +28,7 @@ from packer.format import DTYPES, check_count
 from packer.sources.arrays.fields import SCALING, Column, columns_of, leaves, scaled
 from packer.sources.arrays.origin import SPARSE_PARTS
 from packer.sources.arrays.tree import Place, Tree, is_text, open_tree
+from packer.sources.episodes import ends_of, is_table
 from packer.sources.options import SourceOptions, naming
 from packer.sources.units import Asked, folder_of, upwards
 
@@ -68,6 +69,7 @@ class Unit(NamedTuple):
         attributes: those of its attributes that are kept.
         fields: attributes of the arrays that its fields are, by field.
         splits: those in which the tree itself lists it.
+        ends: the row after each episode; empty if rows are no episodes.
         remarks: on what is not packed or kept.
         name: of the sample, if it has one of its own.
     """
@@ -84,6 +86,7 @@ class Unit(NamedTuple):
     fields: Mapping[str, Mapping[str, Any]]
     remarks: Sequence[Remark]
     splits: Sequence[str] = ()
+    ends: NDArray[np.int64] | None = None
     name: str = ""
 
     @property
@@ -120,39 +123,60 @@ class _Skipping:
         return bool(names)
 
 
-def units_of(place: Place, kind: str, asked: Asked, options: SourceOptions) -> Listing:
+def units_of(place: Place, files: str, asked: Asked, options: SourceOptions) -> Listing:
     """Return the units of one tree, after checking every file and size that they depend on.
 
     Args:
-        kind: of the tree.
+        files: kind of the tree.
         options: `pick` and `skip` are relative to a unit; `skip` may also name something outside of all units.
 
     Raises:
         UsageError: there are more fields than a dataset may have.
         SourceError: the tree cannot be read, has no such units, or holds something that belongs to none of them.
     """
-    with open_tree(kind, place) as tree, tree.faults("listing the file"):
+    with open_tree(files, place) as tree, tree.faults("listing the file"):
+        marks = _marks(tree, asked.pattern) if asked.name == "episodes" else {}
+        ends = ends_of(marks) if marks else None
         is_out = _Skipping(options.skip, options.once)
         roots, splits, remarks = _roots(tree, asked, is_out)
         outside = [name for name in options.once if roots != [""] and tree.find(f"/{name.strip('/')}")]
         constants = _constants(tree, "", outside)
         # A path from the root of the tree that names something next to the units is not also the name of a field.
         within = tuple(skip for skip in options.skip if skip not in is_out.used or skip[0] != "/")
+        within += tuple(path for path, values in marks.items() if is_table(values))  # they have no value for each row
         inner = replace(options, skip=within, once=tuple(name for name in options.once if name not in outside))
+        kind = "row" if marks else asked.name[:-1]
         is_inner_out = _Skipping(inner.skip, inner.once, inner.sparse)
         units: list[Unit | SourceError] = []
         for root in roots:
             try:
                 with tree.faults("listing it"):
-                    unit = _unit(tree, root, asked.name[:-1], is_inner_out, inner)
+                    unit = _unit(tree, root, kind, is_inner_out, inner)
+                if ends is not None and ends[-1] != unit.samples:
+                    raise SourceError(
+                        f"{asked.pattern} covers {int(ends[-1]):,} rows, but there are {unit.samples:,}; name the "
+                        "array that belongs to these rows"
+                    )
                 of_unit = tuple(split for split, names in splits.items() if root in names)
-                units.append(unit._replace(constants={**constants, **unit.constants}, splits=of_unit))
+                units.append(unit._replace(constants={**constants, **unit.constants}, splits=of_unit, ends=ends))
             except SourceError as error:
-                what = f"{asked.name[:-1]} {root}: " if root else ""
+                what = f"{kind} {root}: " if root else ""
                 units.append(SourceError(f"{what}{error.reason}", error.path or tree.path))
         above = {group: None for root in roots for group in [*upwards(root)][1:] + [""] * bool(root)}
         remarks += [(ABOVE, group or "/") for group in above if any(tree.attributes(group))]
         return Listing(units, is_out.used | is_inner_out.used, remarks)
+
+
+def _marks(tree: Tree, pattern: str) -> dict[str, NDArray[Any]]:
+    """Return the arrays that say where episodes end; raises SourceError if one is not there."""
+    marks = {}
+    for name in pattern.split(","):
+        entry = tree.find(f"/{name.strip('/')}")
+        if entry is None or not entry.is_array or len(entry.shape or ()) != 1:
+            what = f"has no array {name} of one axis, which would say where episodes end"
+            raise SourceError(f"{what}; it holds {first_few([one.path for one in tree.entries()])}")
+        marks[name] = np.asarray(tree.open(entry.path)[:])
+    return marks
 
 
 def _unit(tree: Tree, root: str, kind: str, is_out: _Skipping, options: SourceOptions) -> Unit:
@@ -407,14 +431,13 @@ def _attribute(tree: Tree, root: str, name: str, columns: Sequence[Column]) -> C
     if any(column.spec.name == name for column in columns):
         advice = f"leave that out with --skip {name}, or leave out --attr {name}"
         raise SourceError(f"also has an array named {name}; {advice}")
-    if (header := tree.attribute(root, name)) is None or header.dtype is None:
-        kept, lost = tree.attributes(root)
-        raise SourceError(f"has no attribute {name} for --attr; it has {', '.join([*kept, *lost]) or 'none'}")
-    first, *more = leaves(Column("", attribute=name), header.dtype, header.shape or ())
-    problem = "is empty" if header.shape is None else "is a compound" if more else first.problem
-    if problem:
-        raise SourceError(f"has the attribute {name}, but it {problem}; leave out --attr {name}")
-    return first.changed(name=name)
+    if (value := tree.attribute(root, name)) is None:
+        names = ", ".join(tree.attributes(root)[0]) or "none"
+        raise SourceError(f"has no attribute {name} of numbers or text for --attr; it has {names}")
+    (column,) = leaves(Column("", attribute=name), value.dtype, value.shape)
+    if column.problem:
+        raise SourceError(f"has the attribute {name}, but it {column.problem}; leave out --attr {name}")
+    return column.changed(name=name)
 
 
 # ---------------------------------------------------------------- arrays kept once for all samples

@@ -95,15 +95,8 @@ class ZarrTree(Tree):
                 lost.append(name)
         return kept, lost
 
-    def attribute(self, path: str, name: str) -> Entry | None:
-        attributes = self._at(path).attrs
-        if name not in attributes:
-            return None
-        value = np.asarray(attributes[name])
-        return Entry("", shape=value.shape, dtype=value.dtype)
-
-    def value_of(self, path: str, name: str) -> NDArray[Any]:
-        return np.asarray(self._at(path).attrs[name])
+    def attribute(self, path: str, name: str) -> NDArray[Any] | None:
+        return np.asarray(self._at(path).attrs[name]) if name in self.attributes(path)[0] else None
 
 
 @contextmanager

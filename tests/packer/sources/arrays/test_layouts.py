@@ -257,13 +257,15 @@ def test_attributes_become_fields(tmp_path: Path) -> None:
     assert [n for block in source.read() for n in np.asarray(block["num_samples"]).tolist()] == list(LENGTHS)
     with h5py.File(tmp_path / "in/file1000001.h5", "r+") as file:
         del file.attrs["max"]
-    with pytest.raises(SourceError, match=r"file1000001\.h5: has no attribute max for --attr; it has patient_id"):
+    with pytest.raises(
+        SourceError, match=r"file1000001\.h5: has no attribute max of numbers or text for --attr; it has patient_id"
+    ):
         packed(tmp_path / "in", tmp_path / "again", samples="files", attrs=("max",))
     write_hdf5(tmp_path / "odd.h5", {"a/x": np.zeros((2, 3))}, x=1, none=h5py.Empty("f4"), pair=np.zeros((), "i4,f4"))
     for name, said in (
         ("x", "also has an array named x; leave that out with --skip x"),
-        ("none", "attribute none, but it is empty"),
-        ("pair", "attribute pair, but it is a compound; leave out --attr pair"),
+        ("none", "no attribute none of numbers or text"),
+        ("pair", "no attribute pair of numbers or text for --attr; it has x"),
     ):
         with pytest.raises(SourceError, match=said):
             packed(tmp_path / "odd.h5", tmp_path / "again", samples="groups", attrs=(name,))
