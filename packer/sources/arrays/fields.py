@@ -141,6 +141,12 @@ def leaves(column: Column, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Iter
     yield column._replace(problem=problem)
 
 
+def classes_of(column: Column) -> list[str]:
+    """Return the names of the numbers of the field `label`, if an enum names all from 0 on."""
+    is_label = column.spec.name == "label" and [number for number, _ in column.enum] == list(range(len(column.enum)))
+    return [name for _, name in column.enum] if is_label else []
+
+
 def rows_in_words(columns: Sequence[Column]) -> str:
     """Return what a row of an array is, the same for arrays that may be parts of one."""
     return "; ".join(f"{'.'.join(column.members)} {column.spec.in_words}".strip() for column in columns)

@@ -21,21 +21,12 @@ from natsort import natsorted
 
 from packer.errors import SourceError, UsageError, as_text, first_few
 from packer.format import check_field_name
-from packer.sources.arrays.fields import Column, rows_in_words
+from packer.sources.arrays.choosing import Constant, constant_values
+from packer.sources.arrays.fields import Column, classes_of, rows_in_words
 from packer.sources.arrays.origin import ArraysOrigin, KeptFile, KeptOptions
 from packer.sources.arrays.source import ArraySource, RowSource, Run, Table, UnitSource
 from packer.sources.arrays.tree import Files, Place, open_tree, paths_of
-from packer.sources.arrays.units import (
-    LEFT_OUT,
-    Constant,
-    Listing,
-    Remark,
-    Unit,
-    are_numbered,
-    classes_of,
-    constant_values,
-    units_of,
-)
+from packer.sources.arrays.units import LEFT_OUT, Listing, Remark, Unit, are_numbered, units_of
 from packer.sources.base import HEADERS, Looking, OnBad, Source, misfits, stop, watched
 from packer.sources.episodes import EpisodeSource
 from packer.sources.files import Found

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import SourceError
+from packer.sources.arrays.choosing import row_starts
 from packer.sources.arrays.fields import Column, check, values_of
 from packer.sources.arrays.origin import ArraysOrigin
 from packer.sources.arrays.tree import CACHE_BYTES, Place, Tree, Values, open_tree, paths_of
-from packer.sources.arrays.units import row_starts
 from packer.sources.base import (
     BLOCK_BYTES,
     LARGE_BYTES,

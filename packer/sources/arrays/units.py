@@ -10,7 +10,6 @@ import glob
 import math
 import re
 import shlex
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -19,17 +18,25 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
-import xxhash
 from natsort import natsorted
 from numpy.typing import NDArray
 
-from packer.errors import SourceError, UsageError, first_few
-from packer.format import DTYPES, check_count
-from packer.sources.arrays.fields import SCALING, Column, columns_of, leaves, scaled
-from packer.sources.arrays.origin import SPARSE_PARTS
+from packer.errors import SourceError, first_few
+from packer.format import check_count
+from packer.sources.arrays.choosing import (
+    Constant,
+    Skipping,
+    attribute_column,
+    check_common,
+    choose,
+    constants_of,
+    default_name,
+    row_starts,
+)
+from packer.sources.arrays.fields import SCALING, Column, classes_of, scaled
 from packer.sources.arrays.tree import Place, Tree, is_text, open_tree
 from packer.sources.episodes import ends_of, is_table
-from packer.sources.options import SourceOptions, naming
+from packer.sources.options import SourceOptions
 from packer.sources.units import Asked, folder_of, upwards
 
 #: The group in which robomimic lists the demonstrations of each split.
@@ -37,14 +44,6 @@ _MASK = "/mask"
 _MAX_LIST_BYTES = 2**26
 _MAX_LINES = 10
 _DIGITS = re.compile(r"\d+")
-
-
-class Constant(NamedTuple):
-    """An array that is the same in every file or unit that has it, with a digest of its dtype, shape and values."""
-
-    place: Place
-    path: str
-    digest: str
 
 
 #: What is not packed or kept, as the beginning of a sentence that lists it.
@@ -110,19 +109,6 @@ class Listing(NamedTuple):
     remarks: list[Remark]
 
 
-class _Skipping:
-    """Says whether the user skips a path, and remembers which entries of the options named something."""
-
-    def __init__(self, *given: Sequence[str]) -> None:
-        self._given = [path for paths in given for path in paths]
-        self.used: set[str] = set()
-
-    def __call__(self, path: str) -> bool:
-        names = naming(path, self._given)
-        self.used.update(names)
-        return bool(names)
-
-
 def units_of(place: Place, files: str, asked: Asked, options: SourceOptions) -> Listing:
     """Return the units of one tree, after checking every file and size that they depend on.
 
@@ -137,16 +123,16 @@ def units_of(place: Place, files: str, asked: Asked, options: SourceOptions) -> 
     with open_tree(files, place) as tree, tree.faults("listing the file"):
         marks = _marks(tree, asked.pattern) if asked.name == "episodes" else {}
         ends = ends_of(marks) if marks else None
-        is_out = _Skipping(options.skip, options.once)
+        is_out = Skipping(options.skip, options.once)
         roots, splits, remarks = _roots(tree, asked, is_out)
         outside = [name for name in options.once if roots != [""] and tree.find(f"/{name.strip('/')}")]
-        constants = _constants(tree, "", outside)
+        constants = constants_of(tree, "", outside)
         # A path from the root of the tree that names something next to the units is not also the name of a field.
         within = tuple(skip for skip in options.skip if skip not in is_out.used or skip[0] != "/")
         within += tuple(path for path, values in marks.items() if is_table(values))  # they have no value for each row
         inner = replace(options, skip=within, once=tuple(name for name in options.once if name not in outside))
         kind = "row" if marks else asked.name[:-1]
-        is_inner_out = _Skipping(inner.skip, inner.once, inner.sparse)
+        is_inner_out = Skipping(inner.skip, inner.once, inner.sparse)
         units: list[Unit | SourceError] = []
         for root in roots:
             try:
@@ -179,7 +165,7 @@ def _marks(tree: Tree, pattern: str) -> dict[str, NDArray[Any]]:
     return marks
 
 
-def _unit(tree: Tree, root: str, kind: str, is_out: _Skipping, options: SourceOptions) -> Unit:
+def _unit(tree: Tree, root: str, kind: str, is_out: Skipping, options: SourceOptions) -> Unit:
     """Return the rows of a tree, or one of its units.
 
     Raises:
@@ -188,14 +174,12 @@ def _unit(tree: Tree, root: str, kind: str, is_out: _Skipping, options: SourceOp
     """
     is_row = kind == "row"
     columns, asides = choose(tree, root, options.axis if is_row else None, is_out, options)
-    if not columns:
-        raise SourceError(_nothing(asides, options))
     check_common(columns)
-    columns += [_attribute(tree, root, name, columns) for name in options.attrs]
+    columns += [attribute_column(tree, root, name, columns) for name in options.attrs]
     check_count(len(columns))
     attributes, lost = tree.attributes(root)
     holder = f"{kind} {root} of {Path(tree.path).name}" if root else Path(tree.path).name
-    remarks = [(LEFT_OUT, f"{path} {why}") for path, why in asides.items()]
+    remarks = [(LEFT_OUT, aside) for aside in asides]
     remarks += [(LOST, f"{name!r} of {holder}") for name in lost]
     of_fields: dict[str, dict[str, Any]] = {}
     for number, column in enumerate(columns):
@@ -223,7 +207,7 @@ def _unit(tree: Tree, root: str, kind: str, is_out: _Skipping, options: SourceOp
         shapes=tuple(column.spec.shape for column in columns),
         samples=1 if (samples := columns[0].samples) is None else samples,
         files=tuple(dict.fromkeys(file for array in arrays for file in tree.files_of(array))),
-        constants=_constants(tree, root, options.once),
+        constants=constants_of(tree, root, options.once),
         attributes=attributes,
         fields=of_fields,
         remarks=remarks,
@@ -233,19 +217,13 @@ def _unit(tree: Tree, root: str, kind: str, is_out: _Skipping, options: SourceOp
 def _remarks_on(column: Column) -> list[Remark]:
     """Return what is another name or value than in the file, or not kept."""
     remarks = [("", f"{column.path} {column.remark}")] if column.remark else []
-    if "=" in column.path and column.spec.name == _default_name(column):
+    if "=" in column.path and column.spec.name == default_name(column):
         what = f"field {column.spec.name}: {column.path} holds =, which no name of a field can"
         remarks.append(("", f"{what}; _ stands in its place"))
     if column.enum and not classes_of(column):
         names = first_few([f"{number} {name}" for number, name in column.enum])
         remarks.append(("", f"{column.path} is an enum, whose names are not kept: {names}"))
     return remarks
-
-
-def classes_of(column: Column) -> list[str]:
-    """Return the names of the numbers of the field `label`, if an enum names all from 0 on."""
-    is_label = column.spec.name == "label" and [number for number, _ in column.enum] == list(range(len(column.enum)))
-    return [name for _, name in column.enum] if is_label else []
 
 
 def _layout(column: Column, is_row: bool) -> Column:
@@ -258,231 +236,10 @@ def _layout(column: Column, is_row: bool) -> Column:
     return column._replace(spec=spec, file="", samples=None)
 
 
-# ---------------------------------------------------------------- fields
-
-
-def choose(
-    tree: Tree, root: str, axis: int | None, is_out: _Skipping, options: SourceOptions
-) -> tuple[list[Column], dict[str, str]]:
-    """Return the fields that the options choose below a root, with their names; and why others are skipped, by path.
-
-    Raises:
-        SourceError: one is missing, cannot be a field, or two would have one name.
-    """
-    asides: dict[str, str] = {}
-    if options.pick:
-        is_out.used.update(options.skip)  # without a listing, nobody can say what it names
-        named = [pair for name, path in options.pick.items() for pair in _picked(tree, root, name, path, axis)]
-    else:
-        columns, asides = _below(tree, root, axis, is_out)
-        _refuse(columns, tree)
-        named = [(_own_name(column, columns, tree), column) for column in columns]
-    for group in options.sparse:
-        named += _sparse(tree, root, group.strip("/"))
-    chosen: dict[str, Column] = {}
-    for name, column in named:
-        twin = chosen.get(name)
-        if twin is not None and not options.pick:
-            both = " and ".join(f"{one.path}{one.file and f' of {one.file}'}" for one in (twin, column))
-            advice = "pick with --field NAME=/path"
-            if column.file:
-                advice = "if the files are the samples, say `--samples files`, if the folders are, `--samples folders`"
-                advice += "; else name the arrays with FIELD=FILE"
-            if column.file and axis is not None:
-                raise UsageError(f"{both} would both be field {name!r}; {advice}")
-            raise SourceError(f"{both} would both be field {name!r}; {advice}", tree.path)
-        try:
-            chosen[name] = column.changed(name=name)
-        except ValueError as error:
-            raise SourceError(f"{column.path or name}: {error}; name it with --field NAME=/path") from None
-    return list(chosen.values()), asides
-
-
-def _own_name(column: Column, columns: Sequence[Column], tree: Tree) -> str:
-    """Return the name of a field that nobody named: its path, with dots.
-
-    If files that the user named as a field hold one array, this name is that of its field.
-    """
-    base = f"/{column.array[1:].partition('/')[0]}"
-    is_named = any(files.base == base for files in tree.place)
-    if is_named and {one.array for one in columns if f"{one.array}/".startswith(f"{base}/")} == {column.array}:
-        return ".".join((base[1:], *column.members)).replace("=", "_")
-    return _default_name(column) or tree.unnamed
-
-
-def _default_name(column: Column) -> str:
-    """Return the path with dots for slashes, and `_` for each `=`."""
-    return column.path[1:].replace("/", ".").replace("=", "_")
-
-
-def check_common(columns: Sequence[Column]) -> None:
-    """Raise SourceError if the sample axes of columns differ in length."""
-    lengths = Counter(column.samples for column in columns)
-    if len(lengths) < 2:
-        return
-    ((usual, _),) = lengths.most_common(1)
-    skips = " ".join(f"--skip {shlex.quote(column.spec.name)}" for column in columns if column.samples != usual)
-    raise SourceError(
-        f"the arrays have no common sample axis: pick those that belong together with --field NAME=/path, or leave "
-        f"others out, as with {skips} (--once PATH keeps one for all samples); if rows are not samples, try --samples "
-        f"groups, --samples files, --samples folders or --samples datasets. It holds:\n{_lines(columns)}",
-        columns[0].file or None,
-    )
-
-
-def _below(tree: Tree, root: str, axis: int | None, is_out: _Skipping) -> tuple[list[Column], dict[str, str]]:
-    """Return the fields that arrays of a unit can become, and why others are skipped, by path."""
-    columns: list[Column] = []
-    asides: dict[str, str] = {}
-    for entry in tree.entries(root, is_out):
-        some = columns_of(entry, axis)
-        if isinstance(some, str):
-            asides[entry.path] = some
-        else:
-            columns += [column for column in some if not column.members or not is_out(column.path)]
-    return columns, asides
-
-
-def _refuse(columns: Sequence[Column], tree: Tree) -> None:
-    """Raise SourceError if one of the columns cannot be a field."""
-    if not (bad := [column for column in columns if column.problem]):
-        return
-    what = first_few([f"{column.path or 'it'} {column.problem}" for column in bad], joined="; ")
-    if len(bad) < len(columns):
-        names = dict.fromkeys(column.path[1:].replace("/", ".") for column in bad)
-        what += f". Leave out with {' '.join(f'--skip {shlex.quote(name)}' for name in list(names)[:5])}"
-        what += ", or pick fields with --field NAME=/path"
-    raise SourceError(what, bad[0].file or tree.path)
-
-
-def _picked(tree: Tree, root: str, name: str, where: str, axis: int | None) -> list[tuple[str, Column]]:
-    """Return the fields of the array or compound member at a path, which is opened directly and may be a link.
-
-    Raises:
-        SourceError: nothing is at the path, or it cannot be a field.
-    """
-    asked = "/" + where.strip("/")
-    hits: list[Column] = []
-    for place in upwards(asked):
-        if (entry := tree.find(root + place)) is not None:
-            some = columns_of(entry._replace(path=place), axis)
-            if isinstance(some, str):
-                raise SourceError(f"field {name}: {asked} {some}")
-            hits = [column for column in some if f"{column.path}/".startswith(f"{asked}/")]
-            break
-    if not hits:
-        columns, asides = _below(tree, root, axis, _Skipping(()))
-        raise SourceError(f"has no array {asked} for field {name}; it holds:\n{_lines(columns)}{_and(asides)}")
-    for column in hits:
-        if column.problem:
-            raise SourceError(f"field {name}: {column.path} {column.problem}")
-    below = len(asked.split("/")) - len(hits[0].array.split("/"))
-    return [(".".join((name, *column.members[below:])), column) for column in hits]
-
-
-def _sparse(tree: Tree, root: str, group: str) -> list[tuple[str, Column]]:
-    """Return the two fields that a sparse matrix becomes: of each row the numbers of its columns, and its values.
-
-    Raises:
-        SourceError: the group holds no such matrix.
-    """
-    columns: dict[str, Column] = {}
-    for name in SPARSE_PARTS:
-        entry = tree.find(f"{root}/{group}/{name}")
-        found = columns_of(entry._replace(path=f"/{group}/{name}"), 0) if entry else []
-        if isinstance(found, str) or len(found) != 1 or found[0].problem or found[0].spec.shape:
-            raise SourceError(
-                f"--sparse {group}: a group with the arrays data, indices and indptr, each of one axis, is expected"
-            )
-        columns[name] = found[0]
-    if str(tree.attributes(f"{root}/{group}")[0].get("encoding-type")).startswith("csc"):
-        raise SourceError(f"/{group} is a sparse matrix by columns (CSC), whose rows lie scattered; make it CSR")
-    starts, rows = f"/{group}/indptr", (columns.pop("indptr").samples or 0) - 1
-    return [
-        (f"{group.replace('/', '.')}.{name}", column.changed(shape=(None,))._replace(samples=rows, starts=starts))
-        for name, column in columns.items()
-    ]
-
-
-def row_starts(tree: Tree, column: Column) -> NDArray[np.int64]:
-    """Return where each row of a sparse matrix starts among the values of one of its fields, and the end, (rows + 1,).
-
-    Raises:
-        SourceError: the array does not say so.
-    """
-    starts, length = np.asarray(tree.open(column.starts)[:]), tree.open(column.array).shape[0]
-    is_good = starts.ndim == 1 and starts.dtype.kind in "iu" and len(starts) > 0
-    ends = (int(starts[0]), int(starts[-1])) if is_good else ()
-    if ends != (0, length) or (starts[1:] < starts[:-1]).any():
-        raise SourceError(
-            f"{column.starts} does not say where each row of {column.array} starts: it must ascend from 0 to "
-            f"{length:,}",
-            tree.path,
-        )
-    return starts.astype(np.int64)
-
-
-def _attribute(tree: Tree, root: str, name: str, columns: Sequence[Column]) -> Column:
-    """Return the field that an attribute of a unit becomes.
-
-    Raises:
-        SourceError: the unit has no attribute of this name, or it cannot be stored, or a field has its name.
-    """
-    if any(column.spec.name == name for column in columns):
-        advice = f"leave that out with --skip {name}, or leave out --attr {name}"
-        raise SourceError(f"also has an array named {name}; {advice}")
-    if (value := tree.attribute(root, name)) is None:
-        names = ", ".join(tree.attributes(root)[0]) or "none"
-        raise SourceError(f"has no attribute {name} of numbers or text for --attr; it has {names}")
-    (column,) = leaves(Column("", attribute=name), value.dtype, value.shape)
-    if column.problem:
-        raise SourceError(f"has the attribute {name}, but it {column.problem}; leave out --attr {name}")
-    return column.changed(name=name)
-
-
-# ---------------------------------------------------------------- arrays kept once for all samples
-
-
-def _constants(tree: Tree, root: str, once: Iterable[str]) -> dict[str, Constant]:
-    """Return the arrays that `--once` names in a unit, or in the tree itself if `root` is empty, by field name.
-
-    Raises:
-        SourceError: an array cannot be read, or holds no numbers.
-    """
-    constants: dict[str, Constant] = {}
-    for asked in once:
-        place = f"{root}/{asked.strip('/')}"
-        entry = tree.find(place)
-        paths = [place] if entry and not entry.is_group else []
-        if entry is None or entry.is_group:
-            within = tree.entries(place) if entry else tree.entries(root)
-            paths = [(place if entry else root) + one.path for one in within if not one.is_group and not one.aside]
-            paths = [path for path in paths if naming(path[len(root) :], [asked])]
-        for path in paths:
-            values = constant_values(tree, path)
-            digest = xxhash.xxh3_128(f"{values.dtype} {values.shape} ".encode())
-            digest.update(values.tobytes())
-            constants[path[len(root) + 1 :].replace("/", ".")] = Constant(tree.place, path, digest.hexdigest())
-    return constants
-
-
-def constant_values(tree: Tree, path: str) -> NDArray[Any]:
-    """Return a whole array of numbers, native-endian. Raises SourceError if it holds none."""
-    entry = tree.find(path)
-    if entry is not None and entry.problem:
-        raise SourceError(f"{path} {entry.problem}", entry.file or tree.path)
-    values = tree.open(path)
-    dtype = values.dtype.newbyteorder("=")
-    if dtype.name not in DTYPES:
-        what = f"{path} is {values.dtype}, but only numbers can be kept once; use --skip instead"
-        raise SourceError(what, tree.path)
-    return np.asarray(values[...]).astype(dtype, copy=False)
-
-
 # ---------------------------------------------------------------- which groups and arrays are the units
 
 
-def _roots(tree: Tree, asked: Asked, is_out: _Skipping) -> tuple[list[str], dict[str, set[str]], list[Remark]]:
+def _roots(tree: Tree, asked: Asked, is_out: Skipping) -> tuple[list[str], dict[str, set[str]], list[Remark]]:
     """Return the units of an open tree.
 
     Args:
@@ -572,7 +329,7 @@ def _topmost(paths: Sequence[str], roots: Sequence[str]) -> list[str]:
     return sorted(natsorted(tops), key=lambda path: path.count("/"))
 
 
-def _lists(tree: Tree, is_out: _Skipping) -> dict[str, list[str]]:
+def _lists(tree: Tree, is_out: Skipping) -> dict[str, list[str]]:
     """Return the names of samples that `mask` lists for each split; none if it holds anything else."""
     lists: dict[str, list[str]] = {}
     mask = tree.find(_MASK)
@@ -603,23 +360,3 @@ def _splits(
             said = f"{tree.path}: {_MASK}/{split} names {lost} that the file does not hold; check the list"
             remarks.append(("", said))
     return splits, remarks
-
-
-# ---------------------------------------------------------------- words
-
-
-def _nothing(asides: Mapping[str, str], options: SourceOptions) -> str:
-    if asides:
-        return f"holds no array with a sample axis; say --samples files if each file is a sample{_and(asides)}"
-    return f"holds no array{' but those that are left out' if options.skip or options.once else ''}"
-
-
-def _and(asides: Mapping[str, str]) -> str:
-    if not asides:
-        return ""
-    skipped = first_few([f"{path} {why}" for path, why in asides.items()], joined="; ")
-    return f"\nLeft out: {skipped}. --field NAME=/path takes a link"
-
-
-def _lines(columns: Sequence[Column]) -> str:
-    return first_few([f"  {column.in_words}" for column in columns], _MAX_LINES, "\n")
