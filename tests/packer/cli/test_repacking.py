@@ -1,4 +1,4 @@
-"""`packer append`, `merge` and `repack` on the command line."""
+"""`packer append`, `join`, `drop`, `merge` and `repack` on the command line."""
 
 from __future__ import annotations
 
@@ -25,6 +25,18 @@ def test_append_says_what_it_leaves_out(packer, dataset, more, tmp_path):
         f"1 file or sample was left out, listed in {next(dataset.glob('left-out-*'))}; the first: {bad}: is not a PNG"
         in result.stderr
     )
+
+
+def test_join_and_drop_change_fields(packer, refused, dataset, pairs, tmp_path):
+    """What is joined and what is left is said; a field that is there already is refused by name."""
+    (tmp_path / "cap").mkdir()
+    for name in pairs.names:
+        (tmp_path / "cap" / f"{name}.txt").write_text(name)
+    result = packer("join", dataset, f"caption={tmp_path}/cap", "--workers", 0)
+    assert "caption (text uint8 [any]) for 12 samples, by name" in result.stdout
+    refused(2, ["join", dataset, f"caption={tmp_path}/cap"], "drop")
+    assert "hr, caption left, 1 dropped" in packer("drop", dataset, "lr", "--workers", 0).stdout
+    assert not verify(dataset).damages
 
 
 def test_merge_joins_datasets(packer, refused, dataset, more, tmp_path):
