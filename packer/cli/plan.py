@@ -31,7 +31,7 @@ from packer.packing import (
 from packer.workers import processors
 
 #: About how fast whole samples of each codec of `auto` are read, as a share of uncompressed ones; see
-#: docs/how/choices.md.
+#: docs/how/choices.md. Of `jpeg` the plan itself has a remark.
 _SPEEDS = {
     "lz4": 0.6,
     "shuffle+lz4": 0.6,
@@ -42,7 +42,6 @@ _SPEEDS = {
     "decimal+zstd": 0.3,
     "zstd": 0.25,
     "photo+zstd": 0.2,
-    "jpeg": 0.1,
 }
 
 
@@ -113,11 +112,7 @@ def _lines(plan: Plan, size: Estimate, found: dict[str, Any]) -> list[str]:
     for choice in found["choices"]:
         names = choice["fields"]
         bytes_of = f"{choice['codec']} takes {choice['share']:.2f} of the bytes of none"
-        speed = f"is read at about {choice['speed']:g} of its speed; --codec {names[0]}="
-        # Pixels of photographs are large: the next step is not `none`.
-        speed += (
-            "photo+lz4 is 3 times as fast and about 5 times as large" if choice["codec"] == "jpeg" else "none for speed"
-        )
+        speed = f"is read at about {choice['speed']:g} of its speed; --codec {names[0]}=none for speed"
         pairs.append(("choice", f"{first_few(names)}: {bytes_of} and {speed}"))
     if size.most > free:
         pairs.append(("warning", "the disk may be too small"))
@@ -143,6 +138,7 @@ def _choices(plan: Plan, size: Estimate, options: ConvertOptions) -> list[dict[s
             "speed": _SPEEDS[codec],
         }
         for codec, names in by_codec.items()
+        if codec in _SPEEDS
     ]
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.codecs import parse_codec
+from packer.codecs import NAMED, parse_codec
 from packer.errors import SourceError, UsageError, first_few
 from packer.format import MAX_CHUNK_BYTES, Field, FieldSpec, check_count, map_size, name_bytes, names_bytes, shard_bytes
 from packer.packing.framing import (
@@ -171,7 +171,7 @@ def make_plan(
     shards = plan_shards(source, fields, sizes, starts, origin)
     exact = all(size.known for size in sizes.values()) and not any(field.codec for field in fields)
     raw = {name: int(size.bytes.sum()) for name, size in sizes.items()}
-    remarks = (*source.remarks, *unequal_lengths(source, sizes))
+    remarks = (*source.remarks, *unequal_lengths(source, sizes), *kept_jpegs(source.fields, codec, fields))
     return Plan(source, origin, tuple(fields), tuple(shards), raw, exact, remarks)
 
 
@@ -211,6 +211,18 @@ def unequal_lengths(source: Source, sizes: Mapping[str, FieldSizes]) -> list[str
             f"{sample}: {lengths[other][number]:,} and {lengths[name][number]:,} rows"
         )
     return remarks
+
+
+def kept_jpegs(specs: Sequence[FieldSpec], codec: str | Mapping[str, str], fields: Sequence[Field]) -> list[str]:
+    """Return a sentence on size and speed if `auto` keeps the JPEG files of some fields as they are."""
+    asked = codec_by_field(codec, {spec.name: "auto" for spec in specs if not isinstance(spec, Field)})
+    names = [field.name for field in fields if field.codec == NAMED["jpeg"] and asked.get(field.name) == "auto"]
+    if not names:
+        return []
+    return [
+        f"JPEG files of {first_few(names)} stay as they are; --codec {names[0]}=photo+lz4 reads about 3 times as fast, "
+        "from about 5 times the bytes"
+    ]
 
 
 def stored_fields(

@@ -7,6 +7,7 @@ import re
 
 import numpy as np
 import pytest
+from jpeg_files import as_jpeg, photograph
 
 from packer.cli.plan import _SPEEDS
 from packer.codecs import NAMED
@@ -123,5 +124,22 @@ def test_what_another_codec_would_cost(packer, rows, tmp_path):
 
 
 def test_every_codec_of_auto_has_its_speed():
-    """`auto` chooses among the named codecs."""
-    assert set(_SPEEDS) >= set(NAMED) - {"none", "lz4hc"}
+    """`auto` chooses among the named codecs; of `jpeg` there is a remark."""
+    assert set(_SPEEDS) >= set(NAMED) - {"none", "lz4hc", "jpeg"}
+
+
+def test_files_that_auto_keeps_are_weighed_once(packer, tmp_path):
+    """By `plan` and `convert` alike, in one sentence on speed and size; not where the codec was asked for."""
+    (tmp_path / "in").mkdir()
+    for number in range(4):
+        (tmp_path / "in" / f"{number}.jpg").write_bytes(as_jpeg(photograph(30, 40, number)))
+    said = "JPEG files of image stay as they are; --codec image=photo+lz4 reads about 3 times as fast"
+    plan, made = (
+        packer("plan", f"image={tmp_path / 'in'}"),
+        packer("convert", f"image={tmp_path / 'in'}", tmp_path / "a"),
+    )
+    for text in (plan.stdout, made.stderr):
+        assert " ".join(text.split()).count(said) == 1
+    assert "jpeg takes" not in plan.stdout
+    asked = packer("convert", f"image={tmp_path / 'in'}", tmp_path / "b", "--codec", "jpeg", "-v")
+    assert "photo+lz4" not in asked.stderr
