@@ -13,10 +13,13 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from packer.convert import (
     ConvertOptions,
@@ -29,10 +32,10 @@ from packer.convert import (
     prepared,
 )
 from packer.errors import UsageError
-from packer.format import MANIFEST, Manifest
+from packer.format import MANIFEST, Manifest, Names, NamesEntry
 from packer.merge import check_names, joined_manifest
 from packer.packing import LocalPlace, Rejected, changing_dataset, place_of
-from packer.sources import Source, open_packed, read_names
+from packer.sources import Source, names_of, open_packed
 
 _log = logging.getLogger(__name__)
 
@@ -93,11 +96,11 @@ def append(
     with changing_dataset(place) as (change, old):
         check_apart(sources, place)
         job = prepared(_open(sources, options, rejected, old), options, rejected, "append")
-        names = read_names(place.local([old.names] if old.names else []), old)
         left_out = left_out_of(place, old)
         first = len(old.shards)
         if not is_published(job, change):
-            check_names([(str(place), names), ("the source", job.source.names)])  # before anything is packed
+            tables = place.local(old.name_tables)
+            check_names([(str(place), _taken(tables, old, job.source)), ("the source", job.source.names)])
             packed = pack(job, change)
             if old.stats:
                 _log.warning(
@@ -106,12 +109,13 @@ def append(
                     place,
                 )
             left_out += [bad.moved(first) for bad in packed.rejected]
-            both = None if names is None else [*names, *(packed.names or ())]
-            change.publish(
-                change.write_tables(
-                    joined_manifest([old, packed.manifest], [*old.shards, *packed.manifest.shards]), both, left_out
-                )
-            )
+            manifest = joined_manifest([old, packed.manifest], [*old.shards, *packed.manifest.shards])
+            kept, names = _tables(tables, old, packed.names)
+            manifest = change.write_tables(manifest, names, left_out)
+            if kept and manifest.names is not None and names is not None:
+                new = NamesEntry(**msgspec.structs.asdict(manifest.names), samples=len(names))
+                manifest = msgspec.structs.replace(manifest, names=old.names, more_names=(*kept[1:], new))
+            change.publish(manifest)
         else:  # an earlier call was killed when all was done but tidying up
             first = next(number for number, entry in enumerate(old.shards) if change.made(entry))
         rejected += [bad for bad in left_out if bad.shard is not None and bad.shard >= first]
@@ -119,8 +123,30 @@ def append(
         added = sum(entry.samples for entry in change.dataset.shards[first:])
         report = AppendReport(path, change.dataset, added, tuple(rejected), time.perf_counter() - began)
         # Readers that are open may look up names, and `verify` may be at work.
-        change.tidy([old.names, old.left_out], lambda: done and done(report))
+        change.tidy([*old.name_tables, old.left_out], lambda: done and done(report))
     return report
+
+
+def _taken(folder: Path, old: Manifest, source: Source) -> list[str] | None:
+    """Return the names of a source that samples of a dataset have; None if these have no names."""
+    if old.names is None:
+        return None
+    with closing(Names(folder, old)) as names:
+        return names.taken(source.names or ())
+
+
+def _tables(
+    folder: Path, old: Manifest, new: Sequence[str] | None
+) -> tuple[Sequence[NamesEntry], Sequence[str] | None]:
+    """Return the tables of names that stay, and the names of the new table; None if there are no names.
+
+    New names get a table of their own, together with those of the last tables, as long as these are less than twice as
+    large. So each table is at least twice as large as the next: a thousand appends leave ten tables.
+    """
+    kept, samples = list(old.name_tables), len(new or ())
+    while kept and kept[-1].samples < 2 * samples:
+        samples += kept.pop().samples
+    return kept, None if new is None else [*names_of(folder, old.name_tables[len(kept) :]), *new]
 
 
 def _open(sources: Any, options: ConvertOptions, rejected: list[Rejected], old: Manifest) -> Source:

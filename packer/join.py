@@ -124,7 +124,7 @@ def publish(job: Job, change: Change, origin: dict[str, Any]) -> None:
 def _prepared(source: Source, options: ConvertOptions, place: Place, old: Manifest) -> Job:
     """Plan the new fields of all samples, shard by shard."""
     in_memory = isinstance(source, SampleSource)
-    names = read_names(place.local([old.names] if old.names else []), old)
+    names = read_names(place.local(old.name_tables), old)
     source = in_order_of(names, old.samples, source, drop=options.on_error == "skip")
     if source.constants:
         raise UsageError(

@@ -93,7 +93,7 @@ def repair(
         if source is None and (bad or constants):
             file = bad[0].file if bad else manifest.constants and manifest.constants.file
             raise DatasetError(f"{folder}: {file} is damaged; name the sources it was made from")
-        files = [entry.file for entry in (manifest.names, manifest.constants, manifest.left_out, *bad) if entry]
+        files = [entry.file for entry in (*manifest.tables, manifest.left_out, *bad) if entry]
         files = [file for file in (MANIFEST, *files) if file in wrong]
         if not files:
             change.tidy()
@@ -121,7 +121,8 @@ def repair(
             kept = f"cut back to its {len(listed):,} lines" if listed else "lost"
             _log.warning("%s is %s; `packer info` says how many samples were left out", manifest.left_out.file, kept)
             changes["left_out"] = change.write_list(listed)
-        if manifest.names is not None and manifest.names.file in wrong:
+        if any(table.file in wrong for table in manifest.name_tables):
+            changes["more_names"] = ()
             changes["names"] = change.write_names(ShardNames(folder, shards))
         if MANIFEST in wrong:
             reports = [report_of(folder / entry.file, manifest.fields, entry.file) for entry in shards]

@@ -73,10 +73,12 @@ def verify(dataset: str | os.PathLike[str], progress: Progress | None = None, wo
     manifest = manifests.read(folder)
     damages: list[Damage] = []
     names: Names | None = None
-    if manifest.names is not None:
+    for table in manifest.name_tables:
+        with _noted(damages, folder, table.file):
+            check_file(folder / table.file, table, whole=True)
+    if manifest.names is not None and not damages:
         with _noted(damages, folder, manifest.names.file):
-            check_file(folder / manifest.names.file, manifest.names, whole=True)
-            names = Names(folder / manifest.names.file, manifest.names)
+            names = Names(folder, manifest)
     if manifest.left_out is not None:
         with _noted(damages, folder, manifest.left_out.file):
             rejected_of(folder, manifest)
@@ -86,7 +88,7 @@ def verify(dataset: str | os.PathLike[str], progress: Progress | None = None, wo
     if (folder / MANIFEST_COPY).exists():
         with _noted(damages, folder, MANIFEST_COPY):
             manifests.read(folder, MANIFEST_COPY)
-    tables = [entry for entry in (manifest.names, manifest.left_out, manifest.constants) if entry]
+    tables = [*manifest.tables, *([manifest.left_out] if manifest.left_out else [])]
     good = [entry for entry in tables if entry.file not in {damage.file for damage in damages}]
     shards = _checked_shards(folder, manifest, progress or no_progress, workers)
     first = 0
@@ -94,8 +96,8 @@ def verify(dataset: str | os.PathLike[str], progress: Progress | None = None, wo
         damages += [_in_dataset(damage, first, names) for damage in shard.damages]
         first += entry.samples
     damages += _false_totals(manifest, shards)
-    if manifest.names is not None and names is not None and not damages:
-        damages += [Damage(manifest.names.file, wrong) for wrong in _false_names(manifest, names, shards)]
+    if names is not None and not damages:
+        damages += _false_names(manifest, names, shards)
     damages += _unknown(folder, manifest, good)
     if damages and not set(manifest.shards) <= set(manifests.read(folder).shards):
         raise DatasetError(f"{folder}: it was changed while it was checked; verify it again")
@@ -236,15 +238,17 @@ def _in_dataset(damage: Damage, first: int, names: Names | None) -> Damage:
     return replace(damage, samples=(start, stop), names=shown)
 
 
-def _false_names(manifest: Manifest, table: Names, shards: Sequence[_Checked]) -> Iterator[str]:
-    """Compare the table of names with the first names of each shard."""
+def _false_names(manifest: Manifest, names: Names, shards: Sequence[_Checked]) -> Iterator[Damage]:
+    """Compare the tables of names with the first names of each shard."""
     first = 0
     for entry, shard in zip(manifest.shards, shards, strict=True):
-        if wrong := table.difference(first, shard.names):
-            yield wrong
+        if wrong := names.difference(first, shard.names):
+            yield Damage(names.table_of(first).path.name, wrong)
         first += entry.samples
-    if table.entries != 2 * first:
-        yield f"it has {table.entries:,} entries, {2 * first:,} expected: two for each sample of the shards"
+    for table, each in zip(names.tables, manifest.name_tables, strict=True):
+        if table.entries != 2 * each.samples:
+            what = f"it has {table.entries:,} entries, {2 * each.samples:,} expected: two for each sample"
+            yield Damage(each.file, what)
 
 
 def _false_totals(manifest: Manifest, shards: Sequence[_Checked]) -> Iterator[Damage]:

@@ -189,7 +189,7 @@ class PackedPairedImageDataset(Dataset[dict[str, Any]]):
 
 def _same_samples(one: PackedDataset, other: PackedDataset) -> bool:
     """Return whether two datasets, or their splits, have the same names in order, or no names and as many samples."""
-    same_table = one.manifest.names == other.manifest.names and one.split is None
+    same_table = one.manifest.name_tables == other.manifest.name_tables and one.split is None
     return len(one) == len(other) and (one.path == other.path or same_table or one.names == other.names)
 
 

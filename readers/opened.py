@@ -90,7 +90,7 @@ def not_replaced(folder: Path, manifest: Manifest, lease: object) -> Iterator[No
 
 
 def open_names(folder: Path, manifest: Manifest) -> Names:
-    """Return the table of names.
+    """Return the names of all samples.
 
     Raises:
         DatasetError: the samples have no names.
@@ -98,7 +98,7 @@ def open_names(folder: Path, manifest: Manifest) -> Names:
     """
     if manifest.names is None:
         raise DatasetError(f"{folder}: its samples have no names; index them by number")
-    return Names(folder / manifest.names.file, manifest.names, manifest.samples)
+    return Names(folder, manifest)
 
 
 def describe(folder: Path, manifest: Manifest, number: int) -> str:

@@ -91,7 +91,7 @@ def describe(place: str) -> Description:
                 rejected = len(rejected_of(folder, manifest))
             constants = tuple(Constants(folder, manifest.constants))
             if manifest.names is not None:
-                with contextlib.closing(Names(folder / manifest.names.file, manifest.names)) as table:
+                with contextlib.closing(Names(folder, manifest)) as table:
                     names = tuple(table.name(number) for number in range(min(_FIRST, manifest.samples)))
     return Description(place, manifest, names, rejected, constants)
 

@@ -37,6 +37,7 @@ from packer.format.manifest import (
     FieldStats,
     FileEntry,
     Manifest,
+    NamesEntry,
     Ranges,
     ShardEntry,
     Splits,
@@ -50,7 +51,7 @@ from packer.format.manifest import (
     read_errors,
     total_of,
 )
-from packer.format.names import Names, name_bytes, names_bytes, write_names
+from packer.format.names import Names, NameTable, name_bytes, names_bytes, write_names
 from packer.format.schema import (
     DTYPES,
     MAX_AXIS,
@@ -93,7 +94,9 @@ __all__ = [
     "Located",
     "Locator",
     "Manifest",
+    "NameTable",
     "Names",
+    "NamesEntry",
     "Numbers",
     "Ranges",
     "Shard",

@@ -78,7 +78,7 @@ UNFINISHED = "unfinished"
 URL_AS_PATH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 #: Members that are not written if they are empty.
-_OPTIONAL = ("left_out", "constants", "stats", "splits", "classes")
+_OPTIONAL = ("more_names", "left_out", "constants", "stats", "splits", "classes")
 #: A manifest of a million shards has about 150 MB; a larger file is not one.
 MAX_MANIFEST_BYTES = 2**28
 MAX_FIELDS = 1000
@@ -114,6 +114,12 @@ class ShardEntry(FileEntry, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     index: Digest | None = None
 
 
+class NamesEntry(FileEntry, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A table of names: its file, and how many samples it names."""
+
+    samples: Count
+
+
 class ColumnTotals(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Bytes of one field over all shards: as arrays, and as frames on disk."""
 
@@ -137,6 +143,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     fields: Annotated[tuple[Field, ...], msgspec.Meta(min_length=1, max_length=MAX_FIELDS)]
     shards: tuple[ShardEntry, ...]
     names: FileEntry | None = None
+    #: Tables behind that one, in the order of their samples; see `name_tables`.
+    more_names: tuple[NamesEntry, ...] = ()
     columns: dict[str, ColumnTotals]
     origin: dict[str, Any]
     planned_bytes: Count | None = None
@@ -160,6 +168,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             raise ValueError(f"the shards hold {sum(s.samples for s in self.shards)} samples, not {self.samples}")
         if len({shard.file for shard in self.shards}) != len(self.shards):
             raise ValueError("two shards have one file")
+        if sum(table.samples for table in self.more_names) > self.samples * (self.names is not None):
+            raise ValueError("more_names are of more samples than there are")
         least = sum(_index_bytes(field) for field in self.fields)
         for shard in self.shards:
             if shard.samples * least > shard.bytes:
@@ -205,8 +215,16 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def tables(self) -> tuple[FileEntry, ...]:
-        """Return the files that readers may need next to the shards: the table of names and the constants."""
-        return tuple(entry for entry in (self.names, self.constants) if entry)
+        """Return the files that readers may need next to the shards: the tables of names and the constants."""
+        return (*self.name_tables, *([self.constants] if self.constants else []))
+
+    @property
+    def name_tables(self) -> tuple[NamesEntry, ...]:
+        """Return all tables of names, each for the samples after those of the one before; none if none has a name."""
+        if self.names is None:
+            return ()
+        first = self.samples - sum(table.samples for table in self.more_names)
+        return (NamesEntry(**msgspec.structs.asdict(self.names), samples=first), *self.more_names)
 
     @property
     def raw_bytes(self) -> int:
@@ -215,8 +233,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def file_bytes(self) -> int:
-        """Return the bytes of the shards and the table of names."""
-        return sum(shard.bytes for shard in self.shards) + (self.names.bytes if self.names else 0)
+        """Return the bytes of the shards and the tables of names."""
+        return sum(entry.bytes for entry in (*self.shards, *self.name_tables))
 
 
 def range_numbers(ranges: Ranges) -> NDArray[np.int64]:
@@ -277,7 +295,10 @@ def decode(data: bytes, path: str) -> Manifest:
         document.pop("digest", None)
         manifest = msgspec.convert(document, type=Manifest)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise ManifestError(f"{path}: {error}; run `packer repair`, which takes its copy") from None
+        advice = "run `packer repair`, which takes its copy"
+        if "unknown field" in str(error):
+            advice = "use the version of packer that wrote it, or a newer one"
+        raise ManifestError(f"{path}: {error}; {advice}") from None
     size = len(_tail(b""))
     if data[-size:] != _tail(data[:-size]):
         raise ManifestError(f"{path}: it was changed after it was written (wrong digest); run `packer repair`")

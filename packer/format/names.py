@@ -1,11 +1,13 @@
-"""The table of names: name -> sample number and number -> name, written once, looked up a batch at a time.
+"""Tables of names: name -> sample number and number -> name, written once, looked up a batch at a time.
 
-All names are in memory while the table is written. It is read without the LMDB library.
+All names are in memory while a table is written. It is read without the LMDB library. A dataset has one table, or
+several where samples were appended: each for the samples after those of the one before.
 """
 
 from __future__ import annotations
 
 import struct
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from numpy.typing import NDArray
 from packer.errors import DamagedError, MissingNameError, SourceError
 from packer.format.btree import Tree
 from packer.format.lmdb_appender import LmdbAppender
-from packer.format.manifest import FileEntry
+from packer.format.manifest import FileEntry, Manifest
 from packer.format.schema import no_text
 from packer.format.shard import open_map
 from packer.format.sizes import file_bytes, map_size
@@ -32,6 +34,8 @@ _SHOWN = 40
 
 #: Spare room in the map of a table. LMDB keeps the size of the map in the file.
 _SPARE_BYTES = 2**18
+#: To read a name of a table in order takes this share of the time in which one is looked up.
+_IN_ORDER = 1 / 4
 
 
 def name_bytes(name: str, number: int) -> bytes:
@@ -96,41 +100,104 @@ def _entries(names: Iterable[str | bytes]) -> Iterator[tuple[bytes, bytes]]:
 
 
 class Names:
-    """Looks names up in a map of the file, opened once a file and process; it may be used across a fork.
+    """The names of all samples of a dataset, which has some; its tables may be used across a fork.
 
-    Args:
-        path: of the table.
-        entry: its size as the manifest says it.
-        samples: how many samples the dataset holds; None if numbers need not be checked against it.
+    Attributes:
+        tables: one or several.
 
     Raises:
-        DamagedError: the file is missing, has another size, or is no LMDB file.
+        DamagedError: a file is missing, has another size, or is no LMDB file.
     """
 
-    def __init__(self, path: Path, entry: FileEntry, samples: int | None = None) -> None:
-        self.path = path
-        self._samples = samples
-        self._map = open_map(path, entry.bytes)
-        self._tree = Tree(memoryview(self._map), str(path))
+    def __init__(self, folder: Path, manifest: Manifest) -> None:
+        self.tables: list[NameTable] = []
+        first = 0
+        for entry in manifest.name_tables:
+            self.tables.append(NameTable(folder / entry.file, entry, entry.samples, first))
+            first += entry.samples
+        self._firsts = [table.first for table in self.tables]
 
     def numbers(self, names: Sequence[str]) -> NDArray[np.int64]:
         """Return the number of each sample named.
 
         Raises:
             MissingNameError: no sample has one of the names.
+            DamagedError: a table is damaged.
+        """
+        return np.array([self._number(name) for name in names], np.int64)
+
+    def _number(self, name: str) -> int:
+        for table in self.tables:
+            number = table.number(name)
+            if number is not None:
+                return number
+        raise MissingNameError(f"no sample is named {name!r}")
+
+    def name(self, number: int) -> str:
+        """Return the name of a sample; raises DamagedError as `NameTable.name`."""
+        return self.table_of(number).name(number)
+
+    def taken(self, names: Sequence[str]) -> list[str]:
+        """Return those of some names that a sample has."""
+        return [name for table in self.tables for name in table.taken(names)]
+
+    def difference(self, first: int, names: Iterable[bytes]) -> str | None:
+        """Return in words how the tables differ from the names of the samples from number `first` on; None if not."""
+        said = (self.table_of(number).difference(number, name) for number, name in enumerate(names, first))
+        return next(filter(None, said), None)
+
+    def table_of(self, number: int) -> NameTable:
+        """Return the table that names a sample."""
+        return self.tables[max(bisect_right(self._firsts, number) - 1, 0)]
+
+    def close(self) -> None:
+        """Close the maps; nothing can be looked up any more."""
+        for table in self.tables:
+            table.close()
+
+
+class NameTable:
+    """Looks names up in a map of the file of one table.
+
+    Args:
+        path: of the table.
+        entry: its size as the manifest says it.
+        samples: how many samples it names; None if numbers need not be checked against it.
+        first: number of the first of these samples in the dataset.
+
+    Raises:
+        DamagedError: the file is missing, has another size, or is no LMDB file.
+    """
+
+    def __init__(self, path: Path, entry: FileEntry, samples: int | None = None, first: int = 0) -> None:
+        self.path, self.first = path, first
+        self._samples = samples
+        self._map = open_map(path, entry.bytes)
+        self._tree = Tree(memoryview(self._map), str(path))
+
+    def number(self, name: str) -> int | None:
+        """Return the number of the sample of a name; None if none has it.
+
+        Raises:
             DamagedError: the file is damaged.
         """
         # Text that is not Unicode, as file names can be, is the name of no sample rather than an error.
-        found = [self._tree.get(BY_NAME + name.encode(errors="surrogatepass")) for name in names]
-        if None in found:
-            raise MissingNameError(f"no sample is named {names[found.index(None)]!r}")
-        joined = b"".join(value for value in found if value is not None)
-        if len(joined) != VALUE.size * len(found):
+        value = self._tree.get(BY_NAME + name.encode(errors="surrogatepass"))
+        if value is None:
+            return None
+        if len(value) != VALUE.size:
             raise DamagedError(f"{self.path}: a number is not 8 bytes; run `packer repair`")
-        numbers = np.frombuffer(joined, "<u8")
-        if self._samples is not None and len(numbers) and int(numbers.max()) >= self._samples:
-            raise DamagedError(f"{self.path}: sample {numbers.max()} of {self._samples} is named; run `packer repair`")
-        return numbers.astype(np.int64)
+        (own,) = VALUE.unpack(value)
+        if self._samples is not None and own >= self._samples:
+            raise DamagedError(f"{self.path}: sample {own} of {self._samples} is named; run `packer repair`")
+        return self.first + int(own)
+
+    def taken(self, names: Sequence[str]) -> list[str]:
+        """Return those of some names that a sample has."""
+        if self.entries / 2 * _IN_ORDER < len(names):
+            wanted = set(names)
+            return [name for name in self.in_order() if name in wanted]
+        return [name for name in names if self.number(name) is not None]
 
     def name(self, number: int) -> str:
         """Return the name of a sample.
@@ -138,7 +205,7 @@ class Names:
         Raises:
             DamagedError: it has none, or its name has a NUL.
         """
-        value = self._tree.get(KEY.pack(BY_NUMBER, number))
+        value = self._tree.get(KEY.pack(BY_NUMBER, number - self.first))
         if value is None:
             raise DamagedError(f"{self.path}: sample {number} has no name; run `packer repair`")
         return self._text(value)
@@ -161,20 +228,19 @@ class Names:
         """Return the number of entries: two for each sample."""
         return self._tree.meta.entries
 
-    def difference(self, first: int, names: Iterable[bytes]) -> str | None:
-        """Return in words how the table differs from the names of the samples from number `first` on; None if not.
+    def difference(self, number: int, name: bytes) -> str | None:
+        """Return in words how the table differs from the name of a sample; None if not.
 
         Raises:
             DamagedError: the file is damaged.
         """
-        for number, name in enumerate(names, first):
-            shown = name.decode(errors="replace")
-            if b"\0" in name:
-                return f"the name of sample {number}, {shown!r}, has a NUL in it"
-            if self._tree.get(KEY.pack(BY_NUMBER, number)) != name:
-                return f"sample {number} has another name than in its shard, {shown!r}"
-            if self._tree.get(BY_NAME + name) != VALUE.pack(number):
-                return f"the name {shown!r} does not lead to sample {number}, which has it"
+        shown, own = name.decode(errors="replace"), number - self.first
+        if b"\0" in name:
+            return f"the name of sample {number}, {shown!r}, has a NUL in it"
+        if self._tree.get(KEY.pack(BY_NUMBER, own)) != name:
+            return f"sample {number} has another name than in its shard, {shown!r}"
+        if self._tree.get(BY_NAME + name) != VALUE.pack(own):
+            return f"the name {shown!r} does not lead to sample {number}, which has it"
         return None
 
     def close(self) -> None:

@@ -215,6 +215,6 @@ def _is_of(folder: Path, manifest: Manifest, conversion: Conversion, source: Sou
     """Return whether a conversion packed this source, which has as many samples: by names, else by the origin."""
     if source.names is None or manifest.names is None:
         return origin_of(source) == conversion.origin
-    with closing(Names(folder / manifest.names.file, manifest.names)) as table:
+    with closing(Names(folder, manifest)) as table:
         first, samples = conversion.first, conversion.shards[0].samples
         return {table.name(number) for number in range(first, first + samples)} <= set(source.names)

@@ -24,7 +24,7 @@ from packer.sources.beside import in_order_of
 from packer.sources.derived import FittedSource, LabelledSource
 from packer.sources.opening import open_sources
 from packer.sources.options import SourceOptions, flag_of
-from packer.sources.packed import PackedSource, open_packed, read_names, shuffled_order
+from packer.sources.packed import PackedSource, names_of, open_packed, read_names, shuffled_order
 from packer.sources.pairing import entry_of, read_lines
 from packer.sources.samples import Sample, SampleSource, as_arrays, infer_fields, one_block
 from packer.sources.units import UNITS_OF
@@ -54,6 +54,7 @@ __all__ = [
     "in_order_of",
     "infer_fields",
     "joined",
+    "names_of",
     "no_progress",
     "not_looking",
     "one_block",

@@ -26,7 +26,8 @@ from packer.format import (
     Field,
     FieldSpec,
     Manifest,
-    Names,
+    NamesEntry,
+    NameTable,
     Shard,
     ShardEntry,
     check_file,
@@ -82,19 +83,26 @@ def shuffled_order(samples: int, seed: int) -> NDArray[np.int64]:
 
 
 def read_names(folder: Path, manifest: Manifest) -> list[str] | None:
-    """Return the name of every sample, from the table, since names in shards have no checksum; None if there are none.
+    """Return the name of every sample, from the tables, since names in shards have no checksum; None if there are none.
 
     Raises:
-        DamagedError: the table of names is missing, or has changed since it was written.
+        DamagedError: a table of names is missing, or has changed since it was written.
     """
-    if manifest.names is None:
-        return None
-    path = folder / manifest.names.file
-    check_file(path, manifest.names, whole=True)
-    with closing(Names(path, manifest.names)) as table:
-        names = list(table.in_order())
-    if len(names) != manifest.samples:
-        raise DamagedError(f"{path}: it has {len(names):,} names of {manifest.samples:,} samples; run `packer repair`")
+    return None if manifest.names is None else names_of(folder, manifest.name_tables)
+
+
+def names_of(folder: Path, tables: Sequence[NamesEntry]) -> list[str]:
+    """Return the names of the samples of some tables, in order; raises as `read_names`."""
+    names: list[str] = []
+    for entry in tables:
+        path, before = folder / entry.file, len(names)
+        check_file(path, entry, whole=True)
+        with closing(NameTable(path, entry)) as table:
+            names += table.in_order()
+        if len(names) - before != entry.samples:
+            raise DamagedError(
+                f"{path}: it has {len(names) - before:,} names of {entry.samples:,} samples; run `packer repair`"
+            )
     return names
 
 

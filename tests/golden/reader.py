@@ -41,6 +41,7 @@ DEFAULTS = {"kind": "array", "shape": [], "codec": [], "frame": {"samples": 1}}
 FIGURES = {"count": int, "nan?": int, "inf?": int} | dict.fromkeys(("min", "max", "mean", "std"), (float, None))
 MANIFEST = {"format": "packed dataset", "version": 1, "tool": str, "samples": int, "fields": [FIELD]}
 MANIFEST |= {"shards": [FILE | {"samples": int, "rejected?": int, "index?": (str, None)}], "names?": (FILE, None)}
+MANIFEST |= {"more_names?": [FILE | {"samples": int}]}
 MANIFEST |= {"columns": {"*": {"raw": int, "stored": int}}, "origin": {"*": object}, "planned_bytes?": (int, None)}
 MANIFEST |= {"stats?": {"*": {"all": FIGURES, "channels?": [FIGURES]}}, "splits?": {"*": [[int]]}, "classes?": [str]}
 MANIFEST |= {"left_out?": (FILE, None), "constants?": (FILE, None), "digest": str}
@@ -241,7 +242,12 @@ class Dataset:
         check(self.samples == self.starts[-1] <= 2**53, "samples is not the sum of those of the shards")
         check(set(found["columns"]) == set(self.fields) >= set(found.get("stats", ())), "columns, and stats, of fields")
         check(len({shard["file"] for shard in self.shards}) == len(self.shards), "files of shards differ")
-        for entry in [*self.shards, *(found[name] for name in ("names", "left_out", "constants") if found.get(name))]:
+        self.tables = [found["names"], *found.get("more_names", [])] if found.get("names") else []
+        counts = [table["samples"] for table in self.tables[1:]]
+        self.firsts = [0, *accumulate(counts, initial=self.samples - sum(counts))][:-1]
+        check(self.firsts == sorted(self.firsts), "more names than samples")
+        others = [found[name] for name in ("left_out", "constants") if found.get(name)]
+        for entry in [*self.shards, *self.tables, *others]:
             outside = set("\\:\0") & set(entry["file"]) or {"", ".", ".."} & set(entry["file"].split("/"))
             check(not outside and bool(re.fullmatch("[0-9a-f]{32}", entry["digest"])), f"the file {entry['file']!r}")
         for name, ranges in found.get("splits", {}).items():
@@ -281,11 +287,15 @@ class Dataset:
 
     def name(self, g: int) -> str:
         """Return the name of sample g: section 7."""
-        return self._values(self.manifest["names"])[b"#" + struct.pack(">Q", g)].decode()
+        t = bisect_right(self.firsts, g) - 1
+        return self._values(self.tables[t])[b"#" + struct.pack(">Q", g - self.firsts[t])].decode()
 
     def number(self, name: str) -> int:
         """Return the number of the sample of this name, or raise KeyError."""
-        return int.from_bytes(self._values(self.manifest["names"])[b"=" + name.encode()], "little")
+        for first, table in zip(self.firsts, self.tables, strict=True):
+            if number := self._values(table).get(b"=" + name.encode()):
+                return first + int.from_bytes(number, "little")
+        raise KeyError(name)
 
     def constants(self) -> dict[str, Any]:
         """Return the arrays that are the same for all samples."""

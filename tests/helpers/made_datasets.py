@@ -60,7 +60,7 @@ def make_plain(folder: Path) -> Path:
 
 
 def _entries(manifest: Manifest) -> list[str]:
-    tables = manifest.names, manifest.constants, manifest.left_out
+    tables = manifest.names, *manifest.more_names, manifest.constants, manifest.left_out
     return [entry.file for entry in (*manifest.shards, *tables) if entry]
 
 
@@ -75,6 +75,10 @@ def _renamed(manifest: Manifest) -> Manifest:
         manifest,
         shards=tuple(shards),
         names=to(manifest.names, "names.lmdb"),
+        more_names=tuple(
+            msgspec.structs.replace(entry, file=f"names-{number:05d}.lmdb")
+            for number, entry in enumerate(manifest.more_names, 1)
+        ),
         constants=to(manifest.constants, "constants.npz"),
         left_out=to(manifest.left_out, "rejected.jsonl"),
     )

@@ -19,10 +19,14 @@ from packer.append import append
 from packer.convert import convert
 from packer.errors import DatasetError, SourceError, UsageError
 from packer.format import manifest as manifests
+from packer.merge import merge
 from packer.packing import Change, LocalPlace, changing
+from packer.repack import repack
+from packer.repair import repair
 from packer.verify import verify
 from packer.writer import DatasetWriter
 from readers import PackedDataset
+from tests.survival.test_second_reader import same_as_ours
 
 
 def test_samples_come_behind_those_before(two, contents):
@@ -125,12 +129,13 @@ def test_open_readers_go_on_with_what_they_had(two):
 
 
 def test_old_tables_of_names_go_with_the_next_append(tmp_path, two):
-    """Of the tables of names two are kept: the one in use and the one before it."""
+    """Those in use are kept, and those that were in use before: here 14 and 2 names, and 1 of the 2."""
     a, b = two
     append(a, b, workers=0)
     append(a, written(tmp_path / "c", "c", 1), workers=0)
     append(a, written(tmp_path / "d", "d", 1), workers=0)
-    assert len(list(a.glob("names*.lmdb"))) == 2
+    assert [table.samples for table in manifests.read(a).name_tables] == [14, 2]
+    assert len(list(a.glob("names*.lmdb"))) == 3
     assert not verify(a).damages
     assert convert([{"x": np.zeros(2)}], a, overwrite=True).samples == 1
 
@@ -310,3 +315,50 @@ def test_what_is_finished_is_kept_when_bad_samples_are_to_be_skipped(tmp_path, n
     append(tmp_path / "d", more.sources, **options, on_error="skip", resumed=lambda samples, _: kept.append(samples))
     assert kept[0] > 0
     assert len(PackedDataset(tmp_path / "d")) == 4 + 39
+
+
+def test_few_names_behind_many_get_a_table_of_their_own(tmp_path, contents):
+    """Tables that are there stay as they are; each is twice as large as the next; all names are found, and unique."""
+    d = written(tmp_path / "d", "d", 60, width=6)
+    first = manifests.read(d).names
+    expected, sizes = contents(d)[1], []
+    for number, count in enumerate((3, 1, 4, 20)):
+        more = written(tmp_path / f"m{number}", f"m{number}-", count, width=6)
+        expected |= contents(more)[1]
+        held = manifests.read(append(d, more, workers=0).path)
+        sizes.append([table.samples for table in held.name_tables])
+        assert len(list(d.glob("names-*"))) >= len(sizes[-1])
+        with pytest.raises(UsageError, match=f"has a sample named 'm{number}-0', which is there already"):
+            append(d, more, workers=0)
+    assert sizes == [[60, 3], [60, 3, 1], [60, 8], [60, 28]]
+    assert held.names == first
+    assert not verify(d).damages
+    same_as_ours(d)
+    dataset = PackedDataset(d)
+    assert list(dataset.names) == list(contents(d)[1]) == list(expected)
+    assert dataset[["m3-7", "d5", "m0-2"]]["y"].tolist() == [7, 5, 2]
+    with pytest.raises(KeyError, match="'none'"):
+        dataset["none"]
+    with pytest.raises(UsageError, match="has a sample named 'd0', which is there already"):
+        append(d, written(tmp_path / "again", "d", 9, width=6), workers=0)
+    assert append(d, written(tmp_path / "x", "x", 70, width=6), workers=0).manifest.more_names == ()
+
+
+def test_tables_of_names_are_checked_repaired_and_joined(tmp_path):
+    """Damage of each is found; `repair` and `repack` make one table of all."""
+    d = written(tmp_path / "d", "d", 30, width=6)
+    append(d, written(tmp_path / "more", "m", 2, width=6), workers=0)
+    tables = manifests.read(d).name_tables
+    names = list(PackedDataset(d).names)
+    repack(d, tmp_path / "one", workers=0)
+    merged = merge([d, written(tmp_path / "other", "o", 2, width=6)], tmp_path / "both")
+    assert manifests.read(tmp_path / "one").more_names == merged.more_names == ()
+    assert list(PackedDataset(tmp_path / "one").names) == names == list(PackedDataset(tmp_path / "both").names)[:32]
+    for table in tables:
+        shutil.copytree(d, tmp_path / "damaged")
+        cut(tmp_path / "damaged" / table.file)
+        assert [damage.file for damage in verify(tmp_path / "damaged").damages] == [table.file]
+        assert repair(tmp_path / "damaged") == (table.file,)
+        assert not verify(tmp_path / "damaged").damages
+        assert list(PackedDataset(tmp_path / "damaged").names) == names
+        shutil.rmtree(tmp_path / "damaged")

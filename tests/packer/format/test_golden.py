@@ -86,9 +86,7 @@ def test_samples_are_those_that_were_packed(make: Any, name: str) -> None:
 
 def test_names_are_found() -> None:
     """By name, by number, and in the shards."""
-    entry = manifests.read(GOLDEN / "exact").names
-    assert entry is not None
-    names = Names(GOLDEN / "exact" / entry.file, entry)
+    names = Names(GOLDEN / "exact", manifests.read(GOLDEN / "exact"))
     assert names.numbers(["größe", "a", "b/2", "b/1"]).tolist() == [2, 1, 4, 0]
     assert [names.name(number) for number in range(5)] == ["b/1", "a", "größe", "c", "b/2"]
     names.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -13,15 +14,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packer.errors import DamagedError, MissingNameError, SourceError
-from packer.format import FileEntry, Names, name_bytes, names_bytes, write_names
+from packer.format import (
+    ColumnTotals,
+    Field,
+    FileEntry,
+    Manifest,
+    Names,
+    NamesEntry,
+    NameTable,
+    ShardEntry,
+    name_bytes,
+    names_bytes,
+    write_names,
+)
 from packer.format.names import MAX_NAME
 from packer.packing import make_plan
 from packer.sources import SampleSource
 
 
-def opened(path: Path, names: list[str]) -> Names:
+def opened(path: Path, names: list[str]) -> NameTable:
     write_names(path, [name.encode() for name in names])
-    return Names(path, entry(path))
+    return NameTable(path, entry(path))
 
 
 def entry(path: Path) -> FileEntry:
@@ -40,13 +53,10 @@ def test_names_lead_to_numbers_and_back(names: list[str], data: st.DataObject) -
         try:
             assert [table.name(number) for number in range(len(names))] == names
             wanted = data.draw(st.lists(st.integers(0, len(names) - 1), max_size=10)) if names else []
-            found = table.numbers([names[number] for number in wanted])
-            assert found.dtype == np.int64
-            assert found.tolist() == wanted
-            assert table.numbers(names).tolist() == list(range(len(names)))
+            assert [table.number(names[number]) for number in wanted] == wanted
+            assert [table.number(name) for name in names] == list(range(len(names)))
             other = data.draw(texts.filter(lambda t: t not in names))
-            with pytest.raises(MissingNameError):
-                table.numbers([other])
+            assert table.number(other) is None
         finally:
             table.close()
 
@@ -78,20 +88,60 @@ def test_a_table_has_the_size_that_was_planned(tmp_path: Path) -> None:
 def test_a_missing_name_is_named(tmp_path: Path) -> None:
     """The first of a batch that is missing stands in the message, a KeyError; text that is no Unicode is missing."""
     table = opened(tmp_path / "names", ["a", "b"])
-    with pytest.raises(MissingNameError, match="'c'"):
-        table.numbers(["a", "c", "d"])
-    for missing in ("", "\udc80"):
-        with pytest.raises(KeyError):
-            table.numbers([missing])
+    assert [table.number(name) for name in ("a", "c", "", "\udc80", "b")] == [0, None, None, None, 1]
     table.close()
+    manifest = example(("names",), 2)
+    names = Names(tmp_path, manifest)
+    with pytest.raises(MissingNameError, match="'c'"):
+        names.numbers(["a", "c", "d"])
+    with pytest.raises(KeyError):
+        names.numbers([""])
+    names.close()
+
+
+def test_several_tables_are_one(tmp_path: Path) -> None:
+    """Each table names the samples after those of the one before, from 0 on."""
+    for file, own in (("first", ["d", "b", "c"]), ("second", ["a"]), ("third", ["f", "e"])):
+        write_names(tmp_path / file, own)
+    names = Names(tmp_path, example(("first", "second", "third"), 3, 1, 2))
+    numbers = names.numbers(["e", "a", "d", "c", "f", "a"])
+    assert (numbers.dtype, numbers.tolist()) == (np.int64, [5, 3, 0, 2, 4, 3])
+    assert [names.name(number) for number in range(6)] == ["d", "b", "c", "a", "f", "e"]
+    assert names.numbers([]).tolist() == []
+    with pytest.raises(MissingNameError, match="'x'"):
+        names.numbers(["e", "x"])
+    with pytest.raises(DamagedError, match=r"third: sample 6 has no name"):
+        names.name(6)
+    for wanted in (["x", "e", "b"], [*"xebcda", "y"]):
+        assert set(names.taken(wanted)) == set(wanted) - {"x", "y"}
+    assert names.difference(2, [b"c", b"a", b"f"]) is None
+    assert "sample 4 has another name" in str(names.difference(3, [b"a", b"e"]))
+    names.close()
+
+
+def example(files: Sequence[str], *samples: int) -> Manifest:
+    """The manifest of a dataset with these tables of names."""
+    first, *more = ({"file": file, "bytes": 12288, "digest": "0" * 32} for file in files)
+    tables = [NamesEntry(**each, samples=count) for each, count in zip(more, samples[1:], strict=True)]
+    field = Field(name="x", dtype="uint8")
+    shard = ShardEntry(file="shards/0.lmdb", bytes=4096, digest="0" * 32, samples=sum(samples))
+    return Manifest(
+        tool="test",
+        samples=sum(samples),
+        fields=(field,),
+        shards=(shard,),
+        names=FileEntry(**first),
+        more_names=tuple(tables),
+        columns={"x": ColumnTotals(raw=0, stored=0)},
+        origin={},
+    )
 
 
 def test_a_name_too_long_is_missing_and_not_its_beginning(tmp_path: Path) -> None:
     """The longest name is found; the same with a byte more is not taken for it."""
     table = opened(tmp_path / "names", ["x" * MAX_NAME])
-    assert table.numbers(["x" * MAX_NAME]).tolist() == [0]
-    with pytest.raises(MissingNameError):
-        table.numbers(["x" * (MAX_NAME + 1)])
+    assert table.number("x" * MAX_NAME) == 0
+    assert table.number("x" * (MAX_NAME + 1)) is None
     table.close()
 
 
@@ -99,7 +149,7 @@ def test_the_two_kinds_of_keys_do_not_meet(tmp_path: Path) -> None:
     """A name that looks like the key of a number is still only a name."""
     tricky = "#" + "\1" * 8
     table = opened(tmp_path / "names", [tricky, "=a", "a"])
-    assert table.numbers([tricky, "=a", "a"]).tolist() == [0, 1, 2]
+    assert [table.number(name) for name in (tricky, "=a", "a")] == [0, 1, 2]
     assert [table.name(n) for n in range(3)] == [tricky, "=a", "a"]
     table.close()
 
@@ -112,7 +162,7 @@ def test_a_nul_in_a_name_of_another_writer_is_damage(tmp_path: Path) -> None:
         table.name(1)
     with pytest.raises(DamagedError, match="NUL"):
         list(table.in_order())
-    assert "NUL" in str(table.difference(0, [b"a", b"b\0c"]))
+    assert "NUL" in str(table.difference(1, b"b\0c"))
     table.close()
 
 
@@ -132,10 +182,10 @@ def test_a_missing_or_truncated_file_is_an_error(tmp_path: Path) -> None:
     for wrong in (data[:-4096], data + b"\0", b""):
         path.write_bytes(wrong)
         with pytest.raises(DamagedError, match="bytes"):
-            Names(path, good)
+            NameTable(path, good)
     path.unlink()
     with pytest.raises(DamagedError, match="missing"):
-        Names(path, good)
+        NameTable(path, good)
 
 
 def test_a_file_of_the_right_size_that_is_not_lmdb(tmp_path: Path) -> None:
@@ -143,7 +193,7 @@ def test_a_file_of_the_right_size_that_is_not_lmdb(tmp_path: Path) -> None:
     path = tmp_path / "names"
     path.write_bytes(b"x" * 16384)
     with pytest.raises(DamagedError, match="names"):
-        Names(path, entry(path))
+        NameTable(path, entry(path))
 
 
 def test_names_and_numbers_that_do_not_go_together_are_damage(tmp_path: Path) -> None:
@@ -152,10 +202,10 @@ def test_names_and_numbers_that_do_not_go_together_are_damage(tmp_path: Path) ->
     with pytest.raises(DamagedError, match="sample 2 has no name"):
         table.name(2)
     table.close()
-    names = Names(tmp_path / "names", entry(tmp_path / "names"), samples=1)
-    assert names.numbers(["a"]).tolist() == [0]
+    names = NameTable(tmp_path / "names", entry(tmp_path / "names"), samples=1)
+    assert names.number("a") == 0
     with pytest.raises(DamagedError, match="sample 1 of 1"):
-        names.numbers(["b"])
+        names.number("b")
     names.close()
 
 

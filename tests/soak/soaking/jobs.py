@@ -206,7 +206,7 @@ def _anew(folder: Path, out: Path) -> Job:
 
 
 def _append(folder: Path, out: Path) -> Job:
-    more = make_pairs(folder / "more", 8)
+    more = make_pairs(folder / "more", 5)  # so few that their names get a table of their own
     old = _made(folder / "old", make_pairs(folder / "pairs", 9))
     return _job(out, lambda workers: append(out, more, NEW, workers=workers), old=old, keeps=True)
 
