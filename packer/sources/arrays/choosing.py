@@ -58,7 +58,7 @@ def choose(
     else:
         columns, asides = _below(tree, root, axis, is_out)
         _refuse(columns, tree)
-        named = [(_own_name(column, columns, tree), column) for column in columns]
+        named = list(zip(_own_names(columns, tree), columns, strict=True))
     for group in options.sparse:
         named += _sparse(tree, root, group.strip("/"))
     chosen: dict[str, Column] = {}
@@ -86,16 +86,22 @@ def choose(
     return list(chosen.values()), asides
 
 
-def _own_name(column: Column, columns: Sequence[Column], tree: Tree) -> str:
-    """Return the name of a field that nobody named: its path, with dots.
+def _own_names(columns: Sequence[Column], tree: Tree) -> list[str]:
+    """Return the names of fields that nobody named: their paths, with dots.
 
-    If files that the user named as a field hold one array, this name is that of its field.
+    Where files that the user named as a field hold one array, its name is that of the field.
     """
-    base = f"/{column.array[1:].partition('/')[0]}"
-    is_named = any(files.base == base for files in tree.place)
-    if is_named and {one.array for one in columns if f"{one.array}/".startswith(f"{base}/")} == {column.array}:
-        return ".".join((base[1:], *column.members)).replace("=", "_")
-    return default_name(column) or tree.unnamed
+    arrays: dict[str, set[str]] = {files.base: set() for files in tree.place}
+    bases = [f"/{column.array[1:].partition('/')[0]}" for column in columns]
+    for base, column in zip(bases, columns, strict=True):
+        if base in arrays:
+            arrays[base].add(column.array)
+    return [
+        ".".join((base[1:], *column.members)).replace("=", "_")
+        if len(arrays.get(base, ())) == 1
+        else default_name(column) or tree.unnamed
+        for base, column in zip(bases, columns, strict=True)
+    ]
 
 
 def default_name(column: Column) -> str:

@@ -323,22 +323,21 @@ def _row_source(
     kind: str, units: Sequence[Unit], attributes: Mapping[str, dict[str, Any]], axis: int, options: KeptOptions
 ) -> ArraySource:
     """Return the rows of all units, one after another; files of one tree lie side by side, each with its fields."""
-    tables: list[Table] = []
+    tables: list[list[Run]] = [[] for _ in units[0].place]
     files: list[tuple[str, int, Mapping[str, Any]]] = []
-    for number, beside in enumerate(units[0].place):
-        runs = []
-        for unit in units:
-            columns = tuple(column for column in unit.columns if column.file in ("", beside.paths[0]))
-            of_field = unit.place[number]
+    for unit in units:
+        by_file: dict[str, list[Column]] = defaultdict(list)
+        for column in unit.columns:
+            by_file[column.file].append(column)
+        for runs, of_field in zip(tables, unit.place, strict=True):
+            columns = unit.columns if len(tables) == 1 else tuple(by_file[of_field.paths[0]])
             for path, rows in zip(of_field.paths, of_field.rows or (unit.samples,), strict=True):
                 runs.append(Run((of_field._replace(paths=(path,), rows=()),), "", 0, rows, columns, unit.files))
                 files.append((path, rows, unit.attributes))
-        if runs[0].columns:
-            tables.append(Table.of(runs))
     names = _relative(path for path, _, _ in files)
     kept = [KeptFile(names[path], rows, {"/": dict(own)} if own else {}) for path, rows, own in files]
     origin = ArraysOrigin(options, {}, files=kept, fields=dict(attributes), classes=_classes(units))
-    return RowSource(kind, tables, origin, axis)
+    return RowSource(kind, [Table.of(runs) for runs in tables if runs[0].columns], origin, axis)
 
 
 def _unit_source(
