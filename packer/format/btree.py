@@ -110,9 +110,9 @@ class Tree:
         if first.page_size != second.page_size:
             raise self._damaged("its two meta pages differ in the page size")
         self.meta = second if second.transaction > first.transaction else first
-        held, needed = len(buffer) if file_size is None else file_size, self.meta.pages * self.meta.page_size
-        if held < needed:
-            raise self._damaged(f"it has {held} bytes, but LMDB wrote at least {needed}")
+        nbytes, needed = len(buffer) if file_size is None else file_size, self.meta.pages * self.meta.page_size
+        if nbytes < needed:
+            raise self._damaged(f"it has {nbytes} bytes, but LMDB wrote at least {needed}")
 
     def values(self) -> Iterator[Value]:
         """Yield all values in ascending order of their keys.
@@ -154,8 +154,8 @@ class Tree:
             raise self._damaged_page(number, "has an entry outside itself") from None
         if at == len(page.slots):
             return None
-        found, offset, size = self._value(page, page.slots[at])
-        return bytes(self._buffer[offset : offset + size]) if found == key else None
+        key_there, offset, size = self._value(page, page.slots[at])
+        return bytes(self._buffer[offset : offset + size]) if key_there == key else None
 
     def close(self) -> None:
         """Let go of the buffer."""
@@ -202,8 +202,8 @@ class Tree:
         if not _META_PAGES <= number < self.meta.pages:
             raise self._damaged_page(number, "is not a page of the file")
         data = bytes(self._buffer[number * size : (number + 1) * size])
-        said, _, flags, end, start = _HEADER.unpack_from(data)
-        if said != number or flags != kind:
+        number_there, _, flags, end, start = _HEADER.unpack_from(data)
+        if number_there != number or flags != kind:
             raise self._damaged_page(number, "has a header that belongs elsewhere")
         if not _HEADER.size < end <= start <= size or end & 1:
             raise self._damaged_page(number, "has no room for its entries")
@@ -242,11 +242,11 @@ class Tree:
         if not page.start <= slot <= len(page.data) - _NODE.size:
             raise self._damaged_page(page.number, "has an entry outside itself")
 
-    def _damaged(self, what: str) -> DamagedError:
-        return DamagedError(f"{self._path}: {what}; the file is damaged: fetch or pack it again")
+    def _damaged(self, problem: str) -> DamagedError:
+        return DamagedError(f"{self._path}: {problem}; the file is damaged: fetch or pack it again")
 
-    def _damaged_page(self, page: int, what: str) -> DamagedError:
-        return self._damaged(f"page {page} of its B-tree {what}")
+    def _damaged_page(self, page: int, problem: str) -> DamagedError:
+        return self._damaged(f"page {page} of its B-tree {problem}")
 
 
 def _key(page: bytes, slot: int) -> bytes:

@@ -292,8 +292,8 @@ class Locator:
             self._decode_shared(located[half:], out[edge:])
             return
 
-        def decode(some: Numbers, places: Numbers, memory: NDArray[np.uint8]) -> None:
-            self.decode_frames(frames[some], memory, places)
+        def decode(numbers: Numbers, places: Numbers, memory: NDArray[np.uint8]) -> None:
+            self.decode_frames(frames[numbers], memory, places)
 
         with self.cache.lock:
             begin = self.cache.fill(frames.start, frames.decoded, decode)[inverse] + located.before
@@ -304,8 +304,8 @@ class Locator:
 
     def are_wrong(self, frames: Located) -> NDArray[np.bool_]:
         """Return whether the checksum of each frame differs from the one in its index, (m,)."""
-        wanted = self._words("checksums", frames.shard, frames.frame)[:, 0].view(np.uint64)
-        wrong: NDArray[np.bool_] = frame_hashes(self._bytes.data, frames.spans) != wanted
+        expected = self._words("checksums", frames.shard, frames.frame)[:, 0].view(np.uint64)
+        wrong: NDArray[np.bool_] = frame_hashes(self._bytes.data, frames.spans) != expected
         return wrong
 
     def _addresses(self, numbers: Numbers, offsets: Numbers) -> Numbers:
@@ -370,8 +370,8 @@ class Locator:
         first = local // self._together * self._together
         stop = np.minimum(first + self._together, self.first[shard + 1] - self.first[shard])
         shared = self._raw_offsets(shard, first, stop)
-        (own, own_end), (begin, end) = raw.T, shared.T
-        sound = (begin >= 0) & (begin <= own) & (own_end <= end) & (end - begin <= MAX_CHUNK_BYTES)
+        (begin_of_sample, end_of_sample), (begin, end) = raw.T, shared.T
+        sound = (begin >= 0) & (begin <= begin_of_sample) & (end_of_sample <= end) & (end - begin <= MAX_CHUNK_BYTES)
         self._check(sound, numbers)
         return shared
 
@@ -381,8 +381,8 @@ class Locator:
             return np.empty((0, count), np.int64)
         if count not in self._records:
             self._records[count] = items_of(self._bytes, 8 * count)  # a small array lies at any byte
-        found: NDArray[Any] = self._records[count][self._arrays[array][shard] + 8 * at]
-        return found.view("<i8").reshape(-1, count)
+        words: NDArray[Any] = self._records[count][self._arrays[array][shard] + 8 * at]
+        return words.view("<i8").reshape(-1, count)
 
 
 class Column(Locator):
@@ -442,9 +442,9 @@ class Column(Locator):
         if not (field.is_ragged or self.codec.is_jpeg):
             out = np.empty((len(numbers), *(n or 0 for n in field.shape)), field.np_dtype)
             for at in range(0, len(numbers), _CHECKED):  # so that places of many small samples take little memory
-                some = out[at : at + _CHECKED]
+                piece = out[at : at + _CHECKED]
                 self.decode(
-                    self.locate(np.asarray(numbers[at : at + _CHECKED], np.int64)), some.reshape(-1).view(np.uint8)
+                    self.locate(np.asarray(numbers[at : at + _CHECKED], np.int64)), piece.reshape(-1).view(np.uint8)
                 )
             return out
         located = self.locate(np.asarray(numbers, np.int64))
@@ -487,10 +487,10 @@ def finder(ends: Numbers) -> Callable[[Numbers], Numbers]:
         if most <= _MOST_ENDS:
 
             def find(numbers: Numbers) -> Numbers:
-                found = table.take(numbers >> shift, mode="clip")
+                stretches = table.take(numbers >> shift, mode="clip")
                 for _ in range(most):
-                    found += numbers >= bounds.take(found)
-                return found
+                    stretches += numbers >= bounds.take(stretches)
+                return stretches
 
             return find
     return lambda numbers: ends.searchsorted(numbers, side="right")
@@ -518,8 +518,8 @@ def starts_of(sizes: Sequence[int] | Numbers) -> Numbers:
 
 def join(memory: NDArray[np.uint8], starts: Numbers, sizes: Numbers, out: NDArray[np.uint8]) -> None:
     """Copy stretches of `memory` into `out`, one after another, by one call; neighbours are one stretch."""
-    kept = sizes > 0
-    starts, ends = starts[kept], (starts + sizes)[kept]
+    has_bytes = sizes > 0
+    starts, ends = starts[has_bytes], (starts + sizes)[has_bytes]
     apart = starts[1:] != ends[:-1]
     firsts, lasts = starts[np.append(True, apart)[: len(starts)]], ends[np.append(apart, True)[: len(ends)]]
     parts = [memory[start:end] for start, end in zip(firsts.tolist(), lasts.tolist(), strict=True)]

@@ -100,8 +100,8 @@ class ColumnIndex:
         if frames != self.frames:
             raise self._damaged(f"the chunks hold {frames} frames of {self.frames}")
         # Addresses of raw samples of one shape assume that each chunk has exactly the bytes of its samples.
-        held = self.samples_of(table[:, 1] - 1)[:, 1] * field.fixed_bytes
-        if not field.codec and not field.is_ragged and (held != table[:, 2]).any():
+        of_samples = self.samples_of(table[:, 1] - 1)[:, 1] * field.fixed_bytes
+        if not field.codec and not field.is_ragged and (of_samples != table[:, 2]).any():
             raise self._damaged("a chunk has not the size of its samples")
         raw = int(self.arrays["sample_offsets"][-1]) if field.is_ragged else self.samples * field.fixed_bytes
         stored = int(self.arrays["frame_offsets"][-1]) if field.codec else raw
@@ -110,7 +110,7 @@ class ColumnIndex:
         self.totals = ColumnTotals(raw=raw, stored=stored)
         return np.ascontiguousarray(at)
 
-    def _damaged(self, what: str) -> DamagedError:
+    def _damaged(self, problem: str) -> DamagedError:
         return DamagedError(
-            f"{self.path}: field {self.field.name!r}: {what}; run `packer verify`, then `packer repair`"
+            f"{self.path}: field {self.field.name!r}: {problem}; run `packer verify`, then `packer repair`"
         )

@@ -82,9 +82,9 @@ class ColumnWriter:
         for piece in sample.pieces(rows) if hasattr(sample, "pieces") else [np.ascontiguousarray(sample)]:
             _check_size(stored)
             bands = (piece[at : at + rows] for at in range(0, len(piece), rows))
-            some = [self._codec.encode(self._codec.filtered(band[None])) for band in bands]
-            stored += 0 if self._codec.is_raw else sum(map(len, some))
-            frames += some
+            band_frames = [self._codec.encode(self._codec.filtered(band[None])) for band in bands]
+            stored += 0 if self._codec.is_raw else sum(map(len, band_frames))
+            frames += band_frames
         return Bands(sample.shape, sample.nbytes, frames)
 
     def add(self, values: NDArray[Any] | Sequence[NDArray[Any] | Bands]) -> None:
@@ -137,11 +137,11 @@ class ColumnWriter:
 
     def _check(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
         """Raise UsageError if values do not fit: bytes of another dtype would be read back as other numbers."""
-        wanted = self.field.shape
-        fits = len(shape) == len(wanted) and all(w in (None, n) for n, w in zip(shape, wanted, strict=True))
+        expected = self.field.shape
+        fits = len(shape) == len(expected) and all(w in (None, n) for n, w in zip(shape, expected, strict=True))
         if dtype != self._dtype or not fits:
             raise UsageError(
-                f"field {self.field.name!r}: {dtype} {list(shape)} does not fit {self.field.dtype} {list(wanted)}"
+                f"field {self.field.name!r}: {dtype} {list(shape)} does not fit {self.field.dtype} {list(expected)}"
             )
 
     def _add_runs(self, samples: NDArray[Any]) -> None:

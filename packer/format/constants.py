@@ -26,8 +26,8 @@ def encode_constants(arrays: Mapping[str, NDArray[Any]]) -> bytes:
     """
     if not arrays:
         return b""
-    held = io.BytesIO()
-    with zipfile.ZipFile(held, "w", zipfile.ZIP_STORED) as archive:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         for name in sorted(arrays):
             try:
                 check_field_name(name)
@@ -37,7 +37,7 @@ def encode_constants(arrays: Mapping[str, NDArray[Any]]) -> bytes:
             spec = spec_of(name, array)
             with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as file:
                 np.lib.format.write_array(file, np.asarray(array, spec.np_dtype, order="C"), (1, 0), allow_pickle=False)
-    return held.getvalue()
+    return buffer.getvalue()
 
 
 def read_constants(path: Path, entry: FileEntry) -> dict[str, NDArray[Any]]:
@@ -48,7 +48,7 @@ def read_constants(path: Path, entry: FileEntry) -> dict[str, NDArray[Any]]:
         DatasetError: it cannot be opened.
     """
     check_file(path, entry, whole=True)
-    found: dict[str, NDArray[Any]] = {}
+    constants: dict[str, NDArray[Any]] = {}
     try:
         with read_errors(path), zipfile.ZipFile(path) as archive:
             members = archive.infolist()
@@ -56,15 +56,15 @@ def read_constants(path: Path, entry: FileEntry) -> dict[str, NDArray[Any]]:
                 raise ValueError("its members claim more bytes than it has")
             for member in members:
                 name = member.orig_filename.removesuffix(".npy")
-                if name in found or not member.orig_filename.endswith(".npy"):
+                if name in constants or not member.orig_filename.endswith(".npy"):
                     raise ValueError("its names are not NAME.npy, each once")
                 check_field_name(name)
-                found[name] = _read_array(archive, member)
+                constants[name] = _read_array(archive, member)
     except DatasetError:
         raise
     except Exception as error:  # zipfile and numpy raise many kinds
         raise DamagedError(f"{path}: {error}; run `packer repair` with the sources") from None
-    return found
+    return constants
 
 
 def _read_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:

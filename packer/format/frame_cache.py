@@ -60,17 +60,17 @@ class FrameCache:
         room = len(self.memory)
         while self._held and next(iter(self._held.values())) < self._end + need - room:
             self._held.popitem(last=False)
-        found = [self._held.get(address, -1) for address in addresses.tolist()]
-        missing = [i for i, begin in enumerate(found) if begin < 0]
+        begins = [self._held.get(address, -1) for address in addresses.tolist()]
+        missing = [i for i, begin in enumerate(begins) if begin < 0]
         if missing:
             end = self._end
             for i, size in zip(missing, sizes[missing].tolist(), strict=True):
                 if end % room + size > room:
                     end += room - end % room
-                found[i] = end
+                begins[i] = end
                 end += size
-            decode(np.array(missing), np.array(found)[missing] % room, self.memory)
+            decode(np.array(missing), np.array(begins)[missing] % room, self.memory)
             # Only now: a frame that cannot be decoded is not held.
-            self._held.update(zip(addresses[missing].tolist(), [found[i] for i in missing], strict=True))
+            self._held.update(zip(addresses[missing].tolist(), [begins[i] for i in missing], strict=True))
             self._end = end
-        return np.array(found, np.int64) % max(room, 1)
+        return np.array(begins, np.int64) % max(room, 1)

@@ -129,8 +129,10 @@ class ColumnTotals(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 def total_of(columns: Iterable[ColumnTotals]) -> ColumnTotals:
     """Return the totals of one field over several shards or datasets."""
-    held = list(columns)
-    return ColumnTotals(raw=sum(column.raw for column in held), stored=sum(column.stored for column in held))
+    all_columns = list(columns)
+    return ColumnTotals(
+        raw=sum(column.raw for column in all_columns), stored=sum(column.stored for column in all_columns)
+    )
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -178,9 +180,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             raise ValueError("columns and fields have different names")
         for name, stats in self.stats.items():
             field = next((field for field in self.fields if field.name == name), None)
-            held = None if field is None else self.columns[name].raw // field.itemsize
-            if held != stats.all.values:
-                raise ValueError(f"stats of {name!r}: {stats.all.values} values, {held} are stored")
+            stored_values = None if field is None else self.columns[name].raw // field.itemsize
+            if stored_values != stats.all.values:
+                raise ValueError(f"stats of {name!r}: {stats.all.values} values, {stored_values} are stored")
         for name, ranges in self.splits.items():
             edges = np.array(ranges, np.int64).reshape(-1)
             is_flat = (np.diff(edges) < 0).any() or (edges[::2] == edges[1::2]).any()
@@ -272,8 +274,8 @@ def check_count(fields: int) -> None:
 def encode(manifest: Manifest) -> bytes:
     """Return the bytes of manifest.json: JSON in a fixed order, with the digest of all the rest as its last member."""
     members = msgspec.structs.asdict(manifest)
-    said = {name: value for name, value in members.items() if value or name not in _OPTIONAL}
-    body = msgspec.json.format(msgspec.json.encode(said), indent=1)
+    present = {name: value for name, value in members.items() if value or name not in _OPTIONAL}
+    body = msgspec.json.format(msgspec.json.encode(present), indent=1)
     return body[:-2] + _tail(body[:-2])
 
 
@@ -371,14 +373,14 @@ def check_file(path: Path, entry: FileEntry, whole: bool = False) -> None:
     Args:
         whole: whether its digest is compared as well.
     """
-    held = path.stat().st_size if path.is_file() else None
-    if held != entry.bytes:
-        what = "it is missing" if held is None else f"{held:,} bytes, {entry.bytes:,} expected"
+    size = path.stat().st_size if path.is_file() else None
+    if size != entry.bytes:
+        problem = "it is missing" if size is None else f"{size:,} bytes, {entry.bytes:,} expected"
     elif whole and file_digest(path) != entry.digest:
-        what = "its digest is wrong: it was changed after it was written"
+        problem = "its digest is wrong: it was changed after it was written"
     else:
         return
-    raise DamagedError(f"{path}: {what}; run `packer verify`, then `packer repair`")
+    raise DamagedError(f"{path}: {problem}; run `packer verify`, then `packer repair`")
 
 
 def data_entry(file: str, data: bytes) -> FileEntry:
@@ -403,8 +405,10 @@ def _absent(folder: Path) -> DatasetError:
             "anything else copy it to a folder"
         )
     if not folder.is_dir():
-        what = "is a file, not the folder of a packed dataset" if folder.exists() else "does not exist; check the path"
-        return NoDatasetError(f"{folder} {what}")
+        problem = (
+            "is a file, not the folder of a packed dataset" if folder.exists() else "does not exist; check the path"
+        )
+        return NoDatasetError(f"{folder} {problem}")
     notes = list((folder / UNFINISHED).glob("????????.json"))
     if notes:
         total = None

@@ -85,14 +85,14 @@ def names_bytes(names: Iterable[str | bytes]) -> int:
 
 def _entries(names: Iterable[str | bytes]) -> Iterator[tuple[bytes, bytes]]:
     """Yield the keys and values of the table in the order of the keys."""
-    held: list[bytes] = []
+    all_names: list[bytes] = []
     for number, text in enumerate(names):
         name = text.encode() if isinstance(text, str) else text
         yield KEY.pack(BY_NUMBER, number), name
-        held.append(name)
+        all_names.append(name)
     before, before_name = -1, b""
-    for number in sorted(range(len(held)), key=held.__getitem__):
-        name = held[number]
+    for number in sorted(range(len(all_names)), key=all_names.__getitem__):
+        name = all_names[number]
         if name == before_name:
             raise SourceError(f"samples {before} and {number} have the same name, {name.decode()!r}; names must differ")
         before, before_name = number, name
@@ -143,8 +143,8 @@ class Names:
 
     def difference(self, first: int, names: Iterable[bytes]) -> str | None:
         """Return in words how the tables differ from the names of the samples from number `first` on; None if not."""
-        said = (self.table_of(number).difference(number, name) for number, name in enumerate(names, first))
-        return next(filter(None, said), None)
+        differences = (self.table_of(number).difference(number, name) for number, name in enumerate(names, first))
+        return next(filter(None, differences), None)
 
     def table_of(self, number: int) -> NameTable:
         """Return the table that names a sample."""
@@ -187,16 +187,16 @@ class NameTable:
             return None
         if len(value) != VALUE.size:
             raise DamagedError(f"{self.path}: a number is not 8 bytes; run `packer repair`")
-        (own,) = VALUE.unpack(value)
-        if self._samples is not None and own >= self._samples:
-            raise DamagedError(f"{self.path}: sample {own} of {self._samples} is named; run `packer repair`")
-        return self.first + int(own)
+        (local,) = VALUE.unpack(value)
+        if self._samples is not None and local >= self._samples:
+            raise DamagedError(f"{self.path}: sample {local} of {self._samples} is named; run `packer repair`")
+        return self.first + int(local)
 
     def taken(self, names: Sequence[str]) -> list[str]:
         """Return those of some names that a sample has."""
         if self.entries / 2 * _IN_ORDER < len(names):
-            wanted = set(names)
-            return [name for name in self.in_order() if name in wanted]
+            name_set = set(names)
+            return [name for name in self.in_order() if name in name_set]
         return [name for name in names if self.number(name) is not None]
 
     def name(self, number: int) -> str:
@@ -234,13 +234,13 @@ class NameTable:
         Raises:
             DamagedError: the file is damaged.
         """
-        shown, own = name.decode(errors="replace"), number - self.first
+        readable, local = name.decode(errors="replace"), number - self.first
         if b"\0" in name:
-            return f"the name of sample {number}, {shown!r}, has a NUL in it"
-        if self._tree.get(KEY.pack(BY_NUMBER, own)) != name:
-            return f"sample {number} has another name than in its shard, {shown!r}"
-        if self._tree.get(BY_NAME + name) != VALUE.pack(own):
-            return f"the name {shown!r} does not lead to sample {number}, which has it"
+            return f"the name of sample {number}, {readable!r}, has a NUL in it"
+        if self._tree.get(KEY.pack(BY_NUMBER, local)) != name:
+            return f"sample {number} has another name than in its shard, {readable!r}"
+        if self._tree.get(BY_NAME + name) != VALUE.pack(local):
+            return f"the name {readable!r} does not lead to sample {number}, which has it"
         return None
 
     def close(self) -> None:

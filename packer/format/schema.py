@@ -205,14 +205,14 @@ def spec_of(name: str, array: np.ndarray[Any, Any], kind: Kind = "array") -> Fie
     return FieldSpec(name=name, dtype=dtype, kind=kind, shape=tuple(array.shape))
 
 
-def no_text(what: str, error: UnicodeEncodeError) -> SourceError:
+def no_text(subject: str, error: UnicodeEncodeError) -> SourceError:
     """Return the error of a str with half a surrogate pair, as file names that are no text have.
 
     Args:
-        what: the text at fault, in words.
+        subject: the text at fault, in words.
     """
     letter = error.object[error.start]
     return SourceError(
-        f"{what} cannot be stored as UTF-8: its character {error.start} is {letter!r}, half of a surrogate pair; "
+        f"{subject} cannot be stored as UTF-8: its character {error.start} is {letter!r}, half of a surrogate pair; "
         "mend the text, or decode the bytes it comes from with errors='replace'"
     )

@@ -115,11 +115,11 @@ class Shard:
         Raises:
             DamagedError: there is no such chunk.
         """
-        held = np.frombuffer(self._chunks, np.int64).reshape(-1, 2)
-        absent = (numbers < 0) | (numbers >= len(held))
+        spans = np.frombuffer(self._chunks, np.int64).reshape(-1, 2)
+        absent = (numbers < 0) | (numbers >= len(spans))
         if absent.any():
             raise self._missing(chunk_key(int(numbers[absent.argmax()])))
-        return held[numbers]
+        return spans[numbers]
 
     def header(self) -> ShardHeader:
         """Return the shard's own header."""
@@ -264,11 +264,11 @@ def open_map(path: Path, size: int | None = None) -> mmap.mmap:
             raise DamagedError(f"{path}: it is not a file, where one of a dataset is expected; run `packer repair`")
     fd = _opened(path)
     try:
-        held = os.fstat(fd).st_size
-        if not held or held != (size or held):
-            wanted = "more" if size is None else f"{size:,}"
+        nbytes = os.fstat(fd).st_size
+        if not nbytes or nbytes != (size or nbytes):
+            expected = "more" if size is None else f"{size:,}"
             raise DamagedError(
-                f"{path}: {held:,} bytes, {wanted} expected: it was cut short or changed; "
+                f"{path}: {nbytes:,} bytes, {expected} expected: it was cut short or changed; "
                 "copy it again or run `packer repair`"
             )
         options: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) and os.name == "posix" else {}

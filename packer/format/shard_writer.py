@@ -92,11 +92,11 @@ class ShardWriter(LmdbAppender):
         if header.named:
             names, ends = shard.name_table(header.samples)
             self._names, self._name_ends = bytearray(names), array("Q", ends.tobytes())
-        own = {field.name for field in self._fields}
+        field_names = {field.name for field in self._fields}
         indexes = {
             field.name: shard.index(number, field, header.samples).arrays
             for number, field in enumerate(fields)
-            if field.name in own
+            if field.name in field_names
         }
         tables = [index["chunks"][:, 0] for index in indexes.values()]
         numbers = np.sort(np.concatenate([*tables, np.zeros(0, np.uint64)])).astype(np.int64)
@@ -118,12 +118,12 @@ class ShardWriter(LmdbAppender):
             UsageError: an array does not fit its field.
             Any error of reading their rows.
         """
-        found = dict(block)
+        encoded = dict(block)
         for column in self.columns:
             values = block[column.field.name]
             if isinstance(values, list) and len(values) == 1 and hasattr(values[0], "pieces"):
-                found[column.field.name] = [column.encoded(values[0])]
-        return found
+                encoded[column.field.name] = [column.encoded(values[0])]
+        return encoded
 
     def add(self, block: Mapping[str, Any], count: int, names: Sequence[str] | None = None) -> None:
         """Add `count` samples, by field; arrays (count, *shape) for fixed fields, sequences of arrays for ragged.
@@ -166,12 +166,12 @@ class ShardWriter(LmdbAppender):
                 self.put(NAME_OFFSETS, self._name_ends.tobytes())
             super().finish()
 
-    def _encoded(self, texts: Sequence[str], what: str) -> list[bytes]:
+    def _encoded(self, texts: Sequence[str], subject: str) -> list[bytes]:
         try:
             return [text.encode() for text in texts]
         except UnicodeEncodeError as error:
             number = self.samples + list(texts).index(error.object)
-            raise no_text(f"sample {number} of shard {self._number}: {what}", error) from None
+            raise no_text(f"sample {number} of shard {self._number}: {subject}", error) from None
 
     def _put_chunk(self, chunk: memoryview) -> int:
         number = self._n_chunks

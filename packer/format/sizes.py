@@ -89,10 +89,10 @@ def file_bytes(entries: Iterable[tuple[int, int]]) -> int:
         uncommitted += key_bytes + value_bytes
         if uncommitted >= COMMIT_BYTES:
             uncommitted = 0
-        entered, held = key_bytes, value_bytes
+        entered, inline_bytes = key_bytes, value_bytes
         if _NODE_HEADER + key_bytes + value_bytes > _MAX_INLINE_ENTRY:
             tree_pages += (_PAGE_HEADER - 1 + value_bytes) // PAGE_SIZE + 1
-            held = _PAGE_NUMBER
+            inline_bytes = _PAGE_NUMBER
         # If a page has no room for the entry, a new one begins with it, which is entered in the level above.
         for level in itertools.count():
             first = _entry_bytes(0) if level else 0  # the entry without a key, of a branch page
@@ -100,20 +100,20 @@ def file_bytes(entries: Iterable[tuple[int, int]]) -> int:
                 edge.append((first, 0))
                 tree_pages += 1
             used, last_key = edge[level]
-            need = _entry_bytes(entered, held)
+            need = _entry_bytes(entered, inline_bytes)
             if ROOM - used >= need:
                 edge[level] = used + need, entered
                 break
             edge[level] = first + need, entered
             tree_pages += 1
             # The last entry of a full branch page moves to its sibling, and comes first there.
-            entered, held = last_key if level else entered, 0
+            entered, inline_bytes = last_key if level else entered, 0
     return (META_PAGES + tree_pages + (commits > 1) + retired_before + retired) * PAGE_SIZE
 
 
-def _entry_bytes(key_bytes: int, held: int = 0) -> int:
-    """Return the room that an entry takes on a page: a branch page, or a leaf, with `held` bytes of value."""
-    return (_NODE_HEADER + key_bytes + held + 1 & ~1) + _SLOT
+def _entry_bytes(key_bytes: int, value_bytes: int = 0) -> int:
+    """Return the room that an entry takes on a page: a branch page, or a leaf, with `value_bytes` bytes of value."""
+    return (_NODE_HEADER + key_bytes + value_bytes + 1 & ~1) + _SLOT
 
 
 class ColumnSizes(NamedTuple):

@@ -76,7 +76,7 @@ def faults_of(path: str | None = None, sample: int | None = None) -> Iterator[No
         raise SourceError(error.reason, path or error.path, number) from error
 
 
-def not_looking(what: str, done: int, total: int | None) -> None:
+def not_looking(activity: str, done: int, total: int | None) -> None:
     """Do nothing."""
 
 
@@ -84,22 +84,22 @@ def no_progress(samples: int, nbytes: int) -> None:
     """Do nothing."""
 
 
-def watched(items: Iterable[Item], what: str, looking: Looking, total: int | None = None) -> Iterator[Item]:
+def watched(items: Iterable[Item], activity: str, looking: Looking, total: int | None = None) -> Iterator[Item]:
     """Yield `items`, and call `looking` ten times a second, and at the end, with how many are done.
 
     Args:
-        what: what is done with them, such as `reading headers`.
+        activity: what is done with them, such as `reading headers`.
         total: how many there are; None if that is not known before the end.
     """
-    done, told = 0, time.monotonic()
+    done, last_call = 0, time.monotonic()
     for item in items:
         yield item
         done += 1
         now = time.monotonic()
-        if now - told >= _TELL_EVERY:
-            told = now
-            looking(what, done, total)
-    looking(what, done, done)
+        if now - last_call >= _TELL_EVERY:
+            last_call = now
+            looking(activity, done, total)
+    looking(activity, done, done)
 
 
 class LargeArray:
@@ -241,19 +241,19 @@ def joined(samples: Iterable[dict[str, Any]], fields: Sequence[FieldSpec], most:
         SourceError: as `samples` raises it, after all samples before it.
     """
     pending: list[dict[str, Any]] = []
-    held = 0
+    pending_bytes = 0
     try:
         for sample in samples:
             size = block_bytes(sample)
             is_large = any(isinstance(value, LargeArray) for value in sample.values())
-            if pending and (is_large or held + size > most):
+            if pending and (is_large or pending_bytes + size > most):
                 yield _block(pending, fields)
-                pending, held = [], 0
+                pending, pending_bytes = [], 0
             pending.append(sample)
-            held += size
+            pending_bytes += size
             if is_large:  # its file is open until the next sample is asked for
                 yield _block(pending, fields)
-                pending, held = [], 0
+                pending, pending_bytes = [], 0
     except SourceError:
         if pending:
             yield _block(pending, fields)
@@ -341,12 +341,12 @@ def usual(kinds: Iterable[Kind]) -> Kind:
     return kind
 
 
-def difference(wanted: Mapping[str, str], found: Mapping[str, str]) -> str:
+def difference(expected: Mapping[str, str], actual: Mapping[str, str]) -> str:
     """Return how fields, described by name, differ from those wanted, as in `x is int16, not float32`; empty if not."""
     return "; ".join(
-        f"{name} is {found.get(name, 'missing')}, not {wanted.get(name, 'missing')}"
-        for name in {**wanted, **found}
-        if found.get(name) != wanted.get(name)
+        f"{name} is {actual.get(name, 'missing')}, not {expected.get(name, 'missing')}"
+        for name in {**expected, **actual}
+        if actual.get(name) != expected.get(name)
     )
 
 
@@ -372,6 +372,6 @@ def common_shape(shapes: Iterable[Sequence[int | None]]) -> tuple[int | None, ..
     return tuple(lengths.pop() if len(lengths) == 1 else None for lengths in axes)
 
 
-def fits(shape: Sequence[int | None], wanted: Sequence[int | None]) -> bool:
-    """Return whether arrays of a shape fit a field of shape `wanted`, whose None stands for any length."""
-    return len(shape) == len(wanted) and all(w in (None, n) for n, w in zip(shape, wanted, strict=True))
+def fits(shape: Sequence[int | None], of_field: Sequence[int | None]) -> bool:
+    """Return whether arrays of a shape fit a field of shape `of_field`, whose None stands for any length."""
+    return len(shape) == len(of_field) and all(w in (None, n) for n, w in zip(shape, of_field, strict=True))

@@ -45,11 +45,11 @@ class TextSource(Source):
     kind = "text"
 
     @classmethod
-    def of(cls, name: str, found: Found, on_bad: OnBad) -> TextSource:
+    def of(cls, name: str, file_set: Found, on_bad: OnBad) -> TextSource:
         """Return the text of some files as a field."""
-        files = found.pick(on_bad)
+        files = file_set.pick(on_bad)
         spec = FieldSpec(name=name, dtype="uint8", kind="text", shape=(None,))
-        return cls((spec,), [found.path(file) for file in files], list(map(stem, files)))
+        return cls((spec,), [file_set.path(file) for file in files], list(map(stem, files)))
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -80,7 +80,7 @@ class TextSource(Source):
 
 
 def open_beside(
-    given: Mapping[str, Found],
+    main: Mapping[str, Found],
     sides: Mapping[str, Found],
     open_samples: Callable[[Mapping[str, Found]], Source],
     open_side: Callable[[str, Found], Source],
@@ -89,9 +89,9 @@ def open_beside(
     """Return the samples of a source, each with the fields that lie beside it.
 
     Args:
-        given: the files of the samples, by field.
+        main: the files of the samples, by field.
         sides: the files beside them, by field.
-        open_samples: opens the samples of some of the files `given`.
+        open_samples: opens the samples of some of the files `main`.
         open_side: opens the files of one of `sides`, each as a sample.
         on_bad: called with every file that is bad or has no partner.
 
@@ -99,31 +99,33 @@ def open_beside(
         UsageError: the samples are not whole files (but patches of images, say), or two fields have one name.
         SourceError: what `on_bad` raises, or no sample is left.
     """
-    shown = " and ".join(name or UNNAMED for name in sides)
+    sides_in_words = " and ".join(name or UNNAMED for name in sides)
     opened: dict[str, Source] = {}
     beside: dict[str, Found] = {}
-    for name, found in sides.items():
-        opened[name] = side = open_side(name, found)
+    for name, file_set in sides.items():
+        opened[name] = side = open_side(name, file_set)
         paths = set(side.files())
         if len(paths) != len(side):
             raise UsageError(f"{field_in_words(name)} lies beside the others, so each sample of it must be one file")
-        beside[name] = found._replace(files=[file for file in found.files if found.path(file) in paths])
-    pairs, _ = partners({**given, **beside}, on_bad)
+        beside[name] = file_set._replace(files=[file for file in file_set.files if file_set.path(file) in paths])
+    pairs, _ = partners({**main, **beside}, on_bad)
     if not pairs.names:
-        raise SourceError(f"no sample is left: none has its file of {shown}", next(iter(given.values())).text)
-    samples = open_samples({name: found._replace(files=sorted(pairs.files[name])) for name, found in given.items()})
+        raise SourceError(f"no sample is left: none has its file of {sides_in_words}", next(iter(main.values())).text)
+    samples = open_samples(
+        {name: file_set._replace(files=sorted(pairs.files[name])) for name, file_set in main.items()}
+    )
     names = [] if samples.names is None else [f"{name}." for name in samples.names]
-    again = pair({"": names, **{f"={name}": found.files for name, found in beside.items()}})
-    order = {name: number for number, name in enumerate(again.files[""])}
+    paired = pair({"": names, **{f"={name}": file_set.files for name, file_set in beside.items()}})
+    order = {name: number for number, name in enumerate(paired.files[""])}
     if len(order) < len(samples):
         raise UsageError(
-            f"{shown}: these lie beside whole files, but the samples are not single files; leave out --patch, "
+            f"{sides_in_words}: these lie beside whole files, but the samples are not single files; leave out --patch, "
             "--samples and the like"
         )
     chosen = []
     for name, side in opened.items():
         numbers = {path: number for number, path in enumerate(side.files())}
-        files = [again.files[f"={name}"][order[sample]] for sample in names]
+        files = [paired.files[f"={name}"][order[sample]] for sample in names]
         chosen.append(ChosenSource(side, [numbers[sides[name].path(file)] for file in files]))
     return BesideSource(samples, chosen)
 
@@ -160,15 +162,15 @@ def in_order_of(names: Sequence[str] | None, samples: int, source: Source, drop:
             of = "source" if field_name else "dataset"
             _log.info("names of the %s are compared without what most of them have, %s", of, taken)
     if missing := [name for name in names if name not in partner_of]:
-        shown = f"{len(missing):,} of {samples:,} samples have no value in the source: {first_few(missing)}"
-        raise UsageError(f"{shown}; the source has {first_few(list(source.names))}")
+        reason = f"{len(missing):,} of {samples:,} samples have no value in the source: {first_few(missing)}"
+        raise UsageError(f"{reason}; the source has {first_few(list(source.names))}")
     if len(partner_of) < len(source):
         chosen = set(partner_of.values())
         more = [name for name in source.names if name not in chosen]
-        shown = f"{len(more):,} samples of the source are not in the dataset: {first_few(more)}"
+        reason = f"{len(more):,} samples of the source are not in the dataset: {first_few(more)}"
         if not drop:
-            raise UsageError(f"{shown}; leave them out with --on-error skip")
-        _log.warning("%s; they are left out", shown)
+            raise UsageError(f"{reason}; leave them out with --on-error skip")
+        _log.warning("%s; they are left out", reason)
     numbers = [number_of[partner_of[name]] for name in names]
     return source if numbers == list(range(len(source))) else ChosenSource(source, numbers)
 
@@ -219,7 +221,7 @@ class BesideSource(DerivedSource):
         if len({spec.name for spec in self.fields}) < len(self.fields):
             named = ", ".join(spec.name for spec in self.fields)
             raise UsageError(f"two fields have one name ({named}); give another FIELD= to one of them")
-        self.remarks = [*source.remarks, *(said for side in sides for said in side.remarks)]
+        self.remarks = [*source.remarks, *(remark for side in sides for remark in side.remarks)]
         self.origin = {**source.origin, "beside": {s.name: dict(side.origin) for side in sides for s in side.fields}}
 
     def part(self, start: int, stop: int) -> Self:
@@ -243,8 +245,8 @@ class BesideSource(DerivedSource):
             more: dict[str, list[Any]] = {spec.name: [] for spec in self.fields if spec.name not in block}
             try:
                 for side in self._sides:
-                    for held in side.part(at, stop).read():
-                        for name, values in held.items():
+                    for part in side.part(at, stop).read():
+                        for name, values in part.items():
                             more[name].extend(values)
             except SourceError as error:
                 good = min(map(len, more.values()))

@@ -142,9 +142,11 @@ def _picture(spec: FieldSpec) -> FieldSpec:
     gray = len(spec.shape) == 2
     channels = 1 if gray else spec.shape[-1] if len(spec.shape) == 3 else None
     if spec.kind != "array" or channels not in range(1, MOST_CHANNELS + 1):
-        what = "text" if spec.kind == "text" else f"of shape ({', '.join(str(n or '?') for n in spec.shape)})"
+        samples_in_words = (
+            "text" if spec.kind == "text" else f"of shape ({', '.join(str(n or '?') for n in spec.shape)})"
+        )
         raise UsageError(
-            f"--image {spec.name}: its samples are {what}, not images; (H, W) or (H, W, C) with 1 to "
+            f"--image {spec.name}: its samples are {samples_in_words}, not images; (H, W) or (H, W, C) with 1 to "
             f"{MOST_CHANNELS} channels is expected"
         )
     return msgspec.structs.replace(spec, kind="image", shape=(*spec.shape, 1) if gray else spec.shape)
@@ -191,15 +193,15 @@ class FittedSource(DerivedSource):
 
 def check_fits(specs: Sequence[FieldSpec], fields: Sequence[FieldSpec]) -> None:
     """Raise UsageError with the differences if samples of `specs` cannot go into a dataset of `fields`."""
-    wanted = {field.name: field for field in fields}
-    found = {}
+    expected = {field.name: field for field in fields}
+    in_words = {}
     for spec in specs:
-        field = wanted.get(spec.name, spec)
+        field = expected.get(spec.name, spec)
         is_alike = (spec.dtype, spec.kind) == (field.dtype, field.kind) and fits(spec.shape, field.shape)
-        found[spec.name] = field.in_words if is_alike else spec.in_words
-    if how := difference({name: field.in_words for name, field in wanted.items()}, found):
-        missing, more = sorted(wanted.keys() - found), sorted(found.keys() - wanted)
-        if len(missing) == len(more) == 1 and wanted[missing[0]].in_words == found[more[0]]:
+        in_words[spec.name] = field.in_words if is_alike else spec.in_words
+    if how := difference({name: field.in_words for name, field in expected.items()}, in_words):
+        missing, more = sorted(expected.keys() - in_words), sorted(in_words.keys() - expected)
+        if len(missing) == len(more) == 1 and expected[missing[0]].in_words == in_words[more[0]]:
             name, other = missing[0], more[0]
             how += f"; if {other} is {name}, give files of arrays with the field's name, as in `{name}={other}.npy`"
         raise UsageError(f"the source does not fit the dataset: {how}")

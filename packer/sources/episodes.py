@@ -83,12 +83,12 @@ class EpisodeSource(DerivedSource):
     def __init__(self, rows: Source, ends: Sequence[NDArray[np.int64]], pattern: str, marked: Sequence[str]) -> None:
         for spec in rows.fields:
             if spec.is_ragged:
-                what = "text" if spec.kind == "text" else "of another shape in each row"
-                raise UsageError(f"field {spec.name} is {what}, which no episode can hold; leave it out with --skip")
+                reason = "text" if spec.kind == "text" else "of another shape in each row"
+                raise UsageError(f"field {spec.name} is {reason}, which no episode can hold; leave it out with --skip")
         super().__init__(rows)
         self.kind, self.names = "episodes", None
-        starts = np.cumsum([0, *(own[-1] for own in ends)])
-        bounds = np.concatenate([[0], *(own + start for own, start in zip(ends, starts[:-1], strict=True))])
+        starts = np.cumsum([0, *(of_file[-1] for of_file in ends)])
+        bounds = np.concatenate([[0], *(of_file + start for of_file, start in zip(ends, starts[:-1], strict=True))])
         self._bounds, self._marked = bounds, list(marked)
         self.origin = {"samples": f"episodes:{pattern}", "rows": dict(rows.origin)}
         self.fields = tuple(msgspec.structs.replace(spec, shape=(None, *spec.shape)) for spec in rows.fields)
@@ -119,17 +119,17 @@ class EpisodeSource(DerivedSource):
         yield from joined(self._episodes(), self.fields)
 
     def _episodes(self) -> Iterator[dict[str, Any]]:
-        number, held = 0, 0
+        number, steps = 0, 0
         parts: list[Block] = []
         try:
             for block in self._source.read():
                 first, rows = 0, count(block)
                 while first < rows:
-                    stop = min(rows, first + int(self._bounds[number + 1]) - int(self._bounds[number]) - held)
+                    stop = min(rows, first + int(self._bounds[number + 1]) - int(self._bounds[number]) - steps)
                     parts.append({name: values[first:stop] for name, values in block.items()})
-                    held, first = held + stop - first, stop
-                    if held == self._bounds[number + 1] - self._bounds[number]:
+                    steps, first = steps + stop - first, stop
+                    if steps == self._bounds[number + 1] - self._bounds[number]:
                         yield {spec.name: np.concatenate([part[spec.name] for part in parts]) for spec in self.fields}
-                        number, held, parts = number + 1, 0, []
+                        number, steps, parts = number + 1, 0, []
         except SourceError as error:
             raise SourceError(error.reason, error.path, None if error.sample is None else number) from error

@@ -117,8 +117,8 @@ class Found(NamedTuple):
 
     def remarks(self, field: str) -> list[str]:
         """Return a sentence for the plan if something lies beside the files of a field, whose name may be empty."""
-        said = ", ".join(f"{count:,} {what}" for what, count in sorted(self.beside.items()))
-        return [f"{field and f'field {field}: '}left out {said}"] if said else []
+        counts = ", ".join(f"{count:,} {suffix}" for suffix, count in sorted(self.beside.items()))
+        return [f"{field and f'field {field}: '}left out {counts}"] if counts else []
 
     def pick(self, on_bad: OnBad = stop) -> list[str]:
         """Return the files in natural order (`b2` before `b10`), without those that cannot be packed.
@@ -163,7 +163,7 @@ def kind_of(path: str, more: Mapping[str, str] = {}) -> str | None:
     return DICOM if suffix in _DICOM_SUFFIXES else _kind_by_bytes(path)
 
 
-def of_one_kind(found: Found, more: Mapping[str, str] = {}, on_bad: OnBad = stop) -> tuple[str | None, Found]:
+def of_one_kind(file_set: Found, more: Mapping[str, str] = {}, on_bad: OnBad = stop) -> tuple[str | None, Found]:
     """Return the kind of the files found (None if none can be packed), and the files of this kind.
 
     Args:
@@ -174,35 +174,36 @@ def of_one_kind(found: Found, more: Mapping[str, str] = {}, on_bad: OnBad = stop
         UsageError: they are of several kinds, or DICOM.
         SourceError: what `on_bad` raises.
     """
-    kinds = {file: kind_of(found.path(file), more) for file in found.files}
+    kinds = {file: kind_of(file_set.path(file), more) for file in file_set.files}
     counts = Counter(kind for kind in kinds.values() if kind and kind != BESIDE)
     if not counts:
-        return None, found
+        return None, file_set
     if DICOM in counts:
         raise UsageError(
-            f"{found.text}: {counts[DICOM]:,} of the files are DICOM, which is not read; make NIfTI of them with "
-            f"`dcm2niix -z y -o OUT {found.text}`, and pack OUT"
+            f"{file_set.text}: {counts[DICOM]:,} of the files are DICOM, which is not read; make NIfTI of them with "
+            f"`dcm2niix -z y -o OUT {file_set.text}`, and pack OUT"
         )
     if len(counts) > 1:
-        said = ", ".join(f"{count:,} of {kind}" for kind, count in counts.most_common())
+        kinds_in_words = ", ".join(f"{count:,} of {kind}" for kind, count in counts.most_common())
         raise UsageError(
-            f"{found.text}: files of several kinds ({said}); name one kind with a quoted pattern like '*.png'"
+            f"{file_set.text}: files of several kinds ({kinds_in_words}); name one kind with a quoted pattern like "
+            "'*.png'"
         )
     (kind,) = counts
-    files = [file for file in found.files if kinds[file] == kind]
-    if strange := [file for file in found.files if kinds[file] is None]:
+    files = [file for file in file_set.files if kinds[file] == kind]
+    if strange := [file for file in file_set.files if kinds[file] is None]:
         suffixes = [suffix for suffix, other in {**KIND_OF, **more}.items() if other == kind]
         ((usual, _),) = Counter(map(suffix_of, files)).most_common(1)
-        pattern = join(glob.escape(found.folder), f"**/*{usual}")
+        pattern = join(glob.escape(file_set.folder), f"**/*{usual}")
         reason = f"lies among {kind} ({', '.join(suffixes)}), but is none of these, nor known to lie beside data"
         many = f" (one of {len(strange):,} such files)" if len(strange) > 1 else ""
         advice = f"move it away, or name the files to pack with a quoted pattern like '{pattern}'"
         for file in strange:
-            on_bad(SourceError(f"{reason}{many}; {advice}", found.path(file)))
-    others = [file for file in found.files if kinds[file] == BESIDE]
+            on_bad(SourceError(f"{reason}{many}; {advice}", file_set.path(file)))
+    others = [file for file in file_set.files if kinds[file] == BESIDE]
     beside = Counter(suffix_of(file) or "without suffix" for file in others)
     texts = [file for file in others if suffix_of(file) == TEXT]
-    return kind, found._replace(files=files, beside=beside + Counter(found.beside), texts=texts)
+    return kind, file_set._replace(files=files, beside=beside + Counter(file_set.beside), texts=texts)
 
 
 def suffix_of(path: str) -> str:
@@ -269,10 +270,10 @@ def find(text: str, looking: Looking = not_looking) -> Found:
         folder, entries = _text(Path(text[:fixed])), _matches(text, fixed)
     else:
         raise UsageError(f"{text}: there is no such file or folder; check the path")
-    found = sorted(watched(entries, FINDING, looking))
-    seen = [(file, regular) for file, regular in found if file[0] != "." and "/." not in file.replace("../", "")]
+    all_files = sorted(watched(entries, FINDING, looking))
+    seen = [(file, regular) for file, regular in all_files if file[0] != "." and "/." not in file.replace("../", "")]
     odd = frozenset(file for file, regular in seen if not regular)
-    hidden = len(found) - len(seen)
+    hidden = len(all_files) - len(seen)
     return Found(folder, [file for file, _ in seen], odd, {"hidden": hidden} if hidden else {}, text)
 
 

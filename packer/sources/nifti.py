@@ -82,10 +82,10 @@ def open_nifti(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: O
         raise UsageError("NIfTI is read by nibabel: pip install '.[nifti]' in a clone of packer")
     if taken := {spec.name for spec in _PLACE} & inputs.keys():
         raise UsageError(f"{min(taken)}= is a field that every volume has; name the source otherwise")
-    found = {name or "image": some._replace(files=some.pick(on_bad)) for name, some in inputs.items()}
-    volumes = {name: _volumes(name, found) for name in found}
-    firsts = {name: some._replace(files=list(volumes[name])) for name, some in found.items()}
-    names = {name: [volume.name for volume in some.values()] for name, some in volumes.items()}
+    file_sets = {name or "image": file_set._replace(files=file_set.pick(on_bad)) for name, file_set in inputs.items()}
+    volumes = {name: _volumes(name, file_sets) for name in file_sets}
+    firsts = {name: file_set._replace(files=list(volumes[name])) for name, file_set in file_sets.items()}
+    names = {name: [volume.name for volume in of_field.values()] for name, of_field in volumes.items()}
     paired, remarks = partners(firsts, on_bad, names)
     rows: dict[str, dict[str, _Volume]] = {}
     for number, name in enumerate(watched(paired.names, HEADERS, looking, len(paired.names))):
@@ -108,13 +108,13 @@ def open_nifti(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: O
     return NiftiSource((*fields, *_PLACE), list(rows), list(rows.values()), {}, remarks)
 
 
-def _volumes(field: str, found: Mapping[str, Found]) -> dict[str, _Volume]:
+def _volumes(field: str, file_sets: Mapping[str, Found]) -> dict[str, _Volume]:
     """Return the volumes of a field by their first files.
 
     Files are channels if most names end in `_` and four digits, which count from 0000 in each volume. If all would be
     one volume, they are channels only if another field has a file of its name: they could be volumes as well.
     """
-    stems = {file: _SUFFIX.sub("", file) for file in found[field].files}
+    stems = {file: _SUFFIX.sub("", file) for file in file_sets[field].files}
     cases: dict[str, list[str]] = defaultdict(list)
     for file in sorted(stems):
         if match := _CHANNEL.fullmatch(stems[file]):
@@ -124,11 +124,11 @@ def _volumes(field: str, found: Mapping[str, Found]) -> dict[str, _Volume]:
         for case, files in cases.items()
         if [stems[file] for file in files] == [f"{case}_{n:04d}" for n in range(len(files))]
     }
-    others = {_SUFFIX.sub("", file) for name, some in found.items() if name != field for file in some.files}
+    others = {_SUFFIX.sub("", file) for name, file_set in file_sets.items() if name != field for file in file_set.files}
     channels = {file for files in whole.values() for file in files}
     if 2 * len(channels) <= len(stems) or (len(whole) == 1 and not whole.keys() & others):
         whole, channels = {}, set()
-    path = found[field].path
+    path = file_sets[field].path
     volumes = {file: _Volume(stem, (path(file),)) for file, stem in stems.items() if file not in channels}
     return volumes | {files[0]: _Volume(case, tuple(map(path, files)), True) for case, files in whole.items()}
 
@@ -139,7 +139,7 @@ def _with_headers(row: Mapping[str, _Volume]) -> dict[str, _Volume]:
     Raises:
         SourceError: a file is damaged or cannot be packed, or the channels or fields differ in size.
     """
-    found = {}
+    volumes = {}
     for name, volume in row.items():
         kinds = []
         for path in volume.paths:
@@ -152,19 +152,19 @@ def _with_headers(row: Mapping[str, _Volume]) -> dict[str, _Volume]:
                 reason = f"its affine is not that of {Path(volume.paths[0]).name}, another channel of the same volume"
                 raise SourceError(f"{reason}; resample them to one grid, or move them away", path)
         if len(set(kinds)) > 1:
-            what = [
+            channels_in_words = [
                 f"{Path(path).name} is {dtype} {shape}"
                 for path, (shape, dtype) in zip(volume.paths, kinds, strict=True)
             ]
-            reason = f"the channels of one volume differ: {first_few(what)}; fix them or move them away"
+            reason = f"the channels of one volume differ: {first_few(channels_in_words)}; fix them or move them away"
             raise SourceError(reason, volume.paths[0])
         shape, dtype = kinds[0]
-        found[name] = volume._replace(shape=(*shape, *[len(kinds)] * volume.has_channels), dtype=dtype)
-    sizes = {name: volume.shape[:3] for name, volume in found.items()}
+        volumes[name] = volume._replace(shape=(*shape, *[len(kinds)] * volume.has_channels), dtype=dtype)
+    sizes = {name: volume.shape[:3] for name, volume in volumes.items()}
     if len(set(sizes.values())) > 1:
         path = next(iter(row.values())).paths[0]
         raise SourceError(f"the fields of one sample differ in size: {sizes}; fix it or move it away", path)
-    return found
+    return volumes
 
 
 def _dtype_of(image: Any, path: str) -> str:
@@ -174,8 +174,8 @@ def _dtype_of(image: Any, path: str) -> str:
     """
     stored, is_scaled = image.get_data_dtype().newbyteorder("="), (image.dataobj.slope, image.dataobj.inter) != (1, 0)
     if stored.name not in DTYPES or (stored.kind == "c" and is_scaled):
-        what = f"{'scaled ' if is_scaled else ''}values of {stored.name}"
-        raise SourceError(f"holds {what}, which cannot be packed; save it as float32 or integers", path)
+        values_in_words = f"{'scaled ' if is_scaled else ''}values of {stored.name}"
+        raise SourceError(f"holds {values_in_words}, which cannot be packed; save it as float32 or integers", path)
     if not is_scaled:
         return str(stored.name)
     slope, intercept = abs(float(image.dataobj.slope)), abs(float(image.dataobj.inter))
@@ -250,13 +250,13 @@ class NiftiSource(Source):
 
 def _values(volume: _Volume) -> NDArray[Any]:
     """Return a volume, C-contiguous and native-endian."""
-    found = []
+    channels = []
     for path in volume.paths:
         with _loaded(path) as image:
             if path.lower().endswith(".gz"):  # as a whole, so that its checksum is compared
                 image = type(image).from_bytes(gzip.decompress(Path(path).read_bytes()))
-            found.append(np.asarray(image.dataobj, _dtype_of(image, path)))
-    values = np.stack(found, axis=-1) if volume.has_channels else found[0]
+            channels.append(np.asarray(image.dataobj, _dtype_of(image, path)))
+    values = np.stack(channels, axis=-1) if volume.has_channels else channels[0]
     if (values.shape, values.dtype.name) != (volume.shape, volume.dtype):
         raise SourceError("has changed since its header was read; run again", volume.paths[0])
     return np.ascontiguousarray(values)

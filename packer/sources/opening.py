@@ -85,35 +85,37 @@ def open_sources(
             f"{unknown[0]}=FOLDER for the one with these columns"
         )
     has_others = len(named) > 1 or are_beside
-    looked = {name: _look(name, path, columns, has_others, on_bad, looking) for name, path in named.items()}
-    sides = {name: some for name, (kind, some) in looked.items() if kind == "text" or (name and name in columns)}
-    if len(sides) == len(looked):  # then the first points are the samples
+    by_name = {name: _look(name, path, columns, has_others, on_bad, looking) for name, path in named.items()}
+    sides = {
+        name: file_set for name, (kind, file_set) in by_name.items() if kind == "text" or (name and name in columns)
+    }
+    if len(sides) == len(by_name):  # then the first points are the samples
         sides.pop(next((name for name in sides if name in columns), next(iter(sides)) if are_beside else ""), None)
-    found = {name: some for name, (_, some) in looked.items() if name not in sides}
-    if not found:
+    file_sets = {name: file_set for name, (_, file_set) in by_name.items() if name not in sides}
+    if not file_sets:
         raise UsageError(f"{next(iter(sides))}= is text, which lies beside images or clouds; name these as well")
-    kinds = {name: looked[name][0] for name in found}
+    kinds = {name: by_name[name][0] for name in file_sets}
     kind = "images" if "images" in kinds.values() else next(iter(kinds.values()))
     if len(set(kinds.values())) > 1:
         if not set(_MIXED).issuperset(kinds.values()):
-            said = ", ".join(f"{named[name]} holds {kind}" for name, kind in kinds.items())
-            raise UsageError(f"sources of several kinds cannot be packed together: {said}; pack each alone")
+            kinds_in_words = ", ".join(f"{named[name]} holds {kind}" for name, kind in kinds.items())
+            raise UsageError(f"sources of several kinds cannot be packed together: {kinds_in_words}; pack each alone")
         for name, other in kinds.items():
             if other != kind:
-                sides[name] = found.pop(name)
+                sides[name] = file_sets.pop(name)
                 if other not in _FIELDS_NAMED:
                     _check_is_one(other, {name: named[name]})
     main = replace(
         options, columns=tuple(f"{name}={c}" if name else c for name, c in columns.items() if name not in sides)
     )
-    if are_beside and kind == "npy" and not all(Path(named[name]).is_file() for name in found):
+    if are_beside and kind == "npy" and not all(Path(named[name]).is_file() for name in file_sets):
         main = replace(main, samples=options.samples or "files")
     if kind != "text":
         check_options(main, kind)
-    if kind not in (*_FIELDS_NAMED, "text") and not (kind == "clouds" and columns.keys() >= found.keys()):
-        _check_is_one(kind, {name: named[name] for name in found})
+    if kind not in (*_FIELDS_NAMED, "text") and not (kind == "clouds" and columns.keys() >= file_sets.keys()):
+        _check_is_one(kind, {name: named[name] for name in file_sets})
 
-    shared = share_out(found)
+    shared = share_out(file_sets)
 
     def open_kind(kind: str, files: Mapping[str, Found], options: SourceOptions) -> Source:
         if kind == "text":
@@ -128,47 +130,47 @@ def open_sources(
     def open_side(name: str, files: Found) -> Source:
         if name in columns:
             return open_kind("clouds", {name: files}, options)
-        return open_kind(looked[name][0], {name: files}, SourceOptions(samples="files"))
+        return open_kind(by_name[name][0], {name: files}, SourceOptions(samples="files"))
 
     def opened(files: Mapping[str, Found]) -> Source:
         source = open_kind(kind, files, main)
-        left_out = [said for name, some in found.items() for said in some.remarks(name)]
+        left_out = [remark for name, file_set in file_sets.items() for remark in file_set.remarks(name)]
         source.remarks = [*left_out, *shared, *source.remarks]
         return source
 
     if sides:
-        source = open_beside(found, sides, opened, open_side, on_bad)
+        source = open_beside(file_sets, sides, opened, open_side, on_bad)
     else:
-        source = opened(found)
+        source = opened(file_sets)
         if kind == "images":
-            source.remarks = [*source.remarks, *map(_text_proposal, found, found.values())]
+            source.remarks = [*source.remarks, *map(_text_proposal, file_sets, file_sets.values())]
             source.remarks = [remark for remark in source.remarks if remark]
     if options.images:
         source = PicturedSource(source, options.images)
     if options.label is not None:
-        source = LabelledSource(source, [named[name] for name in found])
+        source = LabelledSource(source, [named[name] for name in file_sets])
     return source
 
 
-def _text_proposal(name: str, found: Found) -> str:
+def _text_proposal(name: str, file_set: Found) -> str:
     """Return a sentence with the command that packs texts or boxes beside images; empty if there are none."""
-    stems = {stem(file).rpartition("/")[2] for file in found.files}
-    texts = [file for file in found.texts if stem(file).rpartition("/")[2] in stems]
-    if 2 * len(texts) <= len(found.texts):
+    stems = {stem(file).rpartition("/")[2] for file in file_set.files}
+    texts = [file for file in file_set.texts if stem(file).rpartition("/")[2] in stems]
+    if 2 * len(texts) <= len(file_set.texts):
         return ""
-    pattern = join(found.folder, f"*{TEXT}" if all("/" not in file for file in texts) else f"**/*{TEXT}")
+    pattern = join(file_set.folder, f"*{TEXT}" if all("/" not in file for file in texts) else f"**/*{TEXT}")
     with contextlib.suppress(OSError, ValueError, StopIteration):
-        first = next(text for file in texts if (text := decode_text(Path(found.path(file)).read_bytes()).strip()))
+        first = next(text for file in texts if (text := decode_text(Path(file_set.path(file)).read_bytes()).strip()))
         numbers = list(map(float, first.splitlines()[0].split()))
         names = "cls,x,y,w,h" if len(numbers) == _BOX else ",".join(f"column{n}" for n in range(len(numbers)))
-        return _proposal(name, found, texts, f"boxes={shlex.quote(pattern)} --columns boxes={names}:float32")
-    return _proposal(name, found, texts, f"caption={shlex.quote(pattern)}")
+        return _proposal(name, file_set, texts, f"boxes={shlex.quote(pattern)} --columns boxes={names}:float32")
+    return _proposal(name, file_set, texts, f"caption={shlex.quote(pattern)}")
 
 
-def _proposal(name: str, found: Found, texts: Sequence[str], words: str) -> str:
+def _proposal(name: str, file_set: Found, texts: Sequence[str], words: str) -> str:
     return (
         f"{len(texts):,} {TEXT} are named like images; to pack them as well: packer convert "
-        f"{name or 'image'}={shlex.quote(found.text)} {words} OUT"
+        f"{name or 'image'}={shlex.quote(file_set.text)} {words} OUT"
     )
 
 
@@ -251,21 +253,21 @@ def _look(
     elif "" in columns and not has_others:
         suffixes = CLOUDS
     listed = find(path, looking)
-    kind, found = of_one_kind(listed, dict.fromkeys(suffixes, "clouds"), on_bad)
+    kind, file_set = of_one_kind(listed, dict.fromkeys(suffixes, "clouds"), on_bad)
     if kind is None and name and has_others:
-        kind, found = of_one_kind(listed, {TEXT: "text"}, on_bad)
+        kind, file_set = of_one_kind(listed, {TEXT: "text"}, on_bad)
     if kind is not None:
-        return kind, found
+        return kind, file_set
     known = f"{', '.join(sorted(KIND_OF))}, and with --columns x,y,z also {', '.join(CLOUDS)}"
     if (Path(path) / MANIFEST).is_file():
         raise UsageError(
             f"{path} is a packed dataset; `packer repack` packs it again, `packer append` and `merge` join several"
         )
     if Path(path).is_dir():
-        what = f"holds {len(found.files):,} files, but none of a kind that can be packed"
-        if not found.files:
-            what = "is empty, apart from hidden files and empty folders"
-        raise SourceError(f"the folder {what}; files that can be packed: {known}", path)
-    if not found.files:
+        content = f"holds {len(file_set.files):,} files, but none of a kind that can be packed"
+        if not file_set.files:
+            content = "is empty, apart from hidden files and empty folders"
+        raise SourceError(f"the folder {content}; files that can be packed: {known}", path)
+    if not file_set.files:
         raise UsageError(f"{path}: there is no such file or folder, and no file fits it as a pattern")
     raise UsageError(f"{path}: not a kind of file that can be packed; these can be: {known}")

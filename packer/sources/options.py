@@ -104,9 +104,9 @@ def flag_of(option: Field[Any]) -> str:
     return option.metadata["flag"] or f"--{option.name.replace('_', '-')}"
 
 
-def naming(name: str, asked: Iterable[str]) -> list[str]:
-    """Return the paths or field names in `asked` that name the path or field `name`, or a group above it."""
-    return [one for one in asked if f"{_dotted(name)}.".startswith(f"{_dotted(one)}.")]
+def naming(name: str, paths: Iterable[str]) -> list[str]:
+    """Return the paths or field names in `paths` that name the path or field `name`, or a group above it."""
+    return [path for path in paths if f"{_dotted(name)}.".startswith(f"{_dotted(path)}.")]
 
 
 def columns_by_field(options: SourceOptions) -> dict[str, str]:
@@ -115,13 +115,13 @@ def columns_by_field(options: SourceOptions) -> dict[str, str]:
     Raises:
         UsageError: there are two of one field.
     """
-    found: dict[str, str] = {}
+    by_field: dict[str, str] = {}
     for text in (options.columns,) if isinstance(options.columns, str) else options.columns:
         field, _, columns = text.rpartition("=")
-        if field in found:
+        if field in by_field:
             raise UsageError(f"--columns {text}: there are columns of {field or 'all'} already; give them once")
-        found[field] = columns
-    return found
+        by_field[field] = columns
+    return by_field
 
 
 def _dotted(path: str) -> str:

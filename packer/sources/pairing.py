@@ -77,7 +77,7 @@ def stem(file: str) -> str:
 
 
 def partners(
-    found: Mapping[str, Found], on_bad: OnBad, names: Names | None = None, listed: str | None = None
+    file_sets: Mapping[str, Found], on_bad: OnBad, names: Names | None = None, listed: str | None = None
 ) -> tuple[Pairing, list[str]]:
     """Return the samples that files of one or more fields make, and sentences for the plan.
 
@@ -86,11 +86,11 @@ def partners(
         names: as for `pair`.
         listed: a file that lists the samples to take, in their order; see `_chosen`.
     """
-    paired = pair({field: some.files for field, some in found.items()}, names)
+    paired = pair({field: file_set.files for field, file_set in file_sets.items()}, names)
     notes: list[str] = []
     if listed is not None:
         paired, notes = _chosen(paired, listed)
-    _report(paired, found, on_bad)
+    _report(paired, file_sets, on_bad)
     for field, text in paired.taken.items():
         notes.append(f"{field and f'field {field}: '}most names have {text}; samples are named without it")
     if paired.is_by_count:
@@ -99,10 +99,12 @@ def partners(
     return paired, notes
 
 
-def names_by_folder(found: Mapping[str, Found]) -> dict[str, list[str]]:
+def names_by_folder(file_sets: Mapping[str, Found]) -> dict[str, list[str]]:
     """Return by field the name of every file, if partners lie in one folder: the name of that folder."""
-    root = next(iter(found.values())).folder
-    return {field: [unit_name(root, folder_of(file)) for file in some.files] for field, some in found.items()}
+    root = next(iter(file_sets.values())).folder
+    return {
+        field: [unit_name(root, folder_of(file)) for file in file_set.files] for field, file_set in file_sets.items()
+    }
 
 
 def pair(files: Mapping[str, Sequence[str]], names: Names | None = None) -> Pairing:
@@ -111,25 +113,27 @@ def pair(files: Mapping[str, Sequence[str]], names: Names | None = None) -> Pair
     Args:
         names: by field, the name of every file; None for its path without suffix.
     """
-    names = names or {field: list(map(stem, some)) for field, some in files.items()}
+    names = names or {field: list(map(stem, paths)) for field, paths in files.items()}
     plain = _matched(files, names, {})
     if not plain.is_whole:
-        names = {field: [unicodedata.normalize("NFC", name) for name in some] for field, some in names.items()}
+        names = {
+            field: [unicodedata.normalize("NFC", name) for name in own_names] for field, own_names in names.items()
+        }
         plain = _matched(files, names, {})
     if plain.is_whole:
         return plain
-    split = {field: [name.rpartition("/") for name in some] for field, some in names.items()}
-    folders = {field: [path.split("/") if path else [] for path, _, _ in some] for field, some in split.items()}
-    words = {field: [_WORD.findall(last) for _, _, last in some] for field, some in split.items()}
+    split = {field: [name.rpartition("/") for name in own_names] for field, own_names in names.items()}
+    folders = {field: [path.split("/") if path else [] for path, _, _ in parts] for field, parts in split.items()}
+    words = {field: [_WORD.findall(last) for _, _, last in parts] for field, parts in split.items()}
     folders, above = _without_shared(folders, str, least=0)
     words, ends = _without_shared(words, _as_word, least=1)
     cut = {
-        field: ["/".join([*path, "".join(some)]) for path, some in zip(folders[field], words[field], strict=True)]
+        field: ["/".join([*path, "".join(ending)]) for path, ending in zip(folders[field], words[field], strict=True)]
         for field in files
     }
     taken = {field: " and ".join(above[field] + ends[field]) for field in files if above[field] or ends[field]}
     best = _matched(files, cut, taken)
-    if not best.is_whole and all(len(some) == 1 for some in files.values()):
+    if not best.is_whole and all(len(paths) == 1 for paths in files.values()):
         return _matched(files, dict.fromkeys(files, next(iter(names.values()))), {})._replace(is_by_count=True)
     return best if len(best.names) >= len(plain.names) else plain
 
@@ -154,8 +158,8 @@ def _without_shared(
     """
     left, taken = dict(fields), {field: list[str]() for field in fields}
     for step, place in ((-1, "end"), (1, "beginning")):
-        turned = {field: [words[::step] for words in some] for field, some in left.items()}
-        shared = {field: _shared(some, word_of, least) for field, some in turned.items()}
+        turned = {field: [words[::step] for words in lists] for field, lists in left.items()}
+        shared = {field: _shared(lists, word_of, least) for field, lists in turned.items()}
         cuts: dict[str, list[int]] = {}
         texts: dict[str, Counter[tuple[str, ...]]] = {}
         for field, head in shared.items():
@@ -163,7 +167,7 @@ def _without_shared(
             carry = [len(w) >= size + least and [*map(word_of, w[:size])] == head for w in turned[field]]
             cuts[field] = [size * int(carries) for carries in carry]
             texts[field] = Counter(tuple(w[:size]) for w, carries in zip(turned[field], carry, strict=True) if carries)
-        if all(some.keys() == next(iter(texts.values())).keys() for some in texts.values()):
+        if all(carried.keys() == next(iter(texts.values())).keys() for carried in texts.values()):
             continue  # what all fields share is part of the name
         for field, head in shared.items():
             left[field] = [words[cut:][::step] for words, cut in zip(turned[field], cuts[field], strict=True)]
@@ -180,21 +184,21 @@ def _shared(lists: Sequence[Sequence[str]], word_of: Callable[[str], str], least
     agreeing = lists
     while True:
         at = len(words)
-        agreeing = [some for some in agreeing if len(some) > at + least]
-        found = Counter(word_of(some[at]) for some in agreeing).most_common(1)
-        if not found or 2 * found[0][1] <= len(lists) or found[0][0].isdigit():
+        agreeing = [words_of_one for words_of_one in agreeing if len(words_of_one) > at + least]
+        most_common = Counter(word_of(words_of_one[at]) for words_of_one in agreeing).most_common(1)
+        if not most_common or 2 * most_common[0][1] <= len(lists) or most_common[0][0].isdigit():
             return words
-        words.append(found[0][0])
-        agreeing = [some for some in agreeing if word_of(some[at]) == words[at]]
+        words.append(most_common[0][0])
+        agreeing = [words_of_one for words_of_one in agreeing if word_of(words_of_one[at]) == words[at]]
 
 
 def _matched(files: Mapping[str, Sequence[str]], names: Names, taken: dict[str, str]) -> Pairing:
     """Pair files by these names of theirs."""
     named: dict[str, dict[str, str]] = {}
     doubles = []
-    for field, some in files.items():
+    for field, paths in files.items():
         by_name = named[field] = {}
-        for file, name in zip(some, names[field], strict=True):
+        for file, name in zip(paths, names[field], strict=True):
             if by_name.setdefault(name, file) is not file:
                 doubles.append((field, by_name[name], file, name))
     common = set.intersection(*(set(by_name) for by_name in named.values()))
@@ -218,16 +222,18 @@ def _chosen(paired: Pairing, path: str) -> tuple[Pairing, list[str]]:
     """
     numbers: dict[str, list[int]] = {}
     for number, name in enumerate(paired.names):
-        for held in upwards(name):
-            numbers.setdefault(held, []).append(number)
+        for place in upwards(name):
+            numbers.setdefault(place, []).append(number)
     order, unknown = list[int](), list[str]()
     for line in read_lines(path, f"--list {path}"):
-        found = entry_of(line, numbers)
-        order += found or []
-        unknown += [] if found else [line.split()[0]]
+        listed_numbers = entry_of(line, numbers)
+        order += listed_numbers or []
+        unknown += [] if listed_numbers else [line.split()[0]]
     if unknown or not order:
-        what = f"lists what is not a sample, or lacks a partner: {first_few(unknown)}" if unknown else "lists no sample"
-        raise UsageError(f"--list {path} {what}; there are samples such as {', '.join(paired.names[:NAMED])}")
+        problem = (
+            f"lists what is not a sample, or lacks a partner: {first_few(unknown)}" if unknown else "lists no sample"
+        )
+        raise UsageError(f"--list {path} {problem}; there are samples such as {', '.join(paired.names[:NAMED])}")
     if len(set(order)) < len(order):
         ((twice, _),) = Counter(order).most_common(1)
         raise UsageError(f"--list {path} names {paired.names[twice]} twice; remove one of the lines")
@@ -237,20 +243,20 @@ def _chosen(paired: Pairing, path: str) -> tuple[Pairing, list[str]]:
     taken = set(names)
     listed = paired._replace(
         names=names,
-        files={field: [some[number] for number in order] for field, some in paired.files.items()},
+        files={field: [paths[number] for number in order] for field, paths in paired.files.items()},
         orphans={field: [] for field in paired.orphans},
         doubles=[double for double in paired.doubles if double[3] in taken],
     )
     return listed, [note] if left else []
 
 
-def read_lines(path: str, what: str) -> list[str]:
-    """Return the lines of a text file that are not blank. Raises UsageError, which begins with `what`."""
+def read_lines(path: str, subject: str) -> list[str]:
+    """Return the lines of a text file that are not blank. Raises UsageError, which begins with `subject`."""
     try:
         lines = decode_text(Path(path).read_bytes()).splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise UsageError(f"{what} cannot be read: {reason}") from None
+        raise UsageError(f"{subject} cannot be read: {reason}") from None
     return [line.strip() for line in lines if line.strip()]
 
 
@@ -260,11 +266,11 @@ def entry_of(line: str, entries: Mapping[str, Entry]) -> Entry | None:
     return next((entries[text] for word in words for text in (word, stem(word)) if text in entries), None)
 
 
-def _report(paired: Pairing, found: Mapping[str, Found], on_bad: OnBad) -> None:
+def _report(paired: Pairing, file_sets: Mapping[str, Found], on_bad: OnBad) -> None:
     """Call `on_bad` with every file without a partner and with every second file of one name."""
     for field, first, second, name in paired.doubles:
         reason = f"this file and {first} would both be sample {name!r} of {field_in_words(field)}"
-        on_bad(SourceError(f"{reason}; rename one or move it away", found[field].path(second)))
+        on_bad(SourceError(f"{reason}; rename one or move it away", file_sets[field].path(second)))
     count = sum(map(len, paired.orphans.values()))
     lists = [f"{field or UNNAMED}: {first_few(files)}" for field, files in paired.orphans.items() if files]
     # The first error lists them all: if it stops the conversion, nobody sees the others.
@@ -276,7 +282,7 @@ def _report(paired: Pairing, found: Mapping[str, Found], on_bad: OnBad) -> None:
         others = " and ".join(repr(other) if other else UNNAMED for other in paired.orphans if other != field)
         for file in files:
             reason = f"{field_in_words(field)} has this file, but there is no partner of that name in {others}{more}"
-            on_bad(SourceError(f"{reason}; add the partner or move the file away", found[field].path(file)))
+            on_bad(SourceError(f"{reason}; add the partner or move the file away", file_sets[field].path(file)))
             more = ""
 
 
@@ -285,7 +291,7 @@ def field_in_words(field: str) -> str:
     return f"field {field!r}" if field else UNNAMED
 
 
-def share_out(found: dict[str, Found]) -> list[str]:
+def share_out(file_sets: dict[str, Found]) -> list[str]:
     """Take the files of one field out of another that has all of them and more; return sentences that say so.
 
     In `lr='d/*x4.png' hr='d/*.png'`, `hr` means the other images of the folder.
@@ -294,22 +300,25 @@ def share_out(found: dict[str, Found]) -> list[str]:
         UsageError: two fields are the same files.
     """
     notes = []
-    folders = {field: os.path.realpath(some.folder) for field, some in found.items()}
+    folders = {field: os.path.realpath(file_set.folder) for field, file_set in file_sets.items()}
     sets = {
-        field: {join(folders[field], file) for file in some.files} or {folders[field]} for field, some in found.items()
+        field: {join(folders[field], file) for file in file_set.files} or {folders[field]}
+        for field, file_set in file_sets.items()
     }
     for first, second in combinations(sets, 2):
         if sets[first] == sets[second]:
             advice = "name other files for one of them"
-            if found[second].texts:
-                advice = f"for the texts there, write {second}='{join(found[second].folder, f'*{TEXT}')}'"
+            if file_sets[second].texts:
+                advice = f"for the texts there, write {second}='{join(file_sets[second].folder, f'*{TEXT}')}'"
             raise UsageError(f"fields {first!r} and {second!r} are the same files; {advice}")
     for field, mine in sets.items():
         taken = {other: theirs for other, theirs in sets.items() if theirs < mine}
         if taken:
-            some = found[field]
+            file_set = file_sets[field]
             rest = mine.difference(*taken.values())
-            found[field] = some._replace(files=[file for file in some.files if join(folders[field], file) in rest])
+            file_sets[field] = file_set._replace(
+                files=[file for file in file_set.files if join(folders[field], file) in rest]
+            )
             where = field and f"field {field}: "
             notes.append(f"{where}{len(mine) - len(rest):,} files also fit {' and '.join(taken)}, and go there")
     return notes

@@ -79,16 +79,16 @@ class SampleSource(Source):
         """Return some samples, from evenly spread places."""
         if not len(self):
             raise SourceError("the sequence is empty; there is no sample to pack")
-        found: list[Sample] = []
+        examples: list[Sample] = []
         errors: list[SourceError] = []
         for i in np.unique(np.linspace(self._start, self._stop - 1, min(LOOK_AT, len(self))).astype(int)).tolist():
             try:
-                found.append(as_arrays(self._items[i], i))
+                examples.append(as_arrays(self._items[i], i))
             except SourceError as error:
                 errors.append(error)
-        if not found:
+        if not examples:
             raise errors[0]
-        return found
+        return examples
 
 
 def as_arrays(item: Any, number: int) -> Sample:
@@ -101,33 +101,33 @@ def as_arrays(item: Any, number: int) -> Sample:
         raise SourceError(f"sample {number} is a {type(item).__name__}; a dict of field name to array is expected")
     arrays: Sample = {}
     for name, value in item.items():
-        what = f"sample {number}: field {str(name)!r}"
+        where = f"sample {number}: field {str(name)!r}"
         if isinstance(value, str):
             try:
                 value.encode()
             except UnicodeEncodeError as error:
-                raise no_text(what, error) from None
+                raise no_text(where, error) from None
             arrays[str(name)] = value
             continue
         if isinstance(value, EncodedImage):
             arrays[str(name)] = value
             continue
-        if (images := _images_in(value, str(name), what)) is not None:
+        if (images := _images_in(value, str(name), where)) is not None:
             arrays[str(name)] = images
             continue
         if np.ma.is_masked(value):
-            raise SourceError(f"{what} is masked in places, which is not kept; give value.filled(...) or value.data")
+            raise SourceError(f"{where} is masked in places, which is not kept; give value.filled(...) or value.data")
         try:
             array = np.asarray(value)
         except (TypeError, ValueError, RuntimeError) as error:
-            raise SourceError(f"{what} cannot be an array: {error}") from None
+            raise SourceError(f"{where} cannot be an array: {error}") from None
         arrays[str(name)] = np.require(array, array.dtype.newbyteorder("="), "C")
     if len(arrays) < len(item):
         raise SourceError(f"sample {number} has two fields with the same name as text: {', '.join(map(repr, item))}")
     return arrays
 
 
-def _images_in(value: Any, field: str, what: str) -> NDArray[Any] | None:
+def _images_in(value: Any, field: str, where: str) -> NDArray[Any] | None:
     """Return an image (H, W, C), or those of a list as (T, H, W, C); None if there is anything else."""
     is_list = isinstance(value, list | tuple)
     first = value[0] if is_list and value else value
@@ -138,14 +138,14 @@ def _images_in(value: Any, field: str, what: str) -> NDArray[Any] | None:
     try:
         images = [as_image(one, field) for one in (value if is_list else [value])]
     except SourceError as error:
-        raise SourceError(f"{what} {error}") from None
+        raise SourceError(f"{where} {error}") from None
     pixels = [image for image in images if image is not None]
     if len(pixels) < len(images):
         return None
     if not is_list:
         return pixels[0]
     if len({(image.shape, image.dtype) for image in pixels}) > 1:
-        raise SourceError(f"{what} is a list of images of several sizes or kinds; the frames of a clip must be alike")
+        raise SourceError(f"{where} is a list of images of several sizes or kinds; the frames of a clip must be alike")
     return np.stack([np.asarray(image) for image in pixels])
 
 
@@ -178,7 +178,7 @@ def _infer(name: str, values: Sequence[NDArray[Any] | str]) -> FieldSpec:
     return msgspec.structs.replace(spec, shape=common_shape(array.shape for array in arrays))
 
 
-def one_block(sample: Sample, fields: Sequence[FieldSpec], what: str) -> Block:
+def one_block(sample: Sample, fields: Sequence[FieldSpec], where: str) -> Block:
     """Return a block of one sample, after checking that it fits the schema.
 
     Raises:
@@ -186,19 +186,19 @@ def one_block(sample: Sample, fields: Sequence[FieldSpec], what: str) -> Block:
     """
     names = [field.name for field in fields]
     if set(sample) != set(names):
-        raise SourceError(f"{what} has the fields {', '.join(sample)}; {', '.join(names)} are expected")
+        raise SourceError(f"{where} has the fields {', '.join(sample)}; {', '.join(names)} are expected")
     block: Block = {}
     for field in fields:
         value = sample[field.name]
         if isinstance(value, str) != (field.kind == "text"):
-            raise SourceError(f"{what}: field {field.name!r} is {type(value).__name__}, {field.kind} is expected")
+            raise SourceError(f"{where}: field {field.name!r} is {type(value).__name__}, {field.kind} is expected")
         if isinstance(value, str):
             block[field.name] = [value]
             continue
         if value.dtype != np.dtype(str(field.dtype)) or not fits(value.shape, field.shape):
-            wanted = "(" + ", ".join("any" if n is None else str(n) for n in field.shape) + ")"
+            expected = "(" + ", ".join("any" if n is None else str(n) for n in field.shape) + ")"
             raise SourceError(
-                f"{what}: field {field.name!r} is {value.dtype} {value.shape}, {field.dtype} {wanted} is expected; "
+                f"{where}: field {field.name!r} is {value.dtype} {value.shape}, {field.dtype} {expected} is expected; "
                 "give `fields` with None for the axes that differ, or convert the values"
             )
         block[field.name] = [value] if field.is_ragged or isinstance(value, EncodedImage) else value[None]

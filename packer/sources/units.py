@@ -120,8 +120,8 @@ def numbers_of(stems: Sequence[str]) -> list[int] | None:
     A single path has the last number in it.
     """
     parts = [_NUMBER.split(stem.rpartition("/")[2]) for stem in stems]
-    if len({len(some) for some in parts}) > 1 or len(parts[0]) < 2:
+    if len({len(part) for part in parts}) > 1 or len(parts[0]) < 2:
         return None
-    differing = [place for place, some in enumerate(zip(*parts, strict=True)) if len(set(some)) > 1]
+    differing = [place for place, part in enumerate(zip(*parts, strict=True)) if len(set(part)) > 1]
     place = differing[0] if differing else len(parts[0]) - 2
-    return [int(some[place]) for some in parts] if len(differing) < 2 and place % 2 else None
+    return [int(part[place]) for part in parts] if len(differing) < 2 and place % 2 else None

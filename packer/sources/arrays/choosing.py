@@ -129,11 +129,11 @@ def _below(tree: Tree, root: str, axis: int | None, is_out: Skipping) -> tuple[l
     columns: list[Column] = []
     asides: list[str] = []
     for entry in tree.entries(root, is_out):
-        some = columns_of(entry, axis)
-        if isinstance(some, str):
-            asides.append(f"{entry.path} {some}")
+        fields = columns_of(entry, axis)
+        if isinstance(fields, str):
+            asides.append(f"{entry.path} {fields}")
         else:
-            columns += [column for column in some if not column.members or not is_out(column.path)]
+            columns += [column for column in fields if not column.members or not is_out(column.path)]
     return columns, asides
 
 
@@ -141,12 +141,12 @@ def _refuse(columns: Sequence[Column], tree: Tree) -> None:
     """Raise SourceError if one of the columns cannot be a field."""
     if not (bad := [column for column in columns if column.problem]):
         return
-    what = first_few([f"{column.path or 'it'} {column.problem}" for column in bad], joined="; ")
+    reason = first_few([f"{column.path or 'it'} {column.problem}" for column in bad], joined="; ")
     if len(bad) < len(columns):
         names = dict.fromkeys(column.path[1:].replace("/", ".") for column in bad)
-        what += f". Leave out with {' '.join(f'--skip {shlex.quote(name)}' for name in list(names)[:5])}"
-        what += ", or pick fields with --field NAME=/path"
-    raise SourceError(what, bad[0].file or tree.path)
+        reason += f". Leave out with {' '.join(f'--skip {shlex.quote(name)}' for name in list(names)[:5])}"
+        reason += ", or pick fields with --field NAME=/path"
+    raise SourceError(reason, bad[0].file or tree.path)
 
 
 def _picked(tree: Tree, root: str, name: str, where: str, axis: int | None) -> list[tuple[str, Column]]:
@@ -155,22 +155,22 @@ def _picked(tree: Tree, root: str, name: str, where: str, axis: int | None) -> l
     Raises:
         SourceError: nothing is at the path, or it cannot be a field.
     """
-    asked = "/" + where.strip("/")
+    path = "/" + where.strip("/")
     hits: list[Column] = []
-    for place in upwards(asked):
+    for place in upwards(path):
         if (entry := tree.find(root + place)) is not None:
-            some = columns_of(entry._replace(path=place), axis)
-            if isinstance(some, str):
-                raise SourceError(f"field {name}: {asked} {some}")
-            hits = [column for column in some if f"{column.path}/".startswith(f"{asked}/")]
+            of_array = columns_of(entry._replace(path=place), axis)
+            if isinstance(of_array, str):
+                raise SourceError(f"field {name}: {path} {of_array}")
+            hits = [column for column in of_array if f"{column.path}/".startswith(f"{path}/")]
             break
     if not hits:
         columns, asides = _below(tree, root, axis, Skipping(()))
-        raise SourceError(f"has no array {asked} for field {name}; it holds:\n{_lines(columns)}{_and(asides)}")
+        raise SourceError(f"has no array {path} for field {name}; it holds:\n{_lines(columns)}{_and(asides)}")
     for column in hits:
         if column.problem:
             raise SourceError(f"field {name}: {column.path} {column.problem}")
-    below = len(asked.split("/")) - len(hits[0].array.split("/"))
+    below = len(path.split("/")) - len(hits[0].array.split("/"))
     return [(".".join((name, *column.members[below:])), column) for column in hits]
 
 
@@ -183,12 +183,12 @@ def _sparse(tree: Tree, root: str, group: str) -> list[tuple[str, Column]]:
     columns: dict[str, Column] = {}
     for name in SPARSE_PARTS:
         entry = tree.find(f"{root}/{group}/{name}")
-        found = columns_of(entry._replace(path=f"/{group}/{name}"), 0) if entry else []
-        if isinstance(found, str) or len(found) != 1 or found[0].problem or found[0].spec.shape:
+        of_array = columns_of(entry._replace(path=f"/{group}/{name}"), 0) if entry else []
+        if isinstance(of_array, str) or len(of_array) != 1 or of_array[0].problem or of_array[0].spec.shape:
             raise SourceError(
                 f"--sparse {group}: a group with the arrays data, indices and indptr, each of one axis, is expected"
             )
-        columns[name] = found[0]
+        columns[name] = of_array[0]
     if str(tree.attributes(f"{root}/{group}")[0].get("encoding-type")).startswith("csc"):
         raise SourceError(f"/{group} is a sparse matrix by columns (CSC), whose rows lie scattered; make it CSR")
     starts, rows = f"/{group}/indptr", (columns.pop("indptr").samples or 0) - 1
@@ -244,11 +244,11 @@ def constants_of(tree: Tree, root: str, once: Iterable[str]) -> dict[str, Consta
         SourceError: an array cannot be read, or holds no numbers.
     """
     constants: dict[str, Constant] = {}
-    for asked in once:
-        paths = [f"/{asked.strip('/')}"]
+    for once_path in once:
+        paths = [f"/{once_path.strip('/')}"]
         if (entry := tree.find(root + paths[0])) is None or entry.is_group:
             entries = (entry for entry in tree.entries(root) if not entry.is_group and not entry.aside)
-            paths = [entry.path for entry in entries if naming(entry.path, [asked])]
+            paths = [entry.path for entry in entries if naming(entry.path, [once_path])]
         for path in paths:
             values = constant_values(tree, root + path)
             digest = xxhash.xxh3_128(f"{values.dtype} {values.shape} ".encode())
@@ -265,8 +265,8 @@ def constant_values(tree: Tree, path: str) -> NDArray[Any]:
     values = tree.open(path)
     dtype = values.dtype.newbyteorder("=")
     if dtype.name not in DTYPES:
-        what = f"{path} is {values.dtype}, but only numbers can be kept once; use --skip instead"
-        raise SourceError(what, tree.path)
+        reason = f"{path} is {values.dtype}, but only numbers can be kept once; use --skip instead"
+        raise SourceError(reason, tree.path)
     return np.asarray(values[...]).astype(dtype, copy=False)
 
 

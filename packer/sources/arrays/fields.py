@@ -121,8 +121,8 @@ def leaves(column: Column, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Iter
     base, text = list_dtype(dtype), is_text(dtype)
     native = (dtype if base is None else base).newbyteorder("=").name
     if (text or base is not None) and shape:
-        what = "strings" if text else "lists"
-        problem = f"holds {what} of shape {shape} a sample, but only one can be stored; make an array of each"
+        kind = "strings" if text else "lists"
+        problem = f"holds {kind} of shape {shape} a sample, but only one can be stored; make an array of each"
     elif not text and native not in DTYPES:
         problem = f"holds values of {base or dtype}, which cannot be stored; write them as one of {', '.join(DTYPES)}"
     elif base is not None and not base.isnative:
@@ -169,10 +169,10 @@ def scaled(column: Column, attributes: Mapping[str, Any], is_applied: bool) -> C
     if column.spec.kind == "text" or ((factor, offset) == (1, 0) and (missing is None or missing != missing)):
         return column
     if not is_applied:
-        shown = ", ".join(f"{name} {_number(attributes[name])}" for name in SCALING if name in attributes)
+        shown_attributes = ", ".join(f"{name} {_number(attributes[name])}" for name in SCALING if name in attributes)
         raise SourceError(
-            f"{column.path} has {shown}: its stored numbers are not its values; --scaled packs the values, NaN where "
-            "they are missing, and --stored the numbers as they are"
+            f"{column.path} has {shown_attributes}: its stored numbers are not its values; --scaled packs the values, "
+            "NaN where they are missing, and --stored the numbers as they are"
         )
     kinds = [attributes[name]["dtype"] for name in numbers if isinstance(attributes[name], dict)]
     wide = len(kinds) < len(numbers) or any(kind != "float32" for kind in kinds) or column.spec.itemsize > 2

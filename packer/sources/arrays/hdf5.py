@@ -81,14 +81,14 @@ class Hdf5Tree(Tree):
                 path = f"{prefix}/{as_text(name)}"
                 if is_out(path):
                     continue
-                met = _met(group, name, path, seen, is_unit(path))
-                if isinstance(met, h5py.Datatype):
+                member = _met(group, name, path, seen, is_unit(path))
+                if isinstance(member, h5py.Datatype):
                     continue  # it has no values
-                if isinstance(met, h5py.Dataset) and len(self._listed) < _MAX_LISTED:
-                    self._listed[root + path] = met
-                yield met if isinstance(met, Entry) else _entry(path, met)
-                if isinstance(met, h5py.Group) and not is_unit(path):
-                    deeper.append((path, met))
+                if isinstance(member, h5py.Dataset) and len(self._listed) < _MAX_LISTED:
+                    self._listed[root + path] = member
+                yield member if isinstance(member, Entry) else _entry(path, member)
+                if isinstance(member, h5py.Group) and not is_unit(path):
+                    deeper.append((path, member))
             groups += reversed(deeper)
 
     def find(self, path: str) -> Entry | None:
@@ -109,11 +109,11 @@ class Hdf5Tree(Tree):
         # A chunk larger than `cache` is kept as well: decoding it takes that memory anyway, and decoding it again for
         # every block would take minutes.
         chunk_bytes = math.prod(dataset.chunks) * dataset.dtype.itemsize
-        kept = chunk_bytes * (chunks if chunk_bytes * chunks <= cache else 1)
-        if kept <= usual:
+        cache_bytes = chunk_bytes * (chunks if chunk_bytes * chunks <= cache else 1)
+        if cache_bytes <= usual:
             return dataset
         # Chunks in one slot of libhdf5's table drive each other out, so it gets many more slots than chunks.
-        access.set_chunk_cache(min(100 * chunks, 2**20) + 1, kept, 1.0)
+        access.set_chunk_cache(min(100 * chunks, 2**20) + 1, cache_bytes, 1.0)
         holder, name_there = dataset.file.id, dataset.name.encode()
         dataset.id.close()  # a dataset that is open already keeps its cache
         return h5py.Dataset(h5py.h5d.open(holder, name_there, access))
@@ -137,7 +137,7 @@ class Hdf5Tree(Tree):
         return f"{how_many} were never written, and are the fill value {dataset.fillvalue}"
 
     def attributes(self, path: str) -> tuple[dict[str, Any], list[str]]:
-        kept: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         lost: list[str] = []
         try:
             attributes = self._at(path).attrs
@@ -150,10 +150,10 @@ class Hdf5Tree(Tree):
             try:
                 header = attributes.get_id(name)
                 check_attribute(header.dtype, header.shape)  # h5py corrupts memory when it reads lists of references
-                kept[as_text(name)] = as_json(attributes[name])
+                values[as_text(name)] = as_json(attributes[name])
             except _FAULTS:
                 lost.append(as_text(name))
-        return kept, lost
+        return values, lost
 
     def attribute(self, path: str, name: str) -> NDArray[Any] | None:
         attributes = self._at(path).attrs
@@ -210,8 +210,8 @@ def _misread(type_: h5py.h5t.TypeID, within: bool = False) -> tuple[str, str]:
         return "holds references to other objects, which cannot be stored", ""
     if isinstance(type_, h5py.h5t.TypeFloatID) and type_.dtype.itemsize > type_.get_size():
         bits, wide = 8 * type_.get_size(), type_.dtype.newbyteorder("=").name
-        what = f"holds floats of {bits} bits that numpy does not have, such as bfloat16"
-        return (f"{what}; write them as float32", "") if within else ("", f"{what}; they are packed as {wide}")
+        problem = f"holds floats of {bits} bits that numpy does not have, such as bfloat16"
+        return (f"{problem}; write them as float32", "") if within else ("", f"{problem}; they are packed as {wide}")
     return "", ""
 
 
@@ -264,8 +264,8 @@ def _open_locked(path: str) -> h5py.File:
     try:
         return h5py.File(path, "r")
     except OSError as error:
-        held = f"errno = {errno.EAGAIN}," in str(error)
-        if "unable to lock file" not in str(error) or held:
+        is_locked = f"errno = {errno.EAGAIN}," in str(error)
+        if "unable to lock file" not in str(error) or is_locked:
             raise
         return h5py.File(path, "r", locking=False)
 
@@ -364,11 +364,11 @@ def _virtual_files(dataset: h5py.Dataset) -> Iterator[str]:
 
 def _falls_short(dataset: h5py.Dataset, source: Any, target: h5py.Dataset) -> bool:
     """Return whether the source lacks some of the rows that are mapped; an unlimited selection follows the source."""
-    shown, space = source.vspace, source.src_space
+    mapped, space = source.vspace, source.src_space
     try:
         if space.get_select_type() == h5py.h5s.SEL_ALL:
-            all_shown = shown.get_select_type() == h5py.h5s.SEL_ALL
-            return bool(math.prod(target.shape) != (dataset.size if all_shown else shown.get_select_npoints()))
+            all_shown = mapped.get_select_type() == h5py.h5s.SEL_ALL
+            return bool(math.prod(target.shape) != (dataset.size if all_shown else mapped.get_select_npoints()))
         _low, high = space.get_select_bounds()
     except (RuntimeError, ValueError):
         return False

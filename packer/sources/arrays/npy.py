@@ -56,8 +56,8 @@ class NpyTree(Tree):
             yield from (entry for entry in entries if not is_out(entry.path))
 
     def find(self, path: str) -> Entry | None:
-        wanted = path.replace("/", ".")
-        return next((entry for entry in self.entries() if entry.path.replace("/", ".") == wanted), None)
+        dotted = path.replace("/", ".")
+        return next((entry for entry in self.entries() if entry.path.replace("/", ".") == dotted), None)
 
     def open(self, path: str, axis: int = 0, cache: int = CACHE_BYTES) -> NDArray[Any]:
         """Return a `.npy` mapped, a member of a `.npz` read whole, after which its checksum was compared."""

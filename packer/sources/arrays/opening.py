@@ -65,17 +65,17 @@ def open_arrays(
             be the samples, nothing says whether a file is a field or a sample, or options do not go together.
         SourceError: no usable file, no common sample axis, or data that cannot be stored.
     """
-    asked = unit_of(kind, options.samples)
-    _check(options, asked, inputs)
-    is_rows = asked.name in ("rows", "episodes")
+    choice = unit_of(kind, options.samples)
+    _check(options, choice, inputs)
+    is_rows = choice.name in ("rows", "episodes")
     is_table = kind == "npy" and is_rows
     if is_table:  # without a bad file, rows after it would belong to other samples
         on_bad = stop
     text = " ".join(files.text for files in inputs.values())
-    found = {name: files._replace(files=files.pick(on_bad)) for name, files in inputs.items()}
+    file_sets = {name: files._replace(files=files.pick(on_bad)) for name, files in inputs.items()}
     notes: list[str] = []
-    places = _places(kind, found, asked, options.axis, on_bad, notes)
-    results = each(partial(units_of, files=kind, asked=asked, options=options), list(places.values()), limits)
+    places = _places(kind, file_sets, choice, options.axis, on_bad, notes)
+    results = each(partial(units_of, files=kind, choice=choice, options=options), list(places.values()), limits)
     read = watched(zip(places.items(), results, strict=True), HEADERS, looking, len(places))
     units, used, remarks = _listed(read, text, on_bad, is_named=kind == "npy" and not is_table)
     if useless := set(options.skip) - used:
@@ -88,26 +88,28 @@ def open_arrays(
         units = [unit._replace(attributes={}) for unit in units]
         few = f"more than {MAX_KEPT:,} files or samples have attributes"
         notes.append(f"{few}, so none are kept; --attr NAME makes a field")
-    kept = KeptOptions(dict(options.pick), list(options.skip), list(options.once), list(options.sparse))
+    kept_options = KeptOptions(dict(options.pick), list(options.skip), list(options.once), list(options.sparse))
     source: ArraySource
     if is_table:
         notes += _other_tables(units[0], [name for name in inputs if name])
-    elif asked.name == "rows" and options.samples is None:
+    elif choice.name == "rows" and options.samples is None:
         notes += _other_units(units, bool(options.pick))
     attributes, remarks_on_attributes = _attributes(units)
     if is_rows:
-        source = _row_source(kind, units, attributes, options.axis, msgspec.structs.replace(kept, axis=options.axis))
+        source = _row_source(
+            kind, units, attributes, options.axis, msgspec.structs.replace(kept_options, axis=options.axis)
+        )
     else:
-        source = _unit_source(kind, units, attributes, msgspec.structs.replace(kept, samples=str(asked)))
+        source = _unit_source(kind, units, attributes, msgspec.structs.replace(kept_options, samples=str(choice)))
     source.remarks = [*_sentences(kind, [*remarks, *remarks_on_attributes]), *notes]
     source.constants = {name: _values(kind, constant) for name, constant in constants.items()}
     ends = [unit.ends for unit in units if unit.ends is not None]
     if not ends:
         return source
-    return EpisodeSource(source, ends, asked.pattern, [path for unit in units for path in paths_of(unit.place)])
+    return EpisodeSource(source, ends, choice.pattern, [path for unit in units for path in paths_of(unit.place)])
 
 
-def _check(options: SourceOptions, asked: Asked, inputs: Mapping[str, Found]) -> None:
+def _check(options: SourceOptions, choice: Asked, inputs: Mapping[str, Found]) -> None:
     """Raise UsageError if an option has a value that cannot be, or is not for this unit."""
     for name in options.pick:
         try:
@@ -117,16 +119,16 @@ def _check(options: SourceOptions, asked: Asked, inputs: Mapping[str, Found]) ->
     for path in (*options.pick.values(), *options.once):
         if not path.strip("/"):
             raise UsageError(f"--field or --once: {path!r} is not the path of an array in a sample or file")
-    is_rows = asked.name in ("rows", "episodes")
-    for given, is_wrong, reason in (
+    is_rows = choice.name in ("rows", "episodes")
+    for value, is_wrong, reason in (
         (options.attrs, is_rows, "--attr: rows have no attributes; files, datasets and groups do (--samples)"),
-        (options.axis, not is_rows, f"--axis is for rows, but --samples {asked} makes each of these a sample"),
-        (options.sparse, not is_rows, f"--sparse: samples are the rows of the matrix; leave out --samples {asked}"),
-        (options.pick, asked.name == "datasets", "--field: a dataset that is a sample has one field, values"),
+        (options.axis, not is_rows, f"--axis is for rows, but --samples {choice} makes each of these a sample"),
+        (options.sparse, not is_rows, f"--sparse: samples are the rows of the matrix; leave out --samples {choice}"),
+        (options.pick, choice.name == "datasets", "--field: a dataset that is a sample has one field, values"),
         (options.pick, any(inputs), "--field chooses among the arrays of one source; give its path without FIELD="),
         (options.scaled, options.stored, "--scaled and --stored: give one of them"),
     ):
-        if given and is_wrong:
+        if value and is_wrong:
             raise UsageError(reason)
 
 
@@ -134,37 +136,37 @@ def _check(options: SourceOptions, asked: Asked, inputs: Mapping[str, Found]) ->
 
 
 def _places(
-    kind: str, found: Mapping[str, Found], asked: Asked, axis: int, on_bad: OnBad, notes: list[str]
+    kind: str, file_sets: Mapping[str, Found], choice: Asked, axis: int, on_bad: OnBad, notes: list[str]
 ) -> dict[str, Place]:
     """Return the files of every tree by its name: a file; of npy those of a sample or, if rows are, all files.
 
     Files of npy for named fields are partners by name, or by the folder they lie in. Sentences for the plan go to
     `notes`.
     """
-    paths = {name: natsorted(map(files.path, files.files)) for name, files in found.items()}
+    paths = {name: natsorted(map(files.path, files.files)) for name, files in file_sets.items()}
     if kind != "npy":
-        return {path: (Files("", (path,)),) for files in found.values() for path in map(files.path, files.files)}
-    if asked.name in ("rows", "episodes"):
+        return {path: (Files("", (path,)),) for files in file_sets.values() for path in map(files.path, files.files)}
+    if choice.name in ("rows", "episodes"):
         fields = {name: [Files(f"/{name}", tuple(files), axis)] for name, files in paths.items()}
         fields |= {"": [Files(_base(path), (path,)) for path in paths.get("", ())]}
         place = tuple(files for field in fields.values() for files in field)
         return {place[0].paths[0]: place}
-    if asked.name == "folders":
-        for files in found.values():
+    if choice.name == "folders":
+        for files in file_sets.values():
             refuse_strays(files.folder, files.files)
-        if list(found) == [""]:
-            (files,) = found.values()
+        if list(file_sets) == [""]:
+            (files,) = file_sets.values()
             return {
                 unit_name(files.folder, folder): tuple(
                     Files(_base(files.files[i]), (files.path(files.files[i]),)) for i in numbers
                 )
                 for folder, numbers in by_folder(files.files).items()
             }
-    paired, remarks = partners(found, on_bad, names_by_folder(found) if asked.name == "folders" else None)
+    paired, remarks = partners(file_sets, on_bad, names_by_folder(file_sets) if choice.name == "folders" else None)
     notes += remarks
     return {
         sample: tuple(
-            Files(f"/{name}" if name else "", (found[name].path(files[i]),)) for name, files in paired.files.items()
+            Files(f"/{name}" if name else "", (file_sets[name].path(files[i]),)) for name, files in paired.files.items()
         )
         for i, sample in enumerate(paired.names)
     }
@@ -335,8 +337,11 @@ def _row_source(
                 runs.append(Run((of_field._replace(paths=(path,), rows=()),), "", 0, rows, columns, unit.files))
                 files.append((path, rows, unit.attributes))
     names = _relative(path for path, _, _ in files)
-    kept = [KeptFile(names[path], rows, {"/": dict(own)} if own else {}) for path, rows, own in files]
-    origin = ArraysOrigin(options, {}, files=kept, fields=dict(attributes), classes=_classes(units))
+    kept_files = [
+        KeptFile(names[path], rows, {"/": dict(file_attributes)} if file_attributes else {})
+        for path, rows, file_attributes in files
+    ]
+    origin = ArraysOrigin(options, {}, files=kept_files, fields=dict(attributes), classes=_classes(units))
     return RowSource(kind, [Table.of(runs) for runs in tables if runs[0].columns], origin, axis)
 
 
@@ -390,10 +395,12 @@ def _attributes(units: Sequence[Unit]) -> tuple[dict[str, dict[str, Any]], list[
     remarks: dict[Remark, None] = {}
     for unit in units:
         for field in (column.spec.name for column in unit.columns):
-            own = unit.fields.get(field, {})
-            shared = agreed.setdefault(field, dict(own))
-            if shared != own:
-                for name in [name for name in {**shared, **own} if name not in shared or shared[name] != own.get(name)]:
+            of_unit = unit.fields.get(field, {})
+            shared = agreed.setdefault(field, dict(of_unit))
+            if shared != of_unit:
+                for name in [
+                    name for name in {**shared, **of_unit} if name not in shared or shared[name] != of_unit.get(name)
+                ]:
                     remarks[_DIFFERING, f"{name} of {field}"] = None
                     shared.pop(name, None)
     return {field: attributes for field, attributes in agreed.items() if attributes}, list(remarks)
@@ -410,6 +417,6 @@ def _sentences(kind: str, remarks: Iterable[Remark]) -> list[str]:
         items[about, "" if about else item].append(item)
     links = ". --field NAME=/path takes a link" if kind == "hdf5" else ""
     return [
-        alone or f"{about}: " + (f"{first_few(some, joined='; ')}{links}" if about == LEFT_OUT else first_few(some))
-        for (about, alone), some in items.items()
+        alone or f"{about}: " + (f"{first_few(listed, joined='; ')}{links}" if about == LEFT_OUT else first_few(listed))
+        for (about, alone), listed in items.items()
     ]

@@ -223,7 +223,7 @@ def _blocks(rows: Sequence[_Rows], fields: Sequence[Any], start: int, stop: int)
     """
 
     def read(first: int, last: int) -> Block:
-        return {name: values for some in rows for name, values in some.read(first, last).items()}
+        return {name: values for of_table in rows for name, values in of_table.read(first, last).items()}
 
     def is_bad(row: int) -> bool:
         try:
@@ -232,8 +232,8 @@ def _blocks(rows: Sequence[_Rows], fields: Sequence[Any], start: int, stop: int)
             return True
         return False
 
-    is_variable = any(some.is_variable for some in rows)
-    most = max(1, BLOCK_BYTES // max(1, sum(some.row_bytes for some in rows)))
+    is_variable = any(of_table.is_variable for of_table in rows)
+    most = max(1, BLOCK_BYTES // max(1, sum(of_table.row_bytes for of_table in rows)))
     length = min(_FIRST_RUN, most) if is_variable else most
     first = start
     while first < stop:

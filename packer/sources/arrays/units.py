@@ -109,7 +109,7 @@ class Listing(NamedTuple):
     remarks: list[Remark]
 
 
-def units_of(place: Place, files: str, asked: Asked, options: SourceOptions) -> Listing:
+def units_of(place: Place, files: str, choice: Asked, options: SourceOptions) -> Listing:
     """Return the units of one tree, after checking every file and size that they depend on.
 
     Args:
@@ -121,17 +121,17 @@ def units_of(place: Place, files: str, asked: Asked, options: SourceOptions) -> 
         SourceError: the tree cannot be read, has no such units, or holds something that belongs to none of them.
     """
     with open_tree(files, place) as tree, tree.faults("listing the file"):
-        marks = _marks(tree, asked.pattern) if asked.name == "episodes" else {}
+        marks = _marks(tree, choice.pattern) if choice.name == "episodes" else {}
         ends = ends_of(marks) if marks else None
         is_out = Skipping(options.skip, options.once)
-        roots, splits, remarks = _roots(tree, asked, is_out)
+        roots, splits, remarks = _roots(tree, choice, is_out)
         outside = [name for name in options.once if roots != [""] and tree.find(f"/{name.strip('/')}")]
         constants = constants_of(tree, "", outside)
         # A path from the root of the tree that names something next to the units is not also the name of a field.
         within = tuple(skip for skip in options.skip if skip not in is_out.used or skip[0] != "/")
         within += tuple(path for path, values in marks.items() if is_table(values))  # they have no value for each row
         inner = replace(options, skip=within, once=tuple(name for name in options.once if name not in outside))
-        kind = "row" if marks else asked.name[:-1]
+        kind = "row" if marks else choice.name[:-1]
         is_inner_out = Skipping(inner.skip, inner.once, inner.sparse)
         units: list[Unit | SourceError] = []
         for root in roots:
@@ -140,14 +140,14 @@ def units_of(place: Place, files: str, asked: Asked, options: SourceOptions) -> 
                     unit = _unit(tree, root, kind, is_inner_out, inner)
                 if ends is not None and ends[-1] != unit.samples:
                     raise SourceError(
-                        f"{asked.pattern} covers {int(ends[-1]):,} rows, but there are {unit.samples:,}; name the "
+                        f"{choice.pattern} covers {int(ends[-1]):,} rows, but there are {unit.samples:,}; name the "
                         "array that belongs to these rows"
                     )
                 of_unit = tuple(split for split, names in splits.items() if root in names)
                 units.append(unit._replace(constants={**constants, **unit.constants}, splits=of_unit, ends=ends))
             except SourceError as error:
-                what = f"{kind} {root}: " if root else ""
-                units.append(SourceError(f"{what}{error.reason}", error.path or tree.path))
+                where = f"{kind} {root}: " if root else ""
+                units.append(SourceError(f"{where}{error.reason}", error.path or tree.path))
         above = {group: None for root in roots for group in [*upwards(root)][1:] + [""] * bool(root)}
         remarks += [(ABOVE, group or "/") for group in above if any(tree.attributes(group))]
         return Listing(units, is_out.used | is_inner_out.used, remarks)
@@ -159,8 +159,8 @@ def _marks(tree: Tree, pattern: str) -> dict[str, NDArray[Any]]:
     for name in pattern.split(","):
         entry = tree.find(f"/{name.strip('/')}")
         if entry is None or not entry.is_array or len(entry.shape or ()) != 1:
-            what = f"has no array {name} of one axis, which would say where episodes end"
-            raise SourceError(f"{what}; it holds {first_few([one.path for one in tree.entries()])}")
+            reason = f"has no array {name} of one axis, which would say where episodes end"
+            raise SourceError(f"{reason}; it holds {first_few([one.path for one in tree.entries()])}")
         marks[name] = np.asarray(tree.open(entry.path)[:])
     return marks
 
@@ -185,13 +185,13 @@ def _unit(tree: Tree, root: str, kind: str, is_out: Skipping, options: SourceOpt
     for number, column in enumerate(columns):
         if column.attribute:
             continue
-        own, lost = tree.attributes(root + column.array) if column.array else (attributes, [])
+        of_array, lost = tree.attributes(root + column.array) if column.array else (attributes, [])
         if not options.stored:
-            columns[number] = column = scaled(column, own, options.scaled)
+            columns[number] = column = scaled(column, of_array, options.scaled)
         if column.scaling:
-            own = {name: value for name, value in own.items() if name not in SCALING}
-        if own and column.array:
-            of_fields[column.spec.name] = own
+            of_array = {name: value for name, value in of_array.items() if name not in SCALING}
+        if of_array and column.array:
+            of_fields[column.spec.name] = of_array
         if column.starts:
             row_starts(tree, column)
         remarks += [(LOST, f"{name!r} of {column.path}") for name in lost] + _remarks_on(column)
@@ -218,8 +218,8 @@ def _remarks_on(column: Column) -> list[Remark]:
     """Return what is another name or value than in the file, or not kept."""
     remarks = [("", f"{column.path} {column.remark}")] if column.remark else []
     if "=" in column.path and column.spec.name == default_name(column):
-        what = f"field {column.spec.name}: {column.path} holds =, which no name of a field can"
-        remarks.append(("", f"{what}; _ stands in its place"))
+        reason = f"field {column.spec.name}: {column.path} holds =, which no name of a field can"
+        remarks.append(("", f"{reason}; _ stands in its place"))
     if column.enum and not classes_of(column):
         names = first_few([f"{number} {name}" for number, name in column.enum])
         remarks.append(("", f"{column.path} is an enum, whose names are not kept: {names}"))
@@ -239,7 +239,7 @@ def _layout(column: Column, is_row: bool) -> Column:
 # ---------------------------------------------------------------- which groups and arrays are the units
 
 
-def _roots(tree: Tree, asked: Asked, is_out: Skipping) -> tuple[list[str], dict[str, set[str]], list[Remark]]:
+def _roots(tree: Tree, choice: Asked, is_out: Skipping) -> tuple[list[str], dict[str, set[str]], list[Remark]]:
     """Return the units of an open tree.
 
     Args:
@@ -253,10 +253,10 @@ def _roots(tree: Tree, asked: Asked, is_out: Skipping) -> tuple[list[str], dict[
     Raises:
         SourceError: there are no units, something belongs to none, or a group cannot be listed.
     """
-    if asked.name not in ("datasets", "groups"):
+    if choice.name not in ("datasets", "groups"):
         return [""], {}, []
-    pattern = _pattern(asked)
-    lists = _lists(tree, is_out) if asked.name == "groups" else {}
+    pattern = _pattern(choice)
+    lists = _lists(tree, is_out) if choice.name == "groups" else {}
     entries = {
         entry.path: entry
         for entry in tree.entries(
@@ -266,7 +266,7 @@ def _roots(tree: Tree, asked: Asked, is_out: Skipping) -> tuple[list[str], dict[
     groups = [path for path, entry in entries.items() if entry.is_group]
     arrays = [path for path, entry in entries.items() if entry.is_array]
     remarks = []
-    if asked.name == "datasets":
+    if choice.name == "datasets":
         roots = arrays
     elif pattern:
         roots = [group for group in groups if _fits(group, pattern)]
@@ -279,9 +279,11 @@ def _roots(tree: Tree, asked: Asked, is_out: Skipping) -> tuple[list[str], dict[
                 ("", f"a sample is a group such as {natsorted(roots)[0]}; --samples groups:PATTERN takes others")
             )
     if not roots:
-        what = f"groups that fit {asked.pattern}" if asked.pattern else f"{asked.name} that could be samples"
+        roots_in_words = (
+            f"groups that fit {choice.pattern}" if choice.pattern else f"{choice.name} that could be samples"
+        )
         holds = f"it holds {first_few(groups or arrays)}" if groups or arrays else "it is empty"
-        raise SourceError(f"holds no {what}: {holds}; name another unit with --samples", tree.path)
+        raise SourceError(f"holds no {roots_in_words}: {holds}; name another unit with --samples", tree.path)
     inside = set(roots)
     strays = [path for path, entry in entries.items() if not entry.is_group and not _lies_in(path, inside)]
     splits, missing = _splits(tree, lists, roots)
@@ -290,8 +292,8 @@ def _roots(tree: Tree, asked: Asked, is_out: Skipping) -> tuple[list[str], dict[
     if others := _topmost(strays, roots):
         skips = " ".join(f"--skip {shlex.quote(other)}" for other in others)
         raise SourceError(
-            f"{first_few(others)} {'belongs' if len(others) == 1 else 'belong'} to no sample: --samples {asked} packs "
-            f"what lies in these {asked.name}. Leave it out with {skips}, or try another unit: --samples files takes "
+            f"{first_few(others)} {'belongs' if len(others) == 1 else 'belong'} to no sample: --samples {choice} packs "
+            f"what lies in these {choice.name}. Leave it out with {skips}, or try another unit: --samples files takes "
             "all that is in a file",
             tree.path,
         )
@@ -304,10 +306,10 @@ def are_numbered(arrays: Iterable[str]) -> bool:
     return len(groups) > 1 and len({_DIGITS.sub("", group) for group in groups}) == 1
 
 
-def _pattern(asked: Asked) -> list[str]:
+def _pattern(choice: Asked) -> list[str]:
     """Return the parts of a pattern; without a wildcard it names a group, and means the groups in it."""
-    text = asked.pattern.strip("/")
-    if asked.pattern and not glob.has_magic(asked.pattern):
+    text = choice.pattern.strip("/")
+    if choice.pattern and not glob.has_magic(choice.pattern):
         text = f"{text}/*".strip("/")
     return text.split("/") if text else []
 
@@ -357,6 +359,6 @@ def _splits(
         # Others were skipped, if they are in the tree.
         if missing := [name for name in names if not any(tree.find(f"{folder}/{name}") for folder in folders)]:
             lost = f"{len(missing):,} {'sample' if len(missing) == 1 else 'samples'} ({first_few(missing)})"
-            said = f"{tree.path}: {_MASK}/{split} names {lost} that the file does not hold; check the list"
-            remarks.append(("", said))
+            sentence = f"{tree.path}: {_MASK}/{split} names {lost} that the file does not hold; check the list"
+            remarks.append(("", sentence))
     return splits, remarks

@@ -86,14 +86,14 @@ class ZarrTree(Tree):
         return f"{missing:,} of its {array.nchunks:,} chunks are missing, and are the fill value {array.fill_value}"
 
     def attributes(self, path: str) -> tuple[dict[str, Any], list[str]]:
-        kept: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         lost: list[str] = []
         for name, value in self._at(path).attrs.items():
             try:
-                kept[name] = as_json(value)
+                values[name] = as_json(value)
             except (ValueError, TypeError):
                 lost.append(name)
-        return kept, lost
+        return values, lost
 
     def attribute(self, path: str, name: str) -> NDArray[Any] | None:
         return np.asarray(self._at(path).attrs[name]) if name in self.attributes(path)[0] else None

@@ -25,7 +25,7 @@ from packer.sources.pairing import stem
 from packer.sources.units import by_folder, folder_of, numbers_of, refuse_strays, unit_name
 
 
-def is_one_in_each_folder(found: Mapping[str, Found]) -> bool:
+def is_one_in_each_folder(file_sets: Mapping[str, Found]) -> bool:
     """Return whether each folder is a sample with one image a field; else folders hold the frames of clips.
 
     Raises:
@@ -33,16 +33,16 @@ def is_one_in_each_folder(found: Mapping[str, Found]) -> bool:
         UsageError: folders hold images of the same few names, which are fields.
     """
     one_each = True
-    for name, listing in found.items():
-        refuse_strays(listing.folder, listing.files)
-        folders = by_folder(listing.files)
-        frames = [numbers_of([stem(listing.files[i]) for i in places]) is not None for places in folders.values()]
+    for name, file_set in file_sets.items():
+        refuse_strays(file_set.folder, file_set.files)
+        folders = by_folder(file_set.files)
+        frames = [numbers_of([stem(file_set.files[i]) for i in places]) is not None for places in folders.values()]
         one_each = one_each and all(len(places) == 1 for places in folders.values()) and not all(frames)
-        by_name = Counter(stem(file).rpartition("/")[2] for file in listing.files)
+        by_name = Counter(stem(file).rpartition("/")[2] for file in file_set.files)
         if len(by_name) > 1 and not any(frames) and 2 * min(by_name.values()) >= len(folders):
-            fields = [f"{field}='{join(listing.folder, f'*/{field}.*')}'" for field in sorted(by_name)[:NAMED]]
+            fields = [f"{field}='{join(file_set.folder, f'*/{field}.*')}'" for field in sorted(by_name)[:NAMED]]
             raise UsageError(
-                f"{name}={listing.folder}: its folders hold images of {len(by_name)} names, not numbered frames; name "
+                f"{name}={file_set.folder}: its folders hold images of {len(by_name)} names, not numbered frames; name "
                 f"each field with a quoted pattern, as in {' '.join(fields)}"
             )
     return one_each
@@ -61,7 +61,7 @@ def clips(frames: ImageSource, broken: Collection[str], on_bad: OnBad) -> ClipSo
     for name, paths in frames.paths.items():
         refuse_strays(frames.folders[name], paths)
     name, root = next(iter(frames.folders.items()))
-    kept: dict[str, list[int]] = {}
+    places_of: dict[str, list[int]] = {}
     gaps = []
     for folder, places in by_folder(frames.names).items():
         numbers = numbers_of([frames.names[i] for i in places])
@@ -69,17 +69,17 @@ def clips(frames: ImageSource, broken: Collection[str], on_bad: OnBad) -> ClipSo
             on_bad(SourceError(f"{fault}; the clip is left out", join(root, folder_of(frames.paths[name][places[0]]))))
             continue
         clip = unit_name(root, folder)
-        kept[clip] = places
+        places_of[clip] = places
         steps = np.diff(numbers or [])
         if len(set(steps.tolist())) > 1:
             last = places[int((steps > steps.min()).argmax())]
             gaps.append(f"{clip} (after {frames.paths[name][last].rpartition('/')[2]})")
-    if not kept:
+    if not places_of:
         raise SourceError("no clip is left: each has a bad image, or lacks a partner; fix the files first")
-    chosen = frames.take([i for places in kept.values() for i in places])
-    edges = np.cumsum([0, *map(len, kept.values())])
+    chosen = frames.take([i for places in places_of.values() for i in places])
+    edges = np.cumsum([0, *map(len, places_of.values())])
     remarks = [*_notes(edges, gaps), *frames.remarks, *compared(chosen)]
-    source = ClipSource((), list(kept), chosen, edges, {**frames.origin, "samples": "folders"}, remarks)
+    source = ClipSource((), list(places_of), chosen, edges, {**frames.origin, "samples": "folders"}, remarks)
     source.fields = tuple(
         FieldSpec(name=spec.name, dtype=spec.dtype, shape=common_shape(source.shapes(spec.name).tolist()))
         for spec in chosen.fields
@@ -90,18 +90,18 @@ def clips(frames: ImageSource, broken: Collection[str], on_bad: OnBad) -> ClipSo
 def _fault(frames: ImageSource, places: Sequence[int], numbers: Sequence[int] | None, broken: Collection[str]) -> str:
     """Return why these frames are no clip, or the empty string."""
     files = {name: [paths[i] for i in places] for name, paths in frames.paths.items()}
-    if any(folder_of(join(frames.folders[name], some[0])) in broken for name, some in files.items()):
+    if any(folder_of(join(frames.folders[name], paths[0])) in broken for name, paths in files.items()):
         return "has an image that is bad or has no partner"
     if numbers is None:
         lasts = [file.rpartition("/")[2] for file in next(iter(files.values()))]
         return f"holds images that are not numbered alike, such as {lasts[0]} and {lasts[-1]}"
     if len(set(numbers)) < len(numbers):
         return "holds two images with the same number"
-    for name, some in files.items():
+    for name, paths in files.items():
         sizes = frames.sizes[name][places]
         odd = np.flatnonzero((sizes != sizes[0]).any(axis=1))
         if len(odd):
-            of_each = [f"{some[i].rpartition('/')[2]} is {sizes[i][0]} x {sizes[i][1]}" for i in (0, int(odd[0]))]
+            of_each = [f"{paths[i].rpartition('/')[2]} is {sizes[i][0]} x {sizes[i][1]}" for i in (0, int(odd[0]))]
             return f"holds images of different sizes ({' and '.join(of_each)})"
     return ""
 

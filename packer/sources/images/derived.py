@@ -48,22 +48,22 @@ class DownscaledSource(DerivedSource):
 
     def __init__(self, source: ImageSource, factor: int, kernel: str = "pillow") -> None:
         if len(source.fields) > 1 or source.fields[0].name == FIELD:
-            held = ", ".join(spec.name for spec in source.fields)
+            names = ", ".join(spec.name for spec in source.fields)
             raise UsageError(
-                f"--downscale makes {FIELD!r} from one other field, but the fields are {held}; give only hr=FOLDER"
+                f"--downscale makes {FIELD!r} from one other field, but the fields are {names}; give only hr=FOLDER"
             )
         (spec,) = source.fields
         if spec.dtype != "uint8" or spec.shape[2] not in (1, 3):
-            what = f"{spec.dtype} with {spec.shape[2]} channels"
+            values = f"{spec.dtype} with {spec.shape[2]} channels"
             raise SourceError(
-                f"field {spec.name!r}: --downscale is for 8-bit gray and RGB, not {what}; convert with --mode"
+                f"field {spec.name!r}: --downscale is for 8-bit gray and RGB, not {values}; convert with --mode"
             )
         _check_sides(source, spec.name, factor)
         super().__init__(source)
         self._factor, self._kernel, self._large = factor, kernel, spec.name
         self.origin = {**source.origin, "downscale": factor, **({} if kernel == "pillow" else {"kernel": kernel})}
-        made = f"field {FIELD} is made from {spec.name}, {factor} times as small, by {_IN_WORDS[kernel]}"
-        self.remarks = [*source.remarks, made]
+        remark = f"field {FIELD} is made from {spec.name}, {factor} times as small, by {_IN_WORDS[kernel]}"
+        self.remarks = [*source.remarks, remark]
         sides = tuple(None if side is None else side // factor for side in spec.shape[:2])
         small = FieldSpec(name=FIELD, dtype="uint8", kind="image", shape=sides + spec.shape[2:])
         self.fields = (small, spec)
@@ -164,8 +164,8 @@ class PatchSource(DerivedSource):
         largest, scales = _scales(source)
         for name, scale in scales.items():
             if size % scale or stride % scale:
-                asked, small = f"--patch {size} --stride {stride}", f"field {name!r} is {scale} times as small"
-                raise UsageError(f"{asked}: {small}, so both must be multiples of {scale}")
+                flags, small = f"--patch {size} --stride {stride}", f"field {name!r} is {scale} times as small"
+                raise UsageError(f"{flags}: {small}, so both must be multiples of {scale}")
         sides = source.sizes[largest].astype(np.int64)
         grid = np.maximum((sides - size) // stride + 1, 0)
         cut = np.flatnonzero(grid.all(axis=1)).tolist()
@@ -191,10 +191,10 @@ class PatchSource(DerivedSource):
             FieldSpec(name=s.name, dtype=s.dtype, kind="image", shape=(size // scales[s.name],) * 2 + s.shape[2:])
             for s in source.fields
         )
-        said = f"{len(self):,} patches of {size} pixels are cut from {len(source):,} images"
+        remark = f"{len(self):,} patches of {size} pixels are cut from {len(source):,} images"
         if left := len(source) - len(cut):
-            said += f"; {left:,} images are smaller than that and left out"
-        self.remarks = [*source.remarks, said]
+            remark += f"; {left:,} images are smaller than that and left out"
+        self.remarks = [*source.remarks, remark]
 
     def __len__(self) -> int:
         return len(self._squares)

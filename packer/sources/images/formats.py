@@ -236,23 +236,23 @@ def read_bytes(path: str, place: Place | None = None, most: int | None = None) -
             nbytes = os.fstat(descriptor).st_size if place is None else place.size
             if place is not None:
                 os.lseek(descriptor, place.offset, os.SEEK_SET)
-            wanted = nbytes if most is None else min(most, nbytes)
-            data = os.read(descriptor, wanted)
-            while len(data) < wanted and (more := os.read(descriptor, wanted - len(data))):
+            count = nbytes if most is None else min(most, nbytes)
+            data = os.read(descriptor, count)
+            while len(data) < count and (more := os.read(descriptor, count - len(data))):
                 data += more  # a call gives 2 GiB at most
         finally:
             os.close(descriptor)
     except OSError as error:
         raise unreadable(error, path) from error
-    if place is not None and len(data) < wanted:
+    if place is not None and len(data) < count:
         raise SourceError("was cut short while it was read; run again when nothing writes to it", path)
     return data, nbytes
 
 
 def _kind(path: str, place: Place | None, head: bytes) -> str:
     """Return the format that an image should have, by its suffix, or by its bytes if it is no file of its own."""
-    found = "" if place is None else _format(head)
-    return found if found in IMAGES.values() else IMAGES[suffix_of(path)]
+    kind = "" if place is None else _format(head)
+    return kind if kind in IMAGES.values() else IMAGES[suffix_of(path)]
 
 
 def _format(head: bytes) -> str:
@@ -266,14 +266,16 @@ def _check_content(head: bytes, expected: str) -> None:
     if not head:
         raise SourceError("is empty (0 bytes); download it again")
     refuse_pointer(head)
-    found = _format(head)
-    if not found and expected == "PNG" and head[1:4] == b"PNG":
+    actual = _format(head)
+    if not actual and expected == "PNG" and head[1:4] == b"PNG":
         raise SourceError("damaged PNG: the signature it begins with was changed; download it again")
-    if not found:
-        what = "with zeros" if not any(head[:HEAD_BYTES]) else "like no format that is known here"
-        raise SourceError(f"is not a {expected}: it begins {what}; download it again")
-    if found != expected:
-        raise SourceError(f"holds {found} data, but has the suffix of a {expected}; rename it or save it as {expected}")
+    if not actual:
+        beginning = "with zeros" if not any(head[:HEAD_BYTES]) else "like no format that is known here"
+        raise SourceError(f"is not a {expected}: it begins {beginning}; download it again")
+    if actual != expected:
+        raise SourceError(
+            f"holds {actual} data, but has the suffix of a {expected}; rename it or save it as {expected}"
+        )
 
 
 def _png_header(header: png.PngHeader, options: ImageOptions) -> ImageHeader:

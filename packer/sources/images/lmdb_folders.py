@@ -41,20 +41,20 @@ class Folder:
     """An LMDB folder; `opened` makes it.
 
     Attributes:
-        found: its keys, as files.
+        file_set: its keys, as files.
         places: where the value of each lies.
         listed: height and width of each, as `meta_info.txt` says; None if there is no list.
         texts: where the text of each lies; empty if images have none.
     """
 
-    found: Found
+    file_set: Found
     places: Mapping[str, Place]
     listed: Mapping[str, tuple[int, int]] | None
     texts: Mapping[str, Place] = field(default_factory=dict)
 
     def notes(self, files: Sequence[str], sizes: NDArray[np.int32]) -> list[str]:
         """Return sentences on how list and images differ; `sizes`: height and width of some files, (n, 2)."""
-        folder, sentences = self.found.folder, list[str]()
+        folder, sentences = self.file_set.folder, list[str]()
         if self.listed is None:
             return sentences
         if unlisted := self.places.keys() - self.listed.keys():
@@ -96,7 +96,7 @@ def _with_texts(folder: str, places: Mapping[str, Place], on_bad: OnBad) -> Fold
         raise SourceError(_unknown_layout(path, places), path)
     images, texts = {}, {}
     for number in range(1, total + 1):
-        image, text = (f"{what}-{number:09d}{_SUFFIX}" for what in ("image", "label"))
+        image, text = (f"{kind}-{number:09d}{_SUFFIX}" for kind in ("image", "label"))
         if image in places and text in places:
             images[image], texts[image.removesuffix(_SUFFIX)] = places[image], places[text]
         else:
@@ -182,8 +182,8 @@ def _listed(path: str) -> dict[str, tuple[int, int]]:
         raise unreadable(error, path) from error
     sizes = {}
     for number, line in enumerate(text.splitlines(), 1):
-        if found := _LINE.fullmatch(line.strip()):
-            sizes[found["key"] + _SUFFIX] = int(found["height"]), int(found["width"])
+        if match := _LINE.fullmatch(line.strip()):
+            sizes[match["key"] + _SUFFIX] = int(match["height"]), int(match["width"])
         elif line.strip():
             reason = f"line {number} is {line.strip()[:80]!r}; a line such as 'name.png (480,492,3) 1' is expected"
             raise SourceError(f"{reason}; fix the line", path)

@@ -71,7 +71,7 @@ def open_images(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: 
     if {"", _FIELD} <= inputs.keys():
         reason = f"{inputs[''].text} is given without FIELD=, so it would be the field {_FIELD}"
         raise UsageError(f"{reason}, but {inputs[_FIELD].text} is; name the field of each")
-    opened, texts = _pictures({name or _FIELD: found for name, found in inputs.items()}, options, on_bad, looking)
+    opened, texts = _pictures({name or _FIELD: file_set for name, file_set in inputs.items()}, options, on_bad, looking)
     if texts and (options.patch or options.stride or options.downscale):
         raise UsageError("--patch, --stride and --downscale are for images without a text of each; leave them out")
     if texts and len(inputs) > 1:
@@ -105,36 +105,38 @@ def _pictures(
         broken.add(folder_of(error.path or ""))
 
     stored = {
-        name: lmdb_folders.opened(some.text, report_bad) for name, some in inputs.items() if is_lmdb(Path(some.text))
+        name: lmdb_folders.opened(file_set.text, report_bad)
+        for name, file_set in inputs.items()
+        if is_lmdb(Path(file_set.text))
     }
-    found = {
-        name: stored[name].found if name in stored else listing._replace(files=listing.pick(report_bad))
-        for name, listing in inputs.items()
+    file_sets = {
+        name: stored[name].file_set if name in stored else file_set._replace(files=file_set.pick(report_bad))
+        for name, file_set in inputs.items()
     }
     names = None
-    if in_folders and not stored and is_one_in_each_folder(found):
-        names = names_by_folder(found)
-    paired, remarks = partners(found, report_bad, names, options.listed)
+    if in_folders and not stored and is_one_in_each_folder(file_sets):
+        names = names_by_folder(file_sets)
+    paired, remarks = partners(file_sets, report_bad, names, options.listed)
     places = {name: [folder.places[file] for file in paired.files[name]] for name, folder in stored.items()}
     chooses = options.palette is None and options.mode is None
-    headers, masks = _read_headers(paired, found, places, reading, chooses, report_bad, looking)
+    headers, masks = _read_headers(paired, file_sets, places, reading, chooses, report_bad, looking)
     is_clips = in_folders and names is None  # the images are frames, and clips the samples
     if not is_clips:
-        _skip_misfitting_sizes(headers, paired, found, report_bad)
-    columns = dict(zip(found, zip(*headers.values(), strict=True), strict=True))
+        _skip_misfitting_sizes(headers, paired, file_sets, report_bad)
+    columns = dict(zip(file_sets, zip(*headers.values(), strict=True), strict=True))
     source = ImageSource(
-        fields=tuple(_field_spec(name, some) for name, some in columns.items()),
+        fields=tuple(_field_spec(name, of_field) for name, of_field in columns.items()),
         names=[paired.names[i] for i in headers],
-        folders={name: some.folder for name, some in found.items()},
-        paths={name: [some[i] for i in headers] for name, some in paired.files.items()},
-        sizes={name: np.array([header[:2] for header in some], np.int32) for name, some in columns.items()},
-        options={name: replace(reading, palette="index") if name in masks else reading for name in found},
+        folders={name: file_set.folder for name, file_set in file_sets.items()},
+        paths={name: [paths[i] for i in headers] for name, paths in paired.files.items()},
+        sizes={name: np.array([header[:2] for header in of_field], np.int32) for name, of_field in columns.items()},
+        options={name: replace(reading, palette="index") if name in masks else reading for name in file_sets},
         origin={
             "mode": options.mode,
             **({"palette": options.palette} if options.palette else {}),
             **({"orient": True} if options.orient else {}),
         },
-        places={name: [some[i] for i in headers] for name, some in places.items()},
+        places={name: [of_field[i] for i in headers] for name, of_field in places.items()},
     )
     for name, folder in stored.items():
         remarks += folder.notes(source.paths[name], source.sizes[name])
@@ -150,7 +152,7 @@ def _pictures(
 
 def _read_headers(
     paired: Pairing,
-    found: Mapping[str, Found],
+    file_sets: Mapping[str, Found],
     places: Mapping[str, Sequence[Place]],
     options: ImageOptions,
     chooses: bool,
@@ -166,8 +168,8 @@ def _read_headers(
         SourceError: what `on_bad` raises, or no sample is left.
     """
     columns = [
-        zip(map(found[name].path, some), places.get(name, [None] * len(some)), strict=True)
-        for name, some in paired.files.items()
+        zip(map(file_sets[name].path, files), places.get(name, [None] * len(files)), strict=True)
+        for name, files in paired.files.items()
     ]
     rows: list[_Row] = list(zip(*columns, strict=True))
     good: dict[int, list[ImageHeader]] = {}
@@ -179,22 +181,22 @@ def _read_headers(
             for header in row:
                 if isinstance(header, SourceError):
                     on_bad(header)
-    masks = _masks(dict(zip(found, zip(*good.values(), strict=True), strict=True))) if chooses and good else set()
+    masks = _masks(dict(zip(file_sets, zip(*good.values(), strict=True), strict=True))) if chooses and good else set()
     if masks:
-        are_masks = [name in masks for name in found]
+        are_masks = [name in masks for name in file_sets]
         for number, headers_of_sample in good.items():
             good[number] = [
                 header._replace(channels=1) if is_mask and header.has_palette else header
                 for header, is_mask in zip(headers_of_sample, are_masks, strict=True)
             ]
     kinds = {
-        number: {name: f"{_KINDS[header.channels]} {header.dtype}" for name, header in zip(found, row, strict=True)}
+        number: {name: f"{_KINDS[header.channels]} {header.dtype}" for name, header in zip(file_sets, row, strict=True)}
         for number, row in good.items()
     }
     model, odd = misfits(kinds)
     for number, how in odd.items():
         del good[number]
-        differs = [kinds[number][name] != kinds[model][name] for name in found]
+        differs = [kinds[number][name] != kinds[model][name] for name in file_sets]
         advice = "convert channels with --mode gray, rgb or rgba, save it with the bits of the others, or pack it apart"
         on_bad(SourceError(f"differs from most images: {how}; {advice}", rows[number][differs.index(True)][0]))
     return good, masks
@@ -202,9 +204,11 @@ def _read_headers(
 
 def _masks(headers: Mapping[str, Sequence[ImageHeader]]) -> set[str]:
     """Return the fields whose palettes stand for classes: by their name, or as all have one beside photographs."""
-    with_palette = {name for name, some in headers.items() if any(header.has_palette for header in some)}
+    with_palette = {name for name, of_field in headers.items() if any(header.has_palette for header in of_field)}
     plain = {
-        name for name, some in headers.items() if all(header.has_palette or header.channels == 1 for header in some)
+        name
+        for name, of_field in headers.items()
+        if all(header.has_palette or header.channels == 1 for header in of_field)
     }
     photographs = headers.keys() - plain
     return {name for name in with_palette if is_mask_name(name) or (name in plain and photographs)}
@@ -212,8 +216,8 @@ def _masks(headers: Mapping[str, Sequence[ImageHeader]]) -> set[str]:
 
 def _palettes(headers: Mapping[str, Sequence[ImageHeader]], masks: set[str]) -> Iterator[str]:
     """Yield sentences on what is packed of files with a palette."""
-    for name, some in headers.items():
-        if files := sum(header.has_palette for header in some):
+    for name, of_field in headers.items():
+        if files := sum(header.has_palette for header in of_field):
             done = (
                 "the numbers of the colours are packed, as of masks; --palette colour packs the colours"
                 if name in masks
@@ -223,7 +227,7 @@ def _palettes(headers: Mapping[str, Sequence[ImageHeader]], masks: set[str]) -> 
 
 
 def _skip_misfitting_sizes(
-    headers: dict[int, list[ImageHeader]], paired: Pairing, found: Mapping[str, Found], on_bad: OnBad
+    headers: dict[int, list[ImageHeader]], paired: Pairing, file_sets: Mapping[str, Found], on_bad: OnBad
 ) -> None:
     """Drop samples whose fields have another ratio of sizes than most, if bad files are skipped; else they are packed.
 
@@ -231,11 +235,11 @@ def _skip_misfitting_sizes(
     """
     numbers = list(headers)
     sizes = {
-        name: np.array([row[column][:2] for row in headers.values()], np.int32) for column, name in enumerate(found)
+        name: np.array([row[column][:2] for row in headers.values()], np.int32) for column, name in enumerate(file_sets)
     }
     for at, (field, reason) in misfitting_sizes(sizes).items():
         with contextlib.suppress(SourceError):
-            on_bad(SourceError(reason, found[field].path(paired.files[field][numbers[at]])))
+            on_bad(SourceError(reason, file_sets[field].path(paired.files[field][numbers[at]])))
             del headers[numbers[at]]
 
 
@@ -275,8 +279,8 @@ def _header(path: str, options: ImageOptions, place: Place | None) -> ImageHeade
 def _changes(headers: Mapping[str, Sequence[ImageHeader]]) -> list[str]:
     """Return sentences on what is not kept as it is in the files, and in how many files."""
     sentences = []
-    for name, some in headers.items():
-        notes = Counter(header.note for header in some if header.note)
+    for name, of_field in headers.items():
+        notes = Counter(header.note for header in of_field if header.note)
         sentences += [f"field {name}, {n} {'file' if n == 1 else 'files'}: {note}" for note, n in notes.items()]
     return sentences
 

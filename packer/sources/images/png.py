@@ -235,8 +235,8 @@ def _check_crc(view: memoryview, position: int, after: int, kind: bytes) -> None
         raise _damaged(f"chunk {kind.decode()} at byte {position} has a wrong checksum")
 
 
-def _damaged(what: str, advice: str = "download it again") -> SourceError:
-    return SourceError(f"damaged PNG: {what}; {advice}")
+def _damaged(problem: str, advice: str = "download it again") -> SourceError:
+    return SourceError(f"damaged PNG: {problem}; {advice}")
 
 
 def _misplaced(kind: bytes) -> SourceError:
@@ -267,9 +267,9 @@ def decode(png: Png, *, as_index: bool = False) -> NDArray[Any]:
     """
     header = png.header
     # Checked before memory is allocated for the size that the header says.
-    held, row = sum(map(len, png.pixels)), (header.width * header.depth * SAMPLES[header.colour] + 7) // 8
-    if header.height * row > _MOST_INFLATED * held:
-        raise _damaged(f"{held:,} bytes of data cannot hold {header.width} x {header.height} pixels")
+    stored_bytes, row = sum(map(len, png.pixels)), (header.width * header.depth * SAMPLES[header.colour] + 7) // 8
+    if header.height * row > _MOST_INFLATED * stored_bytes:
+        raise _damaged(f"{stored_bytes:,} bytes of data cannot hold {header.width} x {header.height} pixels")
     try:
         if header.colour in _KORNIA and header.depth in _KORNIA_DEPTHS:
             return _by_kornia(png)

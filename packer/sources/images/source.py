@@ -62,9 +62,9 @@ class ImageSource(Source):
         return replace(
             self,
             names=[self.names[i] for i in numbers],
-            paths={name: [some[i] for i in numbers] for name, some in self.paths.items()},
-            sizes={name: some[numbers] for name, some in self.sizes.items()},
-            places={name: [some[i] for i in numbers] for name, some in self.places.items()},
+            paths={name: [of_field[i] for i in numbers] for name, of_field in self.paths.items()},
+            sizes={name: of_field[numbers] for name, of_field in self.sizes.items()},
+            places={name: [of_field[i] for i in numbers] for name, of_field in self.places.items()},
             origin={},
             remarks=[],
         )
@@ -83,7 +83,7 @@ class ImageSource(Source):
         path, place = self.where(spec.name, number)
         picture = read_image(path, self.options[spec.name], place)
         if picture.dtype != spec.dtype or picture.shape != tuple(shape.tolist()):
-            was, now = (" x ".join(map(str, some)) for some in (shape, picture.shape))
+            was, now = (" x ".join(map(str, size)) for size in (shape, picture.shape))
             reason = f"was {was} {spec.dtype} when its header was read, and is {now} {picture.dtype} now; run again"
             raise SourceError(reason, path)
         return picture
@@ -125,8 +125,8 @@ def misfitting_sizes(sizes: Mapping[str, NDArray[np.int32]]) -> dict[int, tuple[
             continue
         for number in numbers.tolist():
             low, high = sizes[small][number], sizes[large][number]
-            what = f"{large} is {high[0]} x {high[1]} pixels and {small} {low[0]} x {low[1]}"
-            odd[number] = large, f"{what}, not {usual} times as large as in most samples; crop or resize it"
+            sizes_in_words = f"{large} is {high[0]} x {high[1]} pixels and {small} {low[0]} x {low[1]}"
+            odd[number] = large, f"{sizes_in_words}, not {usual} times as large as in most samples; crop or resize it"
     return odd
 
 
@@ -147,9 +147,9 @@ def _ratio_in_words(names: Sequence[str], sizes: Mapping[str, NDArray[np.int32]]
     phrase = "has the size of" if usual == 1 else f"is {usual} times as large as"
     if not len(odd):
         return f"{large} {phrase} {small} in every sample"
-    some = ", ".join(
+    examples = ", ".join(
         f"{names[i]} ({small} {low[i, 0]} x {low[i, 1]}, {large} {high[i, 0]} x {high[i, 1]})" for i in odd[:NAMED]
     )
     more = f" and {len(odd) - NAMED} more" if len(odd) > NAMED else ""
     advice = "; --on-error skip leaves them out" if 2 * len(odd) < len(low) else "; check these"
-    return f"{large} {phrase} {small}, but not in {len(odd)} of {len(names)} samples: {some}{more}{advice}"
+    return f"{large} {phrase} {small}, but not in {len(odd)} of {len(names)} samples: {examples}{more}{advice}"

@@ -64,8 +64,8 @@ def open_clouds(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: 
         SourceError: no file is good; or what `on_bad` raises.
     """
     ((field, listing),) = inputs.items()
-    given = columns_by_field(options)
-    columns = given.get(field) or given[""]
+    by_field = columns_by_field(options)
+    columns = by_field.get(field) or by_field[""]
     files = listing.pick(on_bad)
     suffixes = sorted({suffix_of(file) for file in listing.files})
     if len(suffixes) > 1:
@@ -73,7 +73,7 @@ def open_clouds(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: 
     is_text = suffixes[0] not in _BINARY
     element, untyped = element_of(columns, is_text)
     try:
-        rules = _rules(element, field if field in given else "")
+        rules = _rules(element, field if field in by_field else "")
     except SourceError as error:
         raise UsageError(f"--columns {columns}: {error.reason}") from None
     header = Header("ascii" if is_text else "binary_little_endian", (element,), (0,))

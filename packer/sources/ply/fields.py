@@ -103,9 +103,9 @@ def groups_of(vertex: Element, grouping: Grouping) -> Iterator[tuple[str, tuple[
         names = {"face", *dict(_GROUPS), *(p.name for p in vertex.properties)}
         counts = Counter(match[1] for name in first if (match := _NUMBERED.fullmatch(name)))
         for name, count in counts.items():
-            wanted = property_names(name, count)
-            if count > 1 and name not in names and all(member in first for member in wanted):
-                yield name, tuple(first[member] for member in wanted)
+            numbered = property_names(name, count)
+            if count > 1 and name not in names and all(member in first for member in numbered):
+                yield name, tuple(first[member] for member in numbered)
 
 
 def property_names(field: str, width: int) -> Sequence[str]:
@@ -316,9 +316,9 @@ def _widths(members: Sequence[Member]) -> dict[str, dict[int, list[str]]]:
     return {name: files for name, files in widths.items() if len(files) > 1}
 
 
-def _advice(widths: Mapping[str, Mapping[int, list[str]]], wanted: Container[str]) -> str:
+def _advice(widths: Mapping[str, Mapping[int, list[str]]], wanted_fields: Container[str]) -> str:
     """Return what to do about files that differ, given the `_widths` of fields and the fields that are wanted."""
-    for name in filter(wanted.__contains__, widths):
+    for name in filter(wanted_fields.__contains__, widths):
         files = "; ".join(f"{width} in {first_few(names)}" for width, names in sorted(widths[name].items()))
         return (
             f"columns of {name}: {files}; pack the files of each number apart, leave {name} out with --fields common, "

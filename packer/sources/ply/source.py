@@ -194,10 +194,13 @@ def _extra_bytes(header: Header, size: int, path: str) -> int:
 
 def _origin_of(choice: Choice, options: SourceOptions) -> dict[str, Any]:
     """Return what the manifest keeps of the options, as JSON values."""
-    asked: dict[str, Any] = {"fields": choice if isinstance(choice, str) else list(choice), "cast": dict(options.cast)}
+    choices: dict[str, Any] = {
+        "fields": choice if isinstance(choice, str) else list(choice),
+        "cast": dict(options.cast),
+    }
     if options.triangulate:
-        asked["triangulate"] = True
-    return {"options": asked}
+        choices["triangulate"] = True
+    return {"options": choices}
 
 
 # ---------------------------------------------------------------- the source

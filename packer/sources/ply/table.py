@@ -276,17 +276,17 @@ def triangulated(table: Table, prop: int, path: str) -> Table:
         raise row_error(path, element, row, reason, prop)
     counts = corners.sizes - 2
     faces = np.repeat(np.arange(len(counts)), counts)
-    made = Table(element, {i: numbers[faces] for i, numbers in table.numbers.items()}, made_from=faces)
+    triangles = Table(element, {i: numbers[faces] for i, numbers in table.numbers.items()}, made_from=faces)
     for i, (values, sizes) in table.lists.items():
         starts = (np.cumsum(sizes) - sizes)[faces]
         if i == prop:
             within = np.arange(len(faces)) - (np.cumsum(counts) - counts)[faces]
             fan = np.stack([starts, starts + within + 1, starts + within + 2], axis=1)
-            made.lists[i] = ListColumn(values[fan.reshape(-1)], np.full(len(faces), 3))
+            triangles.lists[i] = ListColumn(values[fan.reshape(-1)], np.full(len(faces), 3))
             continue
         entries = counts.astype(np.float64) * sizes
         if entries.sum() > MAX_ENTRIES:
             reason = f"these lists, repeated for every triangle, come to {entries.sum():.3g} entries"
             raise row_error(path, element, int(entries.argmax()), f"{reason}; pack it without --triangulate", i)
-        made.lists[i] = ListColumn(gather(values, starts, sizes[faces]), sizes[faces])
-    return made
+        triangles.lists[i] = ListColumn(gather(values, starts, sizes[faces]), sizes[faces])
+    return triangles
