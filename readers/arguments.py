@@ -131,7 +131,7 @@ def keep_frames(dataset: PackedDataset, window: int, batch_size: int) -> None:
 
 
 def threads_of(threads: int | str, dataset: PackedDataset | Mix) -> int:
-    """Return how many threads read ahead; `"auto"` gives one to a transform, two to coded fields, to JPEG files all.
+    """Return how many threads read ahead; `"auto"` gives all to JPEG files, one to a transform, two to coded fields.
 
     Raises:
         UsageError: neither a number of threads nor "auto".
@@ -142,7 +142,7 @@ def threads_of(threads: int | str, dataset: PackedDataset | Mix) -> int:
         return int(threads)
     if isinstance(dataset, Mix):
         return max(threads_of(threads, each) for each in dataset.datasets)
-    if dataset.transforms:
-        return 1  # with two threads, the order in which a transform draws random numbers is left to chance
     codecs = [config["id"] for field in dataset.fields.values() for config in field.codec]
-    return processors() if JPEG in codecs else min(2, processors()) if codecs else 0
+    if JPEG in codecs:
+        return processors()
+    return 1 if dataset.transforms else min(2, processors()) if codecs else 0

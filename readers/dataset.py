@@ -97,7 +97,7 @@ class PackedDataset(Dataset[Any]):
         fields: names of the fields to read, in order, or the name of one; all by default. The others are not touched.
         batch_transform: called once with each batch, and with a batch of one for `ds[3]`, which then is the sample in
             what it returns. It runs in the thread that reads: with `Loader(threads=n)` in n threads at once, with
-            `threads="auto"` in one. A second parameter named `generator` gets a `torch.Generator`, see below.
+            `threads="auto"` one at a time. A second parameter named `generator` gets a `torch.Generator`, see below.
         sample_transform: called with each sample before samples become a batch, also by `Loader`; torch's
             `default_collate` joins what it returns, unless a `DataLoader` has its own `collate_fn`. Tensors that differ
             in their first axis alone become `Ragged`. `batch_transform` is called afterwards. It costs a Python call

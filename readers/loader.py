@@ -41,7 +41,7 @@ from readers.order import (
     check_state,
     present_rank,
 )
-from readers.stream import Plan, batches_of
+from readers.stream import Finishing, Plan, batches_of
 from readers.transforms import drew, global_states
 from readers.valid import check_count, remark
 
@@ -78,12 +78,13 @@ class Loader(DataLoader[Any]):
             of the fields that are read, so another choice of fields gives another order.
         seed: of the order, and of random crops and points.
         drop_last: leave out the last batch if it is not full.
-        threads: 0 does everything in the caller's thread; n reads ahead in n threads; `"auto"` is 1 with a transform,
-            as many as processors with JPEG files, 2 if another field has a codec (1 on one processor), else 0. With
-            n > 1 `batch_transform` and `sample_transform` run in n threads at once, so they must be thread-safe. Give a
-            random one a second parameter `generator`: what it draws from that depends on seed, epoch and position
-            alone. One that draws from the generators of torch, numpy or Python instead does not repeat in threads:
-            `"auto"` finds out with the first batch, which is read in the caller's thread, and then takes 0.
+        threads: 0 does everything in the caller's thread; n reads ahead in n threads; `"auto"` is as many as processors
+            with JPEG files, else 1 with a transform, 2 if another field has a codec (1 on one processor), else 0. With
+            n > 1 `batch_transform` and `sample_transform` run in n threads at once, so they must be thread-safe; with
+            `"auto"` one at a time, in the order of the batches. Give a random one a second parameter `generator`: what
+            it draws from that depends on seed, epoch and position alone. One that draws from the generators of torch,
+            numpy or Python instead does not repeat in threads: `"auto"` finds out with the first batch, which is read
+            in the caller's thread, and then calls it there for all batches.
         prefetch: how many batches threads read ahead at most, or one for each thread if that is more; batches in one
             piece of memory, as above, count as one. With a transform each batch is read by itself. Without threads it
             means nothing.
@@ -162,6 +163,7 @@ class Loader(DataLoader[Any]):
         self.device = None if device is None else device_of(device)
         self.threads = threads_of(threads, dataset)
         self._may_draw = threads == "auto" and dataset.transforms
+        self._finishing: Finishing = "in turn" if self._may_draw else "at once"
         self.prefetch = prefetch
         # The caller holds up to two batches: the next one is made before its name lets go of the last.
         held = 2 + (max(prefetch, self.threads) if self.threads else 0)
@@ -292,8 +294,8 @@ class Loader(DataLoader[Any]):
         visits = partial(visits_of, self.seed, epoch.number) if self.dataset.draws else None
         is_changed = self.as_numpy or not self.channels_last
         finish = self._finished if is_changed else None
-        first = self._first_read if self._may_draw else None
-        read = batches_of(Plan(self.dataset, batches, visits, self._pool, self.threads, self.prefetch, first, finish))
+        plan = Plan(self.dataset, batches, visits, self._pool, self.threads, self.prefetch, finish, self._finishing)
+        read = batches_of(replace(plan, first=partial(self._first_read, plan)) if self._may_draw else plan)
         moved = read if self.device is None else cast(Generator[Any, None, None], ahead(read, self.device))
         with closing(read), closing(moved):
             for number in range(1, len(batches) + 1):
@@ -306,19 +308,23 @@ class Loader(DataLoader[Any]):
                 # The generator must not hold a batch whose memory the pool could use again.
                 del batch
 
-    def _first_read(self, read: Callable[[], list[Any]]) -> tuple[list[Any], int]:
-        """Return the first batches, read in the caller's thread, and how many threads go on: 0 if a transform draws."""
+    def _first_read(self, plan: Plan, read: Callable[[], list[Any]]) -> tuple[list[Any], Plan]:
+        """Return the first batches, read in the caller's thread, and the plan of all others.
+
+        A transform that draws stays in the caller's thread. There one thread could not help; several still decode.
+        """
         before = global_states()
         batches = read()
         self._may_draw = False
         if drew(before):
-            self.threads = 0
+            self._finishing = "here"
+            self.threads = self.threads if self.threads > 1 else 0
             remark(
                 "a transform draws from the global generators of torch, numpy or Python, which would not repeat in a "
-                "thread: it runs in the caller's (threads=0). Give it a second parameter named generator, and draw "
-                "from that, to have it in threads; threads=1 leaves it there as it is"
+                f"thread: it runs in the caller's (threads={self.threads} read). Give it a second parameter named "
+                "generator, and draw from that, to have it in threads; threads=1 leaves it there as it is"
             )
-        return batches, self.threads
+        return batches, replace(plan, threads=self.threads, finishing=self._finishing)
 
     def _finished(self, batch: Any) -> Any:
         """Return a batch as it is handed out; called by the thread that read it."""

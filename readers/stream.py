@@ -4,6 +4,7 @@
     located     groups of batches are located together, and cut into runs, which are read by one call a field
     asked_for   the kernel is asked for the bytes of the next runs
     read        a run is read, by the caller's thread or by threads; its batches are parts of it
+    finished    transforms are called, by the thread that read or by the caller's, at once or in turn
 
 Work that does not touch the samples is done for many batches at once. The batches of a run have storages of their own.
 """
@@ -17,7 +18,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -35,6 +36,8 @@ from readers.readahead import asked_for
 #: Names of the reading threads begin with this.
 THREAD_NAME = "packed-reader"
 
+Finishing = Literal["at once", "in turn", "here"]
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -46,9 +49,11 @@ class Plan:
         pool: gives memory for batches.
         threads: 0 reads in the caller's thread; else as many read ahead.
         prefetch: how many runs threads read ahead at most, or one for each thread if that is more.
-        first: called with a function that reads the first run, in the caller's thread, and with nothing else; returns
-            what it returned, and how many threads read on. None if the first run is read like all others.
-        finish: applied to each batch, after the dataset's transforms, by the thread that read it.
+        finish: applied to each batch, after the dataset's transforms.
+        finishing: how threads call transforms and `finish`: all at once, or one after another in the order of the
+            batches (`in turn`), or not at all: the caller's thread does, when a batch is due (`here`).
+        first: called with a function that reads and finishes the first run, in the caller's thread, and with nothing
+            else; returns what it returned, and the plan of all other runs. None if the first is read like all others.
     """
 
     dataset: PackedDataset | Mix
@@ -57,8 +62,9 @@ class Plan:
     pool: Pool
     threads: int = 0
     prefetch: int = 2
-    first: Callable[[Callable[[], list[Any]]], tuple[list[Any], int]] | None = None
     finish: Callable[[Any], Any] | None = None
+    finishing: Finishing = "at once"
+    first: Callable[[Callable[[], list[Any]]], tuple[list[Any], Plan]] | None = None
 
     @cached_property
     def readers(self) -> Mapping[str, FieldReader]:
@@ -103,17 +109,16 @@ def batches_of(plan: Plan) -> Generator[Any, None, None]:
         return np.concatenate([np.zeros((0, 2), np.int64), *parts])
 
     runs = asked_for(located(plan), spans, plan.dataset.opened)
-    threads = plan.threads
-    if threads and plan.first is not None:
+    if plan.threads and plan.first is not None:
         for run in itertools.islice(runs, 1):
-            batches, threads = plan.first(partial(_read_list, plan, run))
+            batches, plan = plan.first(partial(_finished_list, plan, run))
             yield from _handed_over(batches)
             del batches
-    if threads:
+    if plan.threads:
         yield from _by_threads(plan, runs)
     else:
         for run in runs:
-            yield from read(plan, run)
+            yield from _finished(plan, run, read(plan, run))
 
 
 def _by_threads(plan: Plan, runs: Iterator[Run]) -> Generator[Any, None, None]:
@@ -121,15 +126,25 @@ def _by_threads(plan: Plan, runs: Iterator[Run]) -> Generator[Any, None, None]:
     # In a forked process torch makes a new pool of threads at its first use; torch 2.13 fails with "Invalid thread
     # pool!" if two threads use it first at once. So this thread uses it before the others start.
     torch.set_num_threads(torch.get_num_threads())
-    waiting: deque[Future[list[Any]]] = deque()
+
+    def due(run: Run, future: Future[list[Any]]) -> Iterator[Any]:
+        batches = future.result()
+        return _finished(plan, run, batches) if plan.finishing == "here" else _handed_over(batches)
+
+    waiting: deque[tuple[Run, Future[list[Any]]]] = deque()
     threads = ThreadPoolExecutor(plan.threads, THREAD_NAME)
     try:
         for run in runs:
-            waiting.append(threads.submit(_read_list, plan, run))
+            if plan.finishing == "here":
+                future = threads.submit(read, plan, run)
+            else:
+                before = waiting[-1][1] if waiting and plan.finishing == "in turn" else None
+                future = threads.submit(_finished_list, plan, run, before)
+            waiting.append((run, future))
             if len(waiting) > max(plan.prefetch, plan.threads):
-                yield from _handed_over(waiting.popleft().result())
+                yield from due(*waiting.popleft())
         while waiting:
-            yield from _handed_over(waiting.popleft().result())
+            yield from due(*waiting.popleft())
     finally:
         waiting.clear()
         # Garbage collection may run this in one of the reading threads, which cannot wait for itself.
@@ -137,8 +152,12 @@ def _by_threads(plan: Plan, runs: Iterator[Run]) -> Generator[Any, None, None]:
         threads.shutdown(wait=not is_reader, cancel_futures=True)
 
 
-def _read_list(plan: Plan, run: Run) -> list[Any]:
-    return list(read(plan, run))
+def _finished_list(plan: Plan, run: Run, before: Future[list[Any]] | None = None) -> list[Any]:
+    """Read a run and return its batches, finished once `before`, the run before it, is."""
+    batches = read(plan, run)
+    if before is not None:
+        before.exception()  # waits; threads take runs in order, so it has begun
+    return list(_finished(plan, run, batches))
 
 
 def _handed_over(batches: list[Any]) -> Iterator[Any]:
@@ -207,15 +226,19 @@ def _cut(nbytes: Sequence[int], limit: int) -> list[int]:
 # ---------------------------------------------------------------- reading
 
 
-def read(plan: Plan, run: Run) -> Iterator[Any]:
-    """Read a run into memory of the pool if it pays; yield its batches, each finished when it is asked for."""
+def read(plan: Plan, run: Run) -> list[Any]:
+    """Return the batches of a run, read into memory of the pool if it pays."""
     if run.error is not None:
         raise run.error
     batch = read_located(plan.readers, run.places, plan.pool)
-    batches = [batch]
-    if len(run.sizes) > 1:
-        parts = [split(values, run.sizes) for values in batch.values()]
-        batches = [dict(zip(batch, values, strict=True)) for values in zip(*parts, strict=True)]
+    if len(run.sizes) == 1:
+        return [batch]
+    parts = [split(values, run.sizes) for values in batch.values()]
+    return [dict(zip(batch, values, strict=True)) for values in zip(*parts, strict=True)]
+
+
+def _finished(plan: Plan, run: Run, batches: list[Any]) -> Iterator[Any]:
+    """Yield the batches of a run, each finished when it is asked for."""
 
     def finished(batch: Any, size: int, visits: Visits | None) -> Any:
         batch = plan.dataset.transformed(batch, size, visits)

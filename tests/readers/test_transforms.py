@@ -5,14 +5,17 @@ from __future__ import annotations
 import pickle
 import random
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from jpeg_files import as_jpeg, photograph
 from torch.utils.data import ConcatDataset, DataLoader, Subset, default_collate
 
+from packer.convert import convert
 from packer.errors import UsageError
 from packer.format import Field
 from readers import Loader, Mix, PackedDataset, Ragged
@@ -202,3 +205,52 @@ def test_a_transform_that_draws_globally_stays_in_the_callers_thread(
     threads.clear()
     list(Loader(PackedDataset(rows, batch_transform=lambda batch: threads.add(threading.current_thread())), 40))
     assert len(threads) == 2
+
+
+@pytest.fixture
+def photographs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """24 JPEG files, on three processors."""
+    monkeypatch.setattr("readers.arguments.processors", lambda: 3)
+    (tmp_path / "in").mkdir()
+    for number in range(24):
+        (tmp_path / "in" / f"{number:02}.jpg").write_bytes(as_jpeg(photograph(20, 30, number)))
+    convert(str(tmp_path / "in"), tmp_path / "photographs.packed", workers=0)
+    return tmp_path / "photographs.packed"
+
+
+def test_photographs_are_decoded_at_once_and_transformed_in_turn(photographs: Path) -> None:
+    """By all processors, whatever the transform, which sees one batch after another, as it would in one thread."""
+    at_once, numbers = threading.Lock(), []
+
+    def slow(batch: dict[str, Any]) -> dict[str, Any]:
+        assert at_once.acquire(blocking=False), "two at once"
+        time.sleep(0.003 * (len(numbers) % 3 == 0))  # others would overtake it
+        numbers.append(batch["number"].tolist())
+        at_once.release()
+        return batch
+
+    loader = Loader(PackedDataset(photographs, batch_transform=slow, extras=["number"]), 2, shuffle=True)
+    assert loader.threads == 3
+    seen = [batch["number"].tolist() for batch in loader]
+    assert numbers == seen
+    assert len(seen) == 12
+
+
+def test_a_transform_of_photographs_that_draws_stays_in_the_callers_thread(photographs: Path) -> None:
+    """The others go on decoding, and what is drawn is what one thread draws."""
+    remark.cache_clear()
+    threads = set()
+
+    def noisy(batch: dict[str, Any]) -> dict[str, Any]:
+        threads.add(threading.current_thread())
+        return {"image": batch["image"].float() + torch.rand(1)}
+
+    dataset = PackedDataset(photographs, batch_transform=noisy)
+    epochs: list[list[torch.Tensor]] = []
+    for loader in (Loader(dataset, 2), Loader(dataset, 2, threads=0)):
+        torch.manual_seed(3)
+        epochs.append([batch["image"] for _ in range(2) for batch in loader])
+    assert all(map(torch.equal, *epochs))
+    assert len(epochs[0]) == 24
+    assert threads == {threading.current_thread()}
+    assert Loader(dataset, 2).threads == 3
