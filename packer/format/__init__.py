@@ -17,7 +17,7 @@ Importing this package loads numpy, msgspec and the codecs, and none of torch, c
 """
 
 from packer.format import manifest
-from packer.format.btree import HEAD_BYTES, Tree, Value
+from packer.format.btree import HEAD_BYTES, BTree, Value
 from packer.format.column import Column, Located, Locator, distinct, items_of, starts_of, take_rows
 from packer.format.column_index import ColumnIndex
 from packer.format.column_writer import ColumnWriter
@@ -79,6 +79,7 @@ __all__ = [
     "SHARD_FOLDER",
     "UNFINISHED",
     "URL_AS_PATH",
+    "BTree",
     "Column",
     "ColumnIndex",
     "ColumnTotals",
@@ -105,7 +106,6 @@ __all__ = [
     "ShardNames",
     "ShardWriter",
     "Splits",
-    "Tree",
     "Value",
     "ValueStats",
     "check_count",

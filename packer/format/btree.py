@@ -85,7 +85,7 @@ class Page(NamedTuple):
     slots: Sequence[int]
 
 
-class Tree:
+class BTree:
     """The main B-tree of an LMDB file.
 
     Args:

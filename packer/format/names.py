@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import DamagedError, MissingNameError, SourceError
-from packer.format.btree import Tree
+from packer.format.btree import BTree
 from packer.format.lmdb_appender import LmdbAppender
 from packer.format.manifest import FileEntry, Manifest
 from packer.format.schema import no_text
@@ -173,7 +173,7 @@ class NameTable:
         self.path, self.first = path, first
         self._samples = samples
         self._map = open_map(path, entry.bytes)
-        self._tree = Tree(memoryview(self._map), str(path))
+        self._tree = BTree(memoryview(self._map), str(path))
 
     def number(self, name: str) -> int | None:
         """Return the number of the sample of a name; None if none has it.

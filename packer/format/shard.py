@@ -24,7 +24,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from packer.errors import DamagedError, DatasetError
-from packer.format.btree import Tree
+from packer.format.btree import BTree
 from packer.format.column import Column
 from packer.format.column_index import ColumnIndex
 from packer.format.layout import (
@@ -81,7 +81,7 @@ class Shard:
         # Chunks are kept apart, as numbers: a large shard has hundreds of thousands of them.
         self._chunks = array("q")
         self._values: dict[bytes, tuple[int, int]] = {}
-        for key, offset, size in Tree(self.bytes, self.path).values():
+        for key, offset, size in BTree(self.bytes, self.path).values():
             if key == chunk_key(len(self._chunks) // 2):
                 self._chunks.extend((offset, size))
             else:

@@ -58,7 +58,7 @@ FETCHING = "fetching"
 _TELL_EVERY = 0.1
 
 Item = TypeVar("Item")
-Kind = TypeVar("Kind", bound=Hashable)
+Layout = TypeVar("Layout", bound=Hashable)
 
 
 def stop(error: SourceError) -> NoReturn:
@@ -332,7 +332,7 @@ def _nbytes(values: Any) -> int:
     return sum(map(_nbytes, values)) if isinstance(values, list) else values.nbytes
 
 
-def usual(kinds: Iterable[Kind]) -> Kind:
+def usual(kinds: Iterable[Layout]) -> Layout:
     """Return the most frequent kind, the first one if several are; there must be at least one.
 
     It is the kind of the dataset. A file of another kind is bad, even if it is the first file.
@@ -350,7 +350,7 @@ def difference(expected: Mapping[str, str], actual: Mapping[str, str]) -> str:
     )
 
 
-def misfits(kinds: Mapping[Kind, Mapping[str, str]]) -> tuple[Kind, dict[Kind, str]]:
+def misfits(kinds: Mapping[Layout, Mapping[str, str]]) -> tuple[Layout, dict[Layout, str]]:
     """Return the first sample with the most frequent fields, and by sample how all others differ from it.
 
     Args:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from packer.errors import SourceError, UsageError, first_few
 from packer.format import FieldSpec
 from packer.sources.base import Block, DerivedSource, LargeArray, OnBad, Source, count, faults_of
-from packer.sources.files import Found, decode_text, refuse_pointer, unreadable
+from packer.sources.files import FileSet, decode_text, refuse_pointer, unreadable
 from packer.sources.pairing import UNNAMED, field_in_words, pair, partners, stem
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class TextSource(Source):
     kind = "text"
 
     @classmethod
-    def of(cls, name: str, file_set: Found, on_bad: OnBad) -> TextSource:
+    def of(cls, name: str, file_set: FileSet, on_bad: OnBad) -> TextSource:
         """Return the text of some files as a field."""
         files = file_set.pick(on_bad)
         spec = FieldSpec(name=name, dtype="uint8", kind="text", shape=(None,))
@@ -80,10 +80,10 @@ class TextSource(Source):
 
 
 def open_beside(
-    main: Mapping[str, Found],
-    sides: Mapping[str, Found],
-    open_samples: Callable[[Mapping[str, Found]], Source],
-    open_side: Callable[[str, Found], Source],
+    main: Mapping[str, FileSet],
+    sides: Mapping[str, FileSet],
+    open_samples: Callable[[Mapping[str, FileSet]], Source],
+    open_side: Callable[[str, FileSet], Source],
     on_bad: OnBad,
 ) -> Source:
     """Return the samples of a source, each with the fields that lie beside it.
@@ -101,7 +101,7 @@ def open_beside(
     """
     sides_in_words = " and ".join(name or UNNAMED for name in sides)
     opened: dict[str, Source] = {}
-    beside: dict[str, Found] = {}
+    beside: dict[str, FileSet] = {}
     for name, file_set in sides.items():
         opened[name] = side = open_side(name, file_set)
         paths = set(side.files())

@@ -104,7 +104,7 @@ def _subfolders(place: Path) -> set[str]:
     return {p.name for p in place.iterdir() if p.is_dir() and p.name[0] != "."} if place.is_dir() else set()
 
 
-class PicturedSource(DerivedSource):
+class ArrayImageSource(DerivedSource):
     """The samples of a source, in which the fields `names` are of kind `image`: (H, W) or (H, W, C).
 
         (n, H, W) of a file    (H, W, 1) in a sample, kind `image`, and (B, 1, H, W) in a batch
@@ -122,7 +122,7 @@ class PicturedSource(DerivedSource):
         #: Fields that get an axis of one channel.
         self._gray = {name for name in names if len(specs[name].shape) == 2}
         super().__init__(source)
-        self.fields = tuple(_picture(spec) if spec.name in names else spec for spec in source.fields)
+        self.fields = tuple(_image_spec(spec) if spec.name in names else spec for spec in source.fields)
         if self._gray:
             gray = first_few(sorted(self._gray))
             self.remarks = [*source.remarks, f"images (H, W) are packed, and exported, as (H, W, 1): {gray}"]
@@ -138,7 +138,7 @@ class PicturedSource(DerivedSource):
             yield {name: _with_channel(values) if name in self._gray else values for name, values in block.items()}
 
 
-def _picture(spec: FieldSpec) -> FieldSpec:
+def _image_spec(spec: FieldSpec) -> FieldSpec:
     gray = len(spec.shape) == 2
     channels = 1 if gray else spec.shape[-1] if len(spec.shape) == 3 else None
     if spec.kind != "array" or channels not in range(1, MOST_CHANNELS + 1):
@@ -159,8 +159,8 @@ def _with_channel(values: Any) -> Any:
     return values[..., None]
 
 
-def _large_with_channel(picture: LargeArray) -> LargeArray:
-    return LargeArray(picture.dtype, (*picture.shape, 1), lambda start, stop: picture[start:stop][..., None])
+def _large_with_channel(image: LargeArray) -> LargeArray:
+    return LargeArray(image.dtype, (*image.shape, 1), lambda start, stop: image[start:stop][..., None])
 
 
 class FittedSource(DerivedSource):

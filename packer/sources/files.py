@@ -92,7 +92,7 @@ _WILDCARDS = "*?["
 _LFS_POINTER = b"version https://git-lfs"
 
 
-class Found(NamedTuple):
+class FileSet(NamedTuple):
     """Files below a folder, one file, or those that fit a pattern.
 
     Attributes:
@@ -163,7 +163,7 @@ def kind_of(path: str, more: Mapping[str, str] = {}) -> str | None:
     return DICOM if suffix in _DICOM_SUFFIXES else _kind_by_bytes(path)
 
 
-def of_one_kind(file_set: Found, more: Mapping[str, str] = {}, on_bad: OnBad = stop) -> tuple[str | None, Found]:
+def of_one_kind(file_set: FileSet, more: Mapping[str, str] = {}, on_bad: OnBad = stop) -> tuple[str | None, FileSet]:
     """Return the kind of the files found (None if none can be packed), and the files of this kind.
 
     Args:
@@ -243,7 +243,7 @@ def join(folder: str, file: str) -> str:
     return f"{folder}/{file}" if folder and folder != "/" else folder + file
 
 
-def find(text: str, looking: Looking = not_looking) -> Found:
+def find(text: str, looking: Looking = not_looking) -> FileSet:
     """Return the files that `text` stands for: all below a folder, one file, or what fits a glob pattern.
 
     A file that is named by itself never counts as hidden.
@@ -259,7 +259,7 @@ def find(text: str, looking: Looking = not_looking) -> Found:
     if place.is_dir() and not is_zarr(place):
         folder, entries = _text(place), walk(place.as_posix())
     elif place.exists() or place.is_symlink():
-        return Found(
+        return FileSet(
             _text(place.parent),
             [place.name],
             frozenset([] if place.is_file() or place.is_dir() else [place.name]),
@@ -274,7 +274,7 @@ def find(text: str, looking: Looking = not_looking) -> Found:
     seen = [(file, regular) for file, regular in all_files if file[0] != "." and "/." not in file.replace("../", "")]
     odd = frozenset(file for file, regular in seen if not regular)
     hidden = len(all_files) - len(seen)
-    return Found(folder, [file for file, _ in seen], odd, {"hidden": hidden} if hidden else {}, text)
+    return FileSet(folder, [file for file, _ in seen], odd, {"hidden": hidden} if hidden else {}, text)
 
 
 def walk(folder: str, relative: str = "", above: tuple[str, ...] = ()) -> Iterator[tuple[str, bool]]:

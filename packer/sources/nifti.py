@@ -38,7 +38,7 @@ from packer.sources.base import (
     misfits,
     watched,
 )
-from packer.sources.files import Found
+from packer.sources.files import FileSet
 from packer.sources.options import SourceOptions
 from packer.sources.pairing import partners
 
@@ -66,7 +66,9 @@ class _Volume(NamedTuple):
         return f"{self.dtype} of {len(self.shape)} axes" + "".join(f", {n} channels" for n in self.shape[3:])
 
 
-def open_nifti(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: OnBad, looking: Looking) -> NiftiSource:
+def open_nifti(
+    inputs: Mapping[str, FileSet], options: SourceOptions, *, on_bad: OnBad, looking: Looking
+) -> NiftiSource:
     """Open the volumes of one or more fields, partners paired by name.
 
     Args:
@@ -108,7 +110,7 @@ def open_nifti(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: O
     return NiftiSource((*fields, *_PLACE), list(rows), list(rows.values()), {}, remarks)
 
 
-def _volumes(field: str, file_sets: Mapping[str, Found]) -> dict[str, _Volume]:
+def _volumes(field: str, file_sets: Mapping[str, FileSet]) -> dict[str, _Volume]:
     """Return the volumes of a field by their first files.
 
     Files are channels if most names end in `_` and four digits, which count from 0000 in each volume. If all would be

@@ -16,13 +16,13 @@ from packer.errors import SourceError, UsageError, first_few
 from packer.format import MANIFEST, check_field_name
 from packer.sources.base import Looking, OnBad, Source, not_looking, stop
 from packer.sources.beside import TextSource, open_beside
-from packer.sources.derived import LabelledSource, PicturedSource
+from packer.sources.derived import ArrayImageSource, LabelledSource
 from packer.sources.files import (
     CLOUDS,
     KIND_OF,
     LABELS,
     TEXT,
-    Found,
+    FileSet,
     decode_text,
     find,
     is_lmdb,
@@ -117,7 +117,7 @@ def open_sources(
 
     shared = share_out(file_sets)
 
-    def open_kind(kind: str, files: Mapping[str, Found], options: SourceOptions) -> Source:
+    def open_kind(kind: str, files: Mapping[str, FileSet], options: SourceOptions) -> Source:
         if kind == "text":
             return TextSource.of(*next(iter(files.items())), on_bad)
         room, function = _OPENERS[kind]
@@ -127,12 +127,12 @@ def open_sources(
         source: Source = getattr(importlib.import_module(room), function)(files, options, **hooks)
         return source
 
-    def open_side(name: str, files: Found) -> Source:
+    def open_side(name: str, files: FileSet) -> Source:
         if name in columns:
             return open_kind("clouds", {name: files}, options)
         return open_kind(by_name[name][0], {name: files}, SourceOptions(samples="files"))
 
-    def opened(files: Mapping[str, Found]) -> Source:
+    def opened(files: Mapping[str, FileSet]) -> Source:
         source = open_kind(kind, files, main)
         left_out = [remark for name, file_set in file_sets.items() for remark in file_set.remarks(name)]
         source.remarks = [*left_out, *shared, *source.remarks]
@@ -146,13 +146,13 @@ def open_sources(
             source.remarks = [*source.remarks, *map(_text_proposal, file_sets, file_sets.values())]
             source.remarks = [remark for remark in source.remarks if remark]
     if options.images:
-        source = PicturedSource(source, options.images)
+        source = ArrayImageSource(source, options.images)
     if options.label is not None:
         source = LabelledSource(source, [named[name] for name in file_sets])
     return source
 
 
-def _text_proposal(name: str, file_set: Found) -> str:
+def _text_proposal(name: str, file_set: FileSet) -> str:
     """Return a sentence with the command that packs texts or boxes beside images; empty if there are none."""
     stems = {stem(file).rpartition("/")[2] for file in file_set.files}
     texts = [file for file in file_set.texts if stem(file).rpartition("/")[2] in stems]
@@ -167,7 +167,7 @@ def _text_proposal(name: str, file_set: Found) -> str:
     return _proposal(name, file_set, texts, f"caption={shlex.quote(pattern)}")
 
 
-def _proposal(name: str, file_set: Found, texts: Sequence[str], words: str) -> str:
+def _proposal(name: str, file_set: FileSet, texts: Sequence[str], words: str) -> str:
     return (
         f"{len(texts):,} {TEXT} are named like images; to pack them as well: packer convert "
         f"{name or 'image'}={shlex.quote(file_set.text)} {words} OUT"
@@ -230,7 +230,7 @@ def _split(text: str) -> tuple[str, str]:
 
 def _look(
     name: str, path: str, columns: Mapping[str, str], has_others: bool, on_bad: OnBad, looking: Looking
-) -> tuple[str, Found]:
+) -> tuple[str, FileSet]:
     """Return the kind of the files that `path` names, and the files; an LMDB folder is not listed.
 
     The kind is one of `_OPENERS`, or `text`.
@@ -246,7 +246,7 @@ def _look(
         SourceError: it is a folder that holds no file of any kind; or what `on_bad` raises.
     """
     if is_lmdb(Path(path)):
-        return "basicsr", Found(path, [], text=path)
+        return "basicsr", FileSet(path, [], text=path)
     suffixes: tuple[str, ...] = ()
     if name in columns:
         suffixes = (*CLOUDS, LABELS) if name else CLOUDS

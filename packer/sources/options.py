@@ -10,7 +10,7 @@ from packer.errors import UsageError
 from packer.sources.units import UNITS_OF, unit_of
 
 #: Kinds of sources that hold images, and all kinds.
-_PICTURES, _ALL = "images basicsr", " ".join(UNITS_OF)
+_IMAGES, _ALL = "images basicsr", " ".join(UNITS_OF)
 
 
 def _of(
@@ -74,15 +74,15 @@ class SourceOptions:
 
     samples: str | None = _of(_ALL, form="rows|files|folders|datasets|groups[:PATTERN]|episodes:PATH")
     label: str | None = _of(_ALL, choices="folder")
-    mode: str | None = _of(_PICTURES, choices="gray|rgb|rgba")
-    palette: str | None = _of(_PICTURES, choices="colour|index")
-    max_pixels: int | None = _of(_PICTURES, least=1)
-    orient: bool = _of(_PICTURES, False)
-    patch: int | None = _of(_PICTURES, least=1)
-    stride: int | None = _of(_PICTURES, least=1)
-    downscale: int | None = _of(_PICTURES, least=2)
-    kernel: str = _of(_PICTURES, "pillow", choices="pillow|matlab")
-    listed: str | None = _of(_PICTURES, None, "--list", form="FILE")
+    mode: str | None = _of(_IMAGES, choices="gray|rgb|rgba")
+    palette: str | None = _of(_IMAGES, choices="colour|index")
+    max_pixels: int | None = _of(_IMAGES, least=1)
+    orient: bool = _of(_IMAGES, False)
+    patch: int | None = _of(_IMAGES, least=1)
+    stride: int | None = _of(_IMAGES, least=1)
+    downscale: int | None = _of(_IMAGES, least=2)
+    kernel: str = _of(_IMAGES, "pillow", choices="pillow|matlab")
+    listed: str | None = _of(_IMAGES, None, "--list", form="FILE")
     fields: str = _of("ply", "same", form="same|common|all|A,B")
     cast: Mapping[str, str] = _of("ply", {}, form="FIELD=DTYPE")
     triangulate: bool = _of("ply", False)

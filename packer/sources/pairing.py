@@ -28,7 +28,7 @@ from natsort import natsorted
 
 from packer.errors import SourceError, UsageError, first_few
 from packer.sources.base import OnBad
-from packer.sources.files import TEXT, Found, decode_text, join
+from packer.sources.files import TEXT, FileSet, decode_text, join
 from packer.sources.units import folder_of, unit_name, upwards
 
 Entry = TypeVar("Entry")
@@ -77,7 +77,7 @@ def stem(file: str) -> str:
 
 
 def partners(
-    file_sets: Mapping[str, Found], on_bad: OnBad, names: Names | None = None, listed: str | None = None
+    file_sets: Mapping[str, FileSet], on_bad: OnBad, names: Names | None = None, listed: str | None = None
 ) -> tuple[Pairing, list[str]]:
     """Return the samples that files of one or more fields make, and sentences for the plan.
 
@@ -99,7 +99,7 @@ def partners(
     return paired, notes
 
 
-def names_by_folder(file_sets: Mapping[str, Found]) -> dict[str, list[str]]:
+def names_by_folder(file_sets: Mapping[str, FileSet]) -> dict[str, list[str]]:
     """Return by field the name of every file, if partners lie in one folder: the name of that folder."""
     root = next(iter(file_sets.values())).folder
     return {
@@ -266,7 +266,7 @@ def entry_of(line: str, entries: Mapping[str, Entry]) -> Entry | None:
     return next((entries[text] for word in words for text in (word, stem(word)) if text in entries), None)
 
 
-def _report(paired: Pairing, file_sets: Mapping[str, Found], on_bad: OnBad) -> None:
+def _report(paired: Pairing, file_sets: Mapping[str, FileSet], on_bad: OnBad) -> None:
     """Call `on_bad` with every file without a partner and with every second file of one name."""
     for field, first, second, name in paired.doubles:
         reason = f"this file and {first} would both be sample {name!r} of {field_in_words(field)}"
@@ -291,7 +291,7 @@ def field_in_words(field: str) -> str:
     return f"field {field!r}" if field else UNNAMED
 
 
-def share_out(file_sets: dict[str, Found]) -> list[str]:
+def share_out(file_sets: dict[str, FileSet]) -> list[str]:
     """Take the files of one field out of another that has all of them and more; return sentences that say so.
 
     In `lr='d/*x4.png' hr='d/*.png'`, `hr` means the other images of the folder.

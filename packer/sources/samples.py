@@ -25,7 +25,7 @@ LOOK_AT = 64
 Sample = dict[str, "NDArray[Any] | str"]
 
 
-class Items(Protocol):
+class ItemSequence(Protocol):
     """A list, a torch Dataset, or whatever has a length and numbered items."""
 
     def __len__(self) -> int: ...
@@ -48,7 +48,7 @@ class SampleSource(Source):
     names = None
 
     def __init__(
-        self, items: Items, fields: Sequence[FieldSpec] | None = None, start: int = 0, stop: int | None = None
+        self, items: ItemSequence, fields: Sequence[FieldSpec] | None = None, start: int = 0, stop: int | None = None
     ) -> None:
         self._items = items
         self._start = start

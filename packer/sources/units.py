@@ -29,7 +29,7 @@ _FORMS = {"groups": "groups[:PATTERN]", "episodes": "episodes:PATH"}
 _NUMBER = re.compile(r"(\d+)")
 
 
-class Asked(NamedTuple):
+class UnitChoice(NamedTuple):
     """What `--samples` says that one sample is made from.
 
     Attributes:
@@ -45,7 +45,7 @@ class Asked(NamedTuple):
         return f"{self.name}:{self.pattern}" if self.pattern else self.name
 
 
-def unit_of(kind: str, samples: str | None) -> Asked:
+def unit_of(kind: str, samples: str | None) -> UnitChoice:
     """Return the unit that `--samples` asks for.
 
     Args:
@@ -62,7 +62,7 @@ def unit_of(kind: str, samples: str | None) -> Asked:
         raise UsageError(f"--samples {samples}: sources of {kind} take {forms}")
     if (colon and name not in _FORMS) or (not pattern and (colon or name == "episodes")):
         raise UsageError(f"--samples {samples}: {_FORMS.get(name, name)} is expected")
-    return Asked(name, pattern)
+    return UnitChoice(name, pattern)
 
 
 # ---------------------------------------------------------------- folders

@@ -16,7 +16,7 @@ from made_datasets import make_plain
 
 from packer.append import append
 from packer.errors import DamagedError, DatasetError, UsageError
-from packer.format import Tree, column_key
+from packer.format import BTree, column_key
 from packer.format import manifest as manifests
 from packer.writer import DatasetWriter
 from readers import Loader, PackedDataset
@@ -206,7 +206,7 @@ def test_sizes_that_an_index_makes_up_are_refused(tmp_path: Path) -> None:
             writer.add({"x": np.full(number % 5, number)})
     shard = make_plain(tmp_path / "d") / "shards/00000.lmdb"
     data = bytearray(shard.read_bytes())
-    sizes = {value.key: value for value in Tree(memoryview(bytes(data)), "").values()}[column_key(0, "sample_offsets")]
+    sizes = {value.key: value for value in BTree(memoryview(bytes(data)), "").values()}[column_key(0, "sample_offsets")]
     end = sizes.offset + sizes.size
     data[end - 8 : end] = (2**61).to_bytes(8, "little")
     shard.write_bytes(data)

@@ -37,7 +37,7 @@ class Scaling(NamedTuple):
         return np.ascontiguousarray(values, dtype)
 
 
-class Column(NamedTuple):
+class Leaf(NamedTuple):
     """An array, a member of a compound one or an attribute of a unit, and the field that it becomes.
 
     Attributes:
@@ -77,46 +77,46 @@ class Column(NamedTuple):
         count = "" if self.samples is None else f"{self.samples:,} samples of "
         return f"{self.path} {self.problem}" if self.problem else f"{self.path}: {count}{self.spec.in_words}"
 
-    def changed(self, **changes: Any) -> Column:
-        """Return the column with changes of its `spec`."""
+    def changed(self, **changes: Any) -> Leaf:
+        """Return the leaf with changes of its `spec`."""
         return self._replace(spec=msgspec.structs.replace(self.spec, **changes))
 
 
-def columns_of(entry: Entry, axis: int | None) -> list[Column] | str:
+def leaves_of(entry: Entry, axis: int | None) -> list[Leaf] | str:
     """Return the fields that an array can become: one, or one for each member of a compound; or why it is skipped.
 
     Args:
         axis: number of the sample axis, from the end if negative; None if the whole array is the value of one sample.
     """
-    column = Column(entry.path, problem=entry.problem, remark=entry.remark, file=entry.file)
+    leaf = Leaf(entry.path, problem=entry.problem, remark=entry.remark, file=entry.file)
     if entry.problem:
-        return [column]
+        return [leaf]
     if entry.aside:
         return entry.aside
     if entry.shape is None or entry.dtype is None:
-        return [] if entry.is_group else [column._replace(problem="is empty: it has no values and no shape")]
+        return [] if entry.is_group else [leaf._replace(problem="is empty: it has no values and no shape")]
     shape = entry.shape
     if axis is not None:
         if shape == ():
             return f"is a single value, which --once {entry.path} keeps"
         number = axis if axis >= 0 else len(shape) + axis
         if not 0 <= number < len(shape):
-            return [column._replace(problem=f"has no axis {axis}; --axis -1 takes the last axis of every array")]
-        column, shape = column._replace(samples=shape[number]), shape[:number] + shape[number + 1 :]
-    return list(leaves(column, entry.dtype, shape))
+            return [leaf._replace(problem=f"has no axis {axis}; --axis -1 takes the last axis of every array")]
+        leaf, shape = leaf._replace(samples=shape[number]), shape[:number] + shape[number + 1 :]
+    return list(spread_leaves(leaf, entry.dtype, shape))
 
 
-def leaves(column: Column, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Iterator[Column]:
-    """Yield the fields that samples of `dtype` and `shape` become: the column, or one for each member of a compound.
+def spread_leaves(leaf: Leaf, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Iterator[Leaf]:
+    """Yield the fields that samples of `dtype` and `shape` become: the leaf, or one for each member of a compound.
 
     Each has its `spec`, or a `problem`.
     """
     if dtype.subdtype is not None:
-        yield from leaves(column, dtype.subdtype[0], shape + dtype.subdtype[1])
+        yield from spread_leaves(leaf, dtype.subdtype[0], shape + dtype.subdtype[1])
         return
     if dtype.names:
         for name in dtype.names:
-            yield from leaves(column._replace(members=(*column.members, name)), dtype[name], shape)
+            yield from spread_leaves(leaf._replace(members=(*leaf.members, name)), dtype[name], shape)
         return
     base, text = list_dtype(dtype), is_text(dtype)
     native = (dtype if base is None else base).newbyteorder("=").name
@@ -134,26 +134,26 @@ def leaves(column: Column, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Iter
             else:
                 spec = FieldSpec(name=_UNNAMED, dtype=native, shape=shape if base is None else (None,))
             enum = dict(dtype.metadata or {}).get("enum", {})
-            yield column._replace(spec=spec, enum=tuple(sorted((int(n), name) for name, n in enum.items())))
+            yield leaf._replace(spec=spec, enum=tuple(sorted((int(n), name) for name, n in enum.items())))
             return
         except ValueError as error:
             problem = f"cannot be stored: {error}"
-    yield column._replace(problem=problem)
+    yield leaf._replace(problem=problem)
 
 
-def classes_of(column: Column) -> list[str]:
+def classes_of(leaf: Leaf) -> list[str]:
     """Return the names of the numbers of the field `label`, if an enum names all from 0 on."""
-    is_label = column.spec.name == "label" and [number for number, _ in column.enum] == list(range(len(column.enum)))
-    return [name for _, name in column.enum] if is_label else []
+    is_label = leaf.spec.name == "label" and [number for number, _ in leaf.enum] == list(range(len(leaf.enum)))
+    return [name for _, name in leaf.enum] if is_label else []
 
 
-def rows_in_words(columns: Sequence[Column]) -> str:
+def rows_in_words(leaves: Sequence[Leaf]) -> str:
     """Return what a row of an array is, the same for arrays that may be parts of one."""
-    return "; ".join(f"{'.'.join(column.members)} {column.spec.in_words}".strip() for column in columns)
+    return "; ".join(f"{'.'.join(leaf.members)} {leaf.spec.in_words}".strip() for leaf in leaves)
 
 
-def scaled(column: Column, attributes: Mapping[str, Any], is_applied: bool) -> Column:
-    """Return a column whose stored numbers become the values that its attributes say.
+def scaled(leaf: Leaf, attributes: Mapping[str, Any], is_applied: bool) -> Leaf:
+    """Return a leaf whose stored numbers become the values that its attributes say.
 
     Args:
         attributes: of the array, as they are kept.
@@ -166,19 +166,19 @@ def scaled(column: Column, attributes: Mapping[str, Any], is_applied: bool) -> C
     missing = numbers.pop("_FillValue", None)
     factor, offset = (number if (number := numbers.get(name)) is not None else usual for name, usual in (
         ("scale_factor", 1.0), ("add_offset", 0.0)))  # fmt: skip
-    if column.spec.kind == "text" or ((factor, offset) == (1, 0) and (missing is None or missing != missing)):
-        return column
+    if leaf.spec.kind == "text" or ((factor, offset) == (1, 0) and (missing is None or missing != missing)):
+        return leaf
     if not is_applied:
         shown_attributes = ", ".join(f"{name} {_number(attributes[name])}" for name in SCALING if name in attributes)
         raise SourceError(
-            f"{column.path} has {shown_attributes}: its stored numbers are not its values; --scaled packs the values, "
+            f"{leaf.path} has {shown_attributes}: its stored numbers are not its values; --scaled packs the values, "
             "NaN where they are missing, and --stored the numbers as they are"
         )
     kinds = [attributes[name]["dtype"] for name in numbers if isinstance(attributes[name], dict)]
-    wide = len(kinds) < len(numbers) or any(kind != "float32" for kind in kinds) or column.spec.itemsize > 2
-    dtype = column.spec.dtype if column.spec.dtype in ("float32", "float64") else "float64" if wide else "float32"
-    scaling = Scaling(str(column.spec.dtype), factor, offset, missing)
-    return column.changed(dtype=dtype)._replace(scaling=scaling)
+    wide = len(kinds) < len(numbers) or any(kind != "float32" for kind in kinds) or leaf.spec.itemsize > 2
+    dtype = leaf.spec.dtype if leaf.spec.dtype in ("float32", "float64") else "float64" if wide else "float32"
+    scaling = Scaling(str(leaf.spec.dtype), factor, offset, missing)
+    return leaf.changed(dtype=dtype)._replace(scaling=scaling)
 
 
 def _number(attribute: Any) -> float | None:
@@ -194,45 +194,45 @@ def _number(attribute: Any) -> float | None:
 # ---------------------------------------------------------------- values
 
 
-def values_of(values: NDArray[Any], column: Column, path: str) -> NDArray[Any] | list[NDArray[Any]] | list[str]:
+def values_of(values: NDArray[Any], leaf: Leaf, path: str) -> NDArray[Any] | list[NDArray[Any]] | list[str]:
     """Return the values of a field, for m samples, from those of its array, in the form that a block holds.
 
     Raises:
         SourceError: text is not UTF-8, a bool is neither 0 nor 1, or the file has changed since it was planned.
     """
-    for member in column.members:
+    for member in leaf.members:
         values = values[member]
-    spec = column.spec
+    spec = leaf.spec
     if spec.kind == "text" and values.ndim == 1 and is_text(values.dtype):
-        return [_text(text, column, path) for text in values.tolist()]
+        return [_text(text, leaf, path) for text in values.tolist()]
     native = np.dtype(spec.dtype)
     if spec.shape == (None,) and list_dtype(values.dtype) is not None:
         return [np.ascontiguousarray(row, dtype=native) for row in values]
-    check(values.dtype, values.shape[1:], column, path)
+    check(values.dtype, values.shape[1:], leaf, path)
     if native == np.bool_ and (most := np.ascontiguousarray(values).view(np.uint8).max(initial=0)) > 1:
         raise SourceError(f"field {spec.name}: a bool is 0 or 1, but it holds {most}; write it as uint8", path)
-    if column.scaling:
-        numbers = column.scaling.apply(values, native)
+    if leaf.scaling:
+        numbers = leaf.scaling.apply(values, native)
     else:
         # The view drops h5py's metadata of the dtype (enum names).
         numbers = np.require(values, native, ["C", "A", "E"]).view(native)
     return list(numbers) if spec.is_ragged else numbers
 
 
-def check(dtype: np.dtype[Any], shape: tuple[int, ...], column: Column, path: str) -> None:
+def check(dtype: np.dtype[Any], shape: tuple[int, ...], leaf: Leaf, path: str) -> None:
     """Raise SourceError if the dtype or shape of one sample is not what was planned."""
-    spec = column.spec
-    stored = column.scaling.stored if column.scaling else spec.dtype
+    spec = leaf.spec
+    stored = leaf.scaling.stored if leaf.scaling else spec.dtype
     if spec.kind == "text" or not fits(shape, spec.shape) or dtype.newbyteorder("=").name != stored:
         raise SourceError(f"field {spec.name} is {dtype} {shape} now: the file has changed; run again", path)
 
 
-def _text(text: str | bytes, column: Column, path: str) -> str:
+def _text(text: str | bytes, leaf: Leaf, path: str) -> str:
     try:
         return text if isinstance(text, str) else text.decode()
     except UnicodeDecodeError:
         raise SourceError(
-            f"field {column.spec.name}: text that is not UTF-8 ({text[:40]!r}); write it as UTF-8, or leave it out "
-            f"with --skip {column.array or column.spec.name}",
+            f"field {leaf.spec.name}: text that is not UTF-8 ({text[:40]!r}); write it as UTF-8, or leave it out "
+            f"with --skip {leaf.array or leaf.spec.name}",
             path,
         ) from None

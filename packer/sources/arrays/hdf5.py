@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import SourceError, as_text
-from packer.sources.arrays.tree import CACHE_BYTES, TEXT, Entry, Place, Tree, as_json, check_attribute, never
+from packer.sources.arrays.tree import CACHE_BYTES, TEXT, Entry, Tree, TreePlace, as_json, check_attribute, never
 from packer.sources.base import faults_of
 from packer.sources.files import NOT_ITS_FAULT, refuse_pointer, unreadable
 
@@ -44,7 +44,7 @@ _STRUCTURE = ("CLASS", "NAME", "DIMENSION_LIST", "REFERENCE_LIST", "_Netcdf4Dimi
 class Hdf5Tree(Tree):
     """An open HDF5 file; a dataset can be found through links, and is listed under its first name."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: TreePlace) -> None:
         super().__init__(place)
         self._file = _opened(self.path)
         self._listed: dict[str, h5py.Dataset] = {}

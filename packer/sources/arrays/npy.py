@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError
-from packer.sources.arrays.fields import columns_of, rows_in_words
-from packer.sources.arrays.tree import CACHE_BYTES, Entry, Files, Tree, never
+from packer.sources.arrays.fields import leaves_of, rows_in_words
+from packer.sources.arrays.tree import CACHE_BYTES, Entry, PartFiles, Tree, never
 from packer.sources.base import usual
 from packer.sources.files import refuse_pointer, unreadable
 from packer.sources.units import pattern_of
@@ -68,7 +68,7 @@ class NpyTree(Tree):
         raise SourceError(f"{path} has gone: the file has changed; run again", self.path)
 
 
-def _as_one(entries: list[Entry], files: Files) -> tuple[list[Entry], tuple[int, ...]]:
+def _as_one(entries: list[Entry], files: PartFiles) -> tuple[list[Entry], tuple[int, ...]]:
     """Return parts of one array as one entry, next to what is no array, and the rows of each part.
 
     Parts that cannot be packed stay as they are.
@@ -79,11 +79,11 @@ def _as_one(entries: list[Entry], files: Files) -> tuple[list[Entry], tuple[int,
     arrays = [entry for entry in entries if not entry.aside]
     rows, kinds = [], []
     for entry in arrays:
-        columns = columns_of(entry, files.axis)
-        if isinstance(columns, str) or any(column.problem for column in columns):
+        leaves = leaves_of(entry, files.axis)
+        if isinstance(leaves, str) or any(leaf.problem for leaf in leaves):
             return entries, ()
-        rows.append(columns[0].samples or 0)
-        kinds.append((pattern_of(entry.file), entry.path, rows_in_words(columns)))
+        rows.append(leaves[0].samples or 0)
+        kinds.append((pattern_of(entry.file), entry.path, rows_in_words(leaves)))
     most = usual(kinds)
     for entry, kind in zip(arrays, kinds, strict=True):
         if kind != most:

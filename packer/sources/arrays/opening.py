@@ -22,17 +22,17 @@ from natsort import natsorted
 from packer.errors import SourceError, UsageError, as_text, first_few
 from packer.format import check_field_name
 from packer.sources.arrays.choosing import Constant, constant_values
-from packer.sources.arrays.fields import Column, classes_of, rows_in_words
+from packer.sources.arrays.fields import Leaf, classes_of, rows_in_words
 from packer.sources.arrays.origin import ArraysOrigin, KeptFile, KeptOptions
-from packer.sources.arrays.source import ArraySource, RowSource, Run, Table, UnitSource
-from packer.sources.arrays.tree import Files, Place, open_tree, paths_of
+from packer.sources.arrays.source import ArraySource, RowSource, RowTable, TreeRows, UnitSource
+from packer.sources.arrays.tree import PartFiles, TreePlace, open_tree, paths_of
 from packer.sources.arrays.units import LEFT_OUT, Listing, Remark, Unit, are_numbered, units_of
 from packer.sources.base import HEADERS, Looking, OnBad, Source, misfits, stop, watched
 from packer.sources.episodes import EpisodeSource
-from packer.sources.files import Found
+from packer.sources.files import FileSet
 from packer.sources.options import SourceOptions, naming
 from packer.sources.pairing import names_by_folder, partners
-from packer.sources.units import Asked, by_folder, folder_of, pattern_of, refuse_strays, unit_name, unit_of
+from packer.sources.units import UnitChoice, by_folder, folder_of, pattern_of, refuse_strays, unit_name, unit_of
 from packer.workers import Limits, each
 
 _DIFFERING = "attributes are kept if all files and samples agree; these are not"
@@ -42,7 +42,7 @@ MAX_KEPT = 500
 
 def open_arrays(
     kind: str,
-    inputs: Mapping[str, Found],
+    inputs: Mapping[str, FileSet],
     options: SourceOptions,
     *,
     on_bad: OnBad,
@@ -109,7 +109,7 @@ def open_arrays(
     return EpisodeSource(source, ends, choice.pattern, [path for unit in units for path in paths_of(unit.place)])
 
 
-def _check(options: SourceOptions, choice: Asked, inputs: Mapping[str, Found]) -> None:
+def _check(options: SourceOptions, choice: UnitChoice, inputs: Mapping[str, FileSet]) -> None:
     """Raise UsageError if an option has a value that cannot be, or is not for this unit."""
     for name in options.pick:
         try:
@@ -136,8 +136,8 @@ def _check(options: SourceOptions, choice: Asked, inputs: Mapping[str, Found]) -
 
 
 def _places(
-    kind: str, file_sets: Mapping[str, Found], choice: Asked, axis: int, on_bad: OnBad, notes: list[str]
-) -> dict[str, Place]:
+    kind: str, file_sets: Mapping[str, FileSet], choice: UnitChoice, axis: int, on_bad: OnBad, notes: list[str]
+) -> dict[str, TreePlace]:
     """Return the files of every tree by its name: a file; of npy those of a sample or, if rows are, all files.
 
     Files of npy for named fields are partners by name, or by the folder they lie in. Sentences for the plan go to
@@ -145,10 +145,12 @@ def _places(
     """
     paths = {name: natsorted(map(files.path, files.files)) for name, files in file_sets.items()}
     if kind != "npy":
-        return {path: (Files("", (path,)),) for files in file_sets.values() for path in map(files.path, files.files)}
+        return {
+            path: (PartFiles("", (path,)),) for files in file_sets.values() for path in map(files.path, files.files)
+        }
     if choice.name in ("rows", "episodes"):
-        fields = {name: [Files(f"/{name}", tuple(files), axis)] for name, files in paths.items()}
-        fields |= {"": [Files(_base(path), (path,)) for path in paths.get("", ())]}
+        fields = {name: [PartFiles(f"/{name}", tuple(files), axis)] for name, files in paths.items()}
+        fields |= {"": [PartFiles(_base(path), (path,)) for path in paths.get("", ())]}
         place = tuple(files for field in fields.values() for files in field)
         return {place[0].paths[0]: place}
     if choice.name == "folders":
@@ -158,7 +160,7 @@ def _places(
             (files,) = file_sets.values()
             return {
                 unit_name(files.folder, folder): tuple(
-                    Files(_base(files.files[i]), (files.path(files.files[i]),)) for i in numbers
+                    PartFiles(_base(files.files[i]), (files.path(files.files[i]),)) for i in numbers
                 )
                 for folder, numbers in by_folder(files.files).items()
             }
@@ -166,7 +168,8 @@ def _places(
     notes += remarks
     return {
         sample: tuple(
-            Files(f"/{name}" if name else "", (file_sets[name].path(files[i]),)) for name, files in paired.files.items()
+            PartFiles(f"/{name}" if name else "", (file_sets[name].path(files[i]),))
+            for name, files in paired.files.items()
         )
         for i, sample in enumerate(paired.names)
     }
@@ -190,10 +193,10 @@ def _other_tables(unit: Unit, fields: Sequence[str]) -> list[str]:
         for files in unit.place
         if len(files.paths) > 1
     ]
-    unnamed: dict[str, list[Column]] = defaultdict(list)
-    for column in unit.columns:
-        if column.array[1:].partition("/")[0] not in fields:
-            unnamed[column.file].append(column)
+    unnamed: dict[str, list[Leaf]] = defaultdict(list)
+    for leaf in unit.leaves:
+        if leaf.array[1:].partition("/")[0] not in fields:
+            unnamed[leaf.file].append(leaf)
     alike: dict[Any, str] = {}
     for path in natsorted(unnamed):
         rows = rows_in_words(unnamed[path])
@@ -216,10 +219,10 @@ def _other_tables(unit: Unit, fields: Sequence[str]) -> list[str]:
 
 def _other_units(units: Sequence[Unit], is_picked: bool) -> list[str]:
     """Return a sentence if rows were taken for samples and files may be; raises UsageError if groups may be."""
-    columns = units[0].columns
-    if not is_picked and are_numbered(column.array for column in columns):
+    leaves = units[0].leaves
+    if not is_picked and are_numbered(leaf.array for leaf in leaves):
         raise UsageError(
-            f"{units[0].path}: a sample may be a row of all {len(columns)} arrays, or one of the groups that hold "
+            f"{units[0].path}: a sample may be a row of all {len(leaves)} arrays, or one of the groups that hold "
             "them; say --samples rows, or --samples groups"
         )
     rows = [unit.samples for unit in units]
@@ -231,7 +234,7 @@ def _other_units(units: Sequence[Unit], is_picked: bool) -> list[str]:
 
 
 def _listed(
-    results: Iterable[tuple[tuple[str, Place], Listing | SourceError]], text: str, on_bad: OnBad, is_named: bool
+    results: Iterable[tuple[tuple[str, TreePlace], Listing | SourceError]], text: str, on_bad: OnBad, is_named: bool
 ) -> tuple[list[Unit], set[str], list[Remark]]:
     """Return the units that can be packed together, what of the option `skip` names something, and remarks.
 
@@ -256,12 +259,12 @@ def _listed(
             if isinstance(unit, SourceError):
                 on_bad(unit)
             else:
-                columns = layouts.setdefault(unit.columns, unit.columns)
-                good.append(unit._replace(columns=columns, name=name if is_named else ""))
+                leaves = layouts.setdefault(unit.leaves, unit.leaves)
+                good.append(unit._replace(leaves=leaves, name=name if is_named else ""))
     if not good:
         raise SourceError("every file or sample of it is bad; nothing is left to pack", text)
-    looks = {columns: {column.spec.name: _looks(column) for column in columns} for columns in layouts}
-    model, apart = misfits({number: looks[unit.columns] for number, unit in enumerate(good)})
+    looks = {leaves: {leaf.spec.name: _looks(leaf) for leaf in leaves} for leaves in layouts}
+    model, apart = misfits({number: looks[unit.leaves] for number, unit in enumerate(good)})
     for number, how in apart.items():
         unit = good[number]
         who = f"sample {unit.name!r} " if unit.name else f"{unit.kind} {unit.root} " if unit.root else ""
@@ -277,20 +280,20 @@ def _listed(
 
 def _in_order(unit: Unit, model: Unit) -> Unit:
     """Return a unit with its fields in the order of the model: HDF5 may list them in the order they were made."""
-    names = [column.spec.name for column in unit.columns]
-    order = [names.index(column.spec.name) for column in model.columns]
+    names = [leaf.spec.name for leaf in unit.leaves]
+    order = [names.index(leaf.spec.name) for leaf in model.leaves]
     if order == sorted(order):
         return unit
-    columns = tuple(unit.columns[number] for number in order)
-    return unit._replace(columns=columns, shapes=tuple(unit.shapes[number] for number in order))
+    leaves = tuple(unit.leaves[number] for number in order)
+    return unit._replace(leaves=leaves, shapes=tuple(unit.shapes[number] for number in order))
 
 
-def _looks(column: Column) -> str:
+def _looks(leaf: Leaf) -> str:
     """Return type and place of a field in words; fields that differ in them cannot be packed together."""
-    where = f"attribute {column.attribute}" if column.attribute else column.array
-    where += "".join(f"[{member}]" for member in column.members)
+    where = f"attribute {leaf.attribute}" if leaf.attribute else leaf.array
+    where += "".join(f"[{member}]" for member in leaf.members)
     # An array that is a sample has no path of its own.
-    return " of ".join(filter(None, (column.spec.in_words, where)))
+    return " of ".join(filter(None, (leaf.spec.in_words, where)))
 
 
 def _common(units: Sequence[Unit]) -> Mapping[str, Constant]:
@@ -325,16 +328,16 @@ def _row_source(
     kind: str, units: Sequence[Unit], attributes: Mapping[str, dict[str, Any]], axis: int, options: KeptOptions
 ) -> ArraySource:
     """Return the rows of all units, one after another; files of one tree lie side by side, each with its fields."""
-    tables: list[list[Run]] = [[] for _ in units[0].place]
+    tables: list[list[TreeRows]] = [[] for _ in units[0].place]
     files: list[tuple[str, int, Mapping[str, Any]]] = []
     for unit in units:
-        by_file: dict[str, list[Column]] = defaultdict(list)
-        for column in unit.columns:
-            by_file[column.file].append(column)
+        by_file: dict[str, list[Leaf]] = defaultdict(list)
+        for leaf in unit.leaves:
+            by_file[leaf.file].append(leaf)
         for runs, of_field in zip(tables, unit.place, strict=True):
-            columns = unit.columns if len(tables) == 1 else tuple(by_file[of_field.paths[0]])
+            leaves = unit.leaves if len(tables) == 1 else tuple(by_file[of_field.paths[0]])
             for path, rows in zip(of_field.paths, of_field.rows or (unit.samples,), strict=True):
-                runs.append(Run((of_field._replace(paths=(path,), rows=()),), "", 0, rows, columns, unit.files))
+                runs.append(TreeRows((of_field._replace(paths=(path,), rows=()),), "", 0, rows, leaves, unit.files))
                 files.append((path, rows, unit.attributes))
     names = _relative(path for path, _, _ in files)
     kept_files = [
@@ -342,7 +345,7 @@ def _row_source(
         for path, rows, file_attributes in files
     ]
     origin = ArraysOrigin(options, {}, files=kept_files, fields=dict(attributes), classes=_classes(units))
-    return RowSource(kind, [Table.of(runs) for runs in tables if runs[0].columns], origin, axis)
+    return RowSource(kind, [RowTable.of(runs) for runs in tables if runs[0].leaves], origin, axis)
 
 
 def _unit_source(
@@ -356,11 +359,11 @@ def _unit_source(
         {},
         files=[KeptFile(home, counts[path]) for path, home in homes.items() if units[0].root],
         attributes={name: dict(unit.attributes) for name, unit in zip(names, units, strict=True) if unit.attributes},
-        attrs=[column.attribute for column in units[0].columns if column.attribute],
+        attrs=[leaf.attribute for leaf in units[0].leaves if leaf.attribute],
         fields=dict(attributes),
         classes=_classes(units),
     )
-    runs = [Run(unit.place, unit.root, 0, 1, unit.columns, unit.files) for unit in units]
+    runs = [TreeRows(unit.place, unit.root, 0, 1, unit.leaves, unit.files) for unit in units]
     source = UnitSource(kind, runs, origin, units[0].kind, names, [unit.shapes for unit in units])
     splits: dict[str, list[str]] = defaultdict(list)
     for unit, name in zip(units, names, strict=True):
@@ -394,7 +397,7 @@ def _attributes(units: Sequence[Unit]) -> tuple[dict[str, dict[str, Any]], list[
     agreed: dict[str, dict[str, Any]] = {}
     remarks: dict[Remark, None] = {}
     for unit in units:
-        for field in (column.spec.name for column in unit.columns):
+        for field in (leaf.spec.name for leaf in unit.leaves):
             of_unit = unit.fields.get(field, {})
             shared = agreed.setdefault(field, dict(of_unit))
             if shared != of_unit:
@@ -407,7 +410,7 @@ def _attributes(units: Sequence[Unit]) -> tuple[dict[str, dict[str, Any]], list[
 
 
 def _classes(units: Sequence[Unit]) -> list[str]:
-    return [name for column in units[0].columns for name in classes_of(column)]
+    return [name for leaf in units[0].leaves for name in classes_of(leaf)]
 
 
 def _sentences(kind: str, remarks: Iterable[Remark]) -> list[str]:

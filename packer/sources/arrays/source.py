@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError
 from packer.sources.arrays.choosing import row_starts
-from packer.sources.arrays.fields import Column, check, values_of
+from packer.sources.arrays.fields import Leaf, check, values_of
 from packer.sources.arrays.origin import ArraysOrigin
-from packer.sources.arrays.tree import CACHE_BYTES, Place, Tree, Values, open_tree, paths_of
+from packer.sources.arrays.tree import CACHE_BYTES, Tree, TreePlace, Values, open_tree, paths_of
 from packer.sources.base import (
     BLOCK_BYTES,
     LARGE_BYTES,
@@ -40,33 +40,33 @@ _STR_BYTES = 64
 _FIRST_RUN, _LONGEST_RUN = 16, 1024
 
 
-class Run(NamedTuple):
+class TreeRows(NamedTuple):
     """The rows start..stop of a tree; or a unit by its root, which is one sample.
 
     Attributes:
-        columns: the fields in this tree; all runs of one table have the same, but for what scales their numbers.
+        leaves: the fields in this tree; all runs of one table have the same, but for what scales their numbers.
         files: further files that are read.
     """
 
-    place: Place
+    place: TreePlace
     root: str
     start: int
     stop: int
-    columns: tuple[Column, ...]
+    leaves: tuple[Leaf, ...]
     files: tuple[str, ...] = ()
 
 
-class Table(NamedTuple):
+class RowTable(NamedTuple):
     """Fields whose rows lie in the same runs, one after another; `ends` are the rows up to the end of each run."""
 
-    runs: Sequence[Run]
+    runs: Sequence[TreeRows]
     ends: NDArray[np.int64]
 
     @classmethod
-    def of(cls, runs: Sequence[Run]) -> Table:
+    def of(cls, runs: Sequence[TreeRows]) -> RowTable:
         return cls(runs, np.cumsum([run.stop - run.start for run in runs], dtype=np.int64))
 
-    def cut(self, start: int, stop: int) -> Table:
+    def cut(self, start: int, stop: int) -> RowTable:
         """Return the rows start..stop."""
         first = int(self.ends.searchsorted(start, "right"))
         runs = []
@@ -75,7 +75,7 @@ class Table(NamedTuple):
             if before >= stop:
                 break
             runs.append(run._replace(start=run.start + max(0, start - before), stop=run.stop - max(0, end - stop)))
-        return Table.of(runs)
+        return RowTable.of(runs)
 
 
 class ArraySource(Source):
@@ -87,14 +87,14 @@ class ArraySource(Source):
 
     #: Shapes of ragged fields, (n, axes), except those that are known only after reading.
     _shapes: Mapping[str, NDArray[np.int64]] = {}
-    _tables: Sequence[Table]
+    _tables: Sequence[RowTable]
 
-    def __init__(self, kind: str, tables: Sequence[Table], origin: ArraysOrigin) -> None:
+    def __init__(self, kind: str, tables: Sequence[RowTable], origin: ArraysOrigin) -> None:
         self.kind, self._tables = kind, tables
-        columns = [column for table in tables for column in table.runs[0].columns]
-        self.fields = tuple(column.spec for column in columns)
+        leaves = [leaf for table in tables for leaf in table.runs[0].leaves]
+        self.fields = tuple(leaf.spec for leaf in leaves)
         # The path of a field is kept if it is not its name with slashes for dots: names may hold dots of their own.
-        paths = {c.spec.name: c.path for c in columns if not c.attribute}
+        paths = {c.spec.name: c.path for c in leaves if not c.attribute}
         paths = {name: path for name, path in paths.items() if path != "/" + name.replace(".", "/")}
         self.origin = msgspec.to_builtins(msgspec.structs.replace(origin, paths=paths))
 
@@ -135,14 +135,14 @@ class RowSource(ArraySource):
 
     names = None
 
-    def __init__(self, kind: str, tables: Sequence[Table], origin: ArraysOrigin, axis: int) -> None:
+    def __init__(self, kind: str, tables: Sequence[RowTable], origin: ArraysOrigin, axis: int) -> None:
         super().__init__(kind, tables, origin)
         self._axis = axis
 
     def read(self) -> Iterator[Block]:
         ends = {int(end) for table in self._tables for end in table.ends}
         numbers = [0] * len(self._tables)
-        rows: list[_Rows] = []
+        rows: list[_RowReader] = []
         try:
             for start, stop in pairwise(sorted({0, *ends})):
                 for number, table in enumerate(self._tables):
@@ -151,7 +151,7 @@ class RowSource(ArraySource):
                             numbers[number] += 1
                         if start:
                             rows.pop(number).tree.close()
-                        rows.insert(number, _Rows(self.kind, table, numbers[number], self._axis))
+                        rows.insert(number, _RowReader(self.kind, table, numbers[number], self._axis))
                         numbers[number] += 1
                 yield from _blocks(rows, self.fields, start, stop)
         finally:
@@ -159,26 +159,26 @@ class RowSource(ArraySource):
                 table_rows.tree.close()
 
 
-class _Rows:
+class _RowReader:
     """The rows of one run of a table, numbered as in the source.
 
     Raises:
         SourceError: a file is bad or has changed.
     """
 
-    def __init__(self, kind: str, table: Table, number: int, axis: int) -> None:
+    def __init__(self, kind: str, table: RowTable, number: int, axis: int) -> None:
         run = table.runs[number]
-        self._columns, self._axis = run.columns, axis
+        self._leaves, self._axis = run.leaves, axis
         self._before = int(table.ends[number]) - run.stop
         self.tree = open_tree(kind, run.place)
         with self.tree.faults("opening the arrays"):
-            names = dict.fromkeys(column.array for column in run.columns)
+            names = dict.fromkeys(leaf.array for leaf in run.leaves)
             share = CACHE_BYTES // len(names)
-            is_sparse = {column.array: bool(column.starts) for column in run.columns}
+            is_sparse = {leaf.array: bool(leaf.starts) for leaf in run.leaves}
             self._arrays = {name: self.tree.open(name, 0 if is_sparse[name] else axis, share) for name in names}
-            self._starts = {c.array: row_starts(self.tree, c) for c in run.columns if c.starts}
+            self._starts = {c.array: row_starts(self.tree, c) for c in run.leaves if c.starts}
         self.is_variable = bool(self._starts) or any(array.dtype.hasobject for array in self._arrays.values())
-        self.row_bytes = sum(_STR_BYTES for column in run.columns if column.spec.kind == "text")
+        self.row_bytes = sum(_STR_BYTES for leaf in run.leaves if leaf.spec.kind == "text")
         for name, array in self._arrays.items():
             length = len(self._starts[name]) - 1 if name in self._starts else array.shape[axis]
             if length < run.stop:
@@ -195,10 +195,10 @@ class _Rows:
         with self.tree.faults(f"reading rows {start:,} to {stop - 1:,}"):
             values = {name: self._slice(name, array, start, stop) for name, array in self._arrays.items()}
             return {
-                column.spec.name: self._lists(column, values[column.array], start, stop)
-                if column.starts
-                else values_of(values[column.array], column, self.path)
-                for column in self._columns
+                leaf.spec.name: self._lists(leaf, values[leaf.array], start, stop)
+                if leaf.starts
+                else values_of(values[leaf.array], leaf, self.path)
+                for leaf in self._leaves
             }
 
     def _slice(self, name: str, array: Values, start: int, stop: int) -> NDArray[Any]:
@@ -210,12 +210,12 @@ class _Rows:
         rows = (*[slice(None)] * axis, slice(start, stop))
         return np.moveaxis(array[rows], axis, 0)
 
-    def _lists(self, column: Column, values: NDArray[Any], start: int, stop: int) -> list[NDArray[Any]]:
-        cuts = self._starts[column.array][start + 1 : stop] - self._starts[column.array][start]
-        return np.split(values.astype(column.spec.dtype, copy=False), cuts)
+    def _lists(self, leaf: Leaf, values: NDArray[Any], start: int, stop: int) -> list[NDArray[Any]]:
+        cuts = self._starts[leaf.array][start + 1 : stop] - self._starts[leaf.array][start]
+        return np.split(values.astype(leaf.spec.dtype, copy=False), cuts)
 
 
-def _blocks(rows: Sequence[_Rows], fields: Sequence[Any], start: int, stop: int) -> Iterator[Block]:
+def _blocks(rows: Sequence[_RowReader], fields: Sequence[Any], start: int, stop: int) -> Iterator[Block]:
     """Yield the samples start..stop in blocks.
 
     Raises:
@@ -272,21 +272,21 @@ class UnitSource(ArraySource):
     names: Sequence[str]
 
     def __init__(
-        self, kind: str, runs: Sequence[Run], origin: ArraysOrigin, unit: str, names: Sequence[str],
+        self, kind: str, runs: Sequence[TreeRows], origin: ArraysOrigin, unit: str, names: Sequence[str],
         sizes: Sequence[tuple[tuple[int | None, ...], ...]],
     ) -> None:  # fmt: skip
         self.names, self._unit, self._shapes = names, unit, {}
         common = []
-        for number, column in enumerate(runs[0].columns):
+        for number, leaf in enumerate(runs[0].leaves):
             shapes = [fields[number] for fields in sizes]
             common.append(common_shape(shapes))
             if None in common[-1] and not any(None in shape for shape in shapes):
-                self._shapes[column.spec.name] = np.array(shapes, np.int64)
+                self._shapes[leaf.spec.name] = np.array(shapes, np.int64)
         layouts = {
-            columns: tuple(column.changed(shape=shape) for column, shape in zip(columns, common, strict=True))
-            for columns in dict.fromkeys(run.columns for run in runs)
+            leaves: tuple(leaf.changed(shape=shape) for leaf, shape in zip(leaves, common, strict=True))
+            for leaves in dict.fromkeys(run.leaves for run in runs)
         }
-        super().__init__(kind, [Table.of([run._replace(columns=layouts[run.columns]) for run in runs])], origin)
+        super().__init__(kind, [RowTable.of([run._replace(leaves=layouts[run.leaves]) for run in runs])], origin)
 
     def read(self) -> Iterator[Block]:
         yield from joined(self._samples(), self.fields, BLOCK_BYTES)
@@ -300,14 +300,14 @@ class UnitSource(ArraySource):
                 with open_tree(self.kind, place) as tree:
                     for run in runs:
                         root = run.root
-                        yield _sample(tree, root, run.columns, number)
+                        yield _sample(tree, root, run.leaves, number)
                         number += 1
             except SourceError as error:
                 reason = f"{self._unit} {root}: {error.reason}" if root else error.reason
                 raise SourceError(reason, error.path or place[0].paths[0], number) from error
 
 
-def _sample(tree: Tree, root: str, columns: Sequence[Column], number: int) -> dict[str, Any]:
+def _sample(tree: Tree, root: str, leaves: Sequence[Leaf], number: int) -> dict[str, Any]:
     """Return a unit as one sample, by field; large fields as `LargeArray`.
 
     Args:
@@ -317,24 +317,24 @@ def _sample(tree: Tree, root: str, columns: Sequence[Column], number: int) -> di
     arrays: dict[str, Values] = {}
     wholes: dict[str, NDArray[Any]] = {}
     with tree.faults("reading"):
-        for column in columns:
-            name = column.array
-            if column.attribute:
-                if (value := tree.attribute(root, column.attribute)) is None:
-                    raise SourceError(f"attribute {column.attribute} has gone: the file has changed; run again")
-                sample[column.spec.name] = values_of(value[np.newaxis], column, tree.path)[0]
+        for leaf in leaves:
+            name = leaf.array
+            if leaf.attribute:
+                if (value := tree.attribute(root, leaf.attribute)) is None:
+                    raise SourceError(f"attribute {leaf.attribute} has gone: the file has changed; run again")
+                sample[leaf.spec.name] = values_of(value[np.newaxis], leaf, tree.path)[0]
                 continue
             array = arrays[name] = arrays[name] if name in arrays else tree.open(root + name)
             nbytes = math.prod(array.shape) * array.dtype.itemsize
             # Rows of a large array are read one after another; lists and texts of any length have no size.
             is_file = not isinstance(array, np.ndarray) or (isinstance(array, np.memmap) and array.flags.c_contiguous)
             is_large = nbytes > LARGE_BYTES and array.shape and is_file and not array.dtype.hasobject
-            if is_large and column.spec.kind != "text":
-                sample[column.spec.name] = _large(array, column, tree, number)
+            if is_large and leaf.spec.kind != "text":
+                sample[leaf.spec.name] = _large(array, leaf, tree, number)
                 continue
             if name not in wholes:
                 wholes[name] = _boxed(array)
-            sample[column.spec.name] = values_of(wholes[name], column, tree.path)[0]
+            sample[leaf.spec.name] = values_of(wholes[name], leaf, tree.path)[0]
     return sample
 
 
@@ -348,17 +348,17 @@ def _boxed(array: Values) -> NDArray[Any]:
     return (np.array(values) if isinstance(values, np.memmap) else np.asarray(values))[np.newaxis]
 
 
-def _large(array: Values, column: Column, tree: Tree, number: int) -> LargeArray:
+def _large(array: Values, leaf: Leaf, tree: Tree, number: int) -> LargeArray:
     """Return a field of one sample from a large array. Chunks are decoded once if rows are read in order."""
     inner = array.dtype
-    for member in column.members:
+    for member in leaf.members:
         inner = inner[member]
     shape = (*array.shape, *inner.shape)
-    check(inner.base, shape, column, tree.path)
-    rows = column.changed(shape=shape[1:])
+    check(inner.base, shape, leaf, tree.path)
+    rows = leaf.changed(shape=shape[1:])
 
     def read(start: int, stop: int) -> NDArray[Any]:
         with tree.faults("reading"):
             return np.array(values_of(array[(slice(start, stop),)], rows, tree.path))
 
-    return LargeArray(np.dtype(column.spec.dtype), shape, read, tree.path, number)
+    return LargeArray(np.dtype(leaf.spec.dtype), shape, read, tree.path, number)

@@ -32,7 +32,7 @@ _BACKENDS = {
 }
 
 
-class Files(NamedTuple):
+class PartFiles(NamedTuple):
     """Files of a tree whose arrays begin at one path: one file, or parts of one array, one after another.
 
     Attributes:
@@ -48,10 +48,10 @@ class Files(NamedTuple):
 
 
 #: The files of a tree; all kinds but npy have one.
-Place: TypeAlias = tuple[Files, ...]
+TreePlace: TypeAlias = tuple[PartFiles, ...]
 
 
-def paths_of(place: Place) -> list[str]:
+def paths_of(place: TreePlace) -> list[str]:
     """Return the paths of all files of a tree."""
     return [path for files in place for path in files.paths]
 
@@ -117,7 +117,7 @@ class Tree(ABC):
     #: Name of the field of a unit that is an array.
     unnamed = "values"
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: TreePlace) -> None:
         self.place = place
         self.path = place[0].paths[0]
 
@@ -184,7 +184,7 @@ class Tree(ABC):
         return None
 
 
-def open_tree(kind: str, place: Place) -> Tree:
+def open_tree(kind: str, place: TreePlace) -> Tree:
     """Return a tree of one of the kinds `hdf5`, `npy` and `zarr`, to be used in a with block.
 
     Raises:

@@ -26,18 +26,18 @@ from packer.format import check_count
 from packer.sources.arrays.choosing import (
     Constant,
     Skipping,
-    attribute_column,
+    attribute_leaf,
     check_common,
     choose,
     constants_of,
     default_name,
     row_starts,
 )
-from packer.sources.arrays.fields import SCALING, Column, classes_of, scaled
-from packer.sources.arrays.tree import Place, Tree, is_text, open_tree
+from packer.sources.arrays.fields import SCALING, Leaf, classes_of, scaled
+from packer.sources.arrays.tree import Tree, TreePlace, is_text, open_tree
 from packer.sources.episodes import ends_of, is_table
 from packer.sources.options import SourceOptions
-from packer.sources.units import Asked, folder_of, upwards
+from packer.sources.units import UnitChoice, folder_of, upwards
 
 #: The group in which robomimic lists the demonstrations of each split.
 _MASK = "/mask"
@@ -60,7 +60,7 @@ class Unit(NamedTuple):
     Attributes:
         root: path of the group or array, with a leading slash; empty for the whole tree.
         kind: `row`, `file`, `folder`, `dataset` or `group`.
-        columns: its fields. Those of a sample have no lengths, so that equal units share them.
+        leaves: its fields. Those of a sample have no lengths, so that equal units share them.
         shapes: of its fields in this sample; those of a row.
         samples: how many there are.
         files: further files that are read for it.
@@ -73,10 +73,10 @@ class Unit(NamedTuple):
         name: of the sample, if it has one of its own.
     """
 
-    place: Place
+    place: TreePlace
     root: str
     kind: str
-    columns: tuple[Column, ...]
+    leaves: tuple[Leaf, ...]
     shapes: tuple[tuple[int | None, ...], ...]
     samples: int
     files: tuple[str, ...]
@@ -109,7 +109,7 @@ class Listing(NamedTuple):
     remarks: list[Remark]
 
 
-def units_of(place: Place, files: str, choice: Asked, options: SourceOptions) -> Listing:
+def units_of(place: TreePlace, files: str, choice: UnitChoice, options: SourceOptions) -> Listing:
     """Return the units of one tree, after checking every file and size that they depend on.
 
     Args:
@@ -173,29 +173,29 @@ def _unit(tree: Tree, root: str, kind: str, is_out: Skipping, options: SourceOpt
         SourceError: a field is missing or cannot be stored, or the sample axes differ.
     """
     is_row = kind == "row"
-    columns, asides = choose(tree, root, options.axis if is_row else None, is_out, options)
-    check_common(columns)
-    columns += [attribute_column(tree, root, name, columns) for name in options.attrs]
-    check_count(len(columns))
+    leaves, asides = choose(tree, root, options.axis if is_row else None, is_out, options)
+    check_common(leaves)
+    leaves += [attribute_leaf(tree, root, name, leaves) for name in options.attrs]
+    check_count(len(leaves))
     attributes, lost = tree.attributes(root)
     holder = f"{kind} {root} of {Path(tree.path).name}" if root else Path(tree.path).name
     remarks = [(LEFT_OUT, aside) for aside in asides]
     remarks += [(LOST, f"{name!r} of {holder}") for name in lost]
     of_fields: dict[str, dict[str, Any]] = {}
-    for number, column in enumerate(columns):
-        if column.attribute:
+    for number, leaf in enumerate(leaves):
+        if leaf.attribute:
             continue
-        of_array, lost = tree.attributes(root + column.array) if column.array else (attributes, [])
+        of_array, lost = tree.attributes(root + leaf.array) if leaf.array else (attributes, [])
         if not options.stored:
-            columns[number] = column = scaled(column, of_array, options.scaled)
-        if column.scaling:
+            leaves[number] = leaf = scaled(leaf, of_array, options.scaled)
+        if leaf.scaling:
             of_array = {name: value for name, value in of_array.items() if name not in SCALING}
-        if of_array and column.array:
-            of_fields[column.spec.name] = of_array
-        if column.starts:
-            row_starts(tree, column)
-        remarks += [(LOST, f"{name!r} of {column.path}") for name in lost] + _remarks_on(column)
-    arrays = dict.fromkeys(root + column.array for column in columns if not column.attribute)
+        if of_array and leaf.array:
+            of_fields[leaf.spec.name] = of_array
+        if leaf.starts:
+            row_starts(tree, leaf)
+        remarks += [(LOST, f"{name!r} of {leaf.path}") for name in lost] + _remarks_on(leaf)
+    arrays = dict.fromkeys(root + leaf.array for leaf in leaves if not leaf.attribute)
     if is_row:
         unwritten = {path: tree.unwritten(path) for path in arrays}
         remarks += [("", f"{holder}: {path}: {words}") for path, words in unwritten.items() if words]
@@ -203,9 +203,9 @@ def _unit(tree: Tree, root: str, kind: str, is_out: Skipping, options: SourceOpt
         tree.place,
         root,
         kind,
-        columns=tuple(_layout(column, is_row) for column in columns),
-        shapes=tuple(column.spec.shape for column in columns),
-        samples=1 if (samples := columns[0].samples) is None else samples,
+        leaves=tuple(_layout(leaf, is_row) for leaf in leaves),
+        shapes=tuple(leaf.spec.shape for leaf in leaves),
+        samples=1 if (samples := leaves[0].samples) is None else samples,
         files=tuple(dict.fromkeys(file for array in arrays for file in tree.files_of(array))),
         constants=constants_of(tree, root, options.once),
         attributes=attributes,
@@ -214,32 +214,32 @@ def _unit(tree: Tree, root: str, kind: str, is_out: Skipping, options: SourceOpt
     )
 
 
-def _remarks_on(column: Column) -> list[Remark]:
+def _remarks_on(leaf: Leaf) -> list[Remark]:
     """Return what is another name or value than in the file, or not kept."""
-    remarks = [("", f"{column.path} {column.remark}")] if column.remark else []
-    if "=" in column.path and column.spec.name == default_name(column):
-        reason = f"field {column.spec.name}: {column.path} holds =, which no name of a field can"
+    remarks = [("", f"{leaf.path} {leaf.remark}")] if leaf.remark else []
+    if "=" in leaf.path and leaf.spec.name == default_name(leaf):
+        reason = f"field {leaf.spec.name}: {leaf.path} holds =, which no name of a field can"
         remarks.append(("", f"{reason}; _ stands in its place"))
-    if column.enum and not classes_of(column):
-        names = first_few([f"{number} {name}" for number, name in column.enum])
-        remarks.append(("", f"{column.path} is an enum, whose names are not kept: {names}"))
+    if leaf.enum and not classes_of(leaf):
+        names = first_few([f"{number} {name}" for number, name in leaf.enum])
+        remarks.append(("", f"{leaf.path} is an enum, whose names are not kept: {names}"))
     return remarks
 
 
-def _layout(column: Column, is_row: bool) -> Column:
-    """Return a column without what differs between equal units: its lengths, and of a sample its file."""
+def _layout(leaf: Leaf, is_row: bool) -> Leaf:
+    """Return a leaf without what differs between equal units: its lengths, and of a sample its file."""
     if is_row:
-        return column._replace(samples=None)
-    spec = column.spec
+        return leaf._replace(samples=None)
+    spec = leaf.spec
     if any(length is not None for length in spec.shape):
         spec = msgspec.structs.replace(spec, shape=(None,) * len(spec.shape))
-    return column._replace(spec=spec, file="", samples=None)
+    return leaf._replace(spec=spec, file="", samples=None)
 
 
 # ---------------------------------------------------------------- which groups and arrays are the units
 
 
-def _roots(tree: Tree, choice: Asked, is_out: Skipping) -> tuple[list[str], dict[str, set[str]], list[Remark]]:
+def _roots(tree: Tree, choice: UnitChoice, is_out: Skipping) -> tuple[list[str], dict[str, set[str]], list[Remark]]:
     """Return the units of an open tree.
 
     Args:
@@ -306,7 +306,7 @@ def are_numbered(arrays: Iterable[str]) -> bool:
     return len(groups) > 1 and len({_DIGITS.sub("", group) for group in groups}) == 1
 
 
-def _pattern(choice: Asked) -> list[str]:
+def _pattern(choice: UnitChoice) -> list[str]:
     """Return the parts of a pattern; without a wildcard it names a group, and means the groups in it."""
     text = choice.pattern.strip("/")
     if choice.pattern and not glob.has_magic(choice.pattern):

@@ -16,14 +16,14 @@ from natsort import natsorted
 from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError
-from packer.sources.arrays.tree import CACHE_BYTES, Entry, Place, Tree, as_json, never
+from packer.sources.arrays.tree import CACHE_BYTES, Entry, Tree, TreePlace, as_json, never
 from packer.sources.files import is_zarr, unreadable, walk
 
 
 class ZarrTree(Tree):
     """An open zarr."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: TreePlace) -> None:
         super().__init__(place)
         if find_spec("zarr") is None:
             raise UsageError("zarr is read by the package zarr: pip install '.[zarr]' in a clone of packer")

@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 from packer.errors import SourceError, UsageError, first_few
 from packer.format import FieldSpec
 from packer.sources.base import LARGE_BYTES, Block, LargeArray, OnBad, Source, common_shape, joined
-from packer.sources.files import Found, join
+from packer.sources.files import FileSet, join
 from packer.sources.images.source import BLOCK_BYTES, NAMED, ImageSource, compared
 from packer.sources.pairing import stem
 from packer.sources.units import by_folder, folder_of, numbers_of, refuse_strays, unit_name
 
 
-def is_one_in_each_folder(file_sets: Mapping[str, Found]) -> bool:
+def is_one_in_each_folder(file_sets: Mapping[str, FileSet]) -> bool:
     """Return whether each folder is a sample with one image a field; else folders hold the frames of clips.
 
     Raises:
@@ -177,9 +177,9 @@ def _large(frames: ImageSource, spec: FieldSpec, number: int) -> LargeArray:
 
     def read(start: int, stop: int) -> NDArray[Any]:
         out = np.empty((stop - start, *shape[1:]), spec.np_dtype)
-        pictures = (picture for block in of_field.part(start, stop).read() for picture in block[spec.name])
-        for at, picture in enumerate(pictures):
-            out[at] = picture
+        images = (image for block in of_field.part(start, stop).read() for image in block[spec.name])
+        for at, image in enumerate(images):
+            out[at] = image
         return out
 
     return LargeArray(spec.np_dtype, shape, read, number=number)

@@ -105,8 +105,8 @@ def _check_sides(source: ImageSource, field: str, factor: int) -> None:
 def smaller_by_pillow(image: NDArray[Any], factor: int) -> NDArray[Any]:
     """Return an image (H, W, C) of uint8 `factor` times as small, by Pillow's bicubic."""
     height, width, channels = image.shape
-    picture = Image.fromarray(image[:, :, 0] if channels == 1 else image)
-    small = np.asarray(picture.resize((width // factor, height // factor), Image.Resampling.BICUBIC))
+    pil_image = Image.fromarray(image[:, :, 0] if channels == 1 else image)
+    small = np.asarray(pil_image.resize((width // factor, height // factor), Image.Resampling.BICUBIC))
     return small.reshape(height // factor, width // factor, channels)
 
 
@@ -176,15 +176,15 @@ class PatchSource(DerivedSource):
         super().__init__(source.take(cut))
         self.origin = {**source.origin, "patch": size, "stride": stride}
         self._scales, self._size, self._stride = scales, size, stride
-        squares = [
-            (picture, row, column)
-            for picture, (rows, columns) in enumerate(grid[cut].tolist())
+        patches = [
+            (image, row, column)
+            for image, (rows, columns) in enumerate(grid[cut].tolist())
             for row in range(rows)
             for column in range(columns)
         ]
         #: Image, row and column of every patch, (n, 3).
-        self._squares = np.array(squares, np.int64)
-        self.names = [f"{self._source.names[picture]}_{row}_{column}" for picture, row, column in squares]
+        self._patches = np.array(patches, np.int64)
+        self.names = [f"{self._source.names[image]}_{row}_{column}" for image, row, column in patches]
         #: Reason and path of images that could not be read; parts share it, so that no patch reads one again.
         self._bad: dict[str, tuple[str, str | None]] = {}
         self.fields = tuple(
@@ -197,30 +197,30 @@ class PatchSource(DerivedSource):
         self.remarks = [*source.remarks, remark]
 
     def __len__(self) -> int:
-        return len(self._squares)
+        return len(self._patches)
 
     def shapes(self, field: str) -> NDArray[np.int64] | None:
         return None
 
     def part(self, start: int, stop: int) -> Self:
-        squares = self._squares[start:stop]
-        first, last = (int(squares[0, 0]), int(squares[-1, 0]) + 1) if len(squares) else (0, 0)
+        patches = self._patches[start:stop]
+        first, last = (int(patches[0, 0]), int(patches[-1, 0]) + 1) if len(patches) else (0, 0)
         part = super().part(first, last)
         part.names = self.names[start:stop]
-        part._squares = squares - np.array([first, 0, 0])
+        part._patches = patches - np.array([first, 0, 0])
         return part
 
     def read(self) -> Iterator[Block]:
         # The number of the first patch of every image, and the number after the last patch.
-        edges = np.searchsorted(self._squares[:, 0], np.arange(len(self._source) + 1)).tolist()
+        edges = np.searchsorted(self._patches[:, 0], np.arange(len(self._source) + 1)).tolist()
         most = max(1, BLOCK_BYTES // sum(spec.fixed_bytes for spec in self.fields))
         try:
             if known := self._bad.get(next(iter(self._source.names), "")):
                 raise SourceError(*known, 0)
-            for images, (start, stop) in zip(self._pictures(), pairwise(edges), strict=True):
+            for images, (start, stop) in zip(self._images(), pairwise(edges), strict=True):
                 windows = {name: self._windows(image, self._scales[name]) for name, image in images.items()}
                 for at in range(start, stop, most):
-                    _, rows, columns = self._squares[at : min(at + most, stop)].T
+                    _, rows, columns = self._patches[at : min(at + most, stop)].T
                     yield {name: window[rows, columns] for name, window in windows.items()}
         except SourceError as error:
             if error.sample is None:
@@ -228,7 +228,7 @@ class PatchSource(DerivedSource):
             self._bad[self._source.names[error.sample]] = error.reason, error.path
             raise SourceError(error.reason, error.path, edges[error.sample]) from error
 
-    def _pictures(self) -> Iterator[dict[str, NDArray[Any]]]:
+    def _images(self) -> Iterator[dict[str, NDArray[Any]]]:
         for block in self._source.read():
             images: Any = block
             for sample in zip(*images.values(), strict=True):

@@ -80,7 +80,7 @@ _READERS: dict[str, Any] = {
 # Tags of TIFF, and values of them.
 _BITS, _PHOTOMETRIC, _ORIENTATION, _SAMPLES, _EXTRA, _SAMPLE_FORMAT = 258, 262, 274, 277, 338, 339
 #: Tag of the index of an MPO: how many images it holds.
-_MPO_PICTURES = 0xB001
+_MPO_IMAGES = 0xB001
 _WHITE_IS_ZERO = 0
 _MULTIPLIED_ALPHA = 1
 _UNSIGNED, _SIGNED = 1, 2
@@ -121,7 +121,7 @@ def is_mask_name(field: str) -> bool:
     return not _MASKS.isdisjoint(re.split(r"[\W\d_]+", field.lower()))
 
 
-class Place(NamedTuple):
+class ByteRange(NamedTuple):
     """Where the bytes of an image lie, if it is no file of its own."""
 
     file: str
@@ -145,7 +145,7 @@ class ImageHeader(NamedTuple):
     has_palette: bool = False
 
 
-def read_header(path: str, options: ImageOptions, place: Place | None = None) -> ImageHeader:
+def read_header(path: str, options: ImageOptions, place: ByteRange | None = None) -> ImageHeader:
     """Return the header of an image; nothing is decoded. Several threads may read at once within `quiet`.
 
     Args:
@@ -168,7 +168,7 @@ def read_header(path: str, options: ImageOptions, place: Place | None = None) ->
         return _png_header(header, options)
 
 
-def read_image(path: str, options: ImageOptions, place: Place | None = None) -> NDArray[Any]:
+def read_image(path: str, options: ImageOptions, place: ByteRange | None = None) -> NDArray[Any]:
     """Return the pixels of an image as (H, W, C), C-contiguous, native-endian; arguments as for `read_header`.
 
     It is an `EncodedImage` if these are the pixels of a JPEG file.
@@ -222,7 +222,7 @@ def as_image(value: Any, field: str) -> EncodedImage | None:
     return None
 
 
-def read_bytes(path: str, place: Place | None = None, most: int | None = None) -> tuple[bytes, int]:
+def read_bytes(path: str, place: ByteRange | None = None, most: int | None = None) -> tuple[bytes, int]:
     """Return all bytes of an image, or the first `most`, and how many there are; arguments as for `read_header`.
 
     No file object is made, which would take as long as reading a small image.
@@ -249,7 +249,7 @@ def read_bytes(path: str, place: Place | None = None, most: int | None = None) -
     return data, nbytes
 
 
-def _kind(path: str, place: Place | None, head: bytes) -> str:
+def _kind(path: str, place: ByteRange | None, head: bytes) -> str:
     """Return the format that an image should have, by its suffix, or by its bytes if it is no file of its own."""
     kind = "" if place is None else _format(head)
     return kind if kind in IMAGES.values() else IMAGES[suffix_of(path)]
@@ -400,7 +400,7 @@ def _opened(file: str | io.BytesIO, kind: str, options: ImageOptions) -> Iterato
 
 def _layout(image: Image.Image, options: ImageOptions) -> _Layout:
     """Return how an opened image is read; raises SourceError if it cannot be read without loss."""
-    if _pictures_in(image) > 1:
+    if _images_in(image) > 1:
         raise SourceError("holds several images (an animation or pages); save the wanted one as a file of its own")
     if image.mode == "P":
         if options.palette == "index":
@@ -417,11 +417,11 @@ def _layout(image: Image.Image, options: ImageOptions) -> _Layout:
     return _tiff_layout(image, layout) if isinstance(image, TiffImagePlugin.TiffImageFile) else layout
 
 
-def _pictures_in(image: Image.Image) -> int:
+def _images_in(image: Image.Image) -> int:
     """Return how many images a file holds; an MPO (stereo, phones) is a JPEG that lists further ones."""
     if isinstance(image, JpegImagePlugin.JpegImageFile):
         listed = image._getmp()
-        return listed[_MPO_PICTURES] if listed else 1
+        return listed[_MPO_IMAGES] if listed else 1
     return getattr(image, "n_frames", 1)
 
 

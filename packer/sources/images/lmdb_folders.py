@@ -21,10 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import DamagedError, SourceError
-from packer.format import HEAD_BYTES, FieldSpec, Tree
+from packer.format import HEAD_BYTES, BTree, FieldSpec
 from packer.sources.base import Block, OnBad, Source, faults_of
-from packer.sources.files import LMDB_DATA, LMDB_LIST, Found, decode_text, join, unreadable
-from packer.sources.images.formats import Place, read_bytes
+from packer.sources.files import LMDB_DATA, LMDB_LIST, FileSet, decode_text, join, unreadable
+from packer.sources.images.formats import ByteRange, read_bytes
 
 _SUFFIX = ".png"
 #: The key of text recognition that says how many images there are.
@@ -47,10 +47,10 @@ class Folder:
         texts: where the text of each lies; empty if images have none.
     """
 
-    file_set: Found
-    places: Mapping[str, Place]
+    file_set: FileSet
+    places: Mapping[str, ByteRange]
     listed: Mapping[str, tuple[int, int]] | None
-    texts: Mapping[str, Place] = field(default_factory=dict)
+    texts: Mapping[str, ByteRange] = field(default_factory=dict)
 
     def notes(self, files: Sequence[str], sizes: NDArray[np.int32]) -> list[str]:
         """Return sentences on how list and images differ; `sizes`: height and width of some files, (n, 2)."""
@@ -83,10 +83,10 @@ def opened(folder: str, on_bad: OnBad) -> Folder:
     for file in [file for file in listed if file not in places]:
         reason = f"is listed in {LMDB_LIST}, but the LMDB file has no such key"
         on_bad(SourceError(reason, join(folder, file.removesuffix(_SUFFIX))))
-    return Folder(Found(folder, list(places)), places, listed)
+    return Folder(FileSet(folder, list(places)), places, listed)
 
 
-def _with_texts(folder: str, places: Mapping[str, Place], on_bad: OnBad) -> Folder:
+def _with_texts(folder: str, places: Mapping[str, ByteRange], on_bad: OnBad) -> Folder:
     """Return the images of a folder that has a text for each, as text recognition is trained on."""
     path, total = join(folder, LMDB_DATA), 0
     if _TOTAL + _SUFFIX in places:
@@ -102,10 +102,10 @@ def _with_texts(folder: str, places: Mapping[str, Place], on_bad: OnBad) -> Fold
         else:
             missing = (text if image in places else image).removesuffix(_SUFFIX)
             on_bad(SourceError(f"has no key {missing}, though {_TOTAL} is {total:,}; make the LMDB again", path))
-    return Folder(Found(folder, list(images)), images, None, texts)
+    return Folder(FileSet(folder, list(images)), images, None, texts)
 
 
-def _unknown_layout(path: str, places: Mapping[str, Place]) -> str:
+def _unknown_layout(path: str, places: Mapping[str, ByteRange]) -> str:
     """Return why an LMDB file of neither layout cannot be packed."""
     first = read_bytes(path, next(iter(places.values())), 2)[0] if places else b""
     if first[:1] == _PICKLE and first[1:] in _PROTOCOLS:
@@ -125,7 +125,7 @@ class LmdbTexts(Source):
 
     fields: tuple[FieldSpec, ...]
     names: list[str]
-    places: list[Place]
+    places: list[ByteRange]
 
     kind = "text"
 
@@ -151,12 +151,12 @@ class LmdbTexts(Source):
             yield {self.fields[0].name: [text]}
 
 
-def _places(path: str) -> dict[str, Place]:
+def _places(path: str) -> dict[str, ByteRange]:
     try:
         with Path(path).open("rb") as file:
-            Tree(memoryview(file.read(HEAD_BYTES)), path, Path(path).stat().st_size)
+            BTree(memoryview(file.read(HEAD_BYTES)), path, Path(path).stat().st_size)
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as buffer:
-                values = list(Tree(buffer, path).values())
+                values = list(BTree(buffer, path).values())
     except DamagedError as error:
         raise SourceError(str(error).removeprefix(f"{path}: "), path) from error
     except OSError as error:
@@ -164,7 +164,7 @@ def _places(path: str) -> dict[str, Place]:
     places = {}
     for value in values:
         try:
-            places[value.key.decode() + _SUFFIX] = Place(path, value.offset, value.size)
+            places[value.key.decode() + _SUFFIX] = ByteRange(path, value.offset, value.size)
         except UnicodeDecodeError as error:
             reason = f"has a key {value.key!r} that is not text (UTF-8), so its sample would have no name"
             raise SourceError(reason, path) from error

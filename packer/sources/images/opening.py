@@ -20,15 +20,15 @@ from packer.errors import SourceError, UsageError
 from packer.format import FieldSpec
 from packer.sources.base import HEADERS, Looking, OnBad, Source, common_shape, misfits, watched
 from packer.sources.beside import BesideSource
-from packer.sources.files import Found, is_lmdb
+from packer.sources.files import FileSet, is_lmdb
 from packer.sources.images import lmdb_folders
 from packer.sources.images.clips import ClipSource, clips, is_one_in_each_folder
 from packer.sources.images.derived import DownscaledSource, PatchSource
 from packer.sources.images.formats import (
     MAX_PIXELS,
+    ByteRange,
     ImageHeader,
     ImageOptions,
-    Place,
     is_mask_name,
     quiet,
     read_header,
@@ -50,12 +50,12 @@ _FIELD = "image"
 _TEXT = "label"
 
 #: The files of a sample: the path of each, and its place if it is no file of its own.
-_Row = Sequence[tuple[str, Place | None]]
+_Row = Sequence[tuple[str, ByteRange | None]]
 
 _KINDS = {1: "gray", 2: "gray with alpha", 3: "RGB", 4: "RGBA"}
 
 
-def open_images(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: OnBad, looking: Looking) -> Source:
+def open_images(inputs: Mapping[str, FileSet], options: SourceOptions, *, on_bad: OnBad, looking: Looking) -> Source:
     """Open the images of one or more fields, partners paired by name; smaller ones or patches of them if asked for.
 
     Args:
@@ -71,7 +71,9 @@ def open_images(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: 
     if {"", _FIELD} <= inputs.keys():
         reason = f"{inputs[''].text} is given without FIELD=, so it would be the field {_FIELD}"
         raise UsageError(f"{reason}, but {inputs[_FIELD].text} is; name the field of each")
-    opened, texts = _pictures({name or _FIELD: file_set for name, file_set in inputs.items()}, options, on_bad, looking)
+    opened, texts = _images_or_clips(
+        {name or _FIELD: file_set for name, file_set in inputs.items()}, options, on_bad, looking
+    )
     if texts and (options.patch or options.stride or options.downscale):
         raise UsageError("--patch, --stride and --downscale are for images without a text of each; leave them out")
     if texts and len(inputs) > 1:
@@ -92,9 +94,9 @@ def open_images(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: 
     return source if options.patch is None else PatchSource(source, options.patch, options.stride or options.patch)
 
 
-def _pictures(
-    inputs: Mapping[str, Found], options: SourceOptions, on_bad: OnBad, looking: Looking
-) -> tuple[ImageSource | ClipSource, Mapping[str, Place]]:
+def _images_or_clips(
+    inputs: Mapping[str, FileSet], options: SourceOptions, on_bad: OnBad, looking: Looking
+) -> tuple[ImageSource | ClipSource, Mapping[str, ByteRange]]:
     """Return the images as they are, or clips of them; and by name the text of each, if an LMDB folder has texts."""
     in_folders = unit_of("images", options.samples).name == "folders"
     reading = ImageOptions(options.mode, options.palette or "colour", options.max_pixels or MAX_PIXELS, options.orient)
@@ -152,8 +154,8 @@ def _pictures(
 
 def _read_headers(
     paired: Pairing,
-    file_sets: Mapping[str, Found],
-    places: Mapping[str, Sequence[Place]],
+    file_sets: Mapping[str, FileSet],
+    places: Mapping[str, Sequence[ByteRange]],
     options: ImageOptions,
     chooses: bool,
     on_bad: OnBad,
@@ -227,7 +229,7 @@ def _palettes(headers: Mapping[str, Sequence[ImageHeader]], masks: set[str]) -> 
 
 
 def _skip_misfitting_sizes(
-    headers: dict[int, list[ImageHeader]], paired: Pairing, file_sets: Mapping[str, Found], on_bad: OnBad
+    headers: dict[int, list[ImageHeader]], paired: Pairing, file_sets: Mapping[str, FileSet], on_bad: OnBad
 ) -> None:
     """Drop samples whose fields have another ratio of sizes than most, if bad files are skipped; else they are packed.
 
@@ -269,7 +271,7 @@ def _headers(rows: Sequence[_Row], options: ImageOptions) -> list[list[ImageHead
     return [[_header(path, options, place) for path, place in row] for row in rows]
 
 
-def _header(path: str, options: ImageOptions, place: Place | None) -> ImageHeader | SourceError:
+def _header(path: str, options: ImageOptions, place: ByteRange | None) -> ImageHeader | SourceError:
     try:
         return read_header(path, options, place)
     except SourceError as error:

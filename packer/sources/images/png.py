@@ -44,7 +44,7 @@ _KEY_BYTES = {GRAY: 2, RGB: 6}
 _CRITICAL = (b"IHDR", b"PLTE", b"IDAT", b"IEND")
 _BEFORE_PIXELS = (b"IHDR", b"PLTE", b"tRNS")
 #: How the acTL chunk of an animation begins that has only one image.
-_ONE_PICTURE = b"\0\0\0\1"
+_ONE_IMAGE = b"\0\0\0\1"
 _CHUNK = struct.Struct(">I4s")
 IHDR = struct.Struct(">IIBBBBB")
 _IHDR_END = 33
@@ -171,7 +171,7 @@ def _chunks(data: bytes, nbytes: int) -> Iterator[tuple[bytes, int, int]]:
         # Pixels that are cut short are an error when they are read: the header comes before them.
         if stop > nbytes and kind != b"IDAT":
             raise _overlong(kind, start, length, nbytes)
-        if kind == b"fdAT" or (kind == b"acTL" and data[start + 8 : start + 12] != _ONE_PICTURE):
+        if kind == b"fdAT" or (kind == b"acTL" and data[start + 8 : start + 12] != _ONE_IMAGE):
             raise SourceError("is an animated PNG; save the wanted frame as a PNG of its own")
         if kind not in _CRITICAL:
             _check_kind(kind, start)

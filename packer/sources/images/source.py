@@ -14,7 +14,7 @@ from packer.errors import SourceError
 from packer.format import FieldSpec
 from packer.sources.base import Block, Source, faults_of, joined
 from packer.sources.files import LMDB_DATA, join
-from packer.sources.images.formats import ImageOptions, Place, read_image
+from packer.sources.images.formats import ByteRange, ImageOptions, read_image
 
 #: Decoded bytes that a block holds at most, unless one sample is larger.
 BLOCK_BYTES = 2**19
@@ -42,7 +42,7 @@ class ImageSource(Source):
     options: Mapping[str, ImageOptions]
     origin: Mapping[str, Any] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
-    places: dict[str, list[Place]] = field(default_factory=dict)
+    places: dict[str, list[ByteRange]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.kind = "basicsr" if self.places else "images"
@@ -76,19 +76,19 @@ class ImageSource(Source):
         shapes = {spec.name: self.shapes(spec.name) for spec in self.fields}
         for number in range(len(self)):
             with faults_of(sample=number):
-                sample = {spec.name: self._picture(spec, number, shapes[spec.name][number]) for spec in self.fields}
+                sample = {spec.name: self._image(spec, number, shapes[spec.name][number]) for spec in self.fields}
             yield sample
 
-    def _picture(self, spec: FieldSpec, number: int, shape: NDArray[np.int64]) -> NDArray[Any]:
+    def _image(self, spec: FieldSpec, number: int, shape: NDArray[np.int64]) -> NDArray[Any]:
         path, place = self.where(spec.name, number)
-        picture = read_image(path, self.options[spec.name], place)
-        if picture.dtype != spec.dtype or picture.shape != tuple(shape.tolist()):
-            was, now = (" x ".join(map(str, size)) for size in (shape, picture.shape))
-            reason = f"was {was} {spec.dtype} when its header was read, and is {now} {picture.dtype} now; run again"
+        image = read_image(path, self.options[spec.name], place)
+        if image.dtype != spec.dtype or image.shape != tuple(shape.tolist()):
+            was, now = (" x ".join(map(str, size)) for size in (shape, image.shape))
+            reason = f"was {was} {spec.dtype} when its header was read, and is {now} {image.dtype} now; run again"
             raise SourceError(reason, path)
-        return picture
+        return image
 
-    def where(self, field: str, number: int) -> tuple[str, Place | None]:
+    def where(self, field: str, number: int) -> tuple[str, ByteRange | None]:
         """Return the path of an image, and where its bytes lie if it is no file of its own."""
         place = self.places[field][number] if self.places else None
         return join(self.folders[field], self.paths[field][number]), place

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError
 from packer.sources.base import Looking, OnBad
-from packer.sources.files import LABELS, Found, refuse_pointer, suffix_of, unreadable
+from packer.sources.files import LABELS, FileSet, refuse_pointer, suffix_of, unreadable
 from packer.sources.options import SourceOptions, columns_by_field
 from packer.sources.ply.fields import Lengths, Member, Rule, rules_of
 from packer.sources.ply.header import SIZES, TYPES, Element, Header, Property
@@ -48,7 +48,9 @@ _COMMENT = re.compile(rb"(?<![^\s,])(#|//)[^\n]*")
 _NO_VALUE = re.compile(rb"(^|,)[ \t]*,", re.MULTILINE)
 
 
-def open_clouds(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: OnBad, looking: Looking) -> PointSource:
+def open_clouds(
+    inputs: Mapping[str, FileSet], options: SourceOptions, *, on_bad: OnBad, looking: Looking
+) -> PointSource:
     """Open clouds, in natural order of their names: the relative paths without suffix.
 
     The plan comes from the sizes of binary files; in text files, lines and the numbers in each are counted.

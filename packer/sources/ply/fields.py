@@ -243,7 +243,7 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Column:
+class PlyField:
     """A field as it is packed, and how it comes from its rule.
 
     `numbers`: columns side by side; `table`: lists that all have one length, side by side; `entries`: lists
@@ -327,15 +327,15 @@ def _advice(widths: Mapping[str, Mapping[int, list[str]]], wanted_fields: Contai
     return _ADVICE
 
 
-def columns_of(members: Sequence[Member], rules: Mapping[str, Rule]) -> Iterator[tuple[Column, NDArray[np.int64]]]:
+def columns_of(members: Sequence[Member], rules: Mapping[str, Rule]) -> Iterator[tuple[PlyField, NDArray[np.int64]]]:
     """Yield the columns that the members' fields become, and the length of each in every member, (members,).
 
     Lists become a table if all have the same length; lists of faces only if they are triangles.
     """
 
-    def column(name: str, dtype: str, width: int | None, part: Part) -> Column:
+    def column(name: str, dtype: str, width: int | None, part: Part) -> PlyField:
         shape = (None,) if width is None else (None, width)
-        return Column(FieldSpec(name=name, dtype=dtype, shape=shape), rule, part)
+        return PlyField(FieldSpec(name=name, dtype=dtype, shape=shape), rule, part)
 
     for rule in rules.values():
         lengths = [member.lengths.get(rule.field, Lengths()) for member in members]

@@ -22,14 +22,14 @@ from numpy.typing import NDArray
 from packer.errors import SourceError, UsageError, first_few
 from packer.format import DTYPES, FieldSpec
 from packer.sources.base import HEADERS, Block, Looking, OnBad, Source, faults_of, joined, watched
-from packer.sources.files import Found
+from packer.sources.files import FileSet
 from packer.sources.options import SourceOptions
 from packer.sources.ply.fields import (
     Choice,
-    Column,
     Grouping,
     Lengths,
     Member,
+    PlyField,
     Rule,
     agreeing,
     columns_of,
@@ -51,7 +51,7 @@ from packer.sources.ply.table import (
 from packer.sources.ply.text import read_text
 
 
-def open_ply(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: OnBad, looking: Looking) -> PointSource:
+def open_ply(inputs: Mapping[str, FileSet], options: SourceOptions, *, on_bad: OnBad, looking: Looking) -> PointSource:
     """Open PLY files, in natural order of their names: the relative paths without suffix.
 
     Args:
@@ -94,7 +94,7 @@ def open_ply(inputs: Mapping[str, Found], options: SourceOptions, *, on_bad: OnB
 
 
 def members_of(
-    listing: Found, files: Sequence[str], member: Callable[[str, str], Member], on_bad: OnBad, looking: Looking
+    listing: FileSet, files: Sequence[str], member: Callable[[str, str], Member], on_bad: OnBad, looking: Looking
 ) -> list[Member]:
     """Return the members of a set of files; a sample is named by the path of its file, without suffix.
 
@@ -218,7 +218,7 @@ class PointSource(Source):
     kind: str
     paths: list[str]
     names: list[str]
-    columns: tuple[Column, ...]
+    columns: tuple[PlyField, ...]
     lengths: dict[str, NDArray[np.int64]]
     contents: Callable[[str], Contents]
     origin: Mapping[str, Any] = field(default_factory=dict)
@@ -273,7 +273,7 @@ class PointSource(Source):
             yield sample
 
 
-def _array(column: Column, contents: Contents, path: str) -> NDArray[Any]:
+def _array(column: PlyField, contents: Contents, path: str) -> NDArray[Any]:
     """Return the array of one field of one file; no rows if the file lacks the field."""
     rule = contents.rules.get(column.rule.field)
     if rule is None:

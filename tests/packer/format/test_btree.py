@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packer.errors import DamagedError
-from packer.format import HEAD_BYTES, Tree, Value
+from packer.format import HEAD_BYTES, BTree, Value
 from packer.format.btree import MAX_PAGE_SIZE
 from packer.format.layout import chunk_key
 
@@ -30,14 +30,14 @@ def open_file(path: Path) -> lmdb.Environment:
 
 def read(data: bytes | bytearray) -> list[Value]:
     """Checks and walks a file as a reader does."""
-    Tree(memoryview(bytes(data[:HEAD_BYTES])), "a.lmdb", len(data))
-    return list(Tree(memoryview(data).toreadonly(), "a.lmdb").values())
+    BTree(memoryview(bytes(data[:HEAD_BYTES])), "a.lmdb", len(data))
+    return list(BTree(memoryview(data).toreadonly(), "a.lmdb").values())
 
 
 def items(data: bytes | bytearray) -> Items:
     """Keys and values of a file; each key is looked up as well, and others close to it."""
     found = [(v.key, bytes(data[v.offset : v.offset + v.size])) for v in read(data)]
-    tree, held = Tree(memoryview(bytes(data)), "a.lmdb"), dict(found)
+    tree, held = BTree(memoryview(bytes(data)), "a.lmdb"), dict(found)
     for key in (b"", b"\0", b"\xff" * 600, *(key + more for key in held for more in (b"", b"x"))):
         assert tree.get(key) == held.get(key)
     return found
@@ -82,7 +82,7 @@ def test_a_deep_tree_of_many_small_keys(tmp_path: Path) -> None:
         assert txn.stat()["depth"] >= 3
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
         with memoryview(mapped) as view:
-            tree = Tree(view, str(path))
+            tree = BTree(view, str(path))
             values = list(tree.values())
             assert [(key, tree.get(key)) for key, _ in pairs[::500]] == pairs[::500]
         assert [(v.key, mapped[v.offset : v.offset + v.size]) for v in values] == pairs
@@ -265,7 +265,7 @@ def test_each_damage_is_named(name: str) -> None:
         read(data)
     if message in ON_THE_WAY:
         with pytest.raises(DamagedError, match=words):
-            list(map(Tree(memoryview(data), "a.lmdb").get, (b"a", b"b", b"c")))
+            list(map(BTree(memoryview(data), "a.lmdb").get, (b"a", b"b", b"c")))
 
 
 def test_the_largest_value_that_fits_the_file_is_read() -> None:
@@ -333,9 +333,9 @@ def test_every_cut_is_found_before_mapping(sound: bytes) -> None:
     cuts = {*range(0, len(sound), 4096), *range(0, 3 * 4096, 97), len(sound) - 1}
     for size in cuts:
         with pytest.raises(DamagedError, match=r"^a\.lmdb: "):
-            Tree(memoryview(sound[: min(size, HEAD_BYTES)]), "a.lmdb", size)
+            BTree(memoryview(sound[: min(size, HEAD_BYTES)]), "a.lmdb", size)
         with pytest.raises(DamagedError, match=r"^a\.lmdb: "):
-            Tree(memoryview(sound)[:size], "a.lmdb")
+            BTree(memoryview(sound)[:size], "a.lmdb")
 
 
 def test_a_longer_file_is_read_as_it_is(sound: bytes) -> None:
@@ -377,7 +377,7 @@ def test_random_damage_gives_a_list_or_the_error(sound: bytes) -> None:
         data = bytearray(sound)
         damage(rng, data, rng.choice(numbers))
         with contextlib.suppress(DamagedError):
-            tree = Tree(memoryview(data), "a.lmdb")
+            tree = BTree(memoryview(data), "a.lmdb")
             for key in keys:
                 with contextlib.suppress(DamagedError):
                     tree.get(key)

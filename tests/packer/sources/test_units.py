@@ -6,17 +6,17 @@ import pytest
 
 from packer.errors import UsageError
 from packer.sources import UNITS_OF, SourceOptions
-from packer.sources.units import Asked, unit_of
+from packer.sources.units import UnitChoice, unit_of
 
 
 @pytest.mark.parametrize("kind", UNITS_OF)
 def test_what_a_kind_offers(kind: str) -> None:
     """A unit is the word and its pattern; without --samples it is the first one offered."""
-    assert unit_of(kind, None) == Asked(UNITS_OF[kind][0])
+    assert unit_of(kind, None) == UnitChoice(UNITS_OF[kind][0])
     for name in UNITS_OF[kind]:
         pattern = "ends" if name == "episodes" else ""
         asked = f"{name}:{pattern}" if pattern else name
-        assert unit_of(kind, asked) == Asked(name, pattern)
+        assert unit_of(kind, asked) == UnitChoice(name, pattern)
         assert str(unit_of(kind, asked)) == asked
     assert str(unit_of("hdf5", "groups:/data/*")) == "groups:/data/*"
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import xxhash
 
-from packer.format import MANIFEST, PAGE_SIZE, Tree, Value, file_digest
+from packer.format import MANIFEST, PAGE_SIZE, BTree, Value, file_digest
 
 #: Every codec and kind of field, fixed and ragged, in frames of samples and of rows.
 TEMPLATES = [Path(__file__).parents[2] / "golden" / name for name in ("exact", "coded", "photos", "decimals", "jpegs")]
@@ -114,7 +114,7 @@ def _frames(data: bytearray, rng: random.Random) -> None:
 def _values(data: bytearray) -> list[Value]:
     """Return the values of a file that an earlier step may have damaged."""
     try:
-        return list(Tree(memoryview(bytes(data)), "").values())
+        return list(BTree(memoryview(bytes(data)), "").values())
     except Exception:
         return []
 
