@@ -179,11 +179,14 @@ class ChosenSource(DerivedSource):
     """Some samples of a source, in another order."""
 
     def __init__(self, source: Source, numbers: Sequence[int]) -> None:
-        first, stop = (min(numbers), max(numbers) + 1) if numbers else (0, 0)
         super().__init__(source)
-        self._adopt(source.part(first, stop))
-        self._numbers = [number - first for number in numbers]
-        self.names = None if self.names is None else [self.names[number] for number in self._numbers]
+        self._numbers = list(numbers)
+        self.names = None if source.names is None else [source.names[number] for number in numbers]
+
+    def __reduce__(self) -> tuple[type[ChosenSource], tuple[Source, list[int]]]:
+        """Pickle what lies between the first and the last of the samples alone."""
+        first, stop = (min(self._numbers), max(self._numbers) + 1) if self._numbers else (0, 0)
+        return ChosenSource, (self._source.part(first, stop), [number - first for number in self._numbers])
 
     def __len__(self) -> int:
         return len(self._numbers)

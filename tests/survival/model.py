@@ -24,8 +24,10 @@ from soaking.kills import kill_at_step
 
 from packer.append import append
 from packer.convert import ConvertOptions, convert, open_source
+from packer.drop import drop
 from packer.errors import DatasetError, PackerError, UsageError
 from packer.export import export
+from packer.join import join
 from packer.merge import merge
 from packer.repack import repack
 from packer.repair import repair
@@ -391,6 +393,17 @@ class Verbs(RuleBasedStateMachine):
         if in_place and shuffled:
             kill = None  # the second run would shuffle again
         self.make(new, action, kill)
+
+    @precondition(lambda self: self.held)
+    @rule(number=st.integers(0), kill=KILLS)
+    def join_and_drop(self, number: int, kill: int | None) -> None:
+        """A field is joined to the samples that are there, and dropped again; shards cannot be repaired then."""
+        held = self.pick(number)
+        later = [{"later": np.int64(n)} for n in range(len(held.samples))]
+        values = [own | {"later": bits(one["later"])} for (_, own), one in zip(held.samples, later, strict=True)]
+        joined = replace(held, samples=tuple(zip(held.keys, values, strict=True)))
+        self.make(joined, lambda: join(held.path, later), kill)
+        self.make(held, lambda: drop(held.path, ["later"], workers=0), kill)
 
     def in_order_of(self, held: Held, action: Callable[..., object]) -> Held:
         """Return the samples in the order that a verb gives them, which may be any permutation."""
