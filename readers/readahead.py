@@ -9,7 +9,6 @@ Its constants were fitted to the rows `cold` of `scripts/bench`.
 
 from __future__ import annotations
 
-import itertools
 import mmap
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -74,18 +73,28 @@ def asked_for(runs: Iterator[Run], spans_of: Callable[[Run], Numbers], opened: O
 
 
 def ask(opened: Opened | Together, spans: Numbers) -> bool:
-    """Ask for the bytes of `spans`, start and end each, (n, 2); return whether the file system takes advice."""
+    """Ask for the bytes of `spans`, start and end each, (n, 2), in this order; of those near each other by one call.
+
+    Returns:
+        whether the file system takes advice.
+    """
     starts = opened.memory.starts
     spans = spans[spans[:, 1] > spans[:, 0]]  # samples of no bytes lie nowhere; a length of 0 asks for the whole file
-    spans = spans[spans[:, 0].argsort()]
+    if not len(spans):
+        return True
+    order = spans[:, 0].argsort()
+    spans = spans[order]
     first = spans[:, 0] // PAGE_SIZE * PAGE_SIZE
     ends = np.maximum.accumulate(spans[:, 1])
     by_start = starts.argsort()
     shard = by_start[starts[by_start].searchsorted(first, side="right") - 1]
     # Maps of two files often lie side by side in memory.
     parted = (first[1:] > ends[:-1] + GAP_BYTES) | (shard[1:] != shard[:-1])
-    edges = [0, *(np.flatnonzero(parted) + 1).tolist(), len(first)] if len(first) else []
-    for begin, end in itertools.pairwise(edges):
+    begins = np.append(0, np.flatnonzero(parted) + 1)
+    stops = np.append(begins[1:], len(first))
+    # Shards are often mapped at descending addresses: what is read first is asked for first.
+    for group in np.minimum.reduceat(order, begins).argsort().tolist():
+        begin, end = begins[group], stops[group]
         offset, stop = (int(at - starts[shard[begin]]) for at in (first[begin], ends[end - 1]))
         for piece in range(offset, stop, PIECE_BYTES):
             length = min(PIECE_BYTES, stop - piece)

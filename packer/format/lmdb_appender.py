@@ -89,7 +89,7 @@ class LmdbAppender:
                 larger = -(-self._map_size * 2 // sizes.PAGE_SIZE) * sizes.PAGE_SIZE
                 self._map_size = larger if self._limit is None else min(larger, self._limit)
                 self._env.set_mapsize(self._map_size)
-        # After mapping anew, pages that commits have read no longer count as memory of the process.
+        # After mapping again, pages that commits have read no longer count as memory of the process.
         self._env.set_mapsize(self._map_size)
         self._batch = []
         self._batch_bytes = 0

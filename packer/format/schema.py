@@ -214,5 +214,5 @@ def no_text(subject: str, error: UnicodeEncodeError) -> SourceError:
     letter = error.object[error.start]
     return SourceError(
         f"{subject} cannot be stored as UTF-8: its character {error.start} is {letter!r}, half of a surrogate pair; "
-        "mend the text, or decode the bytes it comes from with errors='replace'"
+        "fix the text, or decode the bytes it comes from with errors='replace'"
     )

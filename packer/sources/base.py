@@ -360,7 +360,7 @@ def misfits(kinds: Mapping[Layout, Mapping[str, str]]) -> tuple[Layout, dict[Lay
         SourceError: there is no sample.
     """
     if not kinds:
-        raise SourceError("no sample is left: each has a bad file, or lacks a partner; mend the files first")
+        raise SourceError("no sample is left: each has a bad file, or lacks a partner; fix the files first")
     most = usual(frozenset(kind.items()) for kind in kinds.values())
     model = next(sample for sample, kind in kinds.items() if kind.items() == most)
     return model, {sample: how for sample, kind in kinds.items() if (how := difference(kinds[model], kind))}

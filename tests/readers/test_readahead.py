@@ -146,6 +146,28 @@ def test_advice_runs_ahead_of_reading(large, calls):
                 assert covered(calls, path, at, at + 200_000)
 
 
+@pytest.mark.usefixtures("disk")
+def test_bytes_are_asked_for_in_the_order_of_reading(large, calls):
+    """Wherever the kernel maps the shards."""
+    (*chunks,) = chunks_of(large, "x")
+    starts = [(path, at) for path, start, end in chunks for at in range(start, end, 200_000)]
+    numbers = [50, 110, 4, 90, 12, 70]
+    list(Loader(PackedDataset(large, ["x"]), 6, sampler=numbers))
+    for number, (path, offset, _) in zip(numbers, calls[:: len(calls) // 6], strict=True):
+        assert (path, offset) == (starts[number][0], starts[number][1] // PAGE_SIZE * PAGE_SIZE)
+
+
+@pytest.mark.usefixtures("disk")
+def test_advice_reaches_8_mib_ahead_of_reading(large, calls):
+    """And one run more, at most; at first no further than 1 MiB and a run, or the first batch would come late."""
+    ahead = [
+        sum(length for _, _, length in calls) - 200_000 * 4 * (step + 1)
+        for step, _ in enumerate(Loader(PackedDataset(large, ["x"]), 4, shuffle=True))
+    ]
+    assert ahead[0] < 2**20 + 2 * 900_000
+    assert 2**22 < max(ahead) < 2**23 + 2 * 900_000
+
+
 @pytest.mark.parametrize("missing", ["madvise", "resource"])
 @pytest.mark.usefixtures("disk")
 def test_platforms_without_the_call_work(rows, monkeypatch, missing):

@@ -37,7 +37,7 @@ _BELIEVED_BYTES, _MAX_RATIO = 2**34, 10_000
 #: Datasets that stay open after they were listed, for their attributes.
 _MAX_LISTED = 1000
 _NETCDF_PLACEHOLDER = b"This is a netCDF dimension but not a netCDF variable"
-#: Attributes by which libraries find their own structures; an export makes them anew.
+#: Attributes by which libraries find their own structures; an export makes them again.
 _STRUCTURE = ("CLASS", "NAME", "DIMENSION_LIST", "REFERENCE_LIST", "_Netcdf4Dimid", "_Netcdf4Coordinates")
 
 
