@@ -29,10 +29,11 @@ from packer.convert import (
     left_out_of,
     open_source,
     pack,
+    packed_dataset,
     prepared,
 )
 from packer.errors import UsageError
-from packer.format import MANIFEST, Manifest, Names, NamesEntry
+from packer.format import Manifest, Names, NamesEntry
 from packer.merge import check_names, joined_manifest
 from packer.packing import LocalPlace, Rejected, changing_dataset, place_of
 from packer.sources import Source, names_of, open_packed
@@ -151,12 +152,8 @@ def _tables(
 
 def _open(sources: Any, options: ConvertOptions, rejected: list[Rejected], old: Manifest) -> Source:
     """Return the samples to add, with the fields of the dataset."""
-    inputs = [sources] if isinstance(sources, (str, os.PathLike)) else sources
-    source: Source
-    place = inputs[0] if isinstance(inputs, (list, tuple)) and len(inputs) == 1 else None
-    if isinstance(place, (str, os.PathLike)) and (Path(place) / MANIFEST).exists():
-        source = open_source(open_packed(place), options, rejected)
-    else:
-        # Samples in memory are looked at with the dataset's schema, not with one of their own.
-        source = open_source(sources, replace(options, fields=old.fields), rejected)
-    return fitted_source(source, old)
+    packed = packed_dataset(sources)
+    if packed is not None:
+        return fitted_source(open_source(open_packed(packed), options, rejected), old)
+    # Samples in memory are looked at with the dataset's schema, not with one of their own.
+    return fitted_source(open_source(sources, replace(options, fields=old.fields), rejected), old)

@@ -26,7 +26,7 @@ import packer
 from packer.checking import compare_shard
 from packer.codecs import codec_name, parse_codec
 from packer.errors import SourceError, UsageError
-from packer.format import FieldSpec, Manifest, ShardEntry, Splits, encode_constants, same_constants
+from packer.format import MANIFEST, FieldSpec, Manifest, ShardEntry, Splits, encode_constants, same_constants
 from packer.packing import (
     Change,
     LocalPlace,
@@ -537,6 +537,13 @@ def open_source(
     if options.source != SourceOptions():
         raise UsageError("SourceOptions are for files, and these are samples in memory; leave them out")
     return SampleSource(sources, options.fields)
+
+
+def packed_dataset(sources: Any) -> str | os.PathLike[str] | None:
+    """Return the folder of the packed dataset that `sources` name; None if they are anything else."""
+    inputs = [sources] if isinstance(sources, (str, os.PathLike)) else sources
+    folder = inputs[0] if isinstance(inputs, (list, tuple)) and len(inputs) == 1 else None
+    return folder if isinstance(folder, (str, os.PathLike)) and (Path(folder) / MANIFEST).exists() else None
 
 
 def fitted_source(source: Source, like: Manifest) -> Source:

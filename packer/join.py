@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 import xxhash
 
-from packer.convert import ConvertOptions, Job, check_apart, guard, is_published, open_source, pack
+from packer.convert import ConvertOptions, Job, check_apart, guard, is_published, open_source, pack, packed_dataset
 from packer.errors import UsageError, first_few
 from packer.format import Field, Manifest, check_count
 from packer.packing import (
@@ -33,7 +33,7 @@ from packer.packing import (
     source_files,
     with_fields,
 )
-from packer.sources import SampleSource, Source, in_order_of, not_looking, read_names
+from packer.sources import SampleSource, Source, in_order_of, not_looking, open_packed, read_names
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def join(
 
     Args:
         dataset: its folder or URL.
-        sources: as for `convert`; text and files of arrays need no other files beside them.
+        sources: as for `convert`, or another packed dataset; text and files of arrays need no other files beside them.
         options: as for `convert`; codecs are those of the new fields. With `on_error="skip"`, values whose names no
             sample has are left out. A sample without a value is always an error.
         changes: single options by name, over those in `options`.
@@ -80,7 +80,9 @@ def join(
     place = place_of(dataset)
     with changing_dataset(place) as (change, old):
         check_apart(sources, place)
-        source = open_source(sources, replace(options, on_error="stop"), [], are_beside=True)
+        packed = packed_dataset(sources)
+        given = sources if packed is None else open_packed(packed)
+        source = open_source(given, replace(options, on_error="stop"), [], are_beside=True)
         by_name = source.names is not None
         job = _prepared(source, options, place, old)
         fields = tuple(field for field in job.plan.fields if field.name in {spec.name for spec in source.fields})

@@ -20,8 +20,9 @@ def join(dataset: str, sources: tuple[str, ...], options: ConvertOptions) -> Non
     """Add the fields of the SOURCEs to the samples of DATASET: embeddings, captions, new labels.
 
     Values go to the samples of their names; rows of arrays, which have no names, go by number. Each sample needs its
-    value. --on-error skip leaves out values whose names no sample has, and nothing else. Other fields are copied as
-    they are stored. Readers that are open go on with the fields they had. Stopped halfway? Run the same command again.
+    value. A SOURCE may be another packed dataset. --on-error skip leaves out values whose names no sample has, and
+    nothing else. Other fields are copied as they are stored. Readers that are open go on with the fields they had.
+    Stopped halfway? Run the same command again.
 
     \b
     $ packer join photos.packed caption=captions

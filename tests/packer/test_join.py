@@ -22,6 +22,7 @@ from packer.repair import repair
 from packer.sources import SampleSource, SourceOptions
 from packer.split import split
 from packer.verify import verify
+from packer.writer import DatasetWriter
 from readers import PackedDataset
 
 
@@ -61,6 +62,15 @@ def test_values_go_to_the_samples_of_their_names(tmp_path, packed, pairs):
         assert after[name]["caption"] == f"text of {name}"
         assert after[name]["embedding"].tolist() == [pairs.names.index(name)] * 4
         assert after[name]["hr"].equal(before[name]["hr"])
+
+
+def test_another_dataset_is_joined(tmp_path, packed, pairs):
+    """By name, whatever the order of its samples."""
+    with DatasetWriter(tmp_path / "e") as writer:
+        for number, name in reversed(list(enumerate(pairs.names))):
+            writer.add({"embedding": np.full(4, number)}, name=name)
+    join(packed, tmp_path / "e", workers=0)
+    assert PackedDataset(packed)[[9, 2]]["embedding"][:, 0].tolist() == [9, 2]
 
 
 def test_rows_go_by_number(tmp_path, packed, pairs):
