@@ -115,11 +115,14 @@ def check_common(leaves: Sequence[Leaf]) -> None:
     if len(lengths) < 2:
         return
     ((usual, _),) = lengths.most_common(1)
-    skips = " ".join(f"--skip {shlex.quote(leaf.spec.name)}" for leaf in leaves if leaf.samples != usual)
+    others = [leaf for leaf in leaves if leaf.samples != usual]
+    skips = " ".join(f"--skip {shlex.quote(leaf.spec.name)}" for leaf in others)
+    tables = [leaf.path for leaf in others if not leaf.spec.shape and leaf.spec.np_dtype.kind in "iu"]
+    ends = f"; if {tables[0]} says where episodes of rows end, --samples episodes:{tables[0]}" if tables else ""
     raise SourceError(
         f"the arrays have no common sample axis: pick those that belong together with --field NAME=/path, or leave "
         f"others out, as with {skips} (--once PATH keeps one for all samples); if rows are not samples, try --samples "
-        f"groups, --samples files, --samples folders or --samples datasets. It holds:\n{_lines(leaves)}",
+        f"groups, --samples files, --samples folders or --samples datasets{ends}. It holds:\n{_lines(leaves)}",
         leaves[0].file or None,
     )
 

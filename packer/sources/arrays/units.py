@@ -159,8 +159,9 @@ def _marks(tree: Tree, pattern: str) -> dict[str, NDArray[Any]]:
     for name in pattern.split(","):
         entry = tree.find(f"/{name.strip('/')}")
         if entry is None or not entry.is_array or len(entry.shape or ()) != 1:
+            paths = [entry.path for entry in tree.entries() if entry.is_array and len(entry.shape or ()) == 1]
             reason = f"has no array {name} of one axis, which would say where episodes end"
-            raise SourceError(f"{reason}; it holds {first_few([one.path for one in tree.entries()])}")
+            raise SourceError(f"{reason}; such arrays are {first_few(paths) or 'not in it'}")
         marks[name] = np.asarray(tree.open(entry.path)[:])
     return marks
 

@@ -142,13 +142,25 @@ def test_what_says_of_no_row_where_an_episode_ends(tmp_path: Path, marks: dict[s
         packed(source, tmp_path / "out", ",".join(marks))
 
 
+def test_who_did_not_say_where_episodes_end_is_told_how(tmp_path: Path) -> None:
+    """Rows beside a short array of integers are refused with the words that pack them."""
+    source = write(tmp_path / "rows.h5", rows() | {"meta/episode_ends": ENDS})
+    with pytest.raises(
+        SourceError, match=r"no common sample axis.*, --samples episodes:/meta/episode_ends\. It holds"
+    ) as e:
+        open_sources([source])
+    where = str(e.value).partition("--samples episodes:")[2].partition(". ")[0]
+    assert len(open_sources([source], SourceOptions(samples=f"episodes:{where}"))) == len(STEPS)
+
+
 def test_a_path_is_needed(tmp_path: Path) -> None:
     """`episodes` alone says of no array; of pictures there are no episodes; a path may lead nowhere."""
     source = write(tmp_path / "rows.npz", rows())
     with pytest.raises(UsageError, match="--samples episodes: episodes:PATH is expected"):
         convert(source, tmp_path / "out", source=SourceOptions(samples="episodes"), workers=0)
     with pytest.raises(
-        SourceError, match="has no array nowhere of one axis, which would say where episodes end; it holds /data/action"
+        SourceError,
+        match="has no array nowhere of one axis, which would say where episodes end; such arrays are /reward",
     ):
         packed(source, tmp_path / "out", "nowhere")
 
