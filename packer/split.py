@@ -52,7 +52,7 @@ def split(
             joined by `and`: `FIELD OP VALUE` for a field of one value (OP is < <= > >= == != in, not in), `width`,
             `height` and `channels` for images, `length` for the first axis of arrays; of several such fields
             `FIELD.width`. None drops the split.
-        by: what fractions keep together: `name`, the squares of one picture; `folder`, all samples of one folder.
+        by: what fractions keep together: `name`, the patches of one image; `folder`, all samples of one folder.
         seed: of the random choice for fractions.
 
     Returns:

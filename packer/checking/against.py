@@ -42,7 +42,7 @@ class Damage:
         field: the field concerned, if it is one.
         samples: numbers of the first sample concerned and the one after the last; None for the file as a whole.
         names: names of the first few of them.
-        repairable: whether `packer repair` can mend it, given the sources.
+        repairable: whether `packer repair` can fix it, given the sources.
     """
 
     file: str

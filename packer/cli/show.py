@@ -38,11 +38,11 @@ _LARGEST = 2**29
 def show(dataset: Path, output: Path, samples: int, names: tuple[str, ...], page_size: int) -> None:
     """Draw samples of the packed dataset DATASET on a page for a browser: one file that needs no network.
 
-    The page has thumbnails, with a search by name, split and class. A click shows a sample large: pictures down to
+    The page has thumbnails, with a search by name, split and class. A click shows a sample large: images down to
     their pixels, and pairs such as lr and hr in turn at one place; clouds that turn with the mouse; clips that play;
     texts. Tables show fields, codecs, the spread of values by channel, the shards, and facts such as splits and origin.
 
-    Large samples are reduced in the page, which then says so: pictures to 1024 pixels, clips to 160 pixels and 48
+    Large samples are reduced in the page, which then says so: images to 1024 pixels, clips to 160 pixels and 48
     frames, clouds to 20,000 points. A field whose samples have more than 512 MiB is not drawn.
 
     \b

@@ -1,4 +1,4 @@
-"""Chooses how each field is drawn, and prepares its data: pictures as PNG, points as int16, curves as float32."""
+"""Chooses how each field is drawn, and prepares its data: images as PNG, points as int16, curves as float32."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Kind = Literal["image", "clip", "cloud", "curves", "grid", "text", "value"]
 
 _POINTS = ("xyz", "points", "pos", "position", "positions", "coords", "vertices", "cloud")
 _COLOURS = ("rgb", "rgba", "color", "colour", "colors", "colours")
-#: A last axis up to this long is a few curves, if the axis before it is this many times as long; else a picture.
+#: A last axis up to this long is a few curves, if the axis before it is this many times as long; else an image.
 _MOST_CURVES = 8
 _LONGER = 4
 #: Rows from which on (n, 3) of one shape is a cloud rather than a matrix.
 _LEAST_POINTS = 64
-#: Pixels of the longer side of a picture, and of a frame of a clip: larger ones are made smaller.
+#: Pixels of the longer side of an image, and of a frame of a clip: larger ones are made smaller.
 _MOST_PIXELS, _MOST_CLIP_PIXELS = 1024, 160
 #: At most this many frames of a clip and steps of a curve, evenly spread, and first letters of a text.
 _MOST_FRAMES, _MOST_STEPS, _MOST_LETTERS = 48, 400, 20_000
@@ -158,30 +158,30 @@ def cell(view: View, sample: Values) -> str | dict[str, Any]:
     elif view.kind == "cloud":
         drawn, size = _cloud(view, sample), counted(len(values), "point")
     elif view.kind == "grid":
-        drawn = _picture(first_matrix(values)[:, :, None])
+        drawn = _image(first_matrix(values)[:, :, None])
     else:
-        drawn = {"curves": _curves, "clip": _clip, "image": _picture}[view.kind](values)
+        drawn = {"curves": _curves, "clip": _clip, "image": _image}[view.kind](values)
     return {"text": size, **drawn}
 
 
-def _picture(values: NDArray[Any]) -> dict[str, Any]:
+def _image(values: NDArray[Any]) -> dict[str, Any]:
     if not values.size:
         return {}
     height, width, channels = values.shape
-    picture = Image.fromarray(pixels(values))
-    picture.thumbnail((_MOST_PIXELS, _MOST_PIXELS))
-    whole = picture.size == (width, height)
+    image = Image.fromarray(pixels(values))
+    image.thumbnail((_MOST_PIXELS, _MOST_PIXELS))
+    whole = image.size == (width, height)
     return {
-        "png": _png(picture),
+        "png": _png(image),
         "size": [height, width],
         "channels": 3 if channels > 2 else 1,
         "exact": whole and values.dtype == np.uint8,
-        "note": "" if whole else f"shown as {picture.height} x {picture.width}",
+        "note": "" if whole else f"shown as {image.height} x {image.width}",
     }
 
 
 def _clip(values: NDArray[Any]) -> dict[str, Any]:
-    """Draw frames (T, H, W, C), or slices (T, H, W), below each other in one picture, with one brightness for all."""
+    """Draw frames (T, H, W, C), or slices (T, H, W), below each other in one image, with one brightness for all."""
     if not values.size:
         return {}
     frames = values if values.ndim == 4 else values[..., None]
@@ -253,9 +253,9 @@ def _curves(values: NDArray[Any]) -> dict[str, Any]:
     }
 
 
-def _png(picture: Any) -> str:
+def _png(image: Any) -> str:
     file = io.BytesIO()
-    picture.save(file, "png", compress_level=4)
+    image.save(file, "png", compress_level=4)
     return _base64(file.getvalue())
 
 

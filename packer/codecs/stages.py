@@ -113,7 +113,7 @@ class Blosc(Stage):
         c-blosc shuffles by bits only blocks that hold a multiple of eight elements, and leaves others unshuffled. So
         frames of other blocks are shuffled by bytes: that shrinks clouds, which are mostly one block of any number of
         points. Elements of one byte are shuffled only if that makes the frame smaller: it does for photographs, not for
-        pictures of few colours.
+        images of few colours.
         """
         stored = _by_one_thread(self.codec.encode, value)
         if self.codec.shuffle == _BY_BITS:

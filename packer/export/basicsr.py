@@ -2,7 +2,7 @@
 
 Each holds `data.mdb`, whose keys are the samples' names and whose values are whole PNG or BMP files, and
 `meta_info.txt` with a line `NAME.png (height,width,channels) 1` for each: what BasicSR's `make_lmdb_from_imgs` writes.
-The frames of a clip are pictures of their own, with REDS' keys: `NAME/00000000`, `NAME/00000001` and so on.
+The frames of a clip are images of their own, with REDS' keys: `NAME/00000000`, `NAME/00000001` and so on.
 Its code decodes BMP many times as fast as PNG, but BMP is as large as the pixels.
 """
 
@@ -43,7 +43,7 @@ class BasicsrWriter(Writer):
 
     def __init__(self, source: PackedSource, files: Files, values: str = "png") -> None:
         for spec in source.fields:
-            check_image(_picture(spec), values.upper())
+            check_image(_image_spec(spec), values.upper())
         super().__init__(source, files)
         for name in self._names:
             if not name.isascii() or "." in name or name.splitlines() != [name]:
@@ -64,8 +64,8 @@ class BasicsrWriter(Writer):
         self._room = {}
         for spec in source.fields:
             shapes = source.shapes(spec.name)
-            pictures = len(source) if spec.kind == "image" else int(shapes[:, 0].sum())
-            self._room[spec.name] = (pictures + 1) * _SLACK + int(shapes.prod(axis=1).sum()) * spec.itemsize * 9 // 8
+            images = len(source) if spec.kind == "image" else int(shapes[:, 0].sum())
+            self._room[spec.name] = (images + 1) * _SLACK + int(shapes.prod(axis=1).sum()) * spec.itemsize * 9 // 8
 
     def write(self) -> Generator[Block]:
         lines: dict[str, list[str]] = {field: [] for field in self._folders}
@@ -75,7 +75,7 @@ class BasicsrWriter(Writer):
                 for field, (path, environment) in opened.items():
                     with clear_errors(path), environment.begin(write=True) as txn:
                         for value, name in zip(block[field], names, strict=True):
-                            for key, image in _pictures(name, value):
+                            for key, image in _images(name, value):
                                 txn.put(key.encode(), self._coded(image))
                                 lines[field].append(f"{key}.png ({','.join(map(str, image.shape))}) 1\n")
                 yield block
@@ -104,14 +104,14 @@ class BasicsrWriter(Writer):
         return file.getvalue()
 
 
-def _picture(spec: FieldSpec) -> FieldSpec:
-    """Return the field of single pictures: for a clip, (T, H, W, C), that of its frames."""
+def _image_spec(spec: FieldSpec) -> FieldSpec:
+    """Return the field of single images: for a clip, (T, H, W, C), that of its frames."""
     is_clip = spec.kind == "array" and len(spec.shape) == _CLIP_AXES
     return msgspec.structs.replace(spec, kind="image", shape=spec.shape[1:]) if is_clip else spec
 
 
-def _pictures(name: str, value: NDArray[Any]) -> list[tuple[str, NDArray[Any]]]:
-    """Return the pictures that a sample holds, with their keys."""
+def _images(name: str, value: NDArray[Any]) -> list[tuple[str, NDArray[Any]]]:
+    """Return the images that a sample holds, with their keys."""
     if value.ndim < _CLIP_AXES:
         return [(name, value)]
     return [(f"{name}/{number:08d}", frame) for number, frame in enumerate(value)]

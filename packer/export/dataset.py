@@ -143,9 +143,9 @@ def _notes(source: PackedSource, writer: Writer) -> Iterator[str]:
         yield f"splits are not written: {', '.join(source.splits)}"
     origin = source.origin
     if origin.get("patch") is not None:
-        yield f"squares of {origin['patch']} pixels are written, as they were packed: the dataset has no whole pictures"
+        yield f"patches of {origin['patch']} pixels are written, as they were packed: the dataset has no whole images"
     if origin.get("downscale") is not None and any(spec.name == "lr" for spec in source.fields):
-        yield f"the field lr was made {origin['downscale']} times as small as the pictures; the source had none"
+        yield f"the field lr was made {origin['downscale']} times as small as the images; the source had none"
 
 
 def _kind_of(source: PackedSource) -> str:
