@@ -438,7 +438,15 @@ class PackedDataset(Dataset[Any]):
                 f"{self.path}: a name means a sample, which has many windows: ask for windows by number, or for some "
                 "steps of a sample by ds.read(name, field, rows=slice(start, stop))"
             )
-        return self.sample_numbers(names)
+        try:
+            return self.sample_numbers(names)
+        except MissingNameError:
+            if field := next(filter(self.fields.__contains__, names), None):
+                raise MissingNameError(
+                    f"no sample is named {field!r}, but a field is: index a sample or a batch first, as in "
+                    f"ds[3][{field!r}]"
+                ) from None
+            raise
 
     def gather(
         self, numbers: Numbers, allocate: Allocate | Pool | None = None, visits: Visits | None = None

@@ -72,6 +72,17 @@ class Program(click.Group):
         command: click.Command = getattr(importlib.import_module(f"packer.cli.{cmd_name}"), cmd_name)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that is asked for; if there is none, name those that are spelled alike."""
+        if args[0] not in COMMANDS and not ctx.resilient_parsing:
+            from difflib import get_close_matches
+
+            if alike := get_close_matches(args[0], COMMANDS):
+                ctx.fail(f"No such command {args[0]!r}; did you mean {' or '.join(alike)}?")
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing them, which would take half a second."""
         for heading, commands in GROUPS.items():

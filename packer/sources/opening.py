@@ -143,13 +143,19 @@ def open_sources(
     else:
         source = opened(file_sets)
         if kind == "images":
-            source.remarks = [*source.remarks, *map(_text_proposal, file_sets, file_sets.values())]
-            source.remarks = [remark for remark in source.remarks if remark]
+            proposals = [*map(_text_proposal, file_sets, file_sets.values())]
+            if options.label is None and options.samples is None and len(file_sets) == 1:
+                proposals += map(_pairs_proposal, file_sets.values())
+            source.remarks = [*source.remarks, *filter(None, proposals)]
     if options.images:
         source = ArrayImageSource(source, options.images)
     if options.label is not None:
         source = LabelledSource(source, [named[name] for name in file_sets])
     return source
+
+
+#: Folders of images are taken for fields of pairs if there are no more.
+_MOST_FIELDS = 4
 
 
 def _text_proposal(name: str, file_set: FileSet) -> str:
@@ -171,6 +177,22 @@ def _proposal(name: str, file_set: FileSet, texts: Sequence[str], words: str) ->
     return (
         f"{len(texts):,} {TEXT} are named like images; to pack them as well: packer convert "
         f"{name or 'image'}={shlex.quote(file_set.text)} {words} OUT"
+    )
+
+
+def _pairs_proposal(file_set: FileSet) -> str:
+    """Return a sentence with the command that packs pairs if a few folders hold files of the same names; else empty."""
+    stems: dict[str, set[str]] = {}
+    for file in file_set.files:
+        folder, _, rest = file.rpartition("/") if "/" not in file else file.partition("/")
+        stems.setdefault(folder, set()).add(stem(rest))
+    first, *others = stems.values()
+    if not 0 < len(others) < _MOST_FIELDS or any(other != first for other in others):
+        return ""
+    fields = " ".join(shlex.quote(f"{folder}={join(file_set.folder, folder)}") for folder in stems)
+    return (
+        f"the folders {', '.join(stems)} hold files of the same names, and each file is a sample; if they are pairs: "
+        f"packer convert {fields} OUT"
     )
 
 

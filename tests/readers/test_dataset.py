@@ -230,6 +230,16 @@ def test_a_pickle_is_small_and_reads_alike(packed: Path, samples: list[Sample]) 
     _check(again["a/9"], samples[9])
 
 
+def test_a_field_is_no_index(packed: Path) -> None:
+    """Who asks the dataset for a field is told to ask a sample or a batch for it; other names are just missing."""
+    ds = PackedDataset(packed)
+    for index in ("label", ["a/0", "label"]):
+        with pytest.raises(MissingNameError, match=r"'label', but a field is: .*, as in ds\[3\]\['label'\]"):
+            ds[index]
+    with pytest.raises(MissingNameError, match=r"no sample is named 'labels'"):
+        ds["labels"]
+
+
 def test_what_nothing_would_follow_cannot_be_set(packed: Path) -> None:
     """Attributes that decide what is read are set once; names of earlier versions are refused with the new ones."""
     ds = PackedDataset(packed)

@@ -141,6 +141,12 @@ def test_wrong_usage(refused):
     refused(2, ["info", "x", "-v", "-q"], "exclude each other")
 
 
+def test_a_misspelt_command_is_told_what_is_alike(refused):
+    """The commands that are written almost so; nothing where none is."""
+    refused(2, ["convrt"], "No such command 'convrt'; did you mean convert?")
+    refused(2, ["xyz"], "No such command 'xyz' (see")
+
+
 def test_what_is_logged_cannot_move_the_cursor(packer, capsys):
     """File names stand in notes and warnings too."""
     set_up(logging.INFO)

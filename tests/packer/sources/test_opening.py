@@ -37,6 +37,23 @@ def test_kinds_are_told_by_suffix(pairs, clouds, rows):
         assert open_sources([text]).kind == "hdf5"
 
 
+def test_a_folder_of_folders_of_pairs_is_told_how_to_name_its_fields(pairs):
+    """Files of the same names in folders may be pairs: the command is proposed, unless an option says otherwise."""
+
+    def proposals(**options):
+        remarks = open_sources([str(pairs.folder)], SourceOptions(**options)).remarks
+        return [remark for remark in remarks if "packer convert" in remark]
+
+    command = f"packer convert hr={pairs.folder}/hr lr={pairs.folder}/lr OUT"
+    (told,) = proposals()
+    assert told.startswith("the folders hr, lr hold files of the same names")
+    assert told.endswith(command)
+    assert len(open_sources(command.split()[2:-1])) == len(open_sources([str(pairs.folder)])) // 2
+    assert proposals(label="folder") == []
+    (pairs.folder / "lr" / "000.png").unlink()
+    assert proposals() == []
+
+
 def test_names_of_fields(pairs):
     """FIELD=PATH names a field, a lone folder of images is the field `image`."""
     assert names(open_sources(pairs.sources).fields) == ["lr", "hr"]
