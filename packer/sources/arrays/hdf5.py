@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import SourceError, as_text
-from packer.sources.arrays.tree import CACHE_BYTES, TEXT, Entry, Tree, TreePlace, as_json, check_attribute, never
+from packer.sources.arrays.tree import CACHE_BYTES, TEXT, Entry, Tree, TreePlace, check_attribute, never
 from packer.sources.base import faults_of
 from packer.sources.files import NOT_ITS_FAULT, refuse_pointer, unreadable
 
@@ -136,30 +136,17 @@ class Hdf5Tree(Tree):
         how_many = "all its values" if missing == chunks else f"{missing:,} of its {chunks:,} chunks"
         return f"{how_many} were never written, and are the fill value {dataset.fillvalue}"
 
-    def attributes(self, path: str) -> tuple[dict[str, Any], list[str]]:
-        values: dict[str, Any] = {}
-        lost: list[str] = []
+    def attribute_names(self, path: str) -> list[str]:
         try:
-            attributes = self._at(path).attrs
-            names = list(attributes)
+            return [name for name in self._at(path).attrs if name not in _STRUCTURE]
         except _FAULTS:
-            return {}, ["those that cannot be listed"]
-        for name in names:
-            if name in _STRUCTURE:
-                continue
-            try:
-                header = attributes.get_id(name)
-                check_attribute(header.dtype, header.shape)  # h5py corrupts memory when it reads lists of references
-                values[as_text(name)] = as_json(attributes[name])
-            except _FAULTS:
-                lost.append(as_text(name))
-        return values, lost
+            return ["those that cannot be listed"]
 
     def attribute(self, path: str, name: str) -> NDArray[Any] | None:
         attributes = self._at(path).attrs
-        with suppress(KeyError, ValueError):
+        with suppress(*_FAULTS):
             header = attributes.get_id(name)
-            check_attribute(header.dtype, header.shape)
+            check_attribute(header.dtype, header.shape)  # h5py corrupts memory when it reads lists of references
             value = attributes[name]
             return np.array(value, TEXT if isinstance(value, str) else None)
         return None

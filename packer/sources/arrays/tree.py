@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.errors import as_text
 from packer.format import DTYPES
 
 if TYPE_CHECKING:
@@ -175,13 +176,24 @@ class Tree(ABC):
         """Return a phrase on values that were never written, which follows the path; empty if all were."""
         return ""
 
-    def attributes(self, path: str) -> tuple[dict[str, Any], list[str]]:
-        """Return the attributes of an array or group as JSON values, and the names of those that are not kept."""
-        return {}, []
+    def attribute_names(self, path: str) -> list[str]:
+        """Return the names of the attributes of an array or group."""
+        return []
 
     def attribute(self, path: str, name: str) -> NDArray[Any] | None:
-        """Return the value of an attribute of a group or array; None if it has none of this name, or none to keep."""
+        """Return the value of an attribute of an array or group; None if it has none of this name that can be kept."""
         return None
+
+    def attributes(self, path: str) -> tuple[dict[str, Any], list[str]]:
+        """Return the attributes of an array or group as JSON values, and the names of those that are not kept."""
+        values: dict[str, Any] = {}
+        lost = []
+        for name in self.attribute_names(path):
+            try:
+                values[as_text(name)] = as_json(self.attribute(path, name))
+            except ValueError:
+                lost.append(as_text(name))
+        return values, lost
 
 
 def open_tree(kind: str, place: TreePlace) -> Tree:

@@ -6,7 +6,7 @@ import math
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from natsort import natsorted
 from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError
-from packer.sources.arrays.tree import CACHE_BYTES, Entry, Tree, TreePlace, as_json, never
+from packer.sources.arrays.tree import CACHE_BYTES, Entry, Tree, TreePlace, never
 from packer.sources.files import is_zarr, unreadable, walk
 
 
@@ -85,18 +85,16 @@ class ZarrTree(Tree):
             return ""
         return f"{missing:,} of its {array.nchunks:,} chunks are missing, and are the fill value {array.fill_value}"
 
-    def attributes(self, path: str) -> tuple[dict[str, Any], list[str]]:
-        values: dict[str, Any] = {}
-        lost: list[str] = []
-        for name, value in self._at(path).attrs.items():
-            try:
-                values[name] = as_json(value)
-            except (ValueError, TypeError):
-                lost.append(name)
-        return values, lost
+    def attribute_names(self, path: str) -> list[str]:
+        return list(self._at(path).attrs)
 
     def attribute(self, path: str, name: str) -> NDArray[Any] | None:
-        return np.asarray(self._at(path).attrs[name]) if name in self.attributes(path)[0] else None
+        with suppress(KeyError, ValueError):  # lists of unequal lengths make no array
+            value = self._at(path).attrs[name]
+            array = np.asarray(value)
+            if array.dtype.kind != "U" or all(isinstance(text, str) for text in np.asarray(value, object).flat):
+                return array  # numpy makes text of numbers beside text
+        return None
 
 
 @contextmanager

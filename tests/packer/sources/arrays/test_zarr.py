@@ -88,6 +88,19 @@ def test_missing_chunks_are_the_fill_value(tmp_path: Path) -> None:
     assert source.remarks == ["a.zarr: /x: 3 of its 5 chunks are missing, and are the fill value 7.0"]
 
 
+def test_attributes_that_are_neither_numbers_nor_text_are_named(tmp_path: Path) -> None:
+    """As JSON can hold them: objects, nothing, and lists of several kinds or lengths."""
+    path = write_zarr(tmp_path / "a.zarr", {"x": X}, 3)
+    odd = {"object": {"a": 1}, "null": None, "mixed": ["a", 1], "ragged": [[1], [1, 2]]}
+    zarr.open_group(path, mode="r+").attrs.update({"who": ["me", "you"], "speed": 1.5, **odd})
+    source = open_sources([path])
+    assert source.origin["files"][0]["attributes"] == {
+        "/": {"who": {"dtype": "str", "value": ["me", "you"]}, "speed": 1.5}
+    }
+    for name in odd:
+        assert any(f"these are not: {name!r} of" in remark or f", {name!r} of" in remark for remark in source.remarks)
+
+
 def test_large_samples_are_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of an array that is large are read one after another."""
     monkeypatch.setattr("packer.sources.arrays.source.LARGE_BYTES", 100)
