@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,6 +19,7 @@ from packer.cli.text import counted, indented, listing, size_text, time_text
 from packer.codecs import codec_name
 from packer.convert import ConvertOptions, guard, open_source, planned_splits
 from packer.errors import first_few
+from packer.format import MANIFEST
 from packer.packing import (
     Estimate,
     FieldEstimate,
@@ -28,6 +30,7 @@ from packer.packing import (
     make_plan,
     split_text,
 )
+from packer.remote import is_url
 from packer.workers import processors
 
 #: About how fast whole samples of each codec of `auto` are read, as a share of uncompressed ones; see
@@ -60,6 +63,10 @@ def plan(sources: tuple[str, ...], options: ConvertOptions, as_json: bool) -> No
     $ packer plan lr=DIV2K/LR_x4 hr=DIV2K/HR
     $ packer plan scans/ --codec zstd --json
     """
+    last = sources[-1]
+    is_missing = not glob.glob(last) and not is_url(last)
+    if len(sources) > 1 and "=" not in last and (is_missing or Path(last, MANIFEST).exists()):
+        raise click.UsageError(f"plan writes nothing, and takes no OUT: leave {last} out")
     show_plan(sources, options, Path.cwd() / "out", as_json)
 
 

@@ -109,6 +109,16 @@ def test_plan_refuses_what_convert_refuses(refused, pairs):
     refused(1, ["plan", *pairs.sources], "004.png")
 
 
+def test_a_command_of_convert_is_told_to_leave_its_out_away(packer, refused, pairs, clouds, tmp_path):
+    """Whether OUT is there or not; a mistyped source keeps the message that names it."""
+    packer("convert", *pairs.sources, tmp_path / "out")
+    for out in (tmp_path / "out", tmp_path / "none"):
+        refused(2, ["plan", *pairs.sources, out], f"plan writes nothing, and takes no OUT: leave {out} out")
+    refused(2, ["plan", clouds.folder, tmp_path / "none"], "takes no OUT")
+    refused(2, ["plan", pairs.sources[0], f"hr={tmp_path / 'none'}"], "there is no such file or folder")
+    refused(2, ["plan", tmp_path / "none"], "there is no such file or folder")
+
+
 def test_what_another_codec_would_cost(packer, rows, tmp_path):
     """What `auto` chose is weighed against none: share of the bytes and of the speed, and the option to say."""
     values = np.random.default_rng(0).integers(-9999, 9999, (40, 3000)).astype(np.float64)
