@@ -34,7 +34,7 @@ _TRUNCATED = re.compile(r"truncated file: eof = (\d+), .*stored_eof = (\d+)")
 #: A dataset that declares more bytes than both this and this many times its file is taken for damaged. Deflate reaches
 #: 1,032 on zeros.
 _BELIEVED_BYTES, _MAX_RATIO = 2**34, 10_000
-#: Datasets that stay open after they were listed, for their attributes.
+#: Datasets and groups that stay open after they were listed, for their attributes.
 _MAX_LISTED = 1000
 _NETCDF_PLACEHOLDER = b"This is a netCDF dimension but not a netCDF variable"
 #: Attributes by which libraries find their own structures; an export makes them again.
@@ -47,7 +47,7 @@ class Hdf5Tree(Tree):
     def __init__(self, place: TreePlace) -> None:
         super().__init__(place)
         self._file = _opened(self.path)
-        self._listed: dict[str, h5py.Dataset] = {}
+        self._listed: dict[str, h5py.Dataset | h5py.Group] = {}
 
     def close(self) -> None:
         self._file.close()
@@ -138,7 +138,10 @@ class Hdf5Tree(Tree):
 
     def attribute_names(self, path: str) -> list[str]:
         try:
-            return [name for name in self._at(path).attrs if name not in _STRUCTURE]
+            holder = self._at(path)
+            if len(self._listed) < _MAX_LISTED:
+                self._listed[path] = holder
+            return [name for name in holder.attrs if name not in _STRUCTURE]
         except _FAULTS:
             return ["those that cannot be listed"]
 
