@@ -91,16 +91,16 @@ def merge(
                     _take_shard(folder, entry, place, file)
                     entries.append(msgspec.structs.replace(entry, file=file))
                     (progress or no_progress)(entry.samples, entry.bytes)
-            made = joined_manifest(parts, entries)
+            joined = joined_manifest(parts, entries)
             constants = None
             if first.constants:
                 kept_once = folders[0] / first.constants.file
                 check_file(kept_once, first.constants, whole=True)
                 with read_errors(kept_once):
                     constants = change.write_constants(kept_once.read_bytes())
-            made = msgspec.structs.replace(made, constants=constants)
+            joined = msgspec.structs.replace(joined, constants=constants)
             every = None if first.names is None else [name for each in names for name in each or ()]
-            change.publish(change.write_tables(made, every, rejected))
+            change.publish(change.write_tables(joined, every, rejected))
             if any(manifest.stats for manifest in parts):
                 _log.warning("%s: statistics are not merged; `packer stats --save` makes them again", place)
         change.tidy()
@@ -176,10 +176,10 @@ def check_names(sets: Sequence[tuple[str, Sequence[str] | None]]) -> None:
     Args:
         sets: where each dataset is, and the names of its samples.
     """
-    first, held = sets[0]
-    seen = set(held or ())
+    first, first_names = sets[0]
+    seen = set(first_names or ())
     for where, names in sets[1:]:
-        if (names is None) != (held is None):
+        if (names is None) != (first_names is None):
             named, bare = (first, where) if names is None else (where, first)
             raise UsageError(f"samples of {named} have names, but those of {bare} have none; they cannot be joined")
         twice = seen.intersection(names or ())

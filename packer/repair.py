@@ -84,8 +84,8 @@ def repair(
     place = LocalPlace(folder)
     _read(folder)
     with changing(place) as change:
-        manifest, made = _read(folder)
-        if made:
+        manifest, files_made = _read(folder)
+        if files_made:
             change.publish(manifest)
         wrong = {damage.file for damage in verify(folder, checked, workers).damages}
         bad = [entry for entry in manifest.shards if entry.file in wrong]
@@ -97,7 +97,7 @@ def repair(
         files = [file for file in (MANIFEST, *files) if file in wrong]
         if not files:
             change.tidy()
-            return made
+            return files_made
         data = b"" if source is None else encode_constants(source.constants)
         if source is not None and constants and not same_constants(manifest.constants, data):
             raise SourceError("the source has other constants than were packed; give it as it was")
@@ -111,15 +111,15 @@ def repair(
         if source is not None and bad:
             if damaged:
                 damaged(bad)
-            mended = _pack_again(change, manifest, source, bad, progress or no_progress, workers > 0)
-            changes["shards"] = tuple(mended.get(entry, entry) for entry in manifest.shards)
+            repaired = _pack_again(change, manifest, source, bad, progress or no_progress, workers > 0)
+            changes["shards"] = tuple(repaired.get(entry, entry) for entry in manifest.shards)
         shards = changes.get("shards", manifest.shards)
         if manifest.left_out is not None and manifest.left_out.file in wrong:
             listed: list[Rejected] = []
             with contextlib.suppress(DamagedError):  # a file that is only too long is cut back to the lines that count
                 listed = rejected_of(folder, manifest)
-            kept = f"cut back to its {len(listed):,} lines" if listed else "lost"
-            _log.warning("%s is %s; `packer info` says how many samples were left out", manifest.left_out.file, kept)
+            outcome = f"cut back to its {len(listed):,} lines" if listed else "lost"
+            _log.warning("%s is %s; `packer info` says how many samples were left out", manifest.left_out.file, outcome)
             changes["left_out"] = change.write_list(listed)
         if any(table.file in wrong for table in manifest.name_tables):
             changes["more_names"] = ()
@@ -130,7 +130,7 @@ def repair(
             _log.warning("statistics that %s may have kept are gone; `packer stats --save` makes them again", MANIFEST)
         change.publish(msgspec.structs.replace(manifest, **changes))
         change.tidy()
-    return (*made, *files)
+    return (*files_made, *files)
 
 
 def _read(folder: Path) -> tuple[Manifest, tuple[str, ...]]:
@@ -189,7 +189,7 @@ def _pack_again(
             f"{change.place}: {lacking[0].file} is damaged too; give the sources it was made from as well"
         )
     finished = change.reports(ShardReport)
-    mended = {}
+    repaired = {}
     for entry in bad:
         report = finished.get(numbers[entry])
         if report is None or report.entry.digest != entry.digest:
@@ -199,5 +199,5 @@ def _pack_again(
                 f"the sources do not give the bytes that were packed into {entry.file}: a source has changed, or the "
                 "library of a codec; give the sources as they were, or convert them again"
             )
-        mended[entry] = msgspec.structs.replace(entry, file=report.entry.file)
-    return mended
+        repaired[entry] = msgspec.structs.replace(entry, file=report.entry.file)
+    return repaired

@@ -68,14 +68,14 @@ def split(
     refuse_url(folder)
     with changing_dataset(LocalPlace(folder)) as (change, manifest):
         samples = Samples(manifest.samples, read_names(folder, manifest), manifest.origin)
-        given = {name: rule for name, rule in rules.items() if rule is not None}
-        asked = parsed({name: _numbers_where(folder, manifest, rule) for name, rule in given.items()})
+        new_rules = {name: rule for name, rule in rules.items() if rule is not None}
+        parsed_rules = parsed({name: _numbers_where(folder, manifest, rule) for name, rule in new_rules.items()})
         there = manifest.splits
         if missing := [name for name, rule in rules.items() if rule is None and name not in there]:
             raise UsageError(f"there is no split {missing[0]!r} to drop; splits are {', '.join(there) or 'none'}")
-        held = {name: ranges for name, ranges in there.items() if name not in rules}
-        made = share_out(asked, samples, by=by, seed=seed, held=held)
-        new = msgspec.structs.replace(manifest, splits=made)
+        other_splits = {name: ranges for name, ranges in there.items() if name not in rules}
+        splits = share_out(parsed_rules, samples, by=by, seed=seed, held=other_splits)
+        new = msgspec.structs.replace(manifest, splits=splits)
         change.publish(new)
         change.tidy()
     return new
@@ -96,18 +96,20 @@ def _numbers_where(folder: Path, manifest: Manifest, rule: Rule) -> Rule:
         name, comparison, text = condition[1], condition[2] or condition[3], condition[4]
         values = _values(folder, manifest, name)
         try:
-            wanted = ast.literal_eval(text)
+            values_wanted = ast.literal_eval(text)
         except (ValueError, SyntaxError):
             raise UsageError(
                 f"split by {condition[0].strip()!r}: {text} is no value; write 512, 'text' or (3, 7)"
             ) from None
-        wanted = list(wanted) if isinstance(wanted, (tuple, list)) else [wanted]
+        values_wanted = list(values_wanted) if isinstance(values_wanted, (tuple, list)) else [values_wanted]
         if name == "label" and manifest.classes:
-            wanted = [manifest.classes.index(one) if one in manifest.classes else one for one in wanted]
-        if any(isinstance(one, str) != (values.dtype.kind == "U") for one in wanted):
+            values_wanted = [manifest.classes.index(one) if one in manifest.classes else one for one in values_wanted]
+        if any(isinstance(one, str) != (values.dtype.kind == "U") for one in values_wanted):
             kind = "text" if values.dtype.kind == "U" else "numbers"
             raise UsageError(f"split by {condition[0].strip()!r}: {name} holds {kind}, which {text} is not")
-        fulfilled &= _COMPARISONS[comparison](values, np.array(wanted if "in" in comparison else wanted[0]))
+        fulfilled &= _COMPARISONS[comparison](
+            values, np.array(values_wanted if "in" in comparison else values_wanted[0])
+        )
     return np.flatnonzero(fulfilled)
 
 

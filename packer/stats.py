@@ -50,13 +50,13 @@ def statistics(
     folder = Path(dataset)
     manifest = manifests.read(folder)
     chosen = manifest.fields if fields is None else [manifest.field(name) for name in fields]
-    found = {field.name: _FieldMoments(field) for field in chosen if has_statistics(field)}
+    moments_of = {field.name: _FieldMoments(field) for field in chosen if has_statistics(field)}
     for block in _blocks(folder, manifest, chosen):
-        for name, moments in found.items():
+        for name, moments in moments_of.items():
             moments.add(block[name])
         if progress:
             progress(count(block), block_bytes(block))
-    return {name: moments.result() for name, moments in found.items()}
+    return {name: moments.result() for name, moments in moments_of.items()}
 
 
 def has_statistics(field: FieldSpec) -> bool:
@@ -75,10 +75,11 @@ def save(dataset: str | os.PathLike[str], stats: dict[str, FieldStats]) -> None:
     folder = Path(dataset)
     with changing_dataset(LocalPlace(folder)) as (change, manifest):
         try:
-            kept = msgspec.structs.replace(manifest, stats=stats)  # which compares them with the sizes of the columns
+            # Which compares them with the sizes of the columns.
+            with_stats = msgspec.structs.replace(manifest, stats=stats)
         except ValueError as error:
             raise UsageError(f"{folder}: the dataset has changed since its statistics were taken: {error}") from None
-        change.publish(kept)
+        change.publish(with_stats)
         change.tidy()
 
 
@@ -141,7 +142,7 @@ class _FieldMoments:
         """Return the statistics of some channels together."""
         with np.errstate(over="ignore", invalid="ignore"):
             each = zip(*(part[which, None] for part in self._moments), strict=True)
-            count, mean, squares = (found.item() for found in reduce(_joined, each))
+            count, mean, squares = (moment.item() for moment in reduce(_joined, each))
         return ValueStats(
             count=count,
             nan=int(self._nan[which].sum()),

@@ -128,15 +128,15 @@ def _unknown(folder: Path, manifest: Manifest, good: Sequence[FileEntry]) -> lis
     They are no damage while a run is under way or was stopped, or if the dataset changed while it was checked.
     """
     shards = folder / SHARD_FOLDER
-    found = {f"{SHARD_FOLDER}/{path.name}" for path in shards.iterdir()} if shards.is_dir() else set()
-    strangers = sorted(found - {entry.file for entry in manifest.shards})
+    files = {f"{SHARD_FOLDER}/{path.name}" for path in shards.iterdir()} if shards.is_dir() else set()
+    strangers = sorted(files - {entry.file for entry in manifest.shards})
     damages = []
     if manifest.left_out is not None and manifest.left_out in good:
-        held, expected = (folder / manifest.left_out.file).stat().st_size, manifest.left_out.bytes
-        if held != expected:
-            damages.append(Damage(manifest.left_out.file, f"{held:,} bytes, {expected:,} expected"))
-    what = "the manifest does not know this file; remove it"
-    damages += [Damage(name, what, repairable=False) for name in strangers]
+        nbytes, expected = (folder / manifest.left_out.file).stat().st_size, manifest.left_out.bytes
+        if nbytes != expected:
+            damages.append(Damage(manifest.left_out.file, f"{nbytes:,} bytes, {expected:,} expected"))
+    reason = "the manifest does not know this file; remove it"
+    damages += [Damage(name, reason, repairable=False) for name in strangers]
     if not damages or any((folder / UNFINISHED).glob("*")):
         return []
     now = manifests.read(folder)
@@ -168,14 +168,14 @@ def _checked_shards(folder: Path, manifest: Manifest, progress: Progress, worker
     entries = manifest.shards
     if not workers:
         return [_check_shard(folder, manifest.fields, progress, entry) for entry in entries]
-    found: dict[int, _Checked] = {}
+    results: dict[int, _Checked] = {}
     check = partial(_check_shard, folder, manifest.fields, no_progress)
     for number, result in run(check, entries, workers, Limits(None, None)):
         if isinstance(result, Lost):
             result = _Checked([Damage(entries[number].file, f"reading it {result.reason}: check the disk")])
-        found[number] = result
+        results[number] = result
         progress(0, entries[number].bytes)
-    return [found[number] for number in range(len(entries))]
+    return [results[number] for number in range(len(entries))]
 
 
 def _check_shard(
@@ -214,16 +214,16 @@ def _check_bytes(shard: Shard, entry: ShardEntry, columns: list[Column], checked
             checked.frames += column.index.frames
             for nbytes, wrong in column.check_frames():
                 for frame, samples in zip(wrong.tolist(), column.index.samples_of(wrong).tolist(), strict=True):
-                    what = f"the checksum of frame {frame} is wrong"
-                    checked.damages.append(Damage(entry.file, what, column.field.name, tuple(samples)))
+                    reason = f"the checksum of frame {frame} is wrong"
+                    checked.damages.append(Damage(entry.file, reason, column.field.name, tuple(samples)))
                 done += nbytes
                 progress(0, nbytes)
         good = digest.result() == entry.digest
     progress(0, entry.bytes - done)
     checked.nbytes += entry.bytes
     if not good and not checked.damages:
-        what = "its digest is wrong, though all frames are right: an index, a page or the padding changed"
-        checked.damages.append(Damage(entry.file, what))
+        reason = "its digest is wrong, though all frames are right: an index, a page or the padding changed"
+        checked.damages.append(Damage(entry.file, reason))
 
 
 # ---------------------------------------------------------------- shards and the rest of the dataset
@@ -234,8 +234,8 @@ def _in_dataset(damage: Damage, first: int, names: Names | None) -> Damage:
     if damage.samples is None:
         return damage
     start, stop = (first + number for number in damage.samples)
-    shown = tuple(names.name(number) for number in range(start, stop)[:SHOWN_NAMES]) if names else ()
-    return replace(damage, samples=(start, stop), names=shown)
+    first_names = tuple(names.name(number) for number in range(start, stop)[:SHOWN_NAMES]) if names else ()
+    return replace(damage, samples=(start, stop), names=first_names)
 
 
 def _false_names(manifest: Manifest, names: Names, shards: Sequence[_Checked]) -> Iterator[Damage]:
@@ -247,16 +247,16 @@ def _false_names(manifest: Manifest, names: Names, shards: Sequence[_Checked]) -
         first += entry.samples
     for table, each in zip(names.tables, manifest.name_tables, strict=True):
         if table.entries != 2 * each.samples:
-            what = f"it has {table.entries:,} entries, {2 * each.samples:,} expected: two for each sample"
-            yield Damage(each.file, what)
+            reason = f"it has {table.entries:,} entries, {2 * each.samples:,} expected: two for each sample"
+            yield Damage(each.file, reason)
 
 
 def _false_totals(manifest: Manifest, shards: Sequence[_Checked]) -> Iterator[Damage]:
     """Compare the bytes of each column in the manifest with those in the shards, if all shards could be read."""
     for each in manifest.fields:
-        held = [shard.totals[each.name] for shard in shards if each.name in shard.totals]
-        total, said = total_of(held), manifest.columns[each.name]
-        if len(held) == len(shards) and total != said:
-            what = f"it says {said.raw:,} bytes as arrays and {said.stored:,} stored"
-            what += f", the shards hold {total.raw:,} and {total.stored:,}"
-            yield Damage(MANIFEST, what, each.name)
+        of_shards = [shard.totals[each.name] for shard in shards if each.name in shard.totals]
+        total, of_manifest = total_of(of_shards), manifest.columns[each.name]
+        if len(of_shards) == len(shards) and total != of_manifest:
+            reason = f"it says {of_manifest.raw:,} bytes as arrays and {of_manifest.stored:,} stored"
+            reason += f", the shards hold {total.raw:,} and {total.stored:,}"
+            yield Damage(MANIFEST, reason, each.name)

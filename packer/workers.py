@@ -140,9 +140,9 @@ def memory_within(nbytes: int | None) -> Iterator[None]:
         yield
         return
     # Pages of data and stack; the kernel counts only the data, so the limit is never lower than asked for.
-    held = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
+    resident = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    ceiling = held + nbytes if hard == resource.RLIM_INFINITY else min(held + nbytes, hard)
+    ceiling = resident + nbytes if hard == resource.RLIM_INFINITY else min(resident + nbytes, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (ceiling, hard))
     try:
         yield

@@ -142,9 +142,9 @@ class DatasetWriter:
                     self._names = set()  # their memory is wanted for the table
                     shards = [report.entry for report in self._reports]
                     columns = [report.columns for report in self._reports]
-                    made = make_manifest(shards, columns, self._fields, _ORIGIN)
+                    manifest = make_manifest(shards, columns, self._fields, _ORIGIN)
                     names = ShardNames(self._place.path, shards) if self._named else None
-                    self._change.publish(self._change.write_tables(made, names, []))
+                    self._change.publish(self._change.write_tables(manifest, names, []))
                     self._change.tidy()
             finally:
                 if self._shard is not None:

@@ -55,8 +55,8 @@ class Damage:
     @classmethod
     def of(cls, error: DatasetError, folder: Path, file: str) -> Damage:
         """Return an error about a file as a damage, without the dataset's path and the advice at its end."""
-        what = str(error).removeprefix(f"{folder / file}: ").replace(f"{folder}{os.sep}", "")
-        return cls(file, _ADVICE.sub("", what))
+        reason = str(error).removeprefix(f"{folder / file}: ").replace(f"{folder}{os.sep}", "")
+        return cls(file, _ADVICE.sub("", reason))
 
     def __str__(self) -> str:
         where = self.file
@@ -92,10 +92,10 @@ def compare(
     shards = [shard for conversion, samples in conversions for shard in conversion.parts(samples)]
     damages: list[Damage] = []
     compared = each(partial(compare_shard, folder, manifest.fields), shards, Limits(None, None) if guarded else None)
-    for (entry, _, _), found in zip(shards, compared, strict=True):
-        if isinstance(found, SourceError):
-            raise found
-        damages += found
+    for (entry, _, _), result in zip(shards, compared, strict=True):
+        if isinstance(result, SourceError):
+            raise result
+        damages += result
         progress(entry.samples, 0)
     if not same_constants(manifest.constants, encode_constants(source.constants)):
         file = manifest.constants.file if manifest.constants else "constants"
@@ -112,12 +112,12 @@ def compare(
 def check_same_schema(manifest: Manifest, source: Source) -> None:
     """Raise UsageError if a dataset cannot have been made from a source."""
     packed = {field.name: field.spec for field in manifest.fields}
-    given = {spec.name: spec for spec in source.fields}
-    for name in {**packed, **given}:
-        if packed.get(name) != given.get(name):
+    of_source = {spec.name: spec for spec in source.fields}
+    for name in {**packed, **of_source}:
+        if packed.get(name) != of_source.get(name):
             where = "is not in the source" if name in packed else "is not in the dataset"
-            what = "differs between dataset and source" if name in packed and name in given else where
-            raise UsageError(f"field {name!r} {what}; name the sources and options that the dataset was made with")
+            problem = "differs between dataset and source" if name in packed and name in of_source else where
+            raise UsageError(f"field {name!r} {problem}; name the sources and options that the dataset was made with")
     seed = source.origin.get("shuffled")
     if (seed is None or seed != manifest.origin.get("shuffled")) and is_shuffled(manifest.origin, manifest.samples):
         raise UsageError(
@@ -154,16 +154,16 @@ def _differences(folder: Path, fields: Sequence[Field], entry: ShardEntry, part:
         named = shard.header().named
         names = [name.decode() for name in shard.names(entry.samples)] if named else None
         at = 0
-        for block, given in read_blocks(part, rejected):
+        for block, names_there in read_blocks(part, rejected):
             size = count(block)
             if at + size > entry.samples:
                 return [*damages, differs(f"{entry.samples} samples are packed, the source has more")]
             for column in columns:
                 for start, stop in _differing_runs(column, at, block[column.field.name]):
-                    shown = tuple(given[start - at : stop - at][:SHOWN_NAMES]) if given else ()
+                    first_names = tuple(names_there[start - at : stop - at][:SHOWN_NAMES]) if names_there else ()
                     samples = first + start, first + stop
-                    damages.append(differs("differs from the source", column.field.name, samples, shown))
-            if names is not None and given is not None and list(given) != names[at : at + size]:
+                    damages.append(differs("differs from the source", column.field.name, samples, first_names))
+            if names is not None and names_there is not None and list(names_there) != names[at : at + size]:
                 damages.append(differs("names differ from the source", samples=(first + at, first + at + size)))
             at += size
     if at != entry.samples:

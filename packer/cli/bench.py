@@ -103,14 +103,14 @@ def bench(
     counts = sorted(set(workers))
     settings = [(way, size, count) for size in sizes for way in (LOADER, DATALOADER) for count in counts]
     if fits:
-        with Progress("reading", "bytes") as shown:
-            shown.start(sum(shard.bytes for shard in manifest.shards))
-            warm(dataset, shown.advance, again=False)
+        with Progress("reading", "bytes") as progress:
+            progress.start(sum(shard.bytes for shard in manifest.shards))
+            warm(dataset, progress.advance, again=False)
     rates: Rates = dict.fromkeys(settings)
-    with Progress() as shown, warnings.catch_warnings():
+    with Progress() as progress, warnings.catch_warnings():
         # DataLoader warns of more workers than processors; whether they pay is measured here.
         warnings.filterwarnings("ignore", "This DataLoader will create")
-        for way, size, count in watched(settings, "measuring settings", shown.look, len(settings)):
+        for way, size, count in watched(settings, "measuring settings", progress.look, len(settings)):
             if sample_bytes * size * (3 + 2 * count) > _MEMORY_SHARE * machine.free:
                 _log.warning("%s %d, batch %d: its batches do not fit the free memory", way, count, size)
                 continue
@@ -182,7 +182,7 @@ def _code(rates: Rates, by_blocks: bool, cuda: bool) -> str | None:
     return f"DataLoader(dataset, batch_size={size}, shuffle=True{processes}{pinned})"
 
 
-def _lines(found: dict[str, Any], rates: Rates) -> list[str]:
+def _lines(results: dict[str, Any], rates: Rates) -> list[str]:
     """Return the rates in a table, a row for each way and number of workers, and the line to start from."""
     sizes = sorted({size for _, size, _ in rates})
     rows = [
@@ -190,11 +190,11 @@ def _lines(found: dict[str, Any], rates: Rates) -> list[str]:
         for way, count in dict.fromkeys((way, count) for way, _, count in rates)
     ]
     heads = [f"batch {size}" for size in sizes]
-    what = f"{counted(found['samples'], 'sample')} of {', '.join(found['fields'])}"
-    place = "in memory" if found["fits_memory"] else "too large for the free memory, so the disk is measured too"
+    samples_in_words = f"{counted(results['samples'], 'sample')} of {', '.join(results['fields'])}"
+    place = "in memory" if results["fits_memory"] else "too large for the free memory, so the disk is measured too"
     lines = [
-        *wrapped(f"{what}, {size_text(found['sample_bytes'])} each; {place}"),
+        *wrapped(f"{samples_in_words}, {size_text(results['sample_bytes'])} each; {place}"),
         "",
         *table(["samples/s", *heads], rows, heads),
     ]
-    return [*lines, "", f"Start from  {found['use']}" if found["use"] else "No setting was measured."]
+    return [*lines, "", f"Start from  {results['use']}" if results["use"] else "No setting was measured."]

@@ -78,22 +78,22 @@ def codecs(sources: tuple[str, ...], options: ConvertOptions, as_json: bool) -> 
     $ packer codecs scans/ --json
     """
     source = open_shown(sources, options)
-    with Progress() as shown:
-        looked = look(source, guard(options, in_memory=False), shown.look)
-        if not any(looked.values()):
+    with Progress() as progress:
+        examples = look(source, guard(options, in_memory=False), progress.look)
+        if not any(examples.values()):
             raise SourceError("none of the samples looked at can be read; `packer convert` says why")
-        reports = _reports(source, looked)
-        found = list(watched(reports, "trying codecs on fields", shown.look, len(source.fields)))
-    click.echo(indented({"fields": found}) if as_json else "\n".join(_lines(found)))
+        reports = _reports(source, examples)
+        fields = list(watched(reports, "trying codecs on fields", progress.look, len(source.fields)))
+    click.echo(indented({"fields": fields}) if as_json else "\n".join(_lines(fields)))
 
 
-def _reports(source: Source, looked: dict[str, list[NDArray[Any]]]) -> Iterator[FieldReport]:
+def _reports(source: Source, examples: dict[str, list[NDArray[Any]]]) -> Iterator[FieldReport]:
     """Yield the report of each field, from some samples of it."""
-    sizes = field_sizes(source, lambda: looked)
-    fields = stored_fields(source.fields, "auto", sizes, lambda: looked)
+    sizes = field_sizes(source, lambda: examples)
+    fields = stored_fields(source.fields, "auto", sizes, lambda: examples)
     compiled.loading.load()  # as in any process that reads for long
     for spec, stored in zip(source.fields, fields, strict=True):
-        samples = looked[spec.name]
+        samples = examples[spec.name]
         nbytes = sum(sample.nbytes for sample in samples)
         trials = tuple(_trials(spec, samples)) if nbytes else ()
         yield FieldReport(spec, len(samples), nbytes, trials, codec_name(stored.codec))
@@ -124,12 +124,12 @@ def _trials(spec: FieldSpec, samples: Sequence[NDArray[Any]]) -> Iterator[Trial]
             yield Trial(name, ratio, packed.raw_bytes / packed.seconds, reading)
 
 
-def _lines(found: Sequence[FieldReport]) -> list[str]:
+def _lines(fields: Sequence[FieldReport]) -> list[str]:
     """Return a heading and a table for each field."""
     lines: list[str] = []
-    for field in found:
+    for field in fields:
         seen = f"{counted(field.samples, 'sample')}, {size_text(field.raw_bytes)}"
-        what = f"{field.spec.name}: {field.spec.dtype}, {shape_text(field.spec)}; {seen} looked at"
+        heading = f"{field.spec.name}: {field.spec.dtype}, {shape_text(field.spec)}; {seen} looked at"
         rows = [
             [
                 f"{'*' if trial.codec == field.auto else ' '} {trial.codec}",
@@ -139,5 +139,5 @@ def _lines(found: Sequence[FieldReport]) -> list[str]:
             ]
             for trial in field.trials
         ]
-        lines += ["", shortened(what, terminal_width()), *table(_HEADS, rows, _HEADS[1:])]
+        lines += ["", shortened(heading, terminal_width()), *table(_HEADS, rows, _HEADS[1:])]
     return [*lines[1:], "", "* what `auto` takes"]

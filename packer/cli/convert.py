@@ -74,12 +74,12 @@ def convert(
     if scheduler is not None and options.workers is not None:
         raise click.UsageError("--workers and --scheduler exclude each other: the cluster has its own workers")
     try:
-        with nullcontext() if scheduler is None else executor_at(scheduler) as executor, Progress() as shown:
-            given = {"executor": executor, **shown.hooks}
+        with nullcontext() if scheduler is None else executor_at(scheduler) as executor, Progress() as progress:
+            arguments = {"executor": executor, **progress.hooks}
             if part is not None:
-                _say_part(part, conversion.convert_part(list(sources), out, part, options, **given))
+                _say_part(part, conversion.convert_part(list(sources), out, part, options, **arguments))
                 return
-            report = conversion.convert(list(sources), out, options, **given)
+            report = conversion.convert(list(sources), out, options, **arguments)
     except SourceError as error:
         if error.sample is not None and options.on_error == "stop":
             _log.warning("the same command with --on-error skip leaves out bad samples")
@@ -94,8 +94,8 @@ def _say_part(part: str, report: conversion.PartReport) -> None:
         _log.warning(
             "%s left out of this part; the first: %s: %s", f"{len(report.rejected):,}", first.file, first.reason
         )
-    kept = f", {report.kept_shards:,} of them by an earlier run" if report.kept_shards else ""
-    say(f"{report.path}: part {part}: {report.shards:,} of {report.of:,} shards are packed{kept}")
+    earlier = f", {report.kept_shards:,} of them by an earlier run" if report.kept_shards else ""
+    say(f"{report.path}: part {part}: {report.shards:,} of {report.of:,} shards are packed{earlier}")
     missing = f"{report.missing:,} shards are missing" if report.missing else "all shards are there"
     say(f"{missing}; the same command without --part publishes the dataset")
 

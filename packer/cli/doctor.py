@@ -96,12 +96,12 @@ def doctor(dataset: Path, as_json: bool) -> None:
     $ packer doctor div2k.packed
     $ packer doctor div2k.packed --json
     """
-    found = list(findings(manifests.read(dataset), machine_of(dataset)))
+    all_findings = list(findings(manifests.read(dataset), machine_of(dataset)))
     if as_json:
-        click.echo(indented({"path": str(dataset), "findings": found}))
+        click.echo(indented({"path": str(dataset), "findings": all_findings}))
         return
     pairs = []
-    for one in found:
+    for one in all_findings:
         pairs.append((f"{'!' if one.hurts else ' '} {one.topic}", one.found))
         pairs += [("", one.advice)] if one.advice else []
     click.echo("\n".join(listing(pairs)))
@@ -148,16 +148,18 @@ def findings(manifest: Manifest, machine: Machine) -> Iterator[Finding]:
     fits, shared = machine.holds(manifest), shared_frames(manifest.fields)
     if machine.kind is not None:
         advice = "copy the dataset to a local disk, or the first epoch waits for the network"
-        found = f"{machine.kind}, mounted at {machine.mount}"
-        yield Finding("disk", found, advice if machine.is_network else "", machine.is_network)
+        observed = f"{machine.kind}, mounted at {machine.mount}"
+        yield Finding("disk", observed, advice if machine.is_network else "", machine.is_network)
     of = f" of {size_text(machine.memory)}" if machine.memory is not None else ""
-    found = f"the dataset takes {size_text(manifest.file_bytes)}; {size_text(machine.free)}{of} of memory are free"
+    observed = f"the dataset takes {size_text(manifest.file_bytes)}; {size_text(machine.free)}{of} of memory are free"
     advice = "it does not stay in memory: shuffle by blocks, so that the disk is read in long runs"
-    yield Finding("memory", found, "nothing is read from the disk after the first epoch" if fits else advice, not fits)
+    yield Finding(
+        "memory", observed, "nothing is read from the disk after the first epoch" if fits else advice, not fits
+    )
     if shared:
-        found = "decoded together: " + ", ".join(f"{count} samples of {name!r}" for name, count in shared.items())
+        observed = "decoded together: " + ", ".join(f"{count} samples of {name!r}" for name, count in shared.items())
         advice = 'reading one at random decodes all of them: shuffle="block" decodes each frame about once an epoch'
-        yield Finding("codec", found, advice, hurts=True)
+        yield Finding("codec", observed, advice, hurts=True)
     if machine.one_by_one is not None and any(number_of(field.codec) is not None for field in manifest.fields):
         advice = "the package numba decodes whole batches at least twice as fast: repair its installation"
         yield Finding("codec", f"frames are decoded one by one: {machine.one_by_one}", advice, hurts=True)
@@ -165,15 +167,15 @@ def findings(manifest: Manifest, machine: Machine) -> Iterator[Finding]:
     batch = size * manifest.raw_bytes // max(manifest.samples, 1)
     if machine.shared_free is not None:
         of = f" of {size_text(machine.shared)}" if machine.shared is not None else ""
-        found = f"/dev/shm has {size_text(machine.shared_free)}{of} free; a batch of {size} takes {size_text(batch)}"
+        observed = f"/dev/shm has {size_text(machine.shared_free)}{of} free; a batch of {size} takes {size_text(batch)}"
         needed, advice = batch * _BATCHES * _WORKERS, f"{_WORKERS} workers of a DataLoader may end in a bus error: "
         advice += f"take Loader, which needs none, or give them {size_text(needed)} (docker: --shm-size)"
         hurts = needed > machine.shared_free
-        yield Finding("shared memory", found, advice if hurts else "", hurts)
+        yield Finding("shared memory", observed, advice if hurts else "", hurts)
     advice = "workers of a DataLoader only cost time here: take num_workers=0, or Loader"
     few = machine.processors < machine.cores
-    found = f"{machine.processors:,} of the machine's {machine.cores:,}" if few else f"{machine.processors:,}"
-    yield Finding("processors", found, advice if machine.processors == 1 else "")
+    observed = f"{machine.processors:,} of the machine's {machine.cores:,}" if few else f"{machine.processors:,}"
+    yield Finding("processors", observed, advice if machine.processors == 1 else "")
     if machine.torch_threads > machine.processors:
         advice = (
             f"they take turns: torch.set_num_threads({machine.processors}), or OMP_NUM_THREADS={machine.processors}"

@@ -23,6 +23,6 @@ def drop(dataset: str, names: tuple[str, ...], options: ConvertOptions) -> None:
     \b
     $ packer drop photos.packed depth caption
     """
-    with Progress("dropping", "bytes") as shown:
-        manifest = run(dataset, names, workers=options.workers, progress=shown.advance)
+    with Progress("dropping", "bytes") as progress:
+        manifest = run(dataset, names, workers=options.workers, progress=progress.advance)
     say(f"{dataset}: {', '.join(field.name for field in manifest.fields)} left, {len(names)} dropped")

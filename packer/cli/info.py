@@ -41,9 +41,9 @@ def info(dataset: str, as_json: bool) -> None:
     $ packer info div2k.packed --json
     $ packer info s3://bucket/div2k.packed
     """
-    found = describe(dataset)
-    table = field_table(found.manifest.fields, sizes_texts(found.manifest.columns))
-    click.echo(indented(_document(found)) if as_json else "\n".join([*table, "", *listing(facts(found))]))
+    description = describe(dataset)
+    table = field_table(description.manifest.fields, sizes_texts(description.manifest.columns))
+    click.echo(indented(_document(description)) if as_json else "\n".join([*table, "", *listing(facts(description))]))
 
 
 @dataclass(frozen=True)
@@ -72,12 +72,12 @@ def describe(place: str) -> Description:
     Raises:
         DatasetError: it is not a packed dataset, or unfinished, or cannot be fetched.
     """
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as stack:
         if is_url(place):
             mirror, manifest, lease = Mirror.open(place)
-            held.callback(lease.close)
+            stack.callback(lease.close)
             folder = mirror.folder
-            held.callback(mirror.fetch_tables(manifest).close)
+            stack.callback(mirror.fetch_tables(manifest).close)
         else:
             folder, manifest = Path(place), manifests.read(Path(place))
             for shard in manifest.shards:
@@ -105,23 +105,26 @@ def _warned() -> Iterator[None]:
         _log.warning("%s", error)
 
 
-def facts(found: Description) -> list[tuple[str, str]]:
+def facts(description: Description) -> list[tuple[str, str]]:
     """Return facts about the dataset as a whole, a name and a text each."""
-    manifest = found.manifest
+    manifest = description.manifest
     pairs = [
-        ("dataset", found.path),
+        ("dataset", description.path),
         ("samples", f"{manifest.samples:,}"),
         ("shards", shards_text([shard.bytes for shard in manifest.shards])),
         ("size", f"{size_text(manifest.file_bytes)}, {size_text(manifest.raw_bytes)} as arrays"),
-        ("names", _listed(found.names, manifest.samples) if manifest.names else "none; samples have only numbers"),
+        (
+            "names",
+            _listed(description.names, manifest.samples) if manifest.names else "none; samples have only numbers",
+        ),
         ("made by", manifest.tool),
     ]
     if manifest.classes:
         pairs.append(("classes", f"{len(manifest.classes):,}: {_listed(manifest.classes, len(manifest.classes))}"))
-    if found.rejected and manifest.left_out:
-        pairs.append(("left out", f"{counted(found.rejected, 'sample')}, listed in {manifest.left_out.file}"))
-    if found.constants:
-        pairs.append(("constants", ", ".join(found.constants)))
+    if description.rejected and manifest.left_out:
+        pairs.append(("left out", f"{counted(description.rejected, 'sample')}, listed in {manifest.left_out.file}"))
+    if description.constants:
+        pairs.append(("constants", ", ".join(description.constants)))
     if splits := manifest.splits:
         pairs.append(("splits", split_text(splits, manifest.samples)))
     plain = {name: value for name, value in manifest.origin.items() if isinstance(value, (str, int, float))}
@@ -130,16 +133,16 @@ def facts(found: Description) -> list[tuple[str, str]]:
     return pairs + ([("origin ...", f"{first_few(others)}: --json shows them")] if others else [])
 
 
-def _document(found: Description) -> dict[str, Any]:
+def _document(description: Description) -> dict[str, Any]:
     """Return the manifest, and what was found next to it, for machines."""
-    manifest = found.manifest
+    manifest = description.manifest
     return {
-        "path": found.path,
+        "path": description.path,
         **msgspec.to_builtins(manifest),
         "codec_names": {field.name: codec_name(field.codec) for field in manifest.fields},
-        "first_names": found.names,
+        "first_names": description.names,
         "file_bytes": manifest.file_bytes,
-        "rejected": found.rejected,
+        "rejected": description.rejected,
         "split_samples": {name: len(manifest.split(name)) for name in manifest.splits},
     }
 

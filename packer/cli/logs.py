@@ -117,15 +117,15 @@ class Progress:
             "progress": self.advance,
         }
 
-    def look(self, what: str, done: int, total: int | None) -> None:
+    def look(self, activity: str, done: int, total: int | None) -> None:
         """Show the progress of a step before the work itself.
 
         Args:
-            what: the step, such as `reading headers`; fetching is counted in bytes.
+            activity: the step, such as `reading headers`; fetching is counted in bytes.
             total: None while it is not known.
         """
-        if what != self._what or done < self._done:
-            self._step(what, "bytes" if what == FETCHING else "")
+        if activity != self._what or done < self._done:
+            self._step(activity, "bytes" if activity == FETCHING else "")
         self._done, self._total = done, total
         self._show()
 
@@ -157,9 +157,9 @@ class Progress:
         self._bytes += nbytes
         self._show()
 
-    def _step(self, what: str, counted: str) -> None:
+    def _step(self, activity: str, counted: str) -> None:
         """Begin another step: the work itself, or one before or after it."""
-        self._what, self._counted, self._began = what, counted, time.monotonic()
+        self._what, self._counted, self._began = activity, counted, time.monotonic()
         self._done = self._before = self._bytes = 0
 
     def _show(self) -> None:

@@ -173,8 +173,8 @@ def report(error: BaseException) -> int | str | None:
     else:
         if logging.getLogger("packer").isEnabledFor(logging.DEBUG):
             _say("".join(traceback.format_exception(error)).rstrip())
-        what = f"{type(error).__name__}: {error}".rstrip(": ")
-        text = f"{what} (this should not happen; please report it with what --verbose shows)"
+        problem = f"{type(error).__name__}: {error}".rstrip(": ")
+        text = f"{problem} (this should not happen; please report it with what --verbose shows)"
     _say("packer: error: " + "\n".join(map(printable, text.rstrip().split("\n"))))
     return status
 

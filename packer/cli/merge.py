@@ -28,8 +28,8 @@ def merge(datasets: tuple[Path, ...], out: Path, overwrite: bool) -> None:
     \b
     $ packer merge day1.packed day2.packed days.packed
     """
-    with Progress("merging") as shown:
-        shown.start(sum(manifests.read(dataset).samples for dataset in datasets))
-        manifest = run(datasets, out, overwrite=overwrite, progress=shown.advance)
+    with Progress("merging") as progress:
+        progress.start(sum(manifests.read(dataset).samples for dataset in datasets))
+        manifest = run(datasets, out, overwrite=overwrite, progress=progress.advance)
     shards = counted(len(manifest.shards), "shard")
     say(f"{out}: {counted(manifest.samples, 'sample')} in {shards}", *split_lines(manifest))

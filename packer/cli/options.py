@@ -91,31 +91,31 @@ def _heading(declared: Field[Any]) -> str:
 def _helps(options: type) -> dict[str, str]:
     """Return the help of each attribute, from the docstring of the class."""
     # `name: text`; a text may go on in lines that are indented further.
-    found = re.findall(r"^    (\w+): (.+(?:\n {8}.+)*)", inspect.getdoc(options) or "", re.MULTILINE)
-    return {name: re.sub(r"\n +", " ", text).partition(" In Python ")[0] for name, text in found}
+    lines = re.findall(r"^    (\w+): (.+(?:\n {8}.+)*)", inspect.getdoc(options) or "", re.MULTILINE)
+    return {name: re.sub(r"\n +", " ", text).partition(" In Python ")[0] for name, text in lines}
 
 
 def _source_options() -> Sequence[Option]:
     """Return an option for each field of SourceOptions."""
-    helps, made = _helps(SourceOptions), []
+    helps, flags = _helps(SourceOptions), []
     for declared in fields(SourceOptions):
         about, usual = declared.metadata, declared.default
         text = helps[declared.name].removeprefix(f"{_heading(declared)}: ")
-        said: dict[str, Any] = {"help": text[:1].upper() + text[1:], "metavar": about["form"]}
+        settings: dict[str, Any] = {"help": text[:1].upper() + text[1:], "metavar": about["form"]}
         if usual is MISSING:  # a mapping
-            said |= {"multiple": True, "callback": named(about["form"])}
+            settings |= {"multiple": True, "callback": named(about["form"])}
         elif usual == ():
-            said |= {"multiple": True}
+            settings |= {"multiple": True}
         elif usual is False:
-            said |= {"is_flag": True}
+            settings |= {"is_flag": True}
         else:
-            said |= {"default": usual, "show_default": True}
+            settings |= {"default": usual, "show_default": True}
         if about["choices"]:
-            said["type"] = click.Choice(about["choices"].split("|"))
+            settings["type"] = click.Choice(about["choices"].split("|"))
         elif about["least"]:
-            said["type"] = click.IntRange(min=about["least"])
-        made.append(click.option(flag_of(declared), declared.name, **said))
-    return made
+            settings["type"] = click.IntRange(min=about["least"])
+        flags.append(click.option(flag_of(declared), declared.name, **settings))
+    return flags
 
 
 _SHOWN: dict[str, Any] = {"show_default": True}
@@ -187,5 +187,5 @@ def sources_argument(form: str = "[FIELD=]SOURCE...", required: bool = True) -> 
 
 def open_shown(sources: Sequence[str], options: ConvertOptions) -> Source:
     """Open the sources named on the command line, and show the progress of finding files and reading headers."""
-    with Progress("planning") as shown:
-        return open_source(list(sources), replace(options, looking=shown.look), None)
+    with Progress("planning") as progress:
+        return open_source(list(sources), replace(options, looking=progress.look), None)

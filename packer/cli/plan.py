@@ -78,14 +78,14 @@ def show_plan(sources: Sequence[str], options: ConvertOptions, out: Path, as_jso
     """
     rejected: list[Rejected] = []
     limits = guard(options, in_memory=False)
-    with Progress("planning") as shown:
-        source = open_source(list(sources), replace(options, looking=shown.look), rejected)
-        plan = make_plan(source, options.codec, options.shard_size, limits, shown.look)
+    with Progress("planning") as progress:
+        source = open_source(list(sources), replace(options, looking=progress.look), rejected)
+        plan = make_plan(source, options.codec, options.shard_size, limits, progress.look)
         splits = planned_splits(plan, options, lenient=bool(rejected))
-        size = estimate(plan, limits, shown.look)
+        size = estimate(plan, limits, progress.look)
     workers = max(processors() if options.workers is None else options.workers, 1)
     there = next(folder for folder in out.absolute().parents if folder.is_dir())
-    found = {
+    about = {
         "disk_free": shutil.disk_usage(there).free,
         "workers": workers,
         "seconds": size.seconds / min(workers, len(plan.shards)),
@@ -93,17 +93,17 @@ def show_plan(sources: Sequence[str], options: ConvertOptions, out: Path, as_jso
         "rejected": rejected,
         "choices": _choices(plan, size, options),
     }
-    click.echo(indented(_document(plan, size) | found) if as_json else "\n".join(_lines(plan, size, found)))
+    click.echo(indented(_document(plan, size) | about) if as_json else "\n".join(_lines(plan, size, about)))
 
 
-def _lines(plan: Plan, size: Estimate, found: dict[str, Any]) -> list[str]:
+def _lines(plan: Plan, size: Estimate, about: dict[str, Any]) -> list[str]:
     """Return the plan for people.
 
     Args:
-        found: bytes free on the disk, processes and seconds, splits, the files that --on-error skip leaves out, and
+        about: bytes free on the disk, processes and seconds, splits, the files that --on-error skip leaves out, and
             what the codecs that `auto` chose save and cost.
     """
-    free = found["disk_free"]
+    free = about["disk_free"]
     exactly = f"{size_text(size.file_bytes)}, exactly {size.file_bytes:,} bytes and the manifest"
     pairs = [
         ("source", plan.source.kind),
@@ -112,11 +112,11 @@ def _lines(plan: Plan, size: Estimate, found: dict[str, Any]) -> list[str]:
         ("maps", f"of {size_text(max(shard.map_size for shard in plan.shards))} at most"),
         ("size", exactly if size.exact else f"about {size_text(size.file_bytes)}, at most {size_text(size.most)}"),
         ("disk", f"{size_text(size.most)} {'needed' if size.exact else 'enough'}, {size_text(free)} free"),
-        ("time", _time(size, min(found["workers"], len(plan.shards)), found["seconds"])),
+        ("time", _time(size, min(about["workers"], len(plan.shards)), about["seconds"])),
     ]
-    if found["splits"]:
-        pairs.append(("splits", split_text(found["splits"], plan.samples)))
-    for choice in found["choices"]:
+    if about["splits"]:
+        pairs.append(("splits", split_text(about["splits"], plan.samples)))
+    for choice in about["choices"]:
         names = choice["fields"]
         bytes_of = f"{choice['codec']} takes {choice['share']:.2f} of the bytes of none"
         speed = f"is read at about {choice['speed']:g} of its speed; --codec {names[0]}=none for speed"
@@ -125,17 +125,17 @@ def _lines(plan: Plan, size: Estimate, found: dict[str, Any]) -> list[str]:
         pairs.append(("warning", "the disk may be too small"))
     pairs += [("note", note) for note in plan.remarks]
     # A reason of several lines is wrapped as any other.
-    pairs += [("left out", " ".join(f"{bad.file}: {bad.reason}".split("\n"))) for bad in found["rejected"]]
+    pairs += [("left out", " ".join(f"{bad.file}: {bad.reason}".split("\n"))) for bad in about["rejected"]]
     table = field_table(plan.fields, {name: _size_texts(one) for name, one in size.fields.items()})
     return [*table, "", *listing(pairs)]
 
 
 def _choices(plan: Plan, size: Estimate, options: ConvertOptions) -> list[dict[str, Any]]:
     """Return, for each codec that `auto` chose, its fields, and bytes and speed as shares of `none`."""
-    asked = codec_by_field(options.codec, {field.name: "auto" for field in plan.fields})
+    codecs = codec_by_field(options.codec, {field.name: "auto" for field in plan.fields})
     by_codec: dict[str, list[str]] = {}
     for field in plan.fields:
-        if field.codec and asked[field.name] == "auto":
+        if field.codec and codecs[field.name] == "auto":
             by_codec.setdefault(codec_name(field.codec), []).append(field.name)
     return [
         {

@@ -47,5 +47,5 @@ def repair(dataset: Path, sources: tuple[str, ...], options: ConvertOptions) -> 
             _log.info("%s damaged; packing again", counted(len(shards), "shard"))
 
         checking.start(sum(path.stat().st_size for path in (dataset / SHARD_FOLDER).glob("*.lmdb")))
-        made = repairing.repair(dataset, source, packing.advance, checking.advance, damaged, processors())
-    say(*[f"{file}: made again" for file in made] or [f"{dataset}: nothing is damaged"])
+        files = repairing.repair(dataset, source, packing.advance, checking.advance, damaged, processors())
+    say(*[f"{file}: made again" for file in files] or [f"{dataset}: nothing is damaged"])

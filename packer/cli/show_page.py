@@ -65,13 +65,15 @@ def write_page(
     manifest, fields = dataset.manifest, list(dataset.fields.values())
     mean = max(manifest.raw_bytes / max(manifest.samples, 1), 1)
     measured = [_read(dataset, number) for number in chosen_numbers(dataset, min(_SAMPLES, int(_BYTES / mean) or 1))]
-    shown = views(fields, measured)
+    all_views = views(fields, measured)
     splits = {name: set(np.intersect1d(manifest.split(name), numbers).tolist()) for name in manifest.splits}
     items: dict[int, str] = {}
     room = limit
     for place in np.random.default_rng(0).permutation(len(numbers)).tolist():
         number = numbers[place]
-        item = _item(dataset, number, shown, [at for at, held in enumerate(splits.values()) if number in held])
+        item = _item(
+            dataset, number, all_views, [at for at, numbers_of in enumerate(splits.values()) if number in numbers_of]
+        )
         room -= len(item)
         if room < 0 and items:
             break
@@ -93,7 +95,7 @@ def write_page(
         "shards": [[shard.file, f"{shard.samples:,}", size_text(shard.bytes)] for shard in manifest.shards],
         "splits": list(splits),
         "classes": manifest.classes,
-        "views": [{"kind": view.kind, "field": view.field} for view in shown],
+        "views": [{"kind": view.kind, "field": view.field} for view in all_views],
     }
     before, after = _TEMPLATE.read_text("utf-8").split(_GAP)
     with path.open("w", encoding="utf-8") as file:
@@ -105,11 +107,11 @@ def write_page(
 
 def _read(dataset: PackedDataset, number: int) -> Values:
     """Return the values of a sample by field: images as (H, W, C), text as str."""
-    found = dict(dataset[number])
+    sample = dict(dataset[number])
     for name, field in dataset.fields.items():
         if field.kind != "text":
-            found[name] = (found[name].permute(1, 2, 0) if field.kind == "image" else found[name]).numpy()
-    return found
+            sample[name] = (sample[name].permute(1, 2, 0) if field.kind == "image" else sample[name]).numpy()
+    return sample
 
 
 def _json(document: Any) -> str:
@@ -117,7 +119,7 @@ def _json(document: Any) -> str:
     return json.dumps(document, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
-def _item(dataset: PackedDataset, number: int, shown: Sequence[View], splits: Sequence[int]) -> str:
+def _item(dataset: PackedDataset, number: int, all_views: Sequence[View], splits: Sequence[int]) -> str:
     """Return what the page has of a sample; `splits` are the places of its splits among all."""
     values = _read(dataset, number)
     classes, label = len(dataset.manifest.classes), values.get("label", -1)
@@ -127,28 +129,28 @@ def _item(dataset: PackedDataset, number: int, shown: Sequence[View], splits: Se
         "name": None if dataset.names is None else dataset.names[number],
         "class": int(label) if is_class else None,
         "splits": splits,
-        "cells": [cell(view, values) for view in shown],
+        "cells": [cell(view, values) for view in all_views],
     }
     return _json(document)
 
 
-def _about(dataset: PackedDataset, shown: int) -> str:
+def _about(dataset: PackedDataset, samples: int) -> str:
     manifest = dataset.manifest
     size = f"{size_text(manifest.file_bytes)} for {size_text(manifest.raw_bytes)} of arrays"
     shards = counted(len(manifest.shards), "shard")
-    all_of_them = "all are in this page" if shown == manifest.samples else f"{shown:,} of them are in this page"
+    all_of_them = "all are in this page" if samples == manifest.samples else f"{samples:,} of them are in this page"
     large = [field.name for field in manifest.fields if field.name not in dataset.fields]
     left_out = f"; too large to draw: {', '.join(large)}" if large else ""
     return f"{counted(manifest.samples, 'sample')} in {shards}, {size}; {all_of_them}{left_out}"
 
 
-def _row(manifest: Manifest, field: Field, found: Spread) -> list[str]:
+def _row(manifest: Manifest, field: Field, of_values: Spread) -> list[str]:
     """Return the row of a field in the table."""
     cells = [*field_texts(field), *sizes_texts(manifest.columns)[field.name]]
-    if found.sizes:
-        cells[3] += "; any is " + ", ".join(f"{low} to {high}" for low, high in found.sizes)
-    cells += ["" if n is None else f"{n:.5g}" for n in (found.low, found.mean, found.high)]
-    return [*cells, f"{found.odd:,}" if found.odd else ""]
+    if of_values.sizes:
+        cells[3] += "; any is " + ", ".join(f"{low} to {high}" for low, high in of_values.sizes)
+    cells += ["" if n is None else f"{n:.5g}" for n in (of_values.low, of_values.mean, of_values.high)]
+    return [*cells, f"{of_values.odd:,}" if of_values.odd else ""]
 
 
 class Spread(NamedTuple):
@@ -179,7 +181,7 @@ def spread(field: FieldSpec, samples: Sequence[Values]) -> Spread:
     last = field.shape[-1] if len(field.shape) > 1 else None
     channels = last if last and last <= _MOST_CHANNELS else 1
     rows = [real(np.asarray(value)).reshape(-1, channels) for value in values]
-    flat = np.concatenate([some[:: 1 + some.size // _MOST_VALUES] for some in rows]).astype(np.float64)
+    flat = np.concatenate([part[:: 1 + part.size // _MOST_VALUES] for part in rows]).astype(np.float64)
     finite = np.isfinite(flat)
     odd = int(flat.size - finite.sum())
     if not finite.any():

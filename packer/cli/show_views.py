@@ -55,7 +55,7 @@ class View:
 def views(fields: Sequence[FieldSpec], samples: Sequence[Values]) -> list[View]:
     """Return the views of all fields, a cloud first and single values last."""
     left = list(fields)
-    found: list[View] = []
+    all_views: list[View] = []
     cloud = next((field for field in fields if _is_cloud(field)), None)
     if cloud is not None:
         left.remove(cloud)
@@ -63,9 +63,9 @@ def views(fields: Sequence[FieldSpec], samples: Sequence[Values]) -> list[View]:
         left = [field for field in left if field not in members]
         colours = [f.name for f in members if f.name in _COLOURS and len(f.shape) == 2 and f.shape[1] in (3, 4)]
         scalars = [f.name for f in members if len(f.shape) == 1]
-        found.append(View("cloud", cloud.name, next(iter([*colours, *scalars]), None)))
-    found += [View(_kind(field), field.name) for field in left]
-    return sorted(found, key=lambda view: view.kind == "value")
+        all_views.append(View("cloud", cloud.name, next(iter([*colours, *scalars]), None)))
+    all_views += [View(_kind(field), field.name) for field in left]
+    return sorted(all_views, key=lambda view: view.kind == "value")
 
 
 def _kind(field: FieldSpec) -> Kind:
@@ -132,8 +132,8 @@ def stretched(values: NDArray[Any]) -> NDArray[np.float64]:
 def value_text(values: Any) -> str:
     """Return a number, or a few of them."""
     flat = np.asarray(values).reshape(-1)
-    shown = ", ".join(f"{v:.6g}" if flat.dtype.kind in "fc" else str(v) for v in flat)
-    return shown if np.ndim(values) == 0 else f"({shown})"
+    numbers = ", ".join(f"{v:.6g}" if flat.dtype.kind in "fc" else str(v) for v in flat)
+    return numbers if np.ndim(values) == 0 else f"({numbers})"
 
 
 def first_matrix(values: NDArray[Any]) -> NDArray[Any]:
@@ -186,35 +186,35 @@ def _clip(values: NDArray[Any]) -> dict[str, Any]:
         return {}
     frames = values if values.ndim == 4 else values[..., None]
     steps, height, width, channels = frames.shape
-    kept = np.linspace(0, steps - 1, min(steps, _MOST_FRAMES)).round().astype(np.int64)
+    numbers = np.linspace(0, steps - 1, min(steps, _MOST_FRAMES)).round().astype(np.int64)
     # Rows are left out first: a volume may be larger than everything else in the page.
     stride = max(1, max(height, width) // (2 * _MOST_CLIP_PIXELS))
-    some = frames[kept][:, ::stride, ::stride]
-    strip = Image.fromarray(pixels(some.reshape(-1, some.shape[2], channels)))
-    share = min(1.0, _MOST_CLIP_PIXELS / max(some.shape[1:3]))
+    thinned = frames[numbers][:, ::stride, ::stride]
+    strip = Image.fromarray(pixels(thinned.reshape(-1, thinned.shape[2], channels)))
+    share = min(1.0, _MOST_CLIP_PIXELS / max(thinned.shape[1:3]))
     if share < 1:
-        tall, wide = (max(1, round(n * share)) for n in some.shape[1:3])
-        strip = strip.resize((wide, tall * len(kept)), Image.Resampling.BOX)
-    whole = len(kept) == steps and stride == 1 and share == 1
+        tall, wide = (max(1, round(n * share)) for n in thinned.shape[1:3])
+        strip = strip.resize((wide, tall * len(numbers)), Image.Resampling.BOX)
+    whole = len(numbers) == steps and stride == 1 and share == 1
     return {
         "png": _png(strip),
-        "frames": len(kept),
-        "speed": min(_FASTEST, max(_SLOWEST, len(kept) / _CLIP_SECONDS)),
-        "note": "" if whole else f"shown as {len(kept)} frames of {strip.height // len(kept)} x {strip.width}",
+        "frames": len(numbers),
+        "speed": min(_FASTEST, max(_SLOWEST, len(numbers) / _CLIP_SECONDS)),
+        "note": "" if whole else f"shown as {len(numbers)} frames of {strip.height // len(numbers)} x {strip.width}",
     }
 
 
 def _cloud(view: View, sample: Values) -> dict[str, Any]:
     """Draw evenly spread points, the same ones whenever the page is made; points that are not finite are left out."""
     points = real(sample[view.field])[:, :3].astype(np.float64)
-    kept = np.flatnonzero(np.isfinite(points).all(axis=1))
-    if not len(kept):
+    numbers = np.flatnonzero(np.isfinite(points).all(axis=1))
+    if not len(numbers):
         return {}
-    kept = kept[np.linspace(0, len(kept) - 1, min(len(kept), _MOST_POINTS)).astype(np.int64)]
-    whole, points, colour = len(kept) == len(points), points[kept], view.colour
+    numbers = numbers[np.linspace(0, len(numbers) - 1, min(len(numbers), _MOST_POINTS)).astype(np.int64)]
+    whole, points, colour = len(numbers) == len(points), points[numbers], view.colour
     if colour is not None and len(sample[colour]) != len(sample[view.field]):
         colour = None  # not a value for each point of this one
-    colours = _colours(points[:, 2] if colour is None else real(sample[colour])[kept])
+    colours = _colours(points[:, 2] if colour is None else real(sample[colour])[numbers])
     middle = (points.min(axis=0) + points.max(axis=0)) / 2
     reach = float(np.linalg.norm(points - middle, axis=1).max()) or 1.0
     places = ((points - middle) / reach * 32767).round().astype("<i2")

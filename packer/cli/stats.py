@@ -43,30 +43,30 @@ def stats(dataset: Path, fields: tuple[str, ...] | None, save: bool, as_json: bo
         raise click.UsageError("--save keeps the statistics of all fields; leave --fields out")
     manifest = manifests.read(dataset)
     chosen = manifest.fields if fields is None else tuple(manifest.field(name) for name in fields)
-    found = {field.name: manifest.stats[field.name] for field in chosen if field.name in manifest.stats}
+    statistics_of = {field.name: manifest.stats[field.name] for field in chosen if field.name in manifest.stats}
     if not manifest.stats:
-        with Progress("reading") as shown:
-            shown.start(manifest.samples)
-            found = statistics(dataset, shown.advance, fields)
+        with Progress("reading") as progress:
+            progress.start(manifest.samples)
+            statistics_of = statistics(dataset, progress.advance, fields)
         if save:
-            keep(dataset, found)
-    document = {"path": str(dataset), "samples": manifest.samples, "fields": found}
-    click.echo(indented(document) if as_json else "\n".join(_lines(chosen, found)))
+            keep(dataset, statistics_of)
+    document = {"path": str(dataset), "samples": manifest.samples, "fields": statistics_of}
+    click.echo(indented(document) if as_json else "\n".join(_lines(chosen, statistics_of)))
 
 
-def _lines(fields: Sequence[Field], found: Mapping[str, FieldStats]) -> list[str]:
+def _lines(fields: Sequence[Field], statistics_of: Mapping[str, FieldStats]) -> list[str]:
     """Return a table with a line for each field, and one for each channel if there are several."""
     heads = ["field", "channel", *_NUMBERS]
-    if not any(stats.all.nan or stats.all.inf for stats in found.values()):
+    if not any(stats.all.nan or stats.all.inf for stats in statistics_of.values()):
         heads = heads[:-2]
     rows = []
     axes = {field.name: len(field.shape) for field in fields if field.kind == "array"}
-    for name, stats in found.items():
+    for name, stats in statistics_of.items():
         rows.append([name, "all", *_cells(stats.all)])
         if axes.get(name, 0) < _AXES and 1 < len(stats.channels) <= _MOST_CHANNELS:
             rows += [["", str(n), *_cells(channel)] for n, channel in enumerate(stats.channels)]
     lines = table(heads, [row[: len(heads)] for row in rows], heads[2:]) if rows else []
-    without = [field.name for field in fields if field.name not in found]
+    without = [field.name for field in fields if field.name not in statistics_of]
     if without:
         lines.append(f"no statistics of text and complex numbers: {', '.join(without)}")
     return lines

@@ -20,7 +20,7 @@ def summary(report: Report) -> list[str]:
     """Return the lines that end `packer convert`."""
     manifest = report.manifest
     shards = len(manifest.shards)
-    kept = f" ({report.kept_shards} from an earlier run)" if report.kept_shards else ""
+    earlier = f" ({report.kept_shards} from an earlier run)" if report.kept_shards else ""
     came_from = f"{size_text(report.source_bytes)} of files, " if report.source_bytes else ""
     # The shards of an earlier run took none of this time.
     rate = "" if report.kept_shards else f", {size_text(report.raw_bytes / report.seconds)}/s"
@@ -28,7 +28,7 @@ def summary(report: Report) -> list[str]:
         *field_table(manifest.fields, sizes_texts(manifest.columns)),
         "",
         *split_lines(manifest),
-        f"{report.path}: {counted(report.samples, 'sample')} in {counted(shards, 'shard')}{kept}",
+        f"{report.path}: {counted(report.samples, 'sample')} in {counted(shards, 'shard')}{earlier}",
         f"{came_from}{size_text(report.raw_bytes)} as arrays, {size_text(report.file_bytes)} packed",
         time_text(report.seconds) + rate,
     ]
@@ -37,9 +37,9 @@ def summary(report: Report) -> list[str]:
 def warn_left_out(rejected: Sequence[Rejected], folder: object, manifest: Manifest) -> None:
     """Warn if files or samples were left out of the dataset in `folder`: how many, and where they are listed."""
     if rejected and manifest.left_out:
-        what = "1 file or sample was" if len(rejected) == 1 else f"{len(rejected):,} files or samples were"
+        files = "1 file or sample was" if len(rejected) == 1 else f"{len(rejected):,} files or samples were"
         first, path = rejected[0], f"{folder}/{manifest.left_out.file}"
-        _log.warning("%s left out, listed in %s; the first: %s: %s", what, path, first.file, first.reason)
+        _log.warning("%s left out, listed in %s; the first: %s: %s", files, path, first.file, first.reason)
 
 
 def split_lines(manifest: Manifest) -> list[str]:

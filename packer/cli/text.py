@@ -23,8 +23,8 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(?:([kmgtp])(i?b)?|b)?\s*", re.I
 
 def terminal_width() -> int:
     """Return the columns of the terminal, or those that COLUMNS says; without either, as in a pipe, no limit."""
-    said = os.environ.get("COLUMNS", "")
-    if not sys.stdout.isatty() and not (said.isdecimal() and int(said)):
+    columns = os.environ.get("COLUMNS", "")
+    if not sys.stdout.isatty() and not (columns.isdecimal() and int(columns)):
         return sys.maxsize
     return shutil.get_terminal_size((80, 24)).columns
 
@@ -65,8 +65,8 @@ def wrapped(text: str, head: str = "", indent: str = _GAP) -> list[str]:
 
 def shortened(text: str, width: int) -> str:
     """Return `text`, printable, cut at its end if it is wider."""
-    shown = printable(text)
-    return shown if len(shown) <= width else shown[: width - 3] + "..."
+    readable = printable(text)
+    return readable if len(readable) <= width else readable[: width - 3] + "..."
 
 
 def counted(count: int, noun: str) -> str:

@@ -46,11 +46,11 @@ def verify(dataset: str, sources: tuple[str, ...], against: bool, options: Conve
     """
     if against != bool(sources):
         raise click.UsageError("give both --against and the sources to compare with, or neither")
-    with ExitStack() as held:
-        with Progress("checking", "bytes") as shown:
-            folder = held.enter_context(whole(dataset, partial(shown.look, FETCHING)))
-            shown.start(sum(shard.bytes for shard in manifests.read(folder).shards))
-            report = checking.verify(folder, shown.advance, processors())
+    with ExitStack() as stack:
+        with Progress("checking", "bytes") as progress:
+            folder = stack.enter_context(whole(dataset, partial(progress.look, FETCHING)))
+            progress.start(sum(shard.bytes for shard in manifests.read(folder).shards))
+            report = checking.verify(folder, progress.advance, processors())
         damages = [*report.damages, *(_compared(folder, sources, options) if against else [])]
     checked = {"files": report.files, "bytes": report.bytes, "frames": report.frames}
     document = {"path": dataset, "good": not damages, **checked, "damages": damages}
@@ -60,9 +60,9 @@ def verify(dataset: str, sources: tuple[str, ...], against: bool, options: Conve
 
 def _compared(dataset: Path, sources: tuple[str, ...], options: ConvertOptions) -> list[Damage]:
     source = open_shown(sources, options)
-    with Progress("comparing") as shown:
-        shown.start(len(source))
-        return compare(dataset, source, shown.advance, guarded=True)
+    with Progress("comparing") as progress:
+        progress.start(len(source))
+        return compare(dataset, source, progress.advance, guarded=True)
 
 
 def _lines(path: str, report: VerifyReport, damages: Sequence[Damage], compared: bool) -> list[str]:
@@ -73,5 +73,5 @@ def _lines(path: str, report: VerifyReport, damages: Sequence[Damage], compared:
     amount = f"{counted(report.files, 'file')}, {size_text(report.bytes)}, {counted(report.frames, 'frame')}"
     good = "all as the sources have it" if compared else "all as it was written"
     repair = "; run `packer repair`" if any(damage.repairable for damage in damages) else ""
-    found = f"{counted(len(damages), 'damage')} found{repair}" if damages else good
-    return [*lines, f"{printable(str(path))}: {amount}: {found}"]
+    outcome = f"{counted(len(damages), 'damage')} found{repair}" if damages else good
+    return [*lines, f"{printable(str(path))}: {amount}: {outcome}"]

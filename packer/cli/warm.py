@@ -37,7 +37,7 @@ def warm(dataset: str) -> None:
             f"{dataset}: its shards have {size_text(nbytes)}, and {size_text(free)} of memory are free: the "
             'beginning would be gone before the end is read; train without it, with Loader(..., shuffle="block")'
         )
-    with Progress("reading", "bytes") as shown, whole(dataset, partial(shown.look, FETCHING)) as folder:
-        shown.start(nbytes)
-        warming.warm(folder, shown.advance)
+    with Progress("reading", "bytes") as progress, whole(dataset, partial(progress.look, FETCHING)) as folder:
+        progress.start(nbytes)
+        warming.warm(folder, progress.advance)
     say(f"{dataset}: {size_text(nbytes)} in memory")

@@ -139,7 +139,7 @@ def digits_of(samples: Sequence[NDArray[Any]]) -> tuple[int, float] | None:
         return None
     values, starts = np.concatenate(pieces), np.cumsum([0, *map(len, pieces[:-1])])
     ints, room = np.empty(len(values), f"<i{values.itemsize}"), np.empty((2, len(values)))
-    found, least = None, 1.0
+    best, least = None, 1.0
     for digits in range(MOST_DIGITS + 1):
         with np.errstate(all="ignore"):
             lost = _integers(values, digits, ints, room)
@@ -148,5 +148,5 @@ def digits_of(samples: Sequence[NDArray[Any]]) -> tuple[int, float] | None:
         bits[starts.searchsorted(lost, side="right") - 1] = 8 * values.itemsize
         share = float(bits.mean()) / (8 * values.itemsize)
         if share < least:
-            found, least = digits, share
-    return None if found is None else (found, least)
+            best, least = digits, share
+    return None if best is None else (best, least)

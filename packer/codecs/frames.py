@@ -221,15 +221,15 @@ def frame_hashes(memory: memoryview, spans: NDArray[np.int64]) -> NDArray[np.uin
     Args:
         spans: first byte of each frame and the one after its last, (n, 2).
     """
-    found = np.empty(len(spans), np.uint64)
+    digests = np.empty(len(spans), np.uint64)
     loops = compiled.loops()
     if loops is not None:
         data, ends = np.frombuffer(memory, np.uint8), (spans[:, 1] - spans[:, 0]).cumsum()
         edges = np.flatnonzero(np.diff(ends // CALL_BYTES)) + 1
-        parts = zip(np.split(np.ascontiguousarray(spans), edges), np.split(found, edges), strict=True)
-        if all(loops.hashes(data, some, into) == len(into) for some, into in parts):
-            return found
+        parts = zip(np.split(np.ascontiguousarray(spans), edges), np.split(digests, edges), strict=True)
+        if all(loops.hashes(data, part, into) == len(into) for part, into in parts):
+            return digests
     began = time.perf_counter()
-    found[:] = [xxhash.xxh3_64_intdigest(memory[start:end]) for start, end in spans.tolist()]
+    digests[:] = [xxhash.xxh3_64_intdigest(memory[start:end]) for start, end in spans.tolist()]
     compiled.loading.seconds += time.perf_counter() - began
-    return found
+    return digests

@@ -132,9 +132,9 @@ class Blosc(Stage):
         return _by_one_thread(self.codec.decode, stored)
 
     def _claimed(self, stored: memoryview) -> int:
-        _, claimed, block, held = _BLOSC_HEADER.unpack_from(stored)
-        if held != len(stored) or block > max(claimed, 1):
-            raise ValueError(f"the blosc header claims {claimed} bytes in {held}, there are {len(stored)}")
+        _, claimed, block, nbytes = _BLOSC_HEADER.unpack_from(stored)
+        if nbytes != len(stored) or block > max(claimed, 1):
+            raise ValueError(f"the blosc header claims {claimed} bytes in {nbytes}, there are {len(stored)}")
         return int(claimed)
 
 

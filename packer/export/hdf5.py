@@ -128,7 +128,7 @@ class Hdf5Writer(Writer):
         """Write the samples start..stop of a file, each as a group or dataset."""
         origin, roots = segment.origin, segment.roots or ()
         for number, root in enumerate(roots[start:stop], start):
-            values = {name: held[number - start] for name, held in block.items()}
+            values = {name: rows[number - start] for name, rows in block.items()}
             for name, path in segment.places.items():
                 # A unit that is a dataset of numbers or text is the field itself.
                 is_unit = origin.options.samples == "datasets" and path == "/values"
@@ -147,9 +147,9 @@ class Hdf5Writer(Writer):
 
     def _constants(self, segment: _Segment) -> Iterator[tuple[str, NDArray[Any]]]:
         """Yield the constants with their paths, which are those in the samples or in the source file."""
-        asked = {path.strip("/").replace("/", "."): path for path in segment.origin.options.once}
+        path_of = {path.strip("/").replace("/", "."): path for path in segment.origin.options.once}
         for name, values in self._source.constants.items():
-            yield asked.get(name, name.replace(".", "/")).strip("/"), values
+            yield path_of.get(name, name.replace(".", "/")).strip("/"), values
 
     def _places_of(self, segment: _Segment) -> dict[str, str]:
         """Return the path of each field in a file, or in the group of a sample. Raises UsageError if it cannot be."""
@@ -177,14 +177,14 @@ def _lie_within_one_another(places: Collection[str]) -> bool:
 def _segments(source: PackedSource, notes: list[str]) -> list[_Segment]:
     """Return the files to write, in the order of the samples: those of the source, or a single one of rows."""
     stem = Path(source.folder).resolve().stem or "data"
-    found: list[_Segment] = []
+    segments: list[_Segment] = []
     start = 0
     for leaf in leaves(source.origin, len(source)):
         origin, stop = kept_by("hdf5", leaf.origin, ArraysOrigin), start + len(leaf.numbers)
         why = ""
         if not np.array_equal(leaf.numbers, np.arange(start, stop)):
             why = "the samples are in another order than in their files"
-        elif origin and origin.options.samples == "rows" and sum(kept.samples for kept in origin.files) != stop - start:
+        elif origin and origin.options.samples == "rows" and sum(file.samples for file in origin.files) != stop - start:
             why = "samples of the files were left out"
         if origin is None or why:
             if origin is not None:
@@ -192,21 +192,21 @@ def _segments(source: PackedSource, notes: list[str]) -> list[_Segment]:
             origin = origin or ArraysOrigin(KeptOptions({}, []), {spec.name: f"/{spec.name}" for spec in source.fields})
             return [_Segment(f"{stem}{_SUFFIX}", 0, len(source), origin)]
         if origin.options.samples == "rows":
-            ends = itertools.accumulate((kept.samples for kept in origin.files), initial=start)
-            for kept, (first, end) in zip(origin.files, itertools.pairwise(ends), strict=True):
-                found.append(_Segment(kept.name, first, end, origin, kept.attributes))
+            ends = itertools.accumulate((file.samples for file in origin.files), initial=start)
+            for file, (first, end) in zip(origin.files, itertools.pairwise(ends), strict=True):
+                segments.append(_Segment(file.name, first, end, origin, file.attributes))
         else:
-            found += _files_of_units((source.names or ())[start:stop], origin, start, stem)
+            segments += _files_of_units((source.names or ())[start:stop], origin, start, stem)
         start = stop
-    return found
+    return segments
 
 
 def _files_of_units(names: Sequence[str], origin: ArraysOrigin, start: int, stem: str) -> Iterator[_Segment]:
     """Yield the files of samples that were groups, datasets or whole files; `start` is the first sample."""
-    above = {kept.name: kept.attributes for kept in origin.files}
+    above = {file.name: file.attributes for file in origin.files}
     places = [(name, "") if origin.options.samples == "files" else _home_and_root(name, above) for name in names]
-    for home, some in itertools.groupby(places, key=lambda place: place[0]):
-        roots = [root for _, root in some]
+    for home, of_file in itertools.groupby(places, key=lambda place: place[0]):
+        roots = [root for _, root in of_file]
         yield _Segment(f"{home or stem}{_SUFFIX}", start, start + len(roots), origin, above.get(home, {}), roots)
         start += len(roots)
 
@@ -296,8 +296,8 @@ def _text(value: Any, field: str, sample: int) -> Any:
 def _set(file: h5py.File, place: str, attributes: Mapping[str, Any]) -> None:
     """Set attributes, in the form of `packer.sources.arrays.tree`, of a dataset or group; a missing group is made."""
     thing = file[place] if place in file else file.create_group(place)
-    for name, held in attributes.items():
-        dtype, value = (held["dtype"], held["value"]) if isinstance(held, dict) else (None, held)
+    for name, attribute in attributes.items():
+        dtype, value = (attribute["dtype"], attribute["value"]) if isinstance(attribute, dict) else (None, attribute)
         if dtype == "str":
             thing.attrs.create(name, np.array(value, object), dtype=h5py.string_dtype())
         else:

@@ -92,7 +92,7 @@ def _scanlines(image: NDArray[Any]) -> bytes:
 
 def check_image(spec: FieldSpec, form: str = "PNG") -> None:
     """Raise UsageError if a field cannot be written to PNG, or BMP, without a loss."""
-    dtypes, channels, held, advice = _HELD[form]
+    dtypes, channels, images_in_words, advice = _HELD[form]
     if spec.kind != "image" or spec.dtype not in dtypes or spec.shape[2] not in channels:
-        what = f"{spec.kind} of {spec.dtype}" + (f" with {spec.shape[2]} channels" if spec.kind == "image" else "")
-        raise UsageError(f"field {spec.name!r} is {what}: {form} holds images of {held}; {advice}")
+        values = f"{spec.kind} of {spec.dtype}" + (f" with {spec.shape[2]} channels" if spec.kind == "image" else "")
+        raise UsageError(f"field {spec.name!r} is {values}: {form} holds images of {images_in_words}; {advice}")
