@@ -146,7 +146,7 @@ class Voxels:
             raise UsageError(
                 f"{self._describe(int(numbers[item]))}: field {self.name!r}, point {wrong - int(before[item])}: "
                 f"{coordinates[wrong, :3].tolist()} lies in no voxel of size {self._sample.size}: NaN, infinite or too "
-                "far away; leave the sample out, by torch.utils.data.Subset or Loader's sampler, or mend the file"
+                "far away; leave the sample out, by torch.utils.data.Subset or Loader's sampler, or fix the file"
             )
         return Chosen(rows[: offsets[-1]], offsets, whole)
 
