@@ -38,8 +38,8 @@ from packer.packing import (
     changing,
     field_sizes,
     given_by,
-    look,
     plan_shards,
+    read_examples,
     rejected_of,
     report_of,
     run_tasks,
@@ -179,7 +179,7 @@ def _pack_again(
                 "samples were packed; convert the sources of all fields again"
             )
         # Planned again, since a shard holds its map size.
-        sizes = field_sizes(samples, partial(look, samples, limits))
+        sizes = field_sizes(samples, partial(read_examples, samples, limits))
         plan = plan_shards(samples, manifest.fields, sizes, conversion.edges()[:-1], conversion.origin)
         for (entry, part, _), shard in zip(conversion.parts(samples), plan, strict=True):
             how = manifest.fields, conversion.origin, entry.rejected > 0

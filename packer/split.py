@@ -74,7 +74,7 @@ def split(
         if missing := [name for name, rule in rules.items() if rule is None and name not in there]:
             raise UsageError(f"there is no split {missing[0]!r} to drop; splits are {', '.join(there) or 'none'}")
         other_splits = {name: ranges for name, ranges in there.items() if name not in rules}
-        splits = share_out(parsed_rules, samples, by=by, seed=seed, held=other_splits)
+        splits = share_out(parsed_rules, samples, by=by, seed=seed, others=other_splits)
         new = msgspec.structs.replace(manifest, splits=splits)
         change.publish(new)
         change.tidy()

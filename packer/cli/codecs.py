@@ -20,7 +20,7 @@ from packer.codecs import JPEG, NAMED, codec_name, compiled, file_of
 from packer.convert import ConvertOptions, convert, guard
 from packer.errors import SourceError, UsageError
 from packer.format import FieldSpec
-from packer.packing import field_sizes, look, stored_fields
+from packer.packing import field_sizes, read_examples, stored_fields
 from packer.sources import SampleSource, Source, watched
 
 _HEADS = ("codec", "ratio", "packing", "reading")
@@ -79,7 +79,7 @@ def codecs(sources: tuple[str, ...], options: ConvertOptions, as_json: bool) -> 
     """
     source = open_shown(sources, options)
     with Progress() as progress:
-        examples = look(source, guard(options, in_memory=False), progress.look)
+        examples = read_examples(source, guard(options, in_memory=False), progress.look)
         if not any(examples.values()):
             raise SourceError("none of the samples looked at can be read; `packer convert` says why")
         reports = _reports(source, examples)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from packer.errors import UsageError
 from packer.export.files import Files, Writer, checked
 from packer.format import FieldSpec
-from packer.packing import kept_by, leaves
+from packer.packing import leaves, parse_origin
 from packer.sources import Block, PackedSource, count
 from packer.sources.arrays import SPARSE_PARTS, ArraysOrigin, KeptOptions
 
@@ -180,7 +180,7 @@ def _segments(source: PackedSource, notes: list[str]) -> list[_Segment]:
     segments: list[_Segment] = []
     start = 0
     for leaf in leaves(source.origin, len(source)):
-        origin, stop = kept_by("hdf5", leaf.origin, ArraysOrigin), start + len(leaf.numbers)
+        origin, stop = parse_origin("hdf5", leaf.origin, ArraysOrigin), start + len(leaf.numbers)
         why = ""
         if not np.array_equal(leaf.numbers, np.arange(start, stop)):
             why = "the samples are in another order than in their files"

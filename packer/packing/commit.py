@@ -245,14 +245,14 @@ class Change:
     def reports(self, form: type[Any]) -> dict[int, Any]:
         """Return the reports of shards that are finished, by number. Shards are not read."""
         files = self.place.files()
-        found = {}
+        reports = {}
         for name in files:
             if match := re.fullmatch(rf"{UNFINISHED}/{self.run}-(\d+)\.json", name):
                 with contextlib.suppress(msgspec.DecodeError):  # the power failed while it was written
                     report = msgspec.json.decode(self.place.read(name) or b"", type=form)
                     if files.get(report.entry.file) == report.entry.bytes:
-                        found[int(match[1])] = report
-        return found
+                        reports[int(match[1])] = report
+        return reports
 
     def forget_late(self, shards: Iterable[int]) -> None:
         """Remove what a part of this run has made, by its numbers of shards, if the run was ended meanwhile.
@@ -264,8 +264,8 @@ class Change:
             return
         is_published = self.place.read(MANIFEST) is not None
         named = named_files(read_manifest(self.place)) if is_published else set()
-        made = [name for number in shards for name in (report_file(self.run, number), shard_file(self.run, number))]
-        self.place.remove(name for name in made if name not in named)
+        names = [name for number in shards for name in (report_file(self.run, number), shard_file(self.run, number))]
+        self.place.remove(name for name in names if name not in named)
         if not is_published:
             raise UsageError(
                 f"{self.place}: another command began here again, or emptied it, while this part was packed, so its "
@@ -347,13 +347,13 @@ class Change:
 
     def _notes(self) -> dict[str, Note | None]:
         """Return the notes of all runs under way or stopped; None for one that is damaged."""
-        found: dict[str, Note | None] = {}
+        notes: dict[str, Note | None] = {}
         for name in self.place.files():
             if match := _NOTE.fullmatch(name):
-                found[match[1]] = None
+                notes[match[1]] = None
                 with contextlib.suppress(msgspec.DecodeError):
-                    found[match[1]] = msgspec.json.decode(self.place.read(name) or b"", type=Note)
-        return found
+                    notes[match[1]] = msgspec.json.decode(self.place.read(name) or b"", type=Note)
+        return notes
 
     def _remove_others(
         self,
@@ -367,11 +367,11 @@ class Change:
         files = self.place.files()
         if MANIFEST_COPY in files and self._data is not None and self.place.read(MANIFEST_COPY) != self._data:
             self.place.write(MANIFEST_COPY, self._data)  # it may name what is removed now
-        own = re.compile(rf".*\b{self.run}[-.]" if resume and self.run else rf"{UNFINISHED}/{self.run}\.json")
+        of_run = re.compile(rf".*\b{self.run}[-.]" if resume and self.run else rf"{UNFINISHED}/{self.run}\.json")
         others = [
             name
             for name in files
-            if name not in named and _OURS.fullmatch(name) and (name.endswith(PARTIAL) or not own.match(name))
+            if name not in named and _OURS.fullmatch(name) and (name.endswith(PARTIAL) or not of_run.match(name))
         ]
         self.place.remove(name for name in others if not name.startswith(UNFINISHED))
         self.place.remove(name for name in others if name.startswith(UNFINISHED) and not _NOTE.fullmatch(name))

@@ -39,7 +39,7 @@ LEAST_SHARE = 0.01
 #: float32 near 1 comes back, and nothing is gained.
 MOST_BITS = 0.8
 
-#: Bytes that `packed_nowhere` takes at once: samples of one shape are copied into one array.
+#: Bytes that `encode_samples` takes at once: samples of one shape are copied into one array.
 _AT_ONCE = 2**20
 #: What blosc calls shuffling by bytes.
 BYTES = 1
@@ -81,8 +81,8 @@ def frame_rule(spec: FieldSpec, codec: Sequence[Config], extent: Extent) -> Fram
     banded = extent.largest > BAND_SAMPLE_BYTES and (spec.kind == "image" or extent.mean >= BAND_BYTES)
     if banded and spec.shape and spec.kind != "text":
         return FrameRule(rows=max(1, int(BAND_BYTES / max(extent.row, 1))))
-    target, own = _frame_bytes(codec)
-    shared = extent.mean < own
+    target, own_bytes = _frame_bytes(codec)
+    shared = extent.mean < own_bytes
     return FrameRule(samples=max(1, min(int(target / max(extent.mean, 1)), 2**16)) if shared else 1)
 
 
@@ -113,16 +113,16 @@ def choose_codec(spec: FieldSpec, samples: Sequence[NDArray[Any]], share: float,
     if small or share < LEAST_SHARE or not sum(s.nbytes for s in samples):
         return ()
     best, best_ratio = NAMED["none"], 1.0
-    found = digits_of(samples) if spec.dtype in DECIMAL_DTYPES else None
+    digits = digits_of(samples) if spec.dtype in DECIMAL_DTYPES else None
     for codec, gain in _CANDIDATES:
         # Values of one byte have no bytes to shuffle, only bits.
         if spec.misfit(codec[0]) or (spec.itemsize == 1 and codec[0].get("shuffle") == BYTES):
             continue
         if lacks_digits(codec):
-            if found is None or found[1] > MOST_BITS:
+            if digits is None or digits[1] > MOST_BITS:
                 continue
-            codec = ({**codec[0], "digits": found[0]}, *codec[1:])
-        column = packed_nowhere(stored_field(spec, codec, extent), samples)
+            codec = ({**codec[0], "digits": digits[0]}, *codec[1:])
+        column = encode_samples(stored_field(spec, codec, extent), samples)
         ratio = column.raw_bytes / column.stored_bytes
         if ratio >= best_ratio * gain:
             best, best_ratio = codec, ratio
@@ -141,13 +141,13 @@ def with_digits(spec: FieldSpec, codec: tuple[Config, ...], samples: Sequence[ND
         UsageError: it cannot be used for this field, or the samples have no decimals.
     """
     _check_fits(spec, codec)
-    found = digits_of(samples)
-    if found is None and any(sample.size for sample in samples):
+    digits = digits_of(samples)
+    if digits is None and any(sample.size for sample in samples):
         raise UsageError(
             f"field {spec.name!r}: the values looked at are no decimals: rounded to 0 to {MOST_DIGITS} digits, they do "
             f"not come back bit for bit; take another codec, as in --codec {spec.name}=auto"
         )
-    return ({**codec[0], "digits": found[0] if found else 0}, *codec[1:])
+    return ({**codec[0], "digits": digits[0] if digits else 0}, *codec[1:])
 
 
 def stored_field(spec: FieldSpec, codec: Sequence[Config], extent: Extent) -> Field:
@@ -179,7 +179,7 @@ def _check_fits(spec: FieldSpec, codec: Sequence[Config]) -> None:
             )
 
 
-def packed_nowhere(field: Field, samples: Sequence[NDArray[Any]]) -> ColumnWriter:
+def encode_samples(field: Field, samples: Sequence[NDArray[Any]]) -> ColumnWriter:
     """Pack some samples of a field, drop the chunks, and return the column writer, which has counted their bytes."""
     if rows := field.frame.rows:  # bands are packed as samples, since only a piece of a large sample may be here
         field = msgspec.structs.replace(field, shape=(None, *field.shape[1:]))
@@ -228,8 +228,8 @@ def codec_texts(choice: str | Mapping[str, str]) -> dict[str, str]:
         field, equals, codec = ("", "", item) if is_config else item.partition("=")
         name, text = (field.strip(), codec.strip()) if equals else (_OTHERS, codec or field)
         if name in texts:
-            what = f"the field {name!r}" if equals else "all fields that are not named"
-            raise UsageError(f"codecs {texts[name]} and {text} are both for {what}; give one")
+            fields_in_words = f"the field {name!r}" if equals else "all fields that are not named"
+            raise UsageError(f"codecs {texts[name]} and {text} are both for {fields_in_words}; give one")
         texts[name] = text
     return texts
 

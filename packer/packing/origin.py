@@ -44,7 +44,7 @@ def origin_of(source: Source) -> Origin:
     return origin
 
 
-def kept_by(kind: str, origin: Origin, form: type[Kept]) -> Kept | None:
+def parse_origin(kind: str, origin: Origin, form: type[Kept]) -> Kept | None:
     """Return an origin as the struct of its kind, `form`; None if it is of another kind or form."""
     if origin.get("kind") != kind:
         return None
@@ -113,12 +113,12 @@ def is_shuffled(origin: Origin, samples: int) -> bool:
 
 def leaves(origin: Origin, samples: int) -> list[Leaf]:
     """Return the sources that `samples` samples came from; an origin of another form is taken for one source."""
-    found, todo = [], [Leaf(origin, np.arange(samples))]
+    levels, todo = [], [Leaf(origin, np.arange(samples))]
     while todo:
         level = todo.pop()
         below = _below(level.origin, len(level.numbers))
         if not below:
-            found.append(level)
+            levels.append(level)
             continue
         numbers, seed = level.numbers, level.origin.get("shuffled")
         if isinstance(seed, int):
@@ -126,7 +126,7 @@ def leaves(origin: Origin, samples: int) -> list[Leaf]:
             numbers[shuffled_order(len(numbers), seed)] = level.numbers
         spans = np.split(numbers, np.cumsum([count for count, _ in below])[:-1])
         todo += reversed([Leaf(part, span) for (_, part), span in zip(below, spans, strict=True)])
-    return found
+    return levels
 
 
 def _below(origin: Origin, samples: int) -> list[tuple[int, Origin]]:
@@ -137,14 +137,14 @@ def _below(origin: Origin, samples: int) -> list[tuple[int, Origin]]:
 
 def parts(origin: Origin, samples: int) -> list[tuple[int, Origin]]:
     """Return (samples, origin) of each part, or an empty list if the parts do not add up to `samples`."""
-    found = []
+    counted_parts = []
     for part in origin["parts"] if isinstance(origin.get("parts"), list) else []:
         match part:
             case {"samples": int(count), "origin": dict(inner)} if count >= 0:
-                found.append((count, inner))
+                counted_parts.append((count, inner))
             case _:
                 return []
-    return found if sum(count for count, _ in found) == samples else []
+    return counted_parts if sum(count for count, _ in counted_parts) == samples else []
 
 
 class Conversion(NamedTuple):
@@ -179,13 +179,13 @@ def conversions(manifest: Manifest) -> list[Conversion]:
     edges = list(itertools.accumulate(samples for samples, _ in known))
     if not known or not set(edges).issubset(ends):
         known, edges = [(manifest.samples, manifest.origin)], [manifest.samples]
-    found, start = [], 0
+    all_conversions, start = [], 0
     for (_, origin), edge in zip(known, edges, strict=True):
         # An empty shard between two parts could belong to either; it is taken for the end of this one.
         stop = bisect_right(ends, edge) - 1
-        found.append(Conversion(manifest.shards[start:stop], origin, ends[start]))
+        all_conversions.append(Conversion(manifest.shards[start:stop], origin, ends[start]))
         start = stop
-    return found
+    return all_conversions
 
 
 def given_by(folder: Path, manifest: Manifest, source: Source) -> list[tuple[Conversion, Source]]:
@@ -195,18 +195,18 @@ def given_by(folder: Path, manifest: Manifest, source: Source) -> list[tuple[Con
         UsageError: the source has another number of samples, or fits several conversions.
     """
     every = conversions(manifest)
-    given = [one.edges()[-1] for one in every]
-    ends = list(itertools.accumulate(given, initial=0))
+    counts_of = [one.edges()[-1] for one in every]
+    ends = list(itertools.accumulate(counts_of, initial=0))
     if len(source) == ends[-1]:
         return [(one, source.part(*span)) for one, span in zip(every, itertools.pairwise(ends), strict=True)]
-    fitting = [one for one, samples in zip(every, given, strict=True) if samples == len(source)]
+    fitting = [one for one, samples in zip(every, counts_of, strict=True) if samples == len(source)]
     if len(fitting) > 1:
         fitting = [one for one in fitting if _is_of(folder, manifest, one, source)]
     if len(fitting) == 1:
         return [(fitting[0], source)]
     counts = ""
     if len(every) > 1:
-        counts = f", in {len(every)} parts of {', '.join(f'{samples:,}' for samples in given)}; "
+        counts = f", in {len(every)} parts of {', '.join(f'{samples:,}' for samples in counts_of)}; "
         counts += "give the sources of all in their order" + ("" if fitting else ", or of one of them")
     raise UsageError(f"the source has {len(source):,} samples, the dataset was made from {ends[-1]:,}{counts}")
 

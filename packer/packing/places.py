@@ -130,15 +130,15 @@ class LocalPlace(Place):
             yield is_alone
 
     def files(self) -> dict[str, int]:
-        found = {}
+        sizes = {}
         with clear_errors(self.path):
             for above in ("", *_FOLDERS):
                 with contextlib.suppress(FileNotFoundError), os.scandir(self.path / above) as entries:
                     for entry in entries:
                         with contextlib.suppress(FileNotFoundError):
                             if above or entry.name not in _FOLDERS:
-                                found[f"{above}/{entry.name}".lstrip("/")] = entry.stat().st_size
-        return found
+                                sizes[f"{above}/{entry.name}".lstrip("/")] = entry.stat().st_size
+        return sizes
 
     def read(self, name: str) -> bytes | None:
         path = self.path / name

@@ -23,8 +23,8 @@ from packer.packing.framing import (
     Extent,
     choose_codec,
     codec_by_field,
+    encode_samples,
     lacks_digits,
-    packed_nowhere,
     stored_field,
     with_digits,
 )
@@ -53,7 +53,7 @@ RUN_BYTES = 128 * 2**10
 TRIAL_PLACES, TRIAL_RUN_BYTES, TRIAL_BYTES = 32, 2**19, 128 * 2**20
 
 #: Some samples of every field; text as its bytes in UTF-8.
-Looked = Mapping[str, Sequence[NDArray[Any]]]
+Examples = Mapping[str, Sequence[NDArray[Any]]]
 
 
 @dataclass(frozen=True)
@@ -162,9 +162,9 @@ def make_plan(
     if source.names is not None:
         for number, name in enumerate(source.names):
             name_bytes(name, number)  # raises an error if it cannot be stored
-    looked = cache(partial(look, source, limits, looking))
-    sizes = field_sizes(source, looked)
-    fields = stored_fields(source.fields, codec, sizes, looked)
+    examples = cache(partial(read_examples, source, limits, looking))
+    sizes = field_sizes(source, examples)
+    fields = stored_fields(source.fields, codec, sizes, examples)
     _check_sizes(source, fields, sizes)
     origin = origin_of(source)
     starts = cut(_total(sizes), shard_size) if starts is None else starts
@@ -215,8 +215,8 @@ def unequal_lengths(source: Source, sizes: Mapping[str, FieldSizes]) -> list[str
 
 def kept_jpegs(specs: Sequence[FieldSpec], codec: str | Mapping[str, str], fields: Sequence[Field]) -> list[str]:
     """Return a sentence on size and speed if `auto` keeps the JPEG files of some fields as they are."""
-    asked = codec_by_field(codec, {spec.name: "auto" for spec in specs if not isinstance(spec, Field)})
-    names = [field.name for field in fields if field.codec == NAMED["jpeg"] and asked.get(field.name) == "auto"]
+    codecs = codec_by_field(codec, {spec.name: "auto" for spec in specs if not isinstance(spec, Field)})
+    names = [field.name for field in fields if field.codec == NAMED["jpeg"] and codecs.get(field.name) == "auto"]
     if not names:
         return []
     return [
@@ -229,14 +229,15 @@ def stored_fields(
     specs: Sequence[FieldSpec],
     codec: str | Mapping[str, str],
     sizes: Mapping[str, FieldSizes],
-    looked: Callable[[], Looked],
+    examples_of: Callable[[], Examples],
 ) -> list[Field]:
     """Return how every field is stored: its codec, and how its samples are cut into frames.
 
     Args:
         specs: the fields. A `Field`, as when samples are added to a dataset, stays as it is.
         codec: a codec for all fields, `hr=zstd,label=none`, or a mapping of field to codec.
-        looked: returns the samples of `look`; called only if `auto` has to choose, or digits of decimals are unknown.
+        examples_of: returns the samples of `read_examples`; called only if `auto` has to choose, or digits of decimals
+            are unknown.
 
     Raises:
         UsageError: a codec cannot be used, or is named for a field that does not exist.
@@ -246,20 +247,22 @@ def stored_fields(
     codecs = {name: parse_codec(text) for name, text in texts.items() if text != "auto"}
     for spec in open_:
         if lacks_digits(codecs.get(spec.name, ())):
-            codecs[spec.name] = with_digits(spec, codecs[spec.name], looked().get(spec.name, []))
+            codecs[spec.name] = with_digits(spec, codecs[spec.name], examples_of().get(spec.name, []))
     extents = {spec.name: sizes[spec.name].extent(spec) for spec in open_}
     auto = [spec for spec in open_ if spec.name not in codecs]
     if auto:
-        some, total = looked(), max(sum(int(size.bytes.sum()) for size in sizes.values()), 1)
+        examples, total = examples_of(), max(sum(int(size.bytes.sum()) for size in sizes.values()), 1)
         for spec in auto:
             share = int(sizes[spec.name].bytes.sum()) / total
-            codecs[spec.name] = choose_codec(spec, some.get(spec.name, []), share, extents[spec.name])
+            codecs[spec.name] = choose_codec(spec, examples.get(spec.name, []), share, extents[spec.name])
     return [
         spec if isinstance(spec, Field) else stored_field(spec, codecs[spec.name], extents[spec.name]) for spec in specs
     ]
 
 
-def look(source: Source, limits: Limits | None = None, looking: Looking = not_looking) -> dict[str, list[NDArray[Any]]]:
+def read_examples(
+    source: Source, limits: Limits | None = None, looking: Looking = not_looking
+) -> dict[str, list[NDArray[Any]]]:
     """Return some samples of every field, from evenly spread places, the same every time. Bad ones are skipped.
 
     They decide the codecs, and the sizes that headers do not give.
@@ -277,7 +280,7 @@ def _read_some(
     source: Source, places: int, run: int, most: int, limits: Limits | None, looking: Looking
 ) -> dict[str, list[NDArray[Any]]]:
     """Return runs of samples of every field; after `most` bytes no further place is read."""
-    found: dict[str, list[NDArray[Any]]] = {spec.name: [] for spec in source.fields}
+    samples_of: dict[str, list[NDArray[Any]]] = {spec.name: [] for spec in source.fields}
     seen = 0
     parts = [source.part(start, stop) for start, stop in spread_runs(len(source), places, run)]
     for blocks in watched(each(_blocks, parts, limits), "looking at samples", looking, len(parts)):
@@ -285,11 +288,11 @@ def _read_some(
             continue  # whether it stops the conversion is decided when it is packed
         for block in blocks:
             for name, arrays in block.items():
-                found[name] += list(arrays)
+                samples_of[name] += list(arrays)
                 seen += sum(array.nbytes for array in arrays)
         if seen > most:
             break
-    return found
+    return samples_of
 
 
 def _blocks(source: Source) -> list[dict[str, Any]]:
@@ -305,12 +308,12 @@ def spread_runs(count: int, places: int, run: int) -> list[tuple[int, int]]:
     return [runs[i] for i in sorted(range(len(runs)), key=lambda i: f"{i:0{bits}b}"[::-1])]
 
 
-def field_sizes(source: Source, looked: Callable[[], Looked]) -> dict[str, FieldSizes]:
+def field_sizes(source: Source, examples_of: Callable[[], Examples]) -> dict[str, FieldSizes]:
     """Return the sizes of all samples of every field, from headers if they give them.
 
     Args:
-        looked: returns the samples of `look`; called only if sizes are unknown. The plan then assumes their sizes. If
-            that is too little, the map of a shard grows while it is written.
+        examples_of: returns the samples of `read_examples`; called only if sizes are unknown. The plan then assumes
+            their sizes. If that is too little, the map of a shard grows while it is written.
     """
     sizes = {}
     for spec in source.fields:
@@ -320,7 +323,7 @@ def field_sizes(source: Source, looked: Callable[[], Looked]) -> dict[str, Field
         shapes = source.shapes(spec.name)
         known = shapes is not None
         if shapes is None:
-            seen = [sample.shape for sample in looked().get(spec.name, [])] or [tuple(n or 1 for n in spec.shape)]
+            seen = [sample.shape for sample in examples_of().get(spec.name, [])] or [tuple(n or 1 for n in spec.shape)]
             if spec.kind == "text" and np.mean(seen) <= SHORT_TEXT:
                 seen = [(TEXT_BYTES,)]
             shapes = np.resize(np.array(seen, np.int64), (len(source), len(spec.shape)))
@@ -374,11 +377,11 @@ def cut(sizes: NDArray[np.int64], shard_size: int | None) -> list[int]:
     if shard_size < 4096:
         raise UsageError(f"--shard-size {shard_size} is too small; 4 KiB is the least, 1GiB is usual")
     count = min(max(1, -(-total // shard_size)), len(sizes))
-    wanted = [total * k // count for k in range(1, count)]
+    targets = [total * k // count for k in range(1, count)]
     if _is_same(sizes):
-        starts = [0, *(-(-nbytes // int(sizes[0])) for nbytes in wanted)]
+        starts = [0, *(-(-nbytes // int(sizes[0])) for nbytes in targets)]
     else:
-        starts = [0, *(np.searchsorted(np.cumsum(sizes), wanted, side="left") + 1).tolist()]
+        starts = [0, *(np.searchsorted(np.cumsum(sizes), targets, side="left") + 1).tolist()]
     return sorted({start for start in starts if start < len(sizes)})
 
 
@@ -425,10 +428,10 @@ def estimate(plan: Plan, limits: Limits | None = None, looking: Looking = not_lo
     began = time.perf_counter()
     raw = sum(plan.raw_bytes.values())
     run = max(1, round(TRIAL_RUN_BYTES * plan.samples / max(raw, 1)))
-    found = _read_some(plan.source, TRIAL_PLACES, run, TRIAL_BYTES, limits, looking)
-    columns = {field.name: packed_nowhere(field, found[field.name]) for field in plan.fields}
+    samples_of = _read_some(plan.source, TRIAL_PLACES, run, TRIAL_BYTES, limits, looking)
+    columns = {field.name: encode_samples(field, samples_of[field.name]) for field in plan.fields}
     seconds = time.perf_counter() - began
-    samples = len(next(iter(found.values())))
+    samples = len(next(iter(samples_of.values())))
     fields, known = {}, True
     for field in plan.fields:
         total, column = plan.raw_bytes[field.name], columns[field.name]

@@ -50,10 +50,10 @@ def rejected_of(folder: Path, manifest: Manifest) -> list[Rejected]:
 def _read(path: Path, entry: FileEntry) -> list[Rejected]:
     with read_errors(path), path.open("rb") as file:
         lines = file.read(entry.bytes)  # an append of an earlier version may have left more behind them
-    what = "its digest is wrong: it was cut short, or changed after it was written"
+    problem = "its digest is wrong: it was cut short, or changed after it was written"
     if xxhash.xxh3_128_hexdigest(lines) == entry.digest:
         try:
             return msgspec.json.Decoder(Rejected).decode_lines(lines)
         except msgspec.DecodeError as error:
-            what = f"it lists no samples: {error}"
-    raise DamagedError(f"{path}: {what}; run `packer repair`, which drops the list")
+            problem = f"it lists no samples: {error}"
+    raise DamagedError(f"{path}: {problem}; run `packer repair`, which drops the list")

@@ -65,17 +65,17 @@ def parsed(rules: Mapping[str, Rule]) -> dict[str, Rule]:
         UsageError: a split has no name, a fraction is not between 0 and 1, they exceed 1 together, or a file cannot
             be read.
     """
-    found = {name: _parsed(name, rule) for name, rule in rules.items()}
-    fractions = {name: rule for name, rule in found.items() if isinstance(rule, float)}
-    if "" in found:
+    parsed_rules = {name: _parsed(name, rule) for name, rule in rules.items()}
+    fractions = {name: rule for name, rule in parsed_rules.items() if isinstance(rule, float)}
+    if "" in parsed_rules:
         raise UsageError(f"a split has no name; {SPLIT} is expected")
     for name, fraction in fractions.items():
         if not 0 < fraction <= 1:
             raise UsageError(f"split {name}={fraction:g}: a fraction lies between 0 and 1")
     if sum(fractions.values()) > 1 + 1e-9:
-        said = " + ".join(f"{fraction:g}" for fraction in fractions.values())
-        raise UsageError(f"the fractions of {', '.join(fractions)} are {said}, more than 1 together")
-    return found
+        sum_in_words = " + ".join(f"{fraction:g}" for fraction in fractions.values())
+        raise UsageError(f"the fractions of {', '.join(fractions)} are {sum_in_words}, more than 1 together")
+    return parsed_rules
 
 
 def _parsed(name: str, rule: Rule) -> Rule:
@@ -94,7 +94,7 @@ def share_out(
     *,
     by: str = "name",
     seed: int = 0,
-    held: Splits | None = None,
+    others: Splits | None = None,
     lenient: bool = False,
 ) -> Splits:
     """Return the splits that rules make, after those that are held already.
@@ -103,7 +103,7 @@ def share_out(
         rules: as `parsed` gives them.
         by: what fractions keep together: `name`, the squares of one picture; `folder`, all samples of one folder.
         seed: of the order in which fractions are taken.
-        held: splits of other names, which stay.
+        others: splits of other names, which stay.
         lenient: whether lists may name samples that are not there, and splits may be empty, since some samples have
             been left out as bad.
 
@@ -115,13 +115,13 @@ def share_out(
         raise UsageError(f"by={by!r}; name or folder is expected")
     if not 0 <= seed < 2**64:
         raise UsageError(f"the seed is {seed}; 0 to 2^64 - 1 is expected")
-    kept = held or {}
+    stay = others or {}
     fractions = {name: rule for name, rule in rules.items() if isinstance(rule, float)}
     named = {name: _named(name, rule, samples, lenient) for name, rule in rules.items() if not isinstance(rule, float)}
     free, shares = np.empty(0, np.int64), {}
     if fractions:  # only then: it takes a byte a sample
         is_free = np.ones(samples.total, bool)
-        for numbers in (*map(range_numbers, kept.values()), *named.values()):
+        for numbers in (*map(range_numbers, stay.values()), *named.values()):
             is_free[numbers] = False
         free = np.flatnonzero(is_free)
         shares = _shares(fractions, free, _units(samples, by, seed))
@@ -129,10 +129,10 @@ def share_out(
     for name, numbers in new.items():
         if not len(numbers) and not lenient:
             raise _empty(name, rules[name], len(free), by)
-    made = kept | {name: number_ranges(numbers) for name, numbers in new.items()}
-    if sum(map(len, made.values())) > _MOST_RANGES:
+    splits = stay | {name: number_ranges(numbers) for name, numbers in new.items()}
+    if sum(map(len, splits.values())) > _MOST_RANGES:
         raise UsageError("the splits are scattered over the samples in millions of pieces; pack a dataset for each")
-    return made
+    return splits
 
 
 def splits_of(
@@ -169,15 +169,15 @@ def joined_splits(manifests: Sequence[Manifest]) -> Splits:
 
 def split_text(splits: Splits, samples: int) -> str:
     """Return how many of all samples each split holds, and how many are in none or in several, in one line."""
-    ranges = np.array([each for some in splits.values() for each in some], np.int64).reshape(-1, 2)
+    ranges = np.array([each for ranges_of in splits.values() for each in ranges_of], np.int64).reshape(-1, 2)
     edges = np.concatenate([[0], ranges[:, 0], ranges[:, 1], [samples]])
     steps = np.repeat([0, 1, -1, 0], [1, len(ranges), len(ranges), 1])
     order = np.argsort(edges)
     # From each edge to the next, how many samples there are and in how many splits they lie.
     lengths, times = np.diff(edges[order]), np.cumsum(steps[order])[:-1]
-    parts = [f"{name} {sum(stop - start for start, stop in some):,}" for name, some in splits.items()]
-    for what, count in (("in none", lengths[times == 0].sum()), ("in several", lengths[times > 1].sum())):
-        parts += [f"{count:,} {what}"] if count else []
+    parts = [f"{name} {sum(stop - start for start, stop in ranges_of):,}" for name, ranges_of in splits.items()]
+    for where, count in (("in none", lengths[times == 0].sum()), ("in several", lengths[times > 1].sum())):
+        parts += [f"{count:,} {where}"] if count else []
     return ", ".join(parts)
 
 

@@ -317,13 +317,15 @@ def _without_culprits(lost: Sequence[tuple[ShardTask, Lost]], workers: int, limi
                 _log.warning("%s; the shard is packed again without it", error)
                 culprits[numbers[at]][alone.at] = Rejected.of(error, task.source.kind)
                 searches[numbers[at]] = task.source, alone.at + 1, sys.maxsize
-    for (task, result), found in zip(lost, culprits, strict=True):
-        if found.keys() <= task.crashing.keys():
+    for (task, result), culprit in zip(lost, culprits, strict=True):
+        if culprit.keys() <= task.crashing.keys():
             raise WriteError(
                 f"packing shard {task.shard.number} {result.reason}; no sample does so when it is read alone: run the "
                 "same command again to go on, with fewer --workers if memory is short; finished shards are kept"
             )
-    return [replace(task, crashing={**task.crashing, **found}) for (task, _), found in zip(lost, culprits, strict=True)]
+    return [
+        replace(task, crashing={**task.crashing, **culprit}) for (task, _), culprit in zip(lost, culprits, strict=True)
+    ]
 
 
 def _culprit_error(task: ShardTask, lost: Lost) -> SourceError:

@@ -175,7 +175,7 @@ def test_splits_that_nobody_asked_for_cost_nothing():
     """Without rules there is no memory for each sample: of so many, one byte each would be refused."""
     many = Samples(2**60, None, {})
     assert splits_of(many, None, {}, lenient=False) == {}
-    assert share_out({}, many, held={"a": ((0, 5),)}) == {"a": ((0, 5),)}
+    assert share_out({}, many, others={"a": ((0, 5),)}) == {"a": ((0, 5),)}
     assert split_text({}, 2**60) == f"{2**60:,} in none"
 
 

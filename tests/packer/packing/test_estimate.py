@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from packer.convert import ConvertOptions, convert, open_source
-from packer.packing import estimate, look, make_plan
+from packer.packing import estimate, make_plan, read_examples
 from packer.packing.plan import TRIAL_PLACES, TRIAL_RUN_BYTES
 from packer.sources import SampleSource
 from packer.workers import Limits
@@ -58,7 +58,7 @@ def test_fixed_raw_fields_are_exact(tmp_path):
 @pytest.mark.parametrize(("count", "places"), [(1, 1), (2, 2), (4, 4), (17, 4), (80, 10), (1000, 16)])
 def test_samples_are_looked_at_once_and_everywhere(count, places):
     """Of a small source one in eight, four at least; spread from the first to the last, and none is taken twice."""
-    found = look(SampleSource([{"a": np.full(30_000, i)} for i in range(count)]))["a"]
+    found = read_examples(SampleSource([{"a": np.full(30_000, i)} for i in range(count)]))["a"]
     numbers = [int(array[0]) for array in found]
     assert len(set(numbers)) == len(numbers) == places
     assert min(numbers) == 0
@@ -75,14 +75,14 @@ def test_looking_does_not_judge_text():
         def read(self):
             yield {"t": ["\ud800", "é"]}
 
-    assert [array.nbytes for array in look(Raw([{"t": "a"}, {"t": "b"}]))["t"]] == [3, 2] * 2
+    assert [array.nbytes for array in read_examples(Raw([{"t": "a"}, {"t": "b"}]))["t"]] == [3, 2] * 2
 
 
 def test_looking_stops_early_but_not_at_one_end():
     """When the bytes run out, what was looked at is spread over the source all the same."""
     source = SampleSource([{"a": np.full(1000, i)} for i in range(1600)])
     with mock.patch("packer.packing.plan.LOOK_BYTES", 4 * 16 * 8000):
-        numbers = [int(array[0]) for array in look(source)["a"]]
+        numbers = [int(array[0]) for array in read_examples(source)["a"]]
     assert len(numbers) < 16 * 17
     assert min(numbers) < 400
     assert max(numbers) > 1100
@@ -101,7 +101,7 @@ def test_no_more_is_read_than_may_be(nbytes, places):
     large = {"a": np.zeros(2**19, np.uint8), "t": "x" * 2**19}
     fields = SampleSource([large]).fields
     with mock.patch("packer.packing.plan.LOOK_BYTES", nbytes):
-        found = look(SampleSource(Counted([large] * 128), fields))
+        found = read_examples(SampleSource(Counted([large] * 128), fields))
     assert len(found["a"]) == len(found["t"]) == len(taken) == places
 
 

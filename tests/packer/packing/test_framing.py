@@ -22,8 +22,8 @@ from packer.packing.framing import (
     Extent,
     choose_codec,
     codec_by_field,
+    encode_samples,
     frame_rule,
-    packed_nowhere,
     stored_field,
 )
 
@@ -66,7 +66,7 @@ def extent(spec: FieldSpec, samples: list[NDArray[Any]]) -> Extent:
 
 def ratio(spec: FieldSpec, codec: str, samples: list[NDArray[Any]]) -> float:
     """Raw bytes over those stored by a codec."""
-    column = packed_nowhere(stored_field(spec, NAMED[codec], extent(spec, samples)), samples)
+    column = encode_samples(stored_field(spec, NAMED[codec], extent(spec, samples)), samples)
     return column.raw_bytes / column.stored_bytes
 
 
@@ -172,8 +172,8 @@ def test_values_that_are_no_decimals_are_not_weighed_as_such(
 ) -> None:
     """They are told by a few of them: no sample is packed with a codec of decimals."""
     tried = []
-    packed = framing.packed_nowhere
-    monkeypatch.setattr(framing, "packed_nowhere", lambda field, some: tried.append(field.codec) or packed(field, some))
+    packed = framing.encode_samples
+    monkeypatch.setattr(framing, "encode_samples", lambda field, some: tried.append(field.codec) or packed(field, some))
     rng = np.random.default_rng(5)
     clouds = [(rng.normal(0, scale, (700, 3))).astype(dtype) for _ in range(8)]
     choose_codec(replace(CLOUD, dtype=dtype), clouds, 1.0, extent(CLOUD, clouds))
