@@ -25,9 +25,14 @@ from readers.order import (
     Sequential,
     Shuffled,
 )
+from readers.shard_order import ShardShuffled
+from readers.streamed import edges_of, exceeds_cache
+from readers.valid import remark
 
 #: Bytes of decoded frames that a block shuffle may hold; the window is smaller if it would hold more.
 WINDOW_BYTES = 64 * 2**20
+#: Shards of a window if the caller does not say: the first batch waits for all of them.
+WINDOW_SHARDS = 8
 #: Where frames of several fields differ in length, some cross the edge of a block and are decoded for both sides.
 #: Blocks as long as this many frames keep these to a tenth.
 BLOCK_FRAMES = 10
@@ -52,8 +57,11 @@ def order_of(
     Raises:
         UsageError: an argument has no meaning, or two do not go together.
     """
-    if shuffle_window is not None and shuffle != "block":
-        raise UsageError("shuffle_window is only for shuffle='block'; leave it out")
+    if shuffle is True and sampler is None and isinstance(dataset, PackedDataset) and exceeds_cache(dataset):
+        remark("the dataset is larger than cache_bytes: shuffle=True is shuffle='shards' here, see shuffle_window")
+        shuffle = "shards"
+    if shuffle_window is not None and shuffle not in ("block", "shards"):
+        raise UsageError("shuffle_window is only for shuffle='block' and 'shards'; leave it out")
     order: Order
     count = len(dataset) if subset is None else len(subset)
     if isinstance(dataset, Mix):
@@ -71,12 +79,27 @@ def order_of(
         if subset is not None:
             raise UsageError("shuffle='block' reads no torch Subset: give dataset.select(numbers), which ascend")
         order = _block_shuffled(dataset, shuffle_window, seed)
+    elif shuffle == "shards":
+        if subset is not None:
+            raise UsageError("shuffle='shards' reads no torch Subset: give dataset.select(numbers), which ascend")
+        order = _shard_shuffled(dataset, shuffle_window, seed)
     elif shuffle in (True, False):
         order = Shuffled(count, seed) if shuffle else Sequential(count)
     else:
-        raise UsageError(f"shuffle {shuffle!r}: True, False or 'block' is expected")
+        raise UsageError(f"shuffle {shuffle!r}: True, False, 'block' or 'shards' is expected")
     order = order if subset is None else Chosen(order, subset)
     return order if repeat == 1 else Repeated(order, repeat)
+
+
+def _shard_shuffled(dataset: PackedDataset, window: int | None, seed: int) -> ShardShuffled:
+    """Return the order of a shuffle of shards; by default its window and the next one fit into the cache."""
+    edges = edges_of(dataset)
+    if window is None:
+        limit = None if dataset.mirror is None else dataset.mirror.cache.limit
+        largest = max([1, *(entry.bytes for entry in dataset.manifest.shards)])
+        shards = WINDOW_SHARDS if limit is None else max(1, min(WINDOW_SHARDS, (limit // largest - 1) // 2))
+        window = max(1, min(WINDOW, -(-shards * len(dataset) // max(1, int(np.count_nonzero(np.diff(edges)))))))
+    return ShardShuffled(edges, window, seed)
 
 
 # ---------------------------------------------------------------- block shuffle

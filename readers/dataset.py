@@ -9,6 +9,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
@@ -23,7 +24,7 @@ from readers.crop import Crop
 from readers.draws import Visits, new_visits
 from readers.fields import NAME, FieldReader, KnownReader, as_images, gathered
 from readers.gather import Allocate, Pool
-from readers.indexing import Chosen, Items, Listed, SampleNames, is_single, number_asked, numbers_asked
+from readers.indexing import Chosen, Items, Listed, OfShard, SampleNames, is_single, number_asked, numbers_asked
 from readers.joined import ByShard
 from readers.opened import CheckedReader, Opened, describe, in_words, not_replaced, open_names
 from readers.order import check_epoch
@@ -546,22 +547,57 @@ class PackedDataset(Dataset[Any]):
             session.readers = {**found, **self._number_readers()}
         return session.readers
 
-    def _number_readers(self) -> dict[str, FieldReader]:
+    @property
+    def mirror(self) -> Mirror | None:
+        """Return what fetches a dataset at a URL; None for a folder."""
+        return self._mirror
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether all shards are mapped."""
+        return self._session.opened is not None
+
+    def shard_readers(self, shard: int, lease: object) -> tuple[Opened, Mapping[str, FieldReader]]:
+        """Open one shard alone; return it, and a reader of each field, by numbers from its first sample on.
+
+        Args:
+            lease: kept as long as the shard is open.
+
+        Raises:
+            As `Opened`.
+        """
+        entry = self.manifest.shards[shard]
+        first = sum(other.samples for other in self.manifest.shards[:shard])
+        alone = msgspec.structs.replace(self.manifest, shards=(entry,), samples=entry.samples, splits={})
+        opened = Opened(self.path, alone, list(self.fields), lease, self.extras)
+        samples = OfShard(self._samples, first, entry.samples)
+        describes = partial(_describe_from, self.path, self.manifest, first)
+        parts = self._parts.readers(self.fields, opened.places, samples, describes)
+        found = {name: self._checked(reader, opened, first) for name, reader in {**opened.readers, **parts}.items()}
+        for reader in opened.readers.values():
+            reader.keep(entry.samples)
+        return opened, {**found, **self._number_readers(samples)}
+
+    def _number_readers(self, samples: Items | None = None) -> dict[str, FieldReader]:
         """Return the readers of the extras `number` and `step`."""
-        samples = self._samples
+        items = self._samples if samples is None else samples
         values: dict[str, Callable[..., Any]] = {
-            NUMBER: lambda numbers, visits, anchors: samples.in_split(numbers),
+            NUMBER: lambda numbers, visits, anchors: items.in_split(numbers),
             STEP: lambda numbers, visits, anchors: anchors,
         }
         chosen = {extra: values[extra] for extra in self.extras if extra != NAME}
         return {extra: KnownReader(Field(name=extra, dtype="int64"), given) for extra, given in chosen.items()}
 
-    def _checked(self, reader: FieldReader, opened: Opened) -> FieldReader:
-        """Return a reader that compares frames with their checksums first, if `verify` says so."""
+    def _checked(self, reader: FieldReader, opened: Opened, first: int = 0) -> FieldReader:
+        """Return a reader that compares frames with their checksums first, if `verify` says so.
+
+        Args:
+            first: number of the sample that the reader's numbers begin with.
+        """
         name = reader.field.name
         if not self.verify or name not in self.fields:
             return reader
-        return CheckedReader(reader, opened.places[name], partial(in_words, self.path, self.manifest))
+        return CheckedReader(reader, opened.places[name], partial(_in_words_from, self.path, self.manifest, first))
 
     @property
     def name_table(self) -> Names:
@@ -603,6 +639,14 @@ def _found(
 
     mirror, manifest, _ = Mirror.open(path, cache, cache_bytes)
     return mirror, mirror.folder, manifest
+
+
+def _describe_from(path: Path, manifest: Manifest, first: int, number: int) -> str:
+    return describe(path, manifest, first + number)
+
+
+def _in_words_from(path: Path, manifest: Manifest, first: int, number: int) -> str:
+    return in_words(path, manifest, first + number)
 
 
 def _choose(manifest: Manifest, chosen: Sequence[str] | None, path: Path) -> dict[str, Field]:

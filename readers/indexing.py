@@ -274,6 +274,30 @@ class Items:
         return place if self._anchors is None else np.append(0, self._ends)[place]
 
 
+class OfShard(Items):
+    """The samples that are read of one shard, which counts its own from 0.
+
+    Args:
+        items: of the whole dataset, which must ascend.
+        first: number of the first sample of the shard.
+        count: samples of the shard.
+    """
+
+    def __init__(self, items: Items, first: int, count: int) -> None:
+        super().__init__(count)
+        begin, end = items.before(np.array([first, first + count])).tolist()
+        self.samples = end - begin
+        self._whole, self._first, self._begin = items, first, begin
+
+    def in_whole(self, samples: Numbers) -> Numbers:
+        """Return the numbers in the shard of the samples (n,) that are read."""
+        return self._whole.in_whole(samples + self._begin) - self._first
+
+    def in_split(self, samples: Numbers) -> Numbers:
+        """Return the numbers among those read of the whole dataset, of samples of the shard (n,)."""
+        return self._whole.in_split(samples + self._first)
+
+
 class SampleNames(Sequence[str]):
     """Names of the samples of a dataset, or of its split, by number; each is looked up when it is asked for.
 

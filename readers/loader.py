@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from functools import partial
 from inspect import signature
@@ -41,7 +41,9 @@ from readers.order import (
     check_state,
     present_rank,
 )
+from readers.shard_order import ShardShuffled
 from readers.stream import Finishing, Plan, batches_of
+from readers.streamed import check_fits, stream_of
 from readers.transforms import drew, global_states
 from readers.valid import check_count, remark
 
@@ -75,7 +77,10 @@ class Loader(DataLoader[Any]):
         batch_size: samples in a batch, on this rank.
         shuffle: True for a full shuffle; `"block"` to shuffle blocks of frames and then within a window of
             blocks, so that each compressed frame is decoded about once an epoch. What a block is depends on the frames
-            of the fields that are read, so another choice of fields gives another order.
+            of the fields that are read, so another choice of fields gives another order. `"shards"` shuffles whole
+            shards, and then within a window of shards: those of a dataset at a URL are fetched ahead and let go of, so
+            that `cache_bytes` may be far smaller than the dataset. It is what True means for a dataset larger than
+            `cache_bytes`, with a remark. Without shuffling shards come and go likewise.
         seed: of the order, and of random crops and points.
         drop_last: leave out the last batch if it is not full.
         threads: 0 does everything in the caller's thread; n reads ahead in n threads; `"auto"` is as many as processors
@@ -100,12 +105,17 @@ class Loader(DataLoader[Any]):
             `sampler` and ranks: a torch BatchSampler, or a list of lists of int. A state then counts batches.
         shuffle_window: about how many samples are shuffled among themselves in a block shuffle; by default up to
             16,384, as memory allows: the decoded frames of a window take up to 64 MiB, and those of ragged fields more.
+            With `shuffle="shards"` it is rounded to whole shards, one at least; by default up to 16,384 samples and 8
+            shards, and fewer if `cache_bytes` does not hold twice as many.
         pin_memory: gives page-locked batches, for callers who copy them to a device themselves.
         as_numpy: gives numpy arrays instead of tensors.
         channels_last: False hands out contiguous (B, C, H, W), as other datasets give it, at the cost of a copy after
             the transform. By default images are (B, C, H, W) in channels_last memory, of which `view` cannot join axes.
         repeat: visits of each sample in an epoch, which has this many passes, each in another order. Random crops and
             points differ from visit to visit. The order of an epoch takes 8 bytes a visit.
+        nodes: machines that the ranks run on, as many on each, with `shuffle="shards"`: each node fetches the shards of
+            its own ranks alone. The order of an epoch is the same for 1, 2, 4, ... nodes. By default `world_size` over
+            LOCAL_WORLD_SIZE of the environment, as torchrun sets it, where that shares the shards evenly, else 1.
 
     Raises:
         UsageError: an argument has no meaning, or two do not go together.
@@ -133,6 +143,7 @@ class Loader(DataLoader[Any]):
         as_numpy: bool = False,
         repeat: int = 1,
         channels_last: bool = True,
+        nodes: int | None = None,
         **others: Any,
     ) -> None:
         for name, value in others.items():
@@ -173,6 +184,7 @@ class Loader(DataLoader[Any]):
         self._pool = Pool(pinned, held * max(len(dataset.fields), 1))
         # Which samples come when; torch's DataLoader gets the same as samplers.
         self._given_rank = None if rank is None or world_size is None else (rank, world_size)
+        self._given_nodes = nodes
         self._make_order: Callable[[int], Order] | None
         if batch_sampler is not None:
             given = (batch_size != 1, shuffle, drop_last, sampler is not None, shuffle_window, repeat != 1)
@@ -193,6 +205,8 @@ class Loader(DataLoader[Any]):
         batch_size = int(batch_size)  # torch takes no numbers of numpy, and neither do files of saved states
         self.share = Share(batch_size, *(self._given_rank or present_rank()), drop_last)
         self._position = Position(self._make_order(self.share.global_batch_size))
+        self.share = replace(self.share, nodes=self._nodes(self.order, self.share.world_size))
+        check_fits(dataset, self.order, self.share)
         mine, of_all = (EpochSampler(self._position, share) for share in (self.share, Share(batch_size)))
         super().__init__(dataset, batch_size, sampler=mine, drop_last=drop_last, pin_memory=pin_memory)
         # torch would make it from `mine`; frameworks that take batches from it share them among the ranks themselves.
@@ -242,9 +256,22 @@ class Loader(DataLoader[Any]):
             return
         rank, world_size = self._given_rank or present_rank()
         if (rank, world_size) != (self.share.rank, self.share.world_size):
-            self.share = replace(self.share, rank=rank, world_size=world_size)
+            self.share = replace(self.share, rank=rank, world_size=world_size, nodes=1)
             self._position.use(self._make_order(self.share.global_batch_size))
+            self.share = replace(self.share, nodes=self._nodes(self.order, world_size))
             vars(self)["sampler"] = EpochSampler(self._position, self.share)
+
+    def _nodes(self, order: Order, world_size: int) -> int:
+        """Return among how many nodes the shards are shared; see `nodes`.
+
+        Raises:
+            UsageError: the order has no shards to share.
+        """
+        if isinstance(order, ShardShuffled):
+            return order.nodes(self._given_nodes, world_size)
+        if self._given_nodes not in (None, 1):
+            raise UsageError("nodes is only for shuffle='shards': in other orders every node reads all shards")
+        return 1
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the loop stands that handed out the last batch: its epoch, and how much of it is done.
@@ -289,15 +316,17 @@ class Loader(DataLoader[Any]):
         if not len(batches):
             position.epoch = epoch.following(position.order)
             return
-        if epoch.order.window and isinstance(self.dataset, PackedDataset):
+        stream = stream_of(self.dataset, epoch.order, epoch.number, share, before)
+        if stream is None and epoch.order.window and isinstance(self.dataset, PackedDataset):
             keep_frames(self.dataset, epoch.order.window, share.batch_size)
         visits = partial(visits_of, self.seed, epoch.number) if self.dataset.draws else None
         is_changed = self.as_numpy or not self.channels_last
         finish = self._finished if is_changed else None
-        plan = Plan(self.dataset, batches, visits, self._pool, self.threads, self.prefetch, finish, self._finishing)
+        how = self.threads, self.prefetch, finish, self._finishing, stream
+        plan = Plan(self.dataset, batches, visits, self._pool, *how)
         read = batches_of(replace(plan, first=partial(self._first_read, plan)) if self._may_draw else plan)
         moved = read if self.device is None else cast(Generator[Any, None, None], ahead(read, self.device))
-        with closing(read), closing(moved):
+        with stream or nullcontext(), closing(read), closing(moved):
             for number in range(1, len(batches) + 1):
                 _check_process(process)
                 batch = next(moved)

@@ -185,7 +185,7 @@ class Given(Order):
 
     @property
     def words(self) -> str:
-        return f"{super().words}, numbers {_digest(self.indices)}"
+        return f"{super().words}, numbers {digest(self.indices)}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,7 +229,7 @@ class BlockShuffled(Order):
 
     @property
     def words(self) -> str:
-        return f"{super().words}, blocks {_digest(self.edges)}"
+        return f"{super().words}, blocks {digest(self.edges)}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -263,7 +263,7 @@ class Chosen(Order):
 
     @property
     def words(self) -> str:
-        return f"{self.order.words}, of numbers {_digest(self.numbers)}"
+        return f"{self.order.words}, of numbers {digest(self.numbers)}"
 
 
 @dataclass(frozen=True)
@@ -560,10 +560,14 @@ def check_epoch(epoch: int) -> None:
         raise UsageError(f"epoch {epoch}: a number from 0 on is expected")
 
 
-def random_state(seed: int, epoch: int) -> np.random.RandomState:
-    """Return the source of the random numbers of one epoch; raises UsageError if the epoch is negative."""
+def random_state(seed: int, epoch: int, *part: int) -> np.random.RandomState:
+    """Return the source of the random numbers of one epoch, or of a part of it.
+
+    Raises:
+        UsageError: the epoch is negative.
+    """
     check_epoch(epoch)
-    return np.random.RandomState(np.random.PCG64(np.random.SeedSequence([seed, epoch])))
+    return np.random.RandomState(np.random.PCG64(np.random.SeedSequence([seed, epoch, *part])))
 
 
 @dataclass(frozen=True)
@@ -577,6 +581,7 @@ class Share:
         drop_last: leaves out numbers that do not fill a batch on every rank. Without it, the last batches share them in
             equal parts. If they cannot be divided evenly, numbers from the order's beginning are added: fewer than
             `world_size`, none with one rank.
+        nodes: machines that the ranks run on, as many on each; a shuffle of shards gives each node shards of its own.
 
     Raises:
         UsageError: a number is out of range.
@@ -586,12 +591,21 @@ class Share:
     rank: int = 0
     world_size: int = 1
     drop_last: bool = False
+    nodes: int = 1
 
     def __post_init__(self) -> None:
         check_count("batch_size", self.batch_size)
+        check_count("nodes", self.nodes)
         whole = isinstance(self.rank, int | np.integer) and isinstance(self.world_size, int | np.integer)
         if not whole or not 0 <= self.rank < self.world_size:
             raise UsageError(f"rank {self.rank!r} of {self.world_size!r}: a rank from 0 to world_size - 1 is expected")
+        if self.world_size % self.nodes:
+            raise UsageError(f"nodes is {self.nodes}, with {self.world_size} ranks: as many on each node are expected")
+
+    @property
+    def node(self) -> int:
+        """Return the number of the node that this rank runs on: ranks of one node follow one another."""
+        return self.rank * self.nodes // self.world_size
 
     @property
     def global_batch_size(self) -> int:
@@ -726,7 +740,8 @@ def present_rank() -> tuple[int, int]:
 # ---------------------------------------------------------------- saved states
 
 
-def _digest(numbers: Numbers) -> str:
+def digest(numbers: Numbers) -> str:
+    """Return a short text that differs for other numbers."""
     return str(xxhash.xxh3_64_hexdigest(np.ascontiguousarray(numbers).data))
 
 

@@ -30,8 +30,10 @@ from readers.draws import Visits
 from readers.fields import FieldReader, read_located
 from readers.gather import Pool, own_parts
 from readers.mix import Mix
+from readers.opened import Opened
 from readers.order import GROUP_SAMPLES, Batches
 from readers.readahead import asked_for
+from readers.streamed import ShardStream
 
 #: Names of the reading threads begin with this.
 THREAD_NAME = "packed-reader"
@@ -52,6 +54,7 @@ class Plan:
         finish: applied to each batch, after the dataset's transforms.
         finishing: how threads call transforms and `finish`: all at once, or one after another in the order of the
             batches (`in turn`), or not at all: the caller's thread does, when a batch is due (`here`).
+        stream: opens shards one by one, as batches need them; None if the dataset is open as a whole.
         first: called with a function that reads and finishes the first run, in the caller's thread, and with nothing
             else; returns what it returned, and the plan of all other runs. None if the first is read like all others.
     """
@@ -64,17 +67,22 @@ class Plan:
     prefetch: int = 2
     finish: Callable[[Any], Any] | None = None
     finishing: Finishing = "at once"
+    stream: ShardStream | None = None
     first: Callable[[Callable[[], list[Any]]], tuple[list[Any], Plan]] | None = None
 
     @cached_property
     def readers(self) -> Mapping[str, FieldReader]:
-        """Return what reads each field, by name."""
+        """Return what reads each field of the whole dataset, by name."""
         return self.dataset.readers
 
-    @cached_property
-    def run_bytes(self) -> int:
+    @property
+    def group_samples(self) -> int:
+        """Return about how many samples are located at once."""
+        return GROUP_SAMPLES if self.stream is None else self.stream.group_samples
+
+    def run_bytes(self, readers: Mapping[str, FieldReader]) -> int:
         """Return up to how many bytes of batches are read at once; 0 reads each batch by itself."""
-        likes = [reader.run_bytes for reader in self.readers.values()]
+        likes = [reader.run_bytes for reader in readers.values()]
         # A transform may take any time and return any number of bytes, so its batches are read ahead one by one. Parts
         # of pinned memory would have to be copied once more, each into pinned memory of its own.
         alone = (self.threads and self.dataset.transforms) or self.pool.pinned or 0 in likes
@@ -85,15 +93,19 @@ class Run(NamedTuple):
     """Some batches that are read by one call a field.
 
     Attributes:
+        readers: of each field.
         places: where their samples lie, by field.
         sizes: samples of each batch.
         visits: of each batch, those of its samples, (n,), or None.
+        opened: what must stay open until they are read; `read` empties it.
         error: why the only batch cannot be located; it is raised when the batch is due.
     """
 
+    readers: Mapping[str, FieldReader]
     places: Sequence[Located]
     sizes: list[int]
     visits: Sequence[Visits | None]
+    opened: list[Opened]
     error: Exception | None = None
 
 
@@ -105,10 +117,12 @@ def batches_of(plan: Plan) -> Generator[Any, None, None]:
 
     def spans(run: Run) -> Numbers:
         """Return start and end of the bytes that a run reads, (n, 2); none for a run that cannot be located."""
-        parts = [reader.spans(at) for reader, at in zip(plan.readers.values(), run.places, strict=False)]
+        parts = [reader.spans(at) for reader, at in zip(run.readers.values(), run.places, strict=True)]
         return np.concatenate([np.zeros((0, 2), np.int64), *parts])
 
-    runs = asked_for(located(plan), spans, plan.dataset.opened)
+    runs = located(plan)
+    if plan.stream is None:
+        runs = asked_for(runs, spans, plan.dataset.opened)
     if plan.threads and plan.first is not None:
         for run in itertools.islice(runs, 1):
             batches, plan = plan.first(partial(_finished_list, plan, run))
@@ -173,9 +187,9 @@ def _handed_over(batches: list[Any]) -> Iterator[Any]:
 def located(plan: Plan) -> Iterator[Run]:
     """Yield the runs of a plan up to the first batch that cannot be located.
 
-    The first group is one batch, so that it comes soon; any other has about `GROUP_SAMPLES`.
+    The first group is one batch, so that it comes soon; any other has about `Plan.group_samples`.
     """
-    first, samples, further = 0, 1, GROUP_SAMPLES
+    first, samples, further = 0, 1, plan.group_samples
     while first < len(plan.batches):
         stop = plan.batches.after(first, samples)
         samples = further
@@ -183,11 +197,13 @@ def located(plan: Plan) -> Iterator[Run]:
             runs = _runs(plan, first, stop)
         except Exception as error:
             if stop - first == 1:
-                yield Run([], [0], [None], error)
+                yield Run({}, [], [0], [None], [], error)
                 return
             samples = further = 1  # one of these batches is wrong; now one by one, so that those before it come first
             continue
-        yield from runs
+        runs.reverse()
+        while runs:  # none is kept, since it keeps shards open
+            yield runs.pop()
         first = stop
 
 
@@ -195,20 +211,28 @@ def _runs(plan: Plan, first: int, stop: int) -> list[Run]:
     """Return the batches `first` to `stop` in runs of up to `run_bytes` bytes, of one batch at least."""
     numbers, positions, edges = plan.batches.group(first, stop)
     samples, anchors = plan.dataset.items.of(numbers)
+    readers: Mapping[str, FieldReader]
+    opened: Sequence[Opened] = ()
+    if plan.stream is None:
+        readers = plan.readers
+    else:
+        readers, samples, opened = plan.stream.readers(samples, positions)
     visits = None if plan.visits is None else plan.visits(positions)
-    places = [reader.locate(samples, visits, anchors) for reader in plan.readers.values()]
+    places = [reader.locate(samples, visits, anchors) for reader in readers.values()]
     nbytes = np.zeros(len(samples), np.int64)
-    for reader, at in zip(plan.readers.values(), places, strict=True):
+    for reader, at in zip(readers.values(), places, strict=True):
         nbytes += reader.nbytes(at)
     # All of a group at once, not between copies, which push everything else out of the processor's cache.
     sizes, bounds = np.diff(edges).tolist(), edges.tolist()
     return [
         Run(
+            readers,
             [at[bounds[a] : bounds[b]] for at in places],
             sizes[a:b],
             [None if visits is None else visits[bounds[k] : bounds[k + 1]] for k in range(a, b)],
+            list(opened),
         )
-        for a, b in itertools.pairwise(_cut(np.add.reduceat(nbytes, edges[:-1]).tolist(), plan.run_bytes))
+        for a, b in itertools.pairwise(_cut(np.add.reduceat(nbytes, edges[:-1]).tolist(), plan.run_bytes(readers)))
     ]
 
 
@@ -230,7 +254,8 @@ def read(plan: Plan, run: Run) -> list[Any]:
     """Return the batches of a run, read into memory of the pool if it pays."""
     if run.error is not None:
         raise run.error
-    batch = read_located(plan.readers, run.places, plan.pool)
+    batch = read_located(run.readers, run.places, plan.pool)
+    run.opened.clear()
     if len(run.sizes) == 1:
         return [batch]
     parts = [split(values, run.sizes) for values in batch.values()]

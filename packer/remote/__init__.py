@@ -2,18 +2,21 @@
 
     store       a folder at a URL, read and written with retries; whether a text is a URL
     cache       the folder that fetched files are kept in, with a limit and leases
+    ahead       shards of such a dataset fetched ahead, and let go of, where it is larger than the cache
     mirror      a packed dataset at a URL, fetched into the cache file by file, by digest
     sources     files to be packed, fetched into the cache
 
 fsspec is imported when the first URL is opened.
 """
 
+from packer.remote.ahead import Ahead
 from packer.remote.cache import Lease, default_cache
 from packer.remote.mirror import Mirror, whole
 from packer.remote.sources import local_inputs
 from packer.remote.store import Moved, RemoteFile, RemoteFolder, Transfer, is_url, label, note, noted, refuse_url
 
 __all__ = [
+    "Ahead",
     "Lease",
     "Mirror",
     "Moved",

@@ -5,7 +5,8 @@
     CACHE/outputs/NAME-DIGEST/     a dataset that is being made, until it is uploaded
 
 The limit is for `datasets`. An open dataset, and a source that is packed, holds a lease: a shared lock on a file of its
-folder. Files are removed only from folders without one. Anything in the cache may be deleted by hand.
+folder. Files are removed only from folders without one. Where shards come and go (`packer/remote/ahead.py`), each that
+is open has a lease of its own, a shared lock on itself. Anything in the cache may be deleted by hand.
 """
 
 from __future__ import annotations
@@ -43,15 +44,25 @@ class Lease:
     """Keeps the files of a folder from being removed, until it is closed or gone; its file has the time of last use.
 
     Where the file system has no locks, no process removes anything.
+
+    Args:
+        file: of the folder, which alone is kept; it must be there.
+
+    Raises:
+        FileNotFoundError: that file is gone.
     """
 
-    def __init__(self, folder: Path) -> None:
-        path, is_held = folder / _IN_USE, False
+    def __init__(self, folder: Path, file: str = "") -> None:
+        path, is_held = folder / (file or _IN_USE), False
+        flags = os.O_RDONLY if file else os.O_RDWR | os.O_CREAT
         while not is_held:
-            folder.mkdir(parents=True, exist_ok=True)
+            if not file:
+                folder.mkdir(parents=True, exist_ok=True)
             try:
-                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
+                descriptor = os.open(path, flags | getattr(os, "O_CLOEXEC", 0), 0o666)
             except FileNotFoundError:  # the folder was removed in between
+                if file:
+                    raise
                 continue
             self.close = weakref.finalize(self, os.close, descriptor)
             if fcntl is not None:
@@ -73,15 +84,15 @@ def remove_unused(folder: Path, seconds: float) -> None:
                 if (used if used.exists() else place).stat().st_mtime > time.time() - seconds:
                     continue
                 removed = place.with_name(f".{place.name}")
-                with _exclusively(place):
+                with _exclusively(used):
                     place.rename(removed)
             shutil.rmtree(removed)
 
 
 @contextlib.contextmanager
-def _exclusively(folder: Path) -> Iterator[None]:
-    """Hold a folder for this process alone; raises OSError if there is a lease on it, or no lock can be had."""
-    descriptor = os.open(folder / _IN_USE, os.O_RDWR | os.O_CREAT, 0o666)
+def _exclusively(path: Path) -> Iterator[None]:
+    """Hold a file for this process alone; raises OSError if there is a lease on it, or no lock can be had."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         if fcntl is not None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -125,33 +136,51 @@ class Cache:
                 f"the dataset takes {needed:,} bytes, and its cache {self.folder} may hold {self.limit:,}; "
                 "all its shards are mapped at once: raise cache_bytes"
             )
+        if over := self.over(folder, entries):
+            raise self.too_full(over)
+
+    def over(self, folder: Path, entries: Sequence[FileEntry]) -> int:
+        """Set room aside for files that are still to be fetched; return the bytes missing, and set nothing aside then.
+
+        The least recently used files that are not open are removed first.
+        """
+        if self.limit is None:
+            return 0
         with held_lock(self.folder / LOCK, wait=True):
             used, sizes = _files(self.datasets)
             missing = {aside(folder, entry, PARTIAL): entry for entry in entries if not is_whole(folder, entry)}
             partials = {path: entry.bytes for path, entry in missing.items()}
             over = sum({**sizes, **partials}.values()) - self.limit
-            for path in sorted(used, key=used.__getitem__):
+            for path in sorted(set(used) - set(missing), key=used.__getitem__):
                 if over > 0:
                     over -= self._removed(path)
             if over > 0:
-                raise DatasetError(
-                    f"its cache {self.folder} may hold {self.limit:,} bytes, and open datasets take too much of them: "
-                    f"{over:,} more are needed; raise cache_bytes (where the file system has no locks, all datasets "
-                    "count as open: remove old ones by hand)"
-                )
+                return over
             # If another process has fetched it meanwhile, this one is unused, and is removed when room is needed.
             for path, entry in missing.items():
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with path.open("ab") as file:
                     file.truncate(entry.bytes)
+        return 0
+
+    def too_full(self, over: int) -> DatasetError:
+        """Return the error for a cache in which `over` bytes too many are open."""
+        return DatasetError(
+            f"its cache {self.folder} may hold {self.limit:,} bytes, and open datasets take too much of them: "
+            f"{over:,} more are needed; raise cache_bytes (where the file system has no locks, all datasets "
+            "count as open: remove old ones by hand)"
+        )
 
     def _removed(self, path: Path) -> int:
-        """Remove a file, unless a lease is held on its dataset; return the bytes that are free now."""
+        """Remove a file, unless a lease is held on it or its dataset; return the bytes that are free now."""
         folder = self.datasets / path.relative_to(self.datasets).parts[0]
-        with contextlib.suppress(OSError), _exclusively(folder):  # it is in use, or was removed meanwhile
+        own = path.with_name(path.name.removesuffix(PARTIAL) + LOCK) if path.name.endswith(PARTIAL) else path
+        with contextlib.suppress(OSError):  # it is in use, or was removed meanwhile
+            # The size first: to take the lock of a file that is gone makes an empty one.
             size = path.stat().st_size
-            path.unlink()
-            return size
+            with _exclusively(folder / _IN_USE), _exclusively(own):
+                path.unlink()
+                return size
         return 0
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -42,8 +42,18 @@ def fetch_all(remote: RemoteFolder, entries: Iterable[FileEntry], folder: Path, 
             pass
 
 
-def _fetch(remote: RemoteFolder, folder: Path, transfer: Transfer, entry: FileEntry) -> None:
-    """Fetch one file, unless it is there."""
+def _fetch(
+    remote: RemoteFolder,
+    folder: Path,
+    transfer: Transfer,
+    entry: FileEntry,
+    make_room: Callable[[], None] | None = None,
+) -> Lease:
+    """Fetch one file, unless it is there; return a lease on it alone.
+
+    Args:
+        make_room: called before, if no room is set aside for it.
+    """
     target, reserved = folder / entry.file, aside(folder, entry, PARTIAL)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -51,14 +61,20 @@ def _fetch(remote: RemoteFolder, folder: Path, transfer: Transfer, entry: FileEn
         with held_lock(aside(folder, entry, LOCK), wait=True) as is_alone:
             temporary = reserved if is_alone else reserved.with_name(f"{os.getpid()}-{reserved.name}")
             if is_whole(folder, entry):
-                transfer.add(entry.bytes)
-                return
+                with contextlib.suppress(FileNotFoundError):  # it was removed just now
+                    lease = Lease(folder, entry.file)
+                    transfer.add(entry.bytes)
+                    return lease
+            if make_room is not None:
+                make_room()
             # Twice if needed: bytes may be damaged on the way, or the file replaced while it is read.
             for _ in range(2):
                 if remote.fetch(entry.file, entry.bytes, temporary, transfer) == entry.digest:
+                    # Before it has its name, under which it could be removed at once.
+                    lease = Lease(folder, str(temporary.relative_to(folder)))
                     temporary.replace(target)
                     reserved.unlink(missing_ok=True)
-                    return
+                    return lease
                 transfer.add(-entry.bytes)
         raise DamagedError(
             f"{remote.url_of(entry.file)}: its bytes do not have the digest that the manifest says ({entry.digest}); "
@@ -193,13 +209,31 @@ class Mirror:
         with _writing(self.folder):
             lease = Lease(self.folder)
             self.cache.reserve(self.folder, entries)
-        try:
+        with self._telling_replaced():
             fetch_all(self.remote, entries if now is None else now, self.folder, moved)
+        return lease
+
+    def fetch_one(self, entry: FileEntry, transfer: Transfer, make_room: Callable[[], None]) -> Lease:
+        """Fetch one shard unless it is there; return a lease on it alone.
+
+        Args:
+            make_room: called before it is fetched, while other processes wait for the file.
+
+        Raises:
+            As `fetch_shards`, and what `make_room` raises.
+        """
+        with self._telling_replaced():
+            return _fetch(self.remote, self.folder, transfer, entry, make_room)
+
+    @contextlib.contextmanager
+    def _telling_replaced(self) -> Iterator[None]:
+        """Raise DatasetError instead of DamagedError if there is another dataset at the URL by now."""
+        try:
+            yield
         except DamagedError:
             if self.folder.name != label(self.url, _manifest_bytes(self.url)):
                 raise self._replaced() from None
             raise
-        return lease
 
     def _replaced(self) -> DatasetError:
         return DatasetError(f"{self.url}: the dataset was replaced since it was opened; open it again")

@@ -1,0 +1,163 @@
+"""Shards of a dataset at a URL, fetched ahead in the order in which they are needed, and let go of.
+
+Threads fetch one shard after another as long as there is room in the cache. A shard that is fetched has a lease on its
+file until it was read. One that was let go of is the first to be removed when room is needed; one that comes soon has a
+lease already. So a cache that holds a few shards is enough, and disk is never taken beyond its limit.
+
+Room is set aside in the order in which shards are needed: no shard waits for one that is needed later.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Iterable
+from functools import partial
+from types import TracebackType
+
+from packer.format import FileEntry
+from packer.remote.cache import Lease, is_whole
+from packer.remote.mirror import STREAMS, Mirror
+from packer.remote.store import Transfer
+
+#: Seconds after which to look for room again that another process has left.
+LOOK = 0.1
+#: Seconds to wait for room while a shard is due, before that is an error.
+PATIENCE = 10.0
+
+
+class Ahead:
+    """Fetches shards ahead, by threads, until it is closed; a context manager.
+
+    Args:
+        mirror: of the dataset.
+        wanted: the shards that are needed, in this order.
+    """
+
+    def __init__(self, mirror: Mirror, wanted: Iterable[FileEntry]) -> None:
+        self._mirror = mirror
+        self._coming = list(dict.fromkeys(wanted))
+        self._pending = set(self._coming)
+        self._coming.reverse()
+        self._ready: dict[FileEntry, Lease | BaseException] = {}
+        self._changed = threading.Condition()
+        self._turn = threading.Lock()
+        self._due: set[FileEntry] = set()
+        self._coming_in: set[FileEntry] = set()
+        self._transfer = Transfer(0, None)
+        for entry in self._coming:
+            if is_whole(mirror.folder, entry):
+                # Those of the cache that are needed were used longest ago, and would be removed first.
+                with contextlib.suppress(OSError):
+                    os.utime(mirror.folder / entry.file)
+        self._threads = [
+            threading.Thread(target=self._work, daemon=True) for _ in range(min(STREAMS, len(self._coming)))
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def __enter__(self) -> Ahead:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop fetching; those that were fetched and not taken are let go of, and stay in the cache."""
+        with self._changed:
+            self._transfer.is_stopped = True
+            self._coming.clear()
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+        for lease in self._ready.values():
+            if isinstance(lease, Lease):
+                lease.close()
+        self._ready.clear()
+
+    def take(self, entry: FileEntry) -> Lease:
+        """Wait until a shard is fetched; return the lease on its file, which goes to the caller.
+
+        One that was not wanted, or was taken before, is fetched now.
+
+        Raises:
+            As `Mirror.fetch_shards`.
+        """
+        with self._changed:
+            self._due.add(entry)
+            while entry in self._pending:
+                self._changed.wait()
+            lease = self._ready.pop(entry, None)
+        try:
+            if isinstance(lease, BaseException):
+                raise lease
+            return lease or self._mirror.fetch_one(entry, self._transfer, partial(self._make_room, entry))
+        finally:
+            with self._changed:
+                self._due.discard(entry)
+                self._coming_in.discard(entry)
+
+    def let_go(self, entry: FileEntry, lease: Lease) -> None:
+        """Give back a shard that was read: it is among the first to be removed when room is needed."""
+        with contextlib.suppress(OSError):
+            os.utime(self._mirror.folder / entry.file, (0, 0))
+        lease.close()
+        with self._changed:
+            self._changed.notify_all()
+
+    def _work(self) -> None:
+        """Fetch shards until none is left."""
+        while True:
+            self._turn.acquire()
+            turn = _Turn(self._turn)
+            try:
+                with self._changed:
+                    if not self._coming:
+                        return
+                    entry = self._coming.pop()
+                result: Lease | BaseException
+                try:
+                    result = self._mirror.fetch_one(entry, self._transfer, partial(self._make_room, entry, turn))
+                except BaseException as error:  # raised where the shard is taken
+                    result = error
+            finally:
+                turn.end()
+            with self._changed:
+                self._ready[entry] = result
+                self._pending.discard(entry)
+                self._coming_in.discard(entry)
+                self._changed.notify_all()
+
+    def _make_room(self, entry: FileEntry, turn: _Turn | None = None) -> None:
+        """Set room aside for a shard; wait until there is, and then let the next thread have its turn.
+
+        Raises:
+            DatasetError: a shard is due, and nothing was let go of for long.
+        """
+        cache, folder, since = self._mirror.cache, self._mirror.folder, time.monotonic()
+        while over := cache.over(folder, [entry]):
+            with self._changed:
+                if self._due <= self._coming_in:
+                    since = time.monotonic()
+                if self._transfer.is_stopped or time.monotonic() - since > PATIENCE:
+                    raise cache.too_full(over)
+                self._changed.wait(LOOK)
+        with self._changed:
+            self._coming_in.add(entry)
+        if turn is not None:
+            turn.end()
+
+
+class _Turn:
+    """A lock that is let go of once, by whoever comes first."""
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self._lock, self._is_mine = lock, True
+
+    def end(self) -> None:
+        """Let the next one have its turn."""
+        if self._is_mine:
+            self._is_mine = False
+            self._lock.release()

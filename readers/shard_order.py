@@ -1,0 +1,255 @@
+"""The order of an epoch over whole shards, so that a dataset can be read that is larger than the disk.
+
+Shards are dealt to hands, a power of two, and the hands take turns: position p of the epoch is of hand p % hands.
+Within a hand whole shards come in an order drawn for the epoch, and the samples of each window of shards are shuffled
+among each other:
+
+    position       0  1  2  3  4  5  6  7  8  9 ...
+    hand           0  1  0  1  0  1  0  1  0  1 ...
+    hand 0        17    12    19    14    11         shard 1, then others of hand 0
+    hand 1           52    58    57    50    55      shard 5, then others of hand 1
+
+Node k of n reads the hands h with h % n == k. So the order of an epoch is the same for 1, 2, 4, ... nodes, and each
+fetches the shards of its own hands alone, the same in every epoch.
+
+A hand has as many samples as positions, so the shards are laid side by side and cut into hands. The two parts of a
+shard that is cut come at about the same time, to be fetched once. Hands of one node lie side by side: hands are laid
+out in the order of their numbers with the bits reversed, so only one shard for every node but one is cut between two.
+
+Nothing is kept for a sample: a window is a permutation that a key chooses (`readers/keyed.py`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from packer.errors import UsageError
+from packer.format import Numbers, starts_of
+from readers.keyed import Permutation
+from readers.order import (
+    WINDOW,
+    Batches,
+    Order,
+    Share,
+    SharedBatches,
+    check_epoch,
+    digest,
+    random_state,
+)
+from readers.valid import check_count, check_seed, remark
+
+#: Hands at most; so many nodes can share a bucket.
+HANDS = 64
+
+
+@dataclass(frozen=True)
+class _Hand:
+    """What one hand reads in an epoch.
+
+    Attributes:
+        firsts: first number of each piece of a shard, in the order of the epoch, (m,).
+        places: place of each piece within the hand, and of the end, (m + 1,).
+        windows: first piece of each window, and the end, (w + 1,).
+    """
+
+    firsts: Numbers
+    places: Numbers
+    windows: Numbers
+
+    @property
+    def bounds(self) -> Numbers:
+        """Return the place of each window within the hand, and of the end, (w + 1,)."""
+        bounds: Numbers = self.places[self.windows]
+        return bounds
+
+
+@dataclass(frozen=True, eq=False)
+class ShardShuffled(Order):
+    """0 to n - 1, every epoch in another order: whole shards are permuted, and then the samples of windows of shards.
+
+    Args:
+        edges: first number of each shard, and the end of the last, (shards + 1,), from 0 to n; shards may be empty.
+        window: samples that are shuffled among each other, about; one shard at least.
+
+    Raises:
+        UsageError: the window is below 1.
+    """
+
+    is_drawn = True
+    edges: Numbers
+    window: int = WINDOW
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_seed(self.seed)
+        check_count("shuffle_window", self.window)
+
+    def __len__(self) -> int:
+        return int(self.edges[-1])
+
+    @property
+    def words(self) -> str:
+        return f"{super().words}, shards {digest(self.edges)}"
+
+    @cached_property
+    def _shards(self) -> Numbers:
+        """Return the first number of each shard that is not empty, and the end, (s + 1,)."""
+        return np.unique(self.edges)
+
+    @cached_property
+    def _in_window(self) -> int:
+        """Return the shards of a window, of all hands together; one at least."""
+        shards = len(self._shards) - 1
+        return max(1, min(shards, self.window * shards // max(len(self), 1)))
+
+    @cached_property
+    def hands(self) -> int:
+        """Return the number of hands: a power of two, at most `HANDS` and the shards of a window."""
+        return 1 << min(HANDS, self._in_window).bit_length() - 1
+
+    def nodes(self, given: int | None, world_size: int) -> int:
+        """Return among how many nodes the hands are shared: those given, or as the environment says if that is even.
+
+        Raises:
+            UsageError: so many nodes do not share the hands, or the ranks, evenly.
+        """
+        if given is None:
+            local = os.environ.get("LOCAL_WORLD_SIZE", "")
+            nodes = world_size // int(local) if local.isdecimal() and int(local) and world_size % int(local) == 0 else 1
+            if self.hands % nodes:
+                remark(
+                    f"every node fetches all shards: {self.hands} shards of a shuffle_window cannot be shared by "
+                    f"{nodes} nodes evenly; raise shuffle_window, or take 2, 4, 8, ... nodes"
+                )
+                return 1
+            return nodes
+        check_count("nodes", given)
+        if self.hands % given:
+            raise UsageError(
+                f"nodes is {given}, and the order has {self.hands} hands, which nodes share evenly: raise "
+                "shuffle_window, or give nodes=1, and every node fetches all"
+            )
+        return int(given)
+
+    def most_shards(self, nodes: int = 1) -> int:
+        """Return how many shards one node may need at once: those of a window, and of the next."""
+        own = max(1, self.hands // nodes)
+        return 2 * own * (self._in_window // self.hands) + (own > 1 or nodes > 1)
+
+    def epoch(self, epoch: int) -> Numbers:
+        """Return the sample numbers of an epoch, (n,)."""
+        return self.at(epoch)(np.arange(len(self)))
+
+    def at(self, epoch: int) -> Callable[[Numbers], Numbers]:
+        """Return a function that gives the samples at positions (n,) of this epoch, (n,)."""
+        check_epoch(epoch)
+        dealt: dict[int, _Hand] = {}
+        open_windows: dict[int, tuple[int, Permutation]] = {}
+
+        def of_window(hand: int, window: int, places: Numbers) -> Numbers:
+            """Return the numbers at places (m,) of a hand, which all lie in one window."""
+            own = dealt[hand]
+            begin, end = own.bounds[window : window + 2].tolist()
+            if hand not in open_windows or open_windows[hand][0] != window:
+                open_windows[hand] = window, Permutation(end - begin, self.seed, epoch, hand, window)
+            at = open_windows[hand][1].at(places - begin) + begin
+            piece = own.places.searchsorted(at, side="right") - 1
+            numbers: Numbers = own.firsts[piece] + at - own.places[piece]
+            return numbers
+
+        def numbers(positions: Numbers) -> Numbers:
+            found = np.empty(len(positions), np.int64)
+            hands, places = positions % self.hands, positions // self.hands
+            for hand in np.unique(hands).tolist():
+                if hand not in dealt:
+                    dealt[hand] = self._dealt(epoch, hand)
+                mine = np.flatnonzero(hands == hand)
+                windows = dealt[hand].bounds.searchsorted(places[mine], side="right") - 1
+                for window in np.unique(windows).tolist():
+                    at = mine[windows == window]
+                    found[at] = of_window(hand, window, places[at])
+            return found
+
+        return numbers
+
+    def batches(self, epoch: int, share: Share, done: int) -> Batches:
+        """Return the batches that one rank still has of an epoch: of the hands of its node."""
+        share.batches(len(self), done)
+        return _HandBatches(self.at(epoch), len(self), share, done)
+
+    def needs(self, epoch: int, share: Share) -> Numbers:
+        """Return the shards that a node needs in an epoch, and the first and the last position at which, (m, 3).
+
+        They come in the order in which they are needed; a shard that is cut comes twice.
+        """
+        found = []
+        for hand in range(share.node, self.hands, share.nodes):
+            own = self._dealt(epoch, hand)
+            shards = self.edges.searchsorted(own.firsts, side="right") - 1
+            sizes = np.diff(own.windows)
+            begins, ends = np.repeat(own.bounds[:-1], sizes), np.repeat(own.bounds[1:], sizes)
+            found.append(np.stack([shards, begins * self.hands + hand, (ends - 1) * self.hands + hand], 1))
+        needs = np.concatenate(found)
+        return needs[needs[:, 1].argsort(kind="stable")]
+
+    @cached_property
+    def _cuts(self) -> Numbers:
+        """Return the first number of each hand in the order in which hands lie side by side, and the end."""
+        return starts_of([-(-(len(self) - hand) // self.hands) for hand in map(self._place, range(self.hands))])
+
+    def _place(self, hand: int) -> int:
+        """Return the place of a hand among those side by side: its number with the bits reversed; its own inverse."""
+        bits = self.hands.bit_length() - 1
+        return int(f"{hand:0{bits}b}"[::-1], 2) if bits else 0
+
+    def _dealt(self, epoch: int, hand: int) -> _Hand:
+        """Return what a hand reads in an epoch."""
+        begin, end = self._cuts[self._place(hand) :][:2].tolist()
+        edges = self._shards
+        inner = edges[(edges > begin) & (edges < end)].tolist()
+        pieces = list(itertools.pairwise([begin, *inner, end])) if begin < end else []
+        cut = [(a, b) for a, b in pieces if not np.isin([a, b], edges).all()]
+        whole = [piece for piece in pieces if piece not in cut]
+        state = random_state(self.seed, epoch, hand)
+        turns = [[whole[number]] for number in state.permutation(len(whole)).tolist()]
+        if cut:
+            # At the same part of the epoch in all hands, so that the other part of a shard is read at about this time.
+            turns.insert(int(random_state(self.seed, epoch).random_sample() * (len(turns) + 1)), cut)
+        size = self._in_window // self.hands
+        ordered = [piece for turn in turns for piece in turn]
+        first = starts_of([len(turn) for turn in turns])
+        windows = np.append(first[:-1][::size], first[-1])
+        firsts = np.array([a for a, _ in ordered], np.int64)
+        return _Hand(firsts, starts_of([b - a for a, b in ordered]), windows)
+
+
+class _HandBatches(SharedBatches):
+    """A rank's share of the hands of its node: position k, k + n, k + 2 n, ... of node k of n."""
+
+    def group(self, first: int, stop: int) -> tuple[Numbers, Numbers, Numbers]:
+        share = self.share
+        nodes, node, size = share.nodes, share.node, share.batch_size
+        ranks = share.world_size // nodes
+        rank = share.rank - node * ranks
+        begin = -(-(self.done - node) // nodes)  # among the positions of this node
+        full = min(stop, (self.n - self.done) // share.global_batch_size)
+        batches = np.arange(first, full)[:, None]
+        places = (begin + (batches * ranks + rank) * size + np.arange(size)).reshape(-1)
+        edges = np.arange(0, len(places) + 1, size)
+        if stop > full:  # the last one
+            rest = self.n - self.done - full * share.global_batch_size
+            count = -(-rest // share.world_size)
+            last = begin + full * ranks * size + rank * count + np.arange(count)
+            # Missing numbers are those read just before, whose shards are still there.
+            total = -(-(self.n - node) // nodes)
+            last = np.where(last < total, last, (last - ranks * count) % total)
+            places = np.concatenate([places, last])
+            edges = np.append(edges, len(places))
+        positions = node + nodes * places
+        return self.numbers(positions), positions, edges

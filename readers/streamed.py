@@ -1,0 +1,169 @@
+"""Reading a dataset at a URL shard by shard: those to come are fetched ahead, and those gone by are let go of.
+
+Every other order opens all shards of a dataset. Here each is opened when the first batch needs it, and closed behind
+the last one that does, so that the cache needs room for a few.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from types import TracebackType
+
+import numpy as np
+
+from packer.errors import UsageError
+from packer.format import FileEntry, Numbers, starts_of
+from packer.remote import Ahead, Mirror
+from readers.dataset import PackedDataset
+from readers.fields import FieldReader
+from readers.joined import JoinedReader, by_part, parts_of
+from readers.mix import Mix
+from readers.opened import Opened
+from readers.order import Order, Sequential, Share
+from readers.shard_order import ShardShuffled
+
+#: Bytes of stored samples that are located at once: all shards of these are open together.
+GROUP_BYTES = 8 * 2**20
+
+
+class ShardStream:
+    """Opens the shards of an epoch one after another; a context manager.
+
+    Args:
+        dataset: at a URL.
+        needs: the shards that are needed, and the first and the last position at which, (m, 3), in order.
+        share: of the rank.
+
+    Attributes:
+        group_samples: how many to locate at once.
+    """
+
+    def __init__(self, dataset: PackedDataset, mirror: Mirror, needs: Numbers, share: Share) -> None:
+        self._dataset = dataset
+        self._entries = dataset.manifest.shards
+        self._starts = starts_of([entry.samples for entry in self._entries])
+        self._last: dict[int, int] = {}
+        for shard, _, last in needs.tolist():
+            self._last[shard] = max(last, self._last.get(shard, 0))
+        self._open: dict[int, tuple[Opened, Mapping[str, FieldReader]]] = {}
+        self._finalizers: list[weakref.finalize[..., Opened]] = []
+        self._ahead = Ahead(mirror, [self._entries[shard] for shard in needs[:, 0].tolist()])
+        mean = max(1, sum(entry.bytes for entry in self._entries) // max(int(self._starts[-1]), 1))
+        # Samples to locate at once: of all ranks together no more than a shard has, or a group needs more shards.
+        batches = max(1, int(self._starts[-1]) // len(self._entries) // share.global_batch_size)
+        self.group_samples = max(1, min(GROUP_BYTES // mean, batches * share.batch_size))
+
+    def __enter__(self) -> ShardStream:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._open.clear()
+        # An error that somebody keeps may refer to what is open.
+        for let_go in self._finalizers:
+            let_go()
+        self._ahead.close()
+
+    def readers(self, samples: Numbers, positions: Numbers) -> tuple[Mapping[str, FieldReader], Numbers, list[Opened]]:
+        """Wait for the shards of some samples, and close those that no later position needs.
+
+        Args:
+            samples: numbers in the whole dataset, (n,).
+            positions: of these in the epoch, (n,), each above those of all earlier calls.
+
+        Returns:
+            A reader of each field, the numbers of the samples for these, (n,), and what must live until they are read.
+        """
+        for shard in [shard for shard in self._open if self._last.get(shard, -1) < positions.min()]:
+            del self._open[shard]
+        parts = by_part(parts_of(samples, self._starts))
+        for shard, _ in parts:
+            if shard not in self._open:
+                self._open[shard] = self._opened(shard)
+        opened = [self._open[shard] for shard, _ in parts]
+        starts = starts_of([self._entries[shard].samples for shard, _ in parts])
+        own = np.empty_like(samples)
+        for start, (shard, at) in zip(starts[:-1].tolist(), parts, strict=True):
+            own[at] = samples[at] - self._starts[shard] + start
+        names = opened[0][1]
+        readers = {name: JoinedReader([each[name] for _, each in opened], starts) for name in names}
+        return readers, own, [each for each, _ in opened]
+
+    def _opened(self, shard: int) -> tuple[Opened, Mapping[str, FieldReader]]:
+        """Return an open shard, which is let go of when nobody reads from it any more, and its readers."""
+        entry: FileEntry = self._entries[shard]
+        lease = self._ahead.take(entry)
+        opened, readers = self._dataset.shard_readers(shard, lease)
+        self._finalizers = [each for each in self._finalizers if each.alive]
+        self._finalizers.append(weakref.finalize(opened, self._ahead.let_go, entry, lease))
+        return opened, readers
+
+
+def edges_of(dataset: PackedDataset) -> Numbers:
+    """Return the first item of each shard, and the end of the last, (shards + 1,).
+
+    Raises:
+        UsageError: the samples that are read do not ascend.
+    """
+    if not dataset.items.is_ascending:
+        raise UsageError("shuffle='shards' needs samples in ascending order: sort the numbers of the chosen samples")
+    return dataset.items.before(starts_of([shard.samples for shard in dataset.manifest.shards]))
+
+
+def stream_of(dataset: PackedDataset | Mix, order: Order, epoch: int, share: Share, done: int) -> ShardStream | None:
+    """Return what opens the shards of an epoch one by one; None if they are all there, or needed all at once.
+
+    Args:
+        done: positions of the epoch that were read before.
+    """
+    if not isinstance(dataset, PackedDataset) or dataset.mirror is None or not _goes_by_shard(dataset, order):
+        return None
+    if dataset.is_open or (dataset.mirror.is_fetched(dataset.manifest) and not exceeds_cache(dataset)):
+        return None
+    needs = order.needs(epoch, share) if isinstance(order, ShardShuffled) else _in_order(edges_of(dataset))
+    return ShardStream(dataset, dataset.mirror, needs[needs[:, 2] >= done], share)
+
+
+def exceeds_cache(dataset: PackedDataset | Mix) -> bool:
+    """Return whether a dataset at a URL is larger than its cache may be."""
+    if isinstance(dataset, Mix):
+        return any(map(exceeds_cache, dataset.datasets))
+    mirror = dataset.mirror
+    if mirror is None or mirror.cache.limit is None:
+        return False
+    return sum(entry.bytes for entry in dataset.manifest.shards if entry.samples) > mirror.cache.limit
+
+
+def check_fits(dataset: PackedDataset | Mix, order: Order, share: Share) -> None:
+    """Raise UsageError if a dataset is larger than its cache, and this order cannot be read with so little room."""
+    if not exceeds_cache(dataset):
+        return
+    if isinstance(dataset, Mix) or not _goes_by_shard(dataset, order):
+        raise UsageError(
+            "the dataset is larger than cache_bytes: then only shuffle='shards' or no shuffling reads it, of samples "
+            "in ascending order, without windows, sampler, repeat, Subset or Mix; or raise cache_bytes"
+        )
+    assert dataset.mirror is not None
+    assert dataset.mirror.cache.limit is not None
+    sizes = sorted((entry.bytes for entry in dataset.manifest.shards if entry.samples), reverse=True)
+    of_batch = -(-share.global_batch_size * len(sizes) // max(dataset.manifest.samples, 1))
+    most = order.most_shards(share.nodes) if isinstance(order, ShardShuffled) else 1 + of_batch
+    needed = sum(sizes[:most])
+    if needed > dataset.mirror.cache.limit:
+        raise UsageError(
+            f"cache_bytes is {dataset.mirror.cache.limit:,}, and {most} shards, {needed:,} bytes, must have room: "
+            "raise it, or give a smaller shuffle_window"
+        )
+
+
+def _goes_by_shard(dataset: PackedDataset, order: Order) -> bool:
+    """Return whether an order reads few shards at a time."""
+    by_shard = isinstance(order, ShardShuffled | Sequential)
+    return by_shard and dataset.windows is None and dataset.items.is_ascending
+
+
+def _in_order(edges: Numbers) -> Numbers:
+    """Return what is needed of the shards if samples are read in order, as `ShardShuffled.needs`."""
+    needs: Numbers = np.stack([np.arange(len(edges) - 1), edges[:-1], edges[1:] - 1], 1)
+    there: Numbers = needs[np.diff(edges) > 0]
+    return there

@@ -1,0 +1,295 @@
+"""Epochs over a dataset in a bucket that is larger than the cache."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from made_datasets import make_plain
+
+from packer.errors import DamagedError, DatasetError, UsageError
+from packer.format import manifest as manifests
+from packer.remote import ahead
+from packer.writer import DatasetWriter
+from readers import Crop, Loader, PackedDataset
+
+SHARDS, SAMPLES = 12, 16
+
+
+@pytest.fixture
+def many(s3: Any, tmp_path: Path) -> str:
+    """The URL of twelve shards of 16 samples: a picture of 32 x 32, and its number."""
+    rng = np.random.default_rng(3)
+    with DatasetWriter(tmp_path / "many", codec="none", shard_size=SAMPLES * 3080) as writer:
+        for number in range(SHARDS * SAMPLES):
+            image = rng.integers(0, 256, (32, 32, 3), np.uint8)
+            writer.add({"image": image, "label": np.int64(number)}, name=f"n{number:03}")
+    make_plain(tmp_path / "many")
+    assert len(manifests.read(tmp_path / "many").shards) == SHARDS
+    s3.fs.put(str(tmp_path / "many"), s3.url + "/many", recursive=True)
+    s3.fs.invalidate_cache()
+    s3.proxy.clear()
+    return f"{s3.url}/many"
+
+
+def fetched(s3: Any) -> list[int]:
+    """How often each shard was fetched."""
+    return [s3.proxy.gets(f"shards/{number:05}.lmdb") for number in range(SHARDS)]
+
+
+def room(shards: float, tmp_path: Path) -> dict[str, Any]:
+    """Arguments for a cache that holds so many shards."""
+    sizes = [entry.bytes for entry in manifests.read(tmp_path / "many").shards]
+    return {"cache": tmp_path / "cache", "cache_bytes": int(shards * max(sizes))}
+
+
+def labels(loader: Loader) -> list[int]:
+    return [number for batch in loader for number in batch["label"].tolist()]
+
+
+class Watched:
+    """Notes the most bytes that the shards in a cache take while a block of code runs."""
+
+    def __init__(self, cache: Path) -> None:
+        self._cache, self._stop, self.most = cache / "datasets", threading.Event(), 0
+        self._thread = threading.Thread(target=self._look)
+
+    def _look(self) -> None:
+        while not self._stop.wait(0.001):
+            sizes = {}
+            for parent, _, names in os.walk(self._cache):
+                for path in (Path(parent) / name for name in names if name.endswith((".lmdb", ".partial"))):
+                    try:
+                        info = path.stat()
+                    except FileNotFoundError:
+                        continue
+                    sizes[info.st_ino] = info.st_size
+            self.most = max(self.most, sum(sizes.values()))
+
+    def __enter__(self) -> Watched:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+@pytest.mark.parametrize("shuffle", [False, "shards", True])
+@pytest.mark.parametrize("threads", [0, 2])
+def test_an_epoch_is_larger_than_the_cache(many, s3, tmp_path, shuffle, threads) -> None:
+    """Every sample comes once, every shard is fetched once, and the disk never holds more than the limit."""
+    limits = room(5.2, tmp_path)
+    dataset = PackedDataset(many, **limits)
+    loader = Loader(dataset, 7, shuffle=shuffle, threads=threads)
+    with Watched(tmp_path / "cache") as watched:
+        seen = labels(loader)
+    assert (sorted(seen) if shuffle else seen) == list(range(SHARDS * SAMPLES))
+    assert fetched(s3) == [1] * SHARDS
+    assert 0 < watched.most <= limits["cache_bytes"] + 4096  # the manifest is no shard
+    assert sorted(labels(loader)) == list(range(SHARDS * SAMPLES))
+    assert sum(fetched(s3)) <= 2 * SHARDS
+
+
+def test_the_order_is_that_of_a_local_dataset(many, tmp_path) -> None:
+    """A folder, a bucket and a bucket with a small cache give the same batches."""
+    ways: dict[str, dict[str, Any]] = {str(tmp_path / "many"): {}, many: room(5.2, tmp_path)}
+    orders = [
+        labels(Loader(PackedDataset(url, **limits), 7, shuffle="shards", shuffle_window=32))
+        for url, limits in ways.items()
+    ]
+    assert orders[0] == orders[1]
+
+
+def test_a_state_goes_on_with_the_windows_under_way(many, s3, tmp_path) -> None:
+    """The rest of the epoch comes, shards gone by are not fetched, and a second resume equals the first."""
+    limits = room(5.2, tmp_path)
+    loader = Loader(PackedDataset(many, **limits), 8, shuffle="shards", shuffle_window=32)
+    batches = []
+    for batch in loader:
+        batches.append(batch["label"].tolist())
+        if len(batches) == 16:
+            state = loader.state_dict()
+    for turn in range(2):
+        s3.proxy.clear()
+        other = Loader(
+            PackedDataset(many, cache=tmp_path / f"other{turn}", cache_bytes=limits["cache_bytes"]),
+            8,
+            shuffle="shards",
+            shuffle_window=32,
+        )
+        other.load_state_dict(state)
+        assert [batch["label"].tolist() for batch in other] == batches[16:]
+        assert sum(fetched(s3)) == 4
+
+
+def test_nodes_share_the_shards(many, s3, tmp_path) -> None:
+    """Two nodes with a cache each fetch every shard once together, and give the batches of one node."""
+    limits = room(5.2, tmp_path)["cache_bytes"]
+    seen = []
+    for node in range(2):
+        dataset = PackedDataset(many, cache=tmp_path / f"node{node}", cache_bytes=limits)
+        given = {"rank": node, "world_size": 2, "nodes": 2}
+        seen.append([batch["label"].tolist() for batch in Loader(dataset, 8, "shards", shuffle_window=32, **given)])
+    assert fetched(s3) == [1] * SHARDS
+    one = Loader(PackedDataset(tmp_path / "many"), 16, "shards", shuffle_window=32)
+    assert [sorted(a + b) for a, b in zip(*seen, strict=True)] == [sorted(b["label"].tolist()) for b in one]
+
+
+def test_ranks_of_one_node_fetch_once(many, s3, tmp_path) -> None:
+    """Two ranks that share a cache fetch no shard twice, and leave the limit alone."""
+    limits = room(5.2, tmp_path)
+    loops = [
+        iter(Loader(PackedDataset(many, **limits), 8, "shards", shuffle_window=32, rank=rank, world_size=2))
+        for rank in range(2)
+    ]
+    with Watched(tmp_path / "cache") as watched:
+        seen = [number for pair in zip(*loops, strict=True) for batch in pair for number in batch["label"].tolist()]
+    assert sorted(seen) == list(range(SHARDS * SAMPLES))
+    assert fetched(s3) == [1] * SHARDS
+    assert watched.most <= limits["cache_bytes"] + 4096
+
+
+@pytest.mark.parametrize("shuffle", [False, "shards"])
+def test_a_split_of_crops_streams_too(many, s3, tmp_path, shuffle) -> None:
+    """Crops, extras, checksums and chosen samples are those of a local dataset; other shards are not fetched."""
+    numbers = np.arange(20, 100, 3)
+    given: dict[str, Any] = {
+        "samples": numbers,
+        "crop": Crop(8, of="image"),
+        "extras": ["name", "number"],
+        "verify": True,
+    }
+
+    def read(dataset: PackedDataset) -> list[Any]:
+        return list(Loader(dataset, 4, shuffle=shuffle, shuffle_window=10 if shuffle else None, seed=4))
+
+    ours = read(PackedDataset(many, **given, **room(5.2, tmp_path)))
+    for batch, other in zip(ours, read(PackedDataset(tmp_path / "many", **given)), strict=True):
+        assert list(batch) == list(other)
+        assert all(np.array_equal(batch[name], other[name]) for name in batch)
+    assert [number for number, times in enumerate(fetched(s3)) if times] == [1, 2, 3, 4, 5, 6]
+
+
+def test_what_does_not_fit_is_refused_when_the_loader_is_made(many, tmp_path) -> None:
+    """A cache that cannot hold two shards, or a window and the next, and orders that need all shards."""
+    dataset = PackedDataset(many, **room(1.5, tmp_path))
+    for shuffle in (False, True):
+        with pytest.raises(UsageError, match=r"2 shards, [0-9,]+ bytes, must have room"):
+            Loader(dataset, 4, shuffle=shuffle)
+    dataset = PackedDataset(many, **room(4.2, tmp_path))
+    with pytest.raises(UsageError, match=r"9 shards.* shuffle_window"):
+        Loader(dataset, 4, shuffle="shards", shuffle_window=64)
+    for given in ({"sampler": [3, 1]}, {"repeat": 2}, {"shuffle": "block"}):
+        with pytest.raises(UsageError, match="larger than cache_bytes"):
+            Loader(dataset, 4, **given)
+    with pytest.raises(UsageError, match="nodes is only for"):
+        Loader(PackedDataset(tmp_path / "many"), 4, nodes=2, rank=0, world_size=2)
+
+
+@pytest.mark.parametrize("fault", ["cut", "busy", "slow", "corrupt", "late"])
+def test_failures_that_pass_are_not_seen(many, s3, tmp_path, monkeypatch, fault) -> None:
+    """They cost another request, and no sample."""
+    from packer.remote import store
+
+    monkeypatch.setattr(store, "SECONDS", 1.0)
+    for number in (0, 5, 11):
+        s3.proxy.plan(f"shards/{number:05}.lmdb", getattr(s3.faults, fault))
+    loader = Loader(PackedDataset(many, **room(5.2, tmp_path)), 8, shuffle="shards")
+    assert sorted(labels(loader)) == list(range(SHARDS * SAMPLES))
+
+
+def test_wrong_bytes_and_a_replaced_dataset_end_the_epoch(many, s3, tmp_path) -> None:
+    """The error comes with the first batch that needs the shard; it says whether the dataset was replaced."""
+    s3.proxy.plan("shards/00006.lmdb", *[s3.faults.corrupt] * 6)
+    loop = iter(Loader(PackedDataset(many, **room(3.2, tmp_path)), 16))
+    assert [int(next(loop)["label"][0]) for _ in range(6)] == [0, 16, 32, 48, 64, 80]
+    with pytest.raises(DamagedError, match=r"00006\.lmdb.*digest"):
+        next(loop)
+    s3.proxy.clear()
+    loop = iter(Loader(PackedDataset(many, **room(3.2, tmp_path)), 16))
+    next(loop)
+    s3.fs.rm(f"{many}/shards/00011.lmdb")
+    s3.fs.pipe(f"{many}/manifest.json", (tmp_path / "many/manifest.json").read_bytes() + b" ")
+    s3.fs.invalidate_cache()
+    with pytest.raises(DatasetError, match="was replaced since it was opened"):
+        list(loop)
+
+
+def test_a_full_disk_is_an_error_and_the_next_run_goes_on(many, s3, tmp_path, monkeypatch) -> None:
+    """It names the file of the cache."""
+    true, written = os.fsync, []
+
+    def fsync(descriptor: int) -> None:
+        written.append(descriptor)
+        if len(written) > 3:
+            raise OSError(28, "No space left on device")
+        true(descriptor)
+
+    limits = room(5.2, tmp_path)
+    dataset = PackedDataset(many, **limits)
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(DatasetError, match="cache cannot be written: No space left"):
+        labels(Loader(dataset, 8))
+    monkeypatch.undo()
+
+
+def test_room_that_others_hold_is_an_error_in_time(many, s3, tmp_path, monkeypatch) -> None:
+    """Where another process holds what it takes, an epoch does not wait for ever."""
+    monkeypatch.setattr(ahead, "PATIENCE", 0.2)
+    limits = room(3.2, tmp_path)
+    other = iter(Loader(PackedDataset(many, **limits), 16))
+    next(other)
+    held = Loader(PackedDataset(many, **limits), 16, shuffle="shards", seed=3)
+    with pytest.raises(DatasetError, match="raise cache_bytes"):
+        labels(held)
+    other.close()
+    monkeypatch.undo()
+    assert sorted(labels(held)) == list(range(SHARDS * SAMPLES))
+
+
+_EPOCH = """
+import sys
+from readers import Loader, PackedDataset
+loader = Loader(PackedDataset(sys.argv[1], cache=sys.argv[2], cache_bytes=int(sys.argv[3])), 8, shuffle="shards")
+for number, batch in enumerate(loader):
+    print(number, flush=True)
+    if number == int(sys.argv[4]):
+        sys.stdin.readline()
+"""
+
+
+@pytest.fixture
+def shm() -> Iterator[None]:
+    """Nothing is left in /dev/shm."""
+    before = set(Path("/dev/shm").iterdir())
+    yield
+    assert not {name for name in set(Path("/dev/shm").iterdir()) - before if "pack" in name.name or "read" in name.name}
+
+
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_process_that_is_stopped_leaves_nothing_that_stays(many, s3, tmp_path, shm, kind) -> None:
+    """After any signal the next run reads every sample, within the limit."""
+    limits = room(5.2, tmp_path)
+    given = [many, str(limits["cache"]), str(limits["cache_bytes"]), "3"]
+    with subprocess.Popen(
+        [sys.executable, "-c", _EPOCH, *given], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        while process.stdout.readline().strip() != b"3":
+            pass
+        process.send_signal(kind)
+        process.communicate(timeout=20)
+    assert process.returncode != 0
+    loader = Loader(PackedDataset(many, **limits), 8, shuffle="shards")
+    with Watched(tmp_path / "cache") as watched:
+        assert sorted(labels(loader)) == list(range(SHARDS * SAMPLES))
+    assert watched.most <= limits["cache_bytes"] + 4096
