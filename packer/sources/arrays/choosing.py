@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError, first_few
 from packer.format import DTYPES
-from packer.sources.arrays.fields import Leaf, leaves_of, spread_leaves
+from packer.sources.arrays.fields import ArrayLeaf, leaves_of, spread_leaves
 from packer.sources.arrays.origin import SPARSE_PARTS
 from packer.sources.arrays.tree import Tree, TreePlace
 from packer.sources.options import SourceOptions, naming
@@ -45,7 +45,7 @@ class Skipping:
 
 def choose(
     tree: Tree, root: str, axis: int | None, is_out: Skipping, options: SourceOptions
-) -> tuple[list[Leaf], list[str]]:
+) -> tuple[list[ArrayLeaf], list[str]]:
     """Return the fields that the options choose below a root, with their names; and which others are skipped, and why.
 
     Raises:
@@ -61,7 +61,7 @@ def choose(
         named = list(zip(_own_names(leaves, tree), leaves, strict=True))
     for group in options.sparse:
         named += _sparse(tree, root, group.strip("/"))
-    chosen: dict[str, Leaf] = {}
+    chosen: dict[str, ArrayLeaf] = {}
     for name, leaf in named:
         twin = chosen.get(name)
         if twin is not None and not options.pick:
@@ -86,7 +86,7 @@ def choose(
     return list(chosen.values()), asides
 
 
-def _own_names(leaves: Sequence[Leaf], tree: Tree) -> list[str]:
+def _own_names(leaves: Sequence[ArrayLeaf], tree: Tree) -> list[str]:
     """Return the names of fields that nobody named: their paths, with dots.
 
     Where files that the user named as a field hold one array, its name is that of the field.
@@ -104,12 +104,12 @@ def _own_names(leaves: Sequence[Leaf], tree: Tree) -> list[str]:
     ]
 
 
-def default_name(leaf: Leaf) -> str:
+def default_name(leaf: ArrayLeaf) -> str:
     """Return the path with dots for slashes, and `_` for each `=`."""
     return leaf.path[1:].replace("/", ".").replace("=", "_")
 
 
-def check_common(leaves: Sequence[Leaf]) -> None:
+def check_common(leaves: Sequence[ArrayLeaf]) -> None:
     """Raise SourceError if the sample axes of fields differ in length."""
     lengths = Counter(leaf.samples for leaf in leaves)
     if len(lengths) < 2:
@@ -127,9 +127,9 @@ def check_common(leaves: Sequence[Leaf]) -> None:
     )
 
 
-def _below(tree: Tree, root: str, axis: int | None, is_out: Skipping) -> tuple[list[Leaf], list[str]]:
+def _below(tree: Tree, root: str, axis: int | None, is_out: Skipping) -> tuple[list[ArrayLeaf], list[str]]:
     """Return the fields that arrays of a unit can become, and which others are skipped, and why."""
-    leaves: list[Leaf] = []
+    leaves: list[ArrayLeaf] = []
     asides: list[str] = []
     for entry in tree.entries(root, is_out):
         fields = leaves_of(entry, axis)
@@ -140,7 +140,7 @@ def _below(tree: Tree, root: str, axis: int | None, is_out: Skipping) -> tuple[l
     return leaves, asides
 
 
-def _refuse(leaves: Sequence[Leaf], tree: Tree) -> None:
+def _refuse(leaves: Sequence[ArrayLeaf], tree: Tree) -> None:
     """Raise SourceError if one of them cannot be a field."""
     if not (bad := [leaf for leaf in leaves if leaf.problem]):
         return
@@ -152,14 +152,14 @@ def _refuse(leaves: Sequence[Leaf], tree: Tree) -> None:
     raise SourceError(reason, bad[0].file or tree.path)
 
 
-def _picked(tree: Tree, root: str, name: str, where: str, axis: int | None) -> list[tuple[str, Leaf]]:
+def _picked(tree: Tree, root: str, name: str, where: str, axis: int | None) -> list[tuple[str, ArrayLeaf]]:
     """Return the fields of the array or compound member at a path, which is opened directly and may be a link.
 
     Raises:
         SourceError: nothing is at the path, or it cannot be a field.
     """
     path = "/" + where.strip("/")
-    hits: list[Leaf] = []
+    hits: list[ArrayLeaf] = []
     for place in upwards(path):
         if (entry := tree.find(root + place)) is not None:
             of_array = leaves_of(entry._replace(path=place), axis)
@@ -177,13 +177,13 @@ def _picked(tree: Tree, root: str, name: str, where: str, axis: int | None) -> l
     return [(".".join((name, *leaf.members[below:])), leaf) for leaf in hits]
 
 
-def _sparse(tree: Tree, root: str, group: str) -> list[tuple[str, Leaf]]:
+def _sparse(tree: Tree, root: str, group: str) -> list[tuple[str, ArrayLeaf]]:
     """Return the two fields that a sparse matrix becomes: of each row the numbers of its columns, and its values.
 
     Raises:
         SourceError: the group holds no such matrix.
     """
-    leaves: dict[str, Leaf] = {}
+    leaves: dict[str, ArrayLeaf] = {}
     for name in SPARSE_PARTS:
         entry = tree.find(f"{root}/{group}/{name}")
         of_array = leaves_of(entry._replace(path=f"/{group}/{name}"), 0) if entry else []
@@ -201,7 +201,7 @@ def _sparse(tree: Tree, root: str, group: str) -> list[tuple[str, Leaf]]:
     ]
 
 
-def row_starts(tree: Tree, leaf: Leaf) -> NDArray[np.int64]:
+def row_starts(tree: Tree, leaf: ArrayLeaf) -> NDArray[np.int64]:
     """Return where each row of a sparse matrix starts among the values of one of its fields, and the end, (rows + 1,).
 
     Raises:
@@ -218,7 +218,7 @@ def row_starts(tree: Tree, leaf: Leaf) -> NDArray[np.int64]:
     return starts.astype(np.int64)
 
 
-def attribute_leaf(tree: Tree, root: str, name: str, leaves: Sequence[Leaf]) -> Leaf:
+def attribute_leaf(tree: Tree, root: str, name: str, leaves: Sequence[ArrayLeaf]) -> ArrayLeaf:
     """Return the field that an attribute of a unit becomes.
 
     Raises:
@@ -230,7 +230,7 @@ def attribute_leaf(tree: Tree, root: str, name: str, leaves: Sequence[Leaf]) -> 
     if (value := tree.attribute(root, name)) is None:
         names = ", ".join(tree.attributes(root)[0]) or "none"
         raise SourceError(f"has no attribute {name} of numbers or text for --attr; it has {names}")
-    (leaf,) = spread_leaves(Leaf("", attribute=name), value.dtype, value.shape)
+    (leaf,) = spread_leaves(ArrayLeaf("", attribute=name), value.dtype, value.shape)
     if leaf.problem:
         raise SourceError(f"has the attribute {name}, but it {leaf.problem}; leave out --attr {name}")
     return leaf.changed(name=name)
@@ -276,5 +276,5 @@ def _and(asides: list[str]) -> str:
     return f"\nLeft out: {first_few(asides, joined='; ')}. --field NAME=/path takes a link" if asides else ""
 
 
-def _lines(leaves: Sequence[Leaf]) -> str:
+def _lines(leaves: Sequence[ArrayLeaf]) -> str:
     return first_few([f"  {leaf.in_words}" for leaf in leaves], _MAX_LINES, "\n")

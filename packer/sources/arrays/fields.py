@@ -37,7 +37,7 @@ class Scaling(NamedTuple):
         return np.ascontiguousarray(values, dtype)
 
 
-class Leaf(NamedTuple):
+class ArrayLeaf(NamedTuple):
     """An array, a member of a compound one or an attribute of a unit, and the field that it becomes.
 
     Attributes:
@@ -77,18 +77,18 @@ class Leaf(NamedTuple):
         count = "" if self.samples is None else f"{self.samples:,} samples of "
         return f"{self.path} {self.problem}" if self.problem else f"{self.path}: {count}{self.spec.in_words}"
 
-    def changed(self, **changes: Any) -> Leaf:
+    def changed(self, **changes: Any) -> ArrayLeaf:
         """Return the leaf with changes of its `spec`."""
         return self._replace(spec=msgspec.structs.replace(self.spec, **changes))
 
 
-def leaves_of(entry: Entry, axis: int | None) -> list[Leaf] | str:
+def leaves_of(entry: Entry, axis: int | None) -> list[ArrayLeaf] | str:
     """Return the fields that an array can become: one, or one for each member of a compound; or why it is skipped.
 
     Args:
         axis: number of the sample axis, from the end if negative; None if the whole array is the value of one sample.
     """
-    leaf = Leaf(entry.path, problem=entry.problem, remark=entry.remark, file=entry.file)
+    leaf = ArrayLeaf(entry.path, problem=entry.problem, remark=entry.remark, file=entry.file)
     if entry.problem:
         return [leaf]
     if entry.aside:
@@ -106,7 +106,7 @@ def leaves_of(entry: Entry, axis: int | None) -> list[Leaf] | str:
     return list(spread_leaves(leaf, entry.dtype, shape))
 
 
-def spread_leaves(leaf: Leaf, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Iterator[Leaf]:
+def spread_leaves(leaf: ArrayLeaf, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Iterator[ArrayLeaf]:
     """Yield the fields that samples of `dtype` and `shape` become: the leaf, or one for each member of a compound.
 
     Each has its `spec`, or a `problem`.
@@ -141,18 +141,18 @@ def spread_leaves(leaf: Leaf, dtype: np.dtype[Any], shape: tuple[int, ...]) -> I
     yield leaf._replace(problem=problem)
 
 
-def classes_of(leaf: Leaf) -> list[str]:
+def classes_of(leaf: ArrayLeaf) -> list[str]:
     """Return the names of the numbers of the field `label`, if an enum names all from 0 on."""
     is_label = leaf.spec.name == "label" and [number for number, _ in leaf.enum] == list(range(len(leaf.enum)))
     return [name for _, name in leaf.enum] if is_label else []
 
 
-def rows_in_words(leaves: Sequence[Leaf]) -> str:
+def rows_in_words(leaves: Sequence[ArrayLeaf]) -> str:
     """Return what a row of an array is, the same for arrays that may be parts of one."""
     return "; ".join(f"{'.'.join(leaf.members)} {leaf.spec.in_words}".strip() for leaf in leaves)
 
 
-def scaled(leaf: Leaf, attributes: Mapping[str, Any], is_applied: bool) -> Leaf:
+def scaled(leaf: ArrayLeaf, attributes: Mapping[str, Any], is_applied: bool) -> ArrayLeaf:
     """Return a leaf whose stored numbers become the values that its attributes say.
 
     Args:
@@ -194,7 +194,7 @@ def _number(attribute: Any) -> float | None:
 # ---------------------------------------------------------------- values
 
 
-def values_of(values: NDArray[Any], leaf: Leaf, path: str) -> NDArray[Any] | list[NDArray[Any]] | list[str]:
+def values_of(values: NDArray[Any], leaf: ArrayLeaf, path: str) -> NDArray[Any] | list[NDArray[Any]] | list[str]:
     """Return the values of a field, for m samples, from those of its array, in the form that a block holds.
 
     Raises:
@@ -219,7 +219,7 @@ def values_of(values: NDArray[Any], leaf: Leaf, path: str) -> NDArray[Any] | lis
     return list(numbers) if spec.is_ragged else numbers
 
 
-def check(dtype: np.dtype[Any], shape: tuple[int, ...], leaf: Leaf, path: str) -> None:
+def check(dtype: np.dtype[Any], shape: tuple[int, ...], leaf: ArrayLeaf, path: str) -> None:
     """Raise SourceError if the dtype or shape of one sample is not what was planned."""
     spec = leaf.spec
     stored = leaf.scaling.stored if leaf.scaling else spec.dtype
@@ -227,7 +227,7 @@ def check(dtype: np.dtype[Any], shape: tuple[int, ...], leaf: Leaf, path: str) -
         raise SourceError(f"field {spec.name} is {dtype} {shape} now: the file has changed; run again", path)
 
 
-def _text(text: str | bytes, leaf: Leaf, path: str) -> str:
+def _text(text: str | bytes, leaf: ArrayLeaf, path: str) -> str:
     try:
         return text if isinstance(text, str) else text.decode()
     except UnicodeDecodeError:

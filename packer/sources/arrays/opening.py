@@ -22,7 +22,7 @@ from natsort import natsorted
 from packer.errors import SourceError, UsageError, as_text, first_few
 from packer.format import check_field_name
 from packer.sources.arrays.choosing import Constant, constant_values
-from packer.sources.arrays.fields import Leaf, classes_of, rows_in_words
+from packer.sources.arrays.fields import ArrayLeaf, classes_of, rows_in_words
 from packer.sources.arrays.origin import ArraysOrigin, KeptFile, KeptOptions
 from packer.sources.arrays.source import ArraySource, RowSource, RowTable, TreeRows, UnitSource
 from packer.sources.arrays.tree import PartFiles, TreePlace, open_tree, paths_of
@@ -193,7 +193,7 @@ def _other_tables(unit: Unit, fields: Sequence[str]) -> list[str]:
         for files in unit.place
         if len(files.paths) > 1
     ]
-    unnamed: dict[str, list[Leaf]] = defaultdict(list)
+    unnamed: dict[str, list[ArrayLeaf]] = defaultdict(list)
     for leaf in unit.leaves:
         if leaf.array[1:].partition("/")[0] not in fields:
             unnamed[leaf.file].append(leaf)
@@ -288,7 +288,7 @@ def _in_order(unit: Unit, model: Unit) -> Unit:
     return unit._replace(leaves=leaves, shapes=tuple(unit.shapes[number] for number in order))
 
 
-def _looks(leaf: Leaf) -> str:
+def _looks(leaf: ArrayLeaf) -> str:
     """Return type and place of a field in words; fields that differ in them cannot be packed together."""
     where = f"attribute {leaf.attribute}" if leaf.attribute else leaf.array
     where += "".join(f"[{member}]" for member in leaf.members)
@@ -331,7 +331,7 @@ def _row_source(
     tables: list[list[TreeRows]] = [[] for _ in units[0].place]
     files: list[tuple[str, int, Mapping[str, Any]]] = []
     for unit in units:
-        by_file: dict[str, list[Leaf]] = defaultdict(list)
+        by_file: dict[str, list[ArrayLeaf]] = defaultdict(list)
         for leaf in unit.leaves:
             by_file[leaf.file].append(leaf)
         for runs, of_field in zip(tables, unit.place, strict=True):

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError
 from packer.sources.arrays.choosing import row_starts
-from packer.sources.arrays.fields import Leaf, check, values_of
+from packer.sources.arrays.fields import ArrayLeaf, check, values_of
 from packer.sources.arrays.origin import ArraysOrigin
 from packer.sources.arrays.tree import CACHE_BYTES, Tree, TreePlace, Values, open_tree, paths_of
 from packer.sources.base import (
@@ -52,7 +52,7 @@ class TreeRows(NamedTuple):
     root: str
     start: int
     stop: int
-    leaves: tuple[Leaf, ...]
+    leaves: tuple[ArrayLeaf, ...]
     files: tuple[str, ...] = ()
 
 
@@ -210,7 +210,7 @@ class _RowReader:
         rows = (*[slice(None)] * axis, slice(start, stop))
         return np.moveaxis(array[rows], axis, 0)
 
-    def _lists(self, leaf: Leaf, values: NDArray[Any], start: int, stop: int) -> list[NDArray[Any]]:
+    def _lists(self, leaf: ArrayLeaf, values: NDArray[Any], start: int, stop: int) -> list[NDArray[Any]]:
         cuts = self._starts[leaf.array][start + 1 : stop] - self._starts[leaf.array][start]
         return np.split(values.astype(leaf.spec.dtype, copy=False), cuts)
 
@@ -307,7 +307,7 @@ class UnitSource(ArraySource):
                 raise SourceError(reason, error.path or place[0].paths[0], number) from error
 
 
-def _sample(tree: Tree, root: str, leaves: Sequence[Leaf], number: int) -> dict[str, Any]:
+def _sample(tree: Tree, root: str, leaves: Sequence[ArrayLeaf], number: int) -> dict[str, Any]:
     """Return a unit as one sample, by field; large fields as `LargeArray`.
 
     Args:
@@ -348,7 +348,7 @@ def _boxed(array: Values) -> NDArray[Any]:
     return (np.array(values) if isinstance(values, np.memmap) else np.asarray(values))[np.newaxis]
 
 
-def _large(array: Values, leaf: Leaf, tree: Tree, number: int) -> LargeArray:
+def _large(array: Values, leaf: ArrayLeaf, tree: Tree, number: int) -> LargeArray:
     """Return a field of one sample from a large array. Chunks are decoded once if rows are read in order."""
     inner = array.dtype
     for member in leaf.members:

@@ -33,7 +33,7 @@ from packer.sources.arrays.choosing import (
     default_name,
     row_starts,
 )
-from packer.sources.arrays.fields import SCALING, Leaf, classes_of, scaled
+from packer.sources.arrays.fields import SCALING, ArrayLeaf, classes_of, scaled
 from packer.sources.arrays.tree import Tree, TreePlace, is_text, open_tree
 from packer.sources.episodes import ends_of, is_table
 from packer.sources.options import SourceOptions
@@ -76,7 +76,7 @@ class Unit(NamedTuple):
     place: TreePlace
     root: str
     kind: str
-    leaves: tuple[Leaf, ...]
+    leaves: tuple[ArrayLeaf, ...]
     shapes: tuple[tuple[int | None, ...], ...]
     samples: int
     files: tuple[str, ...]
@@ -215,7 +215,7 @@ def _unit(tree: Tree, root: str, kind: str, is_out: Skipping, options: SourceOpt
     )
 
 
-def _remarks_on(leaf: Leaf) -> list[Remark]:
+def _remarks_on(leaf: ArrayLeaf) -> list[Remark]:
     """Return what is another name or value than in the file, or not kept."""
     remarks = [("", f"{leaf.path} {leaf.remark}")] if leaf.remark else []
     if "=" in leaf.path and leaf.spec.name == default_name(leaf):
@@ -227,7 +227,7 @@ def _remarks_on(leaf: Leaf) -> list[Remark]:
     return remarks
 
 
-def _layout(leaf: Leaf, is_row: bool) -> Leaf:
+def _layout(leaf: ArrayLeaf, is_row: bool) -> ArrayLeaf:
     """Return a leaf without what differs between equal units: its lengths, and of a sample its file."""
     if is_row:
         return leaf._replace(samples=None)
