@@ -33,12 +33,16 @@ class Constant(NamedTuple):
 class Skipping:
     """Says whether the user skips a path, and remembers which entries of the options named something."""
 
-    def __init__(self, *given: Sequence[str]) -> None:
+    def __init__(self, tree: Tree, *given: Sequence[str]) -> None:
+        self._bases = {files.base for files in tree.place}
         self._given = [path for paths in given for path in paths]
         self.used: set[str] = set()
 
     def __call__(self, path: str) -> bool:
         names = naming(path, self._given)
+        base, slash, below = path[1:].partition("/")
+        if slash and f"/{base}" in self._bases:  # a member of files that the user named as a field
+            names += naming(below, self._given)
         self.used.update(names)
         return bool(names)
 
@@ -168,7 +172,7 @@ def _picked(tree: Tree, root: str, name: str, where: str, axis: int | None) -> l
             hits = [leaf for leaf in of_array if f"{leaf.path}/".startswith(f"{path}/")]
             break
     if not hits:
-        leaves, asides = _below(tree, root, axis, Skipping(()))
+        leaves, asides = _below(tree, root, axis, Skipping(tree))
         raise SourceError(f"has no array {path} for field {name}; it holds:\n{_lines(leaves)}{_and(asides)}")
     for leaf in hits:
         if leaf.problem:

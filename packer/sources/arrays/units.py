@@ -123,7 +123,7 @@ def units_of(place: TreePlace, files: str, choice: UnitChoice, options: SourceOp
     with open_tree(files, place) as tree, tree.faults("listing the file"):
         marks = _marks(tree, choice.pattern) if choice.name == "episodes" else {}
         ends = ends_of(marks) if marks else None
-        is_out = Skipping(options.skip, options.once)
+        is_out = Skipping(tree, options.skip, options.once)
         roots, splits, remarks = _roots(tree, choice, is_out)
         outside = [name for name in options.once if roots != [""] and tree.find(f"/{name.strip('/')}")]
         constants = constants_of(tree, "", outside)
@@ -132,7 +132,7 @@ def units_of(place: TreePlace, files: str, choice: UnitChoice, options: SourceOp
         within += tuple(path for path, values in marks.items() if is_table(values))  # they have no value for each row
         inner = replace(options, skip=within, once=tuple(name for name in options.once if name not in outside))
         kind = "row" if marks else choice.name[:-1]
-        is_inner_out = Skipping(inner.skip, inner.once, inner.sparse)
+        is_inner_out = Skipping(tree, inner.skip, inner.once, inner.sparse)
         units: list[Unit | SourceError] = []
         for root in roots:
             try:

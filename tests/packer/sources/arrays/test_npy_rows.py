@@ -164,6 +164,14 @@ def test_what_is_not_asked_for_costs_nothing(tmp_path):
         open_sources([path], SourceOptions(pick={"a": "/z"}))
 
 
+def test_members_of_a_named_file_are_skipped_by_their_names(tmp_path):
+    """With the field in front or not; if one is left, it has the name of the field."""
+    np.savez(tmp_path / "rows.npz", a=X, b=Y)
+    assert [spec.name for spec in open_npy({"x": str(tmp_path / "rows.npz")}).fields] == ["x.a", "x.b"]
+    for skip in ("b", "x.b"):
+        assert [spec.name for spec in open_npy({"x": str(tmp_path / "rows.npz")}, skip=(skip,)).fields] == ["x"]
+
+
 def test_a_damaged_member_takes_no_other(tmp_path):
     """A member whose bytes are damaged is an error if it is asked for, and nothing else is."""
     path = tmp_path / "rows.npz"
