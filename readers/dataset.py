@@ -9,7 +9,6 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
@@ -25,13 +24,13 @@ from readers.draws import Visits, new_visits
 from readers.fields import NAME, FieldReader, KnownReader, as_images, gathered
 from readers.gather import Allocate, Pool
 from readers.indexing import Chosen, Items, Listed, OfShard, SampleNames, is_single, number_asked, numbers_asked
-from readers.joined import ByShard
-from readers.opened import CheckedReader, Opened, describe, in_words, not_replaced, open_names
+from readers.opened import CheckedReader, Opened, describe, in_words, open_names
 from readers.order import check_epoch
 from readers.parts import Parts
 from readers.points import PointSample
 from readers.resized import ResizedCrop
 from readers.rows import RegionReader
+from readers.shards import not_replaced
 from readers.transforms import Transform, changed_batch, changed_samples, takes_generator
 from readers.valid import check_read
 from readers.voxels import VoxelSample
@@ -60,11 +59,8 @@ class _Session:
 
     It survives neither fork nor pickle: a lock may be held by a parent thread that does not exist in the child.
 
-    Attributes:
-        by_shard: fetches and reads shards one by one, as long as not all of a dataset at a URL are needed.
     """
 
-    by_shard: ByShard | None
     process: int = field(default_factory=os.getpid)
     opened: Opened | None = None
     readers: Mapping[str, FieldReader] | None = None
@@ -93,8 +89,9 @@ class PackedDataset(Dataset[Any]):
     Args:
         path: folder of the packed dataset, or its URL as fsspec takes it, such as `s3://bucket/set`. From a URL the
             manifest is fetched at once, the names when the first name is asked for, and each shard (whole, checked by
-            its digest) when one of its samples is asked for; `Loader`, crops, windows, subsets of points and `verify`
-            ask for all shards at once. They stay in the cache.
+            its digest) when one of its samples is asked for. `Loader` asks for those of the next batches, `windows` for
+            those of all samples that are read, and so do a crop of several fields and points of several fields, which
+            are compared. They stay in the cache.
         fields: names of the fields to read, in order, or the name of one; all by default. The others are not touched.
         batch_transform: called once with each batch, and with a batch of one for `ds[3]`, which then is the sample in
             what it returns. It runs in the thread that reads: with `Loader(threads=n)` in n threads at once, with
@@ -113,7 +110,7 @@ class PackedDataset(Dataset[Any]):
             given. Samples are then counted among these: `ds[0]` is the first of them. They take 8 bytes each.
         extras: what batches also hold: `"name"` and `"number"` of the sample, and with windows the anchor `"step"`.
         verify: compares every frame with its checksum before it is decoded or copied; a wrong one is a `DamagedError`
-            that names field and sample. Index arrays are compared with their digest whenever a shard is opened. Without
+            that names field and sample. Index arrays are compared with their digest when a shard is first read. Without
             `verify` a damaged frame may give an error, or wrong values of the right shape.
         cache: folder into which a dataset at a URL is fetched, by one process for all; by default `lmdb-packer` in the
             user's folder of caches.
@@ -243,7 +240,7 @@ class PackedDataset(Dataset[Any]):
             assert self.windows is not None
             offsets = self.windows.offsets(self.fields)
             numbers = self._samples.in_whole(np.arange(self._samples.samples))
-            lengths = {name: self.opened.places[name].lengths()[numbers] for name in offsets}
+            lengths = {name: self.opened.places[name].lengths(numbers) for name in offsets}
             self._items = self._samples.in_windows(self.windows.anchors(offsets, lengths))
         return self._items
 
@@ -460,9 +457,6 @@ class PackedDataset(Dataset[Any]):
             visits: of the items, (n,); needed if random parts are read.
         """
         samples, anchors = self.items.of(numbers)
-        by_shard = self._session.by_shard
-        if by_shard is not None and not by_shard.is_whole:
-            return {**by_shard.gather(samples), **gathered(self._number_readers(), samples, allocate)}
         return gathered(self.readers, samples, allocate, visits, anchors)
 
     def read(self, index: Any, field: str, rows: slice | None = None, columns: slice | None = None) -> Any:
@@ -485,12 +479,10 @@ class PackedDataset(Dataset[Any]):
         check_read(str(self.path), [field], self.fields)
         own = number_asked(index, self._samples.samples, self.sample_numbers)
         number = int(self._samples.in_whole(np.array([own]))[0])
-        by_shard = self._session.by_shard
-        opened, number = (self.opened, number) if by_shard is None else by_shard.holding(number)
-        reader: FieldReader = opened.readers[field]
+        reader: FieldReader = self.opened.readers[field]
         if rows is not None or columns is not None:
-            reader = RegionReader(opened.places[field], rows, columns)
-        reader = self._checked(reader, opened)
+            reader = RegionReader(self.opened.places[field], rows, columns)
+        reader = self._checked(reader, self.opened)
         values = as_images(reader.field, reader.read(reader.locate(np.array([number]))))
         return item_of({field: values}, 0, 1)[field]
 
@@ -516,22 +508,15 @@ class PackedDataset(Dataset[Any]):
         """Return what this process has open."""
         session = self._last_session
         if session is None or session.process != os.getpid():
-            by_shard = None
-            # A crop's places are given by the number in the whole dataset, and errors name it.
-            in_whole = self._parts or self.verify
-            if self._mirror is not None and not in_whole and not self._mirror.is_fetched(self.manifest):
-                by_shard = ByShard(self._mirror, self.manifest, list(self.fields), self.extras)
-            session = self._last_session = _Session(by_shard)
+            session = self._last_session = _Session()
         return session
 
     @property
     def opened(self) -> Opened:
-        """Return the mapped shards; the first call in each process opens them."""
+        """Return the shards and their readers; the first call in each process maps those that are here."""
         session = self._session
         if session.opened is None:
-            lease = None if self._mirror is None else self._mirror.fetch_shards(self.manifest)
-            session.opened = Opened(self.path, self.manifest, list(self.fields), lease, self.extras)
-            session.by_shard = None
+            session.opened = Opened(self.path, self.manifest, list(self.fields), self._mirror, self.extras)
         return session.opened
 
     @property
@@ -555,7 +540,8 @@ class PackedDataset(Dataset[Any]):
     @property
     def is_open(self) -> bool:
         """Return whether all shards are mapped."""
-        return self._session.opened is not None
+        opened = self._session.opened
+        return opened is not None and opened.shards.are_mapped
 
     def shard_readers(self, shard: int, lease: object) -> tuple[Opened, Mapping[str, FieldReader]]:
         """Open one shard alone; return it, and a reader of each field, by numbers from its first sample on.
@@ -568,8 +554,7 @@ class PackedDataset(Dataset[Any]):
         """
         entry = self.manifest.shards[shard]
         first = sum(other.samples for other in self.manifest.shards[:shard])
-        alone = msgspec.structs.replace(self.manifest, shards=(entry,), samples=entry.samples, splits={})
-        opened = Opened(self.path, alone, list(self.fields), lease, self.extras)
+        opened = Opened(self.path, self.manifest, list(self.fields), extras=self.extras, alone=(entry, lease))
         samples = OfShard(self._samples, first, entry.samples)
         describes = partial(_describe_from, self.path, self.manifest, first)
         parts = self._parts.readers(self.fields, opened.places, samples, describes)

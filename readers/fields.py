@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 from torch.utils.data import get_worker_info
 
 from packer.errors import DamagedError
-from packer.format import ColumnIndex, Field, Located, Locator, Numbers, Shard, starts_of
+from packer.format import ColumnIndex, Field, Located, Locator, Numbers, starts_of
 from readers.batch import Ragged, Views
 from readers.draws import Visits
-from readers.gather import TORCH_DTYPES, Allocate, Memory, Pool, alignment, fresh, own_parts, shared
+from readers.gather import MEMORY, TORCH_DTYPES, Allocate, Pool, fresh, own_parts, shared
+from readers.shards import Shards
 
 #: Gives a sample in words, by its number in the whole dataset, for messages.
 Describe = Callable[[int], str]
@@ -38,16 +39,29 @@ COPIED_RUN_BYTES = 7 * 2**18
 
 
 class Places(Locator):
-    """Finds the samples of one field in the mapped shards of a dataset."""
+    """Finds the samples of one field in the shards of a dataset.
 
-    def __init__(self, field: Field, indexes: Sequence[ColumnIndex], memory: Memory) -> None:
-        super().__init__(field, indexes, memory.array, memory.starts)
-        self.memory = memory
+    Args:
+        samples, opening: see `Locator`.
+        sample_bytes: raw bytes of a sample, the mean if they differ; an attribute, too.
+    """
+
+    def __init__(
+        self,
+        field: Field,
+        samples: Sequence[int],
+        opening: Callable[[Sequence[int]], Sequence[tuple[ColumnIndex, int]]],
+        sample_bytes: float,
+    ) -> None:
+        super().__init__(field, samples, MEMORY.array, opening)
+        self.sample_bytes = sample_bytes
 
     def has_shapes_of(self, other: Places) -> bool:
         """Return whether each sample has the same lengths of its ragged axes in another field of the dataset."""
-        pairs = zip(self.indexes, other.indexes, strict=True)
-        return all(np.array_equal(a.arrays["shapes"], b.arrays["shapes"]) for a, b in pairs)
+        if other is self:
+            return True
+        pairs = zip(self.open().indexes, other.open().indexes, strict=True)
+        return all(a and b and np.array_equal(a.arrays["shapes"], b.arrays["shapes"]) for a, b in pairs)
 
 
 class FieldReader:
@@ -137,17 +151,14 @@ class NameReader(FieldReader):
     """Names of samples, as their shards hold them. Reads like a field of text.
 
     Args:
-        shards: open ones; each with the number of its samples.
-
-    Raises:
-        DamagedError: the names of a shard are damaged.
+        shards: of the dataset.
     """
 
-    def __init__(self, shards: Sequence[tuple[Shard, int]]) -> None:
+    def __init__(self, shards: Shards) -> None:
         super().__init__(Field(name=NAME, dtype="uint8", kind="text", shape=(None,)))
         self.run_bytes = COPIED_RUN_BYTES
-        self._tables = [shard.name_table(samples) for shard, samples in shards]
-        self._first = starts_of([samples for _, samples in shards])
+        self._shards = shards
+        self._first = starts_of(shards.samples)
 
     def nbytes(self, located: Located) -> Numbers:
         """Return none, (n,): names are short."""
@@ -159,10 +170,15 @@ class NameReader(FieldReader):
         return Located(shard=shard, local=numbers - self._first[shard])
 
     def read(self, located: Located, allocate: Allocate | None = None) -> list[str]:
-        """Return the names."""
-        found = []
-        for shard, number in zip(located.shard.tolist(), located.local.tolist(), strict=True):
-            data, ends = self._tables[shard]
+        """Return the names.
+
+        Raises:
+            DamagedError: the names of a shard are damaged.
+        """
+        found, shards = [], located.shard.tolist()
+        opened = dict(zip(set(shards), self._shards.open(list(set(shards))), strict=True))
+        for shard, number in zip(shards, located.local.tolist(), strict=True):
+            data, ends = opened[shard].names
             found.append(str(data[int(ends[number]) : int(ends[number + 1])], "utf-8", "replace"))
         return found
 
@@ -179,28 +195,21 @@ class FixedRaw(FieldReader):
         self.copied = self.places = places
         self.run_bytes = COPIED_RUN_BYTES
         self._row = self.field.fixed_bytes
-        # span_at is for offsets within a shard; subtract the offset of the shard's first sample, once a chunk.
-        chunk_shard = np.repeat(np.arange(len(places.indexes)), [len(i.chunk_at) for i in places.indexes])
-        at = places.span_at - places.first[chunk_shard] * self._row
-        # Elements are addressed, of as many bytes as all samples are aligned to. Samples of no bytes may have no chunk.
-        self._shift = alignment(at, self._row)
-        self._at: Numbers = at >> self._shift if len(at) else np.zeros(1, np.int64)
-        self._records = places.memory.records(self._row, self._shift)
 
     def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Located:
-        """Return the address of each sample, counted in elements."""
-        element: Numbers = numbers * (self._row >> self._shift)
-        element += self._at.take(self.places.chunk_of(numbers)) if len(self._at) > 1 else self._at
-        return Located(element=element)
+        """Return the address of each sample."""
+        held = self.places.open(numbers)
+        start: Numbers = numbers * self._row
+        start += held.zero_at.take(held.find_chunk(numbers)) if len(held.zero_at) > 1 else held.zero_at
+        return Located(start=start)
 
     def spans(self, located: Located) -> Numbers:
         """Return the first address of each sample and the one after its last, (n, 2)."""
-        start = located.element << self._shift
-        return np.stack([start, start + self._row], axis=1)
+        return np.stack([located.start, located.start + self._row], axis=1)
 
     def read(self, located: Located, allocate: Allocate | None = None) -> torch.Tensor:
         """Return the samples, (n, *shape), in new memory or in what `allocate` gives."""
-        return self._records.gather(located.element, self._dtype, self._shape, allocate)
+        return MEMORY.gather(located.start, self._row, self.places.odd, self._dtype, self._shape, allocate)
 
 
 class WholeReader(FieldReader):
@@ -227,10 +236,7 @@ class WholeReader(FieldReader):
     @cached_property
     def sample_bytes(self) -> float:
         """Return the raw bytes of a sample; the mean if they differ."""
-        if not self.is_ragged:
-            return self.field.fixed_bytes
-        total = sum(int(index.arrays["sample_offsets"][-1]) for index in self.places.indexes)
-        return total / max(int(self.places.first[-1]), 1)
+        return self.places.sample_bytes
 
     def keep(self, samples: int) -> None:
         """Make room for the decoded frames of about `samples` samples, where frames hold several."""

@@ -1,8 +1,9 @@
-"""The mapped shards as one stretch of memory, how records are copied out of it, and the memory they are copied into.
+"""The memory of the process as one array, how records are copied out of it, and the memory they are copied into.
 
-Every shard is mapped read-only. One array is laid over the lowest to the highest map, and bytes are addressed by their
-distance from its start: one gather then fetches records of any number of chunks and shards. What lies between the maps
-is never read: every address comes from a checked index.
+Every shard is mapped read-only, somewhere. One array is laid over all addresses that a process may have, and bytes are
+addressed by their distance from its start. One gather then fetches records of any number of chunks, shards and
+datasets, and shards may be mapped later without any address changing. What lies between the maps is never read: every
+address comes from a checked index.
 
 The size of a copy decides who copies. To numpy a record is one item, so a gather is one memcpy a record. It goes into
 new memory, which the system's allocator reuses. From `LARGE_BYTES` on torch's threads copy, or the calling thread alone
@@ -18,6 +19,7 @@ import ctypes
 import itertools
 import multiprocessing
 import os
+import platform
 import threading
 import time
 import weakref
@@ -30,7 +32,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from packer.format import DTYPES, Numbers, Shard
+from packer.format import DTYPES, Numbers
 
 #: Gives `n` bytes of writable memory as a uint8 tensor (n,).
 Allocate = Callable[[int], torch.Tensor]
@@ -49,6 +51,10 @@ SLOW, ALONE_SECONDS = 1e-9, 0.2
 FORKED_NO_EXEC = 0x40
 #: Items of numpy's own types are no larger.
 MOST_ITEM_BYTES = 2**31 - 1
+#: Addresses of a process lie below. numpy takes no array that begins at address 0, where nothing lies anyway.
+_ADDRESSES, _FIRST = 2**48 if platform.machine() in ("aarch64", "arm64") else 2**47, 4096
+#: Arrays of overlapping records count as if these lay apart; numpy and torch take no larger ones.
+_MOST_BYTES = 2**63 - 1
 #: Free memory that a pool keeps, in pieces, if the caller does not say.
 KEEP = 6
 
@@ -81,44 +87,50 @@ def own_parts(whole: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:
 
 
 class Memory:
-    """The maps of all shards, addressed as one.
+    """All memory of the process, addressed from `_FIRST` on.
 
     Attributes:
-        starts: address of the first byte of each shard, (shards,) int64.
-        array: the whole window, read-only; slice it only at addresses that an index gives.
+        array: all of it, read-only; slice it only at addresses that an index gives.
     """
 
-    def __init__(self, shards: Sequence[Shard]) -> None:
-        self._maps = [np.frombuffer(shard.bytes, np.uint8) for shard in shards]
-        at = np.array([array.ctypes.data for array in self._maps], np.int64)
-        ends = at + np.array([array.nbytes for array in self._maps], np.int64)
-        base = int(at.min()) if len(at) else 0
-        span = int(ends.max()) - base if len(at) else 0
-        self.starts: Numbers = at - base
+    def __init__(self) -> None:
         # Writable, since torch warns of read-only arrays. Nothing writes to it, and no tensor on it is handed out.
-        window = np.ctypeslib.as_array((ctypes.c_uint8 * span).from_address(base)) if span else np.empty(0, np.uint8)
-        self._flat = torch.from_numpy(window)
-        window = window.view()
-        window.flags.writeable = False
-        self.array: NDArray[np.uint8] = window
+        everything = np.ctypeslib.as_array((ctypes.c_uint8 * (_ADDRESSES - _FIRST)).from_address(_FIRST))
+        self._flat = torch.from_numpy(everything)
+        everything = everything.view()
+        everything.flags.writeable = False
+        self.array: NDArray[np.uint8] = everything
         self._records: dict[tuple[int, int], Records] = {}
 
-    def records(self, length: int, shift: int) -> Records:
-        """Return the memory as records of `length` bytes, one from each element of `2**shift` bytes."""
-        if (length, shift) not in self._records:
-            self._records[length, shift] = Records(self._flat, length, shift)
-        return self._records[length, shift]
+    def address(self, data: Any) -> int:
+        """Return the address of the first byte of a buffer."""
+        return int(np.frombuffer(data, np.uint8).ctypes.data) - _FIRST
 
-    def gather(self, at: Numbers, length: int, allocate: Allocate | None = None) -> torch.Tensor:
-        """Return records of `length` bytes at addresses (n,), uint8 (n * length,), as `Records.gather` does."""
-        shift = alignment(at, length)
-        return self.records(length, shift).gather(at >> shift, TORCH_DTYPES["uint8"], (-1,), allocate)
+    def gather(
+        self,
+        at: Numbers,
+        length: int,
+        odd: int,
+        dtype: torch.dtype = torch.uint8,
+        shape: tuple[int, ...] = (-1,),
+        allocate: Allocate | None = None,
+    ) -> torch.Tensor:
+        """Return records of `length` bytes at addresses (n,), as values of a dtype and shape, (n, *shape).
 
-
-def alignment(at: Numbers, length: int) -> int:
-    """Return the largest k up to 3 for which `2**k` divides all addresses (n,) and the length of records."""
-    odd = int(np.bitwise_or.reduce(at, initial=length)) | 8
-    return (odd & -odd).bit_length() - 1
+        Args:
+            odd: a number that is a multiple of 2**k only if all addresses are.
+            allocate: gives the memory that they are put into; new memory by default.
+        """
+        # Elements are addressed, of as many bytes as all records are aligned to, up to 8.
+        odd |= length | 8
+        shift = (odd & -odd).bit_length() - 1
+        records = self._records.get((length, shift))
+        if records is None:
+            if (_ADDRESSES >> shift) * length > _MOST_BYTES:  # only what lies about these records is small enough
+                low, high = (int(at.min()), int(at.max())) if len(at) else (0, 0)
+                return Records(self._flat[low : high + length], length, shift).gather(at - low, dtype, shape, allocate)
+            records = self._records[length, shift] = Records(self._flat, length, shift)
+        return records.gather(at, dtype, shape, allocate)
 
 
 class Records:
@@ -131,7 +143,7 @@ class Records:
     """
 
     def __init__(self, memory: torch.Tensor, length: int, shift: int) -> None:
-        self._length, self._unit, self._count = length, UNITS[shift], length >> shift
+        self._length, self._shift, self._unit, self._count = length, shift, UNITS[shift], length >> shift
         elements = memory[: len(memory) >> shift << shift].view(self._unit)
         starts = max(len(elements) - self._count + 1, 0)
         self._rows = elements.as_strided((starts, self._count), (1, 1))
@@ -143,13 +155,13 @@ class Records:
             self._items = np.ndarray((starts,), opaque, elements.numpy().data, 0, (1 << shift,))
 
     def gather(
-        self, places: Numbers, dtype: torch.dtype, shape: tuple[int, ...], allocate: Allocate | None = None
+        self, at: Numbers, dtype: torch.dtype, shape: tuple[int, ...], allocate: Allocate | None = None
     ) -> torch.Tensor:
-        """Return the records at elements `places` (n,), as values of a dtype and shape, (n, *shape).
+        """Return the records at bytes `at` (n,), which are those of elements, as values of a dtype and shape.
 
-        They are in new memory, or in memory that `allocate` gives.
+        They are (n, *shape), in new memory, or in memory that `allocate` gives.
         """
-        nbytes = len(places) * self._length
+        nbytes, places = len(at) * self._length, at >> self._shift
         if not nbytes:
             out = fresh(0)
         elif nbytes >= LARGE_BYTES and _threads.are_free():
@@ -204,6 +216,7 @@ def _began_by_fork() -> bool:
 
 
 _threads = _Threads()
+MEMORY = Memory()
 
 
 class Pool:

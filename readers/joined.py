@@ -1,29 +1,22 @@
-"""Several parts read as one: the shards of a dataset at a URL that are there, or the datasets of a `Mix`.
+"""Several datasets read as one, as those of a `Mix`.
 
-Each part reads its samples of a batch, which are then put in order. That costs one copy more than reading them from one
-stretch of memory, as `PackedDataset` does once every shard is there.
+Each reads its samples of a batch, which are then put in order. That costs one copy more than reading them by one call.
 """
 
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import msgspec
 import numpy as np
 import torch
 
-from packer.format import Located, Manifest, Numbers, ShardEntry, starts_of
+from packer.format import Located, Numbers, starts_of
 from readers.batch import Ragged
 from readers.draws import Visits
-from readers.fields import FieldReader, gathered
+from readers.fields import FieldReader
 from readers.gather import Allocate, fresh
-from readers.opened import Opened
-
-if TYPE_CHECKING:
-    from packer.remote import Lease, Mirror
 
 
 def parts_of(numbers: Numbers, starts: Numbers) -> Numbers:
@@ -42,15 +35,13 @@ class JoinedReader(FieldReader):
     Args:
         readers: of each part; an attribute, too.
         starts: first number of each part, see `starts_of`.
-        shifts: added to an address within each part to get the address in the memory of all, (parts,).
     """
 
-    def __init__(self, readers: Sequence[FieldReader], starts: Numbers, shifts: Numbers | None = None) -> None:
+    def __init__(self, readers: Sequence[FieldReader], starts: Numbers) -> None:
         super().__init__(readers[0].field)
         self.readers = readers
         self.run_bytes = min(reader.run_bytes for reader in readers)
         self._starts = starts
-        self._shifts = np.zeros(len(readers), np.int64) if shifts is None else shifts
 
     def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Located:
         """Return the `part` of each sample, and where it lies there; other arrays of a part are 0 in other parts."""
@@ -75,7 +66,7 @@ class JoinedReader(FieldReader):
         """Return the first address that `read` touches for each sample and the one after the last, (n, 2)."""
         spans = np.zeros((len(located), 2), np.int64)
         for part, at in by_part(located.part):
-            spans[at] = self.readers[part].spans(located[at]) + self._shifts[part]
+            spans[at] = self.readers[part].spans(located[at])
         return spans
 
     def read(self, located: Located, allocate: Allocate | None = None) -> Any:
@@ -119,65 +110,3 @@ def _room(like: torch.Tensor, rows: int, allocate: Allocate) -> torch.Tensor:
     """Return a tensor of this many rows like those of another one."""
     shape = like.shape[1:]
     return allocate(rows * math.prod(shape) * like.itemsize).view(like.dtype).view(rows, *shape)
-
-
-class ByShard:
-    """Fetches and opens the shards of a dataset one by one, each when one of its samples is asked for.
-
-    Args:
-        mirror: fetches them.
-        manifest: of the dataset.
-        fields: names of the fields to open, in order.
-        extras: of these, names are read as a field is.
-    """
-
-    def __init__(self, mirror: Mirror, manifest: Manifest, fields: Sequence[str], extras: Sequence[str] = ()) -> None:
-        self._mirror = mirror
-        self._manifest = manifest
-        self._fields = list(fields)
-        self._extras = extras
-        self._entries = [entry for entry in manifest.shards if entry.samples]
-        self._starts = starts_of([entry.samples for entry in self._entries])
-        self._opened: dict[int, Opened] = {}
-        self._lock = threading.Lock()
-
-    @property
-    def is_whole(self) -> bool:
-        """Return whether all shards have been opened."""
-        return len(self._opened) == len(self._entries)
-
-    def holding(self, number: int) -> tuple[Opened, int]:
-        """Return the open shard that holds a sample, and the sample's number in it."""
-        shard = int(parts_of(np.array(number), self._starts))
-        return self._open([shard])[0], number - int(self._starts[shard])
-
-    def gather(self, numbers: Numbers) -> dict[str, Any]:
-        """Return the batch of the samples `numbers` (n,): field name to values.
-
-        Raises:
-            RemoteError, DamagedError: a shard cannot be fetched, or cannot be read.
-        """
-        parts = by_part(parts_of(numbers, self._starts))
-        opened = self._open([shard for shard, _ in parts])
-        starts = starts_of([self._entries[shard].samples for shard, _ in parts])
-        own = np.empty_like(numbers)
-        for start, (shard, at) in zip(starts[:-1].tolist(), parts, strict=True):
-            own[at] = numbers[at] - self._starts[shard] + start
-        names = opened[0].readers
-        return gathered({name: JoinedReader([each.readers[name] for each in opened], starts) for name in names}, own)
-
-    def _open(self, wanted: Sequence[int]) -> list[Opened]:
-        """Return some shards; those that are missing are fetched at once."""
-        missing = [shard for shard in wanted if shard not in self._opened]
-        if missing:
-            # Without the lock: no thread waits for another's shards, and two that fetch one shard wait for its file.
-            lease = self._mirror.fetch_shards(self._manifest, [self._entries[shard] for shard in missing])
-            with self._lock:
-                for shard in missing:
-                    if shard not in self._opened:
-                        self._opened[shard] = self._open_one(self._entries[shard], lease)
-        return [self._opened[shard] for shard in wanted]
-
-    def _open_one(self, entry: ShardEntry, lease: Lease) -> Opened:
-        alone = msgspec.structs.replace(self._manifest, shards=(entry,), samples=entry.samples, splits={})
-        return Opened(self._mirror.folder, alone, self._fields, lease, self._extras)

@@ -20,11 +20,11 @@ import numpy as np
 from torch.utils.data import ConcatDataset, Dataset
 
 from packer.errors import UsageError
-from packer.format import Field, Numbers, starts_of
+from packer.format import ColumnIndex, Field, Numbers, Shard, starts_of
 from readers.dataset import PackedDataset, reads_batches
 from readers.draws import Visits, new_visits
 from readers.fields import FieldReader, FixedRaw, KnownReader, Places, gathered
-from readers.gather import Memory, Pool
+from readers.gather import Pool
 from readers.indexing import number_asked, numbers_asked
 from readers.joined import JoinedReader, by_part, parts_of
 from readers.order import Mixed
@@ -214,12 +214,10 @@ class MixedItems:
 
 
 class Together:
-    """The mapped shards of several datasets, and a reader of each field for all of them.
+    """The shards of several datasets, and a reader of each field for all of them.
 
     Attributes:
         made_of: the readers of each dataset, by field.
-        shards: those of all datasets.
-        memory: all shards, addressed as one.
         pool: memory for batches of torch's DataLoader.
         is_warm: see `Opened`.
         readers: by field. Samples are numbered over all whole datasets, one after another.
@@ -227,26 +225,42 @@ class Together:
 
     def __init__(self, datasets: Sequence[PackedDataset], says_which: bool) -> None:
         self.made_of = [dataset.readers for dataset in datasets]
-        opened = [dataset.opened for dataset in datasets]
-        self.shards = [shard for each in opened for shard in each.shards]
-        self.memory = Memory(self.shards)
+        self._opened = [dataset.opened for dataset in datasets]
         self.pool = Pool()
         self.is_warm = False
         starts = starts_of([dataset.items.total for dataset in datasets])
-        first_shards = starts_of([len(each.shards) for each in opened])[:-1]
-        shifts = self.memory.starts[first_shards] - np.array([each.memory.starts[0] for each in opened])
         self.readers: dict[str, FieldReader] = {}
         for name in self.made_of[0]:
             readers = [each[name] for each in self.made_of]
             places = [reader.copied for reader in readers if reader.copied is not None]
             if len(places) == len(readers):  # one gather from the memory of all
-                indexes = [index for each in places for index in each.indexes]
-                self.readers[name] = FixedRaw(Places(readers[0].field, indexes, self.memory))
+                self.readers[name] = FixedRaw(self._places(name))
             else:
-                self.readers[name] = JoinedReader(readers, starts, shifts)
+                self.readers[name] = JoinedReader(readers, starts)
         if says_which:
             which = Field(name=DATASET, dtype="int64")
             self.readers[DATASET] = KnownReader(which, lambda numbers, *_: parts_of(numbers, starts))
+
+    def _places(self, name: str) -> Places:
+        """Return where the samples of a field of one shape lie, in the shards of all datasets."""
+        shards = [each.shards for each in self._opened]
+        starts = starts_of([len(each.samples) for each in shards])
+
+        def opening(numbers: Sequence[int]) -> list[tuple[ColumnIndex, int]]:
+            own = np.array(numbers)
+            parts = by_part(parts_of(own, starts))  # which ascend, as the numbers do
+            return [
+                index for part, at in parts for index in shards[part].columns(name, (own[at] - starts[part]).tolist())
+            ]
+
+        field = self._opened[0].places[name].field
+        return Places(field, [count for each in shards for count in each.samples], opening, field.fixed_bytes)
+
+    @property
+    def mapped(self) -> tuple[Numbers, Sequence[Shard]]:
+        """Return the shards that are mapped, and the address of the first byte of each, (shards,)."""
+        starts, shards = zip(*(each.mapped for each in self._opened), strict=True)
+        return np.concatenate(starts), [shard for each in shards for shard in each]
 
 
 def _check_arguments(datasets: Any, stop: str, batches: str, extras: Sequence[str]) -> None:

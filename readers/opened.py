@@ -1,92 +1,74 @@
-"""An open dataset: its shards mapped, its fields ready to be read, also with checksums. Made late, once a process."""
+"""An open dataset: its fields ready to be read, also with checksums. Made late, once a process."""
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from packer.errors import DamagedError, DatasetError
-from packer.format import Located, Manifest, Names, Numbers, Shard, distinct
-from packer.format import manifest as manifests
+from packer.format import Located, Manifest, Names, Numbers, Shard, ShardEntry, distinct
 from readers.draws import Visits
 from readers.fields import NAME, Describe, FieldReader, FixedRaw, NameReader, Places, WholeReader
-from readers.gather import Allocate, Memory
+from readers.gather import Allocate
+from readers.shards import Shards
+
+if TYPE_CHECKING:
+    from packer.remote import Mirror
 
 #: Samples with wrong checksums that one message names.
 SHOWN = 5
 
 
 class Opened:
-    """The maps of all shards and one reader a field.
+    """The shards of a dataset and one reader a field.
 
     Attributes:
+        shards: opened one by one, see `Shards`.
         places: by field, where its samples lie.
+        readers: by field, of whole samples.
         is_warm: whether a loader's last reads came from memory, not from the disk.
 
     Args:
         folder: the packed dataset.
         manifest: what it holds.
         fields: names of the fields to open, in order.
+        mirror: fetches the shards; None if they are in the folder.
         extras: of these, names are read as a field is.
-        lease: kept as long as this object; it keeps the cache from removing the files.
+        alone: the only shard to open, and the lease on its file; by default all that hold samples.
 
     Raises:
-        DamagedError: a shard is missing, cut short, that of another dataset, or its index is broken.
+        DamagedError: a shard is missing, or cut short.
         DatasetError: the dataset was replaced after its manifest was read, or too many files are open.
     """
 
     def __init__(
-        self, folder: Path, manifest: Manifest, fields: Sequence[str], lease: object = None, extras: Sequence[str] = ()
+        self,
+        folder: Path,
+        manifest: Manifest,
+        fields: Sequence[str],
+        mirror: Mirror | None = None,
+        extras: Sequence[str] = (),
+        alone: tuple[ShardEntry, object] | None = None,
     ) -> None:
-        self._lease = lease
-        entries = [entry for entry in manifest.shards if entry.samples]
-        self.shards: list[Shard] = []
-        with not_replaced(folder, manifest, lease):
-            for entry in entries:
-                shard = Shard(folder / entry.file, entry.bytes, entry.index)
-                # A map that no array looks into any more is closed.
-                weakref.finalize(self, shard.close)
-                shard.check_header(manifest.fields, entry.samples)
-                self.shards.append(shard)
-        self.memory = Memory(self.shards)
+        self.shards = shards = Shards(folder, manifest, fields, mirror, NAME in extras, alone)
         self.is_warm = False
         self.places: dict[str, Places] = {}
         self.readers: dict[str, FieldReader] = {}
-        counted = list(zip(self.shards, [entry.samples for entry in entries], strict=True))
-        columns = {field.name: (number, field) for number, field in enumerate(manifest.fields)}
         for name in fields:
-            number, field = columns[name]
-            indexes = [shard.index(number, field, samples) for shard, samples in counted]
-            self.places[name] = places = Places(field, indexes, self.memory)
+            field, mean = manifest.field(name), manifest.columns[name].raw / max(manifest.samples, 1)
+            self.places[name] = places = Places(field, shards.samples, partial(shards.columns, name), mean)
             self.readers[name] = WholeReader(places) if field.codec or field.is_ragged else FixedRaw(places)
         if NAME in extras:
-            self.readers[NAME] = NameReader(counted)
-        for shard in self.shards:
-            shard.forget()
+            self.readers[NAME] = NameReader(shards)
 
-
-@contextmanager
-def not_replaced(folder: Path, manifest: Manifest, lease: object) -> Iterator[None]:
-    """Raise DatasetError if the dataset was replaced before its files were opened in this context.
-
-    A later replacement does no harm: maps keep the old files. Files of a cache are fetched by digest, into a folder of
-    their own for each manifest.
-    """
-    try:
-        yield
-    except DamagedError as error:
-        # Two appends keep the shards, but remove the table of names.
-        if lease is None and manifests.read(folder) != manifest:
-            raise DatasetError(f"{folder}: the dataset was changed since it was opened; open it anew") from error
-        raise
-    now = manifest if lease is not None else manifests.read(folder)
-    if not set(manifest.shards) <= set(now.shards):
-        raise DatasetError(f"{folder}: the dataset was replaced since it was opened; open it anew")
+    @property
+    def mapped(self) -> tuple[Numbers, Sequence[Shard]]:
+        """Return the shards that are mapped, and the address of the first byte of each, (shards,)."""
+        return self.shards.mapped
 
 
 def open_names(folder: Path, manifest: Manifest) -> Names:
@@ -165,7 +147,7 @@ class CheckedReader(FieldReader):
     def _error(self, numbers: Numbers) -> DamagedError:
         """Return the error for samples with wrong frames; it names the first one's shard."""
         shards = self._whole.shard_of(numbers)
-        numbers, path = numbers[shards == shards[0]], self._whole.indexes[int(shards[0])].path
+        numbers, path = numbers[shards == shards[0]], self._whole.path_of(int(shards[0]))
         named = ", ".join(self._in_words(number) for number in numbers[:SHOWN].tolist())
         more = f" and {len(numbers) - SHOWN} more of this batch" if len(numbers) > SHOWN else ""
         return DamagedError(

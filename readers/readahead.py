@@ -78,7 +78,7 @@ def ask(opened: Opened | Together, spans: Numbers) -> bool:
     Returns:
         whether the file system takes advice.
     """
-    starts = opened.memory.starts
+    starts, shards = opened.mapped
     spans = spans[spans[:, 1] > spans[:, 0]]  # samples of no bytes lie nowhere; a length of 0 asks for the whole file
     if not len(spans):
         return True
@@ -99,7 +99,7 @@ def ask(opened: Opened | Together, spans: Numbers) -> bool:
         for piece in range(offset, stop, PIECE_BYTES):
             length = min(PIECE_BYTES, stop - piece)
             try:
-                opened.shards[shard[begin]].load_ahead(piece, length)
+                shards[shard[begin]].load_ahead(piece, length)
             except OSError:
                 return False
     return True

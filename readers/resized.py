@@ -27,7 +27,7 @@ from packer.errors import UsageError
 from packer.format import Field, Located, Numbers
 from readers.draws import RESIZED, Visits, below, drawn
 from readers.fields import Describe, FieldReader, Places
-from readers.gather import Allocate, fresh
+from readers.gather import MEMORY, Allocate, fresh
 from readers.rows import RegionReader, part_of
 from readers.valid import check_count, check_read, check_seed
 
@@ -234,7 +234,7 @@ class ResizedReader(FieldReader):
         if not self._places.codec.is_jpeg or stored == nbytes:
             return RegionReader(self._places, rows, columns).read(one)[0].numpy(), 1
         factor = int(one.factors[0])
-        file = file_of_frame(self._places.memory.array.data[start : start + stored], nbytes)
+        file = file_of_frame(MEMORY.array.data[start : start + stored], nbytes)
         try:
             image = decode_jpeg(file, one.shape[0].tolist(), factor=factor, rows=int(rows.stop))
         except ValueError:

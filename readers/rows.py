@@ -19,7 +19,7 @@ from packer.errors import UsageError
 from packer.format import Field, FrameRule, Located, Numbers, distinct, items_of, starts_of
 from readers.draws import Visits
 from readers.fields import COPIED_RUN_BYTES, FieldReader, Places
-from readers.gather import Allocate, fresh
+from readers.gather import MEMORY, Allocate, fresh
 
 #: How many bytes of frames are decoded at a time: few enough to be still in the processor's cache when rows are copied.
 DECODED_BYTES = 2**20
@@ -112,8 +112,9 @@ class PartReader(FieldReader):
             flat = fresh(0)
         elif not self._whole.codec or are_raw:
             starts = located.start + located.before + wanted.starts
-            at = wanted.rows * self._row_bytes(located)[:, None] + starts[:, None]
-            flat = self._places.memory.gather(at.reshape(-1), wanted.length, allocate).view(-1)
+            at = (wanted.rows * self._row_bytes(located)[:, None] + starts[:, None]).reshape(-1)
+            odd = int(np.bitwise_or.reduce(at, initial=0))
+            flat = MEMORY.gather(at, wanted.length, odd, allocate=allocate).view(-1)
         else:
             flat = (allocate or fresh)(nbytes)
             self._decode(located, wanted, flat.numpy())

@@ -7,6 +7,7 @@ once. `Column` reads one shard with it: for verifying, exporting and packing aga
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from packer.codecs import EncodedImage, FrameCodec, FrameError, Frames, file_of_
 from packer.errors import DamagedError
 from packer.format.column_index import ColumnIndex
 from packer.format.frame_cache import FrameCache, Numbers
-from packer.format.layout import MAX_CHUNK_BYTES
+from packer.format.layout import MAX_CHUNK_BYTES, index_arrays
 from packer.format.schema import MAX_AXIS, Field
 
 #: Frames checked at a time: enough that the array of their checksums costs nothing, few enough for a progress bar.
@@ -87,78 +88,153 @@ class Located:
         return np.stack([self.start, self.start + self.stored], axis=1)
 
 
+class OpenShards:
+    """What a locator knows of the shards that are open. It is never changed: threads read it while others open shards.
+
+    Args:
+        indexes: of the field's column in each shard, (shards,); None if the shard is not open.
+        table: `_chunk_table` of all shards, one after another, (5, chunks).
+        counts: chunks of each shard in it, (shards,).
+        arrays: where each index array of each shard starts in memory, (shards,), by name.
+
+    Attributes:
+        are_all: whether all shards are open.
+        zero_at: address of sample 0 of all, as seen from each chunk, (chunks,), if samples lie there one after another.
+        span_at: address of byte 0 of the column's stored bytes, as seen from each chunk, (chunks,).
+        low: address of the first byte of each chunk, (chunks,).
+        high: address after its last byte, (chunks,).
+        odd: a number that is a multiple of 2**k only if the addresses of all chunks are.
+        find_chunk: gives the chunk of each sample (n,). The last one takes every number after it, too.
+        frames: of each shard, (shards,).
+    """
+
+    def __init__(
+        self, indexes: list[ColumnIndex | None], table: Numbers, counts: Numbers, arrays: dict[str, Numbers]
+    ) -> None:
+        self.indexes = indexes
+        self.are_all = None not in indexes
+        self.zero_at, self.span_at, self.low, self.high, ends = table
+        self.odd = int(np.bitwise_or.reduce(self.low, initial=0))
+        self.find_chunk = finder(ends[:-1])
+        self.frames = np.array([0 if index is None else index.frames for index in indexes], np.int64)
+        self.arrays = arrays
+        self._table = table
+        self._counts = counts
+
+    def adding(
+        self, shards: Sequence[int], indexes: Sequence[ColumnIndex], tables: Sequence[Numbers], base: int
+    ) -> OpenShards:
+        """Return a copy in which some more shards, which ascend, are open; `base` is the position of the memory."""
+        held, counts, edges = list(self.indexes), self._counts.copy(), starts_of(self._counts).tolist()
+        arrays = {name: array.copy() for name, array in self.arrays.items()}
+        parts, at = [], 0
+        for shard, index, table in zip(shards, indexes, tables, strict=True):
+            parts += [self._table[:, at : edges[shard]], table]
+            at = edges[shard + 1]
+            held[shard], counts[shard] = index, table.shape[1]
+            for name, array in arrays.items():
+                array[shard] = _position(index.arrays[name]) - base
+        return OpenShards(held, np.concatenate([*parts, self._table[:, at:]], axis=1), counts, arrays)
+
+
 class Locator:
     """Finds and decodes the samples of one field in some shards. It holds a few numbers a chunk and a shard.
 
+    A shard is opened when one of its samples is first located.
+
     Args:
-        indexes: of the field's column in each shard; the arrays are views into `memory`.
+        samples: how many each shard holds, (shards,).
         memory: bytes in which all these shards lie, (n,) uint8.
-        starts: where each shard starts in it, (shards,).
+        opening: opens shards by their numbers. It returns of each the index of the field's column, whose arrays are
+            views into `memory`, and where the shard starts in it.
         cache: keeps decoded frames, where they hold several samples.
 
     Attributes:
         first: number of the first sample of each shard and the number after the last, (shards + 1,).
-        ends: number of the sample after each chunk, over all shards, (chunks,).
-        span_at: address of byte 0 of the column's stored bytes, as seen from each chunk, (chunks,).
     """
 
     def __init__(
         self,
         field: Field,
-        indexes: Sequence[ColumnIndex],
+        samples: Sequence[int],
         memory: NDArray[np.uint8],
-        starts: Numbers,
+        opening: Callable[[Sequence[int]], Sequence[tuple[ColumnIndex, int]]],
         cache: FrameCache | None = None,
     ) -> None:
         self.field = field
-        self.indexes = indexes
         self.cache = FrameCache() if cache is None else cache
         self.codec = FrameCodec(field.codec, field.np_dtype, field.channels)
         self._bytes = memory
-        self.first: Numbers = np.cumsum([0, *(index.samples for index in indexes)], dtype=np.int64)
-        tables = [_chunk_table(self.first[s], starts[s], index) for s, index in enumerate(indexes)]
-        joined = np.concatenate([np.zeros((0, 4), np.int64), *tables])
-        self.span_at, self._low, self._high, self.ends = np.ascontiguousarray(joined.T)
-        # The last chunk takes every number after it too: samples of no bytes may have no chunk at all.
-        self._find_chunk = finder(self.ends[:-1])
+        self._opening = opening
+        self._lock = threading.Lock()
+        self.first: Numbers = starts_of(samples)
         self._find_shard = finder(self.first[1:-1])
-        self._total = np.array([index.frames for index in indexes], np.int64)
         self._axes = field.ragged_axes
         self._together = field.frame.samples or 1
         self._records: dict[int, NDArray[Any]] = {}
-        names = indexes[0].arrays if indexes else ()
-        base = _position(memory)
-        #: Where each index array of each shard starts in memory.
-        self._arrays = {name: np.array([_position(i.arrays[name]) - base for i in indexes], np.int64) for name in names}
+        count = len(samples)
+        closed = np.concatenate([_no_chunks(end) for end in self.first[1:].tolist()] or [_no_chunks(0)], axis=1)
+        arrays = {name: np.zeros(count, np.int64) for name in index_arrays(field)}
+        self._held = OpenShards([None] * count, closed, np.ones(count, np.int64), arrays)
+
+    def open(self, numbers: Numbers | None = None) -> OpenShards:
+        """Return what is known of the shards, once those of the samples (n,) are open; of all samples by default.
+
+        Raises:
+            DamagedError: a shard is missing or damaged.
+        """
+        held = self._held
+        if not held.are_all:
+            shards = range(len(held.indexes)) if numbers is None else np.unique(self.shard_of(numbers)).tolist()
+            if missing := [shard for shard in shards if held.indexes[shard] is None]:
+                indexes, starts = zip(*self._opening(missing), strict=True)
+                tables = [
+                    _chunk_table(int(self.first[s]), at, i) for s, i, at in zip(missing, indexes, starts, strict=True)
+                ]
+                with self._lock:
+                    held = self._held = self._held.adding(missing, indexes, tables, _position(self._bytes))
+        return held
+
+    @property
+    def odd(self) -> int:
+        """Return a number that is a multiple of 2**k, k up to 3, only if the addresses of all open chunks are."""
+        return self._held.odd
+
+    def path_of(self, shard: int) -> str:
+        """Return the file of an open shard."""
+        return self._index(shard).path
+
+    def _index(self, shard: int) -> ColumnIndex:
+        index = self._held.indexes[shard]
+        assert index is not None, "what is located lies in open shards"
+        return index
 
     def shard_of(self, numbers: Numbers) -> Numbers:
         """Return the shard of each sample, (n,)."""
         return self._find_shard(numbers)
 
-    def chunk_of(self, numbers: Numbers) -> Numbers:
-        """Return the chunk of each sample, counted over all shards, (n,)."""
-        return self._find_chunk(numbers)
-
-    def lengths(self) -> Numbers:
-        """Return the length of the first axis of every sample, (samples,).
+    def lengths(self, numbers: Numbers) -> Numbers:
+        """Return the length of the first axis of samples, (n,).
 
         Raises:
             DamagedError: an index array is damaged.
         """
         if 0 not in self._axes:
-            return np.full(self.first[-1], self.field.shape[0], np.int64)
-        shapes = [index.arrays["shapes"][:, 0] for index in self.indexes]
-        lengths = np.concatenate([np.zeros(0, np.uint64), *shapes])
-        if (lengths > MAX_AXIS).any():
+            return np.full(len(numbers), self.field.shape[0], np.int64)
+        self.open(numbers)
+        shard = self.shard_of(numbers)
+        lengths: Numbers = self._words("shapes", shard, (numbers - self.first[shard]) * len(self._axes))[:, 0]
+        if ((lengths < 0) | (lengths > MAX_AXIS)).any():
             raise self.damaged()
-        return lengths.astype(np.int64)
+        return lengths
 
     def locate(self, numbers: Numbers) -> Located:
         """Return where the samples (n,) lie.
 
         Raises:
-            DamagedError: an index array is damaged.
+            DamagedError: a shard is missing or damaged, or an index array is.
         """
+        self.open(numbers)
         field, count = self.field, len(numbers)
         shard = self.shard_of(numbers)
         local = numbers - self.first[shard]
@@ -265,7 +341,7 @@ class Locator:
             self.codec.decode_frames(self._bytes.data, Frames(frames.spans, frames.decoded, places, shapes), out)
         except FrameError as error:
             bad = frames[error.number : error.number + 1]
-            index = self.indexes[int(bad.shard[0])]
+            index = self._index(int(bad.shard[0]))
             first, stop = index.samples_of(bad.frame)[0].tolist()
             raise DamagedError(
                 f"{index.path}: field {self.field.name!r}, samples {first} to {stop - 1} of the shard: {error}; "
@@ -314,13 +390,11 @@ class Locator:
         Raises:
             DamagedError: they lie outside the chunk that holds the sample; reading there could crash.
         """
-        if not len(self.span_at):
-            self._check((offsets[:, 0] == 0) & (offsets[:, 1] == 0), numbers)
-            return offsets
-        chunk = self.chunk_of(numbers)
-        addresses: Numbers = offsets + self.span_at.take(chunk)[:, None]
+        held = self._held
+        chunk = held.find_chunk(numbers)
+        addresses: Numbers = offsets + held.span_at.take(chunk)[:, None]
         start, end = addresses.T
-        inside = (start >= self._low.take(chunk)) & (end <= self._high.take(chunk))
+        inside = (start >= held.low.take(chunk)) & (end <= held.high.take(chunk))
         # Samples of no bytes lie nowhere.
         self._check((start == end) | (start < end) & inside, numbers)
         return addresses
@@ -335,7 +409,7 @@ class Locator:
         path = sample = ""
         if number is not None:
             shard = int(self.shard_of(np.array([number]))[0])
-            path = f"{self.indexes[shard].path}: "
+            path = f"{self.path_of(shard)}: "
             sample = f", sample {number - int(self.first[shard])} of the shard"
         return DamagedError(
             f"{path}field {self.field.name!r}{sample}: an index of its column is damaged; "
@@ -356,7 +430,7 @@ class Locator:
         if not self._axes:
             return local * self.field.bands, counts
         first, last = self._words("sample_frames", shard, local, 2).T
-        self._check((first >= 0) & (last - first == counts) & (last <= self._total[shard]), numbers)
+        self._check((first >= 0) & (last - first == counts) & (last <= self._held.frames[shard]), numbers)
         return first, counts
 
     def _raw_offsets(self, shard: Numbers, first: Numbers, stop: Numbers) -> Numbers:
@@ -381,7 +455,7 @@ class Locator:
             return np.empty((0, count), np.int64)
         if count not in self._records:
             self._records[count] = items_of(self._bytes, 8 * count)  # a small array lies at any byte
-        words: NDArray[Any] = self._records[count][self._arrays[array][shard] + 8 * at]
+        words: NDArray[Any] = self._records[count][self._held.arrays[array][shard] + 8 * at]
         return words.view("<i8").reshape(-1, count)
 
 
@@ -390,7 +464,7 @@ class Column(Locator):
 
     def __init__(self, index: ColumnIndex, file: memoryview) -> None:
         memory = np.frombuffer(file, np.uint8)
-        super().__init__(index.field, [index], memory, np.zeros(1, np.int64), FrameCache(_COLUMN_BYTES))
+        super().__init__(index.field, [index.samples], memory, lambda _: [(index, 0)], FrameCache(_COLUMN_BYTES))
         self.index = index
 
     def frames_of(self, numbers: Numbers) -> Located:
@@ -544,12 +618,20 @@ def items_of(memory: NDArray[np.uint8], nbytes: int) -> NDArray[np.void]:
 
 
 def _chunk_table(first: int, start: int, index: ColumnIndex) -> Numbers:
-    """Return for each chunk of a shard: `span_at`, addresses of its start and end, the sample after it; (chunks, 4)."""
+    """Return `zero_at`, `span_at`, `low` and `high` of each chunk of a shard, and the sample after it; (5, chunks)."""
     table = index.arrays["chunks"].astype(np.int64)
-    before = np.concatenate([[0], table[:-1, 2]])[: len(table)]
+    if not len(table):
+        return _no_chunks(first + index.samples)
+    before = np.concatenate([[0], table[:-1, 2]])
     low = start + index.chunk_at
+    span_at = low - before
     ends = first + index.samples_of(table[:, 1] - 1)[:, 1]
-    return np.stack([low - before, low, low + table[:, 2] - before, ends], axis=1)
+    return np.stack([span_at - first * index.field.fixed_bytes, span_at, low, span_at + table[:, 2], ends])
+
+
+def _no_chunks(end: int) -> Numbers:
+    """Return the table of a shard that is not open, or has no bytes: one chunk in which nothing lies, (5, 1)."""
+    return np.array([[0], [0], [0], [-1], [end]], np.int64)
 
 
 def _position(array: NDArray[Any]) -> int:

@@ -67,27 +67,38 @@ class Shard:
         path: the file.
         size: bytes the file must have, as the manifest says; None if that is not known.
         index: digest that its index arrays must have, likewise.
+        is_read: whether the tree is read at once; else by `read_tree`.
 
     Raises:
         DamagedError: the file is missing, has another size or index, or its tree is broken.
     """
 
-    def __init__(self, path: Path, size: int | None = None, index: str | None = None) -> None:
+    def __init__(self, path: Path, size: int | None = None, index: str | None = None, *, is_read: bool = True) -> None:
         self.path = str(path)
         self.map = open_map(path, size)
         self.bytes = memoryview(self.map)
+        self._chunks = array("q")
+        self._values: dict[bytes, tuple[int, int]] = {}
+        if is_read:
+            self.read_tree(index)
+
+    def read_tree(self, index: str | None) -> None:
+        """Find all values, and compare the index arrays with their digest; None compares nothing.
+
+        Raises:
+            DamagedError: the tree is broken, or the index is another one.
+        """
         # The tree is a few pages at the end of the file. The kernel would read up to megabytes around each of them.
         self._advise("MADV_RANDOM")
         # Chunks are kept apart, as numbers: a large shard has hundreds of thousands of them.
-        self._chunks = array("q")
-        self._values: dict[bytes, tuple[int, int]] = {}
+        self.forget()
         for key, offset, size in BTree(self.bytes, self.path).values():
             if key == chunk_key(len(self._chunks) // 2):
                 self._chunks.extend((offset, size))
             else:
                 self._values[key] = offset, size
-        self.check_index(index)
         self._advise("MADV_NORMAL")
+        self.check_index(index)
 
     def _advise(self, advice: str) -> None:
         """Tell the kernel how the map is read; a hint, which not every system takes."""
@@ -157,20 +168,14 @@ class Shard:
     def index_digest(self) -> str:
         """Return the xxh3-128 of all index arrays in the order of their keys, in hex.
 
-        They are read from the file: pages of a map count as memory of the process.
+        They are read from the map, since another file may have taken the place of this one.
         """
         digest = xxhash.xxh3_128()
-        fd = _opened(Path(self.path))
-        try:
-            with read_errors(Path(self.path)):
-                for key, (offset, size) in self._values.items():
-                    if key.startswith(COLUMN):
-                        os.lseek(fd, offset, os.SEEK_SET)
-                        while size and (block := os.read(fd, min(size, _BLOCK))):
-                            digest.update(block)
-                            size -= len(block)
-        finally:
-            os.close(fd)
+        for key, (offset, size) in self._values.items():
+            if key.startswith(COLUMN):
+                for at in range(offset, offset + size, _BLOCK):
+                    digest.update(self.bytes[at : min(at + _BLOCK, offset + size)])
+                self._advise("MADV_DONTNEED")  # pages that were read count as memory of the process
         return digest.hexdigest()
 
     def index(self, number: int, field: Field, samples: int) -> ColumnIndex:
@@ -192,8 +197,7 @@ class Shard:
         for first in range(0, samples, _CUT):
             for a, b in itertools.pairwise(ends[first : first + _CUT + 1].tolist()):
                 yield bytes(data[a:b])
-            if hasattr(mmap, "MADV_DONTNEED"):
-                self.map.madvise(mmap.MADV_DONTNEED)  # pages that were read count as memory of the process
+            self._advise("MADV_DONTNEED")  # pages that were read count as memory of the process
 
     def name_table(self, samples: int) -> tuple[memoryview, NDArray[np.uint64]]:
         """Return the names of all samples, UTF-8 without gaps, and where each begins and the last ends, (samples + 1,).

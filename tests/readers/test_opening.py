@@ -98,7 +98,7 @@ def test_a_dataset_replaced_by_one_of_the_same_size_is_not_read(tmp_path: Path, 
     assert (old / "shards/00000.lmdb").stat().st_size == (new / "shards/00000.lmdb").stat().st_size
     dataset = PackedDataset(old, verify=verify)
     replace(old, new)
-    with pytest.raises(DatasetError, match="was changed since it was opened"):
+    with pytest.raises(DatasetError, match="was replaced since it was opened"):
         dataset[3]
     assert PackedDataset(old)[3]["x"].item() == 53
 

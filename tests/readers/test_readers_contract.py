@@ -287,8 +287,10 @@ def reads_what_it_says(case: Case, visits: Visits) -> None:
 def nothing_but(dataset: PackedDataset, spans: NDArray[np.int64]) -> Iterator[None]:
     """Overwrites all chunks of the field `x` but for some spans, in the files that are mapped."""
     opened = dataset.opened
-    places = opened.places["x"]
-    for shard, index, start in zip(opened.shards, places.indexes, opened.memory.starts.tolist(), strict=True):
+    indexes = opened.places["x"].open().indexes
+    starts, shards = opened.mapped
+    for shard, index, start in zip(shards, indexes, starts.tolist(), strict=True):
+        assert index is not None
         kept = bytearray(Path(shard.path).read_bytes())
         sizes = np.diff(index.arrays["chunks"][:, 2].astype(np.int64), prepend=0)
         with Path(shard.path).open("r+b") as file:

@@ -320,16 +320,23 @@ def test_a_frame_that_cannot_be_decoded_names_its_samples() -> None:
 def test_samples_of_several_shards_come_back(
     column: tuple[Field, Samples], chunk_bytes: int, data: st.DataObject
 ) -> None:
-    """Any numbers in any order: bytes, shapes and shards of samples, and the checksums of all of their frames."""
+    """Whenever their shards are opened, in any order: bytes, shapes and shards, and the checksums of all frames."""
     field, samples = column
     shards, edges = [], data.draw(st.lists(st.integers(0, len(samples)), max_size=2).map(sorted))
-    for start, stop in itertools.pairwise([0, *edges, len(samples)]):
+    bounds = [0, *edges, len(samples)]
+    for start, stop in itertools.pairwise(bounds):
         shards.append(Stored(field, chunk_bytes))
         add(shards[-1].writer, samples[start:stop], 4)
         shards[-1].finish()
     memory = np.frombuffer(b"".join(bytes(shard.memory) for shard in shards), np.uint8)
     starts = np.cumsum([0, *(len(shard.memory) for shard in shards)])[:-1]
-    locator = Locator(field, [s.index_in(memory[at:]) for s, at in zip(shards, starts, strict=True)], memory, starts)
+
+    def opening(numbers: Sequence[int]) -> list[tuple[ColumnIndex, int]]:
+        return [(shards[number].index_in(memory[starts[number] :]), int(starts[number])) for number in numbers]
+
+    locator = Locator(field, [stop - start for start, stop in itertools.pairwise(bounds)], memory, opening)
+    for few in data.draw(st.lists(st.lists(st.integers(0, len(samples) - 1)), max_size=2)) if samples else []:
+        locator.locate(np.array(few, np.int64))  # shards are opened one after another, in any order
     asked = data.draw(st.lists(st.integers(0, len(samples) - 1), max_size=9)) if samples else []
     located = locator.locate(np.array(asked, np.int64))
     assert located.number.tolist() == asked

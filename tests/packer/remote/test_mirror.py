@@ -64,7 +64,7 @@ def test_what_is_read_is_what_was_packed(dataset, s3, samples, tmp_path) -> None
 
 
 def test_only_the_shards_that_are_asked_for_are_fetched(dataset, s3, samples, tmp_path) -> None:
-    """A sample, a batch and a region fetch the shards that hold them; crops of all samples and a loader fetch all."""
+    """A sample, a batch and a region fetch the shards that hold them, and a loader those of the next batches."""
 
     def fetched() -> list[int]:
         return [number for number in range(4) if s3.proxy.gets(f"shards/{number:05}.lmdb")]

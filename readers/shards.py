@@ -1,0 +1,164 @@
+"""The shards of a dataset: mapped together, but fetched and checked when one of their samples is first asked for."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.errors import DamagedError, DatasetError
+from packer.format import ColumnIndex, Manifest, Numbers, Shard, ShardEntry
+from packer.format import manifest as manifests
+from readers.gather import MEMORY
+
+if TYPE_CHECKING:
+    from packer.remote import Mirror
+
+
+@dataclass(frozen=True)
+class OpenShard:
+    """A shard whose index has been checked.
+
+    Attributes:
+        start: address of its first byte.
+        indexes: of the columns that are read, by field.
+        names: UTF-8 names of its samples, and where each begins, see `Shard.name_table`; empty if they are not read.
+    """
+
+    start: int
+    indexes: dict[str, ColumnIndex]
+    names: tuple[memoryview, NDArray[np.uint64]]
+
+
+class Shards:
+    """Opens the shards of a dataset that hold samples, each when it is first needed.
+
+    Those of a folder are all mapped at once, so that they can be read whatever becomes of their files. Nothing of them
+    is read before they are opened. Those at a URL are fetched and mapped when they are opened, if not all are here.
+
+    Attributes:
+        samples: of each shard.
+        mapped: the shards that are mapped, and the address of the first byte of each, (shards,).
+
+    Args:
+        folder: the packed dataset.
+        manifest: what it holds.
+        fields: names of the fields that are read.
+        mirror: fetches the shards; None if they are in the folder.
+        has_names: whether names are read, too.
+        alone: the only shard to open, which is in the folder, and the lease on its file.
+
+    Raises:
+        DamagedError: a shard is missing, or cut short.
+        DatasetError: the dataset was replaced after its manifest was read, or too many files are open.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        manifest: Manifest,
+        fields: Sequence[str],
+        mirror: Mirror | None = None,
+        has_names: bool = False,
+        alone: tuple[ShardEntry, object] | None = None,
+    ) -> None:
+        self._folder = folder
+        self._manifest = manifest
+        self._columns = {name: number for number, name in enumerate(field.name for field in manifest.fields)}
+        self._fields = list(fields)
+        self._mirror = mirror
+        self._has_names = has_names
+        self._entries = [entry for entry in manifest.shards if entry.samples] if alone is None else [alone[0]]
+        self.samples = [entry.samples for entry in self._entries]
+        self.mapped: tuple[Numbers, Sequence[Shard]] = np.zeros(0, np.int64), []
+        self._maps: dict[int, Shard] = {}
+        self._opened: dict[int, OpenShard] = {}
+        self._lock = threading.Lock()
+        #: Keeps the cache from removing the files.
+        self._lease: object = None if alone is None else alone[1]
+        everything = range(len(self._entries))
+        if alone is not None:
+            self._map(everything)
+        elif mirror is None:
+            with not_replaced(folder, manifest):
+                self._map(everything)
+        elif mirror.is_fetched(manifest):
+            self._lease = mirror.fetch_shards(manifest)
+            self._map(everything)
+
+    @property
+    def are_mapped(self) -> bool:
+        """Return whether all shards are mapped."""
+        return len(self._maps) == len(self._entries)
+
+    def open(self, numbers: Sequence[int]) -> list[OpenShard]:
+        """Return some shards, by number; those that are not here are fetched, at once.
+
+        Raises:
+            DamagedError: a shard is missing, cut short, that of another dataset, or its index is broken.
+            RemoteError: it cannot be fetched.
+        """
+        missing = [number for number in numbers if number not in self._opened]
+        away = [number for number in missing if number not in self._maps]
+        if away:
+            assert self._mirror is not None, "the shards of a folder are mapped"
+            # Without the lock: no thread waits for another's shards, and two that fetch one shard wait for its file.
+            lease = self._mirror.fetch_shards(self._manifest, [self._entries[number] for number in away])
+            with self._lock:
+                self._lease = self._lease or lease
+                self._map(away)
+        if missing:
+            with self._lock:
+                for number in missing:
+                    if number not in self._opened:
+                        self._opened[number] = self._open(self._maps[number], self._entries[number])
+        return [self._opened[number] for number in numbers]
+
+    def columns(self, field: str, numbers: Sequence[int]) -> list[tuple[ColumnIndex, int]]:
+        """Return the index of a field in some shards, and the address of each shard; raises errors as `open` does."""
+        return [(shard.indexes[field], shard.start) for shard in self.open(numbers)]
+
+    def _map(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            if number not in self._maps:
+                entry = self._entries[number]
+                self._maps[number] = Shard(self._folder / entry.file, entry.bytes, is_read=False)
+        shards = list(self._maps.values())
+        self.mapped = np.array([MEMORY.address(shard.bytes) for shard in shards], np.int64), shards
+
+    def _open(self, shard: Shard, entry: ShardEntry) -> OpenShard:
+        shard.read_tree(entry.index)
+        shard.check_header(self._manifest.fields, entry.samples)
+        indexes = {}
+        for name in self._fields:
+            number = self._columns[name]
+            indexes[name] = shard.index(number, self._manifest.fields[number], entry.samples)
+        none = memoryview(b""), np.zeros(0, np.uint64)
+        names = shard.name_table(entry.samples) if self._has_names else none
+        shard.forget()
+        return OpenShard(MEMORY.address(shard.bytes), indexes, names)
+
+
+@contextmanager
+def not_replaced(folder: Path, manifest: Manifest, lease: object = None) -> Iterator[None]:
+    """Raise DatasetError if the dataset was replaced before its files were opened in this context.
+
+    A later replacement does no harm: maps keep the old files. Files of a cache are fetched by digest, into a folder of
+    their own for each manifest.
+    """
+    try:
+        yield
+    except DamagedError as error:
+        # Two appends keep the shards, but remove the table of names.
+        if lease is None and manifests.read(folder) != manifest:
+            raise DatasetError(f"{folder}: the dataset was changed since it was opened; open it anew") from error
+        raise
+    now = manifest if lease is not None else manifests.read(folder)
+    if not set(manifest.shards) <= set(now.shards):
+        raise DatasetError(f"{folder}: the dataset was replaced since it was opened; open it anew")
