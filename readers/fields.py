@@ -30,12 +30,9 @@ Describe = Callable[[int], str]
 #: The key of a batch that holds the names of its samples.
 NAME = "name"
 #: Several small batches are read at once, up to this many bytes, and then split. The calls of a batch cost more than
-#: its copying; machine code that decodes many frames runs long without the interpreter; and a frame that several
-#: samples share is decoded fewer times (rows of pairs in `scripts/bench`).
+#: its copying; torch's threads copy large pieces alone; machine code that decodes many frames runs long without the
+#: interpreter; and a frame that several samples share is decoded fewer times (rows of pairs in `scripts/bench`).
 RUN_BYTES = 2**23
-#: The same where bytes are only copied: the copies stay in the processor's cache (pairs, `none`). More than the least
-#: that torch's threads copy, and less than twice that: two batches of nearly as much are read faster one by one.
-COPIED_RUN_BYTES = 7 * 2**18
 
 
 class Places(Locator):
@@ -134,7 +131,7 @@ class KnownReader(FieldReader):
 
     def __init__(self, field: Field, values: Callable[[Numbers, Visits | None, Numbers | None], Any]) -> None:
         super().__init__(field)
-        self.run_bytes = COPIED_RUN_BYTES
+        self.run_bytes = RUN_BYTES
         self._values = values
 
     def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Located:
@@ -156,7 +153,7 @@ class NameReader(FieldReader):
 
     def __init__(self, shards: Shards) -> None:
         super().__init__(Field(name=NAME, dtype="uint8", kind="text", shape=(None,)))
-        self.run_bytes = COPIED_RUN_BYTES
+        self.run_bytes = RUN_BYTES
         self._shards = shards
         self._first = starts_of(shards.samples)
 
@@ -193,7 +190,7 @@ class FixedRaw(FieldReader):
     def __init__(self, places: Places) -> None:
         super().__init__(places.field)
         self.copied = self.places = places
-        self.run_bytes = COPIED_RUN_BYTES
+        self.run_bytes = RUN_BYTES
         self._row = self.field.fixed_bytes
 
     def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Located:
@@ -221,7 +218,7 @@ class WholeReader(FieldReader):
     def __init__(self, places: Places) -> None:
         super().__init__(places.field)
         self.places = places
-        self.run_bytes = RUN_BYTES if self.field.codec else COPIED_RUN_BYTES
+        self.run_bytes = RUN_BYTES
         self._per_frame = self.field.frame.samples or 1
         self._is_list = self.field.ragged_axes != (0,) or self.field.kind != "array"
 

@@ -15,7 +15,7 @@ import numpy as np
 from packer.errors import UsageError
 from packer.format import Field, Located, Numbers
 from readers.draws import POINTS, ROUNDS, Visits, drawn, permuted
-from readers.fields import COPIED_RUN_BYTES, Describe, Once, Places
+from readers.fields import Describe, Once, Places
 from readers.rows import PartReader, Wanted, part_of
 from readers.valid import check_count, check_read, check_seed
 
@@ -84,7 +84,6 @@ class PointsReader(PartReader):
 
     def __init__(self, places: Places, first: Places, count: int, rows: Once, describe: Describe) -> None:
         super().__init__(part_of(places.field, (count, *places.field.shape[1:])), places)
-        self.run_bytes = COPIED_RUN_BYTES  # each point is drawn, by arrays larger than the points themselves
         self._first = first
         self._rows = rows
         self._describe = describe

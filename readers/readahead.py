@@ -31,7 +31,7 @@ PIECE_BYTES = 128 * 2**10
 COLD_BYTES = 8 * 2**20
 FIRST_BYTES = 2**20
 #: While reading is warm, this many runs are read before another look at whether it still is.
-CHECKED_RUNS = 8
+CHECKED_RUNS = 2
 #: Stretches that lie closer together than this are asked for as one: a call costs as much as reading the gap.
 GAP_BYTES = 16 * 2**10
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from packer.errors import UsageError
 from packer.format import Field, FrameRule, Located, Numbers, distinct, items_of, starts_of
 from readers.draws import Visits
-from readers.fields import COPIED_RUN_BYTES, FieldReader, Places
+from readers.fields import FieldReader, Places
 from readers.gather import MEMORY, Allocate, fresh
 
 #: How many bytes of frames are decoded at a time: few enough to be still in the processor's cache when rows are copied.
@@ -65,8 +65,6 @@ class PartReader(FieldReader):
 
     def __init__(self, field: Field, places: Places, axis: int = 0) -> None:
         super().__init__(field)
-        if not (places.field.codec or self.is_ragged):
-            self.run_bytes = COPIED_RUN_BYTES
         self._places = places
         self._whole = places.field
         self._axis = axis
