@@ -2,11 +2,13 @@
 
 A batch passes these modules from top to bottom:
 
-    dataset     names and numbers in, batches out; `indexing` says which samples are meant; `joined` is for URLs
+    dataset     names and numbers in, batches out; `indexing` says which samples are meant
     loader      the epochs: `order` says what is read when, and which of it is this rank's share; `arguments` chooses it
     mix         several datasets as one, by weight, which the loader reads like a dataset, also by `joined`
-    stream      the batches of one epoch, by threads or inline; `readahead` asks the kernel for what comes next
-    opened      the mapped shards of a dataset, and what reads each field, with checksums if `verify=True`
+    stream      the batches of one epoch, by threads or inline; `readahead` asks the kernel for what comes next,
+                `streamed` fetches shards ahead and lets go of them, in the order of `shard_order`
+    opened      what reads each field of a dataset, with checksums if `verify=True`
+    shards      its mapped shards, each opened, and fetched from a URL, when a sample of it is first located
     gather      the shards as one stretch of memory, copies of records out of it, and memory for batches
     fields      reads whole samples of one field: by `gather`, or decoded, with frames that are kept for the next batch
     parts       which parts of samples are read, if not whole ones: those of `crop`, `windows`, `points` and `voxels`

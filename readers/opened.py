@@ -101,7 +101,7 @@ class CheckedReader(FieldReader):
     """Checks frames before another reader reads them; same values, same memory.
 
     It needs to know only where that reader's bytes lie, so whole samples, crops and points are all checked alike. The
-    checksums stand in index arrays; their digest stands in the manifest and is compared when a shard is opened.
+    checksums stand in index arrays; their digest stands in the manifest and is compared when a shard is first read.
 
     Args:
         reader: of whole samples or of parts of them.

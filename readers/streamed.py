@@ -1,6 +1,6 @@
 """Reading a dataset at a URL shard by shard: those to come are fetched ahead, and those gone by are let go of.
 
-Every other order opens all shards of a dataset. Here each is opened when the first batch needs it, and closed behind
+In every other order a shard that was opened stays. Here each is opened when the first batch needs it, and closed behind
 the last one that does, so that the cache needs room for a few.
 """
 
