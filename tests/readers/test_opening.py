@@ -150,12 +150,13 @@ def test_samples_appended_after_the_manifest_was_read_change_nothing(tmp_path: P
 
 
 def test_a_table_of_names_that_is_gone_is_not_called_missing(tmp_path: Path) -> None:
-    """What was appended twice has another one; who opens it anew finds it."""
+    """What as many were appended to, twice, has another one; who opens it again finds it."""
     old = pack(tmp_path / "old", range(4))
     dataset = PackedDataset(old)
     for name in ("one", "two"):
         with DatasetWriter(tmp_path / name) as writer:
-            writer.add({"x": 9}, name=name)
+            for number in range(8):
+                writer.add({"x": 9}, name=f"{name} {number}")
         append(old, [str(tmp_path / name)])
     with pytest.raises(DatasetError, match="was changed since it was opened; open it anew"):
         dataset["3"]
