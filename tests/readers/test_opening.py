@@ -197,7 +197,7 @@ def test_a_shard_swapped_for_another_of_its_size_is_refused(tmp_path: Path, code
     assert first.stat().st_size == second.stat().st_size
     shutil.copy(second, first)
     with pytest.raises(DamagedError, match=r"00000\.lmdb: its index is not that of the manifest"):
-        PackedDataset(folder, verify=verify)[9]
+        PackedDataset(folder, verify=verify)[0]
 
 
 def test_sizes_that_an_index_makes_up_are_refused(tmp_path: Path) -> None:
