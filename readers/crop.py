@@ -9,7 +9,7 @@ a window, and for all fields that are cropped.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -26,7 +26,7 @@ from readers.fields import Describe, KnownReader, Once, Places
 from readers.gather import Allocate, fresh
 from readers.indexing import Items
 from readers.rows import PartReader, Wanted, part_of
-from readers.valid import check_count, check_read, check_seed
+from readers.valid import check_count, check_read, check_seed, make_tuples
 from readers.windows import Steps
 
 #: Names of the axes that can be cropped, for messages.
@@ -71,19 +71,20 @@ class Crop:
         UsageError: an argument has no meaning, or two do not go together.
     """
 
-    size: int | tuple[int, ...]
+    size: int | Sequence[int]
     of: str
     aligned: Mapping[str, int] = field(default_factory=dict)
     seed: int = 0
     flips: bool = False
     turns: bool = False
     at: str | ArrayLike | Callable[[Numbers, np.random.Generator], ArrayLike] | None = None
-    axes: tuple[int, ...] | None = None
+    axes: Sequence[int] | None = None
     multiple: int = 1
     pad: Literal["zero", "edge"] | None = None
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
+        make_tuples(self, "size", "axes")
         sizes = self.size if isinstance(self.size, tuple) else (self.size, self.size)
         if len(sizes) not in (2, 3) or not all(isinstance(n, int | np.integer) and n >= 1 for n in sizes):
             raise UsageError(

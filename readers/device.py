@@ -113,7 +113,7 @@ def device_of(device: torch.device | str) -> torch.device:
     """Return the device of this name.
 
     Raises:
-        UsageError: there is none of this name, or no CUDA.
+        UsageError: there is none of this name, or not here.
     """
     try:
         target = torch.device(device)
@@ -122,6 +122,14 @@ def device_of(device: torch.device | str) -> torch.device:
     if target.type == "cuda" and (target.index or 0) >= torch.cuda.device_count():
         found = torch.cuda.device_count()
         raise UsageError(f"device {str(target)!r}: torch finds {found} CUDA devices here; 'cpu' works everywhere")
+    if target.type not in ("cpu", "cuda"):
+        try:
+            torch.empty(0, device=target)
+        except Exception as error:
+            reason = str(error).partition("\n")[0]
+            raise UsageError(
+                f"device {str(target)!r}: torch cannot use it here ({reason}); 'cpu' works everywhere"
+            ) from error
     return target
 
 

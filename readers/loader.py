@@ -45,7 +45,7 @@ from readers.shard_order import ShardShuffled
 from readers.stream import Finishing, Plan, batches_of
 from readers.streamed import check_fits, stream_of
 from readers.transforms import drew, global_states
-from readers.valid import check_count, remark
+from readers.valid import check_count, check_seed, remark
 
 #: Arguments of torch's DataLoader that Loader does not take, and their replacements.
 _INSTEAD = {
@@ -167,6 +167,7 @@ class Loader(DataLoader[Any]):
         if (rank is None) != (world_size is None):
             raise UsageError("rank and world_size go together; give both or none")
         check_count("prefetch", prefetch)
+        check_seed(seed)
         # How batches are read, and into what memory.
         self._seed = seed
         self.as_numpy = as_numpy

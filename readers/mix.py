@@ -39,9 +39,9 @@ class Mix(Dataset[Any]):
     `mix[number]` is one sample; numbers are those of the datasets one after another.
 
     Args:
-        datasets: each with its weight, above 0: how often one of its samples comes, compared with the others. Their
-            fields must have the same names, kinds, dtypes and fixed axes, after crops and windows; codecs may differ.
-            All have the same `batch_transform` and `sample_transform`, or none.
+        datasets: each with its weight, above 0: how often one of its samples comes, compared with the others. Or a list
+            of datasets, and their `weights`. Their fields must have the same names, kinds, dtypes and fixed axes, after
+            crops and windows; codecs may differ. All have the same `batch_transform` and `sample_transform`, or none.
         stop: with `"first"` an epoch ends when one of the datasets has been read once; it has as many samples of the
             others as the weights say, different ones each time. With `"all"` it ends when all have been read; the
             shorter ones begin again, in another order.
@@ -50,6 +50,7 @@ class Mix(Dataset[Any]):
             and a saved state fits only these.
         extras: `("dataset",)` adds the field `dataset`, int64 (B,): the number of the dataset that a sample is from,
             counted from 0. For names and numbers, give each dataset its own `extras`; they count within that dataset.
+        weights: those of a list of datasets, in its order.
 
     Raises:
         UsageError: the datasets cannot be mixed; the message names the difference.
@@ -57,14 +58,17 @@ class Mix(Dataset[Any]):
 
     def __init__(
         self,
-        datasets: Mapping[PackedDataset, float],
+        datasets: Mapping[PackedDataset, float] | Sequence[PackedDataset],
         stop: str = "first",
         batches: str = "mixed",
         extras: Sequence[str] = (),
+        *,
+        weights: Sequence[float] | None = None,
     ) -> None:
-        _check_arguments(datasets, stop, batches, extras)
-        self.datasets = tuple(datasets)
-        self.weights = tuple(map(float, datasets.values()))
+        pairs = _weighted(datasets, weights)
+        _check_arguments(pairs, stop, batches, extras)
+        self.datasets: tuple[PackedDataset, ...] = tuple(dataset for dataset, _ in pairs)
+        self.weights = tuple(float(weight) for _, weight in pairs)
         self.stop = stop
         self.batches = batches
         self.extras = (extras,) if isinstance(extras, str) else tuple(extras)
@@ -263,10 +267,22 @@ class Together:
         return np.concatenate(starts), [shard for each in shards for shard in each]
 
 
-def _check_arguments(datasets: Any, stop: str, batches: str, extras: Sequence[str]) -> None:
-    if not isinstance(datasets, Mapping) or not datasets:
-        raise UsageError("mix: a dict of datasets and their weights is expected, as in Mix({one: 3, other: 1})")
-    for dataset, weight in datasets.items():
+def _weighted(datasets: Any, weights: Any) -> list[tuple[Any, Any]]:
+    """Return each dataset with its weight, from a dict, or from a list and the weights of its datasets."""
+    if isinstance(datasets, Mapping) and datasets and weights is None:
+        return list(datasets.items())
+    if isinstance(datasets, Sequence) and isinstance(weights, Sequence | np.ndarray):
+        if datasets and len(datasets) == len(weights):
+            return list(zip(datasets, weights, strict=True))
+        raise UsageError(f"mix: {len(datasets)} datasets and {len(weights)} weights; one for each is expected")
+    raise UsageError(
+        "mix: a dict of datasets and their weights is expected, as in Mix({one: 3, other: 1}), or a list and its "
+        "weights: Mix([one, other], weights=[3, 1])"
+    )
+
+
+def _check_arguments(pairs: Sequence[tuple[Any, Any]], stop: str, batches: str, extras: Sequence[str]) -> None:
+    for dataset, weight in pairs:
         if not reads_batches(dataset):
             raise UsageError(
                 f"mix: only PackedDatasets can be mixed, not a {type(dataset).__name__}; nor can subclasses that have "

@@ -17,7 +17,7 @@ from packer.format import Field, Located, Numbers
 from readers.draws import POINTS, ROUNDS, Visits, drawn, permuted
 from readers.fields import Describe, Once, Places
 from readers.rows import PartReader, Wanted, part_of
-from readers.valid import check_count, check_read, check_seed
+from readers.valid import check_count, check_read, check_seed, make_tuples
 
 #: Random words per sample that its points are drawn from.
 COUNT = 2 * ROUNDS + 1
@@ -48,6 +48,7 @@ class PointSample:
     def __post_init__(self) -> None:
         check_seed(self.seed)
         check_count("points: count", self.count)
+        make_tuples(self, "fields")
 
     def candidates(self, fields: Mapping[str, Field]) -> list[str]:
         """Return the names of the fields that may hold one row a point, first the one that tells how many there are.

@@ -29,7 +29,7 @@ from readers.draws import RESIZED, Visits, below, drawn
 from readers.fields import Describe, FieldReader, Places
 from readers.gather import MEMORY, Allocate, fresh
 from readers.rows import RegionReader, part_of
-from readers.valid import check_count, check_read, check_seed
+from readers.valid import check_count, check_read, check_seed, make_tuples
 
 #: Crops are drawn this many times at most; then the largest one in the middle is taken, as torchvision does it.
 _TRIALS = 10
@@ -65,10 +65,10 @@ class ResizedCrop:
         UsageError: an argument has no meaning, or two do not go together.
     """
 
-    size: int | tuple[int, int]
+    size: int | Sequence[int]
     of: str
-    scale: tuple[float, float] = (0.08, 1.0)
-    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    scale: Sequence[float] = (0.08, 1.0)
+    ratio: Sequence[float] = (3 / 4, 4 / 3)
     flips: bool = True
     at: Literal["center"] | None = None
     short: int | None = None
@@ -77,11 +77,15 @@ class ResizedCrop:
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
+        make_tuples(self, "size", "scale", "ratio")
+        if isinstance(self.size, tuple) and len(self.size) != 2:
+            raise UsageError(f"ResizedCrop: size {self.size!r}: a number of pixels, or (height, width), is expected")
         for side in self.shape:
             check_count("ResizedCrop: size", side)
-        for name, (least, most) in (("scale", self.scale), ("ratio", self.ratio)):
-            if not 0 < least <= most < math.inf or (name == "scale" and most > 1):
-                raise UsageError(f"ResizedCrop: {name} {(least, most)}: the least and the largest one are expected")
+        for name, limits, highest in (("scale", self.scale, 1), ("ratio", self.ratio, math.inf)):
+            is_pair = isinstance(limits, tuple) and len(limits) == 2
+            if not (is_pair and 0 < limits[0] <= limits[1] <= highest and limits[1] < math.inf):
+                raise UsageError(f"ResizedCrop: {name} {limits!r}: the least and the largest one are expected")
         if self.at not in (None, "center"):
             raise UsageError(f"ResizedCrop: at {self.at!r}: None or 'center' is expected")
         if self.short is not None:

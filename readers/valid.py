@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from functools import cache
 
 import numpy as np
@@ -22,6 +22,14 @@ def check_seed(seed: int) -> None:
     """Raise UsageError if `seed` cannot seed the generator."""
     if not isinstance(seed, int | np.integer) or seed < 0:
         raise UsageError(f"seed {seed!r}: a whole number from 0 on is expected")
+
+
+def make_tuples(options: object, *names: str) -> None:
+    """Replace lists in attributes of a frozen dataclass by tuples: YAML has only lists."""
+    for name in names:
+        value = getattr(options, name)
+        if isinstance(value, Sequence) and not isinstance(value, str):
+            object.__setattr__(options, name, tuple(value))
 
 
 def check_read(what: str, names: Iterable[str], fields: Collection[str]) -> None:

@@ -218,7 +218,7 @@ def test_copies_to_the_cpu_block(cuda):
     assert cuda.calls == ["copy 1 on current, blocking", "copy 2 on current", "copy 3 on current, blocking"]
 
 
-@pytest.mark.parametrize("device", ["cuda:99", "gpu"])
+@pytest.mark.parametrize("device", ["cuda:99", "gpu", "mps"])
 def test_missing_devices_are_refused(device):
     """A device that is not here is refused at once, with what to use instead."""
     with pytest.raises(UsageError, match="'cpu'"):

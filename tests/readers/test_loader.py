@@ -136,7 +136,7 @@ def test_sampler_with_a_wrong_number_is_refused(rows, wrong):
         ({"prefetch": 0}, "prefetch 0"),
         ({"rank": 1}, "go together"),
         ({"rank": 2, "world_size": 2}, "rank 2 of 2"),
-        ({"seed": -1, "shuffle": True}, "seed -1"),
+        ({"seed": -1}, "seed -1"),
         ({"shuffle": "block", "shuffle_window": 0}, "shuffle_window 0"),
         ({"shuffle": "block", "shuffle_window": 1.5}, "shuffle_window 1.5"),
         ({"sampler": iter([1, 2])}, "sampler: a list_iterator .* once"),
@@ -146,6 +146,7 @@ def test_sampler_with_a_wrong_number_is_refused(rows, wrong):
         ({"sampler": np.ones(1000, bool)}, "np.flatnonzero"),
         ({"as_numpy": True, "device": "cpu"}, "do not go together"),
         ({"device": "gpu"}, "'gpu'"),
+        ({"device": "mps"}, "device 'mps': torch cannot use it here"),
     ],
 )
 def test_wrong_arguments_are_refused(rows, arguments, message):

@@ -389,6 +389,13 @@ def test_repeat_visits_each_sample_as_often_with_a_crop_of_its_own(folders: list
         Loader(dataset, 4, shuffle=True, repeat=4, seed=2).load_state_dict(begun.state_dict())
 
 
+def test_a_list_with_weights_is_a_dict(datasets: list[PackedDataset]) -> None:
+    """A list of datasets with `weights` reads what a dict of the same pairs does."""
+    mixes = Mix(datasets, weights=[3, 1, 2]), Mix(dict(zip(datasets, (3, 1, 2), strict=True)))
+    one, other = ([batch["number"].tolist() for batch in Loader(mix, 5, shuffle=True)] for mix in mixes)
+    assert one == other
+
+
 # ---------------------------------------------------------------- refused
 
 
@@ -432,6 +439,11 @@ def test_what_is_no_mix_is_refused(tmp_path: Path, datasets: list[PackedDataset]
     ):
         with pytest.raises(UsageError, match=said):
             Mix(*arguments)  # type: ignore[arg-type]
+    for weights, said in (([1], "2 datasets and 1 weights"), ([1, 0], "weight 0"), (3, "a dict of datasets")):
+        with pytest.raises(UsageError, match=said):
+            Mix([one, other], weights=weights)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="a dict of datasets"):
+        Mix({one: 1}, weights=[1])
     with pytest.raises(UsageError, match="dataset 1 has no samples: PackedDataset"):
         Mix({one: 1, PackedDataset(one.path, windows=Windows({"cloud": range(99)})): 1})
     with DatasetWriter(tmp_path / "taken") as writer:

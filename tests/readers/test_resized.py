@@ -220,8 +220,10 @@ def test_a_damaged_file_is_named(stored: Callable[[str], Path], tmp_path: Path) 
     [
         ({"size": 0}, "size 0: a whole number from 1"),
         ({"size": (8, 0)}, "size 0: a whole number from 1"),
+        ({"size": [8, 8, 8]}, r"size \(8, 8, 8\): a number of pixels"),
         ({"scale": (0.5, 0.1)}, "scale"),
         ({"scale": (0.5, 2)}, "scale"),
+        ({"scale": [0.5]}, r"scale \(0.5,\): the least and the largest"),
         ({"ratio": (0, 1)}, "ratio"),
         ({"at": "middle"}, "None or 'center'"),
         ({"short": 20}, "short 20 goes with at='center'"),

@@ -8,13 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from batches import plain
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from packer.split import split as split_dataset
 from packer.writer import DatasetWriter
-from readers import Crop, Loader, Mix, PackedDataset, Ragged, Windows
+from readers import Crop, Loader, Mix, PackedDataset, PointSample, Ragged, ResizedCrop, Windows
 
 LENGTHS = [5, 1, 9, 3, 7, 2, 6, 4]
 TRAIN = [0, 2, 3, 6, 7]
@@ -144,6 +146,21 @@ def test_all_that_goes_together(paths: dict[str, Path], data: st.DataObject) -> 
         assert sum(found.values()) == len(dataset) + 1  # one comes twice, so that both ranks have as many
         found = Counter(set(found))
     assert found == Counter(dict.fromkeys(wanted, times))
+
+
+def test_lists_are_tuples(packed: Path) -> None:
+    """Options read the same from lists, which YAML has alone, as from tuples."""
+    for option, make in (
+        ("crop", lambda kind: Crop(kind((3, 4)), of="lr", axes=kind((0, 1)), at=kind((2, 1)))),
+        ("crop", lambda kind: ResizedCrop(kind((3, 4)), of="lr", scale=kind((0.5, 1)), ratio=kind((0.5, 2)))),
+        ("points", lambda kind: PointSample(2, fields=kind(("xyz",)))),
+    ):
+        batches = []
+        for kind in (tuple, list):
+            torch.manual_seed(0)
+            options = {option: make(kind), "fields": kind(("lr", "xyz")), "extras": kind(("name",))}
+            batches.append(plain(PackedDataset(packed, **options)[[1, 2, 3]]))
+        assert batches[0] == batches[1]
 
 
 def test_nothing_to_read(tmp_path: Path) -> None:
