@@ -20,7 +20,7 @@ from packer.format import manifest as manifests
 from packer.remote import is_url
 from readers.batch import Sample, batch_of, item_of, join, only_item
 from readers.crop import Crop
-from readers.draws import Visits, new_visits
+from readers.draws import Visits, new_visits, visits_of
 from readers.fields import NAME, FieldReader, KnownReader, as_images, gathered
 from readers.gather import Allocate, Pool
 from readers.indexing import Chosen, Items, Listed, OfShard, SampleNames, is_single, number_asked, numbers_asked
@@ -275,9 +275,8 @@ class PackedDataset(Dataset[Any]):
         label = self.fields.get(LABEL)
         if label is None or label.shape or np.dtype(label.np_dtype).kind not in "iu":
             return None
-        samples, _ = self.items.of(np.arange(len(self)))
-        found: list[int] = gathered({LABEL: self.readers[LABEL]}, samples)[LABEL].tolist()
-        return found
+        labels: list[int] = self.column(LABEL).tolist()
+        return labels
 
     @property
     def constants(self) -> Mapping[str, torch.Tensor]:
@@ -500,6 +499,27 @@ class PackedDataset(Dataset[Any]):
             )
         samples = self._samples.in_whole(np.arange(self._samples.samples))
         return self.opened.places[field].locate(samples).shape
+
+    def column(self, field: str) -> Any:
+        """Return the values of one field of all items, read in one go; transforms are not called.
+
+            rarity = 1 / torch.bincount(ds.column("label"))
+
+        Of the samples of the split, and of those chosen; with windows, of every window. Random crops and points are
+        those of `Loader(ds)` in its first epoch.
+
+        Returns:
+            What a batch of all items holds: a tensor (n, ...), a `Ragged`, or a list. Of images (n, C, H, W).
+
+        Raises:
+            UsageError: no such field or extra is read.
+            DamagedError: a stored frame cannot be decoded.
+        """
+        check_read(str(self.path), [field], self.readers)
+        numbers = np.arange(len(self))
+        samples, anchors = self.items.of(numbers)
+        visits = visits_of(0, 0, numbers) if self.draws else None
+        return gathered({field: self.readers[field]}, samples, None, visits, anchors)[field]
 
     # ------------------------------------------------------------ what is open
 

@@ -384,6 +384,19 @@ def test_shapes_of_all_samples(packed: Path, samples: list[Sample]) -> None:
             ds.shapes(name)
 
 
+@pytest.mark.parametrize("options", [{}, {"samples": [9, 3, 30]}, {"points": 2, "samples": [1, 2, 3]}])
+def test_a_column_is_a_batch_of_all(packed: Path, options: dict[str, Any]) -> None:
+    """`column` gives each field, and each extra, as a batch of all samples that are read has it, and draws nothing."""
+    ds = PackedDataset(packed, extras=("name", "number"), **options)
+    batch = next(iter(Loader(ds, len(ds))))
+    state = torch.get_rng_state()
+    columns = {name: ds.column(name) for name in batch}
+    assert torch.equal(torch.get_rng_state(), state)
+    assert plain(columns) == plain(batch)
+    with pytest.raises(UsageError, match="no field 'labels' is read; there are x, label"):
+        ds.column("labels")
+
+
 def test_labels_by_the_words_of_torchvision(tmp_path: Path, packed: Path, rows: Path) -> None:
     """`targets` are the labels of all items, of a split and of windows too; `class_to_idx` the numbers of classes."""
     for number, kind in enumerate(["owl", "cat", "owl", "dog"]):
