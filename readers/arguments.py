@@ -13,6 +13,7 @@ from packer.errors import UsageError
 from packer.format import Numbers, starts_of
 from packer.workers import processors
 from readers.dataset import PackedDataset
+from readers.fields import RUN_BYTES
 from readers.mix import Mix
 from readers.order import (
     WINDOW,
@@ -33,6 +34,8 @@ from readers.valid import remark
 WINDOW_BYTES = 64 * 2**20
 #: Shards of a window if the caller does not say: the first batch waits for all of them.
 WINDOW_SHARDS = 8
+#: An epoch of no more decoded bytes is read at once: two threads would cost more than they hide.
+SHORT_BYTES = RUN_BYTES
 #: Where frames of several fields differ in length, some cross the edge of a block and are decoded for both sides.
 #: Blocks as long as this many frames keep these to a tenth.
 BLOCK_FRAMES = 10
@@ -153,8 +156,11 @@ def keep_frames(dataset: PackedDataset, window: int, batch_size: int) -> None:
 # ---------------------------------------------------------------- threads
 
 
-def threads_of(threads: int | str, dataset: PackedDataset | Mix) -> int:
+def threads_of(threads: int | str, dataset: PackedDataset | Mix, visits: int) -> int:
     """Return how many threads read ahead; `"auto"` gives all to JPEG files, one to a transform, two to coded fields.
+
+    Args:
+        visits: samples of an epoch, on all ranks.
 
     Raises:
         UsageError: neither a number of threads nor "auto".
@@ -164,8 +170,11 @@ def threads_of(threads: int | str, dataset: PackedDataset | Mix) -> int:
             raise UsageError(f"threads {threads!r}: 0 or more, or 'auto', is expected")
         return int(threads)
     if isinstance(dataset, Mix):
-        return max(threads_of(threads, each) for each in dataset.datasets)
+        return max(threads_of(threads, each, visits) for each in dataset.datasets)
     codecs = [config["id"] for field in dataset.fields.values() for config in field.codec]
     if JPEG in codecs:
         return processors()
-    return 1 if dataset.transforms else min(2, processors()) if codecs else 0
+    if dataset.transforms:
+        return 1
+    nbytes = sum(dataset.manifest.columns[name].raw for name in dataset.fields) / max(dataset.manifest.samples, 1)
+    return min(2, processors()) if codecs and visits * nbytes > SHORT_BYTES else 0

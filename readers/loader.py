@@ -84,12 +84,12 @@ class Loader(DataLoader[Any]):
         seed: of the order, and of random crops and points.
         drop_last: leave out the last batch if it is not full.
         threads: 0 does everything in the caller's thread; n reads ahead in n threads; `"auto"` is as many as processors
-            with JPEG files, else 1 with a transform, 2 if another field has a codec (1 on one processor), else 0. With
-            n > 1 `batch_transform` and `sample_transform` run in n threads at once, so they must be thread-safe; with
-            `"auto"` one at a time, in the order of the batches. Give a random one a second parameter `generator`: what
-            it draws from that depends on seed, epoch and position alone. One that draws from the generators of torch,
-            numpy or Python instead does not repeat in threads: `"auto"` finds out with the first batch, which is read
-            in the caller's thread, and then calls it there for all batches.
+            with JPEG files, else 1 with a transform, 2 if another field has a codec (1 on one processor) and an epoch
+            has more than 8 MiB, else 0. With n > 1 `batch_transform` and `sample_transform` run in n threads at once,
+            so they must be thread-safe; with `"auto"` one at a time, in the order of the batches. Give a random one a
+            second parameter `generator`: what it draws from that depends on seed, epoch and position alone. One that
+            draws from the generators of torch, numpy or Python instead does not repeat in threads: `"auto"` finds out
+            with the first batch, which is read in the caller's thread, and then calls it there for all batches.
         prefetch: how many batches threads read ahead at most, or one for each thread if that is more; batches in one
             piece of memory, as above, count as one. With a transform each batch is read by itself. Without threads it
             means nothing.
@@ -167,13 +167,14 @@ class Loader(DataLoader[Any]):
         if (rank is None) != (world_size is None):
             raise UsageError("rank and world_size go together; give both or none")
         check_count("prefetch", prefetch)
+        check_count("repeat", repeat)
         check_seed(seed)
         # How batches are read, and into what memory.
         self._seed = seed
         self.as_numpy = as_numpy
         self.channels_last = channels_last
         self.device = None if device is None else device_of(device)
-        self.threads = threads_of(threads, dataset)
+        self.threads = threads_of(threads, dataset, repeat * len(dataset if subset is None else subset))
         self._may_draw = threads == "auto" and dataset.transforms
         self._finishing: Finishing = "in turn" if self._may_draw else "at once"
         self.prefetch = prefetch

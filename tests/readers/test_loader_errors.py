@@ -5,11 +5,12 @@ import multiprocessing
 
 import numpy as np
 import pytest
+from torch.utils.data import Subset
 
 from packer.errors import UsageError
 from packer.format import FieldSpec
 from packer.writer import DatasetWriter
-from readers import Crop, Loader, PackedDataset
+from readers import Crop, Loader, Mix, PackedDataset
 
 COUNT, SMALL = 1500, 1100
 
@@ -80,6 +81,19 @@ def test_threads_of_ones_own_choice(tmp_path, monkeypatch, codec, transform, pro
     """
     monkeypatch.setattr("readers.arguments.processors", lambda: processors)
     with DatasetWriter(tmp_path / "p", codec=codec) as writer:
-        writer.add({"x": np.zeros(2**16)})
+        for _ in range(17):
+            writer.add({"x": np.zeros(2**16)})
     dataset = PackedDataset(tmp_path / "p", batch_transform=transform)
     assert (Loader(dataset).threads, Loader(dataset, threads=3).threads) == (threads, 3)
+
+
+def test_a_short_epoch_takes_no_threads(tmp_path, monkeypatch):
+    """Threads would cost more than they hide where all of an epoch is read at once: up to 8 MiB, of all its passes."""
+    monkeypatch.setattr("readers.arguments.processors", lambda: 8)
+    with DatasetWriter(tmp_path / "p", codec="zstd") as writer:
+        for _ in range(17):
+            writer.add({"x": np.zeros(2**16)})
+    dataset = PackedDataset(tmp_path / "p")
+    short = Subset(dataset, range(16))
+    assert [Loader(short).threads, Loader(short, repeat=2).threads, Loader(dataset).threads] == [0, 2, 2]
+    assert Loader(Mix({dataset.select(range(16)): 1})).threads == 0
