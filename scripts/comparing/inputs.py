@@ -40,8 +40,8 @@ class Workload:
 
 
 WORKLOADS = (
-    Workload("pairs 16/64 px", "10,000 pairs of pictures, 13 kB each", (8, 128), SMALL),
-    Workload("pairs 48/192 px", "1,500 pairs of pictures, 118 kB each", (8, 128), LARGE),
+    Workload("pairs 16/64 px", "10,000 pairs of images, 13 kB each", (8, 128), SMALL),
+    Workload("pairs 48/192 px", "1,500 pairs of images, 118 kB each", (8, 128), LARGE),
     Workload("rows of 33 floats", "100,000 rows with a label, 140 bytes each", (100,)),
     Workload("clouds", "1,000 clouds of 500 to 20,000 points, 154 kB each on average", (16,), is_ragged=True),
 )

@@ -18,7 +18,7 @@ from packer.packing import LOCK
 
 @pytest.fixture
 def pairs(tmp_path):
-    """Twelve pairs of pictures in pairs/lr and pairs/hr: `folder`, `sources`, `names`, `lr` (12, 6, 5, 3), `hr`."""
+    """Twelve pairs of images in pairs/lr and pairs/hr: `folder`, `sources`, `names`, `lr` (12, 6, 5, 3), `hr`."""
     return make_pairs(tmp_path / "pairs", 12, 6, 5)
 
 
