@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 from broken import cut
 from made_datasets import written
+from opened_sources import source_of
 
 from packer import stats
 from packer.append import append
+from packer.checking import compare
 from packer.convert import convert
 from packer.errors import DatasetError, SourceError, UsageError
 from packer.format import manifest as manifests
@@ -362,3 +364,25 @@ def test_tables_of_names_are_checked_repaired_and_joined(tmp_path):
         assert not verify(tmp_path / "damaged").damages
         assert list(PackedDataset(tmp_path / "damaged").names) == names
         shutil.rmtree(tmp_path / "damaged")
+
+
+def test_shards_come_in_the_order_of_the_manifest(tmp_path):
+    """Their files may be named in any order: shard 100,000 stands before shard 99,999 in an alphabet."""
+    source, dataset = tmp_path / "x.npy", tmp_path / "d"
+    np.save(source, np.arange(30_000).reshape(30, 1000))
+    convert(source, dataset, workers=0, shard_size=64_000, codec="none")
+    held = manifests.read(dataset)
+    assert len(held.shards) > 3
+    renamed = []
+    for number, entry in enumerate(held.shards, 99_998):
+        file = f"shards/0123abcd-{number:05d}.lmdb"
+        (dataset / entry.file).rename(dataset / file)
+        renamed.append(msgspec.structs.replace(entry, file=file))
+    assert [entry.file for entry in renamed] != sorted(entry.file for entry in renamed)
+    manifests.write(dataset, msgspec.structs.replace(held, shards=tuple(renamed)))
+    assert not verify(dataset).damages
+    assert compare(dataset, source_of([str(source)])) == []
+    append(dataset, source, workers=0)
+    repack(dataset, tmp_path / "r", workers=0)
+    for folder in (dataset, tmp_path / "r"):
+        assert PackedDataset(folder)[:]["x"][:, 0].tolist() == [1000 * (n % 30) for n in range(60)]
