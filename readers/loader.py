@@ -116,6 +116,13 @@ class Loader(DataLoader[Any]):
         nodes: machines that the ranks run on, as many on each, with `shuffle="shards"`: each node fetches the shards of
             its own ranks alone. The order of an epoch is the same for 1, 2, 4, ... nodes. By default `world_size` over
             LOCAL_WORLD_SIZE of the environment, as torchrun sets it, where that shares the shards evenly, else 1.
+        on_error: `"skip"` leaves damaged samples out of their batches, which then have fewer; each is named once by a
+            remark, and is in `skipped` from then on. Order, ranks and states stay as they are. A batch without a sound
+            sample is an error all the same, and so is a shard that is missing or has a damaged index. `"stop"` raises
+            DamagedError for the first one. Some damage is only seen with `PackedDataset(..., verify=True)`.
+
+    Attributes:
+        skipped: the reason for each sample that was left out, by its number, as in `dataset[number]`.
 
     Raises:
         UsageError: an argument has no meaning, or two do not go together.
@@ -144,6 +151,7 @@ class Loader(DataLoader[Any]):
         repeat: int = 1,
         channels_last: bool = True,
         nodes: int | None = None,
+        on_error: str = "stop",
         **others: Any,
     ) -> None:
         for name, value in others.items():
@@ -169,6 +177,10 @@ class Loader(DataLoader[Any]):
         check_count("prefetch", prefetch)
         check_count("repeat", repeat)
         check_seed(seed)
+        if on_error not in ("stop", "skip"):
+            raise UsageError(f"on_error {on_error!r}: 'stop' or 'skip' is expected")
+        self.on_error = on_error
+        self.skipped: dict[int, str] = {}
         # How batches are read, and into what memory.
         self._seed = seed
         self.as_numpy = as_numpy
@@ -325,7 +337,8 @@ class Loader(DataLoader[Any]):
         is_changed = self.as_numpy or not self.channels_last
         finish = self._finished if is_changed else None
         how = self.threads, self.prefetch, finish, self._finishing, stream
-        plan = Plan(self.dataset, batches, visits, self._pool, *how)
+        skipped = self.skipped if self.on_error == "skip" else None
+        plan = Plan(self.dataset, batches, visits, self._pool, *how, skipped=skipped)
         read = batches_of(replace(plan, first=partial(self._first_read, plan)) if self._may_draw else plan)
         moved = read if self.device is None else cast(Generator[Any, None, None], ahead(read, self.device))
         with stream or nullcontext(), closing(read), closing(moved):

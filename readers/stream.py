@@ -23,7 +23,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 
-from packer.format import Located, Numbers
+from packer.errors import DamagedError
+from packer.format import Located, Numbers, starts_of
 from readers.batch import Ragged
 from readers.dataset import PackedDataset
 from readers.draws import Visits
@@ -34,6 +35,7 @@ from readers.opened import Opened
 from readers.order import GROUP_SAMPLES, Batches
 from readers.readahead import asked_for
 from readers.streamed import ShardStream
+from readers.valid import remark
 
 #: Names of the reading threads begin with this.
 THREAD_NAME = "packed-reader"
@@ -57,6 +59,8 @@ class Plan:
         stream: opens shards one by one, as batches need them; None if the dataset is open as a whole.
         first: called with a function that reads and finishes the first run, in the caller's thread, and with nothing
             else; returns what it returned, and the plan of all other runs. None if the first is read like all others.
+        skipped: damaged items are left out of their batches, and put in here with the reason; None if they stop the
+            epoch.
     """
 
     dataset: PackedDataset | Mix
@@ -69,6 +73,7 @@ class Plan:
     finishing: Finishing = "at once"
     stream: ShardStream | None = None
     first: Callable[[Callable[[], list[Any]]], tuple[list[Any], Plan]] | None = None
+    skipped: dict[int, str] | None = None
 
     @cached_property
     def readers(self) -> Mapping[str, FieldReader]:
@@ -94,17 +99,19 @@ class Run(NamedTuple):
 
     Attributes:
         readers: of each field.
+        numbers: of their items, (n,).
         places: where their samples lie, by field.
-        sizes: samples of each batch.
+        sizes: samples of each batch. From this and from `visits`, `read` removes damaged samples.
         visits: of each batch, those of its samples, (n,), or None.
         opened: what must stay open until they are read; `read` empties it.
         error: why the only batch cannot be located; it is raised when the batch is due.
     """
 
     readers: Mapping[str, FieldReader]
+    numbers: Numbers
     places: Sequence[Located]
     sizes: list[int]
-    visits: Sequence[Visits | None]
+    visits: list[Visits | None]
     opened: list[Opened]
     error: Exception | None = None
 
@@ -197,7 +204,7 @@ def located(plan: Plan) -> Iterator[Run]:
             runs = _runs(plan, first, stop)
         except Exception as error:
             if stop - first == 1:
-                yield Run({}, [], [0], [None], [], error)
+                yield Run({}, np.zeros(0, np.int64), [], [0], [None], [], error)
                 return
             samples = further = 1  # one of these batches is wrong; now one by one, so that those before it come first
             continue
@@ -227,6 +234,7 @@ def _runs(plan: Plan, first: int, stop: int) -> list[Run]:
     return [
         Run(
             readers,
+            numbers[bounds[a] : bounds[b]],
             [at[bounds[a] : bounds[b]] for at in places],
             sizes[a:b],
             [None if visits is None else visits[bounds[k] : bounds[k + 1]] for k in range(a, b)],
@@ -254,12 +262,50 @@ def read(plan: Plan, run: Run) -> list[Any]:
     """Return the batches of a run, read into memory of the pool if it pays."""
     if run.error is not None:
         raise run.error
-    batch = read_located(run.readers, run.places, plan.pool)
+    try:
+        batch = read_located(run.readers, run.places, plan.pool)
+    except DamagedError:
+        if plan.skipped is None:
+            raise
+        batch = read_located(run.readers, _sound_places(run, plan.skipped), plan.pool)
     run.opened.clear()
     if len(run.sizes) == 1:
         return [batch]
     parts = [split(values, run.sizes) for values in batch.values()]
     return [dict(zip(batch, values, strict=True)) for values in zip(*parts, strict=True)]
+
+
+def _sound_places(run: Run, skipped: dict[int, str]) -> list[Located]:
+    """Return where the samples of a run lie that can be read, by field; remove the others from the run.
+
+    Raises:
+        DamagedError: no sample of a batch can be read.
+    """
+    is_sound, errors = np.ones(len(run.numbers), bool), {}
+
+    def check(first: int, stop: int) -> None:
+        """Read some samples; if one of them is damaged, each half of them."""
+        try:
+            read_located(run.readers, [at[first:stop] for at in run.places], None)
+        except DamagedError as error:
+            if stop - first > 1:
+                check(first, (first + stop) // 2)
+                check((first + stop) // 2, stop)
+                return
+            is_sound[first], errors[first] = False, str(error)
+
+    check(0, len(is_sound))
+    bounds = starts_of(run.sizes).tolist()
+    for number, (first, stop) in enumerate(itertools.pairwise(bounds)):
+        sound = np.flatnonzero(is_sound[first:stop])
+        if not len(sound):
+            raise DamagedError(f"{errors[first]}; no sample of this batch can be read")
+        visits = run.visits[number]
+        run.sizes[number], run.visits[number] = len(sound), None if visits is None else visits[sound]
+    for place, error in errors.items():
+        remark(f"sample {run.numbers[place]} is left out of its batch: {error}")
+        skipped[int(run.numbers[place])] = error
+    return [at[np.flatnonzero(is_sound)] for at in run.places]
 
 
 def _finished(plan: Plan, run: Run, batches: list[Any]) -> Iterator[Any]:

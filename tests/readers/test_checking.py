@@ -6,18 +6,20 @@ import itertools
 import os
 import pickle
 import shutil
+from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from batches import plain
+from batches import listed, plain
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from packer.codecs import NAMED
-from packer.errors import DamagedError
+from packer.errors import DamagedError, UsageError
 from packer.format import Field, FrameRule, Shard, column_key, index_arrays
 from packer.format import manifest as manifests
 from readers import Crop, Loader, PackedDataset
@@ -46,6 +48,46 @@ def flip(folder: Path, field: str, sample: int) -> list[int]:
         file.seek((start + end) // 2)
         file.write(bytes([byte ^ 16]))
     return held
+
+
+def without(batch: dict[str, Any], bad: Collection[int]) -> dict[str, Any]:
+    """Returns a batch without some samples, as lists of plain values."""
+    left = [place for place, number in enumerate(batch["number"].tolist()) if number not in bad]
+    return {name: [plain(listed(values)[place]) for place in left] for name, values in batch.items()}
+
+
+@pytest.mark.parametrize("threads", [0, 1, 3])
+@pytest.mark.parametrize("field", ["lr", "xyz", "caption"])
+def test_damaged_samples_are_left_out_of_their_batches(copy, packed, field, threads, caplog):
+    """All others come as ever, in the same order and batches, also in a rank and after resuming; each is named once."""
+    bad = set(flip(copy, field, 31))
+    given = {"extras": ("number",), "crop": Crop(2, of="lr", flips=True)}
+    damaged, sound = PackedDataset(copy, verify=True, **given), PackedDataset(packed, **given)
+    for share in ({}, {"rank": 1, "world_size": 2}):
+        how = {"batch_size": 20, "shuffle": True, "seed": 3, "threads": threads, **share}
+        loader, wanted = Loader(damaged, on_error="skip", **how), [without(b, bad) for b in Loader(sound, **how)]
+        first = list(itertools.islice(loader, 1))
+        again = Loader(damaged, on_error="skip", **how)
+        again.load_state_dict(loader.state_dict())
+        assert [without(batch, ()) for batch in [*first, *again]] == wanted
+        assert set(again.skipped) <= bad
+        if not share:
+            assert {**loader.skipped, **again.skipped}.keys() == bad
+    messages = [record.message for record in caplog.records]
+    assert len(messages) == len(set(messages)) <= len(bad)
+    assert all(f"field '{field}', sample " in message for message in messages)
+
+
+def test_samples_that_cannot_all_be_left_out_stop_the_loop(copy):
+    """By default the first damaged sample does; with on_error="skip" a batch that has no other."""
+    flip(copy, "xyz", 31)
+    dataset = PackedDataset(copy, "xyz", verify=True)
+    with pytest.raises(DamagedError, match=r"sample 22 .* more of this batch"):
+        list(Loader(dataset, 60))
+    with pytest.raises(DamagedError, match=r"sample 22 .*; no sample of this batch can be read"):
+        list(Loader(dataset, 1, on_error="skip"))
+    with pytest.raises(UsageError, match="on_error 'ignore': 'stop' or 'skip'"):
+        Loader(dataset, on_error="ignore")
 
 
 @pytest.fixture
