@@ -296,6 +296,11 @@ class PackedDataset(Dataset[Any]):
         """Return whether two visits of a sample may differ: random parts are read, or a transform gets a generator."""
         return self._parts.draws or any(self._takes_generator.values())
 
+    @property
+    def asks(self) -> bool:
+        """Return whether a function of the caller's says which part of each sample is read."""
+        return isinstance(self.crop, Crop) and callable(self.crop.at)
+
     def set_epoch(self, epoch: int) -> None:
         """Accept the number of an epoch, from 0, for code that calls `set_epoch` of every dataset.
 

@@ -150,6 +150,11 @@ class Mix(Dataset[Any]):
         """Return whether random parts of samples are read, or a transform gets a generator."""
         return any(dataset.draws for dataset in self.datasets)
 
+    @property
+    def asks(self) -> bool:
+        """Return whether a function of the caller's says which part of each sample is read."""
+        return any(dataset.asks for dataset in self.datasets)
+
     def set_epoch(self, epoch: int) -> None:
         """Call `set_epoch` of every dataset."""
         for dataset in self.datasets:

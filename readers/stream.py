@@ -83,6 +83,8 @@ class Plan:
     @property
     def group_samples(self) -> int:
         """Return about how many samples are located at once."""
+        if self.dataset.asks:
+            return 1  # a group in which something is wrong is located again: a function is called once a visit
         return GROUP_SAMPLES if self.stream is None else self.stream.group_samples
 
     def run_bytes(self, readers: Mapping[str, FieldReader]) -> int:

@@ -209,6 +209,24 @@ def test_places_of_ones_own_are_drawn_once_a_visit(scans: Path) -> None:
     assert visits(again) == wanted[4:]
 
 
+@pytest.mark.parametrize("threads", [0, 2])
+def test_a_function_is_called_once_a_visit(scans: Path, threads: int) -> None:
+    """It may count its calls: its error comes with the batch of that call, after all batches before."""
+    calls = itertools.count(1)
+
+    def fail_once(numbers: NDArray[np.int64], generator: np.random.Generator) -> NDArray[np.int64]:
+        if next(calls) == 20:
+            raise ZeroDivisionError("the 20th call")
+        return np.zeros((1, 3), np.int64)
+
+    dataset = PackedDataset(scans, crop=Crop((3, 3, 3), "image", {"label": 1}, at=fail_once))
+    loader = Loader(dataset, 3, shuffle=True, repeat=9, threads=threads)
+    with pytest.raises(ZeroDivisionError, match="the 20th call"):
+        list(loader)
+    assert next(calls) == 21
+    assert loader.state_dict()["done"] == 18
+
+
 def test_places_of_ones_own_of_a_split(scans: Path, tmp_path: Path) -> None:
     """The function is given numbers of the split, as `at` is, and what it returns is checked."""
     asked = []
