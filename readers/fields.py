@@ -30,7 +30,7 @@ Describe = Callable[[int], str]
 #: The key of a batch that holds the names of its samples.
 NAME = "name"
 #: Several small batches are read at once, up to this many bytes, and then split. The calls of a batch cost more than
-#: its copying; torch's threads copy large pieces alone; machine code that decodes many frames runs long without the
+#: its copying; torch's threads copy only large pieces; machine code that decodes many frames runs long without the
 #: interpreter; and a frame that several samples share is decoded fewer times (rows of pairs in `scripts/bench`).
 RUN_BYTES = 2**23
 
