@@ -79,8 +79,8 @@ class PackedDataset(Dataset[Any]):
         ds[[3, 5]]; ds[["a", "b"]]; ds[10:20]     # one batch: dict of tensors, in the order asked
         ds[mask]                                  # array, tensor or mask likewise
 
-    With `windows` an item is a window, with `split` a sample of that split: `len(ds)` counts items, and numbers go from
-    0 to `len(ds) - 1`.
+    With `windows` an item is a window (unless `one=True`), with `split` a sample of that split: `len(ds)` counts items,
+    and numbers go from 0 to `len(ds) - 1`.
 
     Images come as (C, H, W), and batches of them as (B, C, H, W) in channels_last memory. A field that is ragged in its
     first axis comes as `Ragged` in a batch, (n, ...) in a sample; one that is ragged in other axes as a list of
@@ -117,10 +117,11 @@ class PackedDataset(Dataset[Any]):
         cache_bytes: limit for all datasets in the cache. Beyond it, the least recently used files that no process has
             open are removed. None for no limit.
 
-    Random crops and points are drawn once a visit: a sample that is read twice gives two crops. `Loader` draws them
-    from its seed, the epoch and the position in the epoch's order. Plain indexing and DataLoader draw them from torch's
-    generator, as torchvision's transforms do; `torch.manual_seed` repeats them. So it is with the `generator` of a
-    transform: that of a sample follows from its visit, that of a batch from the visit of its first sample.
+    Random crops, points and windows (`one=True`) are drawn once a visit: a sample that is read twice gives two crops.
+    `Loader` draws them from its seed, the epoch and the position in the epoch's order. Plain indexing and DataLoader
+    draw them from torch's generator, as torchvision's transforms do; `torch.manual_seed` repeats them. So it is with
+    the `generator` of a transform: that of a sample follows from its visit, that of a batch from the visit of its first
+    sample.
 
     Raises:
         UnfinishedError: the conversion was not finished.
@@ -241,7 +242,16 @@ class PackedDataset(Dataset[Any]):
             offsets = self.windows.offsets(self.fields)
             numbers = self._samples.in_whole(np.arange(self._samples.samples))
             lengths = {name: self.opened.places[name].lengths(numbers) for name in offsets}
-            self._items = self._samples.in_windows(self.windows.anchors(offsets, lengths))
+            anchors = self.windows.anchors(offsets, lengths)
+            without = np.flatnonzero(anchors.counts == 0)
+            if anchors.one and len(without):
+                sample = describe(self.path, self.manifest, int(numbers[without[0]]))
+                more = f" (one of {len(without):,} such samples)" if len(without) > 1 else ""
+                raise UsageError(
+                    f"{sample}: no window lies within its steps{more}, but one=True draws one of every sample; give "
+                    "pad=, or leave the sample out: PackedDataset(..., samples=numbers)"
+                )
+            self._items = self._samples.in_windows(anchors)
         return self._items
 
     def __repr__(self) -> str:
@@ -358,7 +368,7 @@ class PackedDataset(Dataset[Any]):
             UsageError: a sample comes twice, or the items of this dataset are windows.
             SampleIndexError, MissingNameError: as when these samples are read.
         """
-        if self.windows is not None:
+        if self.windows is not None and not self.windows.one:
             raise UsageError("select: the items are windows; choose samples with PackedDataset(..., samples=numbers)")
         numbers = self.numbers(index)
         state, crop = self.__getstate__(), self.crop
@@ -435,7 +445,7 @@ class PackedDataset(Dataset[Any]):
         return self.name_table.name(number)
 
     def _numbers_of(self, names: Sequence[str]) -> Numbers:
-        if self.windows is not None:
+        if self.windows is not None and not self.windows.one:
             raise UsageError(
                 f"{self.path}: a name means a sample, which has many windows: ask for windows by number, or for some "
                 "steps of a sample by ds.read(name, field, rows=slice(start, stop))"
@@ -460,7 +470,7 @@ class PackedDataset(Dataset[Any]):
             allocate: allocates the memory of each field; a `Pool` is used only where reuse pays. New memory by default.
             visits: of the items, (n,); needed if random parts are read.
         """
-        samples, anchors = self.items.of(numbers)
+        samples, anchors = self.items.of(numbers, visits)
         return gathered(self.readers, samples, allocate, visits, anchors)
 
     def read(self, index: Any, field: str, rows: slice | None = None, columns: slice | None = None) -> Any:
@@ -522,8 +532,8 @@ class PackedDataset(Dataset[Any]):
         """
         check_read(str(self.path), [field], self.readers)
         numbers = np.arange(len(self))
-        samples, anchors = self.items.of(numbers)
         visits = visits_of(0, 0, numbers) if self.draws else None
+        samples, anchors = self.items.of(numbers, visits)
         return gathered({field: self.readers[field]}, samples, None, visits, anchors)[field]
 
     # ------------------------------------------------------------ what is open

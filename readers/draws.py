@@ -30,7 +30,7 @@ Visits = NDArray[np.uint64]
 #: The constants of splitmix64 (Steele, Lea and Flood 2014).
 STEP, MIX, MIX_AGAIN = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 #: Uses of random words. Each has a number of its own, so that the words of one use do not follow from another's.
-CROPS, POINTS, VISITS, VOXELS, PLACES, RESIZED, SAMPLES, BATCHES = 1, 2, 3, 4, 5, 6, 7, 8
+CROPS, POINTS, VISITS, VOXELS, PLACES, RESIZED, SAMPLES, BATCHES, ANCHORS = range(1, 10)
 #: Rounds of a random permutation; each mixes high bits into low ones and low into high.
 ROUNDS = 4
 

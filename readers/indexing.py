@@ -1,7 +1,8 @@
 """What `ds[...]` takes, one sample or many, by number or by name; and which sample each number means.
 
-A number means a sample of the dataset, one of a split or of chosen samples, or a window. All other modules work with
-the numbers of samples in the whole dataset, and with an anchor step for each window.
+A number means a sample of the dataset, one of a split or of chosen samples, a window, or a sample of which one window
+is drawn. All other modules work with the numbers of samples in the whole dataset, and with an anchor step for each
+window.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from packer.errors import MissingNameError, SampleIndexError, UsageError
 from packer.format import Numbers, starts_of
+from readers.draws import ANCHORS, Visits, below, drawn
 
 LookUp = Callable[[Sequence[str]], Numbers]
 
@@ -130,11 +132,13 @@ class Anchors(NamedTuple):
     Attributes:
         first: of each sample, (n,).
         counts: how many each sample has, (n,).
+        one: whether one of them is drawn at each visit of a sample, instead of one after another being read.
     """
 
     first: Numbers
     counts: Numbers
     stride: int
+    one: bool
 
 
 class Chosen:
@@ -236,12 +240,13 @@ class Items:
         self._anchors = anchors
         self.samples = total if chosen is None else len(chosen)
         self.is_ascending = chosen is None or chosen.is_ascending
-        if anchors is not None:
+        self._are_samples = anchors is None or anchors.one
+        if anchors is not None and not anchors.one:
             self._ends: Numbers = anchors.counts.cumsum()
             self._starts = self._ends - anchors.counts
 
     def __len__(self) -> int:
-        if self._anchors is None:
+        if self._are_samples:
             return self.samples
         return int(self._ends[-1]) if len(self._ends) else 0
 
@@ -249,10 +254,18 @@ class Items:
         """Return the windows of these samples."""
         return Items(self.total, self._chosen, anchors)
 
-    def of(self, numbers: Numbers) -> tuple[Numbers, Numbers | None]:
-        """Return sample (n,), by its number in the whole dataset, and anchor step (n,) or None, of items (n,)."""
+    def of(self, numbers: Numbers, visits: Visits | None) -> tuple[Numbers, Numbers | None]:
+        """Return sample (n,), by its number in the whole dataset, and anchor step (n,) or None, of items (n,).
+
+        Args:
+            visits: of the items, (n,); needed if one window of each sample is drawn.
+        """
         if self._anchors is None:
             return self.in_whole(numbers), None
+        if self._anchors.one:
+            assert visits is not None, "the window of a sample is drawn by its visit"
+            which = below(drawn(visits, 0, ANCHORS, 1)[:, 0], self._anchors.counts[numbers])
+            return self.in_whole(numbers), self._anchors.first[numbers] + which * self._anchors.stride
         sample = self._ends.searchsorted(numbers, side="right")
         within = numbers - self._starts[sample]
         return self.in_whole(sample), self._anchors.first[sample] + within * self._anchors.stride
@@ -271,7 +284,7 @@ class Items:
         The samples that are read must ascend.
         """
         place = samples if self._chosen is None else self._chosen.before(samples)
-        return place if self._anchors is None else np.append(0, self._ends)[place]
+        return place if self._are_samples else np.append(0, self._ends)[place]
 
 
 class OfShard(Items):

@@ -103,8 +103,8 @@ class Mix(Dataset[Any]):
 
     def _gathered(self, numbers: Numbers) -> tuple[dict[str, Any], Visits | None]:
         """Return the batch of the items `numbers` (n,), untransformed, and their visits, (n,) or None."""
-        samples, anchors = self.items.of(numbers)
         visits = new_visits(len(numbers)) if self.draws else None
+        samples, anchors = self.items.of(numbers, visits)
         return gathered(self.readers, samples, self.opened.pool, visits, anchors), visits
 
     def __add__(self, other: Dataset[Any]) -> Dataset[Any]:  # type: ignore[override]  # torch's gives a ConcatDataset
@@ -210,13 +210,14 @@ class MixedItems:
 
     datasets: Sequence[PackedDataset]
 
-    def of(self, numbers: Numbers) -> tuple[Numbers, Numbers | None]:
+    def of(self, numbers: Numbers, visits: Visits | None) -> tuple[Numbers, Numbers | None]:
         """Return sample (n,), by its number among all samples of all whole datasets, and anchor step (n,)."""
         starts = starts_of([len(dataset) for dataset in self.datasets])
         whole = starts_of([dataset.items.total for dataset in self.datasets])
         samples, anchors = np.empty_like(numbers), np.zeros_like(numbers)
         for part, places in by_part(parts_of(numbers, starts)):
-            found, at = self.datasets[part].items.of(numbers[places] - starts[part])
+            own = None if visits is None else visits[places]
+            found, at = self.datasets[part].items.of(numbers[places] - starts[part], own)
             samples[places] = found + whole[part]
             anchors[places] = 0 if at is None else at
         return samples, anchors

@@ -12,7 +12,7 @@ from packer.format import Field
 from readers.crop import IS_DATA, Crop, CropReader, Placing, is_data_reader, is_random
 from readers.fields import Describe, FieldReader, Places, WholeReader
 from readers.indexing import Items
-from readers.points import PointSample, PointsReader, drawn_rows
+from readers.points import PointSample, PointsReader, chosen_rows
 from readers.resized import ResizedCrop, ResizedReader
 from readers.voxels import VoxelReader, Voxels, VoxelSample
 from readers.windows import IS_PAD, WindowReader, Windows, pad_reader
@@ -32,12 +32,13 @@ class Parts:
     @property
     def draws(self) -> bool:
         """Return whether parts are random, so that two visits of one sample may differ."""
-        points = self.points
-        chosen_anew = points.choose == "random" if isinstance(points, VoxelSample) else points is not None
-        crop = self.crop
-        if isinstance(crop, ResizedCrop):
-            return chosen_anew or crop.is_random
-        return chosen_anew or (crop is not None and is_random(crop))
+        points, crop, windows = self.points, self.crop, self.windows
+        if isinstance(points, VoxelSample):
+            chosen_anew = points.choose == "random"
+        else:
+            chosen_anew = points is not None and not points.first
+        crops_differ = crop.is_random if isinstance(crop, ResizedCrop) else crop is not None and is_random(crop)
+        return chosen_anew or crops_differ or (windows is not None and windows.one)
 
     def check(self, fields: Mapping[str, Field], samples: int) -> None:
         """Raise UsageError if a dataset of these fields cannot be read like this, as far as its schema tells.
@@ -119,7 +120,7 @@ class Parts:
                 voxels = Voxels(points, WholeReader(places[tied[0]]), describe)
                 readers |= {name: VoxelReader(places[name], voxels) for name in tied}
             else:
-                first, count, rows = places[tied[0]], int(points.count), drawn_rows(points)
+                first, count, rows = places[tied[0]], int(points.count), chosen_rows(points)
                 readers |= {name: PointsReader(places[name], first, count, rows, describe) for name in tied}
         for name, own in steps.items():
             if name not in readers:

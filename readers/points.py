@@ -34,6 +34,8 @@ class PointSample:
     Args:
         count: how many points to read.
         seed: of the choice.
+        first: takes the first points of every cloud instead, in their order, as PointNet++ does; after the last one the
+            first follows again. Nothing is drawn.
         fields: names of the fields that hold one row a point. By default the fields that are ragged in their first axis
             alone, and in every sample as long as `xyz`; without `xyz`, as long as the first such field.
 
@@ -44,6 +46,7 @@ class PointSample:
     count: int
     seed: int = 0
     fields: Sequence[str] | None = None
+    first: bool = False
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
@@ -79,7 +82,7 @@ class PointsReader(PartReader):
     Args:
         places: where the whole samples lie.
         first: where the samples lie of the field that tells how many points there are.
-        rows: gives the rows of samples, from their visits and lengths, see `drawn_rows`.
+        rows: gives the rows of samples, from their visits and lengths, see `chosen_rows`.
         describe: gives a sample in words, by its number.
     """
 
@@ -109,19 +112,19 @@ class PointsReader(PartReader):
                 f"{self._describe(int(numbers[at]))}: field {self.field.name!r} has no points to choose "
                 f"{self._shape[0]} from; leave the sample out, by torch.utils.data.Subset or Loader's sampler"
             )
-        assert visits is not None, "points are drawn by their visits"
-        return located.adding(visit=visits.view(np.int64))
+        return located.adding(visit=np.zeros_like(numbers) if visits is None else visits.view(np.int64))
 
     def _wanted(self, located: Located) -> Wanted:
-        """Return the points, in random order."""
         rows = self._rows(located.visit, located.shape[:, 0])
         return Wanted(rows, np.zeros(len(located), np.int64), self.field.fixed_bytes // self._shape[0])
 
 
-def drawn_rows(sample: PointSample) -> Once:
-    """Return a function that draws rows of samples, (n, count), from their visits and lengths, (n,) each."""
+def chosen_rows(sample: PointSample) -> Once:
+    """Return a function that chooses rows of samples, (n, count), from their visits and lengths, (n,) each."""
 
     def rows(visits: Numbers, lengths: Numbers) -> Numbers:
+        if sample.first:
+            return np.arange(sample.count) % lengths[:, None]
         return permuted(drawn(visits.view(np.uint64), sample.seed, POINTS, COUNT), lengths, int(sample.count))
 
     return Once(rows)

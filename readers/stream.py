@@ -219,14 +219,14 @@ def located(plan: Plan) -> Iterator[Run]:
 def _runs(plan: Plan, first: int, stop: int) -> list[Run]:
     """Return the batches `first` to `stop` in runs of up to `run_bytes` bytes, of one batch at least."""
     numbers, positions, edges = plan.batches.group(first, stop)
-    samples, anchors = plan.dataset.items.of(numbers)
+    visits = None if plan.visits is None else plan.visits(positions)
+    samples, anchors = plan.dataset.items.of(numbers, visits)
     readers: Mapping[str, FieldReader]
     opened: Sequence[Opened] = ()
     if plan.stream is None:
         readers = plan.readers
     else:
         readers, samples, opened = plan.stream.readers(samples, positions)
-    visits = None if plan.visits is None else plan.visits(positions)
     places = [reader.locate(samples, visits, anchors) for reader in readers.values()]
     nbytes = np.zeros(len(samples), np.int64)
     for reader, at in zip(readers.values(), places, strict=True):

@@ -2,8 +2,10 @@
 
     ds = PackedDataset(path, windows=Windows(16, stride=4))
     ds = PackedDataset(path, windows=Windows({"image": [-1, 0], "actions": range(16)}, pad="edge"))
+    ds = PackedDataset(path, windows=Windows({"image": [0], "actions": range(16)}, pad="zero", one=True))
 
-An item of such a dataset is a window: `len(ds)` counts them, sample by sample and anchor by anchor.
+An item of such a dataset is a window: `len(ds)` counts them, sample by sample and anchor by anchor. With `one=True` an
+item is a sample, of which one window is drawn at each visit.
 """
 
 from __future__ import annotations
@@ -55,6 +57,11 @@ class Windows:
             `Windows(16, pad_before=1, pad_after=7)` are the windows of diffusion_policy's `SequenceSampler`,
             `Windows({"obs": range(-1, 10)}, pad_before=1, pad_after=9)` those of robomimic's `SequenceDataset` with
             `frame_stack=2`, `seq_length=10` and both its paddings.
+        one: an item is a sample: at each visit one of its windows is drawn, all equally likely. `len(dataset)` is then
+            the number of samples, and names mean items. Every sample must have a window.
+
+            `Windows({"qpos": [0], "action": range(longest)}, pad="zero", one=True)` are the items of ACT's
+            `EpisodicDataset`.
 
     Raises:
         UsageError: an argument has no meaning.
@@ -67,6 +74,7 @@ class Windows:
     pad: Literal["edge", "zero"] | None = None
     pad_before: int | None = None
     pad_after: int | None = None
+    one: bool = False
 
     def __post_init__(self) -> None:
         for name in ("stride", "step"):
@@ -139,7 +147,7 @@ class Windows:
             stop = np.minimum.reduce([lengths[name] - max(own.max(), 0) for name, own in offsets.items()]) + after
         first = -(-first // self.stride) * self.stride
         counts = np.maximum(-(-(stop - first) // self.stride), 0)
-        return Anchors(first, np.where(shortest > 0, counts, 0), self.stride)
+        return Anchors(first, np.where(shortest > 0, counts, 0), self.stride, self.one)
 
 
 def _reach(offsets: Mapping[str, Numbers]) -> tuple[int, int]:

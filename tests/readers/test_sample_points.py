@@ -116,6 +116,20 @@ def test_every_point_is_as_likely(pack: Any, tmp_path: Path) -> None:
     assert np.abs(counts - 200).max() < 6 * (200 * 0.75) ** 0.5
 
 
+@pytest.mark.parametrize("codec", ["none", "lz4"])
+def test_the_first_points(pack: Any, tmp_path: Path, codec: str) -> None:
+    """In their order, in every field and at every visit; after the last the first follows again. None are drawn."""
+    ds = PackedDataset(_packed(pack, tmp_path, codec=codec), points=PointSample(16, first=True))
+    state = torch.get_rng_state()
+    for batch in (ds[:], next(iter(Loader(ds, len(LENGTHS), seed=5)))):
+        wanted = np.arange(16)[None] % np.array(LENGTHS)[:, None]
+        assert np.array_equal(batch["weight"].numpy(), wanted)
+        assert np.array_equal(batch["xyz"][..., 1].numpy(), wanted)
+        assert batch["xyz"][:, 0, 0].tolist() == list(range(len(LENGTHS)))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not ds.draws
+
+
 def test_only_frames_with_chosen_points_are_decoded(pack: Any, tmp_path: Path, decoded: list[int]) -> None:
     """Of a cloud in bands of rows, those without a chosen point are left alone, and none is decoded twice."""
     path = _packed(pack, tmp_path, [10, 2000], "zstd", FrameRule(rows=10))

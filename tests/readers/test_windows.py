@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import tempfile
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ from packer.codecs import NAMED
 from packer.errors import UsageError
 from packer.format import Field, FrameRule
 from packer.writer import DatasetWriter
-from readers import Crop, Loader, PackedDataset, Windows
+from readers import Crop, Loader, Mix, PackedDataset, Windows
 
 Offsets = Mapping[str, Sequence[int]]
 Episode = dict[str, NDArray[Any]]
@@ -306,6 +307,111 @@ def test_masks_are_checked(pack: Any, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="would both be called 'y_is_pad'"):
             PackedDataset(path, windows=windows)
     assert PackedDataset(path, windows=Windows({"y": [0]}))[[0, 2]]["y"].shape == (2, 1)
+
+
+ONE = Windows({"obs": [-1, 0], "actions": range(6)}, stride=2, pad="zero", one=True)
+
+
+def _visits(batches: Any) -> list[tuple[int, int]]:
+    """Number and anchor step of every item of some batches, each of which is compared with its episode."""
+    visits = []
+    for batch in batches:
+        for item, (number, step) in enumerate(zip(batch["number"].tolist(), batch["step"].tolist(), strict=True)):
+            window = _window(_episode(int(batch["label"][item]), LENGTHS[number]), ONE.steps, ONE, step)  # type: ignore[arg-type]
+            _assert_equal({name: batch[name][item : item + 1] for name in window}, [window])
+            visits.append((number, step))
+    return visits
+
+
+LENGTHS = [9, 3, 1, 12, 2]
+
+
+@pytest.fixture(scope="module", params=["none", "zstd"])
+def five(request: pytest.FixtureRequest, pack: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Five episodes in two shards."""
+    return _packed(pack, tmp_path_factory.mktemp("five"), LENGTHS, request.param, FrameRule(rows=2))[0]
+
+
+def test_one_window_of_each_sample_is_drawn_once_a_visit(five: Path) -> None:
+    """By seed, epoch and position: threads, batch size, ranks, order and resuming change nothing, nor does a mix."""
+    ds = PackedDataset(five, windows=ONE, extras=("number", "step"))
+    assert len(ds) == 5
+    options: dict[str, Any] = {"shuffle": True, "seed": 3, "repeat": 8}
+    loader = Loader(ds, 1, threads=0, **options)
+    visits, later = _visits(loader), _visits(loader)
+    assert Counter(number for number, _ in visits) == dict.fromkeys(range(5), 8)
+    assert visits != later
+    assert sorted(visits) != sorted(later)
+    for size, threads in ((4, 2), (40, 0)):
+        assert _visits(Loader(ds, size, threads=threads, **options)) == visits
+    assert _visits(Loader(ds, 1, shuffle=True, seed=4, repeat=8)) != visits
+    ranks = [list(Loader(ds, 5, rank=rank, world_size=2, **options)) for rank in (0, 1)]
+    assert _visits(batch for pair in zip(*ranks, strict=True) for batch in pair) == visits
+    begun = Loader(ds, 3, **options)
+    taken = iter(begun)
+    assert _visits(next(taken) for _ in range(4)) == visits[:12]
+    resumed = Loader(ds, 7, **options)
+    resumed.load_state_dict(begun.state_dict())
+    assert _visits(resumed) == visits[12:]
+    mixed = _visits(
+        Loader(Mix({ds: 1, PackedDataset(five, windows=ONE, extras=("number", "step")): 1}), 4, shuffle=True)
+    )
+    assert len(mixed) == 10
+    assert min(len(set(_steps_of(visits)[number])) for number in (0, 3)) > 3
+
+
+def _steps_of(visits: Sequence[tuple[int, int]]) -> dict[int, list[int]]:
+    steps: dict[int, list[int]] = {number: [] for number in range(5)}
+    for number, step in visits:
+        steps[number].append(step)
+    return steps
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_without_a_loader_one_window_is_drawn_by_torchs_generator(five: Path, workers: int) -> None:
+    """By index, by name and in `DataLoader`: two visits differ, and `torch.manual_seed` repeats them."""
+    ds = PackedDataset(five, windows=ONE, extras=("number", "step", "name"))
+
+    def epochs() -> list[tuple[int, int]]:
+        torch.manual_seed(5)
+        visits = _visits(batch for _ in range(4) for batch in DataLoader(ds, 2, shuffle=True, num_workers=workers))
+        if not workers:
+            visits += _visits([ds[["e/3"] * 20], ds[-2:]])
+        return visits
+
+    visits = epochs()
+    assert epochs() == visits
+    assert len(set(_steps_of(visits)[3])) > 2
+    assert ds["e/1"]["name"] == "e/1"
+
+
+def test_every_window_of_a_sample_is_as_likely(five: Path) -> None:
+    """Over many visits each anchor comes about equally often, the last one too."""
+    ds = PackedDataset(five, windows=Windows({"actions": range(4)}, one=True), samples=[3], extras=("step",))
+    steps = torch.cat([batch["step"] for batch in Loader(ds, 100, repeat=9000)])
+    counts = torch.bincount(steps)
+    assert counts.shape == (9,)
+    assert ((counts - 1000).abs() < 150).all()
+
+
+def test_one_window_of_chosen_samples(five: Path) -> None:
+    """Of a split, of `samples` in any order, of `select` and of `column`: numbers count the chosen ones."""
+    ds = PackedDataset(five, windows=ONE, samples=[3, 0], extras=("step", "name"), crop=Crop(1, "obs", at=(1, 0)))
+    assert (len(ds), list(ds.names or ())) == (2, ["e/3", "e/0"])
+    assert ds[[0, 1]]["label"].tolist() == [3, 0]
+    assert ds["e/0"]["obs"].shape == (2, 1, 1, 3)
+    chosen = ds.select([1])
+    assert [batch["name"] for batch in Loader(chosen, 1, repeat=3)] == [["e/0"]] * 3
+    assert ds.column("label").tolist() == [3, 0]
+    assert torch.equal(ds.column("step"), next(iter(Loader(ds, 2)))["step"])
+
+
+def test_a_sample_without_a_window_is_named(five: Path) -> None:
+    """One window is drawn of every sample, so none may be too short; it is said before anything is read."""
+    ds = PackedDataset(five, windows=Windows({"actions": range(4)}, one=True))
+    with pytest.raises(UsageError, match=r"sample 1 \('e/1'\): no window lies.*\(one of 3 such samples\).*give pad="):
+        len(ds)
+    assert len(PackedDataset(five, windows=Windows({"actions": range(4)}, one=True), samples=[0, 3])) == 2
 
 
 def _diffusion_policy(lengths: Sequence[int], steps: int, before: int, after: int) -> list[tuple[int, list[int]]]:
