@@ -9,7 +9,9 @@ a window, and for all fields that are cropped.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -33,6 +35,8 @@ from readers.windows import Steps
 AXES = "slice", "row", "column"
 #: Samples whose sizes are compared at once.
 _CHECKED = 2**18
+#: What functions that place crops returned or raised, by visit, while batches may be located again.
+_ANSWERS: ContextVar[dict[int, Any]] = ContextVar("_ANSWERS")
 #: Suffix of the field that says which pixels of a padded crop are the sample's own.
 IS_DATA = "_is_data"
 
@@ -258,10 +262,32 @@ class Placing:
         """Return the places that a function of the caller gives, (n, axes): each visit has a generator of its own."""
         seeds, own = drawn(visits, self.crop.seed, PLACES, 1)[:, 0].tolist(), self._samples.in_split(numbers)
         places = np.zeros((len(numbers), len(self.crop.shape)), np.int64)
-        for at, seed in enumerate(seeds):
-            generator = np.random.Generator(np.random.PCG64(seed))
-            places[at] = self.crop.as_places(function(own[at : at + 1], generator))
+        answers = _ANSWERS.get({})
+        for at, (visit, seed) in enumerate(zip(visits.tolist(), seeds, strict=True)):
+            if visit not in answers:
+                generator = np.random.Generator(np.random.PCG64(seed))
+                try:
+                    answers[visit] = self.crop.as_places(function(own[at : at + 1], generator))
+                except Exception as error:
+                    answers[visit] = error
+            if isinstance(answers[visit], Exception):
+                raise answers[visit]
+            places[at] = answers[visit]
         return places
+
+
+@contextmanager
+def called_once(answers: dict[int, Any]) -> Iterator[None]:
+    """Let functions that place crops be called once a visit here, also where the same batches are located again.
+
+    Args:
+        answers: keeps what they returned or raised, by visit.
+    """
+    token = _ANSWERS.set(answers)
+    try:
+        yield
+    finally:
+        _ANSWERS.reset(token)
 
 
 class CropReader(PartReader):

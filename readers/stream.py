@@ -26,9 +26,10 @@ import torch
 from packer.errors import DamagedError
 from packer.format import Located, Numbers, starts_of
 from readers.batch import Ragged
+from readers.crop import called_once
 from readers.dataset import PackedDataset
 from readers.draws import Visits
-from readers.fields import FieldReader, read_located
+from readers.fields import RUN_BYTES, FieldReader, read_located
 from readers.gather import Pool, own_parts
 from readers.mix import Mix
 from readers.opened import Opened
@@ -37,6 +38,8 @@ from readers.readahead import asked_for
 from readers.streamed import ShardStream
 from readers.valid import remark
 
+#: About how many bytes are located at once if a function of the caller's own says where they lie.
+ASKED_BYTES = 4 * RUN_BYTES
 #: Names of the reading threads begin with this.
 THREAD_NAME = "packed-reader"
 
@@ -83,9 +86,13 @@ class Plan:
     @property
     def group_samples(self) -> int:
         """Return about how many samples are located at once."""
-        if self.dataset.asks:
-            return 1  # a group in which something is wrong is located again: a function is called once a visit
-        return GROUP_SAMPLES if self.stream is None else self.stream.group_samples
+        if self.stream is not None:
+            return self.stream.group_samples
+        if not self.dataset.asks:
+            return GROUP_SAMPLES
+        # A function of the caller's own is called for each, and may take long: no more than a few runs wait for it.
+        sample_bytes = sum(reader.sample_bytes for reader in self.readers.values())
+        return max(1, min(GROUP_SAMPLES, int(ASKED_BYTES / max(1, sample_bytes))))
 
     def run_bytes(self, readers: Mapping[str, FieldReader]) -> int:
         """Return up to how many bytes of batches are read at once; 0 reads each batch by itself."""
@@ -199,17 +206,23 @@ def located(plan: Plan) -> Iterator[Run]:
     The first group is one batch, so that it comes soon; any other has about `Plan.group_samples`.
     """
     first, samples, further = 0, 1, plan.group_samples
+    answers: dict[int, Any] = {}
+    has_error = False
     while first < len(plan.batches):
         stop = plan.batches.after(first, samples)
         samples = further
         try:
-            runs = _runs(plan, first, stop)
+            with called_once(answers):
+                runs = _runs(plan, first, stop)
         except Exception as error:
             if stop - first == 1:
                 yield Run({}, np.zeros(0, np.int64), [], [0], [None], [], error)
                 return
+            has_error = True
             samples = further = 1  # one of these batches is wrong; now one by one, so that those before it come first
             continue
+        if not has_error:
+            answers.clear()
         runs.reverse()
         while runs:  # none is kept, since it keeps shards open
             yield runs.pop()

@@ -51,7 +51,8 @@ class Windows:
             repeats the first or last step of the field; `"zero"` fills with zeros. Then `batch[field + "_is_pad"]`
             (B, T) bool says which steps are not the sample's own.
         pad_before: how many steps before the first step of a sample a window may begin; its anchor may lie as far
-            outside. Steps outside are filled by `pad`, or by `"edge"` if that is None. None leaves the limit to `pad`.
+            outside. Steps outside are filled by `pad`, or by `"edge"` if that is None; `_is_pad` is there even if it is
+            0. None leaves the limit to `pad`.
         pad_after: how many steps after the last step of a sample a window may end, likewise.
 
             `Windows(16, pad_before=1, pad_after=7)` are the windows of diffusion_policy's `SequenceSampler`,
@@ -113,7 +114,8 @@ class Windows:
     @property
     def fill(self) -> str | None:
         """Return how steps outside of a sample are filled: "edge", "zero", or None if there are none."""
-        return self.pad or ("edge" if self.pad_before or self.pad_after else None)
+        has_limits = self.pad_before is not None or self.pad_after is not None
+        return self.pad or ("edge" if has_limits else None)
 
     def check(self, fields: Mapping[str, Field]) -> None:
         """Raise UsageError if a dataset has no such windows, as far as its schema tells."""

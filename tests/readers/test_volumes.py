@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import shutil
 import tempfile
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -225,6 +226,27 @@ def test_a_function_is_called_once_a_visit(scans: Path, threads: int) -> None:
         list(loader)
     assert next(calls) == 21
     assert loader.state_dict()["done"] == 18
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_a_function_is_called_once_a_visit_where_another_place_is_wrong(scans: Path, threads: int) -> None:
+    """Batches are located together; those before the wrong place come first, and the function is not called again."""
+    calls: Counter[bytes] = Counter()
+
+    def wrong_once(numbers: NDArray[np.int64], generator: np.random.Generator) -> NDArray[np.int64]:
+        calls[generator.bytes(16)] += 1
+        return np.full((1, 3), 99 if len(calls) == 20 else 0)
+
+    dataset = PackedDataset(scans, crop=Crop((3, 3, 3), "image", {"label": 1}, at=wrong_once))
+    loader = Loader(dataset, 3, shuffle=True, repeat=9, threads=threads)
+    for _ in range(2):  # the same visits again: another loop asks anew
+        calls.clear()
+        loader.set_epoch(0)
+        with pytest.raises(UsageError, match=r"no crop can begin at \[99, 99, 99\]"):
+            list(loader)
+        assert set(calls.values()) == {1}
+        assert len(calls) == 54
+        assert loader.state_dict()["done"] == 18
 
 
 def test_places_of_ones_own_of_a_split(scans: Path, tmp_path: Path) -> None:

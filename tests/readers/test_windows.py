@@ -86,7 +86,7 @@ def _window(episode: Episode, offsets: Offsets, windows: Windows, anchor: int) -
         if windows.pad == "zero":
             window = [value * (not outside) for value, outside in zip(window, beyond, strict=True)]
         out[name] = np.stack(window)
-        if windows.pad or windows.pad_before or windows.pad_after:
+        if windows.pad or windows.pad_before is not None or windows.pad_after is not None:
             out[name + "_is_pad"] = np.array(beyond)
     return out
 
