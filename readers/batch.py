@@ -264,6 +264,10 @@ class Sample(dict[str, Any]):
         return dict, (dict(self),)
 
 
+class Several(list[Any]):
+    """Samples that `sample_transform` made of one. A batch holds each; `default_collate` joins them all."""
+
+
 class Batch(Sequence[Any]):
     """The items of one batch, gathered in one go.
 
@@ -407,9 +411,29 @@ def collate_samples(
     if isinstance(samples, Batch):
         if samples.is_as_gathered():
             return samples.gathered
-    elif _are_all(samples, samples[0]):
-        return samples[0].origin.gathered
-    return join([dict(s) if isinstance(s, Sample) else s for s in samples], collate_fn_map)
+    else:
+        origin = samples[0].origin if isinstance(samples[0], Sample) else None
+        if origin is not None and _are_all(samples, origin):
+            return origin.gathered
+    return join([dict(s) if isinstance(s, Sample) else s for s in each_of(samples)], collate_fn_map)
+
+
+def as_result(result: Any) -> Any:
+    """Return what a transform returned for a sample: a list of mappings as `Several` samples, others as they are."""
+    is_several = type(result) is list and all(isinstance(each, Mapping) for each in result)
+    return Several(result) if is_several else result
+
+
+def each_of(results: Sequence[Any]) -> list[Any]:
+    """Return the samples of a batch from what was returned for each, of which some may be `Several`.
+
+    Raises:
+        UsageError: there are none.
+    """
+    samples = [each for result in results for each in (result if isinstance(result, Several) else (result,))]
+    if not samples:
+        raise UsageError("sample_transform: it returned an empty list for every sample of a batch")
+    return samples
 
 
 def join(samples: Sequence[Any], collate_fn_map: Mapping[Any, Callable[..., Any]] | None = None) -> Any:
@@ -436,11 +460,11 @@ def _stacked(tensors: Sequence[Tensor], *, collate_fn_map: Any = None) -> Any:
     return Ragged(torch.cat(list(tensors)), lengths.cumsum(0))
 
 
-def _are_all(samples: Sequence[Any], first: Sample) -> bool:
-    """Return whether these are all items of one batch, in order and as they were made."""
-    if first.origin is None or len(samples) != first.origin.size:
+def _are_all(samples: Sequence[Any], first: Origin) -> bool:
+    """Return whether these are all items of the batch of the first one, in order and as they were made."""
+    if len(samples) != first.size:
         return False
-    gathered = first.origin.gathered
+    gathered = first.gathered
     for number, sample in enumerate(samples):
         origin = getattr(sample, "origin", None)
         if origin is None or origin.gathered is not gathered or origin.number != number or not _is_as_made(sample):
@@ -448,7 +472,7 @@ def _are_all(samples: Sequence[Any], first: Sample) -> bool:
     return True
 
 
-default_collate_fn_map[Sample] = collate_samples
+default_collate_fn_map[Sample] = default_collate_fn_map[Several] = collate_samples
 
 
 # ---------------------------------------------------------------- torchvision

@@ -18,7 +18,7 @@ from packer.errors import MissingNameError, UsageError
 from packer.format import Constants, Field, Manifest, Names, Numbers, Ranges
 from packer.format import manifest as manifests
 from packer.remote import is_url
-from readers.batch import Sample, batch_of, item_of, join, only_item
+from readers.batch import Sample, Several, as_result, batch_of, each_of, item_of, join, only_item
 from readers.crop import Crop
 from readers.draws import Visits, new_visits, visits_of
 from readers.fields import NAME, FieldReader, KnownReader, as_images, gathered
@@ -100,7 +100,11 @@ class PackedDataset(Dataset[Any]):
             `default_collate` joins what it returns, unless a `DataLoader` has its own `collate_fn`. Tensors that differ
             in their first axis alone become `Ragged`. `batch_transform` is called afterwards. It costs a Python call
             per sample: where a function can take a whole batch, `batch_transform` is faster. It may have a
-            parameter `generator`, too.
+            parameter `generator`, too. If it returns a list of mappings, such as several crops, each counts as a sample
+            of the batch, which then has more than `batch_size`: as MONAI's `list_data_collate` does it. They lie one
+            after another, and `ds[3]` is the list. `extras` are in the sample that it is given: it puts them into what
+            it returns. An empty list leaves the sample out. `len(ds)`, numbers, weights of a `Mix` and states of a
+            `Loader` count the samples that are read.
         crop: reads crops of one size from pictures of different sizes; see `Crop`, or `ResizedCrop` for photographs.
         points: reads this many points of every cloud, chosen at random, see `PointSample`; or one point of every
             voxel, see `VoxelSample`.
@@ -390,11 +394,12 @@ class PackedDataset(Dataset[Any]):
         return self.batch_transform is not None or self.sample_transform is not None
 
     def _samples_of(self, batch: dict[str, Any], size: int, visits: Visits | None) -> list[Any]:
-        """Return the samples of a gathered batch, each changed by `sample_transform`."""
+        """Return the samples of a gathered batch, each as `sample_transform` changed it, or `Several`."""
         samples = [item_of(batch, number, size) for number in range(size)]
         if self.sample_transform is None:
             return samples
-        return changed_samples(self.sample_transform, samples, self._given("sample_transform", visits))
+        results = changed_samples(self.sample_transform, samples, self._given("sample_transform", visits))
+        return list(map(as_result, results))
 
     def _given(self, name: str, visits: Visits | None) -> Visits | None:
         """Return visits for a transform that takes a generator, else None."""
@@ -406,19 +411,27 @@ class PackedDataset(Dataset[Any]):
         Args:
             visits: of the samples, (size,); None if nothing is drawn by them.
         """
+        return self._transformed(batch, size, visits)[0]
+
+    def _transformed(self, batch: dict[str, Any], size: int, visits: Visits | None) -> tuple[Any, int, bool]:
+        """Return a gathered batch after both transforms, its samples then, and whether one was made `Several`."""
+        are_several = False
         if self.sample_transform is not None:
             if not size:
                 raise UsageError("sample_transform: the index asks for no samples, and an empty batch cannot be joined")
-            batch = join(self._samples_of(batch, size, visits))
-        if self.batch_transform is None:
-            return batch
-        return changed_batch(self.batch_transform, batch, self._given("batch_transform", visits))
+            results = self._samples_of(batch, size, visits)
+            are_several, samples = any(isinstance(each, Several) for each in results), each_of(results)
+            batch, size = join(samples), len(samples)
+        if self.batch_transform is not None:
+            batch = changed_batch(self.batch_transform, batch, self._given("batch_transform", visits))
+        return batch, size, are_several
 
     def item_of(self, batch: dict[str, Any], visits: Visits | None) -> Any:
-        """Return the only sample of a gathered batch of one, after both transforms."""
+        """Return the only sample of a gathered batch of one, after both transforms; if they made several, the list."""
         if self.batch_transform is None:
             return self._samples_of(batch, 1, visits)[0]
-        return only_item(self.transformed(batch, 1, visits))
+        whole, size, are_several = self._transformed(batch, 1, visits)
+        return Several(batch_of(whole, size)) if are_several else only_item(whole)
 
     def items_of(self, batch: dict[str, Any], size: int, visits: Visits | None) -> Sequence[Any]:
         """Return the samples of a gathered batch in the form that torch's DataLoader takes."""
@@ -427,7 +440,8 @@ class PackedDataset(Dataset[Any]):
             return [
                 Sample(sample) if type(sample) is dict else sample for sample in self._samples_of(batch, size, visits)
             ]
-        return batch_of(self.transformed(batch, size, visits), size)
+        whole, size, _ = self._transformed(batch, size, visits)
+        return batch_of(whole, size)
 
     def sample_numbers(self, names: Sequence[str]) -> Numbers:
         """Return the numbers of the samples of some names, (n,), in the split if one is read.

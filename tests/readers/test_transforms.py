@@ -101,6 +101,78 @@ def test_what_goes_with_a_function_of_one_sample(rows: Path) -> None:
         ds[np.zeros(1000, bool)]
 
 
+def crops(sample: dict[str, Any]) -> list[dict[str, Any]]:
+    """Two pieces of a row; three of every fifth."""
+    count = 3 if int(sample["y"]) % 5 == 0 else 2
+    return [{**sample, "x": sample["x"][at : at + 4] + at, "at": at} for at in range(count)]
+
+
+def assert_crops(batch: dict[str, Any], numbers: list[int], factor: int = 1) -> None:
+    pieces = [(number, at) for number in numbers for at in range(3 if number % 5 == 0 else 2)]
+    assert list(zip(batch["y"].tolist(), batch["at"].tolist(), strict=True)) == pieces
+    assert batch["number"].tolist() == [number for number, _ in pieces]
+    assert batch["x"].tolist() == [[factor * float(number + at)] * 4 for number, at in pieces]
+
+
+def scaled(batch: dict[str, Any]) -> dict[str, Any]:
+    return {**batch, "x": batch["x"] * 10}
+
+
+@pytest.mark.parametrize(("transform", "factor"), [(None, 1), (scaled, 10)])
+def test_each_of_several_samples_that_a_function_makes_of_one_counts(rows: Path, transform: Any, factor: int) -> None:
+    """One after another in batches, in every way of reading and in a mix; by index they are a list."""
+    ds = PackedDataset(rows, sample_transform=crops, batch_transform=transform, extras=("number",))
+    for dataset in (ds, Mix({ds: 1})):
+        one = dataset[7]
+        assert isinstance(one, list)
+        assert_crops(default_collate(one), [7], factor)
+        assert_crops(next(iter(Loader(dataset, 6))), list(range(6)), factor)
+        for read in (dataset, Subset(dataset, range(8)), ConcatDataset([dataset])):
+            for workers in (0, 1):
+                assert_crops(next(iter(DataLoader(read, 6, num_workers=workers))), list(range(6)), factor)
+    assert_crops(ds[[3, 5]], [3, 5], factor)
+    loader = Loader(ds, 100, threads=2)
+    assert len(loader) == 10
+    assert_crops(next(iter(loader)), list(range(100)), factor)
+    assert loader.state_dict()["done"] == 100
+
+
+def test_a_collate_function_of_ones_own_sees_lists(rows: Path) -> None:
+    """As MONAI's list_data_collate does, which puts the samples of all lists into one batch."""
+
+    def list_data_collate(batch: list[Any]) -> Any:  # monai/data/utils.py
+        return default_collate([each for sample in batch for each in sample] if isinstance(batch[0], list) else batch)
+
+    ds = PackedDataset(rows, sample_transform=crops, extras=("number",))
+    assert_crops(next(iter(DataLoader(ds, 6, collate_fn=list_data_collate))), list(range(6)))
+
+
+def test_lists_of_samples_of_many_lengths(rows: Path) -> None:
+    """Pieces that differ in length become `Ragged`; an empty list leaves its sample out, unless none is left."""
+
+    def pieces(sample: dict[str, Any]) -> list[dict[str, Any]]:
+        return [{"x": sample["x"][:n], "y": sample["y"]} for n in range(int(sample["y"]) % 4)]
+
+    ds = PackedDataset(rows, sample_transform=pieces)
+    for batch in (ds[:4], next(iter(Loader(ds, 4))), next(iter(DataLoader(ds, 4)))):
+        assert isinstance(batch["x"], Ragged)
+        assert batch["x"].lengths.tolist() == [0, 0, 1, 0, 1, 2]
+        assert batch["y"].tolist() == [1, 2, 2, 3, 3, 3]
+    assert ds[4] == []
+    with pytest.raises(UsageError, match="an empty list for every sample"):
+        _ = ds[[0, 4]]
+    with pytest.raises(UsageError, match="an empty list for every sample"):
+        default_collate(ds.__getitems__([0, 4]))
+
+
+def test_lists_of_other_things_are_joined_as_torch_does(rows: Path) -> None:
+    """A list of tensors, or a tuple of samples, is one sample of several parts."""
+    views = PackedDataset(rows, sample_transform=lambda sample: (sample, {"y": sample["y"] + 1}))[:3]
+    assert [view["y"].tolist() for view in views] == [[0, 1, 2], [1, 2, 3]]
+    parts = PackedDataset(rows, sample_transform=lambda sample: [sample["x"][:2], sample["y"]])[:3]
+    assert [list(part.shape) for part in parts] == [[3, 2], [3]]
+
+
 def test_samples_of_different_lengths_become_ragged(pack: Any, tmp_path: Path) -> None:
     """Clouds are changed one by one, by `Loader` and `DataLoader`; what differs in other axes as well is no batch."""
     clouds = [np.random.default_rng(n).random((n, 3), np.float32) for n in (5, 1, 7, 5)]
