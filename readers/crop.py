@@ -68,8 +68,12 @@ class Crop:
             windows, or an array of four axes is cropped to (height, width).
         multiple: random places and those in the middle are multiples of this, such as 2 for a Bayer mosaic.
         pad: None raises an error for a sample that is smaller than the crop. `"zero"` or `"edge"` puts it into the
-            middle of the crop, with zeros or its outermost pixels around. `batch[field + "_is_data"]`, int64 (B, axes,
-            2), then says where the sample's own pixels lie on each cropped axis: the first, and the one after the last.
+            middle of the crop, with zeros or its outermost pixels around. A dict gives each cropped field a value, or
+            `"edge"`: `{"image": 0, "label": -1}`. `batch[field + "_is_data"]`, int64 (B, axes, 2), then says where the
+            sample's own pixels lie on each cropped axis: the first, and the one after the last.
+        outside: crops may hang over the border of their sample: places in `at` may be below 0 or as large as they like,
+            as long as the crop holds a pixel of the sample. What lies outside is filled by `pad`. A sample that is
+            smaller than the crop lies where `at` says, not in the middle.
 
     Raises:
         UsageError: an argument has no meaning, or two do not go together.
@@ -84,7 +88,8 @@ class Crop:
     at: str | ArrayLike | Callable[[Numbers, np.random.Generator], ArrayLike] | None = None
     axes: Sequence[int] | None = None
     multiple: int = 1
-    pad: Literal["zero", "edge"] | None = None
+    pad: Literal["zero", "edge"] | Mapping[str, float | Literal["edge"]] | None = None
+    outside: bool = False
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
@@ -111,11 +116,30 @@ class Crop:
                 f"crop: axes {self.axes!r}: the axis of rows and the next, of columns, are expected: (-2, -1); of "
                 "volumes three: (1, 2, 3)"
             )
-        if self.pad not in (None, "zero", "edge"):
-            raise UsageError(f"crop: pad {self.pad!r}: None, 'zero' or 'edge' is expected")
+        self._check_pad()
         if self.pad and self.turns:
             raise UsageError("crop: pad and turns do not go together; leave out one")
         _ = self.given  # once, here: to check a list of places takes longer than to read the crops
+        if self.outside and (self.pad is None or self.at is None or isinstance(self.at, str)):
+            raise UsageError(
+                "crop: outside=True lets places of your own lie outside: give them by at=, and pad= for what is there"
+            )
+
+    def _check_pad(self) -> None:
+        if not isinstance(self.pad, Mapping):
+            if self.pad not in (None, "zero", "edge"):
+                raise UsageError(
+                    f"crop: pad {self.pad!r}: None, 'zero', 'edge' or a dict of the value of each field is expected"
+                )
+            return
+        if set(self.pad) != set(self.scales):
+            raise UsageError(
+                f"crop: pad has values of {', '.join(self.pad) or 'no field'}; one of each cropped field is expected: "
+                f"{', '.join(self.scales)}"
+            )
+        for name, value in self.pad.items():
+            if value != "edge" and not isinstance(value, int | float | np.number | np.bool_):
+                raise UsageError(f"crop: pad {value!r} of {name!r}: a number or 'edge' is expected")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -132,6 +156,13 @@ class Crop:
     def scales(self) -> dict[str, int]:
         """Return the scale of every field that is cropped."""
         return {self.of: 1, **self.aligned}
+
+    @property
+    def fills(self) -> dict[str, Any]:
+        """Return what lies around the samples of every cropped field: a value or "edge"; none without `pad`."""
+        if isinstance(self.pad, Mapping):
+            return dict(self.pad)
+        return {} if self.pad is None else dict.fromkeys(self.scales, 0 if self.pad == "zero" else "edge")
 
     @cached_property
     def given(self) -> NDArray[np.int64] | None:
@@ -165,6 +196,12 @@ class Crop:
         check_read("crop", self.scales, fields)
         for name in self.scales:
             self._check_axes(fields[name], name in windowed)
+        for name, value in self.fills.items():
+            if value != "edge" and not _can_hold(fields[name].np_dtype, value):
+                raise UsageError(
+                    f"crop: pad {value} of field {name!r}: its dtype {fields[name].dtype} cannot hold that value; give "
+                    "another one, or pack the field again with a dtype that can"
+                )
         places = self.given
         if places is not None and places.ndim == 2 and len(places) != samples:
             raise UsageError(f"crop: at holds {len(places):,} places for {samples:,} samples; one for each is expected")
@@ -213,8 +250,8 @@ class Placing:
         """Place the crops of samples (n,).
 
         Returns:
-            Lengths of the cropped axes of the samples, (n, axes); first pixels of the crops, (n, axes), below 0 where a
-            sample is padded; their orientations, (n,), see `orient`.
+            Lengths of the cropped axes of the samples, (n, axes); first pixels of the crops, (n, axes), below 0 where
+            something lies before a sample; their orientations, (n,), see `orient`.
 
         Raises:
             UsageError: a sample is smaller than a crop; or a given place does not lie within its sample, or not on
@@ -236,16 +273,22 @@ class Placing:
         if callable(crop.at) and visits is not None:
             places = self._asked(crop.at, numbers, visits)
         elif given is not None:
-            places = given if given.ndim == 1 else given[self._samples.in_split(numbers)]
+            of_each = given if given.ndim == 1 else given[self._samples.in_split(numbers)]
+            places = np.broadcast_to(of_each, sizes.shape)
         elif crop.at is None:
             places = below(words[:, :axes], np.maximum(room, 0) // step + 1) * step
         else:
             places = room // 2 // step * step
-        places = np.where(room < 0, -(-room // 2 // step * step), places)
-        wrong = ((room >= 0) & ((places < 0) | (places > room) | (places % step != 0))).any(axis=1)
+        if crop.outside:  # a pixel of the sample is in the crop
+            first, last = np.broadcast_to(1 - np.array(crop.shape), sizes.shape), sizes - 1
+        else:
+            first, last = np.minimum(room, 0), np.maximum(room, 0)
+            places = np.where(room < 0, -(-room // 2 // step * step), places)
+        wrong = ((places < first) | (places > last) | (places % step != 0)).any(axis=1)
         if wrong.any():
             at = int(wrong.argmax())
-            ranges = [f"{name}s 0 to {last}" for name, last in zip(AXES[-axes:], room[at].clip(0), strict=True)]
+            limits = zip(AXES[-axes:], first[at].tolist(), last[at].tolist(), strict=True)
+            ranges = [f"{name}s {low} to {high}" for name, low, high in limits]
             raise UsageError(
                 f"{self.describe(int(numbers[at]))}: no crop can begin at {places[at].tolist()}; "
                 f"{' and '.join(ranges)} are expected, in multiples of {step}"
@@ -309,6 +352,7 @@ class CropReader(PartReader):
             before = len(steps.offsets), *shape[1:first]
         super().__init__(part_of(places.field, (*before, *crop, *after)), places, first + len(crop) - 2)
         self._placing = placing
+        self._fill = placing.crop.fills.get(places.field.name)
         self._scale = scale
         self._steps = steps
         self._cropped = slice(first, first + len(crop))
@@ -356,20 +400,22 @@ class CropReader(PartReader):
         Raises:
             DamagedError: a frame cannot be decoded.
         """
-        widths = np.minimum(located.shape[:, self._cropped][:, -1], self._crop[-1])
-        if not self._is_whole or (widths == self._crop[-1]).all():
+        if self._fill is None or not self._is_whole:
             return super().read(located, allocate)
-        # Padded: rows of one length are read together, and put into the middle.
+        own = own_pixels(located, self._cropped, self._crop)[:, -1]
+        if (own == (0, self._crop[-1])).all():
+            return super().read(located, allocate)
+        # Padded: rows whose own pixels lie alike are read together, and put there.
+        parts, which = np.unique(own, axis=0, return_inverse=True)
         crops = self._shaped((allocate or fresh)(len(located) * self.field.fixed_bytes), len(located))
         into = self._by_plane(crops, len(located), self._crop)
-        for width in np.unique(widths).tolist():
-            at, other = np.flatnonzero(widths == width), copy(self)
-            other._crop, other._is_whole = (*self._crop[:-1], width), False
-            left = int(-located.crop[at[0], -1]) if width < self._crop[-1] else 0
+        for number, (left, right) in enumerate(parts.tolist()):
+            at, other = np.flatnonzero(which.reshape(-1) == number), copy(self)
+            other._crop, other._is_whole = (*self._crop[:-1], right - left), False
             values = self._by_plane(other.read(located[at]), len(at), other._crop)
-            into[at, ..., left : left + width, :] = values
+            into[at, ..., left:right, :] = values
             into[at, ..., :left, :] = values[..., :1, :]
-            into[at, ..., left + width :, :] = values[..., -1:, :]
+            into[at, ..., right:, :] = values[..., -1:, :]
         return self._finished(crops.view(-1).view(torch.uint8), located)
 
     def _wanted(self, located: Located) -> Wanted:
@@ -391,11 +437,11 @@ class CropReader(PartReader):
             return flat.view(self._dtype)
         crops = super()._finished(flat, located)
         values = self._by_plane(crops, len(located), self._crop)
-        if self._placing.crop.pad == "zero":
+        if self._fill not in (None, "edge"):
             for axis, (first, stop) in enumerate(own_pixels(located, self._cropped, self._crop).transpose(1, 2, 0)):
                 pixels = np.arange(self._crop[axis])
                 outside = (pixels < first[:, None]) | (pixels >= stop[:, None])
-                np.moveaxis(values, 2 + axis, 1)[outside] = 0
+                np.moveaxis(values, 2 + axis, 1)[outside] = self._fill
         orient(values, located.way)
         return crops if self._steps is None else self._steps.fill(crops, located)
 
@@ -423,6 +469,17 @@ def own_pixels(located: Located, cropped: slice, crop: tuple[int, ...]) -> Numbe
     """Return the first pixel of crops that is the sample's own and the one after the last, (n, axes, 2)."""
     lengths = located.shape[:, cropped]
     return np.stack([np.maximum(-located.crop, 0), np.minimum(lengths - located.crop, crop)], axis=2)
+
+
+def _can_hold(dtype: np.dtype[Any], value: float) -> bool:
+    """Return whether values of a dtype can be `value`, but for the digits of floats."""
+    if dtype.kind == "b":
+        return value in (0, 1)
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        return float(value).is_integer() and limits.min <= value <= limits.max
+    with np.errstate(over="ignore"):
+        return math.isfinite(value) == bool(np.isfinite(dtype.type(value)))
 
 
 def orient(crops: NDArray[np.generic], orientations: Numbers) -> None:

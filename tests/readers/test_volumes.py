@@ -34,16 +34,25 @@ VOLUMES = [
 ]
 
 
-def padded(value: NDArray[Any], size: tuple[int, ...], axes: slice, fill: str) -> tuple[NDArray[Any], list[list[int]]]:
-    """A volume with what a crop of this size adds to it, in the middle, and where it then lies."""
-    width, own = [(0, 0)] * value.ndim, []
-    for axis, wanted in zip(range(value.ndim)[axes], size, strict=True):
-        missing = max(wanted - value.shape[axis], 0)
-        width[axis] = missing // 2, missing - missing // 2
-        own.append([missing // 2, min(missing // 2 + value.shape[axis], wanted)])
-    if fill == "edge":
-        return np.pad(value, width, mode="edge"), own
-    return np.pad(value, width), own
+def framed(
+    value: NDArray[Any], place: NDArray[np.int64], size: tuple[int, ...], axes: slice, fill: Any
+) -> tuple[NDArray[Any], list[list[int]]]:
+    """A crop that may hang over the border of a volume, filled with a value or "edge", and which of it is data."""
+    own = []
+    for axis, first, wanted in zip(range(value.ndim)[axes], place.tolist(), size, strict=True):
+        at = np.arange(first, first + wanted)
+        inside = (at >= 0) & (at < value.shape[axis])
+        own.append([int(np.flatnonzero(inside)[0]), int(np.flatnonzero(inside)[-1]) + 1])
+        value = value.take(at.clip(0, value.shape[axis] - 1), axis)
+        if fill != "edge":
+            np.moveaxis(value, axis, 0)[~inside] = fill
+    return value, own
+
+
+def middle(place: NDArray[np.int64], lengths: tuple[int, ...], size: tuple[int, ...]) -> NDArray[np.int64]:
+    """Where a crop begins: in the middle of what is missing, on axes of a volume that are shorter than it."""
+    missing = np.array(size) - lengths
+    return np.where(missing > 0, -(missing // 2), place)
 
 
 @settings(max_examples=40, deadline=None)
@@ -53,7 +62,8 @@ def padded(value: NDArray[Any], size: tuple[int, ...], axes: slice, fill: str) -
     chunk_bytes=st.sampled_from([8, 100, None]),
     seed=st.integers(0, 999),
     by_machine=st.booleans(),
-    pad=st.sampled_from([None, "zero", "edge"]),
+    pad=st.sampled_from([None, "zero", "edge", {"x": 1}, {"x": "edge"}]),
+    outside=st.booleans(),
     data=st.data(),
 )
 def test_crops_of_volumes_are_slices(
@@ -64,9 +74,10 @@ def test_crops_of_volumes_are_slices(
     seed: int,
     by_machine: bool,
     pad: Any,
+    outside: bool,
     data: st.DataObject,
 ) -> None:
-    """Wherever a crop lies, and whichever three axes are cropped; of smaller volumes what is around them, too."""
+    """Wherever a crop lies, and whichever three axes are cropped; at borders with what is around, and if smaller."""
     rng = np.random.default_rng(seed)
     values = [any_value(rng, field) for _ in range(sum(counts))]
     first = data.draw(st.integers(0, len(field.shape) - 3)) if None not in field.shape[3:] else len(field.shape) - 3
@@ -78,12 +89,17 @@ def test_crops_of_volumes_are_slices(
     fits = all(min(value.shape[axes]) > 0 for value in values)
     edges = list(itertools.accumulate(counts, initial=0))
     shards = [[{"x": value} for value in values[a:b]] for a, b in itertools.pairwise(edges)]
-    places = np.array(
-        [[rng.integers(0, max(n - s, 0) + 1) for n, s in zip(v.shape[axes], size, strict=True)] for v in values]
-    )
+    outside = outside and pad is not None and fits
+
+    def place(length: int, wanted: int) -> int:
+        return int(rng.integers(1 - wanted, length) if outside else rng.integers(0, max(length - wanted, 0) + 1))
+
+    places = np.array([list(map(place, value.shape[axes], size)) for value in values])
+    fill = {"zero": 0, "edge": "edge", None: 0}[pad] if not isinstance(pad, dict) else pad["x"]
     with tempfile.TemporaryDirectory() as folder, handled(by_machine):
         path = pack(Path(folder) / "p", [field], shards, chunk_bytes=chunk_bytes)
-        dataset = PackedDataset(path, crop=Crop(size, "x", at=places, axes=tuple(range(first, first + 3)), pad=pad))
+        crop = Crop(size, "x", at=places, axes=tuple(range(first, first + 3)), pad=pad, outside=outside)
+        dataset = PackedDataset(path, crop=crop, verify=by_machine)
         numbers = rng.integers(0, len(values), 6)
         if not fits:
             with pytest.raises(UsageError, match="pixels, less than a crop of"):
@@ -91,9 +107,10 @@ def test_crops_of_volumes_are_slices(
             return
         batch = dataset[numbers]
         for at, number in enumerate(numbers.tolist()):
-            whole, own = padded(values[number], size, axes, pad or "zero")
-            cut = tuple(slice(int(p), int(p) + n) for p, n in zip(places[number], size, strict=True))
-            assert same(batch["x"][at], whole[(slice(None),) * first + cut])
+            value = values[number]
+            begin = places[number] if outside else middle(places[number], value.shape[axes], size)
+            wanted, own = framed(value, begin, size, axes, fill)
+            assert same(batch["x"][at], wanted)
             if pad:
                 assert batch["x_is_data"][at].tolist() == own
         assert ("x_is_data" in batch) == (pad is not None)
@@ -293,6 +310,112 @@ def test_pictures_may_be_padded(pack: Any, tmp_path: Path) -> None:
         _ = PackedDataset(path, crop=Crop((5, 2), "x"))[0]
 
 
+PATCH, INITIAL = np.array([4, 6, 4]), np.array([7, 9, 6])
+
+
+def nnunet_place(shape: tuple[int, ...], foreground: Any, generator: np.random.Generator) -> list[int]:
+    """Where nnU-Net's `nnUNetDataLoader.get_bbox` puts a patch; foreground voxels are (n, 4), the channel first."""
+    need_to_pad = (INITIAL - PATCH).tolist()
+    for axis in range(3):
+        if need_to_pad[axis] + shape[axis] < INITIAL[axis]:
+            need_to_pad[axis] = INITIAL[axis] - shape[axis]
+    lows = [-need_to_pad[i] // 2 for i in range(3)]
+    highs = [shape[i] + need_to_pad[i] // 2 + need_to_pad[i] % 2 - INITIAL[i] for i in range(3)]
+    if foreground is None:
+        return [int(generator.integers(low, high + 1)) for low, high in zip(lows, highs, strict=True)]
+    voxel = foreground[generator.integers(len(foreground))]
+    return [max(lows[i], int(voxel[i + 1]) - int(INITIAL[i]) // 2) for i in range(3)]
+
+
+def nnunet_patch(array: NDArray[Any], place: list[int], fill: int) -> NDArray[Any]:
+    """What its `crop_and_pad_nd` makes of an array (channels, z, y, x)."""
+    inside = [slice(max(0, p), min(n, p + size)) for p, n, size in zip(place, array.shape[1:], INITIAL, strict=True)]
+    missing = [(max(0, -p), max(0, p + size - n)) for p, n, size in zip(place, array.shape[1:], INITIAL, strict=True)]
+    return np.pad(array[(slice(None), *inside)], [(0, 0), *missing], constant_values=fill)
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_patches_are_those_of_nnunet(pack: Any, tmp_path: Path, codec: str) -> None:
+    """By its rule, over the border and of smaller cases too, with 0 around images, -1 around labels; also resumed."""
+    rng = np.random.default_rng(3)
+    shapes = [(9, 11, 8), (3, 20, 5), (7, 4, 4), (12, 12, 12)]
+    stored: dict[str, Any] = {"codec": NAMED[codec], "frame": FrameRule(rows=1)}
+    fields = [
+        Field(name="image", dtype="float32", shape=(2, None, None, None), **stored),
+        Field(name="label", dtype="int8", shape=(1, None, None, None), **stored),
+    ]
+    cases = [
+        {"image": rng.normal(size=(2, *s)).astype("f4"), "label": rng.integers(0, 3, (1, *s)).astype("i1")}
+        for s in shapes
+    ]
+    path = pack(tmp_path / "p", fields, [cases[:1], cases[1:]])
+    voxels = [np.argwhere(case["label"] == 1) for case in cases]
+    places: list[tuple[int, list[int]]] = []
+
+    def patch(numbers: NDArray[np.int64], generator: np.random.Generator) -> list[int]:
+        number = int(numbers[0])
+        foreground = voxels[number] if generator.random() < 0.33 else None
+        places.append((number, nnunet_place(shapes[number], foreground, generator)))
+        return places[-1][1]
+
+    crop = Crop(
+        INITIAL.tolist(), "image", {"label": 1}, axes=(1, 2, 3), at=patch, outside=True, pad={"image": 0, "label": -1}
+    )
+    options: dict[str, Any] = {"shuffle": True, "seed": 1, "repeat": 40}
+    batches = list(Loader(PackedDataset(path, crop=crop), 2, threads=0, **options))
+    images, labels = (torch.cat([batch[name] for batch in batches]) for name in ("image", "label"))
+    assert len(places) == len(images) == 160
+    for at, (number, place) in enumerate(places):
+        assert np.array_equal(images[at].numpy(), nnunet_patch(cases[number]["image"], place, 0))
+        assert np.array_equal(labels[at].numpy(), nnunet_patch(cases[number]["label"], place, -1))
+    assert sum(min(place) < 0 for _, place in places) > 50
+    begun = Loader(PackedDataset(path, crop=crop), 8, threads=2, **options)
+    first = next(iter(begun))
+    resumed = Loader(PackedDataset(path, crop=crop), 8, threads=2, **options)
+    resumed.load_state_dict(begun.state_dict())
+    assert torch.equal(torch.cat([first["image"], *(batch["image"] for batch in resumed)]), images)
+
+
+def test_places_outside_are_on_whole_pixels_of_every_field(scans: Path) -> None:
+    """Mirrored or not, `is_data` says what is theirs; a crop holds a pixel of its sample, or is refused."""
+    places = np.array([(-2, 4, -6), (2, -2, 2), (0, 10, -2), (2, 2, 6), (-6, -6, -6), (4, 2, 8)])
+    crop = Crop((8, 8, 8), "image", {"label": 1, "coarse": 2}, at=places, outside=True, pad="edge", flips=True)
+    whole = PackedDataset(scans)
+    for batch in Loader(PackedDataset(scans, crop=crop, extras=("number",)), 6, repeat=4):
+        for item, number in enumerate(batch["number"].tolist()):
+            for name, scale in crop.scales.items():
+                size = (8 // scale,) * 3
+                wanted, own = framed(whole[number][name].numpy(), places[number] // scale, size, slice(0, 3), "edge")
+                got, data = batch[name][item].numpy(), batch[name + "_is_data"][item].tolist()
+                ways = [axes for k in range(4) for axes in itertools.combinations(range(3), k)]
+                assert any(
+                    np.array_equal(np.flip(got, axes), wanted)
+                    and data
+                    == [[size[0] - b, size[0] - a] if axis in axes else [a, b] for axis, (a, b) in enumerate(own)]
+                    for axes in ways
+                )
+    for wrong, said in (((-8, 0, 0), "slices -7 to 7"), ((0, 8, 0), "rows -7 to 7"), ((1, 0, 0), "in multiples of 2")):
+        crop = Crop((8, 8, 8), "image", {"coarse": 2}, at=wrong, outside=True, pad="zero")
+        with pytest.raises(UsageError, match=said):
+            _ = PackedDataset(scans, crop=crop)[0]
+
+
+@pytest.mark.parametrize(
+    ("pad", "said"),
+    [
+        ({"image": 0, "label": -1}, "pad -1 of field 'label': its dtype uint8 cannot hold that value"),
+        ({"image": 0, "label": 0.5}, "pad 0.5 of field 'label'"),
+        ({"image": float("nan"), "label": 0}, "pad nan of field 'image': its dtype int32"),
+        ({"image": 2**31, "label": 0}, "pad 2147483648 of field 'image'"),
+    ],
+)
+def test_pads_that_a_dtype_cannot_hold_are_refused(scans: Path, pad: Any, said: str) -> None:
+    """When the dataset is opened, with the name of the field and its dtype."""
+    crop = Crop((8, 8, 8), "image", {"label": 1}, at=(0, 0, 0), outside=True, pad=pad)
+    with pytest.raises(UsageError, match=said):
+        PackedDataset(scans, crop=crop)
+
+
 def test_windows_of_volumes_are_cropped(pack: Any, tmp_path: Path) -> None:
     """The steps of a window, each a volume, at one place."""
     value = np.arange(6 * 4 * 5 * 6, dtype=np.int16).reshape(6, 4, 5, 6)
@@ -310,6 +433,11 @@ def test_windows_of_volumes_are_cropped(pack: Any, tmp_path: Path) -> None:
         ({"size": (2, 2, 2), "axes": (0, 1)}, "of volumes three"),
         ({"size": (2, 2, 2), "axes": (-2, -1, 0)}, "of volumes three"),
         ({"size": (2, 2, 2), "pad": "mean"}, "pad 'mean'"),
+        ({"size": (2, 2, 2), "pad": {"y": 0}}, "pad has values of y; one of each cropped field is expected: x"),
+        ({"size": (2, 2, 2), "pad": {}}, "pad has values of no field"),
+        ({"size": (2, 2, 2), "pad": {"x": "zero"}}, "a number or 'edge'"),
+        ({"size": (2, 2, 2), "pad": "zero", "outside": True}, "outside=True lets places of your own"),
+        ({"size": (2, 2, 2), "at": (1, 1, 1), "outside": True}, "outside=True lets places of your own"),
         ({"size": (2, 2, 2), "at": (1, 1)}, r"at is a \(slice, row, column\)"),
     ],
 )
