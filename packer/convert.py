@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import shutil
 import time
 import weakref
@@ -45,7 +44,9 @@ from packer.packing import (
     make_manifest,
     make_plan,
     origin_of,
+    parse_part,
     parsed,
+    part_shards,
     place_of,
     read_manifest,
     rejected_of,
@@ -275,7 +276,7 @@ def convert_part(
     """
     options = replace(options or ConvertOptions(), **changes)
     began = time.perf_counter()
-    number, of = parse_part(part)
+    parse_part(part)  # before the sources are opened
     place = place_of(out)
     rejected: list[Rejected] = []
     check_place(sources, place, options.overwrite)
@@ -284,7 +285,7 @@ def convert_part(
         raise UsageError(
             "a part is packed of files, and these are samples in memory: pack each part by itself, and merge"
         )
-    mine = [shard.number for shard in job.plan.shards if (shard.number + 1 - number) % of == 0]
+    mine = part_shards(part, len(job.plan.shards))
     change = Change(place, is_alone=False)
     change.begin(_note_of(job), options.overwrite)
     finished = change.reports(ShardReport)
@@ -296,14 +297,6 @@ def convert_part(
     seconds = time.perf_counter() - began
     kept = len(mine) - len(reports)
     return PartReport(path, len(mine), kept, len(job.plan.shards), missing, tuple(left_out), seconds)
-
-
-def parse_part(text: str) -> tuple[int, int]:
-    """Return the number of a part, from 0 to n, and how many there are, n; raises UsageError if it is no part."""
-    match = re.fullmatch(r"(\d+)/(\d+)", text)
-    if match is None or not int(match[2]) or int(match[1]) > int(match[2]):
-        raise UsageError(f"part {text!r}: a number of n parts is expected, such as 17/400")
-    return int(match[1]), int(match[2])
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,9 @@
 
 found = statistics("div2k.packed")
 found["lr"].channels[0].mean
+
+Machines share it out by `statistics_part("div2k.packed", "3/400")`, which writes a report into the dataset;
+`statistics("div2k.packed", reports=part_reports("div2k.packed"))` takes what the reports say, and reads the rest.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from numpy.typing import NDArray
 from packer.errors import UsageError
 from packer.format import Field, FieldSpec, FieldStats, Manifest, ValueStats
 from packer.format import manifest as manifests
-from packer.packing import LocalPlace, changing_dataset
+from packer.packing import PartReports, changing_dataset, now, part_shards, place_of
 from packer.sources import PackedSource, Progress, block_bytes, count
 
 #: A last axis longer than this is not taken for channels.
@@ -29,11 +32,65 @@ MAX_CHANNELS = 1024
 _PIECE = 2**16
 
 #: Count, mean and sum of squared deviations, of one set of values or of several: (channels,) each.
-Moments = tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]
+_Sums = tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]
+
+
+class Moments(msgspec.Struct, frozen=True):
+    """What is known of the values of a field in one shard, of each channel: a list each.
+
+    Attributes:
+        count, mean, squares: of the finite values; `squares` is the sum of their squared deviations from the mean.
+        nan, inf: how many values are no number, and how many are infinite.
+        low, high: extremes; infinite if there is no finite value.
+    """
+
+    count: list[int]
+    mean: list[float]
+    squares: list[float]
+    nan: list[int]
+    inf: list[int]
+    low: list[int | float]
+    high: list[int | float]
+
+
+def part_reports(dataset: str | os.PathLike[str]) -> PartReports:
+    """Return the reports of parts that lie in a packed dataset, which may be at a URL."""
+    return PartReports(place_of(dataset), "stats", dict[str, Moments])
+
+
+def statistics_part(
+    dataset: str | os.PathLike[str],
+    part: str,
+    progress: Progress | None = None,
+    fields: Sequence[str] | None = None,
+    reports: PartReports | None = None,
+) -> None:
+    """Read every n-th shard, and write a report of its values.
+
+    Args:
+        dataset: a folder that holds at least the shards of the part.
+        part: "3/400" reads the third of each 400 shards; "0/400" is the last of them, for jobs that count from 0.
+        progress, fields: as for `statistics`, which is to be called with the same fields.
+        reports: where the report goes; by default into the dataset.
+
+    Raises:
+        UsageError: there is no such field or part.
+        WriteError: the report cannot be written.
+        DatasetError: there is no packed dataset, or it is damaged.
+    """
+    folder, began = Path(dataset), now()
+    manifest = manifests.read(folder)
+    chosen = _chosen(manifest, fields)
+    numbers = part_shards(part, len(manifest.shards))
+    moments = {number: _shard_moments(folder, manifest, number, chosen, progress) for number in numbers}
+    (reports or part_reports(folder)).write(manifest, part, began, moments)
 
 
 def statistics(
-    dataset: str | os.PathLike[str], progress: Progress | None = None, fields: Sequence[str] | None = None
+    dataset: str | os.PathLike[str],
+    progress: Progress | None = None,
+    fields: Sequence[str] | None = None,
+    reports: PartReports | None = None,
 ) -> dict[str, FieldStats]:
     """Return the statistics of every field of numbers, from one pass; text and complex numbers have none.
 
@@ -42,21 +99,51 @@ def statistics(
     Args:
         fields: names of the fields to read; all by default.
         progress: called with the samples and raw bytes done since the last call.
+        reports: of parts that read the same fields. Shards that they tell of are not read again, so `dataset` need not
+            hold them. The result is the same.
 
     Raises:
         DatasetError: there is no packed dataset, or it is damaged.
-        UsageError: there is no such field.
+        UsageError: there is no such field, or parts read other fields.
     """
     folder = Path(dataset)
     manifest = manifests.read(folder)
+    chosen = _chosen(manifest, fields)
+    of_parts = {} if reports is None else reports.join(manifest).results
+    totals = {field.name: _FieldMoments(field) for field in chosen}
+    for number in range(len(manifest.shards)):
+        moments = of_parts.get(number) or _shard_moments(folder, manifest, number, chosen, progress)
+        if lacking := totals.keys() - moments.keys():
+            raise UsageError(
+                f"{folder}: parts have read only {', '.join(moments)}, and not {min(lacking)}; give all calls the same "
+                "--fields, or run the parts again"
+            )
+        for name, total in totals.items():
+            total.join(moments[name])
+    return {name: total.result() for name, total in totals.items()}
+
+
+def _chosen(manifest: Manifest, fields: Sequence[str] | None) -> list[Field]:
+    """Return the fields of these names, all by default, so far as they have statistics."""
     chosen = manifest.fields if fields is None else [manifest.field(name) for name in fields]
-    moments_of = {field.name: _FieldMoments(field) for field in chosen if has_statistics(field)}
-    for block in _blocks(folder, manifest, chosen):
-        for name, moments in moments_of.items():
-            moments.add(block[name])
+    return [field for field in chosen if has_statistics(field)]
+
+
+def _shard_moments(
+    folder: Path, manifest: Manifest, number: int, fields: Sequence[Field], progress: Progress | None
+) -> dict[str, Moments]:
+    """Return what is known of the values of each field in one shard, in blocks, so that memory does not grow."""
+    entry = manifest.shards[number]
+    columns = [(manifest.fields.index(field), field) for field in fields]
+    source = PackedSource(str(folder), [entry], columns, np.arange(entry.samples), None, {})
+    totals = {field.name: _FieldMoments(field) for field in fields}
+    blocks: Iterator[dict[str, Any]] = source.read() if fields else iter(())
+    for block in blocks:
+        for name, total in totals.items():
+            total.add(block[name])
         if progress:
             progress(count(block), block_bytes(block))
-    return {name: moments.result() for name, moments in moments_of.items()}
+    return {name: total.moments() for name, total in totals.items()}
 
 
 def has_statistics(field: FieldSpec) -> bool:
@@ -65,20 +152,20 @@ def has_statistics(field: FieldSpec) -> bool:
 
 
 def save(dataset: str | os.PathLike[str], stats: dict[str, FieldStats]) -> None:
-    """Keep statistics in the manifest, in one rename.
+    """Keep statistics in the manifest of a dataset, which may be at a URL, in one rename.
 
     Raises:
         DatasetError: there is no packed dataset.
         UsageError: the dataset has changed since they were taken, or something else is changing it.
         WriteError: the folder cannot be written.
     """
-    folder = Path(dataset)
-    with changing_dataset(LocalPlace(folder)) as (change, manifest):
+    place = place_of(dataset)
+    with changing_dataset(place) as (change, manifest):
         try:
             # Which compares them with the sizes of the columns.
             with_stats = msgspec.structs.replace(manifest, stats=stats)
         except ValueError as error:
-            raise UsageError(f"{folder}: the dataset has changed since its statistics were taken: {error}") from None
+            raise UsageError(f"{place}: the dataset has changed since its statistics were taken: {error}") from None
         change.publish(with_stats)
         change.tidy()
 
@@ -90,7 +177,7 @@ class _FieldMoments:
         last = field.shape[-1] if field.shape else None
         self._has_channels = last is not None and 0 < last <= MAX_CHANNELS
         self._channels = last or 1 if self._has_channels else 1
-        self._moments: Moments = (
+        self._sums: _Sums = (
             np.zeros(self._channels, np.int64),
             np.zeros(self._channels),
             np.zeros(self._channels),
@@ -132,7 +219,21 @@ class _FieldMoments:
             x -= mean[:, None]
             if finite is not None:
                 x[~finite] = 0
-            self._moments = _joined(self._moments, (count, mean, np.einsum("cn,cn->c", x, x)))
+            self._sums = _joined(self._sums, (count, mean, np.einsum("cn,cn->c", x, x)))
+
+    def moments(self) -> Moments:
+        """Return what is known so far."""
+        count, mean, squares, nan, inf = (array.tolist() for array in (*self._sums, self._nan, self._inf))
+        return Moments(count, mean, squares, nan, inf, self._low, self._high)
+
+    def join(self, other: Moments) -> None:
+        """Take in the values of a shard."""
+        count, mean, squares = (np.array(each) for each in (other.count, other.mean, other.squares))
+        with np.errstate(over="ignore", invalid="ignore"):
+            self._sums = _joined(self._sums, (count, mean, squares))
+        self._nan += other.nan
+        self._inf += other.inf
+        self._low, self._high = list(map(min, self._low, other.low)), list(map(max, self._high, other.high))
 
     def result(self) -> FieldStats:
         channels = [self._stats(slice(n, n + 1)) for n in range(self._channels)] if self._has_channels else []
@@ -141,7 +242,7 @@ class _FieldMoments:
     def _stats(self, which: slice) -> ValueStats:
         """Return the statistics of some channels together."""
         with np.errstate(over="ignore", invalid="ignore"):
-            each = zip(*(part[which, None] for part in self._moments), strict=True)
+            each = zip(*(part[which, None] for part in self._sums), strict=True)
             count, mean, squares = (moment.item() for moment in reduce(_joined, each))
         return ValueStats(
             count=count,
@@ -154,20 +255,10 @@ class _FieldMoments:
         )
 
 
-def _joined(one: Moments, other: Moments) -> Moments:
-    """Return the moments of two sets of values together, by the update of Chan, Golub and LeVeque (1979)."""
+def _joined(one: _Sums, other: _Sums) -> _Sums:
+    """Return the sums of two sets of values together, by the update of Chan, Golub and LeVeque (1979)."""
     (n, mean, squares), (m, other_mean, other_squares) = one, other
     total = np.maximum(n + m, 1)
     delta = other_mean - mean
     # In this order: the square of a large difference may overflow, but must count 0 times if a set has no values.
     return n + m, mean + delta * (m / total), squares + other_squares + delta * (delta * (n / total * m))
-
-
-def _blocks(folder: Path, manifest: Manifest, fields: Sequence[Field]) -> Iterator[dict[str, Any]]:
-    """Yield all samples in blocks, shard by shard, so that memory does not grow with their number."""
-    columns = [(manifest.fields.index(field), field) for field in fields]
-    source = PackedSource(str(folder), manifest.shards, columns, np.arange(manifest.samples), None, {})
-    first = 0
-    for entry in manifest.shards:
-        yield from source.part(first, first + entry.samples).read()
-        first += entry.samples

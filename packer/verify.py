@@ -2,6 +2,9 @@
 
 report = verify("div2k.packed")
 report.damages      # what is damaged: shard, field, sample numbers and names
+
+Machines share it out by `verify_part("div2k.packed", "3/400")`, which writes a report into the dataset;
+`verify("div2k.packed", reports=part_reports("div2k.packed"))` takes what the reports say, and checks the rest.
 """
 
 from __future__ import annotations
@@ -9,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -37,7 +40,7 @@ from packer.format import (
     total_of,
 )
 from packer.format import manifest as manifests
-from packer.packing import rejected_of
+from packer.packing import JoinedParts, PartReports, now, part_shards, place_of, rejected_of, shards_left
 from packer.sources import Progress, no_progress
 from packer.workers import Here, Limits, Lost, run
 
@@ -48,21 +51,74 @@ _COMPARED = 10
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """What was checked, and what is wrong with it."""
+    """What was checked, and what is wrong with it.
+
+    Attributes:
+        parts: which shards parts had checked before.
+    """
 
     damages: tuple[Damage, ...]
     files: int
     bytes: int
     frames: int
+    parts: JoinedParts = field(default_factory=lambda: JoinedParts({}))
 
 
-def verify(dataset: str | os.PathLike[str], progress: Progress | None = None, workers: int = 0) -> VerifyReport:
+def part_reports(dataset: str | os.PathLike[str]) -> PartReports:
+    """Return the reports of parts that lie in a packed dataset, which may be at a URL."""
+    return PartReports(place_of(dataset), "verify", _Checked)
+
+
+def verify_part(
+    dataset: str | os.PathLike[str],
+    part: str,
+    progress: Progress | None = None,
+    workers: int = 0,
+    reports: PartReports | None = None,
+) -> VerifyReport:
+    """Check every n-th shard, and write a report that says so.
+
+    The manifest, the tables and the constants are left to `verify`.
+
+    Args:
+        dataset: a folder that holds at least the shards of the part.
+        part: "3/400" checks the third of each 400 shards; "0/400" is the last of them, for jobs that count from 0.
+        progress, workers: as for `verify`.
+        reports: where the report goes; by default into the dataset.
+
+    Returns:
+        what was checked; damages name the numbers of samples, and not their names.
+
+    Raises:
+        UsageError: there is no such part.
+        WriteError: the report cannot be written.
+        DatasetError, ResourceError: as `verify`.
+    """
+    folder, began = Path(dataset), now()
+    manifest = manifests.read(folder)
+    numbers = part_shards(part, len(manifest.shards))
+    checked = _checked_shards(folder, manifest, numbers, progress or no_progress, workers)
+    damages = _in_order(manifest, checked, None)
+    _check_unchanged(folder, manifest, damages)
+    (reports or part_reports(folder)).write(manifest, part, began, checked)
+    shards = checked.values()
+    nbytes, frames = sum(shard.nbytes for shard in shards), sum(shard.frames for shard in shards)
+    return VerifyReport(tuple(damages), len(numbers), nbytes, frames)
+
+
+def verify(
+    dataset: str | os.PathLike[str],
+    progress: Progress | None = None,
+    workers: int = 0,
+    reports: PartReports | None = None,
+) -> VerifyReport:
     """Check every byte of a packed dataset.
 
     Args:
         progress: called with 0 and the bytes done since the last call.
         workers: processes that check shards; 0 checks in this one. The system kills a process (SIGBUS) if the disk
             cannot read a page of a file, or a file is cut short meanwhile.
+        reports: of parts. Shards that they tell of are not read again, so `dataset` need not hold them.
 
     Raises:
         DatasetError: there is no packed dataset, or its manifest is wrong, so that nothing else can be checked; or a
@@ -88,25 +144,31 @@ def verify(dataset: str | os.PathLike[str], progress: Progress | None = None, wo
     if (folder / MANIFEST_COPY).exists():
         with _noted(damages, folder, MANIFEST_COPY):
             manifests.read(folder, MANIFEST_COPY)
-    tables = [*manifest.tables, *([manifest.left_out] if manifest.left_out else [])]
+    tables = manifest.files[len(manifest.shards) :]
     good = [entry for entry in tables if entry.file not in {damage.file for damage in damages}]
-    shards = _checked_shards(folder, manifest, progress or no_progress, workers)
-    first = 0
-    for entry, shard in zip(manifest.shards, shards, strict=True):
-        damages += [_in_dataset(damage, first, names) for damage in shard.damages]
-        first += entry.samples
+    joined = JoinedParts({}) if reports is None else reports.join(manifest)
+    left = shards_left(manifest, None, reports)
+    checked = {**joined.results, **_checked_shards(folder, manifest, left, progress or no_progress, workers)}
+    shards = [checked[number] for number in range(len(manifest.shards))]
+    damages += _in_order(manifest, checked, names)
     damages += _false_totals(manifest, shards)
     if names is not None and not damages:
         damages += _false_names(manifest, names, shards)
     damages += _unknown(folder, manifest, good)
-    if damages and not set(manifest.shards) <= set(manifests.read(folder).shards):
-        raise DatasetError(f"{folder}: it was changed while it was checked; verify it again")
+    _check_unchanged(folder, manifest, damages)
     return VerifyReport(
         tuple(damages),
         files=1 + len(manifest.shards) + len(tables),
         bytes=sum(entry.bytes for entry in good) + sum(shard.nbytes for shard in shards),
         frames=sum(shard.frames for shard in shards),
+        parts=joined,
     )
+
+
+def _check_unchanged(folder: Path, manifest: Manifest, damages: Sequence[Damage]) -> None:
+    """Raise DatasetError if there are damages, and shards that were checked are no longer part of the dataset."""
+    if damages and not set(manifest.shards) <= set(manifests.read(folder).shards):
+        raise DatasetError(f"{folder}: it was changed while it was checked; verify it again")
 
 
 @contextlib.contextmanager
@@ -137,7 +199,7 @@ def _unknown(folder: Path, manifest: Manifest, good: Sequence[FileEntry]) -> lis
             damages.append(Damage(manifest.left_out.file, f"{nbytes:,} bytes, {expected:,} expected"))
     reason = "the manifest does not know this file; remove it"
     damages += [Damage(name, reason, repairable=False) for name in strangers]
-    if not damages or any((folder / UNFINISHED).glob("*")):
+    if not damages or any((folder / UNFINISHED).glob("*.json*")):
         return []
     now = manifests.read(folder)
     return damages if (now.shards, now.left_out) == (manifest.shards, manifest.left_out) else []
@@ -159,23 +221,26 @@ class _Checked:
     totals: dict[str, ColumnTotals] = field(default_factory=dict)
 
 
-def _checked_shards(folder: Path, manifest: Manifest, progress: Progress, workers: int) -> list[_Checked]:
-    """Return what was found in each shard, in their order.
+def _checked_shards(
+    folder: Path, manifest: Manifest, numbers: Sequence[int], progress: Progress, workers: int
+) -> dict[int, _Checked]:
+    """Return what was found in shards, by their numbers.
 
     If the disk cannot read a page of a map, the system kills the process that asked for it. Its shard is then reported
     as damaged, and the others are still checked.
     """
-    entries = manifest.shards
+    entries = [manifest.shards[number] for number in numbers]
     if not workers:
-        return [_check_shard(folder, manifest.fields, progress, entry) for entry in entries]
+        shards = [_check_shard(folder, manifest.fields, progress, entry) for entry in entries]
+        return dict(zip(numbers, shards, strict=True))
     results: dict[int, _Checked] = {}
     check = partial(_check_shard, folder, manifest.fields, no_progress)
-    for number, result in run(check, entries, workers, Limits(None, None)):
+    for at, result in run(check, entries, workers, Limits(None, None)):
         if isinstance(result, Lost):
-            result = _Checked([Damage(entries[number].file, f"reading it {result.reason}: check the disk")])
-        results[number] = result
-        progress(0, entries[number].bytes)
-    return [results[number] for number in range(len(entries))]
+            result = _Checked([Damage(entries[at].file, f"reading it {result.reason}: check the disk")])
+        results[numbers[at]] = result
+        progress(0, entries[at].bytes)
+    return results
 
 
 def _check_shard(
@@ -227,6 +292,16 @@ def _check_bytes(shard: Shard, entry: ShardEntry, columns: list[Column], checked
 
 
 # ---------------------------------------------------------------- shards and the rest of the dataset
+
+
+def _in_order(manifest: Manifest, checked: Mapping[int, _Checked], names: Names | None) -> list[Damage]:
+    """Return the damages of shards, given by their numbers, in the order of the dataset."""
+    damages, first = [], 0
+    for number, entry in enumerate(manifest.shards):
+        if number in checked:
+            damages += [_in_dataset(damage, first, names) for damage in checked[number].damages]
+        first += entry.samples
+    return damages
 
 
 def _in_dataset(damage: Damage, first: int, names: Names | None) -> Damage:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from functools import partial
+from typing import Any
 
 import click
 
 from packer.cli.logs import Progress, log_options
 from packer.cli.options import fields_option
-from packer.cli.text import indented, table
-from packer.format import Field, FieldStats, ValueStats
+from packer.cli.parts import part_option, parts_members, parts_text
+from packer.cli.text import counted, indented, table
+from packer.format import Field, FieldStats, Manifest, ShardEntry, ValueStats
 from packer.format import manifest as manifests
+from packer.packing import JoinedParts, shards_left
+from packer.remote import whole
+from packer.sources import FETCHING
+from packer.stats import part_reports, statistics, statistics_part
 from packer.stats import save as keep
-from packer.stats import statistics
 
 #: Arrays of this many axes, such as volumes and clips, or of more channels than this have one line.
 _AXES, _MOST_CHANNELS = 3, 256
@@ -21,37 +26,64 @@ _NUMBERS = ("count", "min", "max", "mean", "std", "nan", "inf")
 
 
 @click.command()
-@click.argument("dataset", type=click.Path(path_type=Path))
+@click.argument("dataset", type=click.Path())
 @fields_option("Read only these fields.")
 @click.option("--save", is_flag=True, help="Keep the statistics in the manifest, where the next call finds them.")
+@part_option("Read every N-th shard, from the I-th on")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @log_options
-def stats(dataset: Path, fields: tuple[str, ...] | None, save: bool, as_json: bool) -> None:
+def stats(dataset: str, fields: tuple[str, ...] | None, save: bool, part: str | None, as_json: bool) -> None:
     """Say count, minimum, maximum, mean and standard deviation of each field of DATASET, and of its channels.
 
     Channels are those of images, and the columns of clouds and tables. Arrays of three axes and more, and of more than
     256 columns, have one line; --json has each index of their last axis. NaN and infinities are counted, and left out
     of all other figures. Text and complex numbers have no statistics. The whole dataset is read once, unless its
-    manifest holds the statistics.
+    manifest holds the statistics. DATASET may be a URL such as s3://bucket/set: shards that are not in the cache are
+    fetched. Machines share the work out by --part. The call without it then reads the shards that no part has read.
 
     \b
     $ packer stats div2k.packed
     $ packer stats div2k.packed --fields lr
     $ packer stats rows.packed --save --json
+    $ packer stats rows.packed --part 3/400
     """
     if save and fields is not None:
         raise click.UsageError("--save keeps the statistics of all fields; leave --fields out")
-    manifest = manifests.read(dataset)
-    chosen = manifest.fields if fields is None else tuple(manifest.field(name) for name in fields)
-    statistics_of = {field.name: manifest.stats[field.name] for field in chosen if field.name in manifest.stats}
-    if not manifest.stats:
-        with Progress("reading") as progress:
-            progress.start(manifest.samples)
-            statistics_of = statistics(dataset, progress.advance, fields)
-        if save:
-            keep(dataset, statistics_of)
-    document = {"path": str(dataset), "samples": manifest.samples, "fields": statistics_of}
-    click.echo(indented(document) if as_json else "\n".join(_lines(chosen, statistics_of)))
+    if save and part is not None:
+        raise click.UsageError("--save keeps the statistics of the whole dataset; leave --part out")
+    reports = part_reports(dataset)
+
+    def wanted(manifest: Manifest) -> Sequence[ShardEntry]:
+        for name in fields or ():
+            manifest.field(name)  # before anything is fetched
+        return [] if manifest.stats else [manifest.shards[n] for n in shards_left(manifest, part, reports)]
+
+    with Progress("reading") as progress, whole(dataset, partial(progress.look, FETCHING), wanted) as folder:
+        manifest = manifests.read(folder)
+        chosen = manifest.fields if fields is None else tuple(manifest.field(name) for name in fields)
+        statistics_of = {field.name: manifest.stats[field.name] for field in chosen if field.name in manifest.stats}
+        shards = wanted(manifest)
+        progress.start(sum(shard.samples for shard in shards))
+        if not manifest.stats and part is None:
+            statistics_of = statistics(folder, progress.advance, fields, reports)
+        elif not manifest.stats and part is not None:
+            statistics_part(folder, part, progress.advance, fields, reports)
+    document: dict[str, Any] = {"path": dataset, "samples": manifest.samples}
+    if part is not None:
+        document |= {"part": part, "shards": len(shards)}
+        reason = "; the manifest holds the statistics" if manifest.stats else ""
+        line = f"{dataset}: part {part}: {len(shards):,} of {counted(len(manifest.shards), 'shard')} read{reason}"
+        click.echo(indented(document) if as_json else line)
+        return
+    if save and not manifest.stats:
+        keep(dataset, statistics_of)
+    joined = JoinedParts({}) if manifest.stats else reports.join(manifest)
+    document |= {"fields": statistics_of, "parts": parts_members(joined)}
+    lines = _lines(chosen, statistics_of)
+    if joined.parts:
+        lines.append(parts_text(joined, len(manifest.shards), "read"))
+    click.echo(indented(document) if as_json else "\n".join(lines))
+    reports.remove()  # not before the user has what they say
 
 
 def _lines(fields: Sequence[Field], statistics_of: Mapping[str, FieldStats]) -> list[str]:

@@ -13,13 +13,16 @@ from packer import verify as checking
 from packer.checking import Damage, compare
 from packer.cli.logs import Progress, log_options
 from packer.cli.options import SourceCommand, conversion_options, open_shown, sources_argument
+from packer.cli.parts import part_option, parts_members, parts_text
 from packer.cli.text import counted, indented, size_text
 from packer.convert import ConvertOptions
 from packer.errors import printable
+from packer.format import FileEntry, Manifest
 from packer.format import manifest as manifests
+from packer.packing import shards_left
 from packer.remote import whole
 from packer.sources import FETCHING
-from packer.verify import VerifyReport
+from packer.verify import VerifyReport, verify_part
 from packer.workers import processors
 
 #: Damages shown to people.
@@ -31,30 +34,57 @@ _MOST = 50
 @sources_argument("[[FIELD=]SOURCE...]", required=False)
 @click.option("--against", is_flag=True, help="Compare every value and name with the SOURCEs as well.")
 @conversion_options()
+@part_option("Check every N-th shard, from the I-th on")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, with all damages.")
 @log_options
-def verify(dataset: str, sources: tuple[str, ...], against: bool, options: ConvertOptions, as_json: bool) -> int:
+def verify(
+    dataset: str,
+    sources: tuple[str, ...],
+    against: bool,
+    options: ConvertOptions,
+    part: str | None,
+    as_json: bool,
+) -> int:
     """Check every byte of the packed dataset DATASET, and say which shard, field and samples are damaged.
 
     With --against the samples are read from the SOURCEs once more and compared bit for bit; give the sources and
     options that the dataset was made with. Exits with 1 if anything is damaged. DATASET may be a URL such as
     s3://bucket/set: files that are not in the cache are fetched, and compared with their digests on the way.
+    Machines share the work out by --part. The call without it then reads the shards that no part has read.
 
     \b
     $ packer verify div2k.packed
+    $ packer verify div2k.packed --part 3/400
     $ packer verify div2k.packed --against lr=DIV2K/LR_x4 hr=DIV2K/HR
     """
     if against != bool(sources):
         raise click.UsageError("give both --against and the sources to compare with, or neither")
+    if part is not None and against:
+        raise click.UsageError("--against compares the whole dataset; leave --part out")
+    reports = None if against else checking.part_reports(dataset)
+
+    def wanted(manifest: Manifest) -> Sequence[FileEntry]:
+        shards = [manifest.shards[number] for number in shards_left(manifest, part, reports)]
+        return [*shards, *(manifest.files[len(manifest.shards) :] if part is None else [])]
+
     with ExitStack() as stack:
         with Progress("checking", "bytes") as progress:
-            folder = stack.enter_context(whole(dataset, partial(progress.look, FETCHING)))
-            progress.start(sum(shard.bytes for shard in manifests.read(folder).shards))
-            report = checking.verify(folder, progress.advance, processors())
+            folder = stack.enter_context(whole(dataset, partial(progress.look, FETCHING), wanted))
+            manifest = manifests.read(folder)
+            left = shards_left(manifest, part, reports)
+            progress.start(sum(manifest.shards[number].bytes for number in left))
+            arguments = progress.advance, processors(), reports
+            report = verify_part(folder, part, *arguments) if part else checking.verify(folder, *arguments)
         damages = [*report.damages, *(_compared(folder, sources, options) if against else [])]
     checked = {"files": report.files, "bytes": report.bytes, "frames": report.frames}
-    document = {"path": dataset, "good": not damages, **checked, "damages": damages}
-    click.echo(indented(document) if as_json else "\n".join(_lines(dataset, report, damages, against)))
+    parts = {"parts": parts_members(report.parts)} if part is None else {"part": part}
+    document = {"path": dataset, "good": not damages, **checked, **parts, "damages": damages}
+    lines = _lines(f"{dataset}: part {part}" if part else dataset, report, damages, against)
+    if report.parts.parts:
+        lines.insert(-1, parts_text(report.parts, len(manifest.shards), "checked"))
+    click.echo(indented(document) if as_json else "\n".join(lines))
+    if reports is not None and part is None:
+        reports.remove()  # not before the user has what they say
     return 1 if damages else 0
 
 

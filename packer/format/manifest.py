@@ -221,6 +221,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return (*self.name_tables, *([self.constants] if self.constants else []))
 
     @property
+    def files(self) -> tuple[FileEntry, ...]:
+        """Return all files of the dataset but the manifest and its copy: first the shards."""
+        return (*self.shards, *self.tables, *([self.left_out] if self.left_out else []))
+
+    @property
     def name_tables(self) -> tuple[NamesEntry, ...]:
         """Return all tables of names, each for the samples after those of the one before; none if none has a name."""
         if self.names is None:
@@ -401,7 +406,7 @@ def _absent(folder: Path) -> DatasetError:
     """Return the error of a folder without a manifest."""
     if URL_AS_PATH.match(str(folder)):
         return NoDatasetError(
-            f"{folder}: only `packer info`, `verify`, `warm` and PackedDataset take the URL of a dataset; for "
+            f"{folder}: only `packer info`, `verify`, `stats`, `warm` and PackedDataset take the URL of a dataset; for "
             "anything else copy it to a folder"
         )
     if not folder.is_dir():

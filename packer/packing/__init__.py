@@ -26,6 +26,7 @@ from packer.packing.origin import (
     parse_origin,
     with_fields,
 )
+from packer.packing.parts import JoinedParts, PartReports, now, parse_part, part_shards, shards_left
 from packer.packing.places import LOCK, LocalPlace, Place, place_of
 from packer.packing.plan import (
     Estimate,
@@ -52,9 +53,11 @@ __all__ = [
     "Estimate",
     "FieldEstimate",
     "FieldSizes",
+    "JoinedParts",
     "Leaf",
     "LocalPlace",
     "Note",
+    "PartReports",
     "Place",
     "Plan",
     "Rejected",
@@ -81,9 +84,12 @@ __all__ = [
     "make_manifest",
     "make_plan",
     "named_files",
+    "now",
     "origin_of",
     "parse_origin",
+    "parse_part",
     "parsed",
+    "part_shards",
     "place_of",
     "plan_shards",
     "read_blocks",
@@ -94,6 +100,7 @@ __all__ = [
     "report_of",
     "run_tasks",
     "shard_file",
+    "shards_left",
     "share_out",
     "source_files",
     "split_text",

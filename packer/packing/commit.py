@@ -5,6 +5,7 @@
     names-RUN.lmdb constants-RUN.npz left-out-RUN.jsonl
     unfinished/RUN.json                 the note of a run under way
     unfinished/RUN-00000.json           the report of a finished shard
+    unfinished/verify-...-3-of-400.msgpack    the report of a part of `verify` or `stats`, see parts.py
     .lock                               a courtesy: a second process is refused at once
 
 Every file is written once, under a name that no other run uses. Nothing that a manifest names is changed or moved. So a
@@ -51,6 +52,7 @@ from packer.format import (
 )
 from packer.format import manifest as manifests
 from packer.packing.origin import Origin, classes_of
+from packer.packing.parts import PART_REPORT
 from packer.packing.places import LOCK, PARTIAL, LocalPlace, Place
 from packer.packing.rejected import Rejected, encode_list
 
@@ -61,7 +63,7 @@ _NOTE = re.compile(rf"{UNFINISHED}/({_RUN})\.json")
 #: Names that datasets of this version or an earlier one have. No other file is ever removed.
 _OURS = re.compile(
     rf"(manifest(\.copy)?\.json|rejected\.jsonl|left-out-{_RUN}\.jsonl|constants(-{_RUN})?\.npz"
-    rf"|names(-{_RUN}|-\d+)?\.lmdb|{SHARD_FOLDER}/({_RUN}-)?\d+\.lmdb|{UNFINISHED}/{_RUN}(-\d+)?\.json)"
+    rf"|names(-{_RUN}|-\d+)?\.lmdb|{SHARD_FOLDER}/({_RUN}-)?\d+\.lmdb|{UNFINISHED}/{_RUN}(-\d+)?\.json|{PART_REPORT})"
     rf"(\.{_RUN}\.partial)?|\.lock"
 )
 
@@ -388,8 +390,7 @@ class Change:
 
 def named_files(manifest: Manifest) -> set[str]:
     """Return the paths of all files of a dataset."""
-    tables = (*manifest.tables, *([manifest.left_out] if manifest.left_out else []))
-    return {MANIFEST, MANIFEST_COPY, *(entry.file for entry in (*manifest.shards, *tables))}
+    return {MANIFEST, MANIFEST_COPY, *(entry.file for entry in manifest.files)}
 
 
 def make_manifest(
@@ -452,7 +453,7 @@ def check_output(place: Place, overwrite: bool) -> None:
     files = place.files()
     if foreign := sorted(name for name in files if not _OURS.fullmatch(name)):
         raise UsageError(f"{place} is not empty: it holds {foreign[0] or 'a file'}; name another place")
-    is_unfinished = any(name.startswith(UNFINISHED) for name in files)
+    is_unfinished = any(name.startswith(UNFINISHED) and not re.match(PART_REPORT, name) for name in files)
     if MANIFEST in files:
         if not overwrite and not is_unfinished:
             raise already(place)

@@ -190,8 +190,10 @@ class Mirror:
         """
         return self._fetch(manifest.tables)
 
-    def fetch(self, manifest: Manifest, moved: Moved | None = None) -> Lease:
-        """Fetch all files.
+    def fetch(
+        self, manifest: Manifest, moved: Moved | None = None, entries: Sequence[FileEntry] | None = None
+    ) -> Lease:
+        """Fetch all files, or some.
 
         Args:
             moved: called with the bytes fetched so far, and the total.
@@ -199,8 +201,7 @@ class Mirror:
         Raises:
             As `fetch_shards`.
         """
-        listed = [manifest.left_out] if manifest.left_out else []
-        return self._fetch([*manifest.shards, *manifest.tables, *listed], moved=moved)
+        return self._fetch(manifest.files if entries is None else entries, moved=moved)
 
     def _fetch(
         self, entries: Sequence[FileEntry], now: Sequence[FileEntry] | None = None, moved: Moved | None = None
@@ -251,11 +252,14 @@ def _writing(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def whole(place: str, moved: Moved | None = None) -> Iterator[Path]:
+def whole(
+    place: str, moved: Moved | None = None, wanted: Callable[[Manifest], Sequence[FileEntry]] | None = None
+) -> Iterator[Path]:
     """Return the folder of a dataset: a path as it is; for a URL a folder of the cache, with all files fetched.
 
     Args:
         moved: called with the bytes fetched so far, and the total.
+        wanted: returns the files of the manifest to fetch, if not all.
 
     Raises:
         As `Mirror.open` and `Mirror.fetch`.
@@ -264,7 +268,8 @@ def whole(place: str, moved: Moved | None = None) -> Iterator[Path]:
         yield Path(place)
         return
     mirror, manifest, lease = Mirror.open(place)
-    with contextlib.closing(lease), contextlib.closing(mirror.fetch(manifest, moved)):
+    entries = None if wanted is None else wanted(manifest)
+    with contextlib.closing(lease), contextlib.closing(mirror.fetch(manifest, moved, entries)):
         yield mirror.folder
 
 

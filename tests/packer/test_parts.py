@@ -14,10 +14,10 @@ import pytest
 from PIL import Image
 
 from packer import convert as module
-from packer.convert import convert, convert_part, parse_part
+from packer.convert import convert, convert_part
 from packer.errors import UsageError
 from packer.format import manifest as manifests
-from packer.packing import Change, LocalPlace, Note
+from packer.packing import Change, LocalPlace, Note, parse_part
 from packer.verify import verify
 
 #: 30 pairs of 8 x 8 and 16 x 16 px in 6 shards.

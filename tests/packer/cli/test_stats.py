@@ -87,3 +87,17 @@ def test_fields_are_chosen(packer, refused, pairs, tmp_path):
         arguments = [command[0], tmp_path / "d", *command[1:], "--fields", "lr,depth"]
         refused(2, arguments, "has no field 'depth'; it has lr, hr")
     refused(2, ["stats", tmp_path / "d", "--fields", "hr", "--save"], "leave --fields out")
+
+
+def test_parts_are_joined(packer, refused, rows, tmp_path):
+    """Parts print what they read; the call without --part prints the table of all, and what parts gave of it."""
+    out = convert(rows.sources, tmp_path / "out", workers=0, shard_size=4096).path
+    whole = packer("stats", out).stdout
+    refused(2, ["stats", out, "--part", "1/2", "--save"], "leave --part out")
+    assert packer("stats", out, "--part", "1/2").stdout == f"{out}: part 1/2: 1 of 2 shards read\n"
+    assert json.loads(packer("stats", out, "--part", "0/2", "--json").stdout)["shards"] == 1
+    *table, last = packer("stats", out, "--save").stdout.splitlines()
+    assert table == whole.splitlines()
+    assert last.startswith("2 of 2 shards read by 2 parts, from 20")
+    assert not (out / "unfinished").exists()
+    assert "0 of 2 shards read; the manifest holds" in packer("stats", out, "--part", "1/2").stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from made_datasets import make_plain
@@ -118,3 +119,21 @@ def test_many_damages_are_cut_short(packer, packed, monkeypatch):
     lines = packer("verify", packed, status=1).stdout.splitlines()
     assert len(lines) == 52
     assert lines[50] == "... and 20 more; --json lists all"
+
+
+def test_parts_are_joined(packer, refused, pairs, packed):
+    """A part says what it checked; the call without --part says from when its reports are, and 1 if one has damage."""
+    refused(2, ["verify", packed, "--part", "1/2", "--against", *pairs.sources], "leave --part out")
+    refused(2, ["verify", packed, "--part", "3/2"], "such as 17/400")
+    damage(pairs, packed)
+    first = json.loads(packer("verify", packed, "--part", "1/2", "--json").stdout)
+    assert (first["good"], first["part"], first["files"]) == (True, "1/2", 1)
+    lines = packer("verify", packed, "--part", "0/2", status=1).stdout.splitlines()
+    assert lines[0] == "shards/00001.lmdb, field 'hr', samples 6 to 11: the checksum of frame 0 is wrong"
+    assert re.fullmatch(r".*packed: part 0/2: 1 file, .*: 1 damage found; run `packer repair`", lines[1])
+    whole = packer("verify", packed, "--against", *pairs.sources, status=1).stdout  # reads all, and leaves the reports
+    joined = packer("verify", packed, status=1).stdout.splitlines()
+    time = r"\d{4}-\d\d-\d\d \d\d:\d\d"
+    assert re.fullmatch(rf"2 of 2 shards checked by 2 parts, from {time} to {time} UTC", joined.pop(1))
+    assert joined == [whole.splitlines()[0], whole.splitlines()[-1].replace("2 damages", "1 damage")]
+    assert json.loads(packer("verify", packed, "--json", status=1).stdout)["parts"]["parts"] == 0

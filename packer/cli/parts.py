@@ -1,0 +1,45 @@
+"""Parts of commands that read a dataset: the option `--part`, and what the call that joins them says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from packer.cli.text import counted
+from packer.packing import JoinedParts
+
+
+def part_option(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return the option `--part I/N`.
+
+    Args:
+        text: begins the help: what a part does.
+    """
+    text += (
+        ", and write a report into DATASET. Any number of parts may run at once, on any machines that see it. The same "
+        "command without --part does what is missing, and joins the reports."
+    )
+    return click.option("--part", metavar="I/N", help=text)
+
+
+def parts_text(joined: JoinedParts, shards: int, done: str) -> str:
+    """Return what reports of parts gave: on how many of the shards, and from when.
+
+    Args:
+        done: what the parts did with a shard, such as `checked`.
+    """
+    began, ended = (f"{time:%Y-%m-%d %H:%M}" if time else "" for time in (joined.began, joined.ended))
+    parts = counted(joined.parts, "part")
+    return f"{len(joined.results):,} of {counted(shards, 'shard')} {done} by {parts}, from {began} to {ended} UTC"
+
+
+def parts_members(joined: JoinedParts) -> dict[str, Any]:
+    """Return the same for machines."""
+    return {
+        "parts": joined.parts,
+        "shards": len(joined.results),
+        "began": joined.began,
+        "ended": joined.ended,
+    }

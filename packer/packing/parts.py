@@ -1,0 +1,173 @@
+"""Parts of a dataset, `3/400`: every 400th shard from the third on. Commands that read a dataset share it out by them.
+
+    unfinished/verify-0123456789abcdef-3-of-400.msgpack     the report of a part: verb, digest of the manifest, part
+
+Each part writes a report to where the dataset is. A later call of the same verb takes the results of its shards from
+the reports, does the missing ones itself, and removes the reports. A report is work that was saved, and no part of the
+dataset: commands that change the dataset, `repair` too, remove reports, and the later call then does their shards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+import msgspec
+import xxhash
+
+from packer.errors import PackerError, UsageError, WriteError
+from packer.format import UNFINISHED, Manifest
+from packer.format import manifest as manifests
+from packer.packing.places import Place
+
+_log = logging.getLogger(__name__)
+
+#: Names of reports, as a regular expression.
+PART_REPORT = rf"{UNFINISHED}/(verify|stats)-[0-9a-f]{{16}}-\d+-of-\d+\.msgpack"
+
+
+def parse_part(text: str) -> tuple[int, int]:
+    """Return the number of a part, from 0 to n, and how many there are, n; raises UsageError if it is no part."""
+    match = re.fullmatch(r"(\d+)/(\d+)", text)
+    if match is None or not int(match[2]) or int(match[1]) > int(match[2]):
+        raise UsageError(f"part {text!r}: a number of n parts is expected, such as 17/400")
+    return int(match[1]), int(match[2])
+
+
+def part_shards(part: str, shards: int) -> range:
+    """Return the numbers of the shards of a part; of n parts, part 0 is part n.
+
+    Args:
+        part: as `parse_part` takes it.
+        shards: how many the dataset has.
+    """
+    number, of = parse_part(part)
+    return range((number - 1) % of, shards, of)
+
+
+def shards_left(manifest: Manifest, part: str | None, reports: PartReports | None) -> Sequence[int]:
+    """Return the numbers of the shards to read: those of a part, or all that no report tells of."""
+    if part is not None:
+        return part_shards(part, len(manifest.shards))
+    done = {} if reports is None else reports.join(manifest).results
+    return [number for number in range(len(manifest.shards)) if number not in done]
+
+
+class PartReport(msgspec.Struct, frozen=True):
+    """What a part has found out.
+
+    Attributes:
+        began, ended: when its shards were read.
+        shards: the result of each of its shards, by number; of the type that the verb has.
+    """
+
+    began: datetime
+    ended: datetime
+    shards: dict[int, msgspec.Raw]
+
+
+@dataclass(frozen=True)
+class JoinedParts:
+    """The results of shards that reports of parts give.
+
+    Attributes:
+        results: by number of the shard.
+        parts: how many reports they come from.
+        began, ended: when the first of these parts began and the last one ended; None if there is no report.
+    """
+
+    results: Mapping[int, Any]
+    parts: int = 0
+    began: datetime | None = None
+    ended: datetime | None = None
+
+
+class PartReports:
+    """The reports of the parts of one verb.
+
+    Args:
+        place: of the dataset.
+        verb: `verify` or `stats`.
+        form: type of the result of a shard.
+    """
+
+    def __init__(self, place: Place, verb: str, form: type[Any]) -> None:
+        self._place, self._verb, self._form = place, verb, form
+        self._listed: list[str] = []
+        self._joined: tuple[Manifest, JoinedParts] | None = None
+
+    def write(self, manifest: Manifest, part: str, began: datetime, results: Mapping[int, Any]) -> None:
+        """Write the report of a part that ends now; one that was written before is replaced.
+
+        Raises:
+            WriteError: the place cannot be written.
+        """
+        number, of = parse_part(part)
+        shards = {shard: msgspec.Raw(msgspec.msgpack.encode(result)) for shard, result in results.items()}
+        self._place.prepare()
+        self._place.write(
+            f"{self._prefix(manifest)}{number or of}-of-{of}.msgpack",
+            msgspec.msgpack.encode(PartReport(began, now(), shards)),
+        )
+
+    def join(self, manifest: Manifest) -> JoinedParts:
+        """Return the results that the reports of this very manifest give; of several for one shard, the latest.
+
+        A shard that is no longer there with its size is left to the caller, and so is one whose report is damaged.
+        """
+        if self._joined is None or self._joined[0] != manifest:
+            self._joined = manifest, self._join(manifest)
+        return self._joined[1]
+
+    def _join(self, manifest: Manifest) -> JoinedParts:
+        files = self._files()
+        self._listed = [name for name in files if name.startswith(f"{UNFINISHED}/{self._verb}-")]
+        reports, results, report_of = [], {}, {}
+        for name in self._listed:
+            if name.startswith(self._prefix(manifest)) and re.fullmatch(PART_REPORT, name):
+                with contextlib.suppress(msgspec.DecodeError):  # the power failed, or another version wrote it
+                    report = msgspec.msgpack.decode(self._place.read(name) or b"", type=PartReport)
+                    decoded = {n: msgspec.msgpack.decode(raw, type=self._form) for n, raw in report.shards.items()}
+                    reports.append((report, decoded))
+        for report, decoded in sorted(reports, key=lambda item: item[0].began):
+            for number, result in decoded.items():
+                entry = manifest.shards[number]
+                if files.get(entry.file) == entry.bytes:
+                    results[number], report_of[number] = result, report
+        used = {id(report): report for report in report_of.values()}.values()
+        if not used:
+            return JoinedParts({})
+        return JoinedParts(
+            results, len(used), min(report.began for report in used), max(report.ended for report in used)
+        )
+
+    def remove(self) -> None:
+        """Remove the reports that `join` has listed, also those of other manifests; a failure is a warning."""
+        try:
+            if self._listed:
+                self._place.remove(self._listed)
+        except WriteError as error:
+            _log.warning("the reports of parts stay: %s", error)
+
+    def _prefix(self, manifest: Manifest) -> str:
+        return f"{UNFINISHED}/{self._verb}-{xxhash.xxh3_64_hexdigest(manifests.encode(manifest))}-"
+
+    def _files(self) -> dict[str, int]:
+        """Return the files of the place; none where they cannot be listed, since nobody wrote reports there."""
+        if str(self._place).startswith(("http://", "https://")):  # would be asked for the size of each
+            return {}
+        try:
+            return self._place.files()
+        except PackerError as error:
+            _log.debug("no reports of parts are looked for: %s", error)
+            return {}
+
+
+def now() -> datetime:
+    """Return the time, of which a report says when its shards were read."""
+    return datetime.now(timezone.utc)
