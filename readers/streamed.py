@@ -13,8 +13,8 @@ from types import TracebackType
 import numpy as np
 
 from packer.errors import UsageError
-from packer.format import FileEntry, Numbers, starts_of
-from packer.remote import Ahead, Mirror
+from packer.format import Numbers, ShardEntry, starts_of
+from packer.remote import STREAMS, Ahead, Mirror
 from readers.dataset import PackedDataset
 from readers.fields import FieldReader
 from readers.joined import JoinedReader, by_part, parts_of
@@ -33,13 +33,17 @@ class ShardStream:
     Args:
         dataset: at a URL.
         needs: the shards that are needed, and the first and the last position at which, (m, 3), in order.
+        later: the shards that the next epoch needs, (k,), in order.
         share: of the rank.
+        window: how many shards are read side by side.
 
     Attributes:
         group_samples: how many to locate at once.
     """
 
-    def __init__(self, dataset: PackedDataset, mirror: Mirror, needs: Numbers, share: Share) -> None:
+    def __init__(
+        self, dataset: PackedDataset, mirror: Mirror, needs: Numbers, later: Numbers, share: Share, window: int
+    ) -> None:
         self._dataset = dataset
         self._entries = dataset.manifest.shards
         self._starts = starts_of([entry.samples for entry in self._entries])
@@ -48,7 +52,8 @@ class ShardStream:
             self._last[shard] = max(last, self._last.get(shard, 0))
         self._open: dict[int, tuple[Opened, Mapping[str, FieldReader]]] = {}
         self._finalizers: list[weakref.finalize[..., Opened]] = []
-        self._ahead = Ahead(mirror, [self._entries[shard] for shard in needs[:, 0].tolist()])
+        wanted, then = ([self._entries[shard] for shard in shards.tolist()] for shards in (needs[:, 0], later))
+        self._ahead = Ahead(mirror, wanted, then, _depth({*wanted, *then}, mirror.cache.limit, window))
         mean = max(1, sum(entry.bytes for entry in self._entries) // max(int(self._starts[-1]), 1))
         # Samples to locate at once: of all ranks together no more than a shard has, or a group needs more shards.
         batches = max(1, int(self._starts[-1]) // len(self._entries) // share.global_batch_size)
@@ -91,7 +96,7 @@ class ShardStream:
 
     def _opened(self, shard: int) -> tuple[Opened, Mapping[str, FieldReader]]:
         """Return an open shard, which is let go of when nobody reads from it any more, and its readers."""
-        entry: FileEntry = self._entries[shard]
+        entry = self._entries[shard]
         lease = self._ahead.take(entry)
         opened, readers = self._dataset.shard_readers(shard, lease)
         self._finalizers = [each for each in self._finalizers if each.alive]
@@ -120,8 +125,12 @@ def stream_of(dataset: PackedDataset | Mix, order: Order, epoch: int, share: Sha
         return None
     if dataset.is_open or (dataset.mirror.is_fetched(dataset.manifest) and not exceeds_cache(dataset)):
         return None
-    needs = order.needs(epoch, share) if isinstance(order, ShardShuffled) else _in_order(edges_of(dataset))
-    return ShardStream(dataset, dataset.mirror, needs[needs[:, 2] >= done], share)
+    if isinstance(order, ShardShuffled):
+        needs, later = order.needs(epoch, share), order.needs(epoch + 1, share)
+    else:
+        needs = later = _in_order(edges_of(dataset))
+    window = _most_shards(dataset, order, share) // 2
+    return ShardStream(dataset, dataset.mirror, needs[needs[:, 2] >= done], later[:, 0], share, window)
 
 
 def exceeds_cache(dataset: PackedDataset | Mix) -> bool:
@@ -145,15 +154,32 @@ def check_fits(dataset: PackedDataset | Mix, order: Order, share: Share) -> None
         )
     assert dataset.mirror is not None
     assert dataset.mirror.cache.limit is not None
-    sizes = sorted((entry.bytes for entry in dataset.manifest.shards if entry.samples), reverse=True)
-    of_batch = -(-share.global_batch_size * len(sizes) // max(dataset.manifest.samples, 1))
-    most = order.most_shards(share.nodes) if isinstance(order, ShardShuffled) else 1 + of_batch
-    needed = sum(sizes[:most])
+    most = _most_shards(dataset, order, share)
+    needed = sum(sorted((entry.bytes for entry in dataset.manifest.shards if entry.samples), reverse=True)[:most])
     if needed > dataset.mirror.cache.limit:
         raise UsageError(
             f"cache_bytes is {dataset.mirror.cache.limit:,}, and {most} shards, {needed:,} bytes, must have room: "
             "raise it, or give a smaller shuffle_window"
         )
+
+
+def _most_shards(dataset: PackedDataset, order: Order, share: Share) -> int:
+    """Return how many shards a node may need at once: those of a window or of a batch, and the next."""
+    if isinstance(order, ShardShuffled):
+        return order.most_shards(share.nodes)
+    shards = sum(entry.samples > 0 for entry in dataset.manifest.shards)
+    return 1 + -(-share.global_batch_size * shards // max(dataset.manifest.samples, 1))
+
+
+def _depth(entries: set[ShardEntry], limit: int | None, window: int) -> int | None:
+    """Return how many shards to fetch ahead: a window, or one for each stream if a quarter of the cache holds them.
+
+    What is fetched sooner takes the room of shards that the next epoch would find in the cache. None if all fit.
+    """
+    nbytes = sum(entry.bytes for entry in entries)
+    if limit is None or nbytes <= limit:
+        return None
+    return max(1, window, min(STREAMS, limit * len(entries) // nbytes // 4))
 
 
 def _goes_by_shard(dataset: PackedDataset, order: Order) -> bool:

@@ -1,8 +1,12 @@
 """Shards of a dataset at a URL, fetched ahead in the order in which they are needed, and let go of.
 
 Threads fetch one shard after another as long as there is room in the cache. A shard that is fetched has a lease on its
-file until it was read. One that was let go of is the first to be removed when room is needed; one that comes soon has a
-lease already. So a cache that holds a few shards is enough, and disk is never taken beyond its limit.
+file until it was read. So a cache that holds a few shards is enough, and disk is never taken beyond its limit.
+
+When room is needed, the shard goes that is needed last (Belady's rule): the order is known, also that of the next
+epoch. The cache removes the files of the earliest time of use first, so each file gets a time by its place in the
+order: the later it is needed, the earlier its time. A shard that is fetched too soon takes the room of another that
+will be needed again; `depth` bounds that.
 
 Room is set aside in the order in which shards are needed: no shard waits for one that is needed later.
 """
@@ -17,8 +21,8 @@ from collections.abc import Iterable
 from functools import partial
 from types import TracebackType
 
-from packer.format import FileEntry
-from packer.remote.cache import Lease, is_whole
+from packer.format import MANIFEST, FileEntry
+from packer.remote.cache import Lease
 from packer.remote.mirror import STREAMS, Mirror
 from packer.remote.store import Transfer
 
@@ -26,6 +30,8 @@ from packer.remote.store import Transfer
 LOOK = 0.1
 #: Seconds to wait for room while a shard is due, before that is an error.
 PATIENCE = 10.0
+#: Seconds between the times of use of two shards that are needed one after the other.
+STEP = 0.001
 
 
 class Ahead:
@@ -34,12 +40,20 @@ class Ahead:
     Args:
         mirror: of the dataset.
         wanted: the shards that are needed, in this order.
+        later: those that are needed after all these, in this order: the cache keeps the first of them.
+        depth: how many to fetch beyond the last that was taken; by default as many as have room.
     """
 
-    def __init__(self, mirror: Mirror, wanted: Iterable[FileEntry]) -> None:
+    def __init__(
+        self, mirror: Mirror, wanted: Iterable[FileEntry], later: Iterable[FileEntry] = (), depth: int | None = None
+    ) -> None:
         self._mirror = mirror
         self._coming = list(dict.fromkeys(wanted))
         self._pending = set(self._coming)
+        self._places = {entry: place for place, entry in enumerate(self._coming)}
+        self._later = {entry: place for place, entry in enumerate(dict.fromkeys(later), len(self._coming))}
+        self._depth, self._last_taken = len(self._coming) if depth is None else depth, -1
+        self._began = time.time()
         self._coming.reverse()
         self._ready: dict[FileEntry, Lease | BaseException] = {}
         self._changed = threading.Condition()
@@ -47,11 +61,10 @@ class Ahead:
         self._due: set[FileEntry] = set()
         self._coming_in: set[FileEntry] = set()
         self._transfer = Transfer(0, None)
-        for entry in self._coming:
-            if is_whole(mirror.folder, entry):
-                # Those of the cache that are needed were used longest ago, and would be removed first.
-                with contextlib.suppress(OSError):
-                    os.utime(mirror.folder / entry.file)
+        with contextlib.suppress(OSError):
+            os.utime(mirror.folder / MANIFEST)  # else it would be older than the shards
+        for entry, place in {**self._later, **self._places}.items():
+            self._set_use(entry, place)
         self._threads = [
             threading.Thread(target=self._work, daemon=True) for _ in range(min(STREAMS, len(self._coming)))
         ]
@@ -87,6 +100,8 @@ class Ahead:
         """
         with self._changed:
             self._due.add(entry)
+            self._last_taken = max(self._last_taken, self._places.get(entry, -1))
+            self._changed.notify_all()
             while entry in self._pending:
                 self._changed.wait()
             lease = self._ready.pop(entry, None)
@@ -100,12 +115,17 @@ class Ahead:
                 self._coming_in.discard(entry)
 
     def let_go(self, entry: FileEntry, lease: Lease) -> None:
-        """Give back a shard that was read: it is among the first to be removed when room is needed."""
-        with contextlib.suppress(OSError):
-            os.utime(self._mirror.folder / entry.file, (0, 0))
+        """Give back a shard that was read: it is removed when room is needed, the one that is needed last first."""
+        self._set_use(entry, self._later.get(entry))
         lease.close()
         with self._changed:
             self._changed.notify_all()
+
+    def _set_use(self, entry: FileEntry, place: int | None) -> None:
+        """Give the file of a shard, if it is there, a time of use by its place in the order; None if it has none."""
+        seconds = 0.0 if place is None else self._began - place * STEP
+        with contextlib.suppress(OSError):
+            os.utime(self._mirror.folder / entry.file, (seconds, seconds))
 
     def _work(self) -> None:
         """Fetch shards until none is left."""
@@ -114,6 +134,8 @@ class Ahead:
             turn = _Turn(self._turn)
             try:
                 with self._changed:
+                    while self._coming and self._places[self._coming[-1]] > self._last_taken + self._depth:
+                        self._changed.wait()
                     if not self._coming:
                         return
                     entry = self._coming.pop()
