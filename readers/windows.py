@@ -62,7 +62,7 @@ class Windows:
             the number of samples, and names mean items. Every sample must have a window.
 
             `Windows({"qpos": [0], "action": range(longest)}, pad="zero", one=True)` are the items of ACT's
-            `EpisodicDataset`.
+            `EpisodicDataset` of simulated episodes; those of real robots begin with the action before.
 
     Raises:
         UsageError: an argument has no meaning.
