@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_an_environment_behind_a_link_is_not_emptied(tmp_path: Path) -> None:
     """A .venv that is a link belongs to another folder: setup says so and changes nothing."""
     (tmp_path / "mine" / "scripts").mkdir(parents=True)
-    for file in ("scripts/setup", "requirements.lock", "pyproject.toml"):
+    for file in ("scripts/setup", "requirements.lock", "requirements.vision.lock", "pyproject.toml"):
         shutil.copy(ROOT / file, tmp_path / "mine" / file)
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "kept").touch()
