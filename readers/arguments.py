@@ -18,13 +18,13 @@ from readers.mix import Mix
 from readers.order import (
     WINDOW,
     BlockShuffled,
-    Chosen,
     Given,
     Order,
     Repeated,
     SamplerOrder,
     Sequential,
     Shuffled,
+    SubsetOrder,
 )
 from readers.shard_order import ShardShuffled
 from readers.streamed import edges_of, exceeds_cache
@@ -90,7 +90,7 @@ def order_of(
         order = Shuffled(count, seed) if shuffle else Sequential(count)
     else:
         raise UsageError(f"shuffle {shuffle!r}: True, False, 'block' or 'shards' is expected")
-    order = order if subset is None else Chosen(order, subset)
+    order = order if subset is None else SubsetOrder(order, subset)
     return order if repeat == 1 else Repeated(order, repeat)
 
 
@@ -119,8 +119,8 @@ def _block_shuffled(dataset: PackedDataset, window: int | None, seed: int) -> Bl
     if window is None:
         fields = dataset.fields.values()
         coded = sum(f.fixed_bytes for f in fields if f.codec and not f.is_ragged and f.frame.samples != 1)
-        held = WINDOW_BYTES // max(coded, 1) * len(dataset) // max(dataset.manifest.samples, 1)
-        window = max(1, min(WINDOW, held))
+        fitting = WINDOW_BYTES // max(coded, 1) * len(dataset) // max(dataset.manifest.samples, 1)
+        window = max(1, min(WINDOW, fitting))
     return BlockShuffled(items, window, seed)
 
 
@@ -170,7 +170,7 @@ def threads_of(threads: int | str, dataset: PackedDataset | Mix, visits: int) ->
             raise UsageError(f"threads {threads!r}: 0 or more, or 'auto', is expected")
         return int(threads)
     if isinstance(dataset, Mix):
-        return max(threads_of(threads, each, visits) for each in dataset.datasets)
+        return max(threads_of(threads, member, visits) for member in dataset.datasets)
     codecs = [config["id"] for field in dataset.fields.values() for config in field.codec]
     if JPEG in codecs:
         return processors()

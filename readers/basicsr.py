@@ -91,14 +91,14 @@ class PackedPairedImageDataset(Dataset[dict[str, Any]]):
             )
         self._scale = int(opt.get("scale") or 1)
         self._train = opt.get("phase") == "train"
-        self._mean, self._std = (_of_channels(opt.get(name)) for name in ("mean", "std"))
+        self._mean, self._std = (_channel_tensor(opt.get(name)) for name in ("mean", "std"))
         self._lq, self._lq_field = self._open("lq", ("lq", "lr"), self._scale)
         self._gt, self._gt_field = self._open("gt", ("gt", "hr"), 1)
         self._check_pairs()
         listed = opt.get("meta_info_file") or opt.get("meta_info")
-        self._numbers = None if listed is None else _listed(self._gt, Path(listed))
+        self._numbers = None if listed is None else _read_list(self._gt, Path(listed))
 
-    def _open(self, side: str, usual: tuple[str, str], smaller: int) -> tuple[PackedDataset, str]:
+    def _open(self, side: str, usual_names: tuple[str, str], smaller: int) -> tuple[PackedDataset, str]:
         """Return the dataset of one side of the pairs, which gives crops of it in training, and the field's name."""
         root = self.opt.get(f"dataroot_{side}") or self.opt.get("dataroot")
         if isinstance(root, list) and len(root) == 1:
@@ -107,7 +107,7 @@ class PackedPairedImageDataset(Dataset[dict[str, Any]]):
             raise UsageError(f"dataroot, or dataroot_{side}, is missing; it names the packed dataset to read")
         names = list(PackedDataset(root).fields)
         chosen = self.opt.get(f"{side}_field") or next(
-            (name for name in names if name in usual or len(names) == 1), None
+            (name for name in names if name in usual_names or len(names) == 1), None
         )
         if chosen is None:
             raise UsageError(
@@ -151,16 +151,16 @@ class PackedPairedImageDataset(Dataset[dict[str, Any]]):
         names = [str(n) for n in numbers.tolist()] if self._gt.names is None else self._gt.names[numbers]
         return {"lq": self._float(lq), "gt": self._float(gt), "lq_path": names, "gt_path": list(names)}
 
-    def _float(self, pictures: Tensor | list[Tensor]) -> Tensor | list[Tensor]:
-        if isinstance(pictures, list):
-            found = [self._float(picture[None])[0] for picture in pictures]
-            return torch.stack(found) if len({picture.shape for picture in found}) == 1 else found
-        if pictures.shape[1] != 3:
-            pictures = pictures[:, :3] if pictures.shape[1] == 4 else pictures[:, :1].expand(-1, 3, -1, -1)
+    def _float(self, images: Tensor | list[Tensor]) -> Tensor | list[Tensor]:
+        if isinstance(images, list):
+            floats = [self._float(image[None])[0] for image in images]
+            return torch.stack(floats) if len({image.shape for image in floats}) == 1 else floats
+        if images.shape[1] != 3:
+            images = images[:, :3] if images.shape[1] == 4 else images[:, :1].expand(-1, 3, -1, -1)
         # Copied in any case: the three channels of gray floats are one piece of memory.
-        values = pictures.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
-        if pictures.dtype in _FULL:
-            values = values.div_(_FULL[pictures.dtype])
+        values = images.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
+        if images.dtype in _FULL:
+            values = values.div_(_FULL[images.dtype])
         if self._mean is not None:
             values = values.sub_(self._mean)
         return values if self._std is None else values.div_(self._std)
@@ -187,17 +187,17 @@ class PackedPairedImageDataset(Dataset[dict[str, Any]]):
             )
 
 
-def _same_samples(one: PackedDataset, other: PackedDataset) -> bool:
+def _same_samples(first: PackedDataset, second: PackedDataset) -> bool:
     """Return whether two datasets, or their splits, have the same names in order, or no names and as many samples."""
-    same_table = one.manifest.name_tables == other.manifest.name_tables and one.split is None
-    return len(one) == len(other) and (one.path == other.path or same_table or one.names == other.names)
+    same_table = first.manifest.name_tables == second.manifest.name_tables and first.split is None
+    return len(first) == len(second) and (first.path == second.path or same_table or first.names == second.names)
 
 
-def _of_channels(values: Sequence[float] | None) -> Tensor | None:
+def _channel_tensor(values: Sequence[float] | None) -> Tensor | None:
     return None if values is None else torch.tensor(values, dtype=torch.float32).view(-1, 1, 1)
 
 
-def _listed(dataset: PackedDataset, path: Path) -> Numbers:
+def _read_list(dataset: PackedDataset, path: Path) -> Numbers:
     """Return the numbers of the samples that a list of BasicSR names: the first word of each line, without its ending.
 
     Raises:
@@ -221,11 +221,11 @@ def _options(opt: Any) -> Mapping[str, Any]:
     known = _FOLLOWED + _FLIPS + _TURNS
     if not isinstance(opt, Mapping):
         return {name: getattr(opt, name) for name in known if getattr(opt, name, None) is not None}
-    given = {name: value for name, value in opt.items() if value is not None}
-    unknown = [name for name in given if name not in known + _THEIRS]
+    options = {name: value for name, value in opt.items() if value is not None}
+    unknown = [name for name in options if name not in known + _THEIRS]
     if unknown:
         raise UsageError(f"PackedPairedImageDataset does not know the option {unknown[0]}; leave it out")
-    return given
+    return options
 
 
 def _register() -> None:

@@ -38,10 +38,10 @@ _VALUES = (torch.Tensor, np.ndarray, np.generic, str, bytes, int, float, complex
 
 
 def _both_ways(operation: Callable[[Any, Any], Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Return the two methods of `Ragged` for an operation: with the other on the right, and on the left."""
+    """Return the two methods of `Ragged` for an operation: with the operand on the right, and on the left."""
     return (
-        lambda ragged, other: ragged._by(operation, other),
-        lambda ragged, other: ragged._by(operation, other, other_first=True),
+        lambda ragged, operand: ragged._by(operation, operand),
+        lambda ragged, operand: ragged._by(operation, operand, operand_first=True),
     )
 
 
@@ -93,13 +93,13 @@ class Ragged:
     def _with(self, values: Tensor) -> Ragged:
         return Ragged(values, self.offsets)
 
-    def _by(self, operation: Callable[[Any, Any], Any], other: Any, other_first: bool = False) -> Any:
+    def _by(self, operation: Callable[[Any, Any], Any], operand: Any, operand_first: bool = False) -> Any:
         """Return it with the values that an operation with something else gives."""
-        if isinstance(other, Ragged):
+        if isinstance(operand, Ragged):
             raise TypeError("two Ragged cannot be combined: their samples may differ in length; combine their values")
-        if isinstance(other, np.ndarray) and isinstance(self.values, Tensor):
-            other = torch.from_numpy(other)
-        return self._with(operation(other, self.values) if other_first else operation(self.values, other))
+        if isinstance(operand, np.ndarray) and isinstance(self.values, Tensor):
+            operand = torch.from_numpy(operand)
+        return self._with(operation(operand, self.values) if operand_first else operation(self.values, operand))
 
     __add__, __radd__ = _both_ways(operator.add)
     __sub__, __rsub__ = _both_ways(operator.sub)
@@ -223,8 +223,8 @@ class Views(list[torch.Tensor]):
 
     def __reduce__(self) -> Any:
         # A transform may have put others in.
-        whole = {(tensor.untyped_storage().data_ptr(), tensor.dtype) for tensor in self}
-        if len(whole) != 1:
+        storages = {(tensor.untyped_storage().data_ptr(), tensor.dtype) for tensor in self}
+        if len(storages) != 1:
             return list, (list(self),)
         storage = torch.empty(0, dtype=self[0].dtype, device=self[0].device).set_(self[0].untyped_storage())
         return views_of, (storage, [(t.storage_offset(), t.shape, t.stride()) for t in self])
@@ -336,9 +336,9 @@ def only_item(gathered: Any) -> Any:
 def _check_items(gathered: Any, size: int) -> None:
     if type(gathered) is dict:
         return
-    for whole in _without_items(gathered, size):
+    for value in _without_items(gathered, size):
         raise UsageError(
-            f"batch_transform was given a batch of {size} and returned a {type(whole).__name__}, which cannot be taken "
+            f"batch_transform was given a batch of {size} and returned a {type(value).__name__}, which cannot be taken "
             "apart into samples; give PackedDataset(..., sample_transform=f) instead, where f is given one sample, or "
             "read by Loader, which hands out whatever batch_transform returned"
         )
@@ -358,11 +358,11 @@ def _without_items(tree: Any, size: int) -> Iterator[Any]:
 
 
 def _item(gathered: Any, size: int, number: int) -> Any:
-    made = item_of(gathered, number, size)
-    if type(made) is not dict:
-        return made
-    item = Sample(made)
-    item.origin = Origin(gathered, size, number, *pytree.tree_flatten(made))
+    contents = item_of(gathered, number, size)
+    if type(contents) is not dict:
+        return contents
+    item = Sample(contents)
+    item.origin = Origin(gathered, size, number, *pytree.tree_flatten(contents))
     return item
 
 
@@ -420,7 +420,7 @@ def collate_samples(
 
 def as_result(result: Any) -> Any:
     """Return what a transform returned for a sample: a list of mappings as `Several` samples, others as they are."""
-    is_several = type(result) is list and all(isinstance(each, Mapping) for each in result)
+    is_several = type(result) is list and all(isinstance(entry, Mapping) for entry in result)
     return Several(result) if is_several else result
 
 
@@ -430,7 +430,7 @@ def each_of(results: Sequence[Any]) -> list[Any]:
     Raises:
         UsageError: there are none.
     """
-    samples = [each for result in results for each in (result if isinstance(result, Several) else (result,))]
+    samples = [sample for result in results for sample in (result if isinstance(result, Several) else (result,))]
     if not samples:
         raise UsageError("sample_transform: it returned an empty list for every sample of a batch")
     return samples
@@ -451,10 +451,10 @@ def _stacked(tensors: Sequence[Tensor], *, collate_fn_map: Any = None) -> Any:
     if len(shapes) == 1:
         return default_collate_fn_map[Tensor](tensors, collate_fn_map=collate_fn_map)
     if () in shapes or len({shape[1:] for shape in shapes}) > 1:
-        one, other, *_ = sorted(map(list, shapes))
+        shape, other_shape, *_ = sorted(map(list, shapes))
         raise UsageError(
-            f"sample_transform: tensors of shapes {one} and {other} make no batch: they may differ in their first axis "
-            "alone; crop or resize them to one shape"
+            f"sample_transform: tensors of shapes {shape} and {other_shape} make no batch: they may differ in their "
+            "first axis alone; crop or resize them to one shape"
         )
     lengths = torch.tensor([0, *map(len, tensors)], device=CPU)
     return Ragged(torch.cat(list(tensors)), lengths.cumsum(0))
@@ -503,10 +503,10 @@ def as_tv_tensors(batch: Mapping[str, Any], masks: Collection[str] = ()) -> dict
     axes = 4 if any(_is_image(value, 4) for value in batch.values()) else 3
     images = 0
 
-    def typed(name: str, value: Any, axes: int) -> Any:
+    def with_type(name: str, value: Any, axes: int) -> Any:
         nonlocal images
         if isinstance(value, list):
-            return [typed(name, each, 3) for each in value]
+            return [with_type(name, image, 3) for image in value]
         if name in masks:
             return tv_tensors.Mask(value)
         if not _is_image(value, axes):
@@ -514,13 +514,13 @@ def as_tv_tensors(batch: Mapping[str, Any], masks: Collection[str] = ()) -> dict
         images += 1
         return tv_tensors.Image(value)
 
-    found = {name: typed(name, value, axes) for name, value in batch.items()}
+    typed_batch = {name: with_type(name, value, axes) for name, value in batch.items()}
     if not images:
         shapes = ", ".join(f"{name} {list(getattr(value, 'shape', ()))}" for name, value in batch.items())
         raise UsageError(
             f"as_tv_tensors: no field is an image, (B, C, H, W) or (C, H, W) of up to {CHANNELS} channels: {shapes}"
         )
-    return found
+    return typed_batch
 
 
 def _is_image(value: Any, axes: int) -> bool:

@@ -355,10 +355,10 @@ class PackedDataset(Dataset[Any]):
         return (self[i] for i in range(len(self)))
 
     def __add__(self, other: Dataset[Any]) -> Dataset[Any]:  # type: ignore[override]  # torch's gives a ConcatDataset
-        """Return the samples of this and of another dataset, one after another; see `readers.mix.added`."""
-        from readers.mix import added  # here: a mix is made of datasets
+        """Return the samples of this and of another dataset, one after another; see `readers.mix.add_datasets`."""
+        from readers.mix import add_datasets  # here: a mix is made of datasets
 
-        return added(self, other)
+        return add_datasets(self, other)
 
     def select(self, index: Any) -> PackedDataset:
         """Return a dataset of some of the samples, which counts them from 0, in the order asked.

@@ -77,16 +77,16 @@ def _one_ahead(batches: Iterator[Tree], device: torch.device) -> Iterator[Tree]:
         return moved
 
     failure: Exception | None = None
-    more = True
+    has_more = True
     try:
-        while more:
+        while has_more:
             try:
                 start(next(batches))
             except StopIteration:
-                more = False
+                has_more = False
             except Exception as error:
-                failure, more = error, False
-            if len(staged) == 2 or (staged and not more):
+                failure, has_more = error, False
+            if len(staged) == 2 or (staged and not has_more):
                 yield hand_over()
         if failure is not None:
             raise failure
@@ -120,8 +120,8 @@ def device_of(device: torch.device | str) -> torch.device:
     except RuntimeError as error:
         raise UsageError(f"torch does not know the device {device!r}; give 'cuda', 'cuda:1' or 'cpu'") from error
     if target.type == "cuda" and (target.index or 0) >= torch.cuda.device_count():
-        found = torch.cuda.device_count()
-        raise UsageError(f"device {str(target)!r}: torch finds {found} CUDA devices here; 'cpu' works everywhere")
+        count = torch.cuda.device_count()
+        raise UsageError(f"device {str(target)!r}: torch finds {count} CUDA devices here; 'cpu' works everywhere")
     if target.type not in ("cpu", "cuda"):
         try:
             torch.empty(0, device=target)

@@ -60,8 +60,8 @@ def drawn(visits: Visits, seed: int, purpose: int, count: int) -> Words:
         count: words a visit.
     """
     # Mixed once more, so that one seed's words do not appear among another's.
-    own = _mixed(visits + _start(seed, 0, purpose))
-    return _stream(own[:, None], np.arange(count, dtype=np.uint64))
+    starts = _mixed(visits + _start(seed, 0, purpose))
+    return _stream(starts[:, None], np.arange(count, dtype=np.uint64))
 
 
 def _start(seed: int, epoch: int, purpose: int) -> np.uint64:
@@ -108,9 +108,9 @@ def permuted(words: Words, ends: Numbers, first: int) -> Numbers:
     beyond = out >= tables.ends
     while beyond.any():
         sample, place = beyond.nonzero()
-        sent = tables.of(sample).permute(out[sample, place][:, None])
-        out[sample, place] = sent[:, 0]
-        beyond[sample, place] = sent[:, 0] >= ends[sample].view(np.uint64)
+        moved = tables.of(sample).permute(out[sample, place][:, None])
+        out[sample, place] = moved[:, 0]
+        beyond[sample, place] = moved[:, 0] >= ends[sample].view(np.uint64)
     return out.view(np.int64)
 
 
@@ -136,9 +136,9 @@ class _Tables:
         return row * self._columns + column
 
 
-def _shifted(values: Words, by: Words, ends: Words, key: Words) -> Words:
-    """Return `values` shifted modulo `ends`, by an amount that is random for each value of `by`."""
-    z = (by + key) * MIX
+def _shifted(values: Words, other: Words, ends: Words, key: Words) -> Words:
+    """Return `values` shifted modulo `ends`, by an amount that is random for each value of `other`."""
+    z = (other + key) * MIX
     z ^= z >> np.uint64(32)
     z *= MIX_AGAIN
     z >>= np.uint64(32)

@@ -22,7 +22,7 @@ from packer.errors import DamagedError
 from packer.format import ColumnIndex, Field, Located, Locator, Numbers, starts_of
 from readers.batch import Ragged, Views
 from readers.draws import Visits
-from readers.gather import MEMORY, TORCH_DTYPES, Allocate, Pool, fresh, own_parts, shared
+from readers.gather import MEMORY, TORCH_DTYPES, Allocate, Pool, fresh, shared, split_with_own_storage
 from readers.shards import Shards
 
 #: Gives a sample in words, by its number in the whole dataset, for messages.
@@ -286,7 +286,7 @@ class WholeReader(FieldReader):
         # A worker process sends them as one piece of shared memory. Parts made by `split` would share a version
         # counter: writing to one sample would fail the backward pass of another.
         together = flat.is_shared()  # type: ignore[no-untyped-call]
-        parts = torch.unsafe_split_with_sizes(values, sizes) if together else own_parts(values, sizes)
+        parts = torch.unsafe_split_with_sizes(values, sizes) if together else split_with_own_storage(values, sizes)
         return [part.view(shape) for part, shape in zip(parts, located.shape.tolist(), strict=True)]
 
 

@@ -70,20 +70,22 @@ def shared(nbytes: int) -> torch.Tensor:
     return fresh(0).set_(storage, 0, (nbytes,), (1,))
 
 
-def own_parts(whole: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:
+def split_with_own_storage(tensor: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:
     """Return the parts of a tensor, of `sizes[i]` rows each, every part with a storage of its own.
 
     Sharing a tensor with another process frees the memory of its storage. The numpy array of another tensor on the same
     storage would then point to freed memory.
     """
     edges = list(itertools.accumulate(sizes, initial=0))
-    if whole.is_pinned():  # torch waits for copies to a device only of memory that it gave out itself
-        parts = [torch.empty_like(whole[a:b], pin_memory=True) for a, b in itertools.pairwise(edges)]
-        return [part.copy_(whole[a:b]) for part, (a, b) in zip(parts, itertools.pairwise(edges), strict=True)]
-    array = whole.numpy()
+    if tensor.is_pinned():  # torch waits for copies to a device only of memory that it gave out itself
+        parts = [torch.empty_like(tensor[start:stop], pin_memory=True) for start, stop in itertools.pairwise(edges)]
+        return [
+            part.copy_(tensor[start:stop]) for part, (start, stop) in zip(parts, itertools.pairwise(edges), strict=True)
+        ]
+    array = tensor.numpy()
     if len(set(sizes)) == 1:  # by one call for all
         return list(map(torch.from_numpy, array.reshape(len(sizes), sizes[0], *array.shape[1:])))
-    return [torch.from_numpy(array[a:b]) for a, b in itertools.pairwise(edges)]
+    return [torch.from_numpy(array[start:stop]) for start, stop in itertools.pairwise(edges)]
 
 
 class Memory:
@@ -108,9 +110,9 @@ class Memory:
 
     def gather(
         self,
-        at: Numbers,
+        addresses: Numbers,
         length: int,
-        odd: int,
+        alignment: int,
         dtype: torch.dtype = torch.uint8,
         shape: tuple[int, ...] = (-1,),
         allocate: Allocate | None = None,
@@ -118,19 +120,21 @@ class Memory:
         """Return records of `length` bytes at addresses (n,), as values of a dtype and shape, (n, *shape).
 
         Args:
-            odd: a number that is a multiple of 2**k only if all addresses are.
+            alignment: a number that is a multiple of 2**k only if all addresses are.
             allocate: gives the memory that they are put into; new memory by default.
         """
         # Elements are addressed, of as many bytes as all records are aligned to, up to 8.
-        odd |= length | 8
-        shift = (odd & -odd).bit_length() - 1
+        alignment |= length | 8
+        shift = (alignment & -alignment).bit_length() - 1
         records = self._records.get((length, shift))
         if records is None:
             if (_ADDRESSES >> shift) * length > _MOST_BYTES:  # only what lies about these records is small enough
-                low, high = (int(at.min()), int(at.max())) if len(at) else (0, 0)
-                return Records(self._flat[low : high + length], length, shift).gather(at - low, dtype, shape, allocate)
+                low, high = (int(addresses.min()), int(addresses.max())) if len(addresses) else (0, 0)
+                return Records(self._flat[low : high + length], length, shift).gather(
+                    addresses - low, dtype, shape, allocate
+                )
             records = self._records[length, shift] = Records(self._flat, length, shift)
-        return records.gather(at, dtype, shape, allocate)
+        return records.gather(addresses, dtype, shape, allocate)
 
 
 class Records:
@@ -155,32 +159,32 @@ class Records:
             self._items = np.ndarray((starts,), opaque, elements.numpy().data, 0, (1 << shift,))
 
     def gather(
-        self, at: Numbers, dtype: torch.dtype, shape: tuple[int, ...], allocate: Allocate | None = None
+        self, addresses: Numbers, dtype: torch.dtype, shape: tuple[int, ...], allocate: Allocate | None = None
     ) -> torch.Tensor:
-        """Return the records at bytes `at` (n,), which are those of elements, as values of a dtype and shape.
+        """Return the records at `addresses` (n,), which are those of elements, as values of a dtype and shape.
 
         They are (n, *shape), in new memory, or in memory that `allocate` gives.
         """
-        nbytes, places = len(at) * self._length, at >> self._shift
+        nbytes, elements = len(addresses) * self._length, addresses >> self._shift
         if not nbytes:
             out = fresh(0)
         elif nbytes >= LARGE_BYTES and _threads.are_free():
             out = (allocate or fresh)(nbytes)
-            into, began = out.view(self._unit).view(len(places), self._count), time.perf_counter()
-            torch.index_select(self._rows, 0, torch.from_numpy(places), out=into)
+            target, began = out.view(self._unit).view(len(elements), self._count), time.perf_counter()
+            torch.index_select(self._rows, 0, torch.from_numpy(elements), out=target)
             _threads.note(nbytes, time.perf_counter() - began)
         elif self._items is not None and allocate is None:
-            found = self._items.take(places) if self._count == 1 else self._items[places]
-            out = torch.from_numpy(found.view(np.uint8))
+            records = self._items.take(elements) if self._count == 1 else self._items[elements]
+            out = torch.from_numpy(records.view(np.uint8))
         else:
             out = (allocate or fresh)(nbytes)
-            into = out.view(self._unit).view(len(places), self._count)
+            target = out.view(self._unit).view(len(elements), self._count)
             # In blocks that torch copies by the calling thread alone.
             step = max(GRAIN // self._count, 1)
-            for first in range(0, len(places), step):
-                some = slice(first, first + step)
-                torch.index_select(self._rows, 0, torch.from_numpy(places[some]), out=into[some])
-        return out.view(dtype).view(len(places), *shape)
+            for first in range(0, len(elements), step):
+                block = slice(first, first + step)
+                torch.index_select(self._rows, 0, torch.from_numpy(elements[block]), out=target[block])
+        return out.view(dtype).view(len(elements), *shape)
 
 
 class _Threads:
@@ -197,8 +201,8 @@ class _Threads:
 
     def are_free(self) -> bool:
         """Return whether the calling thread may use torch's threads now."""
-        mine = (os.getpid(), threading.get_ident()) == self._owner and torch.get_num_threads() > 1
-        return mine and time.monotonic() > self._busy_until
+        is_owner = (os.getpid(), threading.get_ident()) == self._owner and torch.get_num_threads() > 1
+        return is_owner and time.monotonic() > self._busy_until
 
     def note(self, nbytes: int, seconds: float) -> None:
         """Note how long a copy of this many bytes took; after a slow one, torch's threads are not free for a while."""
@@ -237,7 +241,7 @@ class Pool:
         # could block that thread forever, so there is none: each call on a deque is safe by itself.
         self._free: deque[NDArray[np.uint8]] = deque(maxlen=keep)
         self._lent: dict[int, tuple[object, NDArray[np.uint8]]] = {}
-        self._given_back = _giver_back(self._free, self._lent)
+        self._give_back = _make_give_back(self._free, self._lent)
 
     def __reduce__(self) -> tuple[type[Pool], tuple[bool, int]]:
         return Pool, (self.pinned, self._keep)
@@ -255,17 +259,17 @@ class Pool:
             return torch.empty(nbytes, dtype=torch.uint8, device=CPU, pin_memory=True)
         if not self.pays(nbytes):
             return fresh(nbytes)
-        memory = self._fitting(nbytes)
+        memory = self._take_fitting(nbytes)
         if memory is None:
             memory = np.empty(_rounded(nbytes), np.uint8)
         # The view keeps `memory` alive, as its base; the view itself dies with the storage.
         view = memory[:nbytes]
         # A plain reference, since weakref.finalize costs more.
-        reference = weakref.ref(view, self._given_back)
+        reference = weakref.ref(view, self._give_back)
         self._lent[id(reference)] = reference, memory
         return torch.from_numpy(view)
 
-    def _fitting(self, nbytes: int) -> NDArray[np.uint8] | None:
+    def _take_fitting(self, nbytes: int) -> NDArray[np.uint8] | None:
         """Return free memory that is large enough and not twice too large; None if there is none."""
         for _ in range(len(self._free)):
             try:
@@ -284,7 +288,7 @@ def _rounded(nbytes: int) -> int:
     return -(-nbytes // step) * step
 
 
-def _giver_back(
+def _make_give_back(
     free: deque[NDArray[np.uint8]], lent: dict[int, tuple[object, NDArray[np.uint8]]]
 ) -> Callable[[object], None]:
     """Return the callback for views that died; it does not keep the pool alive."""

@@ -47,12 +47,12 @@ class JoinedReader(FieldReader):
         """Return the `part` of each sample, and where it lies there; other arrays of a part are 0 in other parts."""
         arrays = {"part": parts_of(numbers, self._starts)}
         for part, at in by_part(arrays["part"]):
-            drawn, steps = None if visits is None else visits[at], None if anchors is None else anchors[at]
-            found = self.readers[part].locate(numbers[at] - self._starts[part], drawn, steps)
-            for name, own in vars(found).items():
+            part_visits, part_anchors = None if visits is None else visits[at], None if anchors is None else anchors[at]
+            part_located = self.readers[part].locate(numbers[at] - self._starts[part], part_visits, part_anchors)
+            for name, values in vars(part_located).items():
                 if name not in arrays:
-                    arrays[name] = np.zeros((len(numbers), *own.shape[1:]), own.dtype)
-                arrays[name][at] = own
+                    arrays[name] = np.zeros((len(numbers), *values.shape[1:]), values.dtype)
+                arrays[name][at] = values
         return Located(**arrays)
 
     def nbytes(self, located: Located) -> Numbers:
@@ -75,8 +75,8 @@ class JoinedReader(FieldReader):
         Raises:
             DamagedError: a stored frame cannot be decoded.
         """
-        read = [(at, self.readers[part].read(located[at], allocate)) for part, at in by_part(located.part)]
-        return read[0][1] if len(read) == 1 else joined(read, len(located), allocate or fresh)
+        pieces = [(at, self.readers[part].read(located[at], allocate)) for part, at in by_part(located.part)]
+        return pieces[0][1] if len(pieces) == 1 else joined(pieces, len(located), allocate or fresh)
 
 
 def joined(parts: Sequence[tuple[Numbers, Any]], count: int, allocate: Allocate) -> Any:
@@ -95,8 +95,8 @@ def joined(parts: Sequence[tuple[Numbers, Any]], count: int, allocate: Allocate)
         return out
     samples: list[Any] = [None] * count
     for at, values in parts:
-        own = values.to_list() if isinstance(values, Ragged) else values
-        for place, value in zip(at.tolist(), own, strict=True):
+        part_samples = values.to_list() if isinstance(values, Ragged) else values
+        for place, value in zip(at.tolist(), part_samples, strict=True):
             samples[place] = value
     if not isinstance(first, Ragged):
         return samples

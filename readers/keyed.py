@@ -70,9 +70,9 @@ def _permute_by_numpy(places: NDArray[np.uint64], rows: np.uint64, bits: np.uint
     places[:] = row << bits | column
 
 
-def _shift(values: NDArray[np.uint64], by: NDArray[np.uint64], end: np.uint64, key: np.uint64) -> None:
-    """Shift values (n,) modulo `end`, in place, each by an amount that looks random for each value of `by`."""
-    word = ((by ^ key) * _MIX) & _WORD
+def _shift(values: NDArray[np.uint64], other: NDArray[np.uint64], end: np.uint64, key: np.uint64) -> None:
+    """Shift values (n,) modulo `end`, in place, each by an amount that looks random for each value of `other`."""
+    word = ((other ^ key) * _MIX) & _WORD
     word ^= word >> _SHIFT
     word *= _MIX_AGAIN
     word &= _WORD

@@ -157,11 +157,11 @@ class Loader(DataLoader[Any]):
         for name, value in others.items():
             if name == "window":
                 raise UsageError("Loader takes no window: the argument is called shuffle_window")
-            of_torch = signature(DataLoader.__init__).parameters
-            if name not in of_torch:
+            torch_parameters = signature(DataLoader.__init__).parameters
+            if name not in torch_parameters:
                 raise TypeError(f"Loader got an unexpected keyword argument {name!r}")
             # Frameworks that build a loader anew pass on torch's defaults.
-            if value not in (of_torch[name].default, default_collate):
+            if value not in (torch_parameters[name].default, default_collate):
                 instead = _INSTEAD.get(name, "it reads in this process, without workers; leave it out")
                 raise UsageError(f"Loader takes no {name}: {instead}")
         dataset, subset = _without_subsets(dataset)
@@ -191,20 +191,20 @@ class Loader(DataLoader[Any]):
         self._finishing: Finishing = "in turn" if self._may_draw else "at once"
         self.prefetch = prefetch
         # The caller holds up to two batches: the next one is made before its name lets go of the last.
-        held = 2 + (max(prefetch, self.threads) if self.threads else 0)
+        batches_in_use = 2 + (max(prefetch, self.threads) if self.threads else 0)
         on_gpu = self.device is not None and self.device.type == "cuda"
         # Called last, and only if needed: on a machine with a GPU the call alone spoils forking.
         pinned = (pin_memory or on_gpu) and torch.cuda.is_available()
-        self._pool = Pool(pinned, held * max(len(dataset.fields), 1))
+        self._pool = Pool(pinned, batches_in_use * max(len(dataset.fields), 1))
         # Which samples come when; torch's DataLoader gets the same as samplers.
         self._given_rank = None if rank is None or world_size is None else (rank, world_size)
         self._given_nodes = nodes
         self._make_order: Callable[[int], Order] | None
         if batch_sampler is not None:
-            given = (batch_size != 1, shuffle, drop_last, sampler is not None, shuffle_window, repeat != 1)
+            excluded = (batch_size != 1, shuffle, drop_last, sampler is not None, shuffle_window, repeat != 1)
             if subset is not None:
                 raise UsageError("batch_sampler makes the batches: give it the dataset itself, not a Subset")
-            if any(given) or rank is not None:
+            if any(excluded) or rank is not None:
                 raise UsageError(
                     "batch_sampler makes the batches: leave out batch_size, shuffle, drop_last, sampler, "
                     "shuffle_window, repeat and rank"
@@ -219,12 +219,13 @@ class Loader(DataLoader[Any]):
         batch_size = int(batch_size)  # torch takes no numbers of numpy, and neither do files of saved states
         self.share = Share(batch_size, *(self._given_rank or present_rank()), drop_last)
         self._position = Position(self._make_order(self.share.global_batch_size))
-        self.share = replace(self.share, nodes=self._nodes(self.order, self.share.world_size))
+        self.share = replace(self.share, nodes=self._count_nodes(self.order, self.share.world_size))
         check_fits(dataset, self.order, self.share)
-        mine, of_all = (EpochSampler(self._position, share) for share in (self.share, Share(batch_size)))
-        super().__init__(dataset, batch_size, sampler=mine, drop_last=drop_last, pin_memory=pin_memory)
-        # torch would make it from `mine`; frameworks that take batches from it share them among the ranks themselves.
-        vars(self)["batch_sampler"] = BatchSampler(of_all, batch_size, drop_last)
+        own_sampler, common_sampler = (EpochSampler(self._position, share) for share in (self.share, Share(batch_size)))
+        super().__init__(dataset, batch_size, sampler=own_sampler, drop_last=drop_last, pin_memory=pin_memory)
+        # torch would make it from `own_sampler`; frameworks that take batches from it share them among the ranks
+        # themselves.
+        vars(self)["batch_sampler"] = BatchSampler(common_sampler, batch_size, drop_last)
 
     @property
     def seed(self) -> int:
@@ -247,13 +248,13 @@ class Loader(DataLoader[Any]):
 
         After `load_state_dict`, and inside of a loop, it is less than `len(loader)`.
         """
-        self._settle()
+        self._update_share()
         epoch = self._position.epoch
         return self.share.batches(len(epoch.order), epoch.done)
 
     def __len__(self) -> int:
         """Return the number of batches of a whole epoch, on this rank."""
-        self._settle()
+        self._update_share()
         return self.share.batches(len(self.order))
 
     def set_epoch(self, epoch: int) -> None:
@@ -264,7 +265,7 @@ class Loader(DataLoader[Any]):
         """
         self._position.set_epoch(epoch)
 
-    def _settle(self) -> None:
+    def _update_share(self) -> None:
         """Take another share if torch.distributed was initialised after the loader was made."""
         if self._make_order is None:
             return
@@ -272,10 +273,10 @@ class Loader(DataLoader[Any]):
         if (rank, world_size) != (self.share.rank, self.share.world_size):
             self.share = replace(self.share, rank=rank, world_size=world_size, nodes=1)
             self._position.use(self._make_order(self.share.global_batch_size))
-            self.share = replace(self.share, nodes=self._nodes(self.order, world_size))
+            self.share = replace(self.share, nodes=self._count_nodes(self.order, world_size))
             vars(self)["sampler"] = EpochSampler(self._position, self.share)
 
-    def _nodes(self, order: Order, world_size: int) -> int:
+    def _count_nodes(self, order: Order, world_size: int) -> int:
         """Return among how many nodes the shards are shared; see `nodes`.
 
         Raises:
@@ -305,7 +306,7 @@ class Loader(DataLoader[Any]):
                 shuffle_window, array of numbers, or, with `shuffle="block"`, choice of fields. Of a torch sampler only
                 the length is compared.
         """
-        self._settle()
+        self._update_share()
         order = self.order.resumed(state)
         check_state(state, order)
         self.share.batches(len(order), state["done"])
@@ -321,38 +322,40 @@ class Loader(DataLoader[Any]):
             DamagedError: a stored frame cannot be decoded.
         """
         process = os.getpid()
-        self._settle()
+        self._update_share()
         position, share = self._position, self.share
         epoch = position.begin()
         self.dataset.set_epoch(epoch.number)
-        n, before = len(epoch.order), epoch.done
-        batches = epoch.order.batches(epoch.number, share, before)
+        n, done_before = len(epoch.order), epoch.done
+        batches = epoch.order.batches(epoch.number, share, done_before)
         if not len(batches):
             position.epoch = epoch.following(position.order)
             return
-        stream = stream_of(self.dataset, epoch.order, epoch.number, share, before)
+        stream = stream_of(self.dataset, epoch.order, epoch.number, share, done_before)
         if stream is None and epoch.order.window and isinstance(self.dataset, PackedDataset):
             keep_frames(self.dataset, epoch.order.window, share.batch_size)
         visits = partial(visits_of, self.seed, epoch.number) if self.dataset.draws else None
         is_changed = self.as_numpy or not self.channels_last
-        finish = self._finished if is_changed else None
-        how = self.threads, self.prefetch, finish, self._finishing, stream
+        finish = self._finish if is_changed else None
+        settings = self.threads, self.prefetch, finish, self._finishing, stream
         skipped = self.skipped if self.on_error == "skip" else None
-        plan = Plan(self.dataset, batches, visits, self._pool, *how, skipped=skipped)
-        read = batches_of(replace(plan, first=partial(self._first_read, plan)) if self._may_draw else plan)
-        moved = read if self.device is None else cast(Generator[Any, None, None], ahead(read, self.device))
-        with stream or nullcontext(), closing(read), closing(moved):
+        plan = Plan(self.dataset, batches, visits, self._pool, *settings, skipped=skipped)
+        batches_read = batches_of(replace(plan, first=partial(self._read_first, plan)) if self._may_draw else plan)
+        moved = (
+            batches_read if self.device is None else cast(Generator[Any, None, None], ahead(batches_read, self.device))
+        )
+        with stream or nullcontext(), closing(batches_read), closing(moved):
             for number in range(1, len(batches) + 1):
                 _check_process(process)
                 batch = next(moved)
                 # The state is that of the loop that handed out the last batch, whichever loops run meanwhile.
-                epoch.done = min(before + number * share.global_batch_size, n)
+                epoch.done = min(done_before + number * share.global_batch_size, n)
                 position.epoch = epoch if number < len(batches) else epoch.following(position.order)
                 yield batch
                 # The generator must not hold a batch whose memory the pool could use again.
                 del batch
 
-    def _first_read(self, plan: Plan, read: Callable[[], list[Any]]) -> tuple[list[Any], Plan]:
+    def _read_first(self, plan: Plan, read: Callable[[], list[Any]]) -> tuple[list[Any], Plan]:
         """Return the first batches, read in the caller's thread, and the plan of all others.
 
         A transform that draws stays in the caller's thread. There one thread could not help; several still decode.
@@ -370,7 +373,7 @@ class Loader(DataLoader[Any]):
             )
         return batches, replace(plan, threads=self.threads, finishing=self._finishing)
 
-    def _finished(self, batch: Any) -> Any:
+    def _finish(self, batch: Any) -> Any:
         """Return a batch as it is handed out; called by the thread that read it."""
         if not self.channels_last:
             batch = pytree.tree_map_only(torch.Tensor, partial(_contiguous, pinned=self._pool.pinned), batch)
@@ -436,8 +439,8 @@ class EpochSampler(DistributedSampler[int]):
     def __len__(self) -> int:
         n, share = len(self._position.order), self._share
         batches = share.batches(n)
-        rest = 0 if share.drop_last else n % share.global_batch_size
-        return (batches - bool(rest)) * share.batch_size + -(-rest // share.world_size)
+        remaining = 0 if share.drop_last else n % share.global_batch_size
+        return (batches - bool(remaining)) * share.batch_size + -(-remaining // share.world_size)
 
     def set_epoch(self, epoch: int) -> None:
         """See `Loader.set_epoch`."""
@@ -449,8 +452,8 @@ def _without_subsets(dataset: Any) -> tuple[PackedDataset | Mix, Numbers | None]
     numbers: Numbers | None = None
     while isinstance(dataset, Subset):
         indices, dataset = dataset.indices, dataset.dataset
-        own = numbers_asked(indices, len(dataset), getattr(dataset, "sample_numbers", _no_names))
-        numbers = own if numbers is None else own[numbers]
+        item_numbers = numbers_asked(indices, len(dataset), getattr(dataset, "sample_numbers", _no_names))
+        numbers = item_numbers if numbers is None else item_numbers[numbers]
     return dataset, numbers
 
 

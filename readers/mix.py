@@ -65,14 +65,14 @@ class Mix(Dataset[Any]):
         *,
         weights: Sequence[float] | None = None,
     ) -> None:
-        pairs = _weighted(datasets, weights)
+        pairs = _pair_weights(datasets, weights)
         _check_arguments(pairs, stop, batches, extras)
         self.datasets: tuple[PackedDataset, ...] = tuple(dataset for dataset, _ in pairs)
         self.weights = tuple(float(weight) for _, weight in pairs)
         self.stop = stop
         self.batches = batches
         self.extras = (extras,) if isinstance(extras, str) else tuple(extras)
-        self._opened: Together | None = None
+        self._opened: MixShards | None = None
         for number, dataset in enumerate(self.datasets):
             if not len(dataset):
                 raise UsageError(f"mix: dataset {number} has no samples: {dataset!r}")
@@ -109,17 +109,17 @@ class Mix(Dataset[Any]):
 
     def __add__(self, other: Dataset[Any]) -> Dataset[Any]:  # type: ignore[override]  # torch's gives a ConcatDataset
         """Return the samples of this and of another dataset, one after another; each once, without the weights."""
-        return added(self, other)
+        return add_datasets(self, other)
 
     def __getstate__(self) -> dict[str, Any]:
         # Mapped memory cannot be pickled; the datasets open it again.
         return {**vars(self), "_opened": None}
 
     def __repr__(self) -> str:
-        held = ", ".join(
+        weighted = ", ".join(
             f"{dataset!r}: {weight:g}" for dataset, weight in zip(self.datasets, self.weights, strict=True)
         )
-        return f"Mix({{{held}}}, stop={self.stop!r}, batches={self.batches!r})"
+        return f"Mix({{{weighted}}}, stop={self.stop!r}, batches={self.batches!r})"
 
     def order(self, shuffle: bool, seed: int, global_batch_size: int) -> Mixed:
         """Return the order of epochs.
@@ -171,33 +171,33 @@ class Mix(Dataset[Any]):
         return self.opened.readers
 
     @property
-    def opened(self) -> Together:
+    def opened(self) -> MixShards:
         """Return the mapped shards of all datasets, and their readers; opened once a process."""
-        own = [dataset.readers for dataset in self.datasets]
+        readers = [dataset.readers for dataset in self.datasets]
         if self._opened is None or not all(
-            map(is_, own, self._opened.made_of)
+            map(is_, readers, self._opened.dataset_readers)
         ):  # after a fork the datasets have others
-            self._opened = Together(self.datasets, bool(self.extras))
+            self._opened = MixShards(self.datasets, bool(self.extras))
         return self._opened
 
 
-def added(one: Dataset[Any], other: Dataset[Any]) -> Dataset[Any]:
-    """Return the samples of two datasets, one after another, as `one + other` does.
+def add_datasets(first: Dataset[Any], second: Dataset[Any]) -> Dataset[Any]:
+    """Return the samples of two datasets, one after another, as `first + second` does.
 
     Packed datasets that can be read together make a `Mix` whose epoch holds each sample once; whole batches are
     gathered from it. Others make torch's ConcatDataset. So do those with a transform, which may expect single samples.
     """
     mixed: dict[PackedDataset, float] = {}
-    for part in (one, other):
-        of_part = part.datasets if isinstance(part, Mix) and not part.extras else (part,)
-        for dataset in of_part:
+    for summand in (first, second):
+        members = summand.datasets if isinstance(summand, Mix) and not summand.extras else (summand,)
+        for dataset in members:
             if not isinstance(dataset, PackedDataset) or dataset.transforms:
-                return ConcatDataset([one, other])
+                return ConcatDataset([first, second])
             mixed[copy(dataset) if dataset in mixed else dataset] = len(dataset)
     try:
         return Mix(mixed, stop="all")
     except UsageError:  # of other fields, or without samples
-        return ConcatDataset([one, other])
+        return ConcatDataset([first, second])
 
 
 def _no_names(names: Sequence[str]) -> Numbers:
@@ -213,67 +213,69 @@ class MixedItems:
     def of(self, numbers: Numbers, visits: Visits | None) -> tuple[Numbers, Numbers | None]:
         """Return sample (n,), by its number among all samples of all whole datasets, and anchor step (n,)."""
         starts = starts_of([len(dataset) for dataset in self.datasets])
-        whole = starts_of([dataset.items.total for dataset in self.datasets])
+        sample_starts = starts_of([dataset.items.total for dataset in self.datasets])
         samples, anchors = np.empty_like(numbers), np.zeros_like(numbers)
-        for part, places in by_part(parts_of(numbers, starts)):
-            own = None if visits is None else visits[places]
-            found, at = self.datasets[part].items.of(numbers[places] - starts[part], own)
-            samples[places] = found + whole[part]
-            anchors[places] = 0 if at is None else at
+        for part, of_part in by_part(parts_of(numbers, starts)):
+            part_visits = None if visits is None else visits[of_part]
+            part_samples, part_anchors = self.datasets[part].items.of(numbers[of_part] - starts[part], part_visits)
+            samples[of_part] = part_samples + sample_starts[part]
+            anchors[of_part] = 0 if part_anchors is None else part_anchors
         return samples, anchors
 
 
-class Together:
+class MixShards:
     """The shards of several datasets, and a reader of each field for all of them.
 
     Attributes:
-        made_of: the readers of each dataset, by field.
+        dataset_readers: the readers of each dataset, by field.
         pool: memory for batches of torch's DataLoader.
         is_warm: see `Opened`.
         readers: by field. Samples are numbered over all whole datasets, one after another.
     """
 
-    def __init__(self, datasets: Sequence[PackedDataset], says_which: bool) -> None:
-        self.made_of = [dataset.readers for dataset in datasets]
+    def __init__(self, datasets: Sequence[PackedDataset], with_numbers: bool) -> None:
+        self.dataset_readers = [dataset.readers for dataset in datasets]
         self._opened = [dataset.opened for dataset in datasets]
         self.pool = Pool()
         self.is_warm = False
         starts = starts_of([dataset.items.total for dataset in datasets])
         self.readers: dict[str, FieldReader] = {}
-        for name in self.made_of[0]:
-            readers = [each[name] for each in self.made_of]
+        for name in self.dataset_readers[0]:
+            readers = [by_field[name] for by_field in self.dataset_readers]
             places = [reader.copied for reader in readers if reader.copied is not None]
             if len(places) == len(readers):  # one gather from the memory of all
                 self.readers[name] = FixedRaw(self._places(name))
             else:
                 self.readers[name] = JoinedReader(readers, starts)
-        if says_which:
-            which = Field(name=DATASET, dtype="int64")
-            self.readers[DATASET] = KnownReader(which, lambda numbers, *_: parts_of(numbers, starts))
+        if with_numbers:
+            number_field = Field(name=DATASET, dtype="int64")
+            self.readers[DATASET] = KnownReader(number_field, lambda numbers, *_: parts_of(numbers, starts))
 
     def _places(self, name: str) -> Places:
         """Return where the samples of a field of one shape lie, in the shards of all datasets."""
-        shards = [each.shards for each in self._opened]
-        starts = starts_of([len(each.samples) for each in shards])
+        shards = [member.shards for member in self._opened]
+        starts = starts_of([len(member.samples) for member in shards])
 
         def opening(numbers: Sequence[int]) -> list[tuple[ColumnIndex, int]]:
-            own = np.array(numbers)
-            parts = by_part(parts_of(own, starts))  # which ascend, as the numbers do
+            numbers_array = np.array(numbers)
+            parts = by_part(parts_of(numbers_array, starts))  # which ascend, as the numbers do
             return [
-                index for part, at in parts for index in shards[part].columns(name, (own[at] - starts[part]).tolist())
+                index
+                for part, of_part in parts
+                for index in shards[part].columns(name, (numbers_array[of_part] - starts[part]).tolist())
             ]
 
         field = self._opened[0].places[name].field
-        return Places(field, [count for each in shards for count in each.samples], opening, field.fixed_bytes)
+        return Places(field, [count for member in shards for count in member.samples], opening, field.fixed_bytes)
 
     @property
     def mapped(self) -> tuple[Numbers, Sequence[Shard]]:
         """Return the shards that are mapped, and the address of the first byte of each, (shards,)."""
-        starts, shards = zip(*(each.mapped for each in self._opened), strict=True)
-        return np.concatenate(starts), [shard for each in shards for shard in each]
+        starts, shards = zip(*(member.mapped for member in self._opened), strict=True)
+        return np.concatenate(starts), [shard for member in shards for shard in member]
 
 
-def _weighted(datasets: Any, weights: Any) -> list[tuple[Any, Any]]:
+def _pair_weights(datasets: Any, weights: Any) -> list[tuple[Any, Any]]:
     """Return each dataset with its weight, from a dict, or from a list and the weights of its datasets."""
     if isinstance(datasets, Mapping) and datasets and weights is None:
         return list(datasets.items())
@@ -307,11 +309,13 @@ def _check_arguments(pairs: Sequence[tuple[Any, Any]], stop: str, batches: str, 
 
 def _check_alike(first: PackedDataset, other: PackedDataset) -> None:
     """Raise UsageError if samples of two datasets cannot be in one batch; names the difference."""
-    fields, others = ({name: reader.field.in_words for name, reader in each.readers.items()} for each in (first, other))
-    for name in {**fields, **others}:
-        one, two = fields.get(name, "missing"), others.get(name, "missing")
-        if one != two:
+    fields, other_fields = (
+        {name: reader.field.in_words for name, reader in dataset.readers.items()} for dataset in (first, other)
+    )
+    for name in {**fields, **other_fields}:
+        first_words, other_words = fields.get(name, "missing"), other_fields.get(name, "missing")
+        if first_words != other_words:
             raise UsageError(
-                f"mix: field {name!r} is {one} in {first!r} and {two} in {other!r}; choose fields alike in both: "
-                "PackedDataset(..., fields=[...])"
+                f"mix: field {name!r} is {first_words} in {first!r} and {other_words} in {other!r}; choose fields "
+                "alike in both: PackedDataset(..., fields=[...])"
             )

@@ -75,8 +75,8 @@ class DataTimeMonitor(Generic[Batch]):
         self._first_step = 0
         self._waits: list[float] = []
         # Seconds of steps not yet reported: those of earlier iterations, and from `began` to the last hand-over.
-        self._earlier = 0.0
-        self._began = self._handed = 0.0
+        self._earlier_seconds = 0.0
+        self._began = self._handed_over = 0.0
         self._reported: Waits | None = None
 
     def __len__(self) -> int:
@@ -92,18 +92,18 @@ class DataTimeMonitor(Generic[Batch]):
         return getattr(self._loader, name)
 
     def __iter__(self) -> Iterator[Batch]:
-        self._earlier += self._handed - self._began
-        asked = self._began = self._handed = perf_counter()
+        self._earlier_seconds += self._handed_over - self._began
+        request_time = self._began = self._handed_over = perf_counter()
         waits, every = self._waits, self._every
         for batch in self._loader:
-            now = self._handed = perf_counter()
-            waits.append(now - asked)
+            now = self._handed_over = perf_counter()
+            waits.append(now - request_time)
             if len(waits) >= every:
                 self._report()
             yield batch
             # The loader may use its memory again, once nobody holds it.
             del batch
-            asked = perf_counter()
+            request_time = perf_counter()
         if waits:
             self._report()
 
@@ -112,7 +112,7 @@ class DataTimeMonitor(Generic[Batch]):
         return self._figures() if self._waits else self._reported
 
     def _figures(self) -> Waits:
-        waited, total = sum(self._waits), self._earlier + self._handed - self._began
+        waited, total = sum(self._waits), self._earlier_seconds + self._handed_over - self._began
         steps = len(self._waits)
         return Waits(self._first_step, steps, waited / total if total else 0.0, waited / steps, max(self._waits))
 
@@ -120,8 +120,8 @@ class DataTimeMonitor(Generic[Batch]):
         waits = self._reported = self._figures()
         self._first_step += waits.steps
         self._waits.clear()
-        self._earlier = 0.0
-        self._began = self._handed
+        self._earlier_seconds = 0.0
+        self._began = self._handed_over
         rank, _ = present_rank()
         if rank == 0 or waits.share > self._threshold:
             above = f" (above {self._threshold:.2%})" if waits.share > self._threshold else ""

@@ -41,7 +41,7 @@ from readers.valid import check_count, check_seed, remark
 #: Raise it when the same seed gives another order than before: a saved state would go on with other samples.
 ORDER_VERSION = 5
 #: Stands before that version in the words of an order.
-_WAY = ", way "
+_VERSION_MARK = ", way "
 #: Shuffled orders of more samples are worked out from a key; up to this many, all orders are equally likely.
 LISTED = 2**24
 #: Samples whose positions are worked out at once.
@@ -93,7 +93,7 @@ class Order:
 
         Of a torch sampler only the kind and the seed are known.
         """
-        return f"{self.words}{_WAY}{ORDER_VERSION}" if self.is_drawn else self.words
+        return f"{self.words}{_VERSION_MARK}{ORDER_VERSION}" if self.is_drawn else self.words
 
     def saved(self) -> dict[str, Any]:
         """Return the entries of a saved state that describe the order."""
@@ -233,7 +233,7 @@ class BlockShuffled(Order):
 
 
 @dataclass(frozen=True, eq=False)
-class Chosen(Order):
+class SubsetOrder(Order):
     """The numbers of a subset, in the order of their places in it.
 
     Args:
@@ -294,16 +294,16 @@ class Repeated(Order):
 
         def numbers(positions: Numbers) -> Numbers:
             passes = positions // len(self.order)
-            found = np.empty(len(positions), np.int64)
+            samples = np.empty(len(positions), np.int64)
             present = np.unique(passes).tolist()
             for number in set(opened) - set(present):
                 del opened[number]
             for number in present:
                 if number not in opened:
                     opened[number] = self.order.at(epoch * self.times + number)
-                at = passes == number
-                found[at] = opened[number](positions[at] - number * len(self.order))
-            return found
+                of_pass = passes == number
+                samples[of_pass] = opened[number](positions[of_pass] - number * len(self.order))
+            return samples
 
         return numbers
 
@@ -344,7 +344,7 @@ class Mixed(Order):
         weights: of each, above 0.
         shuffle: whether to shuffle; else each dataset is read in order, evenly among the others, and each epoch goes on
             where the last one stopped.
-        every: whether an epoch ends when every dataset was read once; else when the first one was.
+        until_all: whether an epoch ends when every dataset was read once; else when the first one was.
         together: how many numbers, one after another, are of one dataset.
 
     Raises:
@@ -356,7 +356,7 @@ class Mixed(Order):
     weights: tuple[float, ...]
     seed: int = 0
     shuffle: bool = True
-    every: bool = False
+    until_all: bool = False
     together: int = 1
 
     def __post_init__(self) -> None:
@@ -364,9 +364,9 @@ class Mixed(Order):
         # The smallest dataset first, to name that one: without a batch of it, an epoch has none of any other.
         for number in sorted(range(len(self.sizes)), key=self.sizes.__getitem__):
             if not self._turns[number]:
-                what = f"batches of {self.together}" if self.together > 1 else "samples"
+                unit = f"batches of {self.together}" if self.together > 1 else "samples"
                 raise UsageError(
-                    f"mix: an epoch would have no {what} of dataset {number} ({self.sizes[number]:,} samples, weight "
+                    f"mix: an epoch would have no {unit} of dataset {number} ({self.sizes[number]:,} samples, weight "
                     f"{self.weights[number]:g} of {sum(self.weights):g}); give it more "
                     'weight, take smaller batches, or stop="all"'
                 )
@@ -375,10 +375,10 @@ class Mixed(Order):
     def _turns(self) -> Numbers:
         """Return the turns of each dataset in an epoch, (datasets,); in each it gives `together` numbers."""
         sizes, weights = np.array(self.sizes), np.array(self.weights, np.float64)
-        whole = -(-sizes // self.together) if self.every else sizes // self.together
-        rounds = whole / weights
-        turns = np.rint(weights * (rounds.max() if self.every else rounds.min())).astype(np.int64)
-        limited: Numbers = np.maximum(turns, whole) if self.every else np.minimum(turns, whole)
+        full_turns = -(-sizes // self.together) if self.until_all else sizes // self.together
+        rounds = full_turns / weights
+        turns = np.rint(weights * (rounds.max() if self.until_all else rounds.min())).astype(np.int64)
+        limited: Numbers = np.maximum(turns, full_turns) if self.until_all else np.minimum(turns, full_turns)
         return limited
 
     def __len__(self) -> int:
@@ -408,9 +408,9 @@ class Mixed(Order):
 
     @property
     def words(self) -> str:
-        stop = "all" if self.every else "first"
-        of = f"sizes {list(self.sizes)}, shuffle {self.shuffle}, stop {stop}, {self.together} together"
-        return f"{super().words}, {of}"
+        stop = "all" if self.until_all else "first"
+        settings = f"sizes {list(self.sizes)}, shuffle {self.shuffle}, stop {stop}, {self.together} together"
+        return f"{super().words}, {settings}"
 
     def saved(self) -> dict[str, Any]:
         """Return the entries of a saved state that describe the order, with the weights, which may change later."""
@@ -491,10 +491,10 @@ class SamplerOrder(Order):
             set_epoch = getattr(sampler, "set_epoch", None)
             if set_epoch is not None:
                 set_epoch(epoch)
-            own = getattr(sampler, "generator", None)
+            sampler_generator = getattr(sampler, "generator", None)
             # The seed that the user gave the sampler's own generator keeps its meaning.
-            if isinstance(own, torch.Generator):
-                seeds[own] = word ^ own.initial_seed()
+            if isinstance(sampler_generator, torch.Generator):
+                seeds[sampler_generator] = word ^ sampler_generator.initial_seed()
         states = {generator: generator.get_state() for generator in seeds}
         try:
             for generator, seed in seeds.items():
@@ -506,16 +506,16 @@ class SamplerOrder(Order):
                 generator.set_state(state)
 
     def _numbers(self) -> NDArray[Any]:
-        return self._whole(self._sampler)
+        return self._checked_numbers(self._sampler)
 
-    def _whole(self, numbers: Any) -> Numbers:
+    def _checked_numbers(self, numbers: Any) -> Numbers:
         """Return the sampler's items as numbers (n,); raises UsageError if they are something else."""
-        who = f"{self._argument}: {type(self._sampler).__name__}"
+        source = f"{self._argument}: {type(self._sampler).__name__}"
         try:
-            found = np.fromiter(map(index, numbers), dtype=np.int64)
+            samples = np.fromiter(map(index, numbers), dtype=np.int64)
         except TypeError as error:
-            raise UsageError(f"{who} gives {numbers!r:.60}; sample numbers are expected") from error
-        return _within(found, self._samples, who)
+            raise UsageError(f"{source} gives {numbers!r:.60}; sample numbers are expected") from error
+        return _within(samples, self._samples, source)
 
 
 class BatchOrder(SamplerOrder):
@@ -537,20 +537,20 @@ class BatchOrder(SamplerOrder):
         return GivenBatches(batches[done:].tolist(), sum(map(len, batches[:done])))
 
     def _numbers(self) -> NDArray[Any]:
-        found = [self._whole(batch) for batch in self._sampler]
-        order = np.empty(len(found), object)
-        for place, batch in enumerate(found):
+        batches = [self._checked_numbers(batch) for batch in self._sampler]
+        order = np.empty(len(batches), object)
+        for number, batch in enumerate(batches):
             if not len(batch):
                 raise UsageError(f"{self._argument}: {type(self._sampler).__name__} gives an empty batch")
-            order[place] = batch
+            order[number] = batch
         return order
 
 
-def _within(numbers: Numbers, samples: int, who: str) -> Numbers:
+def _within(numbers: Numbers, samples: int, source: str) -> Numbers:
     """Return the same numbers; raises UsageError if no sample has one of them."""
     wrong = numbers[(numbers < 0) | (numbers >= samples)]
     if len(wrong):
-        raise UsageError(f"{who} gives number {wrong[0]}, outside of the {samples} samples")
+        raise UsageError(f"{source} gives number {wrong[0]}, outside of the {samples} samples")
     return numbers
 
 
@@ -596,8 +596,8 @@ class Share:
     def __post_init__(self) -> None:
         check_count("batch_size", self.batch_size)
         check_count("nodes", self.nodes)
-        whole = isinstance(self.rank, int | np.integer) and isinstance(self.world_size, int | np.integer)
-        if not whole or not 0 <= self.rank < self.world_size:
+        are_integers = isinstance(self.rank, int | np.integer) and isinstance(self.world_size, int | np.integer)
+        if not are_integers or not 0 <= self.rank < self.world_size:
             raise UsageError(f"rank {self.rank!r} of {self.world_size!r}: a rank from 0 to world_size - 1 is expected")
         if self.world_size % self.nodes:
             raise UsageError(f"nodes is {self.nodes}, with {self.world_size} ranks: as many on each node are expected")
@@ -747,7 +747,7 @@ def digest(numbers: Numbers) -> str:
 
 def check_state(state: Mapping[str, Any], order: Order) -> None:
     """Raise UsageError if a saved state is not that of a loader, or is of an order of another length or description."""
-    samples, own = len(order), order.in_words
+    samples, expected = len(order), order.in_words
     for name in ("epoch", "done", "samples"):
         number = state.get(name)
         if not isinstance(number, int | np.integer) or number < 0:
@@ -757,14 +757,14 @@ def check_state(state: Mapping[str, Any], order: Order) -> None:
             f"the state is of {state['samples']} samples; this loader reads {samples}. Give the same dataset, split "
             "and repeat, and of a Mix of batches='one' the same batch_size and number of ranks"
         )
-    if state.get("order", own) != own:
-        if str(state["order"]).partition(_WAY)[0] == own.partition(_WAY)[0]:
+    if state.get("order", expected) != expected:
+        if str(state["order"]).partition(_VERSION_MARK)[0] == expected.partition(_VERSION_MARK)[0]:
             raise UsageError(
                 "the state was saved by another version of readers, in which this seed gave another order; begin the "
                 "epoch anew: set_epoch(state['epoch'])"
             )
         raise UsageError(
-            f"the state is of another order ({state['order']}); this loader's is {own}. Give the same shuffle, seed, "
-            "shuffle_window and sampler; the blocks of shuffle='block' follow from the fields that are read, the order "
-            "of a Mix of batches='one' from batch_size and the number of ranks"
+            f"the state is of another order ({state['order']}); this loader's is {expected}. Give the same shuffle, "
+            "seed, shuffle_window and sampler; the blocks of shuffle='block' follow from the fields that are read, the "
+            "order of a Mix of batches='one' from batch_size and the number of ranks"
         )

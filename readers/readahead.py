@@ -17,7 +17,7 @@ from typing import TypeVar
 import numpy as np
 
 from packer.format import PAGE_SIZE, Numbers
-from readers.mix import Together
+from readers.mix import MixShards
 from readers.opened import Opened
 
 try:
@@ -38,7 +38,9 @@ GAP_BYTES = 16 * 2**10
 Run = TypeVar("Run")
 
 
-def asked_for(runs: Iterator[Run], spans_of: Callable[[Run], Numbers], opened: Opened | Together) -> Iterator[Run]:
+def with_readahead(
+    runs: Iterator[Run], spans_of: Callable[[Run], Numbers], opened: Opened | MixShards
+) -> Iterator[Run]:
     """Yield the same runs; while reading is cold, ask the kernel for each up to `COLD_BYTES` before it is read.
 
     The very first run is asked for too, since it may not be in memory.
@@ -55,7 +57,7 @@ def asked_for(runs: Iterator[Run], spans_of: Callable[[Run], Numbers], opened: O
         if cold:
             spans = spans_of(run)
             nbytes = int((spans[:, 1] - spans[:, 0]).sum())
-            works = works and ask(opened, spans)
+            works = works and advise_kernel(opened, spans)
         waiting.append((run, nbytes))
         ahead += nbytes
         while waiting and (ahead > reach or not cold):
@@ -72,7 +74,7 @@ def asked_for(runs: Iterator[Run], spans_of: Callable[[Run], Numbers], opened: O
         yield due
 
 
-def ask(opened: Opened | Together, spans: Numbers) -> bool:
+def advise_kernel(opened: Opened | MixShards, spans: Numbers) -> bool:
     """Ask for the bytes of `spans`, start and end each, (n, 2), in this order; of those near each other by one call.
 
     Returns:

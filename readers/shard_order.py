@@ -49,7 +49,7 @@ HANDS = 64
 
 
 @dataclass(frozen=True)
-class _Hand:
+class _HandPieces:
     """What one hand reads in an epoch.
 
     Attributes:
@@ -113,13 +113,13 @@ class ShardShuffled(Order):
         """Return the number of hands: a power of two, at most `HANDS` and the shards of a window."""
         return 1 << min(HANDS, self._in_window).bit_length() - 1
 
-    def nodes(self, given: int | None, world_size: int) -> int:
-        """Return among how many nodes the hands are shared: those given, or as the environment says if that is even.
+    def nodes(self, requested: int | None, world_size: int) -> int:
+        """Return among how many nodes the hands are shared: as requested, or as the environment says if that is even.
 
         Raises:
             UsageError: so many nodes do not share the hands, or the ranks, evenly.
         """
-        if given is None:
+        if requested is None:
             local = os.environ.get("LOCAL_WORLD_SIZE", "")
             nodes = world_size // int(local) if local.isdecimal() and int(local) and world_size % int(local) == 0 else 1
             if self.hands % nodes:
@@ -129,18 +129,18 @@ class ShardShuffled(Order):
                 )
                 return 1
             return nodes
-        check_count("nodes", given)
-        if self.hands % given:
+        check_count("nodes", requested)
+        if self.hands % requested:
             raise UsageError(
-                f"nodes is {given}, and the order has {self.hands} hands, which nodes share evenly: raise "
+                f"nodes is {requested}, and the order has {self.hands} hands, which nodes share evenly: raise "
                 "shuffle_window, or give nodes=1, and every node fetches all"
             )
-        return int(given)
+        return int(requested)
 
     def most_shards(self, nodes: int = 1) -> int:
         """Return how many shards one node may need at once: those of a window, and of the next."""
-        own = max(1, self.hands // nodes)
-        return 2 * own * (self._in_window // self.hands) + (own > 1 or nodes > 1)
+        node_hands = max(1, self.hands // nodes)
+        return 2 * node_hands * (self._in_window // self.hands) + (node_hands > 1 or nodes > 1)
 
     def epoch(self, epoch: int) -> Numbers:
         """Return the sample numbers of an epoch, (n,)."""
@@ -149,32 +149,32 @@ class ShardShuffled(Order):
     def at(self, epoch: int) -> Callable[[Numbers], Numbers]:
         """Return a function that gives the samples at positions (n,) of this epoch, (n,)."""
         check_epoch(epoch)
-        dealt: dict[int, _Hand] = {}
+        dealt: dict[int, _HandPieces] = {}
         open_windows: dict[int, tuple[int, Permutation]] = {}
 
-        def of_window(hand: int, window: int, places: Numbers) -> Numbers:
+        def numbers_in_window(hand: int, window: int, places: Numbers) -> Numbers:
             """Return the numbers at places (m,) of a hand, which all lie in one window."""
-            own = dealt[hand]
-            begin, end = own.bounds[window : window + 2].tolist()
+            pieces = dealt[hand]
+            begin, end = pieces.bounds[window : window + 2].tolist()
             if hand not in open_windows or open_windows[hand][0] != window:
                 open_windows[hand] = window, Permutation(end - begin, self.seed, epoch, hand, window)
             at = open_windows[hand][1].at(places - begin) + begin
-            piece = own.places.searchsorted(at, side="right") - 1
-            numbers: Numbers = own.firsts[piece] + at - own.places[piece]
+            piece = pieces.places.searchsorted(at, side="right") - 1
+            numbers: Numbers = pieces.firsts[piece] + at - pieces.places[piece]
             return numbers
 
         def numbers(positions: Numbers) -> Numbers:
-            found = np.empty(len(positions), np.int64)
+            samples = np.empty(len(positions), np.int64)
             hands, places = positions % self.hands, positions // self.hands
             for hand in np.unique(hands).tolist():
                 if hand not in dealt:
-                    dealt[hand] = self._dealt(epoch, hand)
-                mine = np.flatnonzero(hands == hand)
-                windows = dealt[hand].bounds.searchsorted(places[mine], side="right") - 1
+                    dealt[hand] = self._deal(epoch, hand)
+                of_hand = np.flatnonzero(hands == hand)
+                windows = dealt[hand].bounds.searchsorted(places[of_hand], side="right") - 1
                 for window in np.unique(windows).tolist():
-                    at = mine[windows == window]
-                    found[at] = of_window(hand, window, places[at])
-            return found
+                    at = of_hand[windows == window]
+                    samples[at] = numbers_in_window(hand, window, places[at])
+            return samples
 
         return numbers
 
@@ -188,14 +188,14 @@ class ShardShuffled(Order):
 
         They come in the order in which they are needed; a shard that is cut comes twice.
         """
-        found = []
+        by_hand = []
         for hand in range(share.node, self.hands, share.nodes):
-            own = self._dealt(epoch, hand)
-            shards = self.edges.searchsorted(own.firsts, side="right") - 1
-            sizes = np.diff(own.windows)
-            begins, ends = np.repeat(own.bounds[:-1], sizes), np.repeat(own.bounds[1:], sizes)
-            found.append(np.stack([shards, begins * self.hands + hand, (ends - 1) * self.hands + hand], 1))
-        needs = np.concatenate(found)
+            pieces = self._deal(epoch, hand)
+            shards = self.edges.searchsorted(pieces.firsts, side="right") - 1
+            sizes = np.diff(pieces.windows)
+            begins, ends = np.repeat(pieces.bounds[:-1], sizes), np.repeat(pieces.bounds[1:], sizes)
+            by_hand.append(np.stack([shards, begins * self.hands + hand, (ends - 1) * self.hands + hand], 1))
+        needs = np.concatenate(by_hand)
         return needs[needs[:, 1].argsort(kind="stable")]
 
     @cached_property
@@ -208,16 +208,16 @@ class ShardShuffled(Order):
         bits = self.hands.bit_length() - 1
         return int(f"{hand:0{bits}b}"[::-1], 2) if bits else 0
 
-    def _dealt(self, epoch: int, hand: int) -> _Hand:
+    def _deal(self, epoch: int, hand: int) -> _HandPieces:
         """Return what a hand reads in an epoch."""
         begin, end = self._cuts[self._place(hand) :][:2].tolist()
         edges = self._shards
         inner = edges[(edges > begin) & (edges < end)].tolist()
         pieces = list(itertools.pairwise([begin, *inner, end])) if begin < end else []
         cut = [(a, b) for a, b in pieces if not np.isin([a, b], edges).all()]
-        whole = [piece for piece in pieces if piece not in cut]
+        uncut = [piece for piece in pieces if piece not in cut]
         state = random_state(self.seed, epoch, hand)
-        turns = [[whole[number]] for number in state.permutation(len(whole)).tolist()]
+        turns = [[uncut[number]] for number in state.permutation(len(uncut)).tolist()]
         if cut:
             # At the same part of the epoch in all hands, so that the other part of a shard is read at about this time.
             turns.insert(int(random_state(self.seed, epoch).random_sample() * (len(turns) + 1)), cut)
@@ -226,7 +226,7 @@ class ShardShuffled(Order):
         first = starts_of([len(turn) for turn in turns])
         windows = np.append(first[:-1][::size], first[-1])
         firsts = np.array([a for a, _ in ordered], np.int64)
-        return _Hand(firsts, starts_of([b - a for a, b in ordered]), windows)
+        return _HandPieces(firsts, starts_of([b - a for a, b in ordered]), windows)
 
 
 class _HandBatches(SharedBatches):
@@ -243,8 +243,8 @@ class _HandBatches(SharedBatches):
         places = (begin + (batches * ranks + rank) * size + np.arange(size)).reshape(-1)
         edges = np.arange(0, len(places) + 1, size)
         if stop > full:  # the last one
-            rest = self.n - self.done - full * share.global_batch_size
-            count = -(-rest // share.world_size)
+            remaining = self.n - self.done - full * share.global_batch_size
+            count = -(-remaining // share.world_size)
             last = begin + full * ranks * size + rank * count + np.arange(count)
             # Missing numbers are those read just before, whose shards are still there.
             total = -(-(self.n - node) // nodes)

@@ -2,7 +2,7 @@
 
     plan        what this rank reads of the epoch, and how
     located     groups of batches are located together, and cut into runs, which are read by one call a field
-    asked_for   the kernel is asked for the bytes of the next runs
+    with_readahead   the kernel is asked for the bytes of the next runs
     read        a run is read, by the caller's thread or by threads; its batches are parts of it
     finished    transforms are called, by the thread that read or by the caller's, at once or in turn
 
@@ -30,11 +30,11 @@ from readers.crop import called_once
 from readers.dataset import PackedDataset
 from readers.draws import Visits
 from readers.fields import RUN_BYTES, FieldReader, read_located
-from readers.gather import Pool, own_parts
+from readers.gather import Pool, split_with_own_storage
 from readers.mix import Mix
 from readers.opened import Opened
 from readers.order import GROUP_SAMPLES, Batches
-from readers.readahead import asked_for
+from readers.readahead import with_readahead
 from readers.streamed import ShardStream
 from readers.valid import remark
 
@@ -138,7 +138,7 @@ def batches_of(plan: Plan) -> Generator[Any, None, None]:
 
     runs = located(plan)
     if plan.stream is None:
-        runs = asked_for(runs, spans, plan.dataset.opened)
+        runs = with_readahead(runs, spans, plan.dataset.opened)
     if plan.threads and plan.first is not None:
         for run in itertools.islice(runs, 1):
             batches, plan = plan.first(partial(_finished_list, plan, run))
@@ -336,11 +336,11 @@ def _finished(plan: Plan, run: Run, batches: list[Any]) -> Iterator[Any]:
 def split(values: Any, sizes: list[int]) -> Sequence[Any]:
     """Return the batches of a run: parts of the values of one field, with `sizes` samples."""
     if isinstance(values, torch.Tensor):
-        return own_parts(values, sizes)
+        return split_with_own_storage(values, sizes)
     edges = [0, *itertools.accumulate(sizes)]
     if not isinstance(values, Ragged):
         return [values[a:b] for a, b in itertools.pairwise(edges)]
     ends = values.offsets.numpy()
-    parts = own_parts(values.values, np.diff(ends[edges]).tolist())
+    parts = split_with_own_storage(values.values, np.diff(ends[edges]).tolist())
     own = [torch.from_numpy(ends[a : b + 1] - ends[a]) for a, b in itertools.pairwise(edges)]
     return [Ragged(*part) for part in zip(parts, own, strict=True)]

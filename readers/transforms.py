@@ -21,13 +21,14 @@ def takes_generator(function: Transform | None) -> bool:
     if function is None:
         return False
     try:
-        found = signature(function.forward if isinstance(function, torch.nn.Module) else function)
+        parameters = signature(function.forward if isinstance(function, torch.nn.Module) else function).parameters
     except (TypeError, ValueError):  # such as `set`, which has none
         return False
-    second = list(found.parameters.values())[1:2]
+    second = list(parameters.values())[1:2]
     return any(
-        each.name == "generator" and (each.kind is Parameter.POSITIONAL_OR_KEYWORD or each.default is Parameter.empty)
-        for each in second
+        parameter.name == "generator"
+        and (parameter.kind is Parameter.POSITIONAL_OR_KEYWORD or parameter.default is Parameter.empty)
+        for parameter in second
     )
 
 

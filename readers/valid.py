@@ -12,10 +12,10 @@ import numpy as np
 from packer.errors import UsageError
 
 
-def check_count(what: str, count: object, most: float = math.inf, least: int = 1) -> None:
+def check_count(name: str, count: object, most: float = math.inf, least: int = 1) -> None:
     """Raise UsageError if `count` is no whole number from `least` to `most`."""
     if isinstance(count, bool) or not isinstance(count, int | np.integer) or not least <= count <= most:
-        raise UsageError(f"{what} {count!r}: a whole number from {least} on is expected")
+        raise UsageError(f"{name} {count!r}: a whole number from {least} on is expected")
 
 
 def check_seed(seed: int) -> None:
@@ -32,11 +32,11 @@ def make_tuples(options: object, *names: str) -> None:
             object.__setattr__(options, name, tuple(value))
 
 
-def check_read(what: str, names: Iterable[str], fields: Collection[str]) -> None:
+def check_read(caller: str, names: Iterable[str], fields: Collection[str]) -> None:
     """Raise UsageError if one of `names` is not the name of a field that is read."""
     for name in names:
         if name not in fields:
-            raise UsageError(f"{what}: no field {name!r} is read; there are {', '.join(fields)}")
+            raise UsageError(f"{caller}: no field {name!r} is read; there are {', '.join(fields)}")
 
 
 @cache

@@ -81,59 +81,59 @@ class VoxelSample:
                 f"VoxelSample: field {self.of!r} is {coordinates.dtype} of shape {list(coordinates.shape)}; points of "
                 "3 coordinates or more, and any number of them, [None, 3], are expected"
             )
-        found = [f.name for f in fields.values() if f.kind == "array" and f.ragged_axes == (0,)]
-        found.sort(key=lambda name: name != self.of)
-        return found
+        names = [f.name for f in fields.values() if f.kind == "array" and f.ragged_axes == (0,)]
+        names.sort(key=lambda name: name != self.of)
+        return names
 
 
-class Chosen(NamedTuple):
+class ChosenPoints(NamedTuple):
     """The chosen points of a batch.
 
     Attributes:
         rows: their row numbers in the whole batch, (m,).
         offsets: where those of each sample begin, (B + 1,).
-        whole: the field of coordinates of the batch.
+        cloud: the field of coordinates of the batch.
     """
 
     rows: Numbers
     offsets: Numbers
-    whole: Ragged
+    cloud: Ragged
 
 
 class Voxels:
     """Chooses the points of batches by their coordinates.
 
     Args:
-        whole: reads that field.
+        cloud_reader: reads that field.
         describe: gives a sample in words, by its number.
     """
 
-    def __init__(self, sample: VoxelSample, whole: WholeReader, describe: Describe) -> None:
-        self.name = whole.field.name
+    def __init__(self, sample: VoxelSample, cloud_reader: WholeReader, describe: Describe) -> None:
+        self.name = cloud_reader.field.name
         self._sample = sample
-        self._whole = whole
+        self._cloud_reader = cloud_reader
         self._describe = describe
-        self._dtype = np.float32 if whole.field.np_dtype == np.float32 else np.float64
+        self._dtype = np.float32 if cloud_reader.field.np_dtype == np.float32 else np.float64
         self._loop = _loop(np.dtype(self._dtype).name)
         self.chosen = Once(self._choose)
 
-    def _choose(self, visits: Numbers, numbers: Numbers) -> Chosen:
+    def _choose(self, visits: Numbers, numbers: Numbers) -> ChosenPoints:
         """Return the points of a batch of samples (n,) at some visits (n,).
 
         Raises:
             UsageError: a point lies in no voxel.
             DamagedError: a frame cannot be decoded.
         """
-        whole = self._whole.read(self._whole.locate(numbers))
-        assert isinstance(whole, Ragged), "the field of coordinates is ragged in its first axis"
-        coordinates, before = whole.values.numpy(), whole.offsets.numpy()
+        cloud = self._cloud_reader.read(self._cloud_reader.locate(numbers))
+        assert isinstance(cloud, Ragged), "the field of coordinates is ragged in its first axis"
+        coordinates, starts = cloud.values.numpy(), cloud.offsets.numpy()
         words = drawn(visits.view(np.uint64), 0, VOXELS, 1).reshape(-1)
-        rows, offsets = np.empty(len(coordinates), np.int64), np.zeros(len(before), np.int64)
+        rows, offsets = np.empty(len(coordinates), np.int64), np.zeros(len(starts), np.int64)
         # Slots: a power of two, more than twice the points of any sample.
-        table = np.full(2 << int(np.diff(before).max(initial=0)).bit_length(), -1)
+        table = np.full(2 << int(np.diff(starts).max(initial=0)).bit_length(), -1)
         wrong = self._loop(
             np.ascontiguousarray(coordinates, self._dtype),
-            before,
+            starts,
             float(self._sample.size),
             words,
             self._sample.choose == "random",
@@ -142,13 +142,13 @@ class Voxels:
             offsets,
         )
         if wrong >= 0:
-            item = int(before.searchsorted(wrong, "right")) - 1
+            item = int(starts.searchsorted(wrong, "right")) - 1
             raise UsageError(
-                f"{self._describe(int(numbers[item]))}: field {self.name!r}, point {wrong - int(before[item])}: "
+                f"{self._describe(int(numbers[item]))}: field {self.name!r}, point {wrong - int(starts[item])}: "
                 f"{coordinates[wrong, :3].tolist()} lies in no voxel of size {self._sample.size}: NaN, infinite or too "
                 "far away; leave the sample out, by torch.utils.data.Subset or Loader's sampler, or fix the file"
             )
-        return Chosen(rows[: offsets[-1]], offsets, whole)
+        return ChosenPoints(rows[: offsets[-1]], offsets, cloud)
 
 
 class VoxelReader(WholeReader):
@@ -171,13 +171,13 @@ class VoxelReader(WholeReader):
             UsageError: a point lies in no voxel.
             DamagedError: a frame cannot be decoded.
         """
-        chosen: Chosen = self._voxels.chosen(located.visit, located.number)
-        whole = chosen.whole if self.field.name == self._voxels.name else super().read(located)
-        assert isinstance(whole, Ragged), "fields of one element are ragged in their first axis"
+        chosen: ChosenPoints = self._voxels.chosen(located.visit, located.number)
+        cloud = chosen.cloud if self.field.name == self._voxels.name else super().read(located)
+        assert isinstance(cloud, Ragged), "fields of one element are ragged in their first axis"
         count, row = len(chosen.rows), self.field.fixed_bytes
         flat = (allocate or fresh)(count * row)
         if len(flat):
-            take_rows(whole.values.numpy().reshape(-1).view(np.uint8), chosen.rows, flat.view(count, row).numpy())
+            take_rows(cloud.values.numpy().reshape(-1).view(np.uint8), chosen.rows, flat.view(count, row).numpy())
         values = flat.view(self._dtype).view(count, *self._shape[1:])
         return Ragged(values, torch.from_numpy(chosen.offsets.copy()))
 
@@ -220,9 +220,9 @@ def _choose(
     """
     cells = np.empty((len(table), 3), np.int64)
     counts = np.empty(len(table), np.int64)
-    found = 0
+    count = 0
     for item in range(len(before) - 1):
-        first = found
+        first = count
         for row in range(before[item], before[item + 1]):
             x, y, z = np.floor(points[row, 0] / size), np.floor(points[row, 1] / size), np.floor(points[row, 2] / size)
             if not (abs(x) < _FURTHEST and abs(y) < _FURTHEST and abs(z) < _FURTHEST):
@@ -231,25 +231,25 @@ def _choose(
             mixed = (np.uint64(i) * STEP + np.uint64(j)) * MIX + np.uint64(k)
             mixed = (mixed ^ (mixed >> np.uint64(32))) * MIX_AGAIN
             slot = np.int64(mixed >> np.uint64(32)) & (len(table) - 1)
-            own = table[slot] - first  # below 0: none, or one of a sample before
-            while own >= 0 and not (cells[own, 0] == i and cells[own, 1] == j and cells[own, 2] == k):
+            voxel = table[slot] - first  # below 0: none, or one of a sample before
+            while voxel >= 0 and not (cells[voxel, 0] == i and cells[voxel, 1] == j and cells[voxel, 2] == k):
                 slot = (slot + 1) & (len(table) - 1)
-                own = table[slot] - first
-            if own < 0:
-                own = found - first
-                table[slot] = found
-                cells[own, 0], cells[own, 1], cells[own, 2] = i, j, k
-                counts[own] = 1
-                rows[found] = row
-                found += 1
+                voxel = table[slot] - first
+            if voxel < 0:
+                voxel = count - first
+                table[slot] = count
+                cells[voxel, 0], cells[voxel, 1], cells[voxel, 2] = i, j, k
+                counts[voxel] = 1
+                rows[count] = row
+                count += 1
             elif random:
                 # The n-th point of a voxel replaces the chosen one with a chance of 1 / n.
-                counts[own] += 1
+                counts[voxel] += 1
                 word = words[item] + np.uint64(row - before[item] + 1) * STEP
                 word = (word ^ (word >> np.uint64(30))) * MIX
                 word = (word ^ (word >> np.uint64(27))) * MIX_AGAIN
                 word = word ^ (word >> np.uint64(31))
-                if ((word >> np.uint64(32)) * np.uint64(counts[own])) >> np.uint64(32) == np.uint64(0):
-                    rows[first + own] = row
-        offsets[item + 1] = found
+                if ((word >> np.uint64(32)) * np.uint64(counts[voxel])) >> np.uint64(32) == np.uint64(0):
+                    rows[first + voxel] = row
+        offsets[item + 1] = count
     return -1

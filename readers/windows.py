@@ -23,7 +23,7 @@ from packer.errors import UsageError
 from packer.format import MAX_AXIS, Field, Located, Numbers
 from readers.draws import Visits
 from readers.fields import KnownReader, Places
-from readers.gather import Allocate, own_parts
+from readers.gather import Allocate, split_with_own_storage
 from readers.indexing import Anchors
 from readers.rows import PartReader, Wanted, part_of
 from readers.valid import check_count, check_read
@@ -244,7 +244,7 @@ class WindowReader(PartReader):
         for number, shape in enumerate(shapes.tolist()):
             at = np.flatnonzero(which == number)
             alike = WindowReader(self._places, self._steps, shape).read(located[at], allocate)
-            parts = own_parts(alike.flatten(0, 1), [alike.shape[1]] * len(at))
+            parts = split_with_own_storage(alike.flatten(0, 1), [alike.shape[1]] * len(at))
             for place, window in zip(at.tolist(), parts, strict=True):
                 windows[place] = window
         return windows

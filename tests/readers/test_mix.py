@@ -158,7 +158,7 @@ def test_a_dataset_that_would_not_come_is_refused() -> None:
         Mixed((10, 10), (0.99, 0.01))
     with pytest.raises(UsageError, match=r"no batches of 16 of dataset 1 \(10 samples"):
         Mixed((100, 10), (1, 1), together=16)
-    assert len(Mixed((10, 100), (1, 1), every=True, together=16)) == 16 * 14
+    assert len(Mixed((10, 100), (1, 1), until_all=True, together=16)) == 16 * 14
 
 
 def test_repeated_passes() -> None:
