@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -38,6 +38,7 @@ from readers.windows import Windows
 
 if TYPE_CHECKING:
     from packer.remote import Mirror
+    from readers.by_shard import Part, ShardByShard
 
 #: Arguments of earlier versions, and their replacements.
 _RENAMED = {
@@ -64,6 +65,7 @@ class _Session:
     process: int = field(default_factory=os.getpid)
     opened: Opened | None = None
     readers: Mapping[str, FieldReader] | None = None
+    by_shard: ShardByShard | None = None
     names: Names | None = None
     pool: Pool = field(default_factory=Pool)
 
@@ -119,7 +121,8 @@ class PackedDataset(Dataset[Any]):
         cache: folder into which a dataset at a URL is fetched, by one process for all; by default `lmdb-packer` in the
             user's folder of caches.
         cache_bytes: limit for all datasets in the cache. Beyond it, the least recently used files that no process has
-            open are removed. None for no limit.
+            open are removed. None for no limit. Of a dataset larger than that, samples asked for by number or name are
+            read one shard after another: the last one stays open, and the others may be removed again.
 
     Random crops, points and windows (`one=True`) are drawn once a visit: a sample that is read twice gives two crops.
     `Loader` draws them from its seed, the epoch and the position in the epoch's order. Plain indexing and DataLoader
@@ -184,6 +187,9 @@ class PackedDataset(Dataset[Any]):
         self._samples = whole if chosen is None else Items(self.manifest.samples, chosen)
         self._items = self._samples if self.windows is None else None
         self._last_session: _Session | None = None
+        limit = None if self._mirror is None else self._mirror.cache.limit
+        nbytes = 0 if limit is None else sum(shard.bytes for shard in self.manifest.shards if shard.samples)
+        self._exceeds_cache = limit is not None and nbytes > limit
 
     @property
     def _ranges(self) -> Ranges:
@@ -226,7 +232,7 @@ class PackedDataset(Dataset[Any]):
 
     def __getstate__(self) -> dict[str, Any]:
         # The manifest goes along: on the other side numbers mean the same samples, whatever became of the folder.
-        found = ("fields", "targets", "_samples", "_items", "_last_session")
+        found = ("fields", "targets", "_samples", "_items", "_last_session", "_exceeds_cache")
         return {name: value for name, value in vars(self).items() if name not in found}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -485,6 +491,8 @@ class PackedDataset(Dataset[Any]):
             visits: of the items, (n,); needed if random parts are read.
         """
         samples, anchors = self.items.of(numbers, visits)
+        if self.exceeds_cache:
+            return self._by_shard.gather(samples, self.shard_readers, None, allocate, visits, anchors)
         return gathered(self.readers, samples, allocate, visits, anchors)
 
     def read(self, index: Any, field: str, rows: slice | None = None, columns: slice | None = None) -> Any:
@@ -506,12 +514,13 @@ class PackedDataset(Dataset[Any]):
         """
         check_read(str(self.path), [field], self.fields)
         own = number_asked(index, self._samples.samples, self.sample_numbers)
-        number = int(self._samples.in_whole(np.array([own]))[0])
-        reader: FieldReader = self.opened.readers[field]
+        (number,) = self._samples.in_whole(np.array([own])).tolist()
+        (_, inside, opened, _), *_ = self._opened_parts(np.array([number]))
+        reader: FieldReader = opened.readers[field]
         if rows is not None or columns is not None:
-            reader = RegionReader(self.opened.places[field], rows, columns)
-        reader = self._checked(reader, self.opened)
-        values = as_images(reader.field, reader.read(reader.locate(np.array([number]))))
+            reader = RegionReader(opened.places[field], rows, columns)
+        reader = self._checked(reader, opened, number - int(inside[0]))
+        values = as_images(reader.field, reader.read(reader.locate(inside)))
         return item_of({field: values}, 0, 1)[field]
 
     def shapes(self, field: str) -> Numbers:
@@ -527,7 +536,11 @@ class PackedDataset(Dataset[Any]):
                 f"{self.path}: no field {field!r} with shapes is read; fields are {', '.join(self.fields)}"
             )
         samples = self._samples.in_whole(np.arange(self._samples.samples))
-        return self.opened.places[field].locate(samples).shape
+        shapes = np.empty((len(samples), len(self.fields[field].shape)), np.int64)
+        for at, own, opened, readers in self._opened_parts(samples):
+            shapes[at] = opened.places[field].locate(own).shape
+            del opened, readers  # so that the shard is closed when the next one is fetched
+        return shapes
 
     def column(self, field: str) -> Any:
         """Return the values of one field of all items, read in one go; transforms are not called.
@@ -544,10 +557,12 @@ class PackedDataset(Dataset[Any]):
             UsageError: no such field or extra is read.
             DamagedError: a stored frame cannot be decoded.
         """
-        check_read(str(self.path), [field], self.readers)
+        check_read(str(self.path), [field], [*self.fields, *self.extras])
         numbers = np.arange(len(self))
         visits = visits_of(0, 0, numbers) if self.draws else None
         samples, anchors = self.items.of(numbers, visits)
+        if self.exceeds_cache:
+            return self._by_shard.gather(samples, self.shard_readers, [field], None, visits, anchors)[field]
         return gathered({field: self.readers[field]}, samples, None, visits, anchors)[field]
 
     # ------------------------------------------------------------ what is open
@@ -585,6 +600,28 @@ class PackedDataset(Dataset[Any]):
     def mirror(self) -> Mirror | None:
         """Return what fetches a dataset at a URL; None for a folder."""
         return self._mirror
+
+    @property
+    def exceeds_cache(self) -> bool:
+        """Return whether the dataset is at a URL, and larger than its cache may be."""
+        return self._exceeds_cache
+
+    @property
+    def _by_shard(self) -> ShardByShard:
+        """Return what reads samples by number where the dataset is larger than its cache."""
+        from readers.by_shard import ShardByShard  # here: it is loaded where there is something to fetch
+
+        session = self._session
+        if session.by_shard is None:
+            assert self._mirror is not None, "a folder has no cache"
+            session.by_shard = ShardByShard(self._mirror, self.manifest)
+        return session.by_shard
+
+    def _opened_parts(self, samples: Numbers) -> Iterable[Part]:
+        """Return the samples (n,), numbers in the whole dataset, with what is open of it: all, or shard after shard."""
+        if self.exceeds_cache:
+            return self._by_shard.parts(samples, self.shard_readers)
+        return [(np.arange(len(samples)), samples, self.opened, self.opened.readers)]
 
     @property
     def is_open(self) -> bool:

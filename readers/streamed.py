@@ -135,12 +135,7 @@ def stream_of(dataset: PackedDataset | Mix, order: Order, epoch: int, share: Sha
 
 def exceeds_cache(dataset: PackedDataset | Mix) -> bool:
     """Return whether a dataset at a URL is larger than its cache may be."""
-    if isinstance(dataset, Mix):
-        return any(map(exceeds_cache, dataset.datasets))
-    mirror = dataset.mirror
-    if mirror is None or mirror.cache.limit is None:
-        return False
-    return sum(entry.bytes for entry in dataset.manifest.shards if entry.samples) > mirror.cache.limit
+    return any(map(exceeds_cache, dataset.datasets)) if isinstance(dataset, Mix) else dataset.exceeds_cache
 
 
 def check_fits(dataset: PackedDataset | Mix, order: Order, share: Share) -> None:

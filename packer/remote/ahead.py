@@ -21,6 +21,7 @@ from collections.abc import Iterable
 from functools import partial
 from types import TracebackType
 
+from packer.errors import UsageError
 from packer.format import MANIFEST, FileEntry
 from packer.remote.cache import Lease
 from packer.remote.mirror import STREAMS, Mirror
@@ -151,14 +152,21 @@ class Ahead:
                 self._pending.discard(entry)
                 self._coming_in.discard(entry)
                 self._changed.notify_all()
+            del result  # whoever takes the lease lets go of it
 
     def _make_room(self, entry: FileEntry, turn: _Turn | None = None) -> None:
         """Set room aside for a shard; wait until there is, and then let the next thread have its turn.
 
         Raises:
+            UsageError: the shard alone is larger than the cache may be.
             DatasetError: a shard is due, and nothing was let go of for long.
         """
         cache, folder, since = self._mirror.cache, self._mirror.folder, time.monotonic()
+        if cache.limit is not None and entry.bytes > cache.limit:
+            raise UsageError(
+                f"cache_bytes is {cache.limit:,}, and the shard {entry.file}, {entry.bytes:,} bytes, must have room: "
+                "raise it, or pack smaller shards with --shard-size"
+            )
         while over := cache.over(folder, [entry]):
             with self._changed:
                 if self._due <= self._coming_in:

@@ -252,12 +252,12 @@ def test_what_is_open_is_not_removed(dataset, s3, packed, samples, tmp_path) -> 
     assert len(list(shards.glob("0*.lmdb"))) < 4
 
 
-def test_a_dataset_larger_than_the_cache_is_refused(dataset, s3, tmp_path) -> None:
+def test_a_shard_larger_than_the_cache_is_refused(dataset, s3, tmp_path) -> None:
     """It is known before anything is fetched; a limit below 0 is none."""
     with pytest.raises(UsageError, match="0 or more"):
         PackedDataset(dataset, cache=tmp_path / "cache", cache_bytes=-1)
     ds = PackedDataset(dataset, cache=tmp_path / "cache", cache_bytes=1000)
-    with pytest.raises(UsageError, match="may hold 1,000"):
+    with pytest.raises(UsageError, match="cache_bytes is 1,000, and the shard"):
         ds[0]
     assert s3.proxy.gets(".lmdb") == 0
 

@@ -14,7 +14,9 @@ from typing import Any
 import fsspec
 import numpy as np
 import pytest
+import torch
 from made_datasets import make_plain
+from torch.utils.data import DataLoader
 
 from packer.errors import DamagedError, DatasetError, UsageError
 from packer.format import manifest as manifests
@@ -61,7 +63,7 @@ def room(folder: Path, tmp_path: Path) -> Callable[[float], dict[str, Any]]:
     return lambda shards: {"cache": tmp_path / "cache", "cache_bytes": int(shards * largest)}
 
 
-def labels(loader: Loader) -> list[int]:
+def labels(loader: Any) -> list[int]:
     return [number for batch in loader for number in batch["label"].tolist()]
 
 
@@ -202,6 +204,57 @@ def test_a_split_of_crops_streams_too(many, s3, shuffle, room, folder) -> None:
         assert list(batch) == list(other)
         assert all(np.array_equal(batch[name], other[name]) for name in batch)
     assert [number for number, times in enumerate(fetched(s3)) if times] == [1, 2, 3, 4, 5, 6]
+
+
+def test_samples_by_number_fetch_their_shards(many, s3, tmp_path, room, folder) -> None:
+    """A sample, a batch, a region and a column are those of a folder, and no other shard is fetched."""
+    limits, local = room(1.5), PackedDataset(folder, extras=["name"])
+    dataset = PackedDataset(many, **limits, extras=["name"])
+    with Watched(tmp_path / "cache") as watched:
+        assert torch.equal(dataset[0]["image"], local[0]["image"])
+        assert torch.equal(dataset["n001"]["image"], local[1]["image"])
+        assert fetched(s3) == [1, *[0] * (SHARDS - 1)]
+        numbers = [100, 5, 9, 101, 0]
+        ours, theirs = dataset[numbers], local[numbers]
+        assert ours["name"] == theirs["name"]
+        assert torch.equal(ours["image"], theirs["image"])
+        assert fetched(s3) == [1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0]
+        region = {"rows": slice(3, 9), "columns": slice(2, 4)}
+        assert torch.equal(dataset.read(190, "image", **region), local.read(190, "image", **region))
+        assert sum(fetched(s3)) == 3
+        assert dataset.column("label").tolist() == list(range(SHARDS * SAMPLES))
+    assert watched.most <= limits["cache_bytes"] + 4096
+    assert np.array_equal(dataset.shapes("image"), local.shapes("image"))
+    del dataset  # it has a shard open
+    chosen = {"samples": [170, 3, 9, 101], "crop": Crop(8, of="image")}
+    torch.manual_seed(1)
+    ours = PackedDataset(many, **limits, **chosen)[[1, 0, 3]]
+    torch.manual_seed(1)
+    assert torch.equal(ours["image"], PackedDataset(folder, **chosen)[[1, 0, 3]]["image"])
+    with pytest.raises(UsageError, match=r"cache_bytes is [0-9,]+, and the shard shards/00000.lmdb"):
+        PackedDataset(many, **room(0.9))[0]
+
+
+def test_a_data_loader_reads_by_number(many, tmp_path, room) -> None:
+    """Two workers share a cache that holds a few shards."""
+    limits = room(4.2)
+    loader = DataLoader(PackedDataset(many, **limits), 24, num_workers=2, multiprocessing_context="fork")
+    with Watched(tmp_path / "cache") as watched:
+        assert labels(loader) == list(range(SHARDS * SAMPLES))
+    assert watched.most <= limits["cache_bytes"] + 4096
+
+
+def test_what_is_read_is_what_is_fetched(many, s3, tmp_path) -> None:
+    """A sampler, a split and the share of a rank fetch the shards of their own samples, where all would fit."""
+    cache = {"cache": tmp_path / "cache"}
+    assert labels(Loader(PackedDataset(many, **cache), 4, sampler=[20, 3, 21])) == [20, 3, 21]
+    assert fetched(s3) == [1, 1, *[0] * (SHARDS - 2)]
+    chosen = PackedDataset(many, samples=range(100, 120), **cache)
+    assert sorted(labels(Loader(chosen, 4, shuffle=True))) == list(range(100, 120))
+    assert fetched(s3) == [1, 1, 0, 0, 0, 0, 1, 1, 0, 0, 0, 0]
+    mine = range(3 * 48, 4 * 48)
+    assert labels(Loader(PackedDataset(many, ["label"], **cache), 4, sampler=mine)) == list(mine)
+    assert fetched(s3) == [1, 1, 0, 0, 0, 0, 1, 1, 0, 1, 1, 1]
 
 
 def test_what_does_not_fit_is_refused_when_the_loader_is_made(many, room, folder) -> None:
