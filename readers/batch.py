@@ -215,7 +215,7 @@ pytree.register_pytree_node(
 )
 
 
-class Views(list[torch.Tensor]):
+class SharedTensors(list[torch.Tensor]):
     """Tensors of one storage and dtype, pickled as one; becomes a plain list on the other side.
 
     torch would send a file descriptor with every tensor.
@@ -227,10 +227,12 @@ class Views(list[torch.Tensor]):
         if len(storages) != 1:
             return list, (list(self),)
         storage = torch.empty(0, dtype=self[0].dtype, device=self[0].device).set_(self[0].untyped_storage())
-        return views_of, (storage, [(t.storage_offset(), t.shape, t.stride()) for t in self])
+        return rebuild_tensors, (storage, [(t.storage_offset(), t.shape, t.stride()) for t in self])
 
 
-def views_of(storage: torch.Tensor, places: Sequence[tuple[int, torch.Size, tuple[int, ...]]]) -> list[torch.Tensor]:
+def rebuild_tensors(
+    storage: torch.Tensor, places: Sequence[tuple[int, torch.Size, tuple[int, ...]]]
+) -> list[torch.Tensor]:
     """Return the tensors of a storage that have these offsets, shapes and strides."""
     return [storage.as_strided(shape, strides, offset) for offset, shape, strides in places]
 

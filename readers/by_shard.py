@@ -12,7 +12,7 @@ from typing import Any
 from packer.format import Manifest, Numbers, starts_of
 from packer.remote import Ahead, Lease, Mirror
 from readers.draws import Visits
-from readers.fields import FieldReader, gathered
+from readers.fields import FieldReader, gather_samples
 from readers.gather import Allocate, Pool, fresh
 from readers.joined import by_part, joined, parts_of
 from readers.opened import Opened
@@ -72,7 +72,7 @@ class ShardByShard:
         """Return samples (n,), numbers in the whole dataset: field name to values.
 
         Args:
-            fields: to read; all by default. The others are those of `gathered`.
+            fields: to read; all by default. The others are those of `gather_samples`.
         """
         read = []
         for at, own, opened, readers in self.parts(samples, open_shard):
@@ -80,7 +80,7 @@ class ShardByShard:
             chosen = readers if fields is None else {name: readers[name] for name in fields}
             # Values of several shards are copied once more, into the batch.
             memory = allocate if len(at) == len(samples) else None
-            read.append((at, gathered(chosen, own, memory, drawn, steps)))
+            read.append((at, gather_samples(chosen, own, memory, drawn, steps)))
             del opened, readers, chosen  # so that the shard is closed when the next one is fetched
         first = read[0][1]
         if len(read) == 1:

@@ -24,10 +24,10 @@ from numpy.typing import ArrayLike, NDArray
 from packer.errors import UsageError
 from packer.format import Field, Located, Numbers
 from readers.draws import CROPS, PLACES, Visits, below, drawn
-from readers.fields import Describe, KnownReader, Once, Places
+from readers.fields import Describe, KnownReader, LastResult, Places
 from readers.gather import Allocate, fresh
 from readers.indexing import Items
-from readers.rows import PartReader, Wanted, part_of
+from readers.rows import PartReader, RowRanges, part_of
 from readers.valid import check_count, check_read, check_seed, make_tuples
 from readers.windows import Steps
 
@@ -240,7 +240,7 @@ class Placing:
         self.crop = crop
         self.describe = describe
         self._of, self._first, self._samples = of, first, samples
-        self.place = Once(self._place)
+        self.place = LastResult(self._place)
 
     def sizes(self, numbers: Numbers) -> Numbers:
         """Return the lengths of the cropped axes of samples (n,), (n, axes)."""
@@ -416,9 +416,9 @@ class CropReader(PartReader):
             into[at, ..., left:right, :] = values
             into[at, ..., :left, :] = values[..., :1, :]
             into[at, ..., right:, :] = values[..., -1:, :]
-        return self._finished(crops.view(-1).view(torch.uint8), located)
+        return self._finish(crops.view(-1).view(torch.uint8), located)
 
-    def _wanted(self, located: Located) -> Wanted:
+    def _row_ranges(self, located: Located) -> RowRanges:
         """Return the rows of the crops, counted through all axes before the last."""
         rows, lengths, last = np.arange(self._planes)[None], located.shape[:, self._cropped], len(self._crop) - 1
         if self._steps is not None:
@@ -430,12 +430,12 @@ class CropReader(PartReader):
             rows = rows * lengths[:, axis, None]
             rows = (rows[:, :, None] + own[:, None]).reshape(len(located), rows.shape[1] * size)
         pixel = self._cell * self.field.itemsize
-        return Wanted(rows, np.maximum(located.crop[:, last], 0) * pixel, self._crop[last] * pixel)
+        return RowRanges(rows, np.maximum(located.crop[:, last], 0) * pixel, self._crop[last] * pixel)
 
-    def _finished(self, flat: torch.Tensor, located: Located) -> torch.Tensor:
+    def _finish(self, flat: torch.Tensor, located: Located) -> torch.Tensor:
         if not self._is_whole:
             return flat.view(self._dtype)
-        crops = super()._finished(flat, located)
+        crops = super()._finish(flat, located)
         values = self._by_plane(crops, len(located), self._crop)
         if self._fill not in (None, "edge"):
             for axis, (first, stop) in enumerate(own_pixels(located, self._cropped, self._crop).transpose(1, 2, 0)):

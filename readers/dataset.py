@@ -21,7 +21,7 @@ from packer.remote import is_url
 from readers.batch import Sample, Several, as_result, batch_of, each_of, item_of, join, only_item
 from readers.crop import Crop
 from readers.draws import Visits, new_visits, visits_of
-from readers.fields import NAME, FieldReader, KnownReader, as_images, gathered
+from readers.fields import NAME, FieldReader, KnownReader, as_images, gather_samples
 from readers.gather import Allocate, Pool
 from readers.indexing import Chosen, Items, Listed, OfShard, SampleNames, is_single, number_asked, numbers_asked
 from readers.opened import CheckedReader, Opened, describe, in_words, open_names
@@ -493,7 +493,7 @@ class PackedDataset(Dataset[Any]):
         samples, anchors = self.items.of(numbers, visits)
         if self.exceeds_cache:
             return self._by_shard.gather(samples, self.shard_readers, None, allocate, visits, anchors)
-        return gathered(self.readers, samples, allocate, visits, anchors)
+        return gather_samples(self.readers, samples, allocate, visits, anchors)
 
     def read(self, index: Any, field: str, rows: slice | None = None, columns: slice | None = None) -> Any:
         """Return a region of one sample of one field, whatever `crop` and `windows` say.
@@ -563,7 +563,7 @@ class PackedDataset(Dataset[Any]):
         samples, anchors = self.items.of(numbers, visits)
         if self.exceeds_cache:
             return self._by_shard.gather(samples, self.shard_readers, [field], None, visits, anchors)[field]
-        return gathered({field: self.readers[field]}, samples, None, visits, anchors)[field]
+        return gather_samples({field: self.readers[field]}, samples, None, visits, anchors)[field]
 
     # ------------------------------------------------------------ what is open
 

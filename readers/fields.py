@@ -20,7 +20,7 @@ from torch.utils.data import get_worker_info
 
 from packer.errors import DamagedError
 from packer.format import ColumnIndex, Field, Located, Locator, Numbers, starts_of
-from readers.batch import Ragged, Views
+from readers.batch import Ragged, SharedTensors
 from readers.draws import Visits
 from readers.gather import MEMORY, TORCH_DTYPES, Allocate, Pool, fresh, shared, split_with_own_storage
 from readers.shards import Shards
@@ -58,7 +58,10 @@ class Places(Locator):
         if other is self:
             return True
         pairs = zip(self.open().indexes, other.open().indexes, strict=True)
-        return all(a and b and np.array_equal(a.arrays["shapes"], b.arrays["shapes"]) for a, b in pairs)
+        return all(
+            index and other_index and np.array_equal(index.arrays["shapes"], other_index.arrays["shapes"])
+            for index, other_index in pairs
+        )
 
 
 class FieldReader:
@@ -67,11 +70,11 @@ class FieldReader:
     Attributes:
         field: the field that `read` returns; its shape is that of a crop if crops are read.
         is_ragged: whether samples differ in shape.
-        copied: where its samples lie, if one gather copies them from the shards unchanged; else None.
+        raw_places: where its samples lie, if one gather copies them from the shards unchanged; else None.
         run_bytes: bytes that it prefers to read by one call; 0 if it cannot say how many bytes a batch has.
     """
 
-    copied: Places | None = None
+    raw_places: Places | None = None
 
     def __init__(self, field: Field) -> None:
         self.field = field
@@ -172,12 +175,12 @@ class NameReader(FieldReader):
         Raises:
             DamagedError: the names of a shard are damaged.
         """
-        found, shards = [], located.shard.tolist()
+        names, shards = [], located.shard.tolist()
         opened = dict(zip(set(shards), self._shards.open(list(set(shards))), strict=True))
         for shard, number in zip(shards, located.local.tolist(), strict=True):
             data, ends = opened[shard].names
-            found.append(str(data[int(ends[number]) : int(ends[number + 1])], "utf-8", "replace"))
-        return found
+            names.append(str(data[int(ends[number]) : int(ends[number + 1])], "utf-8", "replace"))
+        return names
 
 
 class FixedRaw(FieldReader):
@@ -189,15 +192,15 @@ class FixedRaw(FieldReader):
 
     def __init__(self, places: Places) -> None:
         super().__init__(places.field)
-        self.copied = self.places = places
+        self.raw_places = self.places = places
         self.run_bytes = RUN_BYTES
         self._row = self.field.fixed_bytes
 
     def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Located:
         """Return the address of each sample."""
-        held = self.places.open(numbers)
+        shards = self.places.open(numbers)
         start: Numbers = numbers * self._row
-        start += held.zero_at.take(held.find_chunk(numbers)) if len(held.zero_at) > 1 else held.zero_at
+        start += shards.zero_at.take(shards.find_chunk(numbers)) if len(shards.zero_at) > 1 else shards.zero_at
         return Located(start=start)
 
     def spans(self, located: Located) -> Numbers:
@@ -260,37 +263,37 @@ class WholeReader(FieldReader):
         flat = (allocate or fresh)(int(edges[-1]))
         self.places.decode(located, flat.numpy())
         if self.field.kind == "text":
-            return self._texts(flat, edges)
+            return self._decode_texts(flat, edges)
         if not self.is_ragged:
             return self._shaped(flat, len(located))
         if self._is_list:
-            return self._list(located, flat, edges)
+            return self._split_samples(located, flat, edges)
         offsets = starts_of(located.shape[:, 0])
         values = flat.view(self._dtype).view(int(offsets[-1]), *self._shape[1:])
         return Ragged(values, torch.from_numpy(offsets))
 
-    def _texts(self, flat: torch.Tensor, edges: Numbers) -> list[str]:
+    def _decode_texts(self, flat: torch.Tensor, edges: Numbers) -> list[str]:
         joined = flat.numpy().tobytes()
         try:
-            return [joined[a:b].decode() for a, b in itertools.pairwise(edges.tolist())]
+            return [joined[start:stop].decode() for start, stop in itertools.pairwise(edges.tolist())]
         except UnicodeDecodeError as error:
             raise DamagedError(
                 f"field {self.field.name!r}: a text of this batch is not UTF-8 ({error.reason}); `packer verify` "
                 "tells which, `packer repair` packs its shard again"
             ) from None
 
-    def _list(self, located: Located, flat: torch.Tensor, edges: Numbers) -> list[torch.Tensor]:
+    def _split_samples(self, located: Located, flat: torch.Tensor, edges: Numbers) -> list[torch.Tensor]:
         if not len(located):
             return []
         sizes, values = (np.diff(edges) // self.field.itemsize).tolist(), flat.view(self._dtype)
         # A worker process sends them as one piece of shared memory. Parts made by `split` would share a version
         # counter: writing to one sample would fail the backward pass of another.
-        together = flat.is_shared()  # type: ignore[no-untyped-call]
-        parts = torch.unsafe_split_with_sizes(values, sizes) if together else split_with_own_storage(values, sizes)
+        is_shared = flat.is_shared()  # type: ignore[no-untyped-call]
+        parts = torch.unsafe_split_with_sizes(values, sizes) if is_shared else split_with_own_storage(values, sizes)
         return [part.view(shape) for part, shape in zip(parts, located.shape.tolist(), strict=True)]
 
 
-class Once:
+class LastResult:
     """Caches the last result of a function of arrays: the fields of a batch call it with the same ones in a row."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -305,7 +308,7 @@ class Once:
         return self._last.result
 
 
-def gathered(
+def gather_samples(
     readers: Mapping[str, FieldReader],
     numbers: Numbers,
     allocate: Allocate | Pool | None = None,
@@ -319,32 +322,32 @@ def gathered(
         visits: (n,), if random parts of samples are read.
         anchors: (n,), if windows of samples are read.
     """
-    places = [reader.locate(numbers, visits, anchors) for reader in readers.values()]
+    located = [reader.locate(numbers, visits, anchors) for reader in readers.values()]
     if get_worker_info() is None:
-        return read_located(readers, places, allocate)
+        return read_located(readers, located, allocate)
     # Within a worker process of DataLoader any other memory would be copied once more.
-    batch = read_located(readers, places, shared)
+    batch = read_located(readers, located, shared)
     for name, values in batch.items():
         if isinstance(values, list) and readers[name].field.kind != "text":
-            batch[name] = Views(values)  # pickled as one tensor and the places of its parts
+            batch[name] = SharedTensors(values)  # pickled as one tensor and the places of its parts
     return batch
 
 
 def read_located(
-    readers: Mapping[str, FieldReader], places: Sequence[Located], allocate: Allocate | Pool | None
+    readers: Mapping[str, FieldReader], located: Sequence[Located], allocate: Allocate | Pool | None
 ) -> dict[str, Any]:
     """Return the values of some fields, field name to values, each read by one call.
 
     Args:
-        places: where the samples lie, by field.
+        located: where the samples lie, by field.
         allocate: allocates the memory of each field; a pool is used only where it pays. None for new memory.
     """
     batch = {}
-    for (name, reader), at in zip(readers.items(), places, strict=True):
+    for (name, reader), field_located in zip(readers.items(), located, strict=True):
         memory = None if isinstance(allocate, Pool) else allocate
-        if isinstance(allocate, Pool) and (reader.is_ragged or allocate.pays(len(at) * reader.sample_bytes)):
+        if isinstance(allocate, Pool) and (reader.is_ragged or allocate.pays(len(field_located) * reader.sample_bytes)):
             memory = allocate.allocate
-        batch[name] = as_images(reader.field, reader.read(at, memory))
+        batch[name] = as_images(reader.field, reader.read(field_located, memory))
     return batch
 
 

@@ -42,7 +42,7 @@ from readers.order import (
     present_rank,
 )
 from readers.shard_order import ShardShuffled
-from readers.stream import Finishing, Plan, batches_of
+from readers.stream import Finishing, ReadPlan, batches_of
 from readers.streamed import check_fits, stream_of
 from readers.transforms import drew, global_states
 from readers.valid import check_count, check_seed, remark
@@ -339,7 +339,7 @@ class Loader(DataLoader[Any]):
         finish = self._finish if is_changed else None
         settings = self.threads, self.prefetch, finish, self._finishing, stream
         skipped = self.skipped if self.on_error == "skip" else None
-        plan = Plan(self.dataset, batches, visits, self._pool, *settings, skipped=skipped)
+        plan = ReadPlan(self.dataset, batches, visits, self._pool, *settings, skipped=skipped)
         batches_read = batches_of(replace(plan, first=partial(self._read_first, plan)) if self._may_draw else plan)
         moved = (
             batches_read if self.device is None else cast(Generator[Any, None, None], ahead(batches_read, self.device))
@@ -355,7 +355,7 @@ class Loader(DataLoader[Any]):
                 # The generator must not hold a batch whose memory the pool could use again.
                 del batch
 
-    def _read_first(self, plan: Plan, read: Callable[[], list[Any]]) -> tuple[list[Any], Plan]:
+    def _read_first(self, plan: ReadPlan, read: Callable[[], list[Any]]) -> tuple[list[Any], ReadPlan]:
         """Return the first batches, read in the caller's thread, and the plan of all others.
 
         A transform that draws stays in the caller's thread. There one thread could not help; several still decode.

@@ -23,7 +23,7 @@ from packer.errors import UsageError
 from packer.format import ColumnIndex, Field, Numbers, Shard, starts_of
 from readers.dataset import PackedDataset, reads_batches
 from readers.draws import Visits, new_visits
-from readers.fields import FieldReader, FixedRaw, KnownReader, Places, gathered
+from readers.fields import FieldReader, FixedRaw, KnownReader, Places, gather_samples
 from readers.gather import Pool
 from readers.indexing import number_asked, numbers_asked
 from readers.joined import JoinedReader, by_part, parts_of
@@ -105,7 +105,7 @@ class Mix(Dataset[Any]):
         """Return the batch of the items `numbers` (n,), untransformed, and their visits, (n,) or None."""
         visits = new_visits(len(numbers)) if self.draws else None
         samples, anchors = self.items.of(numbers, visits)
-        return gathered(self.readers, samples, self.opened.pool, visits, anchors), visits
+        return gather_samples(self.readers, samples, self.opened.pool, visits, anchors), visits
 
     def __add__(self, other: Dataset[Any]) -> Dataset[Any]:  # type: ignore[override]  # torch's gives a ConcatDataset
         """Return the samples of this and of another dataset, one after another; each once, without the weights."""
@@ -242,7 +242,7 @@ class MixShards:
         self.readers: dict[str, FieldReader] = {}
         for name in self.dataset_readers[0]:
             readers = [by_field[name] for by_field in self.dataset_readers]
-            places = [reader.copied for reader in readers if reader.copied is not None]
+            places = [reader.raw_places for reader in readers if reader.raw_places is not None]
             if len(places) == len(readers):  # one gather from the memory of all
                 self.readers[name] = FixedRaw(self._places(name))
             else:

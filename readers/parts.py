@@ -34,11 +34,11 @@ class Parts:
         """Return whether parts are random, so that two visits of one sample may differ."""
         points, crop, windows = self.points, self.crop, self.windows
         if isinstance(points, VoxelSample):
-            chosen_anew = points.choose == "random"
+            points_differ = points.choose == "random"
         else:
-            chosen_anew = points is not None and not points.first
+            points_differ = points is not None and not points.first
         crops_differ = crop.is_random if isinstance(crop, ResizedCrop) else crop is not None and is_random(crop)
-        return chosen_anew or crops_differ or (windows is not None and windows.one)
+        return points_differ or crops_differ or (windows is not None and windows.one)
 
     def check(self, fields: Mapping[str, Field], samples: int) -> None:
         """Raise UsageError if a dataset of these fields cannot be read like this, as far as its schema tells.
@@ -122,11 +122,11 @@ class Parts:
             else:
                 first, count, rows = places[tied[0]], int(points.count), chosen_rows(points)
                 readers |= {name: PointsReader(places[name], first, count, rows, describe) for name in tied}
-        for name, own in steps.items():
+        for name, field_steps in steps.items():
             if name not in readers:
-                readers[name] = WindowReader(places[name], own)
-            if own.pad:
-                readers[name + IS_PAD] = pad_reader(places[name], own)
+                readers[name] = WindowReader(places[name], field_steps)
+            if field_steps.pad:
+                readers[name + IS_PAD] = pad_reader(places[name], field_steps)
         return readers
 
 
@@ -136,13 +136,13 @@ def _check_untied(field: Places, first: Places, describe: Describe) -> None:
     It would come whole beside the chosen points, without a word. Faces of a mesh have a length of their own everywhere.
     """
     numbers = np.arange(field.first[-1])
-    own, points = field.lengths(numbers), first.lengths(numbers)
-    wrong = np.flatnonzero(own != points)
-    if 2 * len(wrong) < len(own):
+    lengths, points = field.lengths(numbers), first.lengths(numbers)
+    wrong = np.flatnonzero(lengths != points)
+    if 2 * len(wrong) < len(lengths):
         number = int(wrong[0])
-        name, of = field.field.name, first.field.name
+        name, first_name = field.field.name, first.field.name
         raise UsageError(
-            f"{describe(number)}: field {name!r} has {own[number]} rows and {of!r} {points[number]}, and in most "
-            f"samples as many, so its points cannot be chosen with those of {of!r}; choose other fields with "
-            "fields=[...], or pack the sample again from files of one length"
+            f"{describe(number)}: field {name!r} has {lengths[number]} rows and {first_name!r} {points[number]}, and "
+            f"in most samples as many, so its points cannot be chosen with those of {first_name!r}; choose other "
+            "fields with fields=[...], or pack the sample again from files of one length"
         )

@@ -15,8 +15,8 @@ import numpy as np
 from packer.errors import UsageError
 from packer.format import Field, Located, Numbers
 from readers.draws import POINTS, ROUNDS, Visits, drawn, permuted
-from readers.fields import Describe, Once, Places
-from readers.rows import PartReader, Wanted, part_of
+from readers.fields import Describe, LastResult, Places
+from readers.rows import PartReader, RowRanges, part_of
 from readers.valid import check_count, check_read, check_seed, make_tuples
 
 #: Random words per sample that its points are drawn from.
@@ -86,7 +86,7 @@ class PointsReader(PartReader):
         describe: gives a sample in words, by its number.
     """
 
-    def __init__(self, places: Places, first: Places, count: int, rows: Once, describe: Describe) -> None:
+    def __init__(self, places: Places, first: Places, count: int, rows: LastResult, describe: Describe) -> None:
         super().__init__(part_of(places.field, (count, *places.field.shape[1:])), places)
         self._first = first
         self._rows = rows
@@ -114,12 +114,12 @@ class PointsReader(PartReader):
             )
         return located.adding(visit=np.zeros_like(numbers) if visits is None else visits.view(np.int64))
 
-    def _wanted(self, located: Located) -> Wanted:
+    def _row_ranges(self, located: Located) -> RowRanges:
         rows = self._rows(located.visit, located.shape[:, 0])
-        return Wanted(rows, np.zeros(len(located), np.int64), self.field.fixed_bytes // self._shape[0])
+        return RowRanges(rows, np.zeros(len(located), np.int64), self.field.fixed_bytes // self._shape[0])
 
 
-def chosen_rows(sample: PointSample) -> Once:
+def chosen_rows(sample: PointSample) -> LastResult:
     """Return a function that chooses rows of samples, (n, count), from their visits and lengths, (n,) each."""
 
     def rows(visits: Numbers, lengths: Numbers) -> Numbers:
@@ -127,4 +127,4 @@ def chosen_rows(sample: PointSample) -> Once:
             return np.arange(sample.count) % lengths[:, None]
         return permuted(drawn(visits.view(np.uint64), sample.seed, POINTS, COUNT), lengths, int(sample.count))
 
-    return Once(rows)
+    return LastResult(rows)

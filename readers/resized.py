@@ -123,9 +123,9 @@ class ResizedCrop:
     def boxes(self, sizes: Numbers, visits: Visits | None) -> Boxes:
         """Return the crops of samples with heights and widths `sizes` (n, 2)."""
         if self.at == "center":
-            none = np.zeros(len(sizes), np.int64)
+            zeros = np.zeros(len(sizes), np.int64)
             short = np.full((1, 2), self.short or max(self.shape))
-            return Boxes(np.zeros_like(sizes), sizes, self._factors(sizes.min(axis=1, keepdims=True), short), none > 0)
+            return Boxes(np.zeros_like(sizes), sizes, self._factors(sizes.min(axis=1, keepdims=True), short), zeros > 0)
         assert visits is not None, "random crops are drawn by their visits"
         words = drawn(visits, self.seed, RESIZED, _WORDS)
         sides = self._random_sides(sizes, (words >> np.uint64(11)).astype(np.float64) * 2.0**-53)
@@ -145,8 +145,8 @@ class ResizedCrop:
         sides: Numbers = trials[np.arange(len(sizes)), good.argmax(axis=1)]
         # No trial fits a sample that is very high or wide: it is cut to the nearest shape.
         height, width = sizes.T
-        most = np.stack([np.rint(width / self.ratio[0]), np.rint(height * self.ratio[1])], axis=1).astype(np.int64)
-        return np.where(good.any(axis=1)[:, None], sides, np.minimum(sizes, most).clip(1))
+        limits = np.stack([np.rint(width / self.ratio[0]), np.rint(height * self.ratio[1])], axis=1).astype(np.int64)
+        return np.where(good.any(axis=1)[:, None], sides, np.minimum(sizes, limits).clip(1))
 
     def _factors(self, sides: Numbers, wanted: Numbers) -> Numbers:
         """Return how many times as small crops may be decoded that have the sides (n, axes), (n,)."""
@@ -213,39 +213,41 @@ class ResizedReader(FieldReader):
             self._resize(located[number : number + 1], images[number])
         return images
 
-    def _resize(self, one: Located, image: torch.Tensor) -> None:
+    def _resize(self, sample: Located, image: torch.Tensor) -> None:
         """Put the resized crop of a sample (1,) into (height, width, channels)."""
-        pixels, factor = self._pixels(one)
+        pixels, factor = self._pixels(sample)
         if self._crop.is_random:
             _interpolate(pixels, image)
-            if one.mirrored[0]:
+            if sample.mirrored[0]:
                 step = max(1, _ALONE // image[0].numel())
-                for at in range(0, len(image), step):
-                    image[at : at + step] = image[at : at + step].flip(1)
+                for start in range(0, len(image), step):
+                    image[start : start + step] = image[start : start + step].flip(1)
             return
-        sides, size = one.sides[0].tolist(), self._crop.shape
+        sides, size = sample.sides[0].tolist(), self._crop.shape
         short = self._crop.short or max(size)
-        whole = [short if side == min(sides) else short * side // min(sides) for side in sides]
-        resized = torch.empty((*whole, image.shape[2]), dtype=torch.uint8)
+        resized_sides = [short if side == min(sides) else short * side // min(sides) for side in sides]
+        resized = torch.empty((*resized_sides, image.shape[2]), dtype=torch.uint8)
         _interpolate(pixels, resized, [side / factor for side in sides])
-        top, left = (round((side - own) / 2) for side, own in zip(whole, size, strict=True))
+        top, left = (round((side - crop_side) / 2) for side, crop_side in zip(resized_sides, size, strict=True))
         image.numpy()[:] = resized[top : top + size[0], left : left + size[1]].numpy()
 
-    def _pixels(self, one: Located) -> tuple[NDArray[np.uint8], int]:
+    def _pixels(self, sample: Located) -> tuple[NDArray[np.uint8], int]:
         """Return the crop of a sample (1,), (h, w, channels), and how many times as small it was decoded."""
-        nbytes, stored, start = int(one.nbytes[0]), int(one.stored[0]), int(one.start[0])
-        rows, columns = (slice(at, at + side) for at, side in zip(one.corners[0], one.sides[0], strict=True))
+        nbytes, stored, start = int(sample.nbytes[0]), int(sample.stored[0]), int(sample.start[0])
+        rows, columns = (slice(at, at + side) for at, side in zip(sample.corners[0], sample.sides[0], strict=True))
         if not self._places.codec.is_jpeg or stored == nbytes:
-            return RegionReader(self._places, rows, columns).read(one)[0].numpy(), 1
-        factor = int(one.factors[0])
+            return RegionReader(self._places, rows, columns).read(sample)[0].numpy(), 1
+        factor = int(sample.factors[0])
         file = file_of_frame(MEMORY.array.data[start : start + stored], nbytes)
         try:
-            image = decode_jpeg(file, one.shape[0].tolist(), factor=factor, rows=int(rows.stop))
+            image = decode_jpeg(file, sample.shape[0].tolist(), factor=factor, rows=int(rows.stop))
         except ValueError:
-            self._places.decode(one, np.empty(nbytes, np.uint8))  # which says the sample
+            self._places.decode(sample, np.empty(nbytes, np.uint8))  # which says the sample
             raise
         # The last row may stand for fewer than `factor`; then it is in no random crop.
-        rows, columns = (slice(part.start // factor, -(-part.stop // factor)) for part in (rows, columns))
+        rows, columns = (
+            slice(pixel_range.start // factor, -(-pixel_range.stop // factor)) for pixel_range in (rows, columns)
+        )
         return image[rows, columns], factor
 
 

@@ -26,7 +26,7 @@ DECODED_BYTES = 2**20
 
 
 @dataclass(frozen=True)
-class Wanted:
+class RowRanges:
     """Parts of rows of n samples.
 
     Attributes:
@@ -54,7 +54,7 @@ def part_of(field: Field, shape: tuple[int | None, ...]) -> Field:
 
 
 class PartReader(FieldReader):
-    """Reads rows of the samples of one field. A subclass says which, by `_wanted`.
+    """Reads rows of the samples of one field. A subclass says which, by `_row_ranges`.
 
     Args:
         field: what is read, see `part_of`.
@@ -69,11 +69,11 @@ class PartReader(FieldReader):
         self._whole = places.field
         self._axis = axis
 
-    def _wanted(self, located: Located) -> Wanted:
+    def _row_ranges(self, located: Located) -> RowRanges:
         """Return which parts of which rows of the samples are wanted."""
         raise NotImplementedError
 
-    def _finished(self, flat: torch.Tensor, located: Located) -> torch.Tensor:
+    def _finish(self, flat: torch.Tensor, located: Located) -> torch.Tensor:
         """Return the batch from the bytes of all parts, which lie one after another."""
         return self._shaped(flat, len(located))
 
@@ -83,7 +83,7 @@ class PartReader(FieldReader):
 
     def spans(self, located: Located) -> Numbers:
         """Return the first address of the rows of each sample, or of their frames, and the one after these, (n, 2)."""
-        rows = self._wanted(located).rows
+        rows = self._row_ranges(located).rows
         if not rows.size:
             return np.zeros((len(located), 2), np.int64)
         first, last = rows.min(axis=1), rows.max(axis=1)
@@ -92,8 +92,8 @@ class PartReader(FieldReader):
             return located.start[:, None] + edges
         if self._whole.frame.rows is None:
             return located.spans
-        item, band_rows = np.arange(len(located)), self._band_rows(located)
-        ends = [self._places.frames(located, item, row // band_rows).spans for row in (first, last)]
+        samples, band_rows = np.arange(len(located)), self._band_rows(located)
+        ends = [self._places.frames(located, samples, row // band_rows).spans for row in (first, last)]
         return np.stack([ends[0][:, 0], ends[1][:, 1]], axis=1)
 
     def read(self, located: Located, allocate: Allocate | None = None) -> torch.Tensor:
@@ -102,57 +102,59 @@ class PartReader(FieldReader):
         Raises:
             DamagedError: a frame cannot be decoded.
         """
-        wanted = self._wanted(located)
-        nbytes = wanted.rows.size * wanted.length
+        ranges = self._row_ranges(located)
+        nbytes = ranges.rows.size * ranges.length
         # Frames that their codec hardly shrank were kept raw.
         are_raw = not self._places.codec.is_photo and (located.stored == located.decoded).all()
         if not nbytes:
             flat = fresh(0)
         elif not self._whole.codec or are_raw:
-            starts = located.start + located.before + wanted.starts
-            at = (wanted.rows * self._row_bytes(located)[:, None] + starts[:, None]).reshape(-1)
-            odd = int(np.bitwise_or.reduce(at, initial=0))
-            flat = MEMORY.gather(at, wanted.length, odd, allocate=allocate).view(-1)
+            starts = located.start + located.before + ranges.starts
+            addresses = (ranges.rows * self._row_bytes(located)[:, None] + starts[:, None]).reshape(-1)
+            alignment = int(np.bitwise_or.reduce(addresses, initial=0))
+            flat = MEMORY.gather(addresses, ranges.length, alignment, allocate=allocate).view(-1)
         else:
             flat = (allocate or fresh)(nbytes)
-            self._decode(located, wanted, flat.numpy())
-        return self._finished(flat, located)
+            self._decode(located, ranges, flat.numpy())
+        return self._finish(flat, located)
 
-    def _decode(self, located: Located, wanted: Wanted, out: NDArray[np.uint8]) -> None:
+    def _decode(self, located: Located, ranges: RowRanges, out: NDArray[np.uint8]) -> None:
         """Decode the pieces that are touched, each once, some at a time, and copy the rows that lie in them.
 
         Pieces are bands, or whole samples if frames hold these.
         """
-        item, row = np.arange(len(located)).repeat(wanted.rows.shape[1]), wanted.rows.reshape(-1)
+        sample_of_row, row = np.arange(len(located)).repeat(ranges.rows.shape[1]), ranges.rows.reshape(-1)
         if self._whole.frame.rows is None:
-            _, each, piece = distinct(located.number)
-            pieces, piece = located[each], piece[item]
+            _, first_of_piece, piece_of_row = distinct(located.number)
+            pieces, piece_of_row = located[first_of_piece], piece_of_row[sample_of_row]
             sizes = pieces.nbytes
         else:
-            band, row = np.divmod(row, self._band_rows(located)[item])
-            _, one, of = distinct(item * (int(band.max()) + 1) + band)
-            frames = self._places.frames(located, item[one], band[one])
-            _, each, piece = distinct(frames.start)
-            pieces, piece, each = frames[each], piece[of], one[each]
+            band, row = np.divmod(row, self._band_rows(located)[sample_of_row])
+            _, first_use, use_of_row = distinct(sample_of_row * (int(band.max()) + 1) + band)
+            frames = self._places.frames(located, sample_of_row[first_use], band[first_use])
+            _, first_of_piece, piece_of_row = distinct(frames.start)
+            pieces, piece_of_row = frames[first_of_piece], piece_of_row[use_of_row]
+            first_of_piece = first_use[first_of_piece]
             sizes = pieces.decoded
-            if not self._places.codec.is_photo and (sizes == wanted.length).all():
+            if not self._places.codec.is_photo and (sizes == ranges.length).all():
                 # Each band is one row that is wanted whole, such as a step of a clip: it is decoded to where it goes.
-                into = out.view(np.dtype((np.void, wanted.length)))
-                self._places.decode_frames(pieces, out, each * wanted.length)
-                again = np.flatnonzero(each[piece] != np.arange(len(piece)))
-                into[again] = into[each[piece[again]]]
+                target = out.view(np.dtype((np.void, ranges.length)))
+                self._places.decode_frames(pieces, out, first_of_piece * ranges.length)
+                repeated = np.flatnonzero(first_of_piece[piece_of_row] != np.arange(len(piece_of_row)))
+                target[repeated] = target[first_of_piece[piece_of_row[repeated]]]
                 return
-        at = (row * self._row_bytes(located)[item]) + wanted.starts[item]
-        groups = _groups(sizes, piece)
-        room = np.empty(max(int(sizes[first:stop].sum()) for first, stop, _ in groups), np.uint8)
-        into, before = out.view(np.dtype((np.void, wanted.length))), starts_of(sizes)
-        for first, stop, some in groups:
-            decoded = room[: before[stop] - before[first]]
+        row_offsets = (row * self._row_bytes(located)[sample_of_row]) + ranges.starts[sample_of_row]
+        groups = _groups(sizes, piece_of_row)
+        buffer = np.empty(max(int(sizes[first:stop].sum()) for first, stop, _ in groups), np.uint8)
+        target, piece_starts = out.view(np.dtype((np.void, ranges.length))), starts_of(sizes)
+        for first, stop, group_rows in groups:
+            decoded = buffer[: piece_starts[stop] - piece_starts[first]]
             if self._whole.frame.rows is None:
                 self._places.decode(pieces[first:stop], decoded)
             else:
                 self._places.decode_frames(pieces[first:stop], decoded)
-            into[some] = items_of(decoded, wanted.length)[at[some] + before[piece[some]] - before[first]]
+            starts = row_offsets[group_rows] + piece_starts[piece_of_row[group_rows]] - piece_starts[first]
+            target[group_rows] = items_of(decoded, ranges.length)[starts]
 
     def _band_rows(self, located: Located) -> Numbers:
         """Return the rows of a band of each sample, (n,), if frames hold bands."""
@@ -165,19 +167,19 @@ class PartReader(FieldReader):
         return size
 
 
-def _groups(sizes: Numbers, piece: Numbers) -> list[tuple[int, int, Any]]:
+def _groups(sizes: Numbers, piece_of_row: Numbers) -> list[tuple[int, int, Any]]:
     """Return groups of the pieces (m,) that are decoded at once: start, stop, and the rows that lie in them.
 
     A group has about `DECODED_BYTES`, or is one larger piece.
 
     Args:
-        piece: the piece in which each row lies, (r,).
+        piece_of_row: the piece in which each row lies, (r,).
     """
     edges = [0, *(np.flatnonzero(np.diff(sizes.cumsum() // DECODED_BYTES)) + 1).tolist(), len(sizes)]
     if len(edges) == 2:
         return [(0, len(sizes), slice(None))]
-    order = piece.argsort(kind="stable")
-    rows = np.split(order, piece[order].searchsorted(edges[1:-1]))
+    order = piece_of_row.argsort(kind="stable")
+    rows = np.split(order, piece_of_row[order].searchsorted(edges[1:-1]))
     return list(zip(edges[:-1], edges[1:], rows, strict=True))
 
 
@@ -196,27 +198,27 @@ class RegionReader(PartReader):
         self.run_bytes = 0  # what it reads has a size of its own
         if self.field.kind == "text":
             raise UsageError(f"field {self.field.name!r} is text, which has no rows; read it with ds[i]")
-        for axis, (name, wanted) in enumerate((("rows", rows), ("columns", columns))):
-            if wanted is None:
+        for axis, (part_name, part) in enumerate((("rows", rows), ("columns", columns))):
+            if part is None:
                 continue
-            if not isinstance(wanted, slice):
-                raise UsageError(f"{name} {wanted!r}: a slice is expected, such as slice(0, 64)")
+            if not isinstance(part, slice):
+                raise UsageError(f"{part_name} {part!r}: a slice is expected, such as slice(0, 64)")
             axes = len(self.field.shape)
             if axes <= axis:
-                raise UsageError(f"field {self.field.name!r} has {axes} axes, so no {name}; leave {name} out")
-            if wanted.step is not None and wanted.step < 1:
-                raise UsageError(f"{name} {wanted!r}: a step of 1 or more is expected")
+                raise UsageError(f"field {self.field.name!r} has {axes} axes, so no {part_name}; leave {part_name} out")
+            if part.step is not None and part.step < 1:
+                raise UsageError(f"{part_name} {part!r}: a step of 1 or more is expected")
         self._rows, self._columns = rows or slice(None), columns or slice(None)
 
-    def _wanted(self, located: Located) -> Wanted:
+    def _row_ranges(self, located: Located) -> RowRanges:
         """Return the rows of the one sample (1,)."""
         shape = located.shape[0].tolist()
         start, stop, _ = self._columns.indices(shape[1] if len(shape) > 1 else 1)
         cell = self.field.itemsize * int(np.prod(shape[2:], dtype=np.int64))
         rows = np.arange(shape[0])[None, self._rows]
-        return Wanted(rows, np.array([start * cell]), max(stop - start, 0) * cell)
+        return RowRanges(rows, np.array([start * cell]), max(stop - start, 0) * cell)
 
-    def _finished(self, flat: torch.Tensor, located: Located) -> torch.Tensor:
+    def _finish(self, flat: torch.Tensor, located: Located) -> torch.Tensor:
         """Return the region, (1, rows, columns, ...)."""
         shape = located.shape[0].tolist()
         count = len(range(shape[0])[self._rows])

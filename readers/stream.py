@@ -1,10 +1,10 @@
 """The batches of one epoch, from sample numbers to finished batches.
 
     plan        what this rank reads of the epoch, and how
-    located     groups of batches are located together, and cut into runs, which are read by one call a field
-    with_readahead   the kernel is asked for the bytes of the next runs
+    locate      groups of batches are located together, and cut into runs, which are read by one call a field
+    advise      the kernel is asked for the bytes of the next runs
     read        a run is read, by the caller's thread or by threads; its batches are parts of it
-    finished    transforms are called, by the thread that read or by the caller's, at once or in turn
+    finish      transforms are called, by the thread that read or by the caller's, at once or in turn
 
 Work that does not touch the samples is done for many batches at once. The batches of a run have storages of their own.
 """
@@ -47,7 +47,7 @@ Finishing = Literal["at once", "in turn", "here"]
 
 
 @dataclass(frozen=True)
-class Plan:
+class ReadPlan:
     """What one rank reads in an epoch, and how.
 
     Attributes:
@@ -75,7 +75,7 @@ class Plan:
     finish: Callable[[Any], Any] | None = None
     finishing: Finishing = "at once"
     stream: ShardStream | None = None
-    first: Callable[[Callable[[], list[Any]]], tuple[list[Any], Plan]] | None = None
+    first: Callable[[Callable[[], list[Any]]], tuple[list[Any], ReadPlan]] | None = None
     skipped: dict[int, str] | None = None
 
     @cached_property
@@ -96,11 +96,11 @@ class Plan:
 
     def run_bytes(self, readers: Mapping[str, FieldReader]) -> int:
         """Return up to how many bytes of batches are read at once; 0 reads each batch by itself."""
-        likes = [reader.run_bytes for reader in readers.values()]
+        preferred = [reader.run_bytes for reader in readers.values()]
         # A transform may take any time and return any number of bytes, so its batches are read ahead one by one. Parts
         # of pinned memory would have to be copied once more, each into pinned memory of its own.
-        alone = (self.threads and self.dataset.transforms) or self.pool.pinned or 0 in likes
-        return 0 if alone else max(likes, default=0)
+        one_by_one = (self.threads and self.dataset.transforms) or self.pool.pinned or 0 in preferred
+        return 0 if one_by_one else max(preferred, default=0)
 
 
 class Run(NamedTuple):
@@ -109,7 +109,7 @@ class Run(NamedTuple):
     Attributes:
         readers: of each field.
         numbers: of their items, (n,).
-        places: where their samples lie, by field.
+        located: where their samples lie, by field.
         sizes: samples of each batch. From this and from `visits`, `read` removes damaged samples.
         visits: of each batch, those of its samples, (n,), or None.
         opened: what must stay open until they are read; `read` empties it.
@@ -118,14 +118,14 @@ class Run(NamedTuple):
 
     readers: Mapping[str, FieldReader]
     numbers: Numbers
-    places: Sequence[Located]
+    located: Sequence[Located]
     sizes: list[int]
     visits: list[Visits | None]
     opened: list[Opened]
     error: Exception | None = None
 
 
-def batches_of(plan: Plan) -> Generator[Any, None, None]:
+def batches_of(plan: ReadPlan) -> Generator[Any, None, None]:
     """Yield the batches of a plan, in order; closing it stops the threads.
 
     An error is raised when its batch is due, even if it was found earlier, when that batch was located.
@@ -133,48 +133,50 @@ def batches_of(plan: Plan) -> Generator[Any, None, None]:
 
     def spans(run: Run) -> Numbers:
         """Return start and end of the bytes that a run reads, (n, 2); none for a run that cannot be located."""
-        parts = [reader.spans(at) for reader, at in zip(run.readers.values(), run.places, strict=True)]
+        parts = [
+            reader.spans(field_located) for reader, field_located in zip(run.readers.values(), run.located, strict=True)
+        ]
         return np.concatenate([np.zeros((0, 2), np.int64), *parts])
 
-    runs = located(plan)
+    runs = locate_runs(plan)
     if plan.stream is None:
         runs = with_readahead(runs, spans, plan.dataset.opened)
     if plan.threads and plan.first is not None:
         for run in itertools.islice(runs, 1):
-            batches, plan = plan.first(partial(_finished_list, plan, run))
-            yield from _handed_over(batches)
+            batches, plan = plan.first(partial(_finish_run, plan, run))
+            yield from _hand_over(batches)
             del batches
     if plan.threads:
-        yield from _by_threads(plan, runs)
+        yield from _read_by_threads(plan, runs)
     else:
         for run in runs:
-            yield from _finished(plan, run, read(plan, run))
+            yield from _finish_batches(plan, run, read_run(plan, run))
 
 
-def _by_threads(plan: Plan, runs: Iterator[Run]) -> Generator[Any, None, None]:
+def _read_by_threads(plan: ReadPlan, runs: Iterator[Run]) -> Generator[Any, None, None]:
     """Yield the batches of runs, in order, read by threads; none is left running when the caller stops."""
     # In a forked process torch makes a new pool of threads at its first use; torch 2.13 fails with "Invalid thread
     # pool!" if two threads use it first at once. So this thread uses it before the others start.
     torch.set_num_threads(torch.get_num_threads())
 
-    def due(run: Run, future: Future[list[Any]]) -> Iterator[Any]:
+    def take_batches(run: Run, future: Future[list[Any]]) -> Iterator[Any]:
         batches = future.result()
-        return _finished(plan, run, batches) if plan.finishing == "here" else _handed_over(batches)
+        return _finish_batches(plan, run, batches) if plan.finishing == "here" else _hand_over(batches)
 
     waiting: deque[tuple[Run, Future[list[Any]]]] = deque()
     threads = ThreadPoolExecutor(plan.threads, THREAD_NAME)
     try:
         for run in runs:
             if plan.finishing == "here":
-                future = threads.submit(read, plan, run)
+                future = threads.submit(read_run, plan, run)
             else:
-                before = waiting[-1][1] if waiting and plan.finishing == "in turn" else None
-                future = threads.submit(_finished_list, plan, run, before)
+                previous = waiting[-1][1] if waiting and plan.finishing == "in turn" else None
+                future = threads.submit(_finish_run, plan, run, previous)
             waiting.append((run, future))
             if len(waiting) > max(plan.prefetch, plan.threads):
-                yield from due(*waiting.popleft())
+                yield from take_batches(*waiting.popleft())
         while waiting:
-            yield from due(*waiting.popleft())
+            yield from take_batches(*waiting.popleft())
     finally:
         waiting.clear()
         # Garbage collection may run this in one of the reading threads, which cannot wait for itself.
@@ -182,15 +184,15 @@ def _by_threads(plan: Plan, runs: Iterator[Run]) -> Generator[Any, None, None]:
         threads.shutdown(wait=not is_reader, cancel_futures=True)
 
 
-def _finished_list(plan: Plan, run: Run, before: Future[list[Any]] | None = None) -> list[Any]:
-    """Read a run and return its batches, finished once `before`, the run before it, is."""
-    batches = read(plan, run)
-    if before is not None:
-        before.exception()  # waits; threads take runs in order, so it has begun
-    return list(_finished(plan, run, batches))
+def _finish_run(plan: ReadPlan, run: Run, previous: Future[list[Any]] | None = None) -> list[Any]:
+    """Read a run and return its batches, finished once `previous`, the run before it, is."""
+    batches = read_run(plan, run)
+    if previous is not None:
+        previous.exception()  # waits; threads take runs in order, so it has begun
+    return list(_finish_batches(plan, run, batches))
 
 
-def _handed_over(batches: list[Any]) -> Iterator[Any]:
+def _hand_over(batches: list[Any]) -> Iterator[Any]:
     """Yield batches without keeping them."""
     batches.reverse()
     while batches:
@@ -200,26 +202,27 @@ def _handed_over(batches: list[Any]) -> Iterator[Any]:
 # ---------------------------------------------------------------- locating
 
 
-def located(plan: Plan) -> Iterator[Run]:
+def locate_runs(plan: ReadPlan) -> Iterator[Run]:
     """Yield the runs of a plan up to the first batch that cannot be located.
 
-    The first group is one batch, so that it comes soon; any other has about `Plan.group_samples`.
+    The first group is one batch, so that it comes soon; any other has about `ReadPlan.group_samples`.
     """
-    first, samples, further = 0, 1, plan.group_samples
+    first, samples, group_samples = 0, 1, plan.group_samples
     answers: dict[int, Any] = {}
     has_error = False
     while first < len(plan.batches):
         stop = plan.batches.after(first, samples)
-        samples = further
+        samples = group_samples
         try:
             with called_once(answers):
-                runs = _runs(plan, first, stop)
+                runs = _make_runs(plan, first, stop)
         except Exception as error:
             if stop - first == 1:
                 yield Run({}, np.zeros(0, np.int64), [], [0], [None], [], error)
                 return
             has_error = True
-            samples = further = 1  # one of these batches is wrong; now one by one, so that those before it come first
+            # One of these batches is wrong; now one by one, so that those before it come first.
+            samples = group_samples = 1
             continue
         if not has_error:
             answers.clear()
@@ -229,7 +232,7 @@ def located(plan: Plan) -> Iterator[Run]:
         first = stop
 
 
-def _runs(plan: Plan, first: int, stop: int) -> list[Run]:
+def _make_runs(plan: ReadPlan, first: int, stop: int) -> list[Run]:
     """Return the batches `first` to `stop` in runs of up to `run_bytes` bytes, of one batch at least."""
     numbers, positions, edges = plan.batches.group(first, stop)
     visits = None if plan.visits is None else plan.visits(positions)
@@ -240,57 +243,59 @@ def _runs(plan: Plan, first: int, stop: int) -> list[Run]:
         readers = plan.readers
     else:
         readers, samples, opened = plan.stream.readers(samples, positions)
-    places = [reader.locate(samples, visits, anchors) for reader in readers.values()]
+    located = [reader.locate(samples, visits, anchors) for reader in readers.values()]
     nbytes = np.zeros(len(samples), np.int64)
-    for reader, at in zip(readers.values(), places, strict=True):
-        nbytes += reader.nbytes(at)
+    for reader, field_located in zip(readers.values(), located, strict=True):
+        nbytes += reader.nbytes(field_located)
     # All of a group at once, not between copies, which push everything else out of the processor's cache.
     sizes, bounds = np.diff(edges).tolist(), edges.tolist()
     return [
         Run(
             readers,
-            numbers[bounds[a] : bounds[b]],
-            [at[bounds[a] : bounds[b]] for at in places],
-            sizes[a:b],
-            [None if visits is None else visits[bounds[k] : bounds[k + 1]] for k in range(a, b)],
+            numbers[bounds[begin] : bounds[end]],
+            [field_located[bounds[begin] : bounds[end]] for field_located in located],
+            sizes[begin:end],
+            [None if visits is None else visits[bounds[number] : bounds[number + 1]] for number in range(begin, end)],
             list(opened),
         )
-        for a, b in itertools.pairwise(_cut(np.add.reduceat(nbytes, edges[:-1]).tolist(), plan.run_bytes(readers)))
+        for begin, end in itertools.pairwise(
+            _cut_runs(np.add.reduceat(nbytes, edges[:-1]).tolist(), plan.run_bytes(readers))
+        )
     ]
 
 
-def _cut(nbytes: Sequence[int], limit: int) -> list[int]:
+def _cut_runs(nbytes: Sequence[int], limit: int) -> list[int]:
     """Return the first batch of each run of up to `limit` bytes, and the number of batches; `nbytes` are theirs."""
-    edges, held = [0], 0
+    edges, run_bytes = [0], 0
     for number, size in enumerate(nbytes):
-        if held and held + size > limit:
+        if run_bytes and run_bytes + size > limit:
             edges.append(number)
-            held = 0
-        held += size
+            run_bytes = 0
+        run_bytes += size
     return [*edges, len(nbytes)]
 
 
 # ---------------------------------------------------------------- reading
 
 
-def read(plan: Plan, run: Run) -> list[Any]:
+def read_run(plan: ReadPlan, run: Run) -> list[Any]:
     """Return the batches of a run, read into memory of the pool if it pays."""
     if run.error is not None:
         raise run.error
     try:
-        batch = read_located(run.readers, run.places, plan.pool)
+        batch = read_located(run.readers, run.located, plan.pool)
     except DamagedError:
         if plan.skipped is None:
             raise
-        batch = read_located(run.readers, _sound_places(run, plan.skipped), plan.pool)
+        batch = read_located(run.readers, _locate_sound(run, plan.skipped), plan.pool)
     run.opened.clear()
     if len(run.sizes) == 1:
         return [batch]
-    parts = [split(values, run.sizes) for values in batch.values()]
+    parts = [split_values(values, run.sizes) for values in batch.values()]
     return [dict(zip(batch, values, strict=True)) for values in zip(*parts, strict=True)]
 
 
-def _sound_places(run: Run, skipped: dict[int, str]) -> list[Located]:
+def _locate_sound(run: Run, skipped: dict[int, str]) -> list[Located]:
     """Return where the samples of a run lie that can be read, by field; remove the others from the run.
 
     Raises:
@@ -301,7 +306,7 @@ def _sound_places(run: Run, skipped: dict[int, str]) -> list[Located]:
     def check(first: int, stop: int) -> None:
         """Read some samples; if one of them is damaged, each half of them."""
         try:
-            read_located(run.readers, [at[first:stop] for at in run.places], None)
+            read_located(run.readers, [field_located[first:stop] for field_located in run.located], None)
         except DamagedError as error:
             if stop - first > 1:
                 check(first, (first + stop) // 2)
@@ -320,27 +325,27 @@ def _sound_places(run: Run, skipped: dict[int, str]) -> list[Located]:
     for place, error in errors.items():
         remark(f"sample {run.numbers[place]} is left out of its batch: {error}")
         skipped[int(run.numbers[place])] = error
-    return [at[np.flatnonzero(is_sound)] for at in run.places]
+    return [field_located[np.flatnonzero(is_sound)] for field_located in run.located]
 
 
-def _finished(plan: Plan, run: Run, batches: list[Any]) -> Iterator[Any]:
+def _finish_batches(plan: ReadPlan, run: Run, batches: list[Any]) -> Iterator[Any]:
     """Yield the batches of a run, each finished when it is asked for."""
 
-    def finished(batch: Any, size: int, visits: Visits | None) -> Any:
+    def finish_batch(batch: Any, size: int, visits: Visits | None) -> Any:
         batch = plan.dataset.transformed(batch, size, visits)
         return batch if plan.finish is None else plan.finish(batch)
 
-    return map(finished, _handed_over(batches), run.sizes, run.visits)
+    return map(finish_batch, _hand_over(batches), run.sizes, run.visits)
 
 
-def split(values: Any, sizes: list[int]) -> Sequence[Any]:
+def split_values(values: Any, sizes: list[int]) -> Sequence[Any]:
     """Return the batches of a run: parts of the values of one field, with `sizes` samples."""
     if isinstance(values, torch.Tensor):
         return split_with_own_storage(values, sizes)
     edges = [0, *itertools.accumulate(sizes)]
     if not isinstance(values, Ragged):
-        return [values[a:b] for a, b in itertools.pairwise(edges)]
+        return [values[start:stop] for start, stop in itertools.pairwise(edges)]
     ends = values.offsets.numpy()
     parts = split_with_own_storage(values.values, np.diff(ends[edges]).tolist())
-    own = [torch.from_numpy(ends[a : b + 1] - ends[a]) for a, b in itertools.pairwise(edges)]
-    return [Ragged(*part) for part in zip(parts, own, strict=True)]
+    offsets = [torch.from_numpy(ends[start : stop + 1] - ends[start]) for start, stop in itertools.pairwise(edges)]
+    return [Ragged(*part) for part in zip(parts, offsets, strict=True)]

@@ -25,7 +25,7 @@ from packer.errors import UsageError
 from packer.format import Field, Located, Numbers, take_rows
 from readers.batch import Ragged
 from readers.draws import MIX, MIX_AGAIN, STEP, VOXELS, Visits, Words, drawn
-from readers.fields import Describe, Once, Places, WholeReader
+from readers.fields import Describe, LastResult, Places, WholeReader
 from readers.gather import Allocate, fresh
 
 #: Cells further than this from the origin have no number that fits the loop.
@@ -115,7 +115,7 @@ class Voxels:
         self._describe = describe
         self._dtype = np.float32 if cloud_reader.field.np_dtype == np.float32 else np.float64
         self._loop = _loop(np.dtype(self._dtype).name)
-        self.chosen = Once(self._choose)
+        self.chosen = LastResult(self._choose)
 
     def _choose(self, visits: Numbers, numbers: Numbers) -> ChosenPoints:
         """Return the points of a batch of samples (n,) at some visits (n,).

@@ -25,7 +25,7 @@ from readers.draws import Visits
 from readers.fields import KnownReader, Places
 from readers.gather import Allocate, split_with_own_storage
 from readers.indexing import Anchors
-from readers.rows import PartReader, Wanted, part_of
+from readers.rows import PartReader, RowRanges, part_of
 from readers.valid import check_count, check_read
 
 #: Suffix of the field that says which steps of windows are padding.
@@ -249,11 +249,11 @@ class WindowReader(PartReader):
                 windows[place] = window
         return windows
 
-    def _wanted(self, located: Located) -> Wanted:
-        return Wanted(self._steps.of(located), np.zeros(len(located), np.int64), self._length)
+    def _row_ranges(self, located: Located) -> RowRanges:
+        return RowRanges(self._steps.of(located), np.zeros(len(located), np.int64), self._length)
 
-    def _finished(self, flat: torch.Tensor, located: Located) -> torch.Tensor:
-        return self._steps.fill(super()._finished(flat, located), located)
+    def _finish(self, flat: torch.Tensor, located: Located) -> torch.Tensor:
+        return self._steps.fill(super()._finish(flat, located), located)
 
 
 def pad_reader(places: Places, steps: Steps) -> KnownReader:

@@ -15,7 +15,7 @@ from batches import plain
 from torch.utils.data import DataLoader, Subset, get_worker_info
 
 from readers import PackedDataset, Ragged
-from readers.batch import Views
+from readers.batch import SharedTensors
 
 STARTS = [start for start in ("fork", "spawn", "forkserver") if start in multiprocessing.get_all_start_methods()]
 # Other ways start new interpreters, which import torch: seconds a test.
@@ -101,10 +101,10 @@ def test_ragged_images_pass_as_one_piece_of_memory(packed: Path) -> None:
 def test_views_are_pickled_as_one_tensor() -> None:
     """Tensors of one storage make a pickle of that storage once; others, and none, are pickled as a list is."""
     whole = torch.arange(2000.0)
-    views = Views([whole[:4].view(2, 2).T, whole[3:9], whole[0:0]])
+    views = SharedTensors([whole[:4].view(2, 2).T, whole[3:9], whole[0:0]])
     found = pickle.loads(pickle.dumps(views))
     assert plain(found) == plain(list(views))
     assert len({tensor.untyped_storage().data_ptr() for tensor in found}) == 1
     assert pickle.dumps(views).count(b"_rebuild_tensor") == 1
     for other in ([], [torch.ones(2), torch.zeros(3)], [whole[:2], whole.view(torch.int32)[:2]]):
-        assert plain(pickle.loads(pickle.dumps(Views(other)))) == plain(other)
+        assert plain(pickle.loads(pickle.dumps(SharedTensors(other)))) == plain(other)
