@@ -246,13 +246,15 @@ class RemotePlace(Place):
     def local(self, entries: Sequence[FileEntry]) -> Path:
         folder = self._home / "fetched"
         for entry in entries:
-            path = folder / entry.file
+            path, transfer = folder / entry.file, Transfer(entry.bytes, None)
             make_folder(path.parent)
             with _writing():
                 try:
-                    digest = self._remote.fetch(entry.file, entry.bytes, path, Transfer(entry.bytes, None))
+                    digest = self._remote.fetch(entry.file, entry.bytes, path, transfer)
                 except FileNotFoundError:
                     digest = None
+                finally:
+                    transfer.stop()
             if digest != entry.digest:
                 raise DamagedError(f"{self.url}/{entry.file}: it is missing or damaged; upload the dataset again")
         return folder

@@ -11,9 +11,20 @@ fsspec is imported when the first URL is opened.
 
 from packer.remote.ahead import Ahead
 from packer.remote.cache import Lease, default_cache
-from packer.remote.mirror import STREAMS, Mirror, whole
+from packer.remote.mirror import Mirror, whole
 from packer.remote.sources import local_inputs
-from packer.remote.store import Moved, RemoteFile, RemoteFolder, Transfer, is_url, label, note, noted, refuse_url
+from packer.remote.store import (
+    STREAMS,
+    Moved,
+    RemoteFile,
+    RemoteFolder,
+    Transfer,
+    is_url,
+    label,
+    note,
+    noted,
+    refuse_url,
+)
 
 __all__ = [
     "STREAMS",

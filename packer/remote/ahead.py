@@ -24,8 +24,8 @@ from types import TracebackType
 from packer.errors import UsageError
 from packer.format import MANIFEST, FileEntry
 from packer.remote.cache import Lease
-from packer.remote.mirror import STREAMS, Mirror
-from packer.remote.store import Transfer
+from packer.remote.mirror import Mirror
+from packer.remote.store import STREAMS, Transfer
 
 #: Seconds after which to look for room again that another process has left.
 LOOK = 0.1
@@ -79,9 +79,9 @@ class Ahead:
         self.close()
 
     def close(self) -> None:
-        """Stop fetching; those that were fetched and not taken are let go of, and stay in the cache."""
+        """Stop fetching, at once; those that were fetched and not taken are let go of, and stay in the cache."""
+        self._transfer.stop()
         with self._changed:
-            self._transfer.is_stopped = True
             self._coming.clear()
             self._changed.notify_all()
         for thread in self._threads:

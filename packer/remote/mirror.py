@@ -18,10 +18,10 @@ from packer.errors import DamagedError, DatasetError, NoDatasetError, UsageError
 from packer.format import MANIFEST, MAX_MANIFEST_BYTES, FileEntry, Manifest, held_lock, write_synced
 from packer.format import manifest as manifests
 from packer.remote.cache import LOCK, PARTIAL, Cache, Lease, aside, default_cache, is_local, is_whole
-from packer.remote.store import Moved, RemoteFolder, Transfer, is_url, label
+from packer.remote.store import STREAMS, Moved, RemoteFolder, Transfer, is_url, label
 
-#: Files under way at one time: a server answers many at once faster than one.
-STREAMS = 8
+#: Seconds after which to look again whether another process has fetched a file.
+LOOK = 0.02
 
 
 def fetch_all(remote: RemoteFolder, entries: Iterable[FileEntry], folder: Path, moved: Moved | None = None) -> None:
@@ -58,7 +58,7 @@ def _fetch(
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         reserved.parent.mkdir(exist_ok=True)
-        with held_lock(aside(folder, entry, LOCK), wait=True) as is_alone:
+        with _lock_of(folder, entry, transfer) as is_alone:
             temporary = reserved if is_alone else reserved.with_name(f"{os.getpid()}-{reserved.name}")
             if is_whole(folder, entry):
                 with contextlib.suppress(FileNotFoundError):  # it was removed just now
@@ -86,6 +86,19 @@ def _fetch(
         raise DamagedError(f"{remote.url_of(entry.file)}: the file is missing; upload the dataset again") from None
     except OSError as error:
         raise DatasetError(f"{target}: the cache cannot be written: {error.strerror or error}") from None
+
+
+@contextlib.contextmanager
+def _lock_of(folder: Path, entry: FileEntry, transfer: Transfer) -> Iterator[bool]:
+    """Hold the lock of a file, as `held_lock`; wait for another process until the transfer is stopped."""
+    with contextlib.ExitStack() as stack:
+        while True:
+            try:
+                is_alone = stack.enter_context(held_lock(aside(folder, entry, LOCK), wait=False))
+                break
+            except BlockingIOError:
+                transfer.pause(LOOK)
+        yield is_alone
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import importlib
 import os
@@ -9,9 +10,10 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import IO, Any, NamedTuple, TypeGuard, TypeVar
 from urllib.parse import quote, unquote
 
@@ -64,8 +66,8 @@ PAUSE = 0.5
 SECONDS = 60.0
 
 
-def attempted(url: str, action: Callable[[], Value]) -> Value:
-    """Return the result of `action`; call it again after errors that may pass.
+def attempted(url: str, action: Callable[[], Value], pause: Callable[[float], None] = time.sleep) -> Value:
+    """Return the result of `action`; call it again after errors that may pass, and after a pause.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -74,7 +76,7 @@ def attempted(url: str, action: Callable[[], Value]) -> Value:
     last: Exception | None = None
     for attempt in range(ATTEMPTS):
         if attempt:
-            time.sleep(PAUSE * 2 ** (attempt - 1))
+            pause(PAUSE * 2 ** (attempt - 1))
         try:
             return action()
         except (FileNotFoundError, RemoteError):
@@ -104,6 +106,9 @@ _WORD = 0.1
 class Transfer:
     """Moves files by several threads. The thread that waits for them reports how many bytes are done.
 
+    Large files are fetched in blocks, several at a time, by threads that all files share: the blocks of the file that
+    was begun first come first. End a transfer with `stop`.
+
     Args:
         total: bytes to move.
     """
@@ -113,12 +118,80 @@ class Transfer:
         self._moved = moved or (lambda done, total: None)
         self._lock = threading.Lock()
         self._done = 0
-        self.is_stopped = False
+        self._stopped = threading.Event()
+        self._requests: set[Future[Any]] = set()
+        self._blocks: SimpleQueue[tuple[Future[None], Callable[[], None]] | None] = SimpleQueue()
+        # Not a ThreadPoolExecutor: at the end of the process that would first do all that is waiting.
+        self._threads: list[threading.Thread] = []
+
+    @property
+    def is_stopped(self) -> bool:
+        """Return whether nothing more is to be moved."""
+        return self._stopped.is_set()
+
+    def stop(self) -> None:
+        """Give up what is under way, at once: requests are cancelled where the file system can, and pauses end."""
+        with self._lock:
+            self._stopped.set()
+            requests = list(self._requests)
+        for request in requests:
+            request.cancel()
+        for _ in self._threads:
+            self._blocks.put(None)
+        for thread in self._threads:
+            thread.join()
+
+    def pause(self, seconds: float) -> None:
+        """Wait; raises RemoteError if the transfer is stopped."""
+        if self._stopped.wait(seconds):
+            raise RemoteError("fetching was stopped")
 
     def add(self, nbytes: int) -> None:
         """Count bytes that were moved; below 0 if they have to be moved again."""
         with self._lock:
             self._done += nbytes
+
+    def asked(self, request: Future[Value]) -> Value:
+        """Return the result of a request, which `stop` cancels."""
+        with self._lock:
+            self._requests.add(request)
+        try:
+            self.pause(0)
+            return request.result()
+        finally:
+            request.cancel()
+            with self._lock:
+                self._requests.discard(request)
+
+    def at_once(self, actions: Sequence[Callable[[], None]]) -> None:
+        """Call functions in several threads, and return when all are done; raises the error of one that failed."""
+        futures: list[Future[None]] = [Future() for _ in actions]
+        with self._lock:
+            if self.is_stopped:
+                raise RemoteError("fetching was stopped")
+            for task in zip(futures, actions, strict=True):
+                self._blocks.put(task)
+            while len(self._threads) < min(STREAMS, len(actions)):
+                self._threads.append(threading.Thread(target=self._work, daemon=True))
+                self._threads[-1].start()
+        try:
+            for future in futures:
+                future.result()
+        finally:
+            for future in futures:
+                future.cancel()
+            wait(futures)
+
+    def _work(self) -> None:
+        while (task := self._blocks.get()) is not None:
+            future, action = task
+            if future.set_running_or_notify_cancel():
+                try:
+                    self.pause(0)
+                    future.set_result(action())
+                except BaseException as error:  # raised where it is waited for
+                    future.set_exception(error)
+            del task, future, action
 
     def each(self, action: Callable[[Item], Value], items: Sequence[Item], threads: int) -> Iterator[Value]:
         """Yield the result of `action` for each item, in order; raise the error of the first that failed.
@@ -138,7 +211,7 @@ class Transfer:
                             self._moved(self._done, self.total)
                     yield future.result()
             finally:
-                self.is_stopped = True
+                self.stop()
                 pool.shutdown(cancel_futures=True)
         if self.total:
             self._moved(self._done, self.total)
@@ -161,7 +234,11 @@ def note(file: IO[bytes], name: str, *said: str | int) -> None:
 
 
 #: Bytes asked for at once: a cut connection costs no more than this.
-BLOCK_BYTES = 16 * 2**20
+BLOCK_BYTES = 8 * 2**20
+#: Requests under way at one time: a server answers many at once faster than one.
+STREAMS = 8
+#: Bytes of a file that a digest takes at a time.
+_PIECE_BYTES = 2**20
 #: Web servers: they list links, without sizes, and a `?` begins a query.
 WEB = ("http", "https")
 #: Servers that have no folders: making one makes a bucket.
@@ -211,24 +288,35 @@ class RemoteFolder:
     def fetch(self, name: str, size: int, path: Path, transfer: Transfer) -> str:
         """Write the first `size` bytes of a file, in blocks, to a local one, down to the disk; return their digest.
 
-        If a block fails, only that block is asked for again. An existing local file is overwritten.
+        Several blocks come at a time. If one fails, only that block is asked for again. An existing local file is
+        overwritten.
 
         Raises:
             FileNotFoundError, RemoteError: as `read`, and if the transfer is stopped.
         """
-        digest = xxhash.xxh3_128()
-        # Not truncated first: its size is what the cache has set aside for it.
-        with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666), "wb") as file:
-            for start in range(0, size, BLOCK_BYTES):
-                block = attempted(self.url_of(name), partial(self._block, name, start, min(start + BLOCK_BYTES, size)))
-                if transfer.is_stopped:
-                    raise RemoteError(f"{self.url_of(name)}: fetching it was stopped")
-                digest.update(block)
+        lock, digest = threading.Lock(), xxhash.xxh3_128()
+
+        def fetch(start: int) -> None:
+            ask = partial(self._block, name, start, min(start + BLOCK_BYTES, size), transfer)
+            block = attempted(self.url_of(name), ask, transfer.pause)
+            transfer.pause(0)
+            with lock:
+                file.seek(start)
                 file.write(block)
-                transfer.add(len(block))
-            file.truncate()
+            transfer.add(len(block))
+
+        # Not truncated first: its size is what the cache has set aside for it.
+        with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666), "r+b") as file:
+            if size > BLOCK_BYTES:
+                transfer.at_once([partial(fetch, start) for start in range(0, size, BLOCK_BYTES)])
+            elif size:
+                fetch(0)
+            file.truncate(size)
             file.flush()
             os.fsync(file.fileno())
+            file.seek(0)
+            while block := file.read(_PIECE_BYTES):
+                digest.update(block)
         return digest.hexdigest()
 
     def found(self, name: str = "") -> RemoteFile:
@@ -320,8 +408,13 @@ class RemoteFolder:
             raise FileNotFoundError(path)
         return _found(info, path)
 
-    def _block(self, name: str, start: int, stop: int) -> bytes:
-        data = bytes(self._fs.cat_file(self._path(name), start=start, end=stop))
+    def _block(self, name: str, start: int, stop: int, transfer: Transfer) -> bytes:
+        path = self._path(name)
+        if getattr(self._fs, "async_impl", False):
+            asking = self._fs._cat_file(path, start=start, end=stop)
+            data = bytes(transfer.asked(asyncio.run_coroutine_threadsafe(asking, self._fs.loop)))
+        else:
+            data = bytes(self._fs.cat_file(path, start=start, end=stop))
         if len(data) > stop - start:
             raise RemoteError(f"{self.url_of(name)}: its server does not send parts of a file; copy it by other means")
         if len(data) < stop - start:

@@ -33,7 +33,7 @@ class Proxy(ThreadingHTTPServer):
 
     Attributes:
         asked: method and path of every request, in order.
-        halfway: set when an answer stalls; it goes on when `go_on` is set.
+        halfway: set when an answer stalls; it goes on when `go_on` is set, or at last by itself: then `gone_on` is set.
         faults: by the end of a path, what its next GETs (or PUTs) are answered with, in turn; None passes one on.
     """
 
@@ -47,7 +47,7 @@ class Proxy(ThreadingHTTPServer):
 
     def clear(self) -> None:
         self.asked: list[tuple[str, str]] = []
-        self.halfway, self.go_on = threading.Event(), threading.Event()
+        self.halfway, self.go_on, self.gone_on = threading.Event(), threading.Event(), threading.Event()
         self.faults: dict[tuple[str, str], list[Fault | None]] = {}
 
     def plan(self, end: str, *faults: Fault | None, method: str = "GET") -> None:
@@ -153,6 +153,7 @@ def stall(handler: Handler, *answer: Any) -> None:
     half(handler, *answer)
     handler.server.halfway.set()
     handler.server.go_on.wait(20)
+    handler.server.gone_on.set()
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from torch.utils.data import DataLoader
 
 from packer.errors import DamagedError, DatasetError, UsageError
 from packer.format import manifest as manifests
-from packer.remote import ahead
+from packer.remote import ahead, store
 from packer.writer import DatasetWriter
 from readers import Crop, Loader, PackedDataset
 
@@ -275,8 +276,6 @@ def test_what_does_not_fit_is_refused_when_the_loader_is_made(many, room, folder
 
 def test_failures_that_pass_are_not_seen(many, s3, monkeypatch, room) -> None:
     """They cost another request, and no sample."""
-    from packer.remote import store
-
     monkeypatch.setattr(store, "SECONDS", 1.0)
     for number, fault in enumerate(("cut", "busy", "slow", "corrupt", "late")):
         s3.proxy.plan(f"shards/{2 * number:05}.lmdb", getattr(s3.faults, fault))
@@ -320,6 +319,24 @@ def test_a_full_disk_is_an_error_and_the_next_run_goes_on(many, s3, monkeypatch,
         labels(Loader(dataset, 8))
     monkeypatch.setattr(os, "fsync", true)
     assert labels(Loader(dataset, 8)) == list(range(SHARDS * SAMPLES))
+
+
+def test_a_loop_that_is_closed_waits_for_nothing(many, s3, tmp_path, monkeypatch) -> None:
+    """Neither for an answer that stalls, nor for a pause before another attempt, nor for a file that others fetch."""
+    monkeypatch.setattr(store, "SECONDS", 60.0)
+    monkeypatch.setattr(store, "PAUSE", 20.0)
+    s3.proxy.plan("shards/00003.lmdb", s3.faults.stall)
+    s3.proxy.plan("shards/00004.lmdb", s3.faults.busy)
+    loops = [iter(Loader(PackedDataset(many, cache=tmp_path / "cache"), 16)) for _ in range(2)]
+    for loop in loops:
+        next(loop)
+    assert s3.proxy.halfway.wait(20)
+    while not s3.proxy.gets("shards/00004.lmdb"):
+        time.sleep(0.01)
+    for loop in reversed(loops):
+        loop.close()
+    assert not s3.proxy.gone_on.is_set()
+    assert s3.proxy.gets("shards/00004.lmdb") == 1
 
 
 def test_room_that_others_hold_is_an_error_in_time(many, s3, monkeypatch, room) -> None:
