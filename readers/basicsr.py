@@ -34,7 +34,7 @@ from packer.format import Numbers
 from readers.batch import Batch, item_of
 from readers.crop import Crop, by
 from readers.dataset import PackedDataset
-from readers.indexing import numbers_asked
+from readers.indexing import resolve_numbers
 
 #: Names of options that mirror samples, and of those that turn them.
 _FLIPS, _TURNS = ("use_hflip", "use_flip", "geometric_augs"), ("use_rot", "geometric_augs")
@@ -138,7 +138,7 @@ class PackedPairedImageDataset(Dataset[dict[str, Any]]):
 
     def _pairs(self, indices: Sequence[int]) -> dict[str, Any]:
         """Return a batch of pairs: tensors (n, 3, H, W), or lists of (3, H, W) if whole pictures differ in size."""
-        numbers = numbers_asked(indices, len(self), self._gt.sample_numbers)
+        numbers = resolve_numbers(indices, len(self), self._gt.sample_numbers)
         numbers = numbers if self._numbers is None else self._numbers[numbers]
         state = torch.get_rng_state()
         lq = self._lq[numbers][self._lq_field]

@@ -417,7 +417,7 @@ def collate_samples(
         origin = samples[0].origin if isinstance(samples[0], Sample) else None
         if origin is not None and _are_all(samples, origin):
             return origin.gathered
-    return join([dict(s) if isinstance(s, Sample) else s for s in each_of(samples)], collate_fn_map)
+    return join([dict(s) if isinstance(s, Sample) else s for s in flatten_results(samples)], collate_fn_map)
 
 
 def as_result(result: Any) -> Any:
@@ -426,7 +426,7 @@ def as_result(result: Any) -> Any:
     return Several(result) if is_several else result
 
 
-def each_of(results: Sequence[Any]) -> list[Any]:
+def flatten_results(results: Sequence[Any]) -> list[Any]:
     """Return the samples of a batch from what was returned for each, of which some may be `Several`.
 
     Raises:

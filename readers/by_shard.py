@@ -18,9 +18,9 @@ from readers.joined import by_part, joined, parts_of
 from readers.opened import Opened
 
 #: Opens one shard, by number, with a lease on its file; see `PackedDataset.shard_readers`.
-OpenShard = Callable[[int, object], tuple[Opened, Mapping[str, FieldReader]]]
+OpenOneShard = Callable[[int, object], tuple[Opened, Mapping[str, FieldReader]]]
 #: Where the samples of one shard stand among those asked for, (m,); their numbers in the shard, (m,); the open shard.
-Part = tuple[Numbers, Numbers, Opened, Mapping[str, FieldReader]]
+ShardPart = tuple[Numbers, Numbers, Opened, Mapping[str, FieldReader]]
 
 
 class ShardByShard:
@@ -37,7 +37,7 @@ class ShardByShard:
         self._starts = starts_of([entry.samples for entry in manifest.shards])
         self._last: tuple[int, Lease, Opened, Mapping[str, FieldReader]] | None = None
 
-    def parts(self, samples: Numbers, open_shard: OpenShard) -> Iterator[Part]:
+    def parts(self, samples: Numbers, open_shard: OpenOneShard) -> Iterator[ShardPart]:
         """Yield the samples (n,) of one shard after another, numbers in the whole dataset.
 
         Raises:
@@ -49,21 +49,21 @@ class ShardByShard:
         if last is not None:
             opened = last[0]
             shards.sort(key=lambda part: part[0] != opened)
-        wanted = [self._entries[shard] for shard, _ in shards if last is None or shard != last[0]]
-        with Ahead(self._mirror, wanted) as ahead:
-            for shard, at in shards:
+        missing = [self._entries[shard] for shard, _ in shards if last is None or shard != last[0]]
+        with Ahead(self._mirror, missing) as ahead:
+            for shard, positions in shards:
                 if last is None or last[0] != shard:
                     if last is not None:
                         last[1].close()  # the next one may need its room
                     last = self._last = None
                     lease = ahead.take(self._entries[shard])
                     last = self._last = shard, lease, *open_shard(shard, lease)
-                yield at, samples[at] - self._starts[shard], *last[2:]
+                yield positions, samples[positions] - self._starts[shard], *last[2:]
 
     def gather(
         self,
         samples: Numbers,
-        open_shard: OpenShard,
+        open_shard: OpenOneShard,
         fields: Sequence[str] | None,
         allocate: Allocate | Pool | None = None,
         visits: Visits | None = None,
@@ -74,15 +74,19 @@ class ShardByShard:
         Args:
             fields: to read; all by default. The others are those of `gather_samples`.
         """
-        read = []
-        for at, own, opened, readers in self.parts(samples, open_shard):
-            drawn, steps = None if visits is None else visits[at], None if anchors is None else anchors[at]
-            chosen = readers if fields is None else {name: readers[name] for name in fields}
+        parts = []
+        for positions, shard_numbers, opened, readers in self.parts(samples, open_shard):
+            part_visits = None if visits is None else visits[positions]
+            part_anchors = None if anchors is None else anchors[positions]
+            field_readers = readers if fields is None else {name: readers[name] for name in fields}
             # Values of several shards are copied once more, into the batch.
-            memory = allocate if len(at) == len(samples) else None
-            read.append((at, gather_samples(chosen, own, memory, drawn, steps)))
-            del opened, readers, chosen  # so that the shard is closed when the next one is fetched
-        first = read[0][1]
-        if len(read) == 1:
+            memory = allocate if len(positions) == len(samples) else None
+            parts.append((positions, gather_samples(field_readers, shard_numbers, memory, part_visits, part_anchors)))
+            del opened, readers, field_readers  # so that the shard is closed when the next one is fetched
+        first = parts[0][1]
+        if len(parts) == 1:
             return first
-        return {name: joined([(at, values[name]) for at, values in read], len(samples), fresh) for name in first}
+        return {
+            name: joined([(positions, values[name]) for positions, values in parts], len(samples), fresh)
+            for name in first
+        }

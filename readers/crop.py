@@ -181,11 +181,11 @@ class Crop:
             raise UsageError(f"crop: at is a {words} of int, or an array of them of shape (samples, {axes})")
         return places.astype(np.int64)
 
-    def first_axis(self, found: Field, has_windows: bool) -> int:
+    def first_axis(self, cropped: Field, has_windows: bool) -> int:
         """Return the first axis of a field that is cropped; the others are the next ones."""
         if self.axes is not None:
-            return self.axes[0] + (len(found.shape) if self.axes[0] < 0 else 0)
-        return 1 if has_windows or (len(found.shape) == 4 and len(self.shape) == 2) else 0
+            return self.axes[0] + (len(cropped.shape) if self.axes[0] < 0 else 0)
+        return 1 if has_windows or (len(cropped.shape) == 4 and len(self.shape) == 2) else 0
 
     def check(self, fields: Mapping[str, Field], samples: int, windowed: Collection[str] = ()) -> None:
         """Raise UsageError if fields or samples of a dataset cannot be cropped like this.
@@ -206,18 +206,19 @@ class Crop:
         if places is not None and places.ndim == 2 and len(places) != samples:
             raise UsageError(f"crop: at holds {len(places):,} places for {samples:,} samples; one for each is expected")
 
-    def _check_axes(self, found: Field, has_windows: bool) -> None:
-        first, shape = self.first_axis(found, has_windows), found.shape
+    def _check_axes(self, cropped: Field, has_windows: bool) -> None:
+        first, shape = self.first_axis(cropped, has_windows), cropped.shape
         end = first + len(self.shape)
-        said = f"crop: field {found.name!r} is {found.kind} of shape {list(shape)}"
-        if found.kind == "text" or not has_windows <= first or end > len(shape) or None in shape[end:]:
+        described = f"crop: field {cropped.name!r} is {cropped.kind} of shape {list(shape)}"
+        if cropped.kind == "text" or not has_windows <= first or end > len(shape) or None in shape[end:]:
             words = " and ".join(f"{name}s" for name in AXES[-len(self.shape) :])
-            raise UsageError(f"{said}; a field with {words}, and only fixed axes after them, is expected")
-        if found.kind == "image" and (first, end) != (0, 2):
-            raise UsageError(f"{said}, stored as (H, W, C): rows and columns are axes 0 and 1; leave axes out")
+            raise UsageError(f"{described}; a field with {words}, and only fixed axes after them, is expected")
+        if cropped.kind == "image" and (first, end) != (0, 2):
+            raise UsageError(f"{described}, stored as (H, W, C): rows and columns are axes 0 and 1; leave axes out")
         if None in shape[has_windows:first]:
             raise UsageError(
-                f"{said}; axes before the cropped ones must be fixed; if the first is steps, give windows=Windows(...)"
+                f"{described}; axes before the cropped ones must be fixed; if the first is steps, give "
+                "windows=Windows(...)"
             )
 
 
@@ -230,21 +231,21 @@ class Placing:
     """Where crops lie, in pixels of the field `crop.of`; worked out once a batch.
 
     Args:
-        of: where the samples of that field lie.
+        places: where the samples of that field lie.
         first: its first axis that is cropped.
         describe: gives a sample in words, by its number.
         samples: those of the dataset, or of its split; an array of places is indexed by their numbers.
     """
 
-    def __init__(self, crop: Crop, of: Places, first: int, describe: Describe, samples: Items) -> None:
+    def __init__(self, crop: Crop, places: Places, first: int, describe: Describe, samples: Items) -> None:
         self.crop = crop
         self.describe = describe
-        self._of, self._first, self._samples = of, first, samples
+        self._places, self._first, self._samples = places, first, samples
         self.place = LastResult(self._place)
 
     def sizes(self, numbers: Numbers) -> Numbers:
         """Return the lengths of the cropped axes of samples (n,), (n, axes)."""
-        return self._of.locate(numbers).shape[:, self._first : self._first + len(self.crop.shape)]
+        return self._places.locate(numbers).shape[:, self._first : self._first + len(self.crop.shape)]
 
     def _place(self, numbers: Numbers, visits: Visits | None) -> tuple[Numbers, Numbers, Numbers]:
         """Place the crops of samples (n,).
@@ -262,16 +263,16 @@ class Placing:
         step, room, given = crop.step, sizes - crop.shape, crop.given
         small = (sizes == 0 if crop.pad else room < 0).any(axis=1)
         if small.any():
-            at = int(small.argmax())
+            item = int(small.argmax())
             raise UsageError(
-                f"{self.describe(int(numbers[at]))}: field {crop.of!r} has {by(sizes[at])} pixels, less than a "
+                f"{self.describe(int(numbers[item]))}: field {crop.of!r} has {by(sizes[item])} pixels, less than a "
                 f"crop of {by(crop.shape)}; take smaller crops, leave the sample out, or give pad='zero'"
             )
         if is_random(crop):
             assert visits is not None, "random crops are drawn by their visits"
             words = drawn(visits, crop.seed, CROPS, 2 * axes)
         if callable(crop.at) and visits is not None:
-            places = self._asked(crop.at, numbers, visits)
+            places = self._call_placing(crop.at, numbers, visits)
         elif given is not None:
             of_each = given if given.ndim == 1 else given[self._samples.in_split(numbers)]
             places = np.broadcast_to(of_each, sizes.shape)
@@ -286,11 +287,11 @@ class Placing:
             places = np.where(room < 0, -(-room // 2 // step * step), places)
         wrong = ((places < first) | (places > last) | (places % step != 0)).any(axis=1)
         if wrong.any():
-            at = int(wrong.argmax())
-            limits = zip(AXES[-axes:], first[at].tolist(), last[at].tolist(), strict=True)
+            item = int(wrong.argmax())
+            limits = zip(AXES[-axes:], first[item].tolist(), last[item].tolist(), strict=True)
             ranges = [f"{name}s {low} to {high}" for name, low, high in limits]
             raise UsageError(
-                f"{self.describe(int(numbers[at]))}: no crop can begin at {places[at].tolist()}; "
+                f"{self.describe(int(numbers[item]))}: no crop can begin at {places[item].tolist()}; "
                 f"{' and '.join(ranges)} are expected, in multiples of {step}"
             )
         ways = np.zeros(len(numbers), np.int64)
@@ -301,21 +302,21 @@ class Placing:
             ways += below(mirrored, np.full(mirrored.shape, 2)) @ np.array([4] if axes == 2 else [1, 2, 4])
         return sizes, places, ways
 
-    def _asked(self, function: Callable[..., Any], numbers: Numbers, visits: Visits) -> Numbers:
+    def _call_placing(self, function: Callable[..., Any], numbers: Numbers, visits: Visits) -> Numbers:
         """Return the places that a function of the caller gives, (n, axes): each visit has a generator of its own."""
-        seeds, own = drawn(visits, self.crop.seed, PLACES, 1)[:, 0].tolist(), self._samples.in_split(numbers)
+        seeds, sample_numbers = drawn(visits, self.crop.seed, PLACES, 1)[:, 0].tolist(), self._samples.in_split(numbers)
         places = np.zeros((len(numbers), len(self.crop.shape)), np.int64)
         answers = _ANSWERS.get({})
-        for at, (visit, seed) in enumerate(zip(visits.tolist(), seeds, strict=True)):
+        for number, (visit, seed) in enumerate(zip(visits.tolist(), seeds, strict=True)):
             if visit not in answers:
                 generator = np.random.Generator(np.random.PCG64(seed))
                 try:
-                    answers[visit] = self.crop.as_places(function(own[at : at + 1], generator))
+                    answers[visit] = self.crop.as_places(function(sample_numbers[number : number + 1], generator))
                 except Exception as error:
                     answers[visit] = error
             if isinstance(answers[visit], Exception):
                 raise answers[visit]
-            places[at] = answers[visit]
+            places[number] = answers[visit]
         return places
 
 
@@ -371,16 +372,16 @@ class CropReader(PartReader):
         """
         for first in range(0, samples.samples, _CHECKED):
             numbers = samples.in_whole(np.arange(first, min(first + _CHECKED, samples.samples)))
-            sizes, own = self._placing.sizes(numbers), super().locate(numbers).shape[:, self._cropped]
-            wrong = (own * self._scale != sizes).any(axis=1)
+            sizes, lengths = self._placing.sizes(numbers), super().locate(numbers).shape[:, self._cropped]
+            wrong = (lengths * self._scale != sizes).any(axis=1)
             if wrong.any():
-                at = int(wrong.argmax())
-                more = f" (one of {int(wrong.sum()):,} such samples)" if wrong.sum() > 1 else ""
+                item = int(wrong.argmax())
+                note = f" (one of {int(wrong.sum()):,} such samples)" if wrong.sum() > 1 else ""
                 raise UsageError(
-                    f"{self._placing.describe(int(numbers[at]))}: field {self.field.name!r} has {by(own[at])} pixels "
-                    f"and {self._placing.crop.of!r} {by(sizes[at])}; exactly {self._scale} times as many are expected "
-                    f"on {'both' if len(self._crop) == 2 else 'all'} axes{more}; read a split without it, or convert "
-                    "again with --on-error skip"
+                    f"{self._placing.describe(int(numbers[item]))}: field {self.field.name!r} has {by(lengths[item])} "
+                    f"pixels and {self._placing.crop.of!r} {by(sizes[item])}; exactly {self._scale} times as many are "
+                    f"expected on {'both' if len(self._crop) == 2 else 'all'} axes{note}; read a split without it, or "
+                    "convert again with --on-error skip"
                 )
 
     def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Located:
@@ -402,33 +403,33 @@ class CropReader(PartReader):
         """
         if self._fill is None or not self._is_whole:
             return super().read(located, allocate)
-        own = own_pixels(located, self._cropped, self._crop)[:, -1]
-        if (own == (0, self._crop[-1])).all():
+        own_columns = own_pixels(located, self._cropped, self._crop)[:, -1]
+        if (own_columns == (0, self._crop[-1])).all():
             return super().read(located, allocate)
         # Padded: rows whose own pixels lie alike are read together, and put there.
-        parts, which = np.unique(own, axis=0, return_inverse=True)
+        parts, part_of_sample = np.unique(own_columns, axis=0, return_inverse=True)
         crops = self._shaped((allocate or fresh)(len(located) * self.field.fixed_bytes), len(located))
-        into = self._by_plane(crops, len(located), self._crop)
+        target = self._by_plane(crops, len(located), self._crop)
         for number, (left, right) in enumerate(parts.tolist()):
-            at, other = np.flatnonzero(which.reshape(-1) == number), copy(self)
-            other._crop, other._is_whole = (*self._crop[:-1], right - left), False
-            values = self._by_plane(other.read(located[at]), len(at), other._crop)
-            into[at, ..., left:right, :] = values
-            into[at, ..., :left, :] = values[..., :1, :]
-            into[at, ..., right:, :] = values[..., -1:, :]
+            samples, narrow = np.flatnonzero(part_of_sample.reshape(-1) == number), copy(self)
+            narrow._crop, narrow._is_whole = (*self._crop[:-1], right - left), False
+            values = self._by_plane(narrow.read(located[samples]), len(samples), narrow._crop)
+            target[samples, ..., left:right, :] = values
+            target[samples, ..., :left, :] = values[..., :1, :]
+            target[samples, ..., right:, :] = values[..., -1:, :]
         return self._finish(crops.view(-1).view(torch.uint8), located)
 
     def _row_ranges(self, located: Located) -> RowRanges:
         """Return the rows of the crops, counted through all axes before the last."""
         rows, lengths, last = np.arange(self._planes)[None], located.shape[:, self._cropped], len(self._crop) - 1
         if self._steps is not None:
-            steps = self._steps.of(located)
+            steps = self._steps.rows(located)
             rows = (steps[:, :, None] * self._planes + rows).reshape(len(steps), steps.shape[1] * self._planes)
         for axis, size in enumerate(self._crop[:last]):
-            own = located.crop[:, axis, None] + np.arange(size)
-            own = np.maximum(np.minimum(own, lengths[:, axis, None] - 1), 0)  # beyond an edge, the outermost
+            pixels = located.crop[:, axis, None] + np.arange(size)
+            pixels = np.maximum(np.minimum(pixels, lengths[:, axis, None] - 1), 0)  # beyond an edge, the outermost
             rows = rows * lengths[:, axis, None]
-            rows = (rows[:, :, None] + own[:, None]).reshape(len(located), rows.shape[1] * size)
+            rows = (rows[:, :, None] + pixels[:, None]).reshape(len(located), rows.shape[1] * size)
         pixel = self._cell * self.field.itemsize
         return RowRanges(rows, np.maximum(located.crop[:, last], 0) * pixel, self._crop[last] * pixel)
 
@@ -453,16 +454,16 @@ class CropReader(PartReader):
 def is_data_reader(crops: CropReader) -> KnownReader:
     """Return the reader of which pixels of padded crops are the sample's own, int64 (n, axes, 2)."""
 
-    def own(numbers: Numbers, visits: Visits | None, anchors: Numbers | None) -> Numbers:
+    def locate_own(numbers: Numbers, visits: Visits | None, anchors: Numbers | None) -> Numbers:
         located, crop = crops.locate(numbers, visits, anchors), crops._crop
         pixels = own_pixels(located, crops._cropped, crop)
         bits = [located.way >= 4] if len(crop) == 2 else [located.way & 1, located.way & 2, located.way & 4]
         for axis, mirrored in zip(range(len(crop) - len(bits), len(crop)), bits, strict=True):
-            at = np.flatnonzero(mirrored)
-            pixels[at, axis] = crop[axis] - pixels[at, axis, ::-1]
+            mirrored_samples = np.flatnonzero(mirrored)
+            pixels[mirrored_samples, axis] = crop[axis] - pixels[mirrored_samples, axis, ::-1]
         return pixels
 
-    return KnownReader(Field(name=crops.field.name + IS_DATA, dtype="int64", shape=(len(crops._crop), 2)), own)
+    return KnownReader(Field(name=crops.field.name + IS_DATA, dtype="int64", shape=(len(crops._crop), 2)), locate_own)
 
 
 def own_pixels(located: Located, cropped: slice, crop: tuple[int, ...]) -> Numbers:

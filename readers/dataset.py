@@ -18,12 +18,12 @@ from packer.errors import MissingNameError, UsageError
 from packer.format import Constants, Field, Manifest, Names, Numbers, Ranges
 from packer.format import manifest as manifests
 from packer.remote import is_url
-from readers.batch import Sample, Several, as_result, batch_of, each_of, item_of, join, only_item
+from readers.batch import Sample, Several, as_result, batch_of, flatten_results, item_of, join, only_item
 from readers.crop import Crop
 from readers.draws import Visits, new_visits, visits_of
 from readers.fields import NAME, FieldReader, KnownReader, as_images, gather_samples
 from readers.gather import Allocate, Pool
-from readers.indexing import Chosen, Items, Listed, OfShard, SampleNames, is_single, number_asked, numbers_asked
+from readers.indexing import Chosen, Items, Listed, OfShard, SampleNames, is_single, resolve_number, resolve_numbers
 from readers.opened import CheckedReader, Opened, describe, in_words, open_names
 from readers.order import check_epoch
 from readers.parts import Parts
@@ -38,7 +38,7 @@ from readers.windows import Windows
 
 if TYPE_CHECKING:
     from packer.remote import Mirror
-    from readers.by_shard import Part, ShardByShard
+    from readers.by_shard import ShardByShard, ShardPart
 
 #: Arguments of earlier versions, and their replacements.
 _RENAMED = {
@@ -161,7 +161,7 @@ class PackedDataset(Dataset[Any]):
             if name not in _RENAMED:
                 raise TypeError(f"PackedDataset got an unexpected keyword argument {name!r}")
             raise UsageError(f"PackedDataset takes no {name}: {_RENAMED[name]}")
-        self._mirror, self.path, self.manifest = _found(path, cache, cache_bytes)
+        self._mirror, self.path, self.manifest = _open_manifest(path, cache, cache_bytes)
         self._takes_generator: dict[str, bool] = {}
         self.batch_transform = batch_transform
         self.sample_transform = sample_transform
@@ -182,9 +182,9 @@ class PackedDataset(Dataset[Any]):
         """Set the attributes that follow from the manifest, here and in every process that unpickles the dataset."""
         self.fields: dict[str, Field] = _choose(self.manifest, self._chosen, self.path)
         # The samples that are read, each of which may have many windows.
-        whole = Items(self.manifest.samples, None if self.split is None else Chosen(self._ranges))
-        chosen = None if self.samples is None else Listed(whole.in_whole(self.samples))
-        self._samples = whole if chosen is None else Items(self.manifest.samples, chosen)
+        split_items = Items(self.manifest.samples, None if self.split is None else Chosen(self._ranges))
+        listed = None if self.samples is None else Listed(split_items.in_whole(self.samples))
+        self._samples = split_items if listed is None else Items(self.manifest.samples, listed)
         self._items = self._samples if self.windows is None else None
         self._last_session: _Session | None = None
         limit = None if self._mirror is None else self._mirror.cache.limit
@@ -205,7 +205,7 @@ class PackedDataset(Dataset[Any]):
             raise UsageError(f"samples: numbers or a mask are expected, not the name {names[0]!r}; see select()")
 
         try:
-            return numbers_asked(samples, count, no_names)
+            return resolve_numbers(samples, count, no_names)
         except (IndexError, TypeError) as error:
             raise UsageError(f"samples: {error.args[0]}") from None
 
@@ -232,8 +232,8 @@ class PackedDataset(Dataset[Any]):
 
     def __getstate__(self) -> dict[str, Any]:
         # The manifest goes along: on the other side numbers mean the same samples, whatever became of the folder.
-        found = ("fields", "targets", "_samples", "_items", "_last_session", "_exceeds_cache")
-        return {name: value for name, value in vars(self).items() if name not in found}
+        derived = ("fields", "targets", "_samples", "_items", "_last_session", "_exceeds_cache")
+        return {name: value for name, value in vars(self).items() if name not in derived}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
@@ -253,10 +253,10 @@ class PackedDataset(Dataset[Any]):
             numbers = self._samples.in_whole(np.arange(self._samples.samples))
             lengths = {name: self.opened.places[name].lengths(numbers) for name in offsets}
             anchors = self.windows.anchors(offsets, lengths)
-            without = np.flatnonzero(anchors.counts == 0)
-            if anchors.one and len(without):
-                sample = describe(self.path, self.manifest, int(numbers[without[0]]))
-                more = f" (one of {len(without):,} such samples)" if len(without) > 1 else ""
+            no_windows = np.flatnonzero(anchors.counts == 0)
+            if anchors.one and len(no_windows):
+                sample = describe(self.path, self.manifest, int(numbers[no_windows[0]]))
+                more = f" (one of {len(no_windows):,} such samples)" if len(no_windows) > 1 else ""
                 raise UsageError(
                     f"{sample}: no window lies within its steps{more}, but one=True draws one of every sample; give "
                     "pad=, or leave the sample out: PackedDataset(..., samples=numbers)"
@@ -337,7 +337,7 @@ class PackedDataset(Dataset[Any]):
             DamagedError: a stored frame cannot be decoded.
         """
         if is_single(index):
-            number = number_asked(index, len(self), self._numbers_of)
+            number = resolve_number(index, len(self), self._numbers_of)
             visits = self._new_visits(1)
             return self.item_of(self.gather(np.array([number]), visits=visits), visits)
         numbers = self.numbers(index)
@@ -392,7 +392,7 @@ class PackedDataset(Dataset[Any]):
 
     def numbers(self, index: Any) -> Numbers:
         """Return the numbers of the items that an index of many asks for, (n,) int64."""
-        return numbers_asked(index, len(self), self._numbers_of)
+        return resolve_numbers(index, len(self), self._numbers_of)
 
     @property
     def transforms(self) -> bool:
@@ -404,10 +404,10 @@ class PackedDataset(Dataset[Any]):
         samples = [item_of(batch, number, size) for number in range(size)]
         if self.sample_transform is None:
             return samples
-        results = changed_samples(self.sample_transform, samples, self._given("sample_transform", visits))
+        results = changed_samples(self.sample_transform, samples, self._visits_for("sample_transform", visits))
         return list(map(as_result, results))
 
-    def _given(self, name: str, visits: Visits | None) -> Visits | None:
+    def _visits_for(self, name: str, visits: Visits | None) -> Visits | None:
         """Return visits for a transform that takes a generator, else None."""
         return visits if self._takes_generator[name] else None
 
@@ -426,18 +426,18 @@ class PackedDataset(Dataset[Any]):
             if not size:
                 raise UsageError("sample_transform: the index asks for no samples, and an empty batch cannot be joined")
             results = self._samples_of(batch, size, visits)
-            are_several, samples = any(isinstance(each, Several) for each in results), each_of(results)
+            are_several, samples = any(isinstance(result, Several) for result in results), flatten_results(results)
             batch, size = join(samples), len(samples)
         if self.batch_transform is not None:
-            batch = changed_batch(self.batch_transform, batch, self._given("batch_transform", visits))
+            batch = changed_batch(self.batch_transform, batch, self._visits_for("batch_transform", visits))
         return batch, size, are_several
 
     def item_of(self, batch: dict[str, Any], visits: Visits | None) -> Any:
         """Return the only sample of a gathered batch of one, after both transforms; if they made several, the list."""
         if self.batch_transform is None:
             return self._samples_of(batch, 1, visits)[0]
-        whole, size, are_several = self._transformed(batch, 1, visits)
-        return Several(batch_of(whole, size)) if are_several else only_item(whole)
+        result, size, are_several = self._transformed(batch, 1, visits)
+        return Several(batch_of(result, size)) if are_several else only_item(result)
 
     def items_of(self, batch: dict[str, Any], size: int, visits: Visits | None) -> Sequence[Any]:
         """Return the samples of a gathered batch in the form that torch's DataLoader takes."""
@@ -446,8 +446,8 @@ class PackedDataset(Dataset[Any]):
             return [
                 Sample(sample) if type(sample) is dict else sample for sample in self._samples_of(batch, size, visits)
             ]
-        whole, size, _ = self._transformed(batch, size, visits)
-        return batch_of(whole, size)
+        result, size, _ = self._transformed(batch, size, visits)
+        return batch_of(result, size)
 
     def sample_numbers(self, names: Sequence[str]) -> Numbers:
         """Return the numbers of the samples of some names, (n,), in the split if one is read.
@@ -455,11 +455,11 @@ class PackedDataset(Dataset[Any]):
         Raises:
             MissingNameError: no sample has one of the names.
         """
-        found = self._samples.in_split(self.name_table.numbers(names))
-        if len(found) and found.min() < 0:
+        numbers = self._samples.in_split(self.name_table.numbers(names))
+        if len(numbers) and numbers.min() < 0:
             place = "among the chosen samples" if self.samples is not None else f"in the split {self.split!r}"
-            raise MissingNameError(f"{self.path}: {names[int(found.argmin())]!r} is not {place}")
-        return found
+            raise MissingNameError(f"{self.path}: {names[int(numbers.argmin())]!r} is not {place}")
+        return numbers
 
     def _name_of(self, number: int) -> str:
         return self.name_table.name(number)
@@ -490,7 +490,7 @@ class PackedDataset(Dataset[Any]):
             allocate: allocates the memory of each field; a `Pool` is used only where reuse pays. New memory by default.
             visits: of the items, (n,); needed if random parts are read.
         """
-        samples, anchors = self.items.of(numbers, visits)
+        samples, anchors = self.items.resolve(numbers, visits)
         if self.exceeds_cache:
             return self._by_shard.gather(samples, self.shard_readers, None, allocate, visits, anchors)
         return gather_samples(self.readers, samples, allocate, visits, anchors)
@@ -513,13 +513,13 @@ class PackedDataset(Dataset[Any]):
             SampleIndexError, MissingNameError, DamagedError: as when the whole sample is read.
         """
         check_read(str(self.path), [field], self.fields)
-        own = number_asked(index, self._samples.samples, self.sample_numbers)
-        (number,) = self._samples.in_whole(np.array([own])).tolist()
+        item = resolve_number(index, self._samples.samples, self.sample_numbers)
+        (number,) = self._samples.in_whole(np.array([item])).tolist()
         (_, inside, opened, _), *_ = self._opened_parts(np.array([number]))
         reader: FieldReader = opened.readers[field]
         if rows is not None or columns is not None:
             reader = RegionReader(opened.places[field], rows, columns)
-        reader = self._checked(reader, opened, number - int(inside[0]))
+        reader = self._with_checks(reader, opened, number - int(inside[0]))
         values = as_images(reader.field, reader.read(reader.locate(inside)))
         return item_of({field: values}, 0, 1)[field]
 
@@ -537,8 +537,8 @@ class PackedDataset(Dataset[Any]):
             )
         samples = self._samples.in_whole(np.arange(self._samples.samples))
         shapes = np.empty((len(samples), len(self.fields[field].shape)), np.int64)
-        for at, own, opened, readers in self._opened_parts(samples):
-            shapes[at] = opened.places[field].locate(own).shape
+        for positions, shard_numbers, opened, readers in self._opened_parts(samples):
+            shapes[positions] = opened.places[field].locate(shard_numbers).shape
             del opened, readers  # so that the shard is closed when the next one is fetched
         return shapes
 
@@ -560,7 +560,7 @@ class PackedDataset(Dataset[Any]):
         check_read(str(self.path), [field], [*self.fields, *self.extras])
         numbers = np.arange(len(self))
         visits = visits_of(0, 0, numbers) if self.draws else None
-        samples, anchors = self.items.of(numbers, visits)
+        samples, anchors = self.items.resolve(numbers, visits)
         if self.exceeds_cache:
             return self._by_shard.gather(samples, self.shard_readers, [field], None, visits, anchors)[field]
         return gather_samples({field: self.readers[field]}, samples, None, visits, anchors)[field]
@@ -590,10 +590,10 @@ class PackedDataset(Dataset[Any]):
         if session.readers is None:
             opened = self.opened
             # Not a bound method: dataset and readers would refer to each other, and files stay open for a while.
-            describes = partial(describe, self.path, self.manifest)
-            parts = self._parts.readers(self.fields, opened.places, self._samples, describes)
-            found = {name: self._checked(reader, opened) for name, reader in {**opened.readers, **parts}.items()}
-            session.readers = {**found, **self._number_readers()}
+            describe_sample = partial(describe, self.path, self.manifest)
+            parts = self._parts.readers(self.fields, opened.places, self._samples, describe_sample)
+            checked = {name: self._with_checks(reader, opened) for name, reader in {**opened.readers, **parts}.items()}
+            session.readers = {**checked, **self._number_readers()}
         return session.readers
 
     @property
@@ -617,7 +617,7 @@ class PackedDataset(Dataset[Any]):
             session.by_shard = ShardByShard(self._mirror, self.manifest)
         return session.by_shard
 
-    def _opened_parts(self, samples: Numbers) -> Iterable[Part]:
+    def _opened_parts(self, samples: Numbers) -> Iterable[ShardPart]:
         """Return the samples (n,), numbers in the whole dataset, with what is open of it: all, or shard after shard."""
         if self.exceeds_cache:
             return self._by_shard.parts(samples, self.shard_readers)
@@ -639,15 +639,17 @@ class PackedDataset(Dataset[Any]):
             As `Opened`.
         """
         entry = self.manifest.shards[shard]
-        first = sum(other.samples for other in self.manifest.shards[:shard])
+        first = sum(earlier.samples for earlier in self.manifest.shards[:shard])
         opened = Opened(self.path, self.manifest, list(self.fields), extras=self.extras, alone=(entry, lease))
         samples = OfShard(self._samples, first, entry.samples)
-        describes = partial(_describe_from, self.path, self.manifest, first)
-        parts = self._parts.readers(self.fields, opened.places, samples, describes)
-        found = {name: self._checked(reader, opened, first) for name, reader in {**opened.readers, **parts}.items()}
+        describe_sample = partial(_describe_from, self.path, self.manifest, first)
+        parts = self._parts.readers(self.fields, opened.places, samples, describe_sample)
+        checked = {
+            name: self._with_checks(reader, opened, first) for name, reader in {**opened.readers, **parts}.items()
+        }
         for reader in opened.readers.values():
             reader.keep(entry.samples)
-        return opened, {**found, **self._number_readers(samples)}
+        return opened, {**checked, **self._number_readers(samples)}
 
     def _number_readers(self, samples: Items | None = None) -> dict[str, FieldReader]:
         """Return the readers of the extras `number` and `step`."""
@@ -656,10 +658,10 @@ class PackedDataset(Dataset[Any]):
             NUMBER: lambda numbers, visits, anchors: items.in_split(numbers),
             STEP: lambda numbers, visits, anchors: anchors,
         }
-        chosen = {extra: values[extra] for extra in self.extras if extra != NAME}
-        return {extra: KnownReader(Field(name=extra, dtype="int64"), given) for extra, given in chosen.items()}
+        asked = {extra: values[extra] for extra in self.extras if extra != NAME}
+        return {extra: KnownReader(Field(name=extra, dtype="int64"), values_of) for extra, values_of in asked.items()}
 
-    def _checked(self, reader: FieldReader, opened: Opened, first: int = 0) -> FieldReader:
+    def _with_checks(self, reader: FieldReader, opened: Opened, first: int = 0) -> FieldReader:
         """Return a reader that compares frames with their checksums first, if `verify` says so.
 
         Args:
@@ -696,7 +698,7 @@ def reads_batches(dataset: Any) -> bool:
     return isinstance(dataset, PackedDataset) and type(dataset).__getitem__ is PackedDataset.__getitem__
 
 
-def _found(
+def _open_manifest(
     path: str | os.PathLike[str], cache: str | os.PathLike[str] | None, cache_bytes: int | None
 ) -> tuple[Mirror | None, Path, Manifest]:
     """Return the `packer.remote.mirror.Mirror` of a URL, None for a folder; the folder to read, and its manifest."""

@@ -108,7 +108,7 @@ def permuted(words: Words, ends: Numbers, first: int) -> Numbers:
     beyond = out >= tables.ends
     while beyond.any():
         sample, place = beyond.nonzero()
-        moved = tables.of(sample).permute(out[sample, place][:, None])
+        moved = tables.select(sample).permute(out[sample, place][:, None])
         out[sample, place] = moved[:, 0]
         beyond[sample, place] = moved[:, 0] >= ends[sample].view(np.uint64)
     return out.view(np.int64)
@@ -123,7 +123,7 @@ class _Tables:
         self._columns = np.ceil(np.sqrt(self.ends)).astype(np.uint64)
         self._rows = (self.ends + self._columns - np.uint64(1)) // self._columns
 
-    def of(self, samples: Numbers) -> _Tables:
+    def select(self, samples: Numbers) -> _Tables:
         """Return the tables of some samples."""
         return _Tables(self.ends[samples, 0], self._words[samples])
 

@@ -27,7 +27,7 @@ def is_single(index: Any) -> bool:
     return isinstance(index, (int, str, np.integer)) or getattr(index, "ndim", None) == 0
 
 
-def number_asked(index: Any, samples: int, look_up: LookUp) -> int:
+def resolve_number(index: Any, samples: int, look_up: LookUp) -> int:
     """Return the number of the one sample asked for.
 
     Raises:
@@ -41,11 +41,11 @@ def number_asked(index: Any, samples: int, look_up: LookUp) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"an index of {type(value).__name__}; an integer or a name is expected")
     if not -samples <= value < samples:
-        raise _outside(value, samples)
+        raise _outside_error(value, samples)
     return value + samples if value < 0 else value
 
 
-def numbers_asked(index: Any, samples: int, look_up: LookUp) -> Numbers:
+def resolve_numbers(index: Any, samples: int, look_up: LookUp) -> Numbers:
     """Return the numbers (n,) of the samples asked for, in the order asked.
 
     Args:
@@ -63,7 +63,7 @@ def numbers_asked(index: Any, samples: int, look_up: LookUp) -> Numbers:
             return np.zeros(0, np.int64)
         for end in (index[0], index[-1]):  # before anything of that length is made
             if not -samples <= end < samples:
-                raise _outside(end, samples)
+                raise _outside_error(end, samples)
         index = np.arange(index.start, index.stop, index.step, dtype=np.int64)
     array: NDArray[Any] = index.numpy(force=True) if isinstance(index, torch.Tensor) else _as_array(index)
     if array.ndim != 1:
@@ -83,7 +83,7 @@ def numbers_asked(index: Any, samples: int, look_up: LookUp) -> Numbers:
         return look_up(items)
     if are_names == {True, False}:
         raise TypeError("names and numbers cannot be mixed in one index")
-    return np.array([number_asked(item, samples, look_up) for item in items], np.int64)
+    return np.array([resolve_number(item, samples, look_up) for item in items], np.int64)
 
 
 def _as_array(index: Any) -> NDArray[Any]:
@@ -118,11 +118,11 @@ def _within(array: NDArray[Any], samples: int) -> Numbers:
         return numbers
     wrong = (array < -samples) | (array >= samples)
     if wrong.any():
-        raise _outside(int(array[wrong][0]), samples)
+        raise _outside_error(int(array[wrong][0]), samples)
     return np.where(numbers < 0, numbers + samples, numbers)
 
 
-def _outside(number: int, samples: int) -> SampleIndexError:
+def _outside_error(number: int, samples: int) -> SampleIndexError:
     return SampleIndexError(f"sample {number} of {samples}: numbers go from {-samples} to {samples - 1}")
 
 
@@ -229,8 +229,8 @@ class Listed(Chosen):
         numbers, places = self._ascending
         if not len(numbers):
             return np.full_like(samples, -1)
-        at = numbers.searchsorted(samples)
-        return np.where(numbers.take(at, mode="clip") == samples, places.take(at, mode="clip"), -1)
+        positions = numbers.searchsorted(samples)
+        return np.where(numbers.take(positions, mode="clip") == samples, places.take(positions, mode="clip"), -1)
 
 
 class Items:
@@ -262,7 +262,7 @@ class Items:
         """Return the windows of these samples."""
         return Items(self.total, self._chosen, anchors)
 
-    def of(self, numbers: Numbers, visits: Visits | None) -> tuple[Numbers, Numbers | None]:
+    def resolve(self, numbers: Numbers, visits: Visits | None) -> tuple[Numbers, Numbers | None]:
         """Return sample (n,), by its number in the whole dataset, and anchor step (n,) or None, of items (n,).
 
         Args:
@@ -272,8 +272,8 @@ class Items:
             return self.in_whole(numbers), None
         if self._anchors.one:
             assert visits is not None, "the window of a sample is drawn by its visit"
-            which = below(drawn(visits, 0, ANCHORS, 1)[:, 0], self._anchors.counts[numbers])
-            return self.in_whole(numbers), self._anchors.first[numbers] + which * self._anchors.stride
+            window = below(drawn(visits, 0, ANCHORS, 1)[:, 0], self._anchors.counts[numbers])
+            return self.in_whole(numbers), self._anchors.first[numbers] + window * self._anchors.stride
         sample = self._ends.searchsorted(numbers, side="right")
         within = numbers - self._starts[sample]
         return self.in_whole(sample), self._anchors.first[sample] + within * self._anchors.stride
@@ -342,8 +342,8 @@ class SampleNames(Sequence[str]):
 
     def __getitem__(self, index: Any) -> Any:
         if is_single(index):
-            return self._names(np.array([number_asked(index, len(self), self._look_up)]))[0]
-        return self._names(numbers_asked(index, len(self), self._look_up))
+            return self._names(np.array([resolve_number(index, len(self), self._look_up)]))[0]
+        return self._names(resolve_numbers(index, len(self), self._look_up))
 
     def _names(self, numbers: Numbers) -> list[str]:
         return list(map(self._name_of, self._samples.in_whole(numbers).tolist()))

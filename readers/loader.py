@@ -31,7 +31,7 @@ from readers.device import ahead, device_of
 from readers.draws import visits_of
 from readers.epoch import Epoch
 from readers.gather import Pool
-from readers.indexing import numbers_asked
+from readers.indexing import resolve_numbers
 from readers.mix import Mix
 from readers.order import (
     GROUP_SAMPLES,
@@ -452,7 +452,7 @@ def _without_subsets(dataset: Any) -> tuple[PackedDataset | Mix, Numbers | None]
     numbers: Numbers | None = None
     while isinstance(dataset, Subset):
         indices, dataset = dataset.indices, dataset.dataset
-        item_numbers = numbers_asked(indices, len(dataset), getattr(dataset, "sample_numbers", _no_names))
+        item_numbers = resolve_numbers(indices, len(dataset), getattr(dataset, "sample_numbers", _no_names))
         numbers = item_numbers if numbers is None else item_numbers[numbers]
     return dataset, numbers
 

@@ -25,7 +25,7 @@ from readers.dataset import PackedDataset, reads_batches
 from readers.draws import Visits, new_visits
 from readers.fields import FieldReader, FixedRaw, KnownReader, Places, gather_samples
 from readers.gather import Pool
-from readers.indexing import number_asked, numbers_asked
+from readers.indexing import resolve_number, resolve_numbers
 from readers.joined import JoinedReader, by_part, parts_of
 from readers.order import Mixed
 
@@ -93,18 +93,18 @@ class Mix(Dataset[Any]):
         Raises:
             SampleIndexError: a number outside the mix.
         """
-        return self.datasets[0].item_of(*self._gathered(np.array([number_asked(index, len(self), _no_names)])))
+        return self.datasets[0].item_of(*self._gathered(np.array([resolve_number(index, len(self), _no_names)])))
 
     def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
         """Return a batch for torch's DataLoader, which takes it as one."""
-        numbers = numbers_asked(indices, len(self), _no_names)
+        numbers = resolve_numbers(indices, len(self), _no_names)
         batch, visits = self._gathered(numbers)
         return self.datasets[0].items_of(batch, len(numbers), visits)
 
     def _gathered(self, numbers: Numbers) -> tuple[dict[str, Any], Visits | None]:
         """Return the batch of the items `numbers` (n,), untransformed, and their visits, (n,) or None."""
         visits = new_visits(len(numbers)) if self.draws else None
-        samples, anchors = self.items.of(numbers, visits)
+        samples, anchors = self.items.resolve(numbers, visits)
         return gather_samples(self.readers, samples, self.opened.pool, visits, anchors), visits
 
     def __add__(self, other: Dataset[Any]) -> Dataset[Any]:  # type: ignore[override]  # torch's gives a ConcatDataset
@@ -210,14 +210,14 @@ class MixedItems:
 
     datasets: Sequence[PackedDataset]
 
-    def of(self, numbers: Numbers, visits: Visits | None) -> tuple[Numbers, Numbers | None]:
+    def resolve(self, numbers: Numbers, visits: Visits | None) -> tuple[Numbers, Numbers | None]:
         """Return sample (n,), by its number among all samples of all whole datasets, and anchor step (n,)."""
         starts = starts_of([len(dataset) for dataset in self.datasets])
         sample_starts = starts_of([dataset.items.total for dataset in self.datasets])
         samples, anchors = np.empty_like(numbers), np.zeros_like(numbers)
         for part, of_part in by_part(parts_of(numbers, starts)):
             part_visits = None if visits is None else visits[of_part]
-            part_samples, part_anchors = self.datasets[part].items.of(numbers[of_part] - starts[part], part_visits)
+            part_samples, part_anchors = self.datasets[part].items.resolve(numbers[of_part] - starts[part], part_visits)
             samples[of_part] = part_samples + sample_starts[part]
             anchors[of_part] = 0 if part_anchors is None else part_anchors
         return samples, anchors

@@ -60,20 +60,20 @@ class PointSample:
             UsageError: there is none, or a named one cannot.
         """
         if self.fields is not None:
-            found = [self.fields] if isinstance(self.fields, str) else list(self.fields)
-            check_read("points", found, fields)
-            for name in found:
+            names = [self.fields] if isinstance(self.fields, str) else list(self.fields)
+            check_read("points", names, fields)
+            for name in names:
                 if fields[name].kind != "array" or not fields[name].shape or None in fields[name].shape[1:]:
                     raise UsageError(f"points: field {name!r} does not hold a row of fixed shape for each point")
         else:
-            found = [f.name for f in fields.values() if f.kind == "array" and f.ragged_axes == (0,)]
-            found.sort(key=lambda name: name != USUAL)
-        if not found:
+            names = [f.name for f in fields.values() if f.kind == "array" and f.ragged_axes == (0,)]
+            names.sort(key=lambda name: name != USUAL)
+        if not names:
             raise UsageError(
                 "points: no field that is read is ragged in its first axis alone; name some in PointSample(..., "
                 "fields=[...])"
             )
-        return found
+        return names
 
 
 class PointsReader(PartReader):
@@ -101,15 +101,15 @@ class PointsReader(PartReader):
         located = self._places.locate(numbers)
         lengths, first = located.shape[:, 0], self._first.locate(numbers).shape[:, 0]
         if (lengths != first).any():
-            at = int((lengths != first).argmax())
+            item = int((lengths != first).argmax())
             raise UsageError(
-                f"{self._describe(int(numbers[at]))}: field {self.field.name!r} has {lengths[at]} rows and "
-                f"{self._first.field.name!r} {first[at]}; fields that are sampled together need a row for each point"
+                f"{self._describe(int(numbers[item]))}: field {self.field.name!r} has {lengths[item]} rows and "
+                f"{self._first.field.name!r} {first[item]}; fields that are sampled together need a row for each point"
             )
         if not lengths.all():
-            at = int((lengths == 0).argmax())
+            item = int((lengths == 0).argmax())
             raise UsageError(
-                f"{self._describe(int(numbers[at]))}: field {self.field.name!r} has no points to choose "
+                f"{self._describe(int(numbers[item]))}: field {self.field.name!r} has no points to choose "
                 f"{self._shape[0]} from; leave the sample out, by torch.utils.data.Subset or Loader's sampler"
             )
         return located.adding(visit=np.zeros_like(numbers) if visits is None else visits.view(np.int64))

@@ -236,7 +236,7 @@ def _make_runs(plan: ReadPlan, first: int, stop: int) -> list[Run]:
     """Return the batches `first` to `stop` in runs of up to `run_bytes` bytes, of one batch at least."""
     numbers, positions, edges = plan.batches.group(first, stop)
     visits = None if plan.visits is None else plan.visits(positions)
-    samples, anchors = plan.dataset.items.of(numbers, visits)
+    samples, anchors = plan.dataset.items.resolve(numbers, visits)
     readers: Mapping[str, FieldReader]
     opened: Sequence[Opened] = ()
     if plan.stream is None:

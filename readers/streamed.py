@@ -52,21 +52,27 @@ class ShardStream:
             self._last[shard] = max(last, self._last.get(shard, 0))
         self._open: dict[int, tuple[Opened, Mapping[str, FieldReader]]] = {}
         self._finalizers: list[weakref.finalize[..., Opened]] = []
-        wanted, then = ([self._entries[shard] for shard in shards.tolist()] for shards in (needs[:, 0], later))
-        self._ahead = Ahead(mirror, wanted, then, _depth({*wanted, *then}, mirror.cache.limit, window))
-        mean = max(1, sum(entry.bytes for entry in self._entries) // max(int(self._starts[-1]), 1))
+        entries, later_entries = (
+            [self._entries[shard] for shard in shards.tolist()] for shards in (needs[:, 0], later)
+        )
+        self._ahead = Ahead(
+            mirror, entries, later_entries, _depth({*entries, *later_entries}, mirror.cache.limit, window)
+        )
+        sample_bytes = max(1, sum(entry.bytes for entry in self._entries) // max(int(self._starts[-1]), 1))
         # Samples to locate at once: of all ranks together no more than a shard has, or a group needs more shards.
         batches = max(1, int(self._starts[-1]) // len(self._entries) // share.global_batch_size)
-        self.group_samples = max(1, min(GROUP_BYTES // mean, batches * share.batch_size))
+        self.group_samples = max(1, min(GROUP_BYTES // sample_bytes, batches * share.batch_size))
 
     def __enter__(self) -> ShardStream:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         self._open.clear()
         # An error that somebody keeps may refer to what is open.
-        for let_go in self._finalizers:
-            let_go()
+        for release in self._finalizers:
+            release()
         self._ahead.close()
 
     def readers(self, samples: Numbers, positions: Numbers) -> tuple[Mapping[str, FieldReader], Numbers, list[Opened]]:
@@ -84,22 +90,22 @@ class ShardStream:
         parts = by_part(parts_of(samples, self._starts))
         for shard, _ in parts:
             if shard not in self._open:
-                self._open[shard] = self._opened(shard)
+                self._open[shard] = self._open_shard(shard)
         opened = [self._open[shard] for shard, _ in parts]
         starts = starts_of([self._entries[shard].samples for shard, _ in parts])
-        own = np.empty_like(samples)
-        for start, (shard, at) in zip(starts[:-1].tolist(), parts, strict=True):
-            own[at] = samples[at] - self._starts[shard] + start
+        local_numbers = np.empty_like(samples)
+        for start, (shard, positions_of_part) in zip(starts[:-1].tolist(), parts, strict=True):
+            local_numbers[positions_of_part] = samples[positions_of_part] - self._starts[shard] + start
         names = opened[0][1]
-        readers = {name: JoinedReader([each[name] for _, each in opened], starts) for name in names}
-        return readers, own, [each for each, _ in opened]
+        readers = {name: JoinedReader([of_shard[name] for _, of_shard in opened], starts) for name in names}
+        return readers, local_numbers, [of_shard for of_shard, _ in opened]
 
-    def _opened(self, shard: int) -> tuple[Opened, Mapping[str, FieldReader]]:
+    def _open_shard(self, shard: int) -> tuple[Opened, Mapping[str, FieldReader]]:
         """Return an open shard, which is let go of when nobody reads from it any more, and its readers."""
         entry = self._entries[shard]
         lease = self._ahead.take(entry)
         opened, readers = self._dataset.shard_readers(shard, lease)
-        self._finalizers = [each for each in self._finalizers if each.alive]
+        self._finalizers = [finalizer for finalizer in self._finalizers if finalizer.alive]
         self._finalizers.append(weakref.finalize(opened, self._ahead.let_go, entry, lease))
         return opened, readers
 
@@ -121,14 +127,14 @@ def stream_of(dataset: PackedDataset | Mix, order: Order, epoch: int, share: Sha
     Args:
         done: positions of the epoch that were read before.
     """
-    if not isinstance(dataset, PackedDataset) or dataset.mirror is None or not _goes_by_shard(dataset, order):
+    if not isinstance(dataset, PackedDataset) or dataset.mirror is None or not _reads_by_shard(dataset, order):
         return None
     if dataset.is_open or (dataset.mirror.is_fetched(dataset.manifest) and not exceeds_cache(dataset)):
         return None
     if isinstance(order, ShardShuffled):
         needs, later = order.needs(epoch, share), order.needs(epoch + 1, share)
     else:
-        needs = later = _in_order(edges_of(dataset))
+        needs = later = _needs_in_order(edges_of(dataset))
     window = _most_shards(dataset, order, share) // 2
     return ShardStream(dataset, dataset.mirror, needs[needs[:, 2] >= done], later[:, 0], share, window)
 
@@ -142,18 +148,18 @@ def check_fits(dataset: PackedDataset | Mix, order: Order, share: Share) -> None
     """Raise UsageError if a dataset is larger than its cache, and this order cannot be read with so little room."""
     if not exceeds_cache(dataset):
         return
-    if isinstance(dataset, Mix) or not _goes_by_shard(dataset, order):
+    if isinstance(dataset, Mix) or not _reads_by_shard(dataset, order):
         raise UsageError(
             "the dataset is larger than cache_bytes: then only shuffle='shards' or no shuffling reads it, of samples "
             "in ascending order, without windows, sampler, repeat, Subset or Mix; or raise cache_bytes"
         )
     assert dataset.mirror is not None
     assert dataset.mirror.cache.limit is not None
-    most = _most_shards(dataset, order, share)
-    needed = sum(sorted((entry.bytes for entry in dataset.manifest.shards if entry.samples), reverse=True)[:most])
+    shards = _most_shards(dataset, order, share)
+    needed = sum(sorted((entry.bytes for entry in dataset.manifest.shards if entry.samples), reverse=True)[:shards])
     if needed > dataset.mirror.cache.limit:
         raise UsageError(
-            f"cache_bytes is {dataset.mirror.cache.limit:,}, and {most} shards, {needed:,} bytes, must have room: "
+            f"cache_bytes is {dataset.mirror.cache.limit:,}, and {shards} shards, {needed:,} bytes, must have room: "
             "raise it, or give a smaller shuffle_window"
         )
 
@@ -177,14 +183,14 @@ def _depth(entries: set[ShardEntry], limit: int | None, window: int) -> int | No
     return max(1, window, min(STREAMS, limit * len(entries) // nbytes // 4))
 
 
-def _goes_by_shard(dataset: PackedDataset, order: Order) -> bool:
+def _reads_by_shard(dataset: PackedDataset, order: Order) -> bool:
     """Return whether an order reads few shards at a time."""
     by_shard = isinstance(order, ShardShuffled | Sequential)
     return by_shard and dataset.windows is None and dataset.items.is_ascending
 
 
-def _in_order(edges: Numbers) -> Numbers:
+def _needs_in_order(edges: Numbers) -> Numbers:
     """Return what is needed of the shards if samples are read in order, as `ShardShuffled.needs`."""
     needs: Numbers = np.stack([np.arange(len(edges) - 1), edges[:-1], edges[1:] - 1], 1)
-    there: Numbers = needs[np.diff(edges) > 0]
-    return there
+    present: Numbers = needs[np.diff(edges) > 0]
+    return present

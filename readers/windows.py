@@ -146,7 +146,7 @@ class Windows:
         if before is not None:
             first = first - _reach(offsets)[0] - before
         if after is not None:
-            stop = np.minimum.reduce([lengths[name] - max(own.max(), 0) for name, own in offsets.items()]) + after
+            stop = np.minimum.reduce([lengths[name] - max(steps.max(), 0) for name, steps in offsets.items()]) + after
         first = -(-first // self.stride) * self.stride
         counts = np.maximum(-(-(stop - first) // self.stride), 0)
         return Anchors(first, np.where(shortest > 0, counts, 0), self.stride, self.one)
@@ -154,7 +154,8 @@ class Windows:
 
 def _reach(offsets: Mapping[str, Numbers]) -> tuple[int, int]:
     """Return the lowest and the highest offset from the anchor, which has offset 0."""
-    return min(0, *(int(own.min()) for own in offsets.values())), max(0, *(int(own.max()) for own in offsets.values()))
+    lowest = min(0, *(int(steps.min()) for steps in offsets.values()))
+    return lowest, max(0, *(int(steps.max()) for steps in offsets.values()))
 
 
 def _with_steps(fields: Mapping[str, Field], steps: int) -> list[str]:
@@ -166,19 +167,19 @@ def _with_steps(fields: Mapping[str, Field], steps: int) -> list[str]:
     # Rows of a table may also hold arrays of one axis, which are not steps.
     if any(len(field.shape) > 1 for field in arrays) and len({field.shape[0] for field in arrays}) == 1:
         return [field.name for field in arrays]
-    held = ", ".join(f"{field.name} {list(field.shape)}" for field in arrays) or "no array"
+    shapes = ", ".join(f"{field.name} {list(field.shape)}" for field in arrays) or "no array"
     raise UsageError(
-        f"windows: which fields have steps? None is ragged in its first axis ({held}); name those "
+        f"windows: which fields have steps? None is ragged in its first axis ({shapes}); name those "
         f'that have steps: Windows({{"{next((field.name for field in arrays), "actions")}": range({steps})}})'
     )
 
 
 def _check_offsets(name: str, offsets: Sequence[int] | NDArray[np.integer], step: int) -> None:
     try:
-        found = [index(offset) for offset in offsets] if len(offsets) else []
+        numbers = [index(offset) for offset in offsets] if len(offsets) else []
     except TypeError:
-        found = []
-    if not found or max(map(abs, found)) * step > MAX_AXIS:
+        numbers = []
+    if not numbers or max(map(abs, numbers)) * step > MAX_AXIS:
         raise UsageError(f"windows: offsets {offsets!r} of {name!r}: a list of whole numbers is expected, or range(16)")
 
 
@@ -194,7 +195,7 @@ class Steps:
     offsets: Numbers
     pad: str | None
 
-    def of(self, located: Located) -> Numbers:
+    def rows(self, located: Located) -> Numbers:
         """Return the steps of the windows at the anchors, (n, T); beyond an end, the sample's first or last step."""
         steps: Numbers = located.anchor[:, None] + self.offsets
         return np.maximum(np.minimum(steps, located.shape[:, :1] - 1), 0)
@@ -239,18 +240,18 @@ class WindowReader(PartReader):
         """
         if not self.is_ragged:
             return super().read(located, allocate)
-        shapes, which = np.unique(located.shape[:, 1:], axis=0, return_inverse=True)
+        shapes, shape_of_sample = np.unique(located.shape[:, 1:], axis=0, return_inverse=True)
         windows: list[Any] = [None] * len(located)
         for number, shape in enumerate(shapes.tolist()):
-            at = np.flatnonzero(which == number)
-            alike = WindowReader(self._places, self._steps, shape).read(located[at], allocate)
-            parts = split_with_own_storage(alike.flatten(0, 1), [alike.shape[1]] * len(at))
-            for place, window in zip(at.tolist(), parts, strict=True):
+            samples = np.flatnonzero(shape_of_sample == number)
+            same_shape = WindowReader(self._places, self._steps, shape).read(located[samples], allocate)
+            parts = split_with_own_storage(same_shape.flatten(0, 1), [same_shape.shape[1]] * len(samples))
+            for place, window in zip(samples.tolist(), parts, strict=True):
                 windows[place] = window
         return windows
 
     def _row_ranges(self, located: Located) -> RowRanges:
-        return RowRanges(self._steps.of(located), np.zeros(len(located), np.int64), self._length)
+        return RowRanges(self._steps.rows(located), np.zeros(len(located), np.int64), self._length)
 
     def _finish(self, flat: torch.Tensor, located: Located) -> torch.Tensor:
         return self._steps.fill(super()._finish(flat, located), located)

@@ -11,7 +11,7 @@ import torch
 
 from packer.errors import MissingNameError, SampleIndexError
 from packer.format import Numbers
-from readers.indexing import is_single, number_asked, numbers_asked
+from readers.indexing import is_single, resolve_number, resolve_numbers
 
 SAMPLES = 40
 MASK = np.arange(SAMPLES) % 7 == 3
@@ -26,7 +26,7 @@ def _look_up(names: Sequence[str]) -> Numbers:
 
 
 def _numbers(index: Any) -> list[int]:
-    found = numbers_asked(index, SAMPLES, _look_up)
+    found = resolve_numbers(index, SAMPLES, _look_up)
     assert found.dtype == np.int64
     assert found.ndim == 1
     return found.tolist()
@@ -51,7 +51,7 @@ def _numbers(index: Any) -> list[int]:
 def test_one_sample(index: Any, number: int) -> None:
     """A number or a name, also as a scalar of numpy or torch, asks for one sample."""
     assert is_single(index)
-    assert number_asked(index, SAMPLES, _look_up) == number
+    assert resolve_number(index, SAMPLES, _look_up) == number
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_integers_of_every_dtype(dtype: str) -> None:
 def test_a_number_outside_is_an_index_error_that_names_it(index: Any, wrong: str) -> None:
     """No number wraps around or is cut to 64 bits: the first one outside the dataset is named."""
     with pytest.raises(IndexError, match=f"sample {wrong} of 40") as error:
-        numbers_asked(index, SAMPLES, _look_up)
+        resolve_numbers(index, SAMPLES, _look_up)
     assert isinstance(error.value, SampleIndexError)
 
 
@@ -131,22 +131,22 @@ def test_a_number_outside_is_an_index_error_that_names_it(index: Any, wrong: str
 def test_one_number_outside_is_an_index_error_that_names_it(index: Any) -> None:
     """One number is checked as many are."""
     with pytest.raises(SampleIndexError, match=f"sample {int(index)} of 40"):
-        number_asked(index, SAMPLES, _look_up)
+        resolve_number(index, SAMPLES, _look_up)
 
 
 @pytest.mark.parametrize("length", [0, 39, 41])
 def test_a_mask_of_another_length_is_an_index_error(length: int) -> None:
     """A mask has one item for every sample."""
     with pytest.raises(SampleIndexError, match=f"mask of {length} values for 40"):
-        numbers_asked(np.zeros(length, bool), SAMPLES, _look_up)
+        resolve_numbers(np.zeros(length, bool), SAMPLES, _look_up)
 
 
 def test_a_missing_name_is_a_key_error_that_names_it() -> None:
     """The name is in the message, for one name and for many."""
     with pytest.raises(KeyError, match="'x1'"):
-        number_asked("x1", SAMPLES, _look_up)
+        resolve_number("x1", SAMPLES, _look_up)
     with pytest.raises(KeyError, match="'x2'"):
-        numbers_asked(["n1", "x2"], SAMPLES, _look_up)
+        resolve_numbers(["n1", "x2"], SAMPLES, _look_up)
 
 
 @pytest.mark.parametrize(
@@ -167,11 +167,11 @@ def test_a_missing_name_is_a_key_error_that_names_it() -> None:
 def test_anything_else_is_a_type_error(index: Any) -> None:
     """Floats, mixtures, several axes and things that have no order are refused, never rounded or flattened."""
     with pytest.raises(TypeError):
-        numbers_asked(index, SAMPLES, _look_up)
+        resolve_numbers(index, SAMPLES, _look_up)
 
 
 @pytest.mark.parametrize("index", [True, np.bool_(True), np.float32(1), np.array(1.0), torch.tensor(1.0)])
 def test_one_of_anything_else_is_a_type_error(index: Any) -> None:
     """A scalar that is no integer and no name is refused."""
     with pytest.raises(TypeError):
-        number_asked(index, SAMPLES, _look_up)
+        resolve_number(index, SAMPLES, _look_up)

@@ -69,9 +69,9 @@ def test_pinned_batches_are_read_where_they_stay(dataset):
 def test_first_batch_comes_before_the_rest_is_located(dataset, monkeypatch):
     """Only a few batches are located for the first one, and no more than about GROUP_SAMPLES ahead of any other."""
     located = []
-    of = Items.of
+    resolve = Items.resolve
     monkeypatch.setattr(
-        Items, "of", lambda items, numbers, visits: located.append(len(numbers)) or of(items, numbers, visits)
+        Items, "resolve", lambda items, numbers, visits: located.append(len(numbers)) or resolve(items, numbers, visits)
     )
     batches = iter(Loader(dataset, 100, sampler=np.arange(40_000) % 1000))
     next(batches)
