@@ -13,9 +13,10 @@ import logging
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import msgspec
@@ -31,8 +32,10 @@ from packer.workers import Here, Limits, Lost, run
 
 _log = logging.getLogger(__name__)
 
-#: Tasks that an executor is given at one time: more than a cluster has workers.
-WAITING_TASKS = 1024
+#: Calls that an executor is given at one time: more than a cluster has workers.
+WAITING_CALLS = 1024
+#: Small shards are packed by one call up to so many raw bytes, if there are at least so many calls.
+CALL_BYTES, LEAST_CALLS = 2**24, 32
 
 #: Samples of the part that is read after a bad one; each further part has twice as many. To make a part takes time for
 #: each sample in it, and the next bad one may be near.
@@ -348,32 +351,55 @@ def _read_alone(search: tuple[Source, int, int], here: Here) -> None:
             nbytes += sum(block_bytes(read_through(block)) for block in source.part(number, number + 1).read())
 
 
+def write_shards(tasks: Sequence[ShardTask]) -> list[ShardReport]:
+    """Pack some shards, one after another; raises as `write_shard`."""
+    return [write_shard(task) for task in tasks]
+
+
 def _run_executor(tasks: Sequence[ShardTask], executor: Executor, progress: Progress) -> Iterator[ShardReport]:
     """Yield the reports of the tasks; those that still wait are cancelled when the caller stops.
 
-    A few tasks for each worker wait at a time: an executor keeps what it is given, and there may be 100,000 tasks.
+    A few calls for each worker wait at a time: an executor keeps what it is given, and there may be 100,000.
     """
-    waiting = iter(tasks)
-    futures: dict[Future[ShardReport], ShardTask] = {}
+    waiting = _calls(tasks)
+    futures: dict[Future[list[ShardReport]], Sequence[ShardTask]] = {}
+    # Futures come here by themselves: to wait for all of them takes time for each of them, at each one that is done.
+    done: SimpleQueue[Future[list[ShardReport]]] = SimpleQueue()
     try:
         while True:
-            for task in itertools.islice(waiting, WAITING_TASKS - len(futures)):
+            for call in itertools.islice(waiting, WAITING_CALLS - len(futures)):
                 try:
-                    futures[executor.submit(write_shard, task)] = task
+                    future = executor.submit(write_shards, call)
                 except RuntimeError as error:  # it was shut down
                     raise WriteError(f"the executor takes no shards: {error}") from error
+                futures[future] = call
+                future.add_done_callback(done.put)
             if not futures:
                 return
-            for future in wait(futures, return_when=FIRST_COMPLETED).done:
-                number = futures.pop(future).shard.number
-                try:
-                    report = future.result()
-                except PackerError:
-                    raise
-                except Exception as error:
-                    raise WriteError(f"shard {number} was not packed: {type(error).__name__}: {error}") from error
+            future = done.get()
+            number = futures.pop(future)[0].shard.number
+            try:
+                reports = future.result()
+            except PackerError:
+                raise
+            except Exception as error:
+                raise WriteError(f"shard {number} was not packed: {type(error).__name__}: {error}") from error
+            for report in reports:
                 progress(report.entry.samples, report.raw_bytes)
                 yield report
     finally:
         for future in futures:
             future.cancel()
+
+
+def _calls(tasks: Sequence[ShardTask]) -> Iterator[Sequence[ShardTask]]:
+    """Yield the tasks of each call of an executor: one, or several of small shards, since a call takes some ms."""
+    most, call, nbytes = max(1, len(tasks) // LEAST_CALLS), list[ShardTask](), 0
+    for task in tasks:
+        if call and (len(call) == most or nbytes + task.shard.raw_bytes > CALL_BYTES):
+            yield call
+            call, nbytes = [], 0
+        call.append(task)
+        nbytes += task.shard.raw_bytes
+    if call:
+        yield call

@@ -306,9 +306,9 @@ def test_what_a_lost_worker_left_is_tidied_up(tmp_path):
     """An executor that gives a shard to another worker leaves the first one's half-written file behind: it goes."""
 
     class Loses(ThreadPoolExecutor):
-        def submit(self, function, task):
-            task.place.draft(f"shards/{task.run}-00000.lmdb").write_bytes(b"half")
-            return super().submit(function, task)
+        def submit(self, function, tasks):
+            tasks[0].place.draft(f"shards/{tasks[0].run}-00000.lmdb").write_bytes(b"half")
+            return super().submit(function, tasks)
 
     with Loses(2) as pool:
         convert(Squares(200), tmp_path / "out", executor=pool, shard_size=4096)
