@@ -27,7 +27,7 @@ from readers.order import (
     SubsetOrder,
 )
 from readers.shard_order import ShardShuffled
-from readers.streamed import edges_of, exceeds_cache
+from readers.streamed import exceeds_cache, item_edges
 from readers.valid import remark
 
 #: Bytes of decoded frames that a block shuffle may hold; the window is smaller if it would hold more.
@@ -41,7 +41,7 @@ SHORT_BYTES = RUN_BYTES
 BLOCK_FRAMES = 10
 
 
-def order_of(
+def make_order(
     dataset: PackedDataset | Mix,
     subset: Numbers | None,
     shuffle: bool | str,
@@ -81,11 +81,11 @@ def order_of(
     elif shuffle == "block":
         if subset is not None:
             raise UsageError("shuffle='block' reads no torch Subset: give dataset.select(numbers), which ascend")
-        order = _block_shuffled(dataset, shuffle_window, seed)
+        order = _make_block_order(dataset, shuffle_window, seed)
     elif shuffle == "shards":
         if subset is not None:
             raise UsageError("shuffle='shards' reads no torch Subset: give dataset.select(numbers), which ascend")
-        order = _shard_shuffled(dataset, shuffle_window, seed)
+        order = _make_shard_order(dataset, shuffle_window, seed)
     elif shuffle in (True, False):
         order = Shuffled(count, seed) if shuffle else Sequential(count)
     else:
@@ -94,9 +94,9 @@ def order_of(
     return order if repeat == 1 else Repeated(order, repeat)
 
 
-def _shard_shuffled(dataset: PackedDataset, window: int | None, seed: int) -> ShardShuffled:
+def _make_shard_order(dataset: PackedDataset, window: int | None, seed: int) -> ShardShuffled:
     """Return the order of a shuffle of shards; by default its window and the next one fit into the cache."""
-    edges = edges_of(dataset)
+    edges = item_edges(dataset)
     if window is None:
         limit = None if dataset.mirror is None else dataset.mirror.cache.limit
         largest = max([1, *(entry.bytes for entry in dataset.manifest.shards)])
@@ -108,7 +108,7 @@ def _shard_shuffled(dataset: PackedDataset, window: int | None, seed: int) -> Sh
 # ---------------------------------------------------------------- block shuffle
 
 
-def _block_shuffled(dataset: PackedDataset, window: int | None, seed: int) -> BlockShuffled:
+def _make_block_order(dataset: PackedDataset, window: int | None, seed: int) -> BlockShuffled:
     """Return the order of a block shuffle: a block lies in one shard; by default memory bounds the window."""
     if not dataset.items.is_ascending:
         raise UsageError("shuffle='block' needs samples in ascending order: sort the numbers of the chosen samples")
@@ -156,7 +156,7 @@ def keep_frames(dataset: PackedDataset, window: int, batch_size: int) -> None:
 # ---------------------------------------------------------------- threads
 
 
-def threads_of(threads: int | str, dataset: PackedDataset | Mix, visits: int) -> int:
+def count_threads(threads: int | str, dataset: PackedDataset | Mix, visits: int) -> int:
     """Return how many threads read ahead; `"auto"` gives all to JPEG files, one to a transform, two to coded fields.
 
     Args:
@@ -170,7 +170,7 @@ def threads_of(threads: int | str, dataset: PackedDataset | Mix, visits: int) ->
             raise UsageError(f"threads {threads!r}: 0 or more, or 'auto', is expected")
         return int(threads)
     if isinstance(dataset, Mix):
-        return max(threads_of(threads, member, visits) for member in dataset.datasets)
+        return max(count_threads(threads, member, visits) for member in dataset.datasets)
     codecs = [config["id"] for field in dataset.fields.values() for config in field.codec]
     if JPEG in codecs:
         return processors()

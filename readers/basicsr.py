@@ -32,7 +32,7 @@ from torch.utils.data import Dataset
 from packer.errors import UsageError
 from packer.format import Numbers
 from readers.batch import Batch, item_of
-from readers.crop import Crop, by
+from readers.crop import Crop, size_text
 from readers.dataset import PackedDataset
 from readers.indexing import resolve_numbers
 
@@ -84,7 +84,7 @@ class PackedPairedImageDataset(Dataset[dict[str, Any]]):
     """
 
     def __init__(self, opt: Any) -> None:
-        opt = self.opt = _options(opt)
+        opt = self.opt = _check_options(opt)
         if opt.get("color") is not None:
             raise UsageError(
                 f"color {opt['color']!r}: only RGB is possible; convert the batch, or leave the option out"
@@ -129,14 +129,14 @@ class PackedPairedImageDataset(Dataset[dict[str, Any]]):
         return len(self._gt) if self._numbers is None else len(self._numbers)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        sample: dict[str, Any] = item_of(self._pairs([index]), 0, 1)
+        sample: dict[str, Any] = item_of(self._read_pairs([index]), 0, 1)
         return sample
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:
         """Return a batch for DataLoader, which takes it as one."""
-        return Batch(self._pairs(indices), len(indices))
+        return Batch(self._read_pairs(indices), len(indices))
 
-    def _pairs(self, indices: Sequence[int]) -> dict[str, Any]:
+    def _read_pairs(self, indices: Sequence[int]) -> dict[str, Any]:
         """Return a batch of pairs: tensors (n, 3, H, W), or lists of (3, H, W) if whole pictures differ in size."""
         numbers = resolve_numbers(indices, len(self), self._gt.sample_numbers)
         numbers = numbers if self._numbers is None else self._numbers[numbers]
@@ -149,11 +149,11 @@ class PackedPairedImageDataset(Dataset[dict[str, Any]]):
             sizes = [[self._scale * n for n in small.shape[-2:]] for small in lq]
             gt = [large[:, :height, :width] for large, (height, width) in zip(gt, sizes, strict=True)]
         names = [str(n) for n in numbers.tolist()] if self._gt.names is None else self._gt.names[numbers]
-        return {"lq": self._float(lq), "gt": self._float(gt), "lq_path": names, "gt_path": list(names)}
+        return {"lq": self._to_float(lq), "gt": self._to_float(gt), "lq_path": names, "gt_path": list(names)}
 
-    def _float(self, images: Tensor | list[Tensor]) -> Tensor | list[Tensor]:
+    def _to_float(self, images: Tensor | list[Tensor]) -> Tensor | list[Tensor]:
         if isinstance(images, list):
-            floats = [self._float(image[None])[0] for image in images]
+            floats = [self._to_float(image[None])[0] for image in images]
             return torch.stack(floats) if len({image.shape for image in floats}) == 1 else floats
         if images.shape[1] != 3:
             images = images[:, :3] if images.shape[1] == 4 else images[:, :1].expand(-1, 3, -1, -1)
@@ -179,11 +179,11 @@ class PackedPairedImageDataset(Dataset[dict[str, Any]]):
         small, large = self._lq.shapes(self._lq_field)[:, :2], self._gt.shapes(self._gt_field)[:, :2]
         wrong = (small * self._scale != large).any(axis=1)
         if wrong.any():
-            at = int(wrong.argmax())
-            name = at if self._gt.names is None else repr(self._gt.names[at])
+            number = int(wrong.argmax())
+            name = number if self._gt.names is None else repr(self._gt.names[number])
             raise UsageError(
-                f"sample {name}: gt is {by(large[at])} pixels and lq {by(small[at])}, which is not {self._scale} "
-                "times smaller; see the option scale"
+                f"sample {name}: gt is {size_text(large[number])} pixels and lq {size_text(small[number])}, which is "
+                f"not {self._scale} times smaller; see the option scale"
             )
 
 
@@ -212,7 +212,7 @@ def _read_list(dataset: PackedDataset, path: Path) -> Numbers:
     return np.asarray(dataset.sample_numbers([str(Path(word).with_suffix("")) for word in words]), np.int64)
 
 
-def _options(opt: Any) -> Mapping[str, Any]:
+def _check_options(opt: Any) -> Mapping[str, Any]:
     """Return options by name, without those that are None.
 
     Raises:

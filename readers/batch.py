@@ -37,11 +37,11 @@ CHANNELS = 4
 _VALUES = (torch.Tensor, np.ndarray, np.generic, str, bytes, int, float, complex, type(None))
 
 
-def _both_ways(operation: Callable[[Any, Any], Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
+def _make_operators(operation: Callable[[Any, Any], Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Return the two methods of `Ragged` for an operation: with the operand on the right, and on the left."""
     return (
-        lambda ragged, operand: ragged._by(operation, operand),
-        lambda ragged, operand: ragged._by(operation, operand, operand_first=True),
+        lambda ragged, operand: ragged._apply(operation, operand),
+        lambda ragged, operand: ragged._apply(operation, operand, operand_first=True),
     )
 
 
@@ -90,35 +90,35 @@ class Ragged:
         start, stop = self.offsets[chosen:][:2].tolist()
         return self.values[start:stop]
 
-    def _with(self, values: Tensor) -> Ragged:
+    def _with_values(self, values: Tensor) -> Ragged:
         return Ragged(values, self.offsets)
 
-    def _by(self, operation: Callable[[Any, Any], Any], operand: Any, operand_first: bool = False) -> Any:
+    def _apply(self, operation: Callable[[Any, Any], Any], operand: Any, operand_first: bool = False) -> Any:
         """Return it with the values that an operation with something else gives."""
         if isinstance(operand, Ragged):
             raise TypeError("two Ragged cannot be combined: their samples may differ in length; combine their values")
         if isinstance(operand, np.ndarray) and isinstance(self.values, Tensor):
             operand = torch.from_numpy(operand)
-        return self._with(operation(operand, self.values) if operand_first else operation(self.values, operand))
+        return self._with_values(operation(operand, self.values) if operand_first else operation(self.values, operand))
 
-    __add__, __radd__ = _both_ways(operator.add)
-    __sub__, __rsub__ = _both_ways(operator.sub)
-    __mul__, __rmul__ = _both_ways(operator.mul)
-    __truediv__, __rtruediv__ = _both_ways(operator.truediv)
-    __floordiv__, __rfloordiv__ = _both_ways(operator.floordiv)
-    __mod__, __rmod__ = _both_ways(operator.mod)
-    __pow__, __rpow__ = _both_ways(operator.pow)
-    __lt__, __gt__ = _both_ways(operator.lt)[0], _both_ways(operator.gt)[0]
-    __le__, __ge__ = _both_ways(operator.le)[0], _both_ways(operator.ge)[0]
-    __eq__, __ne__ = _both_ways(operator.eq)[0], _both_ways(operator.ne)[0]
+    __add__, __radd__ = _make_operators(operator.add)
+    __sub__, __rsub__ = _make_operators(operator.sub)
+    __mul__, __rmul__ = _make_operators(operator.mul)
+    __truediv__, __rtruediv__ = _make_operators(operator.truediv)
+    __floordiv__, __rfloordiv__ = _make_operators(operator.floordiv)
+    __mod__, __rmod__ = _make_operators(operator.mod)
+    __pow__, __rpow__ = _make_operators(operator.pow)
+    __lt__, __gt__ = _make_operators(operator.lt)[0], _make_operators(operator.gt)[0]
+    __le__, __ge__ = _make_operators(operator.le)[0], _make_operators(operator.ge)[0]
+    __eq__, __ne__ = _make_operators(operator.eq)[0], _make_operators(operator.ne)[0]
     __hash__ = object.__hash__
     __array_ufunc__ = None  # an array or a number of numpy leaves operations to the methods above
 
     def __neg__(self) -> Ragged:
-        return self._with(-self.values)
+        return self._with_values(-self.values)
 
     def __abs__(self) -> Ragged:
-        return self._with(abs(self.values))
+        return self._with_values(abs(self.values))
 
     @property
     def dtype(self) -> torch.dtype:
@@ -204,7 +204,7 @@ class Ragged:
 
     def float(self) -> Ragged:
         """Return it with `values` as float32."""
-        return self._with(self.values.float())
+        return self._with_values(self.values.float())
 
 
 pytree.register_pytree_node(
@@ -307,7 +307,7 @@ class Batch(Sequence[Any]):
 
     def is_as_gathered(self) -> bool:
         """Return whether the items handed out are unchanged."""
-        return all(map(_is_as_made, self._items.values()))
+        return all(map(_is_unchanged, self._items.values()))
 
 
 def batch_of(gathered: Any, size: int) -> Sequence[Any]:
@@ -338,7 +338,7 @@ def only_item(gathered: Any) -> Any:
 def _check_items(gathered: Any, size: int) -> None:
     if type(gathered) is dict:
         return
-    for value in _without_items(gathered, size):
+    for value in _parts_without_items(gathered, size):
         raise UsageError(
             f"batch_transform was given a batch of {size} and returned a {type(value).__name__}, which cannot be taken "
             "apart into samples; give PackedDataset(..., sample_transform=f) instead, where f is given one sample, or "
@@ -346,14 +346,14 @@ def _check_items(gathered: Any, size: int) -> None:
         )
 
 
-def _without_items(tree: Any, size: int) -> Iterator[Any]:
+def _parts_without_items(tree: Any, size: int) -> Iterator[Any]:
     """Yield the parts of a transform's result without an item per sample; values in a nest may be for all samples."""
     if isinstance(tree, dict | UserDict):
         tree = list(tree.values())
     if isinstance(tree, list | tuple):
         for part in tree:
             if not isinstance(part, _VALUES):
-                yield from _without_items(part, size)
+                yield from _parts_without_items(part, size)
     # Other mappings, such as a TensorDict, would come back as a dict.
     elif isinstance(tree, Mapping) or item_of(tree, 0, size) is tree:
         yield tree
@@ -368,7 +368,7 @@ def _item(gathered: Any, size: int, number: int) -> Any:
     return item
 
 
-def _is_as_made(item: Any) -> bool:
+def _is_unchanged(item: Any) -> bool:
     """Return whether an item holds the very objects that it was made with; an equal copy counts as a change."""
     leaves, tree = pytree.tree_flatten(dict(item))
     assert item.origin is not None, "items of a batch know it"
@@ -415,7 +415,7 @@ def collate_samples(
             return samples.gathered
     else:
         origin = samples[0].origin if isinstance(samples[0], Sample) else None
-        if origin is not None and _are_all(samples, origin):
+        if origin is not None and _are_whole_batch(samples, origin):
             return origin.gathered
     return join([dict(s) if isinstance(s, Sample) else s for s in flatten_results(samples)], collate_fn_map)
 
@@ -444,10 +444,10 @@ def join(samples: Sequence[Any], collate_fn_map: Mapping[Any, Callable[..., Any]
     Raises:
         UsageError: tensors differ in other axes, too.
     """
-    return collate(list(samples), collate_fn_map={**(collate_fn_map or default_collate_fn_map), Tensor: _stacked})
+    return collate(list(samples), collate_fn_map={**(collate_fn_map or default_collate_fn_map), Tensor: _stack})
 
 
-def _stacked(tensors: Sequence[Tensor], *, collate_fn_map: Any = None) -> Any:
+def _stack(tensors: Sequence[Tensor], *, collate_fn_map: Any = None) -> Any:
     """Return the tensors of all samples as one, or as `Ragged` if they differ in their first axis alone."""
     shapes = {tensor.shape for tensor in tensors}
     if len(shapes) == 1:
@@ -462,14 +462,14 @@ def _stacked(tensors: Sequence[Tensor], *, collate_fn_map: Any = None) -> Any:
     return Ragged(torch.cat(list(tensors)), lengths.cumsum(0))
 
 
-def _are_all(samples: Sequence[Any], first: Origin) -> bool:
+def _are_whole_batch(samples: Sequence[Any], first: Origin) -> bool:
     """Return whether these are all items of the batch of the first one, in order and as they were made."""
     if len(samples) != first.size:
         return False
     gathered = first.gathered
     for number, sample in enumerate(samples):
         origin = getattr(sample, "origin", None)
-        if origin is None or origin.gathered is not gathered or origin.number != number or not _is_as_made(sample):
+        if origin is None or origin.gathered is not gathered or origin.number != number or not _is_unchanged(sample):
             return False
     return True
 

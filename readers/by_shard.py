@@ -14,7 +14,7 @@ from packer.remote import Ahead, Lease, Mirror
 from readers.draws import Visits
 from readers.fields import FieldReader, gather_samples
 from readers.gather import Allocate, Pool, fresh
-from readers.joined import by_part, joined, parts_of
+from readers.joined import group_by_part, join_parts, parts_of
 from readers.opened import Opened
 
 #: Opens one shard, by number, with a lease on its file; see `PackedDataset.shard_readers`.
@@ -45,7 +45,7 @@ class ShardByShard:
             DamagedError, RemoteError: as `Mirror.fetch_shards`.
         """
         last = self._last
-        shards = by_part(parts_of(samples, self._starts))
+        shards = group_by_part(parts_of(samples, self._starts))
         if last is not None:
             opened = last[0]
             shards.sort(key=lambda part: part[0] != opened)
@@ -87,6 +87,6 @@ class ShardByShard:
         if len(parts) == 1:
             return first
         return {
-            name: joined([(positions, values[name]) for positions, values in parts], len(samples), fresh)
+            name: join_parts([(positions, values[name]) for positions, values in parts], len(samples), fresh)
             for name in first
         }

@@ -23,11 +23,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from packer.errors import UsageError
 from packer.format import Field, Located, Numbers
-from readers.draws import CROPS, PLACES, Visits, below, drawn
+from readers.draws import CROPS, PLACES, Visits, draw_below, draw_words
 from readers.fields import Describe, KnownReader, LastResult, Places
 from readers.gather import Allocate, fresh
 from readers.indexing import Items
-from readers.rows import PartReader, RowRanges, part_of
+from readers.rows import PartReader, RowRanges, part_field
 from readers.valid import check_count, check_read, check_seed, make_tuples
 from readers.windows import Steps
 
@@ -103,10 +103,12 @@ class Crop:
         for name, scale in self.aligned.items():
             check_count(f"crop: scale of {name!r}", scale)
             if any(n % scale for n in self.shape):
-                raise UsageError(f"crop: {by(self.shape)} pixels cannot be divided by {scale}, the scale of {name!r}")
+                raise UsageError(
+                    f"crop: {size_text(self.shape)} pixels cannot be divided by {scale}, the scale of {name!r}"
+                )
         check_count("crop: multiple", self.multiple)
         if self.turns and (len(sizes) == 3 or len(set(sizes)) > 1):
-            raise UsageError(f"crop: turns need squares, not {by(self.shape)} pixels")
+            raise UsageError(f"crop: turns need squares, not {size_text(self.shape)} pixels")
         if self.of in self.aligned:
             raise UsageError(f"crop: {self.of!r} is what the others are aligned with; leave it out of aligned")
         first = 0 if self.axes is None else self.axes[0]
@@ -260,31 +262,31 @@ class Placing:
         """
         crop, axes = self.crop, len(self.crop.shape)
         sizes = self.sizes(numbers)
-        step, room, given = crop.step, sizes - crop.shape, crop.given
-        small = (sizes == 0 if crop.pad else room < 0).any(axis=1)
+        step, slack, fixed_places = crop.step, sizes - crop.shape, crop.given
+        small = (sizes == 0 if crop.pad else slack < 0).any(axis=1)
         if small.any():
             item = int(small.argmax())
             raise UsageError(
-                f"{self.describe(int(numbers[item]))}: field {crop.of!r} has {by(sizes[item])} pixels, less than a "
-                f"crop of {by(crop.shape)}; take smaller crops, leave the sample out, or give pad='zero'"
+                f"{self.describe(int(numbers[item]))}: field {crop.of!r} has {size_text(sizes[item])} pixels, less "
+                f"than a crop of {size_text(crop.shape)}; take smaller crops, leave the sample out, or give pad='zero'"
             )
         if is_random(crop):
             assert visits is not None, "random crops are drawn by their visits"
-            words = drawn(visits, crop.seed, CROPS, 2 * axes)
+            words = draw_words(visits, crop.seed, CROPS, 2 * axes)
         if callable(crop.at) and visits is not None:
             places = self._call_placing(crop.at, numbers, visits)
-        elif given is not None:
-            of_each = given if given.ndim == 1 else given[self._samples.in_split(numbers)]
+        elif fixed_places is not None:
+            of_each = fixed_places if fixed_places.ndim == 1 else fixed_places[self._samples.in_split(numbers)]
             places = np.broadcast_to(of_each, sizes.shape)
         elif crop.at is None:
-            places = below(words[:, :axes], np.maximum(room, 0) // step + 1) * step
+            places = draw_below(words[:, :axes], np.maximum(slack, 0) // step + 1) * step
         else:
-            places = room // 2 // step * step
+            places = slack // 2 // step * step
         if crop.outside:  # a pixel of the sample is in the crop
             first, last = np.broadcast_to(1 - np.array(crop.shape), sizes.shape), sizes - 1
         else:
-            first, last = np.minimum(room, 0), np.maximum(room, 0)
-            places = np.where(room < 0, -(-room // 2 // step * step), places)
+            first, last = np.minimum(slack, 0), np.maximum(slack, 0)
+            places = np.where(slack < 0, -(-slack // 2 // step * step), places)
         wrong = ((places < first) | (places > last) | (places % step != 0)).any(axis=1)
         if wrong.any():
             item = int(wrong.argmax())
@@ -296,15 +298,18 @@ class Placing:
             )
         ways = np.zeros(len(numbers), np.int64)
         if crop.turns:
-            ways += below(words[:, 3], np.full(len(numbers), 4))
+            ways += draw_below(words[:, 3], np.full(len(numbers), 4))
         if crop.flips:
             mirrored = words[:, axes : 2 * axes - (axes == 2)]  # of pictures left to right alone
-            ways += below(mirrored, np.full(mirrored.shape, 2)) @ np.array([4] if axes == 2 else [1, 2, 4])
+            ways += draw_below(mirrored, np.full(mirrored.shape, 2)) @ np.array([4] if axes == 2 else [1, 2, 4])
         return sizes, places, ways
 
     def _call_placing(self, function: Callable[..., Any], numbers: Numbers, visits: Visits) -> Numbers:
         """Return the places that a function of the caller gives, (n, axes): each visit has a generator of its own."""
-        seeds, sample_numbers = drawn(visits, self.crop.seed, PLACES, 1)[:, 0].tolist(), self._samples.in_split(numbers)
+        seeds, sample_numbers = (
+            draw_words(visits, self.crop.seed, PLACES, 1)[:, 0].tolist(),
+            self._samples.in_split(numbers),
+        )
         places = np.zeros((len(numbers), len(self.crop.shape)), np.int64)
         answers = _ANSWERS.get({})
         for number, (visit, seed) in enumerate(zip(visits.tolist(), seeds, strict=True)):
@@ -321,7 +326,7 @@ class Placing:
 
 
 @contextmanager
-def called_once(answers: dict[int, Any]) -> Iterator[None]:
+def call_once_a_visit(answers: dict[int, Any]) -> Iterator[None]:
     """Let functions that place crops be called once a visit here, also where the same batches are located again.
 
     Args:
@@ -348,10 +353,10 @@ class CropReader(PartReader):
 
     def __init__(self, places: Places, first: int, placing: Placing, scale: int, steps: Steps | None = None) -> None:
         shape, crop = places.field.shape, tuple(n // scale for n in placing.crop.shape)
-        before, after = shape[:first], shape[first + len(crop) :]
+        axes_before, axes_after = shape[:first], shape[first + len(crop) :]
         if steps is not None:
-            before = len(steps.offsets), *shape[1:first]
-        super().__init__(part_of(places.field, (*before, *crop, *after)), places, first + len(crop) - 2)
+            axes_before = len(steps.offsets), *shape[1:first]
+        super().__init__(part_field(places.field, (*axes_before, *crop, *axes_after)), places, first + len(crop) - 2)
         self._placing = placing
         self._fill = placing.crop.fills.get(places.field.name)
         self._scale = scale
@@ -361,7 +366,7 @@ class CropReader(PartReader):
         self._planes = math.prod(n or 0 for n in shape[steps is not None : first])
         self._crop = crop
         #: Values of a pixel.
-        self._cell = math.prod(n or 0 for n in after)
+        self._cell = math.prod(n or 0 for n in axes_after)
         self._is_whole = True
 
     def check_sizes(self, samples: Items) -> None:
@@ -378,10 +383,10 @@ class CropReader(PartReader):
                 item = int(wrong.argmax())
                 note = f" (one of {int(wrong.sum()):,} such samples)" if wrong.sum() > 1 else ""
                 raise UsageError(
-                    f"{self._placing.describe(int(numbers[item]))}: field {self.field.name!r} has {by(lengths[item])} "
-                    f"pixels and {self._placing.crop.of!r} {by(sizes[item])}; exactly {self._scale} times as many are "
-                    f"expected on {'both' if len(self._crop) == 2 else 'all'} axes{note}; read a split without it, or "
-                    "convert again with --on-error skip"
+                    f"{self._placing.describe(int(numbers[item]))}: field {self.field.name!r} has "
+                    f"{size_text(lengths[item])} pixels and {self._placing.crop.of!r} {size_text(sizes[item])}; "
+                    f"exactly {self._scale} times as many are expected on {'both' if len(self._crop) == 2 else 'all'} "
+                    f"axes{note}; read a split without it, or convert again with --on-error skip"
                 )
 
     def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Located:
@@ -409,11 +414,11 @@ class CropReader(PartReader):
         # Padded: rows whose own pixels lie alike are read together, and put there.
         parts, part_of_sample = np.unique(own_columns, axis=0, return_inverse=True)
         crops = self._shaped((allocate or fresh)(len(located) * self.field.fixed_bytes), len(located))
-        target = self._by_plane(crops, len(located), self._crop)
+        target = self._as_planes(crops, len(located), self._crop)
         for number, (left, right) in enumerate(parts.tolist()):
             samples, narrow = np.flatnonzero(part_of_sample.reshape(-1) == number), copy(self)
             narrow._crop, narrow._is_whole = (*self._crop[:-1], right - left), False
-            values = self._by_plane(narrow.read(located[samples]), len(samples), narrow._crop)
+            values = self._as_planes(narrow.read(located[samples]), len(samples), narrow._crop)
             target[samples, ..., left:right, :] = values
             target[samples, ..., :left, :] = values[..., :1, :]
             target[samples, ..., right:, :] = values[..., -1:, :]
@@ -437,7 +442,7 @@ class CropReader(PartReader):
         if not self._is_whole:
             return flat.view(self._dtype)
         crops = super()._finish(flat, located)
-        values = self._by_plane(crops, len(located), self._crop)
+        values = self._as_planes(crops, len(located), self._crop)
         if self._fill not in (None, "edge"):
             for axis, (first, stop) in enumerate(own_pixels(located, self._cropped, self._crop).transpose(1, 2, 0)):
                 pixels = np.arange(self._crop[axis])
@@ -446,12 +451,12 @@ class CropReader(PartReader):
         orient(values, located.way)
         return crops if self._steps is None else self._steps.fill(crops, located)
 
-    def _by_plane(self, crops: torch.Tensor, count: int, crop: tuple[int, ...]) -> NDArray[Any]:
+    def _as_planes(self, crops: torch.Tensor, count: int, crop: tuple[int, ...]) -> NDArray[Any]:
         """Return `count` crops as (count, planes, *crop, values of a pixel), a view."""
         return crops.numpy().reshape(count, math.prod(self._shape[: self._cropped.start]), *crop, self._cell)
 
 
-def is_data_reader(crops: CropReader) -> KnownReader:
+def make_is_data_reader(crops: CropReader) -> KnownReader:
     """Return the reader of which pixels of padded crops are the sample's own, int64 (n, axes, 2)."""
 
     def locate_own(numbers: Numbers, visits: Visits | None, anchors: Numbers | None) -> Numbers:
@@ -502,6 +507,6 @@ def orient(crops: NDArray[np.generic], orientations: Numbers) -> None:
             crops[chosen] = turned[:, :, :, ::-1] if orientation > 3 else turned
 
 
-def by(size: NDArray[np.int64] | tuple[int, ...]) -> str:
+def size_text(size: NDArray[np.int64] | tuple[int, ...]) -> str:
     """Return a height and width in words, for messages."""
     return " x ".join(map(str, size))

@@ -20,7 +20,7 @@ from packer.format import manifest as manifests
 from packer.remote import is_url
 from readers.batch import Sample, Several, as_result, batch_of, flatten_results, item_of, join, only_item
 from readers.crop import Crop
-from readers.draws import Visits, new_visits, visits_of
+from readers.draws import Visits, draw_visits, visits_of
 from readers.fields import NAME, FieldReader, KnownReader, as_images, gather_samples
 from readers.gather import Allocate, Pool
 from readers.indexing import Chosen, Items, Listed, OfShard, SampleNames, is_single, resolve_number, resolve_numbers
@@ -31,7 +31,7 @@ from readers.points import PointSample
 from readers.resized import ResizedCrop
 from readers.rows import RegionReader
 from readers.shards import not_replaced
-from readers.transforms import Transform, changed_batch, changed_samples, takes_generator
+from readers.transforms import Transform, change_batch, change_samples, takes_generator
 from readers.valid import check_read
 from readers.voxels import VoxelSample
 from readers.windows import Windows
@@ -180,7 +180,7 @@ class PackedDataset(Dataset[Any]):
 
     def _use_manifest(self) -> None:
         """Set the attributes that follow from the manifest, here and in every process that unpickles the dataset."""
-        self.fields: dict[str, Field] = _choose(self.manifest, self._chosen, self.path)
+        self.fields: dict[str, Field] = _choose_fields(self.manifest, self._chosen, self.path)
         # The samples that are read, each of which may have many windows.
         split_items = Items(self.manifest.samples, None if self.split is None else Chosen(self._ranges))
         listed = None if self.samples is None else Listed(split_items.in_whole(self.samples))
@@ -256,9 +256,9 @@ class PackedDataset(Dataset[Any]):
             no_windows = np.flatnonzero(anchors.counts == 0)
             if anchors.one and len(no_windows):
                 sample = describe(self.path, self.manifest, int(numbers[no_windows[0]]))
-                more = f" (one of {len(no_windows):,} such samples)" if len(no_windows) > 1 else ""
+                note = f" (one of {len(no_windows):,} such samples)" if len(no_windows) > 1 else ""
                 raise UsageError(
-                    f"{sample}: no window lies within its steps{more}, but one=True draws one of every sample; give "
+                    f"{sample}: no window lies within its steps{note}, but one=True draws one of every sample; give "
                     "pad=, or leave the sample out: PackedDataset(..., samples=numbers)"
                 )
             self._items = self._samples.in_windows(anchors)
@@ -346,7 +346,7 @@ class PackedDataset(Dataset[Any]):
 
     def _new_visits(self, count: int) -> Visits | None:
         """Return new visits, (count,); None if nothing is drawn by them."""
-        return new_visits(count) if self.draws else None
+        return draw_visits(count) if self.draws else None
 
     def __getitems__(self, indices: Sequence[Any]) -> Sequence[Any]:
         """Return a batch for DataLoader and Subset: a sequence of samples that default_collate takes as one."""
@@ -404,7 +404,7 @@ class PackedDataset(Dataset[Any]):
         samples = [item_of(batch, number, size) for number in range(size)]
         if self.sample_transform is None:
             return samples
-        results = changed_samples(self.sample_transform, samples, self._visits_for("sample_transform", visits))
+        results = change_samples(self.sample_transform, samples, self._visits_for("sample_transform", visits))
         return list(map(as_result, results))
 
     def _visits_for(self, name: str, visits: Visits | None) -> Visits | None:
@@ -429,7 +429,7 @@ class PackedDataset(Dataset[Any]):
             are_several, samples = any(isinstance(result, Several) for result in results), flatten_results(results)
             batch, size = join(samples), len(samples)
         if self.batch_transform is not None:
-            batch = changed_batch(self.batch_transform, batch, self._visits_for("batch_transform", visits))
+            batch = change_batch(self.batch_transform, batch, self._visits_for("batch_transform", visits))
         return batch, size, are_several
 
     def item_of(self, batch: dict[str, Any], visits: Visits | None) -> Any:
@@ -658,8 +658,8 @@ class PackedDataset(Dataset[Any]):
             NUMBER: lambda numbers, visits, anchors: items.in_split(numbers),
             STEP: lambda numbers, visits, anchors: anchors,
         }
-        asked = {extra: values[extra] for extra in self.extras if extra != NAME}
-        return {extra: KnownReader(Field(name=extra, dtype="int64"), values_of) for extra, values_of in asked.items()}
+        functions = {extra: values[extra] for extra in self.extras if extra != NAME}
+        return {extra: KnownReader(Field(name=extra, dtype="int64"), function) for extra, function in functions.items()}
 
     def _with_checks(self, reader: FieldReader, opened: Opened, first: int = 0) -> FieldReader:
         """Return a reader that compares frames with their checksums first, if `verify` says so.
@@ -722,7 +722,7 @@ def _in_words_from(path: Path, manifest: Manifest, first: int, number: int) -> s
     return in_words(path, manifest, first + number)
 
 
-def _choose(manifest: Manifest, chosen: Sequence[str] | None, path: Path) -> dict[str, Field]:
+def _choose_fields(manifest: Manifest, chosen: Sequence[str] | None, path: Path) -> dict[str, Field]:
     if chosen is None:
         return {field.name: field for field in manifest.fields}
     if not chosen:

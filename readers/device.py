@@ -24,7 +24,7 @@ from packer.errors import UsageError
 Tree = TypeVar("Tree")
 
 
-def ahead(batches: Iterable[Tree], device: torch.device | str) -> Iterator[Tree]:
+def move_ahead(batches: Iterable[Tree], device: torch.device | str) -> Iterator[Tree]:
     """Return the batches on `device`, each one copied while the one before is in use.
 
     It takes one batch ahead of the caller from `batches`. If that raises, the exception is raised when its batch is
@@ -34,14 +34,14 @@ def ahead(batches: Iterable[Tree], device: torch.device | str) -> Iterator[Tree]
     Raises:
         UsageError: there is no such device here.
     """
-    target = device_of(device)
+    target = resolve_device(device)
     if target.type != "cuda":
         return (to_device(batch, target) for batch in batches)
     number = torch.cuda.current_device() if target.index is None else target.index
-    return _one_ahead(iter(batches), torch.device("cuda", number))
+    return _move_one_ahead(iter(batches), torch.device("cuda", number))
 
 
-def _one_ahead(batches: Iterator[Tree], device: torch.device) -> Iterator[Tree]:
+def _move_one_ahead(batches: Iterator[Tree], device: torch.device) -> Iterator[Tree]:
     side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch has no types here
     # Sources are kept until their copies are done: with its last tensor memory goes back to its pool, which must not
     # hand it out again too early.
@@ -109,7 +109,7 @@ def to_device(tree: Tree, device: torch.device | str, non_blocking: bool = True)
     return moved
 
 
-def device_of(device: torch.device | str) -> torch.device:
+def resolve_device(device: torch.device | str) -> torch.device:
     """Return the device of this name.
 
     Raises:

@@ -5,7 +5,7 @@ read together get the same words, and so draw the same.
 
 - `Loader` makes the words with `visits_of`, from seed, epoch and position in the epoch's order. Threads, batch size,
   ranks and resuming change nothing.
-- Plain indexing and torch's `DataLoader` make them with `new_visits`, from torch's generator. Two visits differ, and
+- Plain indexing and torch's `DataLoader` make them with `draw_visits`, from torch's generator. Two visits differ, and
   `torch.manual_seed` repeats them.
 
 The generator is splitmix64, whose words are fetched by place instead of in turn. Its streams begin at words that
@@ -45,13 +45,13 @@ def visits_of(seed: int, epoch: int, positions: Numbers) -> Visits:
     return _stream(_start(seed, epoch, VISITS), positions.astype(np.uint64))
 
 
-def new_visits(count: int) -> Visits:
+def draw_visits(count: int) -> Visits:
     """Return new visits, (count,), which follow from one number drawn from torch's default generator."""
-    drawn = torch.empty((), dtype=torch.int64, device=CPU).random_().item()
-    return _stream(np.uint64(drawn), np.arange(count, dtype=np.uint64))
+    word = torch.empty((), dtype=torch.int64, device=CPU).random_().item()
+    return _stream(np.uint64(word), np.arange(count, dtype=np.uint64))
 
 
-def drawn(visits: Visits, seed: int, purpose: int, count: int) -> Words:
+def draw_words(visits: Visits, seed: int, purpose: int, count: int) -> Words:
     """Return the random words of one use for visits (n,), (n, count).
 
     Args:
@@ -60,7 +60,7 @@ def drawn(visits: Visits, seed: int, purpose: int, count: int) -> Words:
         count: words a visit.
     """
     # Mixed once more, so that one seed's words do not appear among another's.
-    starts = _mixed(visits + _start(seed, 0, purpose))
+    starts = _mix(visits + _start(seed, 0, purpose))
     return _stream(starts[:, None], np.arange(count, dtype=np.uint64))
 
 
@@ -73,22 +73,22 @@ def _start(seed: int, epoch: int, purpose: int) -> np.uint64:
 def _stream(start: np.uint64 | Words, places: Words) -> Words:
     """Return the words at `places` of the streams of splitmix64 that begin at `start`."""
     # Sums and products wrap at 64 bits, as they have to.
-    return _mixed(start + (places + np.uint64(1)) * STEP)
+    return _mix(start + (places + np.uint64(1)) * STEP)
 
 
-def _mixed(z: Words) -> Words:
+def _mix(z: Words) -> Words:
     z = (z ^ (z >> np.uint64(30))) * MIX
     z = (z ^ (z >> np.uint64(27))) * MIX_AGAIN
     return z ^ (z >> np.uint64(31))
 
 
-def below(words: Words, ends: Numbers) -> Numbers:
+def draw_below(words: Words, ends: Numbers) -> Numbers:
     """Return random numbers from 0 to `ends` - 1, from as many words; `ends` are from 1 to 2**32."""
     # Multiplied and shifted, not divided: no number is more likely than another by more than ends / 2**32.
     return (((words >> np.uint64(32)) * ends.astype(np.uint64)) >> np.uint64(32)).astype(np.int64)
 
 
-def permuted(words: Words, ends: Numbers, first: int) -> Numbers:
+def draw_permutations(words: Words, ends: Numbers, first: int) -> Numbers:
     """Return the first `first` numbers of a random permutation of 0 to `ends` - 1, one for each sample, (n, first).
 
     The cost does not depend on `ends`, since no list of that length is made or sorted. A number is taken as row and
@@ -103,7 +103,7 @@ def permuted(words: Words, ends: Numbers, first: int) -> Numbers:
     tables = _Tables(ends.astype(np.uint64), words)
     out = np.arange(first, dtype=np.uint64)[None, :] % tables.ends
     # Rotated at random first, so that the numbers of a short table are equally likely whatever the rounds do.
-    out = (out + below(words[:, -1:], ends[:, None]).view(np.uint64)) % tables.ends
+    out = (out + draw_below(words[:, -1:], ends[:, None]).view(np.uint64)) % tables.ends
     out = tables.permute(out)
     beyond = out >= tables.ends
     while beyond.any():
@@ -131,12 +131,12 @@ class _Tables:
         """Return numbers (n, k), each row through the permutation of its sample."""
         row, column = numbers // self._columns, numbers % self._columns
         for number in range(ROUNDS):
-            row = _shifted(row, column, self._rows, self._words[:, 2 * number, None])
-            column = _shifted(column, row, self._columns, self._words[:, 2 * number + 1, None])
+            row = _shift(row, column, self._rows, self._words[:, 2 * number, None])
+            column = _shift(column, row, self._columns, self._words[:, 2 * number + 1, None])
         return row * self._columns + column
 
 
-def _shifted(values: Words, other: Words, ends: Words, key: Words) -> Words:
+def _shift(values: Words, other: Words, ends: Words, key: Words) -> Words:
     """Return `values` shifted modulo `ends`, by an amount that is random for each value of `other`."""
     z = (other + key) * MIX
     z ^= z >> np.uint64(32)

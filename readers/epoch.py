@@ -24,8 +24,8 @@ class Epoch:
 
     def state(self) -> dict[str, Any]:
         """Return what `Loader.load_state_dict` takes to go on here."""
-        return {"epoch": self.number, "done": self.done, **self.order.saved()}
+        return {"epoch": self.number, "done": self.done, **self.order.save()}
 
-    def following(self, order: Order) -> Epoch:
+    def next_epoch(self, order: Order) -> Epoch:
         """Return the beginning of the next epoch, which may have another order."""
         return Epoch(order, self.number + 1)

@@ -261,7 +261,7 @@ class Pool:
             return fresh(nbytes)
         memory = self._take_fitting(nbytes)
         if memory is None:
-            memory = np.empty(_rounded(nbytes), np.uint8)
+            memory = np.empty(_round_up(nbytes), np.uint8)
         # The view keeps `memory` alive, as its base; the view itself dies with the storage.
         view = memory[:nbytes]
         # A plain reference, since weakref.finalize costs more.
@@ -282,7 +282,7 @@ class Pool:
         return None
 
 
-def _rounded(nbytes: int) -> int:
+def _round_up(nbytes: int) -> int:
     """Return `nbytes` rounded up to a quarter of a power of two, so that ragged batches reuse each other's memory."""
     step = 1 << max(nbytes.bit_length() - 3, 12)
     return -(-nbytes // step) * step

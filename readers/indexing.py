@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from packer.errors import MissingNameError, SampleIndexError, UsageError
 from packer.format import Numbers, starts_of
-from readers.draws import ANCHORS, Visits, below, drawn
+from readers.draws import ANCHORS, Visits, draw_below, draw_words
 
 LookUp = Callable[[Sequence[str]], Numbers]
 
@@ -70,7 +70,7 @@ def resolve_numbers(index: Any, samples: int, look_up: LookUp) -> Numbers:
         raise TypeError(f"an index has one axis, not {array.ndim}")
     kind = array.dtype.kind
     if kind in "iu":
-        return _within(array, samples)
+        return _check_within(array, samples)
     if kind == "b":
         if len(array) != samples:
             raise SampleIndexError(f"a mask of {len(array)} values for {samples} samples; one for each is expected")
@@ -108,7 +108,7 @@ def _as_array(index: Any) -> NDArray[Any]:
     return np.array(index, dtype=object)
 
 
-def _within(array: NDArray[Any], samples: int) -> Numbers:
+def _check_within(array: NDArray[Any], samples: int) -> Numbers:
     """Return numbers counted from the start, after checking that they lie within the dataset."""
     # Viewed as unsigned, negative numbers are huge, and so are those that int64 cannot hold: if the largest is below
     # `samples`, all are right. argmax is faster than max.
@@ -272,7 +272,7 @@ class Items:
             return self.in_whole(numbers), None
         if self._anchors.one:
             assert visits is not None, "the window of a sample is drawn by its visit"
-            window = below(drawn(visits, 0, ANCHORS, 1)[:, 0], self._anchors.counts[numbers])
+            window = draw_below(draw_words(visits, 0, ANCHORS, 1)[:, 0], self._anchors.counts[numbers])
             return self.in_whole(numbers), self._anchors.first[numbers] + window * self._anchors.stride
         sample = self._ends.searchsorted(numbers, side="right")
         within = numbers - self._starts[sample]

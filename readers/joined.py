@@ -24,9 +24,9 @@ def parts_of(numbers: Numbers, starts: Numbers) -> Numbers:
     return starts[1:-1].searchsorted(numbers, side="right")
 
 
-def by_part(which: Numbers) -> list[tuple[int, Numbers]]:
-    """Return each part that occurs in `which` (n,), and where, (m,); if there are no samples, the first part."""
-    return [(part, np.flatnonzero(which == part)) for part in np.unique(which).tolist() or [0]]
+def group_by_part(part_numbers: Numbers) -> list[tuple[int, Numbers]]:
+    """Return each part that occurs in `part_numbers` (n,), and where, (m,); if there are no samples, the first part."""
+    return [(part, np.flatnonzero(part_numbers == part)) for part in np.unique(part_numbers).tolist() or [0]]
 
 
 class JoinedReader(FieldReader):
@@ -46,27 +46,30 @@ class JoinedReader(FieldReader):
     def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Located:
         """Return the `part` of each sample, and where it lies there; other arrays of a part are 0 in other parts."""
         arrays = {"part": parts_of(numbers, self._starts)}
-        for part, at in by_part(arrays["part"]):
-            part_visits, part_anchors = None if visits is None else visits[at], None if anchors is None else anchors[at]
-            part_located = self.readers[part].locate(numbers[at] - self._starts[part], part_visits, part_anchors)
+        for part, positions in group_by_part(arrays["part"]):
+            part_visits, part_anchors = (
+                None if visits is None else visits[positions],
+                None if anchors is None else anchors[positions],
+            )
+            part_located = self.readers[part].locate(numbers[positions] - self._starts[part], part_visits, part_anchors)
             for name, values in vars(part_located).items():
                 if name not in arrays:
                     arrays[name] = np.zeros((len(numbers), *values.shape[1:]), values.dtype)
-                arrays[name][at] = values
+                arrays[name][positions] = values
         return Located(**arrays)
 
     def nbytes(self, located: Located) -> Numbers:
         """Return the bytes of each sample when it is read, (n,)."""
         nbytes = np.zeros(len(located), np.int64)
-        for part, at in by_part(located.part):
-            nbytes[at] = self.readers[part].nbytes(located[at])
+        for part, positions in group_by_part(located.part):
+            nbytes[positions] = self.readers[part].nbytes(located[positions])
         return nbytes
 
     def spans(self, located: Located) -> Numbers:
         """Return the first address that `read` touches for each sample and the one after the last, (n, 2)."""
         spans = np.zeros((len(located), 2), np.int64)
-        for part, at in by_part(located.part):
-            spans[at] = self.readers[part].spans(located[at])
+        for part, positions in group_by_part(located.part):
+            spans[positions] = self.readers[part].spans(located[positions])
         return spans
 
     def read(self, located: Located, allocate: Allocate | None = None) -> Any:
@@ -75,11 +78,14 @@ class JoinedReader(FieldReader):
         Raises:
             DamagedError: a stored frame cannot be decoded.
         """
-        pieces = [(at, self.readers[part].read(located[at], allocate)) for part, at in by_part(located.part)]
-        return pieces[0][1] if len(pieces) == 1 else joined(pieces, len(located), allocate or fresh)
+        pieces = [
+            (positions, self.readers[part].read(located[positions], allocate))
+            for part, positions in group_by_part(located.part)
+        ]
+        return pieces[0][1] if len(pieces) == 1 else join_parts(pieces, len(located), allocate or fresh)
 
 
-def joined(parts: Sequence[tuple[Numbers, Any]], count: int, allocate: Allocate) -> Any:
+def join_parts(parts: Sequence[tuple[Numbers, Any]], count: int, allocate: Allocate) -> Any:
     """Return the values of one batch from those of its parts.
 
     Args:
@@ -89,24 +95,24 @@ def joined(parts: Sequence[tuple[Numbers, Any]], count: int, allocate: Allocate)
     """
     first = parts[0][1]
     if isinstance(first, torch.Tensor):
-        out = _room(first, count, allocate)
-        for at, values in parts:
-            out.numpy()[at] = values.numpy()
+        out = _allocate_like(first, count, allocate)
+        for positions, values in parts:
+            out.numpy()[positions] = values.numpy()
         return out
     samples: list[Any] = [None] * count
-    for at, values in parts:
+    for positions, values in parts:
         part_samples = values.to_list() if isinstance(values, Ragged) else values
-        for place, value in zip(at.tolist(), part_samples, strict=True):
+        for place, value in zip(positions.tolist(), part_samples, strict=True):
             samples[place] = value
     if not isinstance(first, Ragged):
         return samples
     offsets = starts_of([len(sample) for sample in samples])
-    out = _room(first.values, int(offsets[-1]), allocate)
+    out = _allocate_like(first.values, int(offsets[-1]), allocate)
     np.concatenate([sample.numpy() for sample in samples], out=out.numpy())
     return Ragged(out, torch.from_numpy(offsets))
 
 
-def _room(like: torch.Tensor, rows: int, allocate: Allocate) -> torch.Tensor:
+def _allocate_like(like: torch.Tensor, rows: int, allocate: Allocate) -> torch.Tensor:
     """Return a tensor of this many rows like those of another one."""
     shape = like.shape[1:]
     return allocate(rows * math.prod(shape) * like.itemsize).view(like.dtype).view(rows, *shape)

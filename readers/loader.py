@@ -25,9 +25,9 @@ from torch.utils.data.distributed import DistributedSampler
 
 from packer.errors import UsageError
 from packer.format import Numbers
-from readers.arguments import keep_frames, order_of, threads_of
+from readers.arguments import count_threads, keep_frames, make_order
 from readers.dataset import PackedDataset, reads_batches
-from readers.device import ahead, device_of
+from readers.device import move_ahead, resolve_device
 from readers.draws import visits_of
 from readers.epoch import Epoch
 from readers.gather import Pool
@@ -42,9 +42,9 @@ from readers.order import (
     present_rank,
 )
 from readers.shard_order import ShardShuffled
-from readers.stream import Finishing, ReadPlan, batches_of
-from readers.streamed import check_fits, stream_of
-from readers.transforms import drew, global_states
+from readers.stream import Finishing, ReadPlan, read_batches
+from readers.streamed import check_fits, open_stream
+from readers.transforms import global_states, has_drawn
 from readers.valid import check_count, check_seed, remark
 
 #: Arguments of torch's DataLoader that Loader does not take, and their replacements.
@@ -185,8 +185,8 @@ class Loader(DataLoader[Any]):
         self._seed = seed
         self.as_numpy = as_numpy
         self.channels_last = channels_last
-        self.device = None if device is None else device_of(device)
-        self.threads = threads_of(threads, dataset, repeat * len(dataset if subset is None else subset))
+        self.device = None if device is None else resolve_device(device)
+        self.threads = count_threads(threads, dataset, repeat * len(dataset if subset is None else subset))
         self._may_draw = threads == "auto" and dataset.transforms
         self._finishing: Finishing = "in turn" if self._may_draw else "at once"
         self.prefetch = prefetch
@@ -214,7 +214,7 @@ class Loader(DataLoader[Any]):
             self._position = Position(BatchOrder(batch_sampler, len(dataset), seed))
             super().__init__(dataset, batch_sampler=cast(Any, batch_sampler), pin_memory=pin_memory)
             return
-        self._make_order = partial(order_of, dataset, subset, shuffle, seed, sampler, shuffle_window, repeat)
+        self._make_order = partial(make_order, dataset, subset, shuffle, seed, sampler, shuffle_window, repeat)
         check_count("batch_size", batch_size)
         batch_size = int(batch_size)  # torch takes no numbers of numpy, and neither do files of saved states
         self.share = Share(batch_size, *(self._given_rank or present_rank()), drop_last)
@@ -307,7 +307,7 @@ class Loader(DataLoader[Any]):
                 the length is compared.
         """
         self._update_share()
-        order = self.order.resumed(state)
+        order = self.order.resume(state)
         check_state(state, order)
         self.share.batches(len(order), state["done"])
         self._position.choose(Epoch(order if state["done"] else self.order, index(state["epoch"]), state["done"]))
@@ -329,9 +329,9 @@ class Loader(DataLoader[Any]):
         n, done_before = len(epoch.order), epoch.done
         batches = epoch.order.batches(epoch.number, share, done_before)
         if not len(batches):
-            position.epoch = epoch.following(position.order)
+            position.epoch = epoch.next_epoch(position.order)
             return
-        stream = stream_of(self.dataset, epoch.order, epoch.number, share, done_before)
+        stream = open_stream(self.dataset, epoch.order, epoch.number, share, done_before)
         if stream is None and epoch.order.window and isinstance(self.dataset, PackedDataset):
             keep_frames(self.dataset, epoch.order.window, share.batch_size)
         visits = partial(visits_of, self.seed, epoch.number) if self.dataset.draws else None
@@ -340,9 +340,11 @@ class Loader(DataLoader[Any]):
         settings = self.threads, self.prefetch, finish, self._finishing, stream
         skipped = self.skipped if self.on_error == "skip" else None
         plan = ReadPlan(self.dataset, batches, visits, self._pool, *settings, skipped=skipped)
-        batches_read = batches_of(replace(plan, first=partial(self._read_first, plan)) if self._may_draw else plan)
+        batches_read = read_batches(replace(plan, first=partial(self._read_first, plan)) if self._may_draw else plan)
         moved = (
-            batches_read if self.device is None else cast(Generator[Any, None, None], ahead(batches_read, self.device))
+            batches_read
+            if self.device is None
+            else cast(Generator[Any, None, None], move_ahead(batches_read, self.device))
         )
         with stream or nullcontext(), closing(batches_read), closing(moved):
             for number in range(1, len(batches) + 1):
@@ -350,7 +352,7 @@ class Loader(DataLoader[Any]):
                 batch = next(moved)
                 # The state is that of the loop that handed out the last batch, whichever loops run meanwhile.
                 epoch.done = min(done_before + number * share.global_batch_size, n)
-                position.epoch = epoch if number < len(batches) else epoch.following(position.order)
+                position.epoch = epoch if number < len(batches) else epoch.next_epoch(position.order)
                 yield batch
                 # The generator must not hold a batch whose memory the pool could use again.
                 del batch
@@ -360,10 +362,10 @@ class Loader(DataLoader[Any]):
 
         A transform that draws stays in the caller's thread. There one thread could not help; several still decode.
         """
-        before = global_states()
+        states_before = global_states()
         batches = read()
         self._may_draw = False
-        if drew(before):
+        if has_drawn(states_before):
             self._finishing = "here"
             self.threads = self.threads if self.threads > 1 else 0
             remark(
@@ -376,7 +378,7 @@ class Loader(DataLoader[Any]):
     def _finish(self, batch: Any) -> Any:
         """Return a batch as it is handed out; called by the thread that read it."""
         if not self.channels_last:
-            batch = pytree.tree_map_only(torch.Tensor, partial(_contiguous, pinned=self._pool.pinned), batch)
+            batch = pytree.tree_map_only(torch.Tensor, partial(_make_contiguous, pinned=self._pool.pinned), batch)
         if self.as_numpy:
             batch = pytree.tree_map_only(torch.Tensor, torch.Tensor.numpy, batch)
         return batch
@@ -416,7 +418,7 @@ class Position:
         """Return the epoch that a loop begins now, an object of its own."""
         epoch, is_chosen, self._is_chosen = self.epoch, self._is_chosen, False
         # The last loop was left in the middle of its epoch: as with torch's DataLoader, a new one begins.
-        return replace(epoch) if is_chosen or not epoch.done else epoch.following(self.order)
+        return replace(epoch) if is_chosen or not epoch.done else epoch.next_epoch(self.order)
 
 
 class EpochSampler(DistributedSampler[int]):
@@ -432,7 +434,7 @@ class EpochSampler(DistributedSampler[int]):
     def __iter__(self) -> Iterator[int]:
         batches, first = self._position.order.batches(self._position.epoch.number, self._share, 0), 0
         while first < len(batches):
-            stop = batches.after(first, GROUP_SAMPLES)
+            stop = batches.group_end(first, GROUP_SAMPLES)
             yield from batches.group(first, stop)[0].tolist()
             first = stop
 
@@ -469,7 +471,7 @@ def _check_process(process: int) -> None:
         )
 
 
-def _contiguous(tensor: torch.Tensor, pinned: bool) -> torch.Tensor:
+def _make_contiguous(tensor: torch.Tensor, pinned: bool) -> torch.Tensor:
     if tensor.is_contiguous():
         return tensor
     return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device, pin_memory=pinned).copy_(tensor)

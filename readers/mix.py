@@ -22,11 +22,11 @@ from torch.utils.data import ConcatDataset, Dataset
 from packer.errors import UsageError
 from packer.format import ColumnIndex, Field, Numbers, Shard, starts_of
 from readers.dataset import PackedDataset, reads_batches
-from readers.draws import Visits, new_visits
+from readers.draws import Visits, draw_visits
 from readers.fields import FieldReader, FixedRaw, KnownReader, Places, gather_samples
 from readers.gather import Pool
 from readers.indexing import resolve_number, resolve_numbers
-from readers.joined import JoinedReader, by_part, parts_of
+from readers.joined import JoinedReader, group_by_part, parts_of
 from readers.order import Mixed
 
 #: Field that says which dataset a sample is of.
@@ -93,17 +93,17 @@ class Mix(Dataset[Any]):
         Raises:
             SampleIndexError: a number outside the mix.
         """
-        return self.datasets[0].item_of(*self._gathered(np.array([resolve_number(index, len(self), _no_names)])))
+        return self.datasets[0].item_of(*self._gather(np.array([resolve_number(index, len(self), _no_names)])))
 
     def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
         """Return a batch for torch's DataLoader, which takes it as one."""
         numbers = resolve_numbers(indices, len(self), _no_names)
-        batch, visits = self._gathered(numbers)
+        batch, visits = self._gather(numbers)
         return self.datasets[0].items_of(batch, len(numbers), visits)
 
-    def _gathered(self, numbers: Numbers) -> tuple[dict[str, Any], Visits | None]:
+    def _gather(self, numbers: Numbers) -> tuple[dict[str, Any], Visits | None]:
         """Return the batch of the items `numbers` (n,), untransformed, and their visits, (n,) or None."""
-        visits = new_visits(len(numbers)) if self.draws else None
+        visits = draw_visits(len(numbers)) if self.draws else None
         samples, anchors = self.items.resolve(numbers, visits)
         return gather_samples(self.readers, samples, self.opened.pool, visits, anchors), visits
 
@@ -215,7 +215,7 @@ class MixedItems:
         starts = starts_of([len(dataset) for dataset in self.datasets])
         sample_starts = starts_of([dataset.items.total for dataset in self.datasets])
         samples, anchors = np.empty_like(numbers), np.zeros_like(numbers)
-        for part, of_part in by_part(parts_of(numbers, starts)):
+        for part, of_part in group_by_part(parts_of(numbers, starts)):
             part_visits = None if visits is None else visits[of_part]
             part_samples, part_anchors = self.datasets[part].items.resolve(numbers[of_part] - starts[part], part_visits)
             samples[of_part] = part_samples + sample_starts[part]
@@ -258,7 +258,7 @@ class MixShards:
 
         def opening(numbers: Sequence[int]) -> list[tuple[ColumnIndex, int]]:
             numbers_array = np.array(numbers)
-            parts = by_part(parts_of(numbers_array, starts))  # which ascend, as the numbers do
+            parts = group_by_part(parts_of(numbers_array, starts))  # which ascend, as the numbers do
             return [
                 index
                 for part, of_part in parts

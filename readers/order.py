@@ -95,11 +95,11 @@ class Order:
         """
         return f"{self.words}{_VERSION_MARK}{ORDER_VERSION}" if self.is_drawn else self.words
 
-    def saved(self) -> dict[str, Any]:
+    def save(self) -> dict[str, Any]:
         """Return the entries of a saved state that describe the order."""
         return {"samples": len(self), "order": self.in_words}
 
-    def resumed(self, state: Mapping[str, Any]) -> Order:
+    def resume(self, state: Mapping[str, Any]) -> Order:
         """Return the order of the epoch in which a state was saved.
 
         Raises:
@@ -181,7 +181,7 @@ class Given(Order):
 
     def epoch(self, epoch: int) -> Numbers:
         """Return the numbers, (m,)."""
-        return _within(self.indices.copy(), self.samples, "sampler: the array")
+        return _check_within(self.indices.copy(), self.samples, "sampler: the array")
 
     @property
     def words(self) -> str:
@@ -319,13 +319,13 @@ class Repeated(Order):
     def words(self) -> str:
         return f"{self.order.words}, {self.times} times"
 
-    def saved(self) -> dict[str, Any]:
+    def save(self) -> dict[str, Any]:
         """Return the entries of a saved state that describe the order."""
-        return self.order.saved() | super().saved()
+        return self.order.save() | super().save()
 
-    def resumed(self, state: Mapping[str, Any]) -> Order:
+    def resume(self, state: Mapping[str, Any]) -> Order:
         """Return as many passes of the order in which a state was saved."""
-        return replace(self, order=self.order.resumed(state))
+        return replace(self, order=self.order.resume(state))
 
 
 @dataclass(frozen=True)
@@ -412,11 +412,11 @@ class Mixed(Order):
         settings = f"sizes {list(self.sizes)}, shuffle {self.shuffle}, stop {stop}, {self.together} together"
         return f"{super().words}, {settings}"
 
-    def saved(self) -> dict[str, Any]:
+    def save(self) -> dict[str, Any]:
         """Return the entries of a saved state that describe the order, with the weights, which may change later."""
-        return super().saved() | {"weights": list(self.weights)}
+        return super().save() | {"weights": list(self.weights)}
 
-    def resumed(self, state: Mapping[str, Any]) -> Order:
+    def resume(self, state: Mapping[str, Any]) -> Order:
         """Return the order with the weights that it had when a state was saved.
 
         Raises:
@@ -515,7 +515,7 @@ class SamplerOrder(Order):
             samples = np.fromiter(map(index, numbers), dtype=np.int64)
         except TypeError as error:
             raise UsageError(f"{source} gives {numbers!r:.60}; sample numbers are expected") from error
-        return _within(samples, self._samples, source)
+        return _check_within(samples, self._samples, source)
 
 
 class BatchOrder(SamplerOrder):
@@ -546,7 +546,7 @@ class BatchOrder(SamplerOrder):
         return order
 
 
-def _within(numbers: Numbers, samples: int, source: str) -> Numbers:
+def _check_within(numbers: Numbers, samples: int, source: str) -> Numbers:
     """Return the same numbers; raises UsageError if no sample has one of them."""
     wrong = numbers[(numbers < 0) | (numbers >= samples)]
     if len(wrong):
@@ -660,7 +660,7 @@ class Batches:
         """Return how many there are."""
         raise NotImplementedError
 
-    def after(self, first: int, samples: int) -> int:
+    def group_end(self, first: int, samples: int) -> int:
         """Return the end of a group that begins with batch `first` and has about so many samples; one at least."""
         raise NotImplementedError
 
@@ -692,7 +692,7 @@ class SharedBatches(Batches):
     def __len__(self) -> int:
         return self.share.batches(self.n, self.done)
 
-    def after(self, first: int, samples: int) -> int:
+    def group_end(self, first: int, samples: int) -> int:
         return min(first + -(-samples // self.share.batch_size), len(self))
 
     def group(self, first: int, stop: int) -> tuple[Numbers, Numbers, Numbers]:
@@ -715,7 +715,7 @@ class GivenBatches(Batches):
     def __len__(self) -> int:
         return len(self._batches)
 
-    def after(self, first: int, samples: int) -> int:
+    def group_end(self, first: int, samples: int) -> int:
         return min(int(self._starts.searchsorted(self._starts[first] + samples)), len(self))
 
     def group(self, first: int, stop: int) -> tuple[Numbers, Numbers, Numbers]:

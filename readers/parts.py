@@ -9,13 +9,13 @@ import numpy as np
 
 from packer.errors import UsageError
 from packer.format import Field
-from readers.crop import IS_DATA, Crop, CropReader, Placing, is_data_reader, is_random
+from readers.crop import IS_DATA, Crop, CropReader, Placing, is_random, make_is_data_reader
 from readers.fields import Describe, FieldReader, Places, WholeReader
 from readers.indexing import Items
-from readers.points import PointSample, PointsReader, chosen_rows
+from readers.points import PointSample, PointsReader, make_row_chooser
 from readers.resized import ResizedCrop, ResizedReader
 from readers.voxels import VoxelReader, Voxels, VoxelSample
-from readers.windows import IS_PAD, WindowReader, Windows, pad_reader
+from readers.windows import IS_PAD, WindowReader, Windows, make_pad_reader
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Parts:
                 if name != crop.of:
                     crops.check_sizes(samples)
                 if crop.pad:
-                    readers[name + IS_DATA] = is_data_reader(crops)
+                    readers[name + IS_DATA] = make_is_data_reader(crops)
         if points:
             tied = points.candidates(fields)
             if isinstance(points, VoxelSample) or points.fields is None:
@@ -120,13 +120,13 @@ class Parts:
                 voxels = Voxels(points, WholeReader(places[tied[0]]), describe)
                 readers |= {name: VoxelReader(places[name], voxels) for name in tied}
             else:
-                first, count, rows = places[tied[0]], int(points.count), chosen_rows(points)
+                first, count, rows = places[tied[0]], int(points.count), make_row_chooser(points)
                 readers |= {name: PointsReader(places[name], first, count, rows, describe) for name in tied}
         for name, field_steps in steps.items():
             if name not in readers:
                 readers[name] = WindowReader(places[name], field_steps)
             if field_steps.pad:
-                readers[name + IS_PAD] = pad_reader(places[name], field_steps)
+                readers[name + IS_PAD] = make_pad_reader(places[name], field_steps)
         return readers
 
 

@@ -14,9 +14,9 @@ import numpy as np
 
 from packer.errors import UsageError
 from packer.format import Field, Located, Numbers
-from readers.draws import POINTS, ROUNDS, Visits, drawn, permuted
+from readers.draws import POINTS, ROUNDS, Visits, draw_permutations, draw_words
 from readers.fields import Describe, LastResult, Places
-from readers.rows import PartReader, RowRanges, part_of
+from readers.rows import PartReader, RowRanges, part_field
 from readers.valid import check_count, check_read, check_seed, make_tuples
 
 #: Random words per sample that its points are drawn from.
@@ -82,12 +82,12 @@ class PointsReader(PartReader):
     Args:
         places: where the whole samples lie.
         first: where the samples lie of the field that tells how many points there are.
-        rows: gives the rows of samples, from their visits and lengths, see `chosen_rows`.
+        rows: gives the rows of samples, from their visits and lengths, see `make_row_chooser`.
         describe: gives a sample in words, by its number.
     """
 
     def __init__(self, places: Places, first: Places, count: int, rows: LastResult, describe: Describe) -> None:
-        super().__init__(part_of(places.field, (count, *places.field.shape[1:])), places)
+        super().__init__(part_field(places.field, (count, *places.field.shape[1:])), places)
         self._first = first
         self._rows = rows
         self._describe = describe
@@ -119,12 +119,14 @@ class PointsReader(PartReader):
         return RowRanges(rows, np.zeros(len(located), np.int64), self.field.fixed_bytes // self._shape[0])
 
 
-def chosen_rows(sample: PointSample) -> LastResult:
+def make_row_chooser(sample: PointSample) -> LastResult:
     """Return a function that chooses rows of samples, (n, count), from their visits and lengths, (n,) each."""
 
     def rows(visits: Numbers, lengths: Numbers) -> Numbers:
         if sample.first:
             return np.arange(sample.count) % lengths[:, None]
-        return permuted(drawn(visits.view(np.uint64), sample.seed, POINTS, COUNT), lengths, int(sample.count))
+        return draw_permutations(
+            draw_words(visits.view(np.uint64), sample.seed, POINTS, COUNT), lengths, int(sample.count)
+        )
 
     return LastResult(rows)

@@ -25,10 +25,10 @@ from numpy.typing import NDArray
 from packer.codecs import decode_jpeg, file_of_frame
 from packer.errors import UsageError
 from packer.format import Field, Located, Numbers
-from readers.draws import RESIZED, Visits, below, drawn
+from readers.draws import RESIZED, Visits, draw_below, draw_words
 from readers.fields import Describe, FieldReader, Places
 from readers.gather import MEMORY, Allocate, fresh
-from readers.rows import RegionReader, part_of
+from readers.rows import RegionReader, part_field
 from readers.valid import check_count, check_read, check_seed, make_tuples
 
 #: Crops are drawn this many times at most; then the largest one in the middle is taken, as torchvision does it.
@@ -127,12 +127,12 @@ class ResizedCrop:
             short = np.full((1, 2), self.short or max(self.shape))
             return Boxes(np.zeros_like(sizes), sizes, self._factors(sizes.min(axis=1, keepdims=True), short), zeros > 0)
         assert visits is not None, "random crops are drawn by their visits"
-        words = drawn(visits, self.seed, RESIZED, _WORDS)
+        words = draw_words(visits, self.seed, RESIZED, _WORDS)
         sides = self._random_sides(sizes, (words >> np.uint64(11)).astype(np.float64) * 2.0**-53)
         factors = self._factors(sides, np.array([self.shape]))
         pixel = factors[:, None]  # of the smaller image
         sides = np.minimum((sides + pixel // 2) // pixel, sizes // pixel) * pixel
-        corners = below(words[:, -3:-1], (sizes - sides) // pixel + 1) * pixel
+        corners = draw_below(words[:, -3:-1], (sizes - sides) // pixel + 1) * pixel
         return Boxes(corners, sides, factors, (words[:, -1] >> np.uint64(63)).astype(bool) & self.flips)
 
     def _random_sides(self, sizes: Numbers, shares: NDArray[np.float64]) -> Numbers:
@@ -181,7 +181,7 @@ class ResizedReader(FieldReader):
     """
 
     def __init__(self, places: Places, crop: ResizedCrop, describe: Describe) -> None:
-        super().__init__(part_of(places.field, (*crop.shape, places.field.shape[2])))
+        super().__init__(part_field(places.field, (*crop.shape, places.field.shape[2])))
         self._places, self._crop, self._describe = places, crop, describe
 
     def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Located:
@@ -215,7 +215,7 @@ class ResizedReader(FieldReader):
 
     def _resize(self, sample: Located, image: torch.Tensor) -> None:
         """Put the resized crop of a sample (1,) into (height, width, channels)."""
-        pixels, factor = self._pixels(sample)
+        pixels, factor = self._decode_crop(sample)
         if self._crop.is_random:
             _interpolate(pixels, image)
             if sample.mirrored[0]:
@@ -231,10 +231,13 @@ class ResizedReader(FieldReader):
         top, left = (round((side - crop_side) / 2) for side, crop_side in zip(resized_sides, size, strict=True))
         image.numpy()[:] = resized[top : top + size[0], left : left + size[1]].numpy()
 
-    def _pixels(self, sample: Located) -> tuple[NDArray[np.uint8], int]:
+    def _decode_crop(self, sample: Located) -> tuple[NDArray[np.uint8], int]:
         """Return the crop of a sample (1,), (h, w, channels), and how many times as small it was decoded."""
         nbytes, stored, start = int(sample.nbytes[0]), int(sample.stored[0]), int(sample.start[0])
-        rows, columns = (slice(at, at + side) for at, side in zip(sample.corners[0], sample.sides[0], strict=True))
+        rows, columns = (
+            slice(start_of_side, start_of_side + side)
+            for start_of_side, side in zip(sample.corners[0], sample.sides[0], strict=True)
+        )
         if not self._places.codec.is_jpeg or stored == nbytes:
             return RegionReader(self._places, rows, columns).read(sample)[0].numpy(), 1
         factor = int(sample.factors[0])

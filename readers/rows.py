@@ -40,7 +40,7 @@ class RowRanges:
     length: int
 
 
-def part_of(field: Field, shape: tuple[int | None, ...]) -> Field:
+def part_field(field: Field, shape: tuple[int | None, ...]) -> Field:
     """Return the field of parts of one shape, (...), of the samples of another field.
 
     Raises:
@@ -57,7 +57,7 @@ class PartReader(FieldReader):
     """Reads rows of the samples of one field. A subclass says which, by `_row_ranges`.
 
     Args:
-        field: what is read, see `part_of`.
+        field: what is read, see `part_field`.
         places: where the whole samples lie.
         axis: the axis whose indexes are rows. Rows are counted through all axes before it: in an array (T, H, W) with
             axis 1, row `t * H + y` is row `y` of step `t`.
@@ -144,7 +144,7 @@ class PartReader(FieldReader):
                 target[repeated] = target[first_of_piece[piece_of_row[repeated]]]
                 return
         row_offsets = (row * self._row_bytes(located)[sample_of_row]) + ranges.starts[sample_of_row]
-        groups = _groups(sizes, piece_of_row)
+        groups = _group_pieces(sizes, piece_of_row)
         buffer = np.empty(max(int(sizes[first:stop].sum()) for first, stop, _ in groups), np.uint8)
         target, piece_starts = out.view(np.dtype((np.void, ranges.length))), starts_of(sizes)
         for first, stop, group_rows in groups:
@@ -167,7 +167,7 @@ class PartReader(FieldReader):
         return size
 
 
-def _groups(sizes: Numbers, piece_of_row: Numbers) -> list[tuple[int, int, Any]]:
+def _group_pieces(sizes: Numbers, piece_of_row: Numbers) -> list[tuple[int, int, Any]]:
     """Return groups of the pieces (m,) that are decoded at once: start, stop, and the rows that lie in them.
 
     A group has about `DECODED_BYTES`, or is one larger piece.

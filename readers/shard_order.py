@@ -158,9 +158,9 @@ class ShardShuffled(Order):
             begin, end = pieces.bounds[window : window + 2].tolist()
             if hand not in open_windows or open_windows[hand][0] != window:
                 open_windows[hand] = window, Permutation(end - begin, self.seed, epoch, hand, window)
-            at = open_windows[hand][1].at(places - begin) + begin
-            piece = pieces.places.searchsorted(at, side="right") - 1
-            numbers: Numbers = pieces.firsts[piece] + at - pieces.places[piece]
+            permuted = open_windows[hand][1].at(places - begin) + begin
+            piece = pieces.places.searchsorted(permuted, side="right") - 1
+            numbers: Numbers = pieces.firsts[piece] + permuted - pieces.places[piece]
             return numbers
 
         def numbers(positions: Numbers) -> Numbers:
@@ -172,8 +172,8 @@ class ShardShuffled(Order):
                 of_hand = np.flatnonzero(hands == hand)
                 windows = dealt[hand].bounds.searchsorted(places[of_hand], side="right") - 1
                 for window in np.unique(windows).tolist():
-                    at = of_hand[windows == window]
-                    samples[at] = numbers_in_window(hand, window, places[at])
+                    of_window = of_hand[windows == window]
+                    samples[of_window] = numbers_in_window(hand, window, places[of_window])
             return samples
 
         return numbers

@@ -26,7 +26,7 @@ import torch
 from packer.errors import DamagedError
 from packer.format import Located, Numbers, starts_of
 from readers.batch import Ragged
-from readers.crop import called_once
+from readers.crop import call_once_a_visit
 from readers.dataset import PackedDataset
 from readers.draws import Visits
 from readers.fields import RUN_BYTES, FieldReader, read_located
@@ -125,7 +125,7 @@ class Run(NamedTuple):
     error: Exception | None = None
 
 
-def batches_of(plan: ReadPlan) -> Generator[Any, None, None]:
+def read_batches(plan: ReadPlan) -> Generator[Any, None, None]:
     """Yield the batches of a plan, in order; closing it stops the threads.
 
     An error is raised when its batch is due, even if it was found earlier, when that batch was located.
@@ -211,10 +211,10 @@ def locate_runs(plan: ReadPlan) -> Iterator[Run]:
     answers: dict[int, Any] = {}
     has_error = False
     while first < len(plan.batches):
-        stop = plan.batches.after(first, samples)
+        stop = plan.batches.group_end(first, samples)
         samples = group_samples
         try:
-            with called_once(answers):
+            with call_once_a_visit(answers):
                 runs = _make_runs(plan, first, stop)
         except Exception as error:
             if stop - first == 1:

@@ -17,7 +17,7 @@ from packer.format import Numbers, ShardEntry, starts_of
 from packer.remote import STREAMS, Ahead, Mirror
 from readers.dataset import PackedDataset
 from readers.fields import FieldReader
-from readers.joined import JoinedReader, by_part, parts_of
+from readers.joined import JoinedReader, group_by_part, parts_of
 from readers.mix import Mix
 from readers.opened import Opened
 from readers.order import Order, Sequential, Share
@@ -87,7 +87,7 @@ class ShardStream:
         """
         for shard in [shard for shard in self._open if self._last.get(shard, -1) < positions.min()]:
             del self._open[shard]
-        parts = by_part(parts_of(samples, self._starts))
+        parts = group_by_part(parts_of(samples, self._starts))
         for shard, _ in parts:
             if shard not in self._open:
                 self._open[shard] = self._open_shard(shard)
@@ -110,7 +110,7 @@ class ShardStream:
         return opened, readers
 
 
-def edges_of(dataset: PackedDataset) -> Numbers:
+def item_edges(dataset: PackedDataset) -> Numbers:
     """Return the first item of each shard, and the end of the last, (shards + 1,).
 
     Raises:
@@ -121,7 +121,7 @@ def edges_of(dataset: PackedDataset) -> Numbers:
     return dataset.items.before(starts_of([shard.samples for shard in dataset.manifest.shards]))
 
 
-def stream_of(dataset: PackedDataset | Mix, order: Order, epoch: int, share: Share, done: int) -> ShardStream | None:
+def open_stream(dataset: PackedDataset | Mix, order: Order, epoch: int, share: Share, done: int) -> ShardStream | None:
     """Return what opens the shards of an epoch one by one; None if they are all there, or needed all at once.
 
     Args:
@@ -134,7 +134,7 @@ def stream_of(dataset: PackedDataset | Mix, order: Order, epoch: int, share: Sha
     if isinstance(order, ShardShuffled):
         needs, later = order.needs(epoch, share), order.needs(epoch + 1, share)
     else:
-        needs = later = _needs_in_order(edges_of(dataset))
+        needs = later = _needs_in_order(item_edges(dataset))
     window = _most_shards(dataset, order, share) // 2
     return ShardStream(dataset, dataset.mirror, needs[needs[:, 2] >= done], later[:, 0], share, window)
 

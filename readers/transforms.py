@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from readers.draws import BATCHES, SAMPLES, Visits, drawn
+from readers.draws import BATCHES, SAMPLES, Visits, draw_words
 from readers.gather import CPU
 
 Transform = Callable[..., Any]
@@ -32,30 +32,30 @@ def takes_generator(function: Transform | None) -> bool:
     )
 
 
-def changed_samples(function: Transform, samples: Sequence[Any], visits: Visits | None) -> list[Any]:
+def change_samples(function: Transform, samples: Sequence[Any], visits: Visits | None) -> list[Any]:
     """Return samples, each changed by a function; visits (n,) are given if it takes a generator."""
     if visits is None:
         return list(map(function, samples))
-    seeds = drawn(visits, 0, SAMPLES, 1)[:, 0].tolist()
-    return [function(sample, generator=_seeded(seed)) for sample, seed in zip(samples, seeds, strict=True)]
+    seeds = draw_words(visits, 0, SAMPLES, 1)[:, 0].tolist()
+    return [function(sample, generator=_seed_generator(seed)) for sample, seed in zip(samples, seeds, strict=True)]
 
 
-def changed_batch(function: Transform, batch: Any, visits: Visits | None) -> Any:
+def change_batch(function: Transform, batch: Any, visits: Visits | None) -> Any:
     """Return a batch, changed by a function; if it takes a generator, that of the first visit of `visits` (n,)."""
     if visits is None:
         return function(batch)
-    seeds = drawn(visits[:1], 0, BATCHES, 1)[:, 0].tolist() or [0]
-    return function(batch, generator=_seeded(seeds[0]))
+    seeds = draw_words(visits[:1], 0, BATCHES, 1)[:, 0].tolist() or [0]
+    return function(batch, generator=_seed_generator(seeds[0]))
 
 
-def _seeded(seed: int) -> torch.Generator:
+def _seed_generator(seed: int) -> torch.Generator:
     with CPU:
         return torch.Generator().manual_seed(seed)
 
 
-def drew(before: Sequence[Any]) -> bool:
-    """Return whether torch's, numpy's or Python's generator has another state than `before`, by `global_states`."""
-    return global_states() != before
+def has_drawn(states_before: Sequence[Any]) -> bool:
+    """Return whether the generator of torch, numpy or Python left its state in `states_before`, of `global_states`."""
+    return global_states() != states_before
 
 
 def global_states() -> Sequence[Any]:

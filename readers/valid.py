@@ -12,10 +12,10 @@ import numpy as np
 from packer.errors import UsageError
 
 
-def check_count(name: str, count: object, most: float = math.inf, least: int = 1) -> None:
-    """Raise UsageError if `count` is no whole number from `least` to `most`."""
-    if isinstance(count, bool) or not isinstance(count, int | np.integer) or not least <= count <= most:
-        raise UsageError(f"{name} {count!r}: a whole number from {least} on is expected")
+def check_count(name: str, count: object, maximum: float = math.inf, minimum: int = 1) -> None:
+    """Raise UsageError if `count` is no whole number from `minimum` to `maximum`."""
+    if isinstance(count, bool) or not isinstance(count, int | np.integer) or not minimum <= count <= maximum:
+        raise UsageError(f"{name} {count!r}: a whole number from {minimum} on is expected")
 
 
 def check_seed(seed: int) -> None:

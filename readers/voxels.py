@@ -24,7 +24,7 @@ from packer.codecs import machine_code
 from packer.errors import UsageError
 from packer.format import Field, Located, Numbers, take_rows
 from readers.batch import Ragged
-from readers.draws import MIX, MIX_AGAIN, STEP, VOXELS, Visits, Words, drawn
+from readers.draws import MIX, MIX_AGAIN, STEP, VOXELS, Visits, Words, draw_words
 from readers.fields import Describe, LastResult, Places, WholeReader
 from readers.gather import Allocate, fresh
 
@@ -127,7 +127,7 @@ class Voxels:
         cloud = self._cloud_reader.read(self._cloud_reader.locate(numbers))
         assert isinstance(cloud, Ragged), "the field of coordinates is ragged in its first axis"
         coordinates, starts = cloud.values.numpy(), cloud.offsets.numpy()
-        words = drawn(visits.view(np.uint64), 0, VOXELS, 1).reshape(-1)
+        words = draw_words(visits.view(np.uint64), 0, VOXELS, 1).reshape(-1)
         rows, offsets = np.empty(len(coordinates), np.int64), np.zeros(len(starts), np.int64)
         # Slots: a power of two, more than twice the points of any sample.
         table = np.full(2 << int(np.diff(starts).max(initial=0)).bit_length(), -1)
@@ -195,7 +195,7 @@ def _loop(dtype: str) -> Any:
 
 def _choose(
     points: NDArray[Any],
-    before: Numbers,
+    starts: Numbers,
     size: float,
     words: Words,
     random: bool,
@@ -207,7 +207,7 @@ def _choose(
 
     Args:
         points: coordinates of all points, (n, 3) or more columns.
-        before: where the points of each sample begin, (B + 1,).
+        starts: where the points of each sample begin, (B + 1,).
         size: edge of a voxel.
         words: a random word a sample, (B,), from which a stream of random words begins.
         random: whether any point of a voxel is taken, else the first.
@@ -221,9 +221,9 @@ def _choose(
     cells = np.empty((len(table), 3), np.int64)
     counts = np.empty(len(table), np.int64)
     count = 0
-    for item in range(len(before) - 1):
+    for item in range(len(starts) - 1):
         first = count
-        for row in range(before[item], before[item + 1]):
+        for row in range(starts[item], starts[item + 1]):
             x, y, z = np.floor(points[row, 0] / size), np.floor(points[row, 1] / size), np.floor(points[row, 2] / size)
             if not (abs(x) < _FURTHEST and abs(y) < _FURTHEST and abs(z) < _FURTHEST):
                 return row  # also if one is NaN
@@ -245,7 +245,7 @@ def _choose(
             elif random:
                 # The n-th point of a voxel replaces the chosen one with a chance of 1 / n.
                 counts[voxel] += 1
-                word = words[item] + np.uint64(row - before[item] + 1) * STEP
+                word = words[item] + np.uint64(row - starts[item] + 1) * STEP
                 word = (word ^ (word >> np.uint64(30))) * MIX
                 word = (word ^ (word >> np.uint64(27))) * MIX_AGAIN
                 word = word ^ (word >> np.uint64(31))

@@ -25,7 +25,7 @@ from readers.draws import Visits
 from readers.fields import KnownReader, Places
 from readers.gather import Allocate, split_with_own_storage
 from readers.indexing import Anchors
-from readers.rows import PartReader, RowRanges, part_of
+from readers.rows import PartReader, RowRanges, part_field
 from readers.valid import check_count, check_read
 
 #: Suffix of the field that says which steps of windows are padding.
@@ -84,7 +84,7 @@ class Windows:
             raise UsageError(f"windows: pad {self.pad!r}: None, 'edge' or 'zero' is expected")
         for name in ("pad_before", "pad_after"):
             if getattr(self, name) is not None:
-                check_count(f"windows: {name}", getattr(self, name), MAX_AXIS, least=0)
+                check_count(f"windows: {name}", getattr(self, name), MAX_AXIS, minimum=0)
         if not isinstance(self.steps, Mapping):
             check_count("windows: steps", self.steps, MAX_AXIS)
             if index(self.steps) * index(self.step) > MAX_AXIS:
@@ -223,7 +223,7 @@ class WindowReader(PartReader):
 
     def __init__(self, places: Places, steps: Steps, shape: Sequence[int | None] | None = None) -> None:
         shape = places.field.shape[1:] if shape is None else shape
-        super().__init__(part_of(places.field, (len(steps.offsets), *shape)), places)
+        super().__init__(part_field(places.field, (len(steps.offsets), *shape)), places)
         self._steps = steps
         self._length = self.field.fixed_bytes // len(steps.offsets)
 
@@ -257,7 +257,7 @@ class WindowReader(PartReader):
         return self._steps.fill(super()._finish(flat, located), located)
 
 
-def pad_reader(places: Places, steps: Steps) -> KnownReader:
+def make_pad_reader(places: Places, steps: Steps) -> KnownReader:
     """Return the reader of which steps of windows lie beyond the ends of their samples, (n, T) bool."""
 
     def beyond(numbers: Numbers, visits: Visits | None, anchors: Numbers | None) -> Numbers:

@@ -21,7 +21,7 @@ from packer.format import FieldSpec
 from packer.sources import SourceOptions
 from packer.writer import DatasetWriter
 from readers import PackedDataset, ResizedCrop, as_tv_tensors
-from readers.draws import new_visits
+from readers.draws import draw_visits
 
 try:
     import torchvision
@@ -114,7 +114,7 @@ def test_values_of_crops_are_those_of_torchvision(place: Path, exact: bool) -> N
     torch.manual_seed(1)
     crops = PackedDataset(path, crop=random)[numbers]["image"]
     torch.manual_seed(1)
-    drawn = random.boxes(torch.tensor([whole[n].shape[1:] for n in numbers]).numpy(), new_visits(len(numbers)))
+    drawn = random.boxes(torch.tensor([whole[n].shape[1:] for n in numbers]).numpy(), draw_visits(len(numbers)))
     wanted = []
     for number, (top, left), (height, width), mirrored in zip(
         numbers, drawn.corners, drawn.sides, drawn.mirrored, strict=True

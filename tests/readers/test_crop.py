@@ -23,7 +23,7 @@ from packer.split import split
 from packer.writer import DatasetWriter
 from readers import Crop, Loader, PackedDataset
 from readers.crop import orient
-from readers.draws import new_visits
+from readers.draws import draw_visits
 
 CODECS = ("none", "lz4", "bitshuffle", "zstd", "photo+zstd", "photo+lz4")
 
@@ -243,7 +243,7 @@ def test_only_the_bands_of_crops_are_decoded(pack: Any, tmp_path: Path, decoded:
     row = {"hr": (36 + 32) * 6, "lr": (9 + 8) * 6}
     assert sum(decoded) == 4 * 5 * row["hr"] + 5 * row["lr"]
     assert len(decoded) == 2 * 4 + 2
-    located = ds.readers["hr"].locate(np.array([0, 1]), new_visits(2))
+    located = ds.readers["hr"].locate(np.array([0, 1]), draw_visits(2))
     whole = ds.opened.readers["hr"]
     assert (ds.readers["hr"].spans(located)[:, 1] < whole.spans(whole.locate(np.array([0, 1])))[:, 1]).all()
 

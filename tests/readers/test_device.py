@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from packer.errors import UsageError
-from readers.device import ahead, to_device
+from readers.device import move_ahead, to_device
 
 gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -104,7 +104,7 @@ def batches(n, alive=None):
 
 def test_one_batch_ahead(cuda):
     """The next copy is started on the side stream before a batch is handed over, behind its event and recorded."""
-    staged = ahead(batches(3), "cuda")
+    staged = move_ahead(batches(3), "cuda")
     assert next(staged)["x"].item() == 0
     assert cuda.calls == ["copy 0 on side", "event 0", "copy 1 on side", "event 1", "wait 0", "record 0"]
     cuda.calls.clear()
@@ -114,15 +114,15 @@ def test_one_batch_ahead(cuda):
     assert next(staged)["x"].item() == 2
     assert cuda.calls == ["wait 2", "record 2"]
     assert list(staged) == []
-    assert list(ahead([], "cuda")) == []
-    assert [batch["x"].item() for batch in ahead(batches(1), "cuda")] == [0]
+    assert list(move_ahead([], "cuda")) == []
+    assert [batch["x"].item() for batch in move_ahead(batches(1), "cuda")] == [0]
 
 
 def test_source_lives_until_its_copy_is_done(cuda):
     """What is copied from is kept while the copy is under way, and let go of afterwards."""
     alive = []
     cuda.complete = False
-    staged = ahead(batches(4, alive), "cuda:0")
+    staged = move_ahead(batches(4, alive), "cuda:0")
     next(staged)
     next(staged)
     gc.collect()
@@ -137,7 +137,7 @@ def test_source_lives_until_its_copy_is_done(cuda):
 def test_leaving_waits_for_the_last_copy(cuda, leave):
     """An iterator that is closed, forgotten or at its end waits for its copies before it lets go of their source."""
     cuda.complete = False
-    staged = ahead(batches(3), "cuda")
+    staged = move_ahead(batches(3), "cuda")
     next(staged)
     if leave == "close":
         staged.close()
@@ -150,7 +150,7 @@ def test_leaving_waits_for_the_last_copy(cuda, leave):
 
 def test_batch_handed_out_is_not_held(cuda):
     """The memory on the device is free as soon as its user lets go of it."""
-    staged = ahead(batches(3), "cuda")
+    staged = move_ahead(batches(3), "cuda")
     batch = next(staged)
     ref = weakref.ref(batch["x"])
     del batch
@@ -165,7 +165,7 @@ def test_exception_comes_at_its_own_batch(cuda):
         yield from batches(2)
         raise ValueError("a bad frame")
 
-    staged = ahead(broken(), "cuda")
+    staged = move_ahead(broken(), "cuda")
     assert next(staged)["x"].item() == 0
     assert next(staged)["x"].item() == 1
     with pytest.raises(ValueError, match="a bad frame") as caught:
@@ -179,7 +179,7 @@ def test_tensors_on_a_device_move_on_the_callers_stream(cuda, monkeypatch):
     on_device = torch.tensor(7.0)
     meta = torch.device("meta")
     monkeypatch.setattr(torch.Tensor, "device", property(lambda t: meta if t is on_device else torch.device("cpu")))
-    assert len(list(ahead([[on_device, torch.tensor(1.0)]], "cuda"))) == 1
+    assert len(list(move_ahead([[on_device, torch.tensor(1.0)]], "cuda"))) == 1
     assert cuda.calls[:5] == ["copy 7 on current", "copy 1 on side", "event 0", "wait 0", "record 7"]
 
 
@@ -192,7 +192,7 @@ def test_cpu_batches_pass_through():
             taken.append(i)
             yield {"x": torch.tensor(i), "name": ["a"]}
 
-    moved = ahead(source(), "cpu")
+    moved = move_ahead(source(), "cpu")
     assert taken == []
     assert next(moved)["x"].item() == 0
     assert taken == [0]
@@ -222,7 +222,7 @@ def test_copies_to_the_cpu_block(cuda):
 def test_missing_devices_are_refused(device):
     """A device that is not here is refused at once, with what to use instead."""
     with pytest.raises(UsageError, match="'cpu'"):
-        ahead([], device)
+        move_ahead([], device)
 
 
 class TestOnGpu:
@@ -243,7 +243,7 @@ class TestOnGpu:
                 yield {"x": torch.from_numpy(view), "i": i}
                 del view
 
-        for batch in ahead(reusing(), "cuda"):
+        for batch in move_ahead(reusing(), "cuda"):
             torch.cuda._sleep(1_000_000)
             assert batch["x"].device.type == "cuda"
             assert bool((batch["x"] == batch["i"]).all())
@@ -253,7 +253,7 @@ class TestOnGpu:
         torch.manual_seed(0)
         images = torch.randint(0, 255, (128, 3, 64, 64), dtype=torch.uint8).to(memory_format=torch.channels_last)
         for batch in (images, images.pin_memory()):
-            (moved,) = ahead([{"x": batch}], "cuda")
+            (moved,) = move_ahead([{"x": batch}], "cuda")
             assert torch.equal(moved["x"].cpu(), images)
             assert moved["x"].is_contiguous(memory_format=torch.channels_last)
         assert torch.equal(to_device(to_device(images, "cuda"), "cpu"), images)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from packer.errors import UsageError
 from readers import draws
-from readers.draws import ROUNDS, below, drawn, new_visits, permuted, visits_of
+from readers.draws import ROUNDS, draw_below, draw_permutations, draw_visits, draw_words, visits_of
 
 WORDS = 2 * ROUNDS + 1
 #: Six standard deviations: a fair source fails one run in a billion.
@@ -18,7 +18,7 @@ SURE = 6
 
 
 def _words(samples: int, seed: int = 0) -> np.ndarray[tuple[int, ...], np.dtype[np.uint64]]:
-    return drawn(visits_of(0, 0, np.arange(samples)), seed, 2, WORDS)
+    return draw_words(visits_of(0, 0, np.arange(samples)), seed, 2, WORDS)
 
 
 def test_the_words_are_those_of_splitmix64(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,34 +30,34 @@ def test_the_words_are_those_of_splitmix64(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_where_streams_begin_never_changes() -> None:
     """The same crops and points come with every version: these numbers are fixed."""
-    words = drawn(visits_of(3, 7, np.array([0, 5])), 3, 1, 1)
+    words = draw_words(visits_of(3, 7, np.array([0, 5])), 3, 1, 1)
     assert words.tolist() == [[18301677139538503876], [17328777677431619668]]
-    assert permuted(_words(2), np.array([10, 3]), 5).tolist() == [[8, 3, 4, 7, 0], [0, 2, 1, 0, 2]]
+    assert draw_permutations(_words(2), np.array([10, 3]), 5).tolist() == [[8, 3, 4, 7, 0], [0, 2, 1, 0, 2]]
 
 
 def test_words_depend_on_seed_epoch_purpose_and_position() -> None:
     """A change of any one of them changes every word."""
     places = np.arange(100)
     ways = [((0, 0), (0, 1)), ((1, 0), (0, 1)), ((0, 1), (0, 1)), ((0, 0), (1, 1)), ((0, 0), (0, 2))]
-    found = [drawn(visits_of(*epoch, places), *own, 4) for epoch, own in ways]
+    found = [draw_words(visits_of(*epoch, places), *own, 4) for epoch, own in ways]
     assert len(np.unique(np.stack(found))) == 400 * len(ways)
 
 
 def test_new_visits_follow_from_torchs_generator() -> None:
     """One number is drawn for all of them; they are never the same twice, unless torch is seeded again."""
     torch.manual_seed(1)
-    first, second = new_visits(100), new_visits(100)
+    first, second = draw_visits(100), draw_visits(100)
     assert len(np.unique(np.concatenate([first, second]))) == 200
     torch.manual_seed(1)
-    assert np.array_equal(new_visits(3), first[:3])
-    assert np.array_equal(new_visits(100), second)
+    assert np.array_equal(draw_visits(3), first[:3])
+    assert np.array_equal(draw_visits(100), second)
 
 
 @pytest.mark.parametrize("end", [1, 2, 3, 10, 1000])
 def test_numbers_below_an_end_are_equally_likely(end: int) -> None:
     """Each of them comes about as often as any other, and none at or behind the end."""
-    words = drawn(visits_of(0, 0, np.arange(100_000)), 0, 1, 1)
-    counts = np.bincount(below(words[:, 0], np.full(100_000, end)), minlength=end)
+    words = draw_words(visits_of(0, 0, np.arange(100_000)), 0, 1, 1)
+    counts = np.bincount(draw_below(words[:, 0], np.full(100_000, end)), minlength=end)
     assert len(counts) == end
     mean = 100_000 / end
     assert (np.abs(counts - mean) <= SURE * np.sqrt(mean)).all()
@@ -66,7 +66,7 @@ def test_numbers_below_an_end_are_equally_likely(end: int) -> None:
 @given(ends=st.lists(st.integers(1, 2**32), min_size=1, max_size=9), first=st.integers(1, 300), seed=st.integers(0, 99))
 def test_a_permutation_repeats_nothing_before_its_end(ends: list[int], first: int, seed: int) -> None:
     """Numbers lie below their end and differ; where more are asked for than there are, they come evenly often."""
-    found = permuted(_words(len(ends), seed), np.array(ends), first)
+    found = draw_permutations(_words(len(ends), seed), np.array(ends), first)
     assert found.shape == (len(ends), first)
     for row, end in zip(found, ends, strict=True):
         assert row.min() >= 0
@@ -81,7 +81,7 @@ def test_a_permutation_repeats_nothing_before_its_end(ends: list[int], first: in
 def test_every_number_is_as_likely_at_every_place(end: int) -> None:
     """Over many samples, each number stands at each place of the permutation about equally often."""
     samples = 50_000
-    found = permuted(_words(samples), np.full(samples, end), end)
+    found = draw_permutations(_words(samples), np.full(samples, end), end)
     for place in found.T:
         counts = np.bincount(place, minlength=end)
         assert (np.abs(counts - samples / end) <= SURE * np.sqrt(samples / end)).all()
@@ -90,7 +90,7 @@ def test_every_number_is_as_likely_at_every_place(end: int) -> None:
 def test_pairs_are_as_likely_as_any_other() -> None:
     """Which two numbers come first says nothing of how near they are."""
     samples, end = 100_000, 20
-    found = permuted(_words(samples), np.full(samples, end), 2)
+    found = draw_permutations(_words(samples), np.full(samples, end), 2)
     counts = np.bincount(found[:, 0] * end + found[:, 1], minlength=end * end).reshape(end, end)
     off = counts[~np.eye(end, dtype=bool)]
     mean = samples / len(off)

@@ -68,7 +68,7 @@ def test_a_billion_samples_take_no_memory() -> None:
     tracemalloc.start()
     for done in (0, 123_456_700):
         batches = Shuffled(10**9).batches(3, Share(100, 5, 8), done)
-        numbers, positions, _ = batches.group(0, batches.after(0, 16384))
+        numbers, positions, _ = batches.group(0, batches.group_end(0, 16384))
         assert len(np.unique(numbers)) == len(numbers) >= 16384
         assert positions[0] == done + 500
     peak = tracemalloc.get_traced_memory()[1]
@@ -80,7 +80,7 @@ def test_an_epoch_that_is_listed_keeps_its_order_alone() -> None:
     """8 bytes a sample: positions, visits and shares of ranks are worked out for the group that is read."""
     tracemalloc.start()
     batches = Shuffled(2_000_000).batches(0, Share(100, 0, 8), 0)
-    numbers, *_ = batches.group(0, batches.after(0, 16384))
+    numbers, *_ = batches.group(0, batches.group_end(0, 16384))
     del numbers, _
     kept = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()

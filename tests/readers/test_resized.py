@@ -22,7 +22,7 @@ from packer.repack import repack
 from packer.workers import processors
 from packer.writer import DatasetWriter
 from readers import Loader, PackedDataset, ResizedCrop, Windows
-from readers.draws import new_visits
+from readers.draws import draw_visits
 
 #: Heights and widths: some twice, four and eight times as large as the crops, some smaller, and a very wide one.
 SIZES = ((300, 400), (201, 177), (120, 90), (33, 64), (20, 31), (20, 300), (400, 33), (517, 530))
@@ -60,7 +60,7 @@ def resize(image: torch.Tensor, size: tuple[int, ...]) -> torch.Tensor:
 def boxes(crop: ResizedCrop, sizes: Any, count: int) -> list[NDArray[Any]]:
     """Corners, sides and whether it is mirrored of `count` crops of samples of one size."""
     torch.manual_seed(3)
-    found = crop.boxes(np.array([sizes] * count), new_visits(count))
+    found = crop.boxes(np.array([sizes] * count), draw_visits(count))
     return [found.corners, found.sides, found.mirrored]
 
 
@@ -74,7 +74,7 @@ def test_values_are_those_of_torch(stored: Callable[[str], Path], codec: str, ex
     assert images.shape == (len(numbers), 3, 40, 32)
     assert images.is_contiguous(memory_format=torch.channels_last)
     torch.manual_seed(1)
-    drawn = crop.boxes(np.array(SIZES)[numbers], new_visits(len(numbers)))
+    drawn = crop.boxes(np.array(SIZES)[numbers], draw_visits(len(numbers)))
     assert (drawn.factors.max() == 1) == exact
     for image, number, (top, left), (height, width), factor, mirrored in zip(images, numbers, *drawn, strict=True):
         wanted = resize(whole[int(number)]["image"][:, top : top + height, left : left + width], (40, 32))

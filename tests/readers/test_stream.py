@@ -10,7 +10,7 @@ from readers import Loader, PackedDataset
 from readers.gather import Pool
 from readers.indexing import Items
 from readers.order import GROUP_SAMPLES, Sequential, Share
-from readers.stream import ReadPlan, batches_of
+from readers.stream import ReadPlan, read_batches
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def test_pinned_batches_are_read_where_they_stay(dataset):
             return torch.from_numpy(given[-1])
 
     given = []
-    batches = list(batches_of(ReadPlan(dataset, Sequential(40).batches(0, Share(4), 0), None, Pinned(pinned=True))))
+    batches = list(read_batches(ReadPlan(dataset, Sequential(40).batches(0, Share(4), 0), None, Pinned(pinned=True))))
     assert [batch["y"].tolist() for batch in batches] == parts(np.arange(40), 4)
     found = {tensor.data_ptr() for batch in batches for tensor in batch.values()}
     assert found == {memory.ctypes.data for memory in given}
