@@ -41,6 +41,7 @@ from packer.format.layout import (
 )
 from packer.format.manifest import ShardEntry, read_errors
 from packer.format.schema import Field
+from packer.format.sizes import PAGE_SIZE
 
 #: Names of samples that are cut apart at a time.
 _CUT = 2**14
@@ -88,7 +89,7 @@ class Shard:
         Raises:
             DamagedError: the tree is broken, or the index is another one.
         """
-        # The tree is a few pages at the end of the file. The kernel would read up to megabytes around each of them.
+        # The tree and the index are few pages. The kernel would read up to megabytes around each of them.
         self._advise("MADV_RANDOM")
         # Chunks are kept apart, as numbers: a large shard has hundreds of thousands of them.
         self.forget()
@@ -97,8 +98,8 @@ class Shard:
                 self._chunks.extend((offset, size))
             else:
                 self._values[key] = offset, size
-        self._advise("MADV_NORMAL")
         self.check_index(index)
+        self._advise("MADV_NORMAL")
 
     def _advise(self, advice: str) -> None:
         """Tell the kernel how the map is read; a hint, which not every system takes."""
@@ -170,12 +171,15 @@ class Shard:
 
         They are read from the map, since another file may have taken the place of this one.
         """
-        digest = xxhash.xxh3_128()
-        for key, (offset, size) in self._values.items():
-            if key.startswith(COLUMN):
-                for at in range(offset, offset + size, _BLOCK):
-                    digest.update(self.bytes[at : min(at + _BLOCK, offset + size)])
-                self._advise("MADV_DONTNEED")  # pages that were read count as memory of the process
+        digest, spans = xxhash.xxh3_128(), [span for key, span in self._values.items() if key.startswith(COLUMN)]
+        with contextlib.suppress(AttributeError, OSError):
+            for offset, size in spans:  # at once, and no byte around them: some kernels read megabytes around a page
+                start = offset // PAGE_SIZE * PAGE_SIZE
+                self.load_ahead(start, offset + size - start)
+        for offset, size in spans:
+            for at in range(offset, offset + size, _BLOCK):
+                digest.update(self.bytes[at : min(at + _BLOCK, offset + size)])
+            self._advise("MADV_DONTNEED")  # pages that were read count as memory of the process
         return digest.hexdigest()
 
     def index(self, number: int, field: Field, samples: int) -> ColumnIndex:
