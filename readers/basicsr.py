@@ -56,10 +56,10 @@ _FULL = {torch.uint8: 255.0, torch.uint16: 65535.0}
 
 
 class PackedPairedImageDataset(Dataset[dict[str, Any]]):
-    """Pairs of pictures as BasicSR's PairedImageDataset gives them.
+    """Pairs of images as BasicSR's PairedImageDataset gives them.
 
     A sample is a dict: `lq` and `gt` (3, H, W) float32, RGB from 0 to 1, and their names `lq_path` and `gt_path`. Gray
-    pictures become three equal channels and alpha is left out, as BasicSR reads files. A batch of torch's DataLoader is
+    images become three equal channels and alpha is left out, as BasicSR reads files. A batch of torch's DataLoader is
     gathered at once.
 
     Args:
@@ -70,7 +70,7 @@ class PackedPairedImageDataset(Dataset[dict[str, Any]]):
             `lq_field`, `gt_field`: names of the fields; by default `lq` or `lr`, and `gt` or `hr`, or the only one.
             `split`: name of a split of the dataset.
             `meta_info_file`, `meta_info`: reads the samples that it lists, in its order.
-            `phase`: `train` crops, flips and turns at random; otherwise pictures are whole, and the larger one is cut
+            `phase`: `train` crops, flips and turns at random; otherwise images are whole, and the larger one is cut
             to `scale` times the smaller.
             `scale`: how many times as large `gt` is; 1 by default.
             `gt_size`: side of the crop of `gt` in pixels. `patch_size`, of neosr: that of `lq`.
@@ -137,7 +137,7 @@ class PackedPairedImageDataset(Dataset[dict[str, Any]]):
         return Batch(self._read_pairs(indices), len(indices))
 
     def _read_pairs(self, indices: Sequence[int]) -> dict[str, Any]:
-        """Return a batch of pairs: tensors (n, 3, H, W), or lists of (3, H, W) if whole pictures differ in size."""
+        """Return a batch of pairs: tensors (n, 3, H, W), or lists of (3, H, W) if whole images differ in size."""
         numbers = resolve_numbers(indices, len(self), self._gt.sample_numbers)
         numbers = numbers if self._numbers is None else self._numbers[numbers]
         state = torch.get_rng_state()
@@ -168,7 +168,7 @@ class PackedPairedImageDataset(Dataset[dict[str, Any]]):
     def _check_pairs(self) -> None:
         """Raise UsageError if the two sides are not of the same samples, or not `scale` times as large.
 
-        Whole pictures may be a little larger; training requires the exact scale, as BasicSR does.
+        Whole images may be a little larger; training requires the exact scale, as BasicSR does.
         """
         if not _same_samples(self._lq, self._gt):
             raise UsageError(

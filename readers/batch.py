@@ -31,7 +31,7 @@ from readers.valid import check_read
 
 #: torch cannot gather unsigned integers of several bytes, so they are viewed as signed ones of the same size.
 SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
-#: An axis longer than this is not the channels of a picture.
+#: An axis longer than this is not the channels of an image.
 CHANNELS = 4
 #: Types of values in the result of a transform that may be meant for every sample of the batch.
 _VALUES = (torch.Tensor, np.ndarray, np.generic, str, bytes, int, float, complex, type(None))
@@ -484,7 +484,7 @@ def as_tv_tensors(batch: Mapping[str, Any], masks: Collection[str] = ()) -> dict
     """Return a batch or a sample whose images are `tv_tensors.Image`, and some fields `tv_tensors.Mask`; no copies.
 
     Transforms of `torchvision.transforms.v2` change all of these alike, with one draw. Of a plain dict they take the
-    first tensor for the picture, and leave the others as they are.
+    first tensor for the image, and leave the others as they are.
 
         batch_transform=lambda batch: flip(as_tv_tensors(batch, masks=("label",)))              # one draw a batch
         sample_transform=lambda sample: flip(as_tv_tensors(sample, masks=("label",)))     # one draw a sample

@@ -1,8 +1,8 @@
-"""Crops: batches of one shape from pictures of different sizes, their partners cropped at the same place.
+"""Crops: batches of one shape from images of different sizes, their partners cropped at the same place.
 
     ds = PackedDataset(path, crop=Crop(size=64, of="hr", aligned={"lr": 4}))
 
-Random places, flips and turns are drawn anew each time that a sample is read (see `draws.py`): once for all steps of
+Random places, flips and turns are drawn again each time that a sample is read (see `draws.py`): once for all steps of
 a window, and for all fields that are cropped.
 """
 
@@ -300,7 +300,7 @@ class Placing:
         if crop.turns:
             ways += draw_below(words[:, 3], np.full(len(numbers), 4))
         if crop.flips:
-            mirrored = words[:, axes : 2 * axes - (axes == 2)]  # of pictures left to right alone
+            mirrored = words[:, axes : 2 * axes - (axes == 2)]  # of images left to right alone
             ways += draw_below(mirrored, np.full(mirrored.shape, 2)) @ np.array([4] if axes == 2 else [1, 2, 4])
         return sizes, places, ways
 
@@ -493,7 +493,7 @@ def orient(crops: NDArray[np.generic], orientations: Numbers) -> None:
 
     Args:
         crops: (n, planes, h, w, ...), or (n, planes, d, h, w, ...) of volumes.
-        orientations: (n,). Of pictures: quarter turns against the clock, and then 4 more if they are mirrored. Of
+        orientations: (n,). Of images: quarter turns against the clock, and then 4 more if they are mirrored. Of
             volumes: 1, 2 and 4 for the axes that are mirrored.
     """
     for orientation in range(1, 8):

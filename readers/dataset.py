@@ -107,7 +107,7 @@ class PackedDataset(Dataset[Any]):
             after another, and `ds[3]` is the list. `extras` are in the sample that it is given: it puts them into what
             it returns. An empty list leaves the sample out. `len(ds)`, numbers, weights of a `Mix` and states of a
             `Loader` count the samples that are read.
-        crop: reads crops of one size from pictures of different sizes; see `Crop`, or `ResizedCrop` for photographs.
+        crop: reads crops of one size from images of different sizes; see `Crop`, or `ResizedCrop` for photographs.
         points: reads this many points of every cloud, chosen at random, see `PointSample`; or one point of every
             voxel, see `VoxelSample`.
         windows: reads some steps of episodes, clips or sequences at a time; see `Windows`.

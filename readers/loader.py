@@ -122,7 +122,7 @@ class Loader(DataLoader[Any]):
             DamagedError for the first one. Some damage is only seen with `PackedDataset(..., verify=True)`.
 
     Attributes:
-        skipped: the reason for each sample that was left out, by its number, as in `dataset[number]`.
+        skipped: the reason for each sample that was skipped, by its number, as in `dataset[number]`.
 
     Raises:
         UsageError: an argument has no meaning, or two do not go together.
@@ -160,7 +160,7 @@ class Loader(DataLoader[Any]):
             torch_parameters = signature(DataLoader.__init__).parameters
             if name not in torch_parameters:
                 raise TypeError(f"Loader got an unexpected keyword argument {name!r}")
-            # Frameworks that build a loader anew pass on torch's defaults.
+            # Frameworks that build a loader again pass on torch's defaults.
             if value not in (torch_parameters[name].default, default_collate):
                 instead = _INSTEAD.get(name, "it reads in this process, without workers; leave it out")
                 raise UsageError(f"Loader takes no {name}: {instead}")

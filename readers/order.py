@@ -9,7 +9,7 @@ one. `Share` cuts it into batches for one rank:
     rank 1      9 4 |     1 8 |   6
 
 With each batch all ranks together take the next contiguous piece of the order. So one number is the place in an epoch:
-how many numbers of the order are done. The rest can be shared anew among any number of ranks, in batches of any size.
+how many numbers of the order are done. The rest can be shared again among any number of ranks, in batches of any size.
 
 An order is worked out for some positions at a time. One with more than `LISTED` samples never stands in memory.
 
@@ -440,7 +440,7 @@ class SamplerOrder(Order):
     in `set_epoch`.
 
     Args:
-        sampler: gives sample numbers; a torch Sampler or any iterable that starts anew each time, with a length.
+        sampler: gives sample numbers; a torch Sampler or any iterable that starts again each time, with a length.
         samples: of the dataset.
         seed: from 0 on.
 
@@ -453,7 +453,7 @@ class SamplerOrder(Order):
 
     def __init__(self, sampler: Iterable[Any], samples: int, seed: int = 0) -> None:
         check_seed(seed)
-        if isinstance(sampler, Iterator) and not hasattr(sampler, "__len__"):  # Lightning's starts anew, and has one
+        if isinstance(sampler, Iterator) and not hasattr(sampler, "__len__"):  # Lightning's starts again, and has one
             raise UsageError(
                 f"{self._argument}: a {type(sampler).__name__} gives its numbers once, and every epoch asks for them; "
                 "give a list or a torch Sampler"
@@ -522,8 +522,8 @@ class BatchOrder(SamplerOrder):
     """The batches of a sampler of batches, epoch by epoch. `done` counts batches here, not samples.
 
     Args:
-        batches: gives the numbers of each batch; a torch BatchSampler, or any iterable that starts anew each time, with
-            a length.
+        batches: gives the numbers of each batch; a torch BatchSampler, or any iterable with a length that starts
+            again each time.
         samples: of the dataset.
         seed: see `SamplerOrder`.
     """
@@ -761,7 +761,7 @@ def check_state(state: Mapping[str, Any], order: Order) -> None:
         if str(state["order"]).partition(_VERSION_MARK)[0] == expected.partition(_VERSION_MARK)[0]:
             raise UsageError(
                 "the state was saved by another version of readers, in which this seed gave another order; begin the "
-                "epoch anew: set_epoch(state['epoch'])"
+                "epoch again: set_epoch(state['epoch'])"
             )
         raise UsageError(
             f"the state is of another order ({state['order']}); this loader's is {expected}. Give the same shuffle, "

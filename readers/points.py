@@ -2,7 +2,7 @@
 
     ds = PackedDataset(path, points=1024)
 
-The points are drawn anew each time that a sample is read (see `draws.py`).
+The points are drawn again each time that a sample is read (see `draws.py`).
 """
 
 from __future__ import annotations

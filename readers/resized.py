@@ -3,7 +3,7 @@
     ds = PackedDataset(path, crop=ResizedCrop(224, of="image"))
     ds = PackedDataset(path, crop=ResizedCrop(224, of="image", at="center", short=256))      # for validation
 
-Random crops are drawn anew each time that a sample is read (see `draws.py`). Of a JPEG file no more is decoded than
+Random crops are drawn again each time that a sample is read (see `draws.py`). Of a JPEG file no more is decoded than
 needed: no rows below the crop; and a crop of twice the size or more at half, a quarter or an eighth of its size. Sides
 and places of such crops are multiples of 2, 4 or 8, so that they lie on whole pixels of the smaller image.
 

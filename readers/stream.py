@@ -62,7 +62,7 @@ class ReadPlan:
         stream: opens shards one by one, as batches need them; None if the dataset is open as a whole.
         first: called with a function that reads and finishes the first run, in the caller's thread, and with nothing
             else; returns what it returned, and the plan of all other runs. None if the first is read like all others.
-        skipped: damaged items are left out of their batches, and put in here with the reason; None if they stop the
+        skipped: damaged items are skipped in their batches, and put in here with the reason; None if they stop the
             epoch.
     """
 
@@ -323,7 +323,7 @@ def _locate_sound(run: Run, skipped: dict[int, str]) -> list[Located]:
         visits = run.visits[number]
         run.sizes[number], run.visits[number] = len(sound), None if visits is None else visits[sound]
     for place, error in errors.items():
-        remark(f"sample {run.numbers[place]} is left out of its batch: {error}")
+        remark(f"sample {run.numbers[place]} is skipped: {error}")
         skipped[int(run.numbers[place])] = error
     return [field_located[np.flatnonzero(is_sound)] for field_located in run.located]
 

@@ -42,8 +42,8 @@ class VoxelSample:
 
     Args:
         size: edge of a voxel, in the unit of the coordinates.
-        choose: `random`: any of the voxel's points, all equally likely, drawn anew each time that a sample is read (see
-            `draws.py`); `first`: the one that stands first in the cloud.
+        choose: `random`: any of the voxel's points, all equally likely, drawn again each time that a sample is read
+            (see `draws.py`); `first`: the one that stands first in the cloud.
         of: the field of coordinates, (n, 3) or more columns, of which the first three are used. The same points are
             read of all fields that are ragged in their first axis alone and as long as this one in every sample.
 
