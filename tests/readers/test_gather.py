@@ -82,6 +82,23 @@ def test_batches_of_any_size_are_as_packed(folder: Path, field: str, nbytes: int
 
 
 @pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize("length", [2**16 + 1, 2**19 + 8, 2**19 + 7])
+@pytest.mark.parametrize("numbers", [[], [4], [5, 0, 3, 3, 1]])
+def test_records_too_large_for_all_addresses_are_as_packed(tmp_path: Path, length: int, numbers: list[int]) -> None:
+    """Of several shards: records of so many bytes for each address would be more than 2**63 in all."""
+    values = (np.arange(length) % 251 + np.arange(6)[:, None]).astype(np.uint8)
+    with DatasetWriter(tmp_path / "d", codec="none", shard_size=2 * length) as writer:
+        for value in values:
+            writer.add({"x": value, "y": 0})
+    dataset = PackedDataset(tmp_path / "d")
+    assert len(dataset.manifest.shards) > 2
+    for batch in (dataset[numbers], elsewhere(lambda: dataset[numbers])):
+        assert same(batch["x"], values[numbers].reshape(-1, length))
+    rows = slice(3, length - 2)
+    assert same(dataset.read(2, "x", rows=rows), values[2, rows])
+
+
+@pytest.mark.usefixtures("two_threads")
 def test_threads_that_hold_a_copy_up_are_left_alone_for_a_while(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Then numpy copies, with the same values, as it does in other threads."""
     dataset, numbers = PackedDataset(folder, ["x"]), np.arange(20_000) % COUNT
