@@ -269,9 +269,9 @@ class MixShards:
         return Places(field, [count for member in shards for count in member.samples], opening, field.fixed_bytes)
 
     @property
-    def mapped(self) -> tuple[Numbers, Sequence[Shard]]:
-        """Return the shards that are mapped, and the address of the first byte of each, (shards,)."""
-        starts, shards = zip(*(member.mapped for member in self._opened), strict=True)
+    def addressed(self) -> tuple[Numbers, Sequence[Shard]]:
+        """Return the address of the first byte of each shard that is open, (shards,), and these shards, in order."""
+        starts, shards = zip(*(member.addressed for member in self._opened), strict=True)
         return np.concatenate(starts), [shard for member in shards for shard in member]
 
 

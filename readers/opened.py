@@ -66,9 +66,9 @@ class Opened:
             self.readers[NAME] = NameReader(shards)
 
     @property
-    def mapped(self) -> tuple[Numbers, Sequence[Shard]]:
-        """Return the shards that are mapped, and the address of the first byte of each, (shards,)."""
-        return self.shards.mapped
+    def addressed(self) -> tuple[Numbers, Sequence[Shard]]:
+        """Return the address of the first byte of each shard that is open, (shards,), and these shards, in order."""
+        return self.shards.addressed
 
 
 def open_names(folder: Path, manifest: Manifest) -> Names:

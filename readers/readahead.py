@@ -80,7 +80,7 @@ def advise_kernel(opened: Opened | MixShards, spans: Numbers) -> bool:
     Returns:
         whether the file system takes advice.
     """
-    starts, shards = opened.mapped
+    starts, shards = opened.addressed
     spans = spans[spans[:, 1] > spans[:, 0]]  # samples of no bytes lie nowhere; a length of 0 asks for the whole file
     if not len(spans):
         return True

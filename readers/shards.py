@@ -44,7 +44,6 @@ class Shards:
 
     Attributes:
         samples: of each shard.
-        mapped: the shards that are mapped, and the address of the first byte of each, (shards,).
 
     Args:
         folder: the packed dataset.
@@ -76,9 +75,9 @@ class Shards:
         self._has_names = has_names
         self._entries = [entry for entry in manifest.shards if entry.samples] if alone is None else [alone[0]]
         self.samples = [entry.samples for entry in self._entries]
-        self.mapped: tuple[Numbers, Sequence[Shard]] = np.zeros(0, np.int64), []
         self._maps: dict[int, Shard] = {}
         self._opened: dict[int, OpenShard] = {}
+        self._addressed: tuple[Numbers, Sequence[Shard]] = np.zeros(0, np.int64), []
         self._lock = threading.Lock()
         #: Keeps the cache from removing the files.
         self._lease: object = None if alone is None else alone[1]
@@ -96,6 +95,15 @@ class Shards:
     def are_mapped(self) -> bool:
         """Return whether all shards are mapped."""
         return len(self._maps) == len(self._entries)
+
+    @property
+    def addressed(self) -> tuple[Numbers, Sequence[Shard]]:
+        """Return the address of the first byte of each shard that is open, (shards,), and these shards, in order."""
+        if len(self._addressed[1]) != len(self._opened):
+            numbers = sorted(self._opened)
+            starts = np.array([self._opened[number].start for number in numbers], np.int64)
+            self._addressed = starts, [self._maps[number] for number in numbers]
+        return self._addressed
 
     def open(self, numbers: Sequence[int]) -> list[OpenShard]:
         """Return some shards, by number; those that are not here are fetched, at once.
@@ -128,9 +136,7 @@ class Shards:
         for number in numbers:
             if number not in self._maps:
                 entry = self._entries[number]
-                self._maps[number] = Shard(self._folder / entry.file, entry.bytes, is_read=False)
-        shards = list(self._maps.values())
-        self.mapped = np.array([MEMORY.address(shard.bytes) for shard in shards], np.int64), shards
+                self._maps[number] = Shard(f"{self._folder}/{entry.file}", entry.bytes, is_read=False)
 
     def _open(self, shard: Shard, entry: ShardEntry) -> OpenShard:
         shard.read_tree(entry.index)
@@ -156,9 +162,9 @@ def not_replaced(folder: Path, manifest: Manifest, lease: object = None) -> Iter
         yield
     except DamagedError as error:
         # Two appends keep the shards, but remove the table of names.
-        if lease is None and manifests.read(folder) != manifest:
+        if lease is None and manifests.read_again(folder, manifest) != manifest:
             raise DatasetError(f"{folder}: the dataset was changed since it was opened; open it anew") from error
         raise
-    now = manifest if lease is not None else manifests.read(folder)
+    now = manifest if lease is not None else manifests.read_again(folder, manifest)
     if not set(manifest.shards) <= set(now.shards):
         raise DatasetError(f"{folder}: the dataset was replaced since it was opened; open it anew")

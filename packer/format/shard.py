@@ -14,9 +14,9 @@ import os
 import stat
 import sys
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -48,6 +48,10 @@ _CUT = 2**14
 #: Bytes of an index array that are read at a time.
 _BLOCK = 2**20
 
+#: Files are opened without waiting: a pipe would keep its reader for ever.
+_FLAGS = os.O_RDONLY | sum(getattr(os, flag, 0) for flag in ("O_CLOEXEC", "O_BINARY", "O_NONBLOCK"))
+_NO_DESCRIPTOR: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) and os.name == "posix" else {}
+
 #: What to do if a process may not open or map another file.
 _NO_ROOM = {
     errno.EMFILE: "cannot be opened: this process has as many files open as it may, and each shard takes one; "
@@ -57,8 +61,6 @@ _NO_ROOM = {
     "much as its file has, read or not; allow it more (vm.max_map_count, of which each shard takes one; `ulimit -v`, "
     "h_vmem of a cluster), or run `packer repack --shard-size` on another machine, for fewer, larger shards",
 }
-
-Opened = TypeVar("Opened")
 
 
 class Shard:
@@ -74,7 +76,9 @@ class Shard:
         DamagedError: the file is missing, has another size or index, or its tree is broken.
     """
 
-    def __init__(self, path: Path, size: int | None = None, index: str | None = None, *, is_read: bool = True) -> None:
+    def __init__(
+        self, path: str | Path, size: int | None = None, index: str | None = None, *, is_read: bool = True
+    ) -> None:
         self.path = str(path)
         self.map = open_map(path, size)
         self.bytes = memoryview(self.map)
@@ -257,7 +261,7 @@ class ShardNames:
                 yield from shard.names(entry.samples)
 
 
-def open_map(path: Path, size: int | None = None) -> mmap.mmap:
+def open_map(path: str | Path, size: int | None = None) -> mmap.mmap:
     """Return a read-only map of all of a file of a dataset; it holds no descriptor where Python allows that (3.13).
 
     Args:
@@ -268,34 +272,8 @@ def open_map(path: Path, size: int | None = None) -> mmap.mmap:
         DatasetError: it cannot be opened: no permission, too many open files, or no room in memory for another map.
     """
     with read_errors(path):
-        if not stat.S_ISREG(path.stat().st_mode):  # a pipe would be waited for, for ever
-            raise DamagedError(f"{path}: it is not a file, where one of a dataset is expected; run `packer repair`")
-    fd = _opened(path)
-    try:
-        nbytes = os.fstat(fd).st_size
-        if not nbytes or nbytes != (size or nbytes):
-            expected = "more" if size is None else f"{size:,}"
-            raise DamagedError(
-                f"{path}: {nbytes:,} bytes, {expected} expected: it was cut short or changed; "
-                "copy it again or run `packer repair`"
-            )
-        options: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) and os.name == "posix" else {}
-        return _with_room(path, lambda: mmap.mmap(fd, 0, access=mmap.ACCESS_READ, **options))
-    finally:
-        os.close(fd)
-
-
-def _opened(path: Path) -> int:
-    """Return the descriptor of a file, which the caller closes."""
-    flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-    return _with_room(path, lambda: os.open(path, flags))
-
-
-def _with_room(path: Path, make: Callable[[], Opened]) -> Opened:
-    """Return what `make` opens; if the process has too many files open, raise its limit and try once more."""
-    with read_errors(path):
         try:
-            return make()
+            return _map_file(path, size)
         except OSError as error:
             if error.errno == errno.EMFILE:
                 with contextlib.suppress(ImportError, ValueError, OSError):
@@ -303,7 +281,25 @@ def _with_room(path: Path, make: Callable[[], Opened]) -> Opened:
 
                     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
                     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-                    return make()
+                    return _map_file(path, size)
             if error.errno in _NO_ROOM:
                 raise DatasetError(f"{path}: {_NO_ROOM[error.errno]}") from None
             raise
+
+
+def _map_file(path: str | Path, size: int | None) -> mmap.mmap:
+    """Return the map that `open_map` returns; raises OSError if the system refuses."""
+    fd = os.open(path, _FLAGS)
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise DamagedError(f"{path}: it is not a file, where one of a dataset is expected; run `packer repair`")
+        if not status.st_size or status.st_size != (size or status.st_size):
+            expected = "more" if size is None else f"{size:,}"
+            raise DamagedError(
+                f"{path}: {status.st_size:,} bytes, {expected} expected: it was cut short or changed; "
+                "copy it again or run `packer repair`"
+            )
+        return mmap.mmap(fd, 0, access=mmap.ACCESS_READ, **_NO_DESCRIPTOR)
+    finally:
+        os.close(fd)

@@ -61,7 +61,7 @@ def test_a_damaged_frame_is_an_error(pack: Any, tmp_path: Path, codec: str, per_
     shard = next((folder / "shards").iterdir())
     ds = PackedDataset(folder)
     located = ds.opened.readers["x"].spans(ds.opened.readers["x"].locate(np.array([0])))
-    start = int(located[0, 0] - ds.opened.mapped[0][0])
+    start = int(located[0, 0] - ds.opened.addressed[0][0])
     data = bytearray(shard.read_bytes())
     data[start : start + 40] = b"\xff" * 40
     shard.write_bytes(bytes(data))

@@ -288,7 +288,7 @@ def nothing_but(dataset: PackedDataset, spans: NDArray[np.int64]) -> Iterator[No
     """Overwrites all chunks of the field `x` but for some spans, in the files that are mapped."""
     opened = dataset.opened
     indexes = opened.places["x"].open().indexes
-    starts, shards = opened.mapped
+    starts, shards = opened.addressed
     for shard, index, start in zip(shards, indexes, starts.tolist(), strict=True):
         assert index is not None
         kept = bytearray(Path(shard.path).read_bytes())

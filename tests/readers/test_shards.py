@@ -181,6 +181,16 @@ def test_nothing_is_read_of_a_shard_before_it_is_needed(folder: Path, monkeypatc
     assert len(read) == 2
 
 
+def test_the_manifest_is_decoded_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the shards are mapped, its digest alone tells that it is still the same."""
+    ds = PackedDataset(folder)
+    decoded: list[str] = []
+    decode = manifests.decode
+    monkeypatch.setattr(manifests, "decode", lambda data, path: decoded.append(path) or decode(data, path))
+    assert ds[1]["n"] == 1000
+    assert decoded == []
+
+
 def each_of(ds: PackedDataset, numbers: Any) -> list[int]:
     """The values of `n` of some samples, read one by one."""
     return [int(ds[int(number)]["n"]) for number in numbers]

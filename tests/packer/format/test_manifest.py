@@ -99,6 +99,33 @@ json_values = st.recursive(
 )
 
 
+def test_a_manifest_that_is_still_the_same_is_not_decoded_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its digest tells; another manifest, one written otherwise, a shorter file and none are read as ever."""
+    path, manifest = tmp_path / "manifest.json", example()
+    other = example(tool="packer 2.0")
+    manifests.write(tmp_path, other)
+    assert manifests.read_again(tmp_path, manifest) == other
+    members = json.loads(manifests.encode(manifest))
+    members.pop("digest")
+    body = json.dumps(members, indent=3)[:-2].encode()
+    digest = xxhash.xxh3_128_hexdigest(body + b"\n}")
+    path.write_bytes(body + f',\n "digest": "{digest}"\n}}\n'.encode())
+    again = manifests.read_again(tmp_path, manifest)
+    assert again == manifest
+    assert again is not manifest
+    path.write_bytes(b"{}")
+    with pytest.raises(ManifestError):
+        manifests.read_again(tmp_path, manifest)
+    path.unlink()
+    with pytest.raises(DatasetError):
+        manifests.read_again(tmp_path, manifest)
+    manifests.write(tmp_path, manifest)
+    monkeypatch.delattr(manifests, "decode")
+    assert manifests.read_again(tmp_path, manifest) is manifest
+
+
 @given(origin=st.dictionaries(st.text(), json_values, max_size=4))
 def test_any_origin_survives(origin: dict[str, Any]) -> None:
     """Attributes are any JSON, in any script."""
