@@ -7,6 +7,7 @@ in a process that holds little. So this module imports nothing large.
 from __future__ import annotations
 
 import multiprocessing
+import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from functools import lru_cache
@@ -17,7 +18,7 @@ from PIL import Image
 from plyfile import PlyData
 
 from packer.codecs import compiled
-from packer.convert import convert
+from packer.convert import convert, convert_part
 from packer.format import file_digest
 from packer.verify import verify
 
@@ -38,6 +39,16 @@ def _process(_: Callable[..., int]) -> ProcessPoolExecutor:
 def pack(sources: list[str], out: Path, **options: Any) -> int:
     """Convert files; return the number of samples."""
     return convert(sources, out, **options).samples
+
+
+def cpu_seconds(sources: list[str], out: Path, part: str | None, shard_size: int | None = None) -> float:
+    """Pack files, or a part of them, in this process alone; return the processor time that it took."""
+    start = time.process_time()
+    if part is None:
+        convert(sources, out, workers=0, shard_size=shard_size)
+    else:
+        convert_part(sources, out, part, workers=0, shard_size=shard_size)
+    return time.process_time() - start
 
 
 def check(dataset: Path) -> int:

@@ -90,12 +90,13 @@ def parser_of(command: str, description: str | None, what: str, data: Path) -> a
 
 
 def chosen(only: Sequence[str]) -> list[Row]:
-    """Return the rows whose title holds one of the texts in `only`; if there is none, all but those of growth.
+    """Return the rows whose title holds one of the texts in `only`; if there is none, all that are quick.
 
-    These take minutes, and say how seconds and memory grow, not whether a change made something slower.
+    Those of growth and machines take minutes, and say how seconds and memory grow, not whether a change made something
+    slower.
     """
     if not only:
-        return [row for row in ROWS if not row.title.startswith("growth")]
+        return [row for row in ROWS if not row.title.startswith(("growth", "machines"))]
     return [row for row in ROWS if any(text.lower() in row.title.lower() for text in only)]
 
 

@@ -156,7 +156,7 @@ def test_rows_are_chosen_by_parts_of_their_titles() -> None:
     """`--only` takes any part of a row's name or of what it is compared with, in any case."""
     assert {r.name for r in command.chosen(["PLY"])} >= {r.name for r in ROWS if "text PLY" in r.name}
     assert command.chosen(["no such row"]) == []
-    assert [r for r in ROWS if r not in command.chosen([])] == command.chosen(["growth"]) != []
+    assert [r for r in ROWS if r not in command.chosen([])] == command.chosen(["growth", "machines"]) != []
     assert len({r.title for r in ROWS}) == len(ROWS)
 
 
@@ -185,12 +185,26 @@ def test_inputs_are_made_once(bench: Bench) -> None:
 
 @pytest.mark.parametrize(
     "title",
-    ["batch 100, shuffled, Loader | the limit", "clouds, none", "opening 10,000,000", "photo+lz4, Loader | decoding"],
+    [
+        "batch 100, shuffled, Loader | the limit",
+        "clouds, none",
+        "opening 10,000,000",
+        "photo+lz4, Loader | decoding",
+        "machines: memory of that plan",
+    ],
 )
 def test_a_row_end_to_end(bench: Bench, title: str) -> None:
     """Inputs are made, both sides give the source's content, and there is a figure."""
     (one,) = command.chosen([title])
     assert one.figures(bench).value > 0
+
+
+def test_a_cluster_that_is_not_installed_falls_short(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The row says what is missing, and does not count as one that meets its target."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    (row,) = command.chosen(["Ray for 100 shards"])
+    line = command.line(row, row.figures(bench))
+    assert line.endswith("FALLS SHORT  (ray is not installed)")
 
 
 def test_command_writes_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

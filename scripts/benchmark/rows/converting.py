@@ -126,10 +126,10 @@ def memory(bench: Bench) -> Figures:
     nbytes = bench.some(PAIRS[LARGE]) * 3 * (48**2 + 192**2)
     options = ["--codec", "none", "--workers", "2", "--shard-size", str(min(2**30, nbytes // 2)), "--overwrite"]
     command: list[str | Path] = [_PACKER, "convert", *pair_sources(folder), out, *options]
-    return repeated(bench.rounds, lambda: _peak(command) / 1e6, f"{nbytes / 1e9:.1f} GB")
+    return repeated(bench.rounds, lambda: peak_bytes(command) / 1e6, f"{nbytes / 1e9:.1f} GB")
 
 
-def _peak(command: Sequence[str | Path]) -> int:
+def peak_bytes(command: Sequence[str | Path]) -> int:
     """Return the most bytes that a command and its children held at a time; shared ones are counted for each.
 
     Raises:

@@ -1,0 +1,191 @@
+"""What many machines cost, measured on one: clusters, parts of an array of jobs, the plan of a million files, resuming.
+
+Dask and Ray are measured where they are installed; a row of one that is not says so, and falls short.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import math
+import multiprocessing
+import os
+import shutil
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from benchmark.apart import apart, cpu_seconds, pack
+from benchmark.inputs import LARGE, SMALL, pair_sources, png_pairs
+from benchmark.measuring import Figures, Row, race
+from benchmark.rows.converting import peak_bytes, writing
+from benchmark.store import Bench
+from packer.convert import convert, convert_part
+from packer.packing import executor_at
+
+#: Pairs of images that a cluster packs, and that parts pack, in so many shards.
+CLUSTER_PAIRS, PART_PAIRS, PART_SHARDS = 2_000, 700, 16
+PARTS = 1, 2, 4, 8
+PLANNED_PAIRS = 1_000_000
+#: A file has no more links than this; each is a file of its own to whoever lists and opens it.
+_LINKS = 60_000
+#: Bytes of memory that a plan may take for each file.
+_FILE_BYTES = 300
+_SPAWN = multiprocessing.get_context("spawn")
+
+
+def _shard_size(pairs: int, size: int, shards: int) -> int:
+    """Return the raw bytes of a shard, if so many pairs are to fill so many shards."""
+    return max(4096, pairs * 3 * (size**2 + (size // 4) ** 2) // shards)
+
+
+@contextmanager
+def _dask() -> Iterator[Executor]:
+    distributed: Any = importlib.import_module("distributed")
+    workers = {"n_workers": 2, "threads_per_worker": 1, "processes": True, "dashboard_address": None}
+    with distributed.LocalCluster(**workers) as cluster, executor_at(cluster.scheduler_address) as executor:
+        yield executor
+
+
+@contextmanager
+def _ray() -> Iterator[Executor]:
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    ray: Any = importlib.import_module("ray.cluster_utils")
+    cluster = ray.Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
+    os.environ["RAY_ADDRESS"] = cluster.address
+    try:
+        with executor_at("ray") as executor:
+            yield executor
+    finally:
+        del os.environ["RAY_ADDRESS"]
+        cluster.shutdown()
+
+
+#: Cluster of two workers on this machine, by the package.
+CLUSTERS: dict[str, Callable[[], AbstractContextManager[Executor]]] = {"distributed": _dask, "ray": _ray}
+
+
+def on_cluster(bench: Bench, package: str, shards: int) -> Figures:
+    """Pack the same shards by a cluster and by workers of our own, two of each; the cluster is there already."""
+    if importlib.util.find_spec(package) is None:
+        return Figures(math.nan, notes=(f"{package} is not installed",))
+    pairs = bench.some(CLUSTER_PAIRS)
+    folder = bench.files(png_pairs, SMALL, pairs)
+    sources = pair_sources(folder)
+    size = _shard_size(pairs, SMALL, shards)
+    ours = writing(bench, "own", lambda out: apart(pack, sources, out, codec="lz4", shard_size=size, workers=2), folder)
+    with CLUSTERS[package]() as executor:
+        theirs = writing(
+            bench,
+            package,
+            lambda out: convert(sources, out, codec="lz4", shard_size=size, executor=executor).samples,
+            folder,
+        )
+        return race(bench.rounds, ours, theirs)
+
+
+for package, title in (("distributed", "Dask"), ("ray", "Ray")):
+    for shards in (100, 2_000):
+        Row(
+            f"machines: time of {title} for {shards:,} shards, 2 processes",
+            "2 workers of our own",
+            at_most=1.3,
+            package=package,
+            shards=shards,
+        )(on_cluster)
+
+
+def in_parts(bench: Bench, parts: int) -> Figures:
+    """Compare the processor time of all parts and of the call that publishes with that of one process.
+
+    Each runs in a process of its own. What starting Python and loading modules takes is left out: it is no matter of
+    the number of samples.
+    """
+    pairs = bench.some(PART_PAIRS)
+    sources = pair_sources(bench.files(png_pairs, LARGE, pairs))
+    few = pair_sources(bench.files(png_pairs, LARGE, 8))
+    size = _shard_size(pairs, LARGE, PART_SHARDS)
+
+    def seconds(*calls: str | None) -> float:
+        out, total = bench.scratch("parts.packed"), 0.0
+        for part in calls:
+            with ProcessPoolExecutor(1, _SPAWN) as process:
+                process.submit(cpu_seconds, few, bench.scratch("few.packed"), None).result()  # loads all modules
+                total += process.submit(cpu_seconds, sources, out, part, size).result()
+        return total
+
+    def ratio() -> float:
+        return seconds(*(f"{n}/{parts}" for n in range(1, parts + 1)), None) / seconds(None)
+
+    ratios = (ratio(), ratio())  # all processes are new: there is nothing to warm up
+    return Figures(statistics.median(ratios), ratios)
+
+
+for parts in PARTS:
+    Row(f"machines: processor time a sample, {parts} parts", "one process", at_most=1.05, parts=parts)(in_parts)
+
+
+def linked_pairs(path: Path, bench: Bench, pairs: int) -> None:
+    """Write `lr`/*.png and `hr`/*.png for so many pairs, as links to a few files."""
+    first = bench.files(png_pairs, SMALL, 1)
+    for field in ("lr", "hr"):
+        folder = path / field
+        folder.mkdir(parents=True)
+        for number in range(pairs):
+            file = folder / f"{number:07d}.png"
+            if number % _LINKS == 0:
+                shutil.copy(first / field / "000000.png", file)
+                base = file
+            else:
+                os.link(base, file)
+
+
+@lru_cache(maxsize=1)
+def _planned(folder: Path) -> tuple[float, int]:
+    """Return seconds and peak bytes of `packer plan`."""
+    start = time.perf_counter()
+    nbytes = peak_bytes([sys.executable, "-m", "packer.cli", "plan", *pair_sources(folder)])
+    return time.perf_counter() - start, nbytes
+
+
+@Row(f"machines: plan of {PLANNED_PAIRS:,} PNG pairs", at_most=200, unit="s", is_memory=False)
+@Row(
+    f"machines: memory of that plan, {_FILE_BYTES} bytes a file",
+    at_most=2 * PLANNED_PAIRS * _FILE_BYTES / 1e6,
+    unit="MB",
+    is_memory=True,
+)
+def plan(bench: Bench, is_memory: bool) -> Figures:
+    """Run the command once, from start to end; memory is that of all its processes."""
+    seconds, nbytes = _planned(bench.files(linked_pairs, min(PLANNED_PAIRS, bench.some(PLANNED_PAIRS))))
+    return Figures(nbytes / 1e6 if is_memory else seconds)
+
+
+@Row("machines: the rest of a conversion that stopped at 90%", "the whole conversion", at_most=0.5)
+def resuming(bench: Bench) -> Figures:
+    """Go on where 90 of 100 shards are there; what remains is the plan, a tenth of the shards, and publishing."""
+    pairs = bench.some(CLUSTER_PAIRS)
+    folder, stopped = bench.files(png_pairs, SMALL, pairs), bench.scratch("stopped.packed")
+    sources = pair_sources(folder)
+    options: dict[str, Any] = {"codec": "none", "shard_size": _shard_size(pairs, SMALL, 100)}
+    for part in range(1, 10):
+        convert_part(sources, stopped, f"{part}/10", **options)
+    whole, rest = (
+        writing(bench, name, lambda out: apart(pack, sources, out, workers=2, **options), folder)
+        for name in ("whole", "rest")
+    )
+
+    def prepare() -> None:
+        rest.prepare()
+        shutil.copytree(stopped, bench.scratch("rest.packed"))
+        os.sync()
+
+    figures = race(bench.rounds, whole, replace(rest, prepare=prepare))
+    return replace(figures, notes=(*figures.notes, f"{pairs / (figures.theirs or 1):.2f} s"))
