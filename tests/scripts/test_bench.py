@@ -185,13 +185,7 @@ def test_inputs_are_made_once(bench: Bench) -> None:
 
 @pytest.mark.parametrize(
     "title",
-    [
-        "batch 100, shuffled, Loader | the limit",
-        "clouds, none",
-        "opening 10,000,000",
-        "photo+lz4, Loader | decoding",
-        "machines: memory of that plan",
-    ],
+    ["batch 100, shuffled, Loader | the limit", "clouds, none", "opening 10,000,000", "photo+lz4, Loader | decoding"],
 )
 def test_a_row_end_to_end(bench: Bench, title: str) -> None:
     """Inputs are made, both sides give the source's content, and there is a figure."""
