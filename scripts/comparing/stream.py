@@ -1,15 +1,17 @@
 """Epochs over a bucket that is larger than the cache: packed datasets, MosaicML Streaming (MDS) and LitData, in turn.
 
     $ scripts/compare --only stream
-    $ python -m comparing.stream --megabytes 600 --shard 16 --cache 200     # smaller, from scripts/
+    $ python -m comparing.stream --megabytes 600 --shard 16 --cache 200 --only packer     # a part, from scripts/
 
-Pairs of pictures, 13 kB each, lie in an S3 server of this machine (moto), behind a proxy of fixed bandwidth and delay.
-Each system reads two epochs in a process of its own, with an empty cache and a limit.
+Pairs of images, 13 kB each, lie in an S3 server of this machine (moto), behind a proxy of fixed bandwidth and delay.
+Each system reads two epochs in a process of its own, with an empty cache and a limit; packed datasets also by two nodes
+with a cache of their own each, which share the bandwidth.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import re
@@ -20,7 +22,7 @@ import tempfile
 import threading
 import time
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing import get_context
 from pathlib import Path
@@ -35,14 +37,16 @@ from readers import Loader, PackedDataset
 
 NAME = "stream"
 BATCH, WORKERS, SAMPLE = 64, 2, 16 * 16 * 3 + 64 * 64 * 3
-MEGABYTES, SHARD, CACHE = 4000, 64, 1000
+MEGABYTES, SHARD = 4000, 64
+#: Limits of the cache, as a share of the dataset: all, a third, a quarter.
+CACHES = (1.2, 1 / 3, 1 / 4)
 #: Workers of the others: what was set up before they were forked holds in them, too.
 FORKED: dict[str, Any] = {"num_workers": WORKERS, "multiprocessing_context": "fork"}
 #: Bytes a second, and seconds before each piece of a request arrives.
 BANDWIDTH, DELAY = 100e6, 0.02
 _PIECE = 2**17
 #: An epoch that takes so many times as long as the link needs is given up: MDS may hang where its cache is small.
-PATIENCE = 5
+PATIENCE = 3
 
 
 class Link:
@@ -176,6 +180,21 @@ def read_packed(url: str, cache: Path, limit: int) -> Callable[[], Iterable[Any]
     return lambda: loader
 
 
+def read_nodes(url: str, cache: Path, limit: int) -> Callable[[], Iterable[Any]]:
+    loaders = [
+        Loader(
+            PackedDataset(url, cache=cache / str(node), cache_bytes=limit),
+            BATCH,
+            shuffle="shards",
+            rank=node,
+            world_size=2,
+            nodes=2,
+        )
+        for node in range(2)
+    ]
+    return lambda: itertools.chain.from_iterable(zip(*loaders, strict=True))
+
+
 def read_mds(url: str, cache: Path, limit: int) -> Callable[[], Iterable[Any]]:
     _stub_torchvision()
     from streaming import StreamingDataset
@@ -197,10 +216,12 @@ def read_litdata(url: str, cache: Path, limit: int) -> Callable[[], Iterable[Any
     return lambda: loader
 
 
-SYSTEMS = {
-    "packer": (write_packed, read_packed),
-    "LitData": (write_litdata, read_litdata),
-    "MDS": (write_mds, read_mds),
+Read = Callable[[str, Path, int], Callable[[], Iterable[Any]]]
+#: How each system writes the pairs, and by row of the table how it reads them.
+SYSTEMS: dict[str, tuple[Callable[[Path, int, int], None], dict[str, Read]]] = {
+    "packer": (write_packed, {"packer": read_packed, "packer, 2 nodes": read_nodes}),
+    "LitData": (write_litdata, {"LitData": read_litdata}),
+    "MDS": (write_mds, {"MDS": read_mds}),
 }
 
 
@@ -214,7 +235,7 @@ def _size(folder: Path) -> int:
     return total
 
 
-def measure(name: str, url: str, cache: Path, limit: int, count: int, pipe: Any) -> None:
+def measure(read: Read, url: str, cache: Path, limit: int, pipe: Any) -> None:
     """Read two epochs in this process; send seconds to the first batch and of each epoch, and the most on disk."""
     most, stop = [0], threading.Event()
 
@@ -225,7 +246,7 @@ def measure(name: str, url: str, cache: Path, limit: int, count: int, pipe: Any)
     cache.mkdir(parents=True)
     threading.Thread(target=watch, daemon=True).start()
     began = time.perf_counter()
-    begin = SYSTEMS[name][1](url, cache, limit)
+    begin = read(url, cache, limit)
     row: dict[str, Any] = {"epochs": []}
     for _ in range(2):
         samples, start = 0, time.perf_counter()
@@ -241,22 +262,62 @@ def measure(name: str, url: str, cache: Path, limit: int, count: int, pipe: Any)
     pipe.recv()
 
 
-def compare(folder: Path, megabytes: int = MEGABYTES, shard: int = SHARD, cache: int = CACHE) -> str:
-    """Write and upload the pairs by all systems, read two epochs by each, and return a table."""
+def cells_of(row: Read, url: str, cache: Path, limit: int, seconds: float, passed: Callable[[], int]) -> list[str]:
+    """Read two epochs in another process; return the cells of a row, or why there are none.
+
+    Args:
+        seconds: that an epoch may take.
+    """
+    context = get_context("spawn")
+    own, other = context.Pipe()
+    process = context.Process(target=measure, args=(row, url, cache, limit, other))
+    before = [passed()]
+    process.start()
+    other.close()
+    try:
+        for _ in range(2):
+            if not own.poll(seconds):
+                return [f"hangs: no epoch in {seconds:.0f} s"]
+            own.recv()
+            before.append(passed())
+        result = own.recv()
+        own.send(None)
+    except EOFError:
+        return ["fails"]
+    finally:
+        process.terminate()
+        process.join()
+        shutil.rmtree(cache, ignore_errors=True)
+    print(f"compare: {json.dumps(result)}", file=sys.stderr)
+    rates = [f"{n / s:,.0f}" for n, s in zip(result["samples"], result["epochs"], strict=True)]
+    fetched = [f"{nbytes / 1e6:,.0f}" for nbytes in np.diff(before).tolist()]
+    return [f"{result['first batch']:.2f}", rates[0], fetched[0], rates[1], fetched[1], f"{result['most'] / 1e6:,.0f}"]
+
+
+def compare(
+    folder: Path, megabytes: int = MEGABYTES, shard: int = SHARD, caches: Sequence[int] = (), only: Sequence[str] = ()
+) -> str:
+    """Write and upload the pairs by all systems, read two epochs by each, and return a table.
+
+    Args:
+        caches: limits in MB; by default as `CACHES`.
+        only: names of systems; all by default.
+    """
     count = megabytes * 1_000_000 // SAMPLE
     lines = [
-        "| pairs from a bucket | first batch, s | epoch 1, samples a second | fetched, MB | epoch 2 | fetched, MB "
-        "| most on disk, MB |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| pairs from a bucket | cache, MB | first batch, s | epoch 1, samples a second | fetched, MB | epoch 2 "
+        "| fetched, MB | most on disk, MB |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
-    context = get_context("spawn")
     with server() as (port, slow, passed), tempfile.TemporaryDirectory(dir=folder) as scratch:
         keys = {"AWS_ACCESS_KEY_ID": "tests", "AWS_SECRET_ACCESS_KEY": "tests", "AWS_DEFAULT_REGION": "us-east-1"}
         endpoint = f"http://127.0.0.1:{slow}"
         os.environ.update(keys, AWS_ENDPOINT_URL=endpoint, S3_ENDPOINT_URL=endpoint, AWS_EC2_METADATA_DISABLED="true")
         fs = fsspec.filesystem("s3", client_kwargs={"endpoint_url": f"http://127.0.0.1:{port}"})
         fs.mkdir("bucket")
-        for name, (write, _) in SYSTEMS.items():
+        for name, (write, rows) in SYSTEMS.items():
+            if only and name not in only:
+                continue
             place = folder / f"{name}-{megabytes}-{shard}"
             if not (place / "done").exists():
                 shutil.rmtree(place, ignore_errors=True)
@@ -267,48 +328,20 @@ def compare(folder: Path, megabytes: int = MEGABYTES, shard: int = SHARD, cache:
                     continue
                 (place / "done").touch()
             fs.put(str(place / "data"), f"bucket/{name}", recursive=True)
-            own, other = context.Pipe()
-            arguments = (name, f"s3://bucket/{name}", Path(scratch) / name, cache * 1_000_000, count, other)
-            process = context.Process(target=measure, args=arguments)
-            before = [passed()]
-            process.start()
-            other.close()
-            try:
-                for _ in range(2):
-                    if not own.poll(PATIENCE * count * SAMPLE / BANDWIDTH + 60):
-                        raise EOFError
-                    own.recv()
-                    before.append(passed())
-                row = own.recv()
-                own.send(None)
-            except EOFError:
-                print(f"compare: {name} failed, or hangs", file=sys.stderr)
-                continue
-            finally:
-                process.terminate()
-                process.join()
-                fs.rm(f"bucket/{name}", recursive=True)
-            rates = [f"{n / s:,.0f}" for n, s in zip(row["samples"], row["epochs"], strict=True)]
-            fetched = [f"{nbytes / 1e6:,.0f}" for nbytes in np.diff(before).tolist()]
-            cells = [
-                f"{row['first batch']:.2f}",
-                rates[0],
-                fetched[0],
-                rates[1],
-                fetched[1],
-                f"{row['most'] / 1e6:,.0f}",
-            ]
-            lines.append(f"| {name} | {' | '.join(cells)} |")
-            print(f"compare: {json.dumps({name: row})}", file=sys.stderr)
-            shutil.rmtree(Path(scratch) / name, ignore_errors=True)
-    limit = BANDWIDTH / SAMPLE
+            for row, read in rows.items():
+                for cache in caches or [round(share * megabytes) for share in CACHES]:
+                    limit, seconds = cache * 1_000_000, PATIENCE * count * SAMPLE / BANDWIDTH + 30
+                    cells = cells_of(read, f"s3://bucket/{name}", Path(scratch) / "cache", limit, seconds, passed)
+                    lines.append(f"| {row} | {cache:,} | {' | '.join(cells + [''] * (6 - len(cells)))} |")
+                    print(lines[-1], file=sys.stderr)
+            fs.rm(f"bucket/{name}", recursive=True)
+    most = BANDWIDTH / SAMPLE
     return "\n".join(
         [
             *lines,
             "",
-            f"- {count:,} pairs, {count * SAMPLE / 1e6:,.0f} MB, in shards of {shard} MB; a cache of {cache:,} MB; "
-            f"batches of {BATCH}; {BANDWIDTH / 1e6:.0f} MB/s, {DELAY * 1000:.0f} ms: "
-            f"{limit:,.0f} samples a second at most.",
+            f"- {count:,} pairs, {count * SAMPLE / 1e6:,.0f} MB, in shards of {shard} MB; batches of {BATCH}; "
+            f"{BANDWIDTH / 1e6:.0f} MB/s, {DELAY * 1000:.0f} ms: {most:,.0f} samples a second at most.",
         ]
     )
 
@@ -318,11 +351,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--megabytes", type=int, default=MEGABYTES)
     parser.add_argument("--shard", type=int, default=SHARD)
-    parser.add_argument("--cache", type=int, default=CACHE)
+    parser.add_argument("--cache", type=int, action="append", default=[], help="in MB; by default three shares")
+    parser.add_argument("--only", choices=list(SYSTEMS), action="append", default=[])
     parser.add_argument("--data", type=Path, default=Path.home() / ".cache/lmdb-packer/compare-data/stream")
     options = parser.parse_args()
     options.data.mkdir(parents=True, exist_ok=True)
-    print(compare(options.data, options.megabytes, options.shard, options.cache))
+    print(compare(options.data, options.megabytes, options.shard, options.cache, options.only))
 
 
 if __name__ == "__main__":
