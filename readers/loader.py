@@ -43,7 +43,7 @@ from readers.order import (
 )
 from readers.shard_order import ShardShuffled
 from readers.stream import Finishing, ReadPlan, read_batches
-from readers.streamed import check_fits, open_stream
+from readers.streamed import check_fits, open_stream, shards_needed
 from readers.transforms import global_states, has_drawn
 from readers.valid import check_count, check_seed, remark
 
@@ -256,6 +256,14 @@ class Loader(DataLoader[Any]):
         """Return the number of batches of a whole epoch, on this rank."""
         self._update_share()
         return self.share.batches(len(self.order))
+
+    def shards_needed(self) -> tuple[list[int], int]:
+        """Return the shards that the first batch of the first epoch needs, and how many a node may need at once.
+
+        Raises:
+            UsageError: the order is neither that of `shuffle="shards"` nor that of the samples.
+        """
+        return shards_needed(self.dataset, self.order, self.share)
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next loop. A loaded state in the middle of the same epoch is kept.

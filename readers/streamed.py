@@ -183,8 +183,10 @@ def _depth(entries: set[ShardEntry], limit: int | None, window: int) -> int | No
     return max(1, window, min(STREAMS, limit * len(entries) // nbytes // 4))
 
 
-def shards_needed(dataset: PackedDataset, order: Order, share: Share) -> tuple[list[int], int]:
-    """Return the shards that the first batch of an epoch needs, and how many a node may need at once."""
+def shards_needed(dataset: PackedDataset | Mix, order: Order, share: Share) -> tuple[list[int], int]:
+    """Return the shards that the first batch of an epoch needs, and how many a node may need at once; see `Loader`."""
+    if isinstance(dataset, Mix) or not _reads_by_shard(dataset, order):
+        raise UsageError("shards_needed: only with shuffle='shards' or no shuffling few shards are needed at a time")
     needs = order.needs(0, share) if isinstance(order, ShardShuffled) else _needs_in_order(item_edges(dataset))
     first = needs[needs[:, 1] < share.global_batch_size, 0]
     return np.unique(first).tolist(), _most_shards(dataset, order, share)

@@ -36,7 +36,6 @@ def show_stream(dataset: str, bandwidth: int, as_json: bool) -> None:
 def _plan(dataset: str, bandwidth: int) -> dict[str, Any]:
     """Return the plan for machines: bytes, seconds, and counts of shards."""
     from readers import Loader, PackedDataset  # here: torch takes seconds to load
-    from readers.streamed import shards_needed
 
     opened = PackedDataset(dataset)
     sizes = [shard.bytes for shard in opened.manifest.shards]
@@ -45,7 +44,7 @@ def _plan(dataset: str, bandwidth: int) -> dict[str, Any]:
 
     def way(shuffle: str | bool) -> tuple[dict[str, Any], int]:
         loader = Loader(opened, _BATCH, shuffle, rank=0, world_size=1)
-        first, at_once = shards_needed(opened, loader.order, loader.share)
+        first, at_once = loader.shards_needed()
         nbytes = sum(sizes[shard] for shard in first)
         needs = {
             "first_batch_shards": len(first),

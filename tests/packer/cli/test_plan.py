@@ -177,6 +177,8 @@ def test_how_long_a_bucket_takes(packer, tmp_path):
     Loader(PackedDataset(url, cache=tmp_path / "cache", cache_bytes=least), **given)
     with pytest.raises(UsageError, match="must have room"):
         Loader(PackedDataset(url, cache=tmp_path / "cache", cache_bytes=least - 1), **given)
+    with pytest.raises(UsageError, match="shards_needed"):
+        Loader(PackedDataset(url), shuffle=True, **given).shards_needed()
     text = packer("plan", url, "--bandwidth", "10kB/s").stdout
     for word in ("samples      320", "with shuffle='shards'", "at 10.0 kB/s", "up to 8 nodes", "at least"):
         assert word in text
