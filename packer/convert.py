@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import xxhash
 
 import packer
 from packer.checking import compare_shard
 from packer.codecs import codec_name, parse_codec
-from packer.errors import SourceError, UsageError
+from packer.errors import SourceError, UsageError, as_text
 from packer.format import MANIFEST, FieldSpec, Manifest, ShardEntry, Splits, encode_constants, same_constants
 from packer.packing import (
     Change,
@@ -37,10 +38,13 @@ from packer.packing import (
     Samples,
     ShardReport,
     ShardTask,
+    SharedPlan,
     changing,
     check_output,
+    claimed,
     classes_of,
     codec_texts,
+    find_plan,
     make_manifest,
     make_plan,
     origin_of,
@@ -53,8 +57,9 @@ from packer.packing import (
     run_tasks,
     source_files,
     splits_of,
+    write_plan,
 )
-from packer.remote import local_inputs
+from packer.remote import is_url, local_inputs
 from packer.sources import (
     FETCHING,
     FittedSource,
@@ -263,40 +268,80 @@ def convert_part(
 ) -> PartReport:
     """Pack every n-th shard of a dataset and publish nothing; any number of processes may do so at once.
 
-    They may run on any machines that see the sources and `out`, in any order, and more than once. `convert` with the
-    same arguments then packs what is missing, and publishes the dataset.
+    They may run on any machines that see the sources and `out`, in any order, and more than once. The first makes the
+    plan and writes it to `out`; the others wait for it, and look at the files of their own shards alone. `convert` with
+    the same arguments looks at all files, packs what is missing, and publishes the dataset.
 
     Args:
         sources: paths, as for `convert`.
         part: "17/400" packs the 17th of each 400 shards. "0/400" is the last of them, for jobs that count from 0.
+        options: `planned` is called by the part that makes the plan.
 
     Raises:
-        UsageError: no such part, or samples in memory; also as `convert`.
+        UsageError: no such part, samples in memory, a file has changed since the plan was made, or the part that made
+            the plan has failed; also as `convert`.
         SourceError, WriteError, ResourceError, DatasetError: as `convert`.
     """
     options = replace(options or ConvertOptions(), **changes)
     began = time.perf_counter()
     parse_part(part)  # before the sources are opened
     place = place_of(out)
-    rejected: list[Rejected] = []
     check_place(sources, place, options.overwrite)
+    change = Change(place, is_alone=False)
+    command = _command_of(sources, options)
+    with claimed(place, command, partial(find_plan, change, command)) as shared:
+        plan: Plan | SharedPlan | None = shared
+        parts: Mapping[int, Source] | None = None
+        if shared is not None:
+            change.begin(shared.note, options.overwrite)
+            finished = change.reports(ShardReport)
+            missing = [shard for shard in part_shards(part, len(shared.shards)) if shard not in finished]
+            parts = shared.sources(place, change.run, missing, is_strict=not options.overwrite)
+        if plan is None or parts is None:
+            plan, parts = _make_shared(sources, options, change, command)
+    mine, finished = part_shards(part, len(plan.shards)), change.reports(ShardReport)
+    missing = [shard for shard in mine if shard not in finished]
+    limits = guard(options, in_memory=False)
+    reports = list(_run(change, options, limits, plan, {shard: parts[shard] for shard in missing}))
+    change.forget_late(mine)
+    unfinished = len(plan.shards) - len(change.reports(ShardReport))
+    left_out = [bad for report in reports for _, bad in sorted(report.rejected.items())]
+    path = place.path if isinstance(place, LocalPlace) else str(place)
+    seconds = time.perf_counter() - began
+    kept = len(mine) - len(reports)
+    return PartReport(path, len(mine), kept, len(plan.shards), unfinished, tuple(left_out), seconds)
+
+
+def _make_shared(
+    sources: Any, options: ConvertOptions, change: Change, command: str
+) -> tuple[Plan, Mapping[int, Source]]:
+    """Make a plan, and write it for the other parts; return it, and the samples of each shard."""
+    rejected: list[Rejected] = []
     job = prepared(open_source(sources, options, rejected), options, rejected)
     if not job.files[0]:
         raise UsageError(
             "a part is packed of files, and these are samples in memory: pack each part by itself, and merge"
         )
-    mine = part_shards(part, len(job.plan.shards))
-    change = Change(place, is_alone=False)
-    change.begin(_note_of(job), options.overwrite)
-    finished = change.reports(ShardReport)
-    reports = list(_run(job, change, [shard for shard in mine if shard not in finished]))
-    change.forget_late(mine)
-    missing = len(job.plan.shards) - len(change.reports(ShardReport))
-    left_out = [bad for report in reports for _, bad in sorted(report.rejected.items())]
-    path = place.path if isinstance(place, LocalPlace) else str(place)
-    seconds = time.perf_counter() - began
-    kept = len(mine) - len(reports)
-    return PartReport(path, len(mine), kept, len(job.plan.shards), missing, tuple(left_out), seconds)
+    note = _note_of(job)
+    change.begin(note, options.overwrite)
+    if command:
+        write_plan(change, command, note, job.plan)
+    return job.plan, dict(enumerate(job.parts))
+
+
+def _command_of(sources: Any, options: ConvertOptions) -> str:
+    """Return a digest of all that decides the plan of a conversion, but for the files themselves.
+
+    It is empty if parts cannot share a plan: files at a URL are fetched to other paths on each machine.
+    """
+    inputs = _inputs(sources)
+    if inputs is None or any(is_url(text) or is_url(text.partition("=")[2]) for text in inputs):
+        return ""
+    paths = [text.partition("=")[2] or text for text in inputs]
+    folder = "" if all(map(os.path.isabs, paths)) else os.getcwd()  # noqa: PTH109
+    like = None if options.like is None else os.fspath(options.like)
+    how = options.codec, options.shard_size, options.source, options.on_error, like
+    return xxhash.xxh3_64_hexdigest(msgspec.json.encode((packer.__version__, as_text(repr((inputs, folder))), how)))
 
 
 @dataclass(frozen=True)
@@ -411,7 +456,9 @@ def pack(job: Job, change: Change, overwrite: bool = True) -> Packed:
         options.resumed(sum(each.entry.samples for each in reports), sum(each.raw_bytes for each in reports))
     if isinstance(place, LocalPlace):
         _warn_of_full_disk(place.path, plan.file_bytes - sum(each.entry.bytes for each in reports))
-    reports += _run(job, change, [shard.number for shard in plan.shards if shard.number not in finished])
+    missing = [shard for shard in plan.shards if shard.number not in finished]
+    parts = {shard.number: source.part(shard.start, shard.stop) for shard in missing}
+    reports += _run(change, options, job.limits, plan, parts, job.base)
     reports.sort(key=lambda report: report.number)
     rejected = job.rejected + [bad for report in reports for _, bad in sorted(report.rejected.items())]
     shards, names, splits = [report.entry for report in reports], source.names, job.splits
@@ -434,25 +481,37 @@ def pack(job: Job, change: Change, overwrite: bool = True) -> Packed:
     return Packed(manifest, names, rejected, len(finished))
 
 
-def _run(job: Job, change: Change, shards: Sequence[int]) -> Iterator[ShardReport]:
-    """Pack some shards of a job, by number."""
-    options, plan, place = job.options, job.plan, change.place
+def _run(
+    change: Change,
+    options: ConvertOptions,
+    limits: Limits | None,
+    plan: Plan | SharedPlan,
+    sources: Mapping[int, Source],
+    base: Manifest | None = None,
+) -> Iterator[ShardReport]:
+    """Pack some shards of a plan.
+
+    Args:
+        sources: the samples of these shards, by number.
+        base: as in `Job`.
+    """
+    place = change.place
     # Workers of an executor may have another working directory.
     where = LocalPlace(place.path.absolute()) if options.executor and isinstance(place, LocalPlace) else place
     how = plan.fields, plan.origin, options.on_error == "skip", options.map_limit
     tasks = [
         ShardTask(
-            job.source.part(shard.start, shard.stop),
+            source,
             where,
             change.run,
-            shard,
+            plan.shards[number],
             *how,
-            base=None if job.base is None else (job.base.shards[shard.number], job.base.fields),
+            base=None if base is None else (base.shards[number], base.fields),
         )
-        for shard in map(plan.shards.__getitem__, shards)
+        for number, source in sources.items()
     ]
-    workers = 0 if job.limits is None else options.workers or processors()
-    return run_tasks(tasks, options.progress or no_progress, workers, job.limits, options.executor)
+    workers = 0 if limits is None else options.workers or processors()
+    return run_tasks(tasks, options.progress or no_progress, workers, limits, options.executor)
 
 
 def left_out_of(place: Place, manifest: Manifest) -> list[Rejected]:

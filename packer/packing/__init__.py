@@ -43,6 +43,7 @@ from packer.packing.plan import (
 )
 from packer.packing.rejected import Rejected, rejected_of
 from packer.packing.schedulers import executor_at
+from packer.packing.shared_plan import SharedPlan, claimed, find_plan, write_plan
 from packer.packing.splits import SPLIT, Rule, Samples, joined_splits, parsed, share_out, split_text, splits_of
 from packer.packing.tasks import ShardReport, ShardTask, finish_shard, read_blocks, report_of, run_tasks
 
@@ -66,15 +67,18 @@ __all__ = [
     "ShardPlan",
     "ShardReport",
     "ShardTask",
+    "SharedPlan",
     "changing",
     "changing_dataset",
     "check_output",
+    "claimed",
     "classes_of",
     "codec_by_field",
     "codec_texts",
     "estimate",
     "executor_at",
     "field_sizes",
+    "find_plan",
     "finish_shard",
     "given_by",
     "is_shuffled",
@@ -108,4 +112,5 @@ __all__ = [
     "stored_fields",
     "totals",
     "with_fields",
+    "write_plan",
 ]

@@ -6,6 +6,7 @@
     unfinished/RUN.json                 the note of a run under way
     unfinished/RUN-00000.json           the report of a finished shard
     unfinished/verify-...-3-of-400.msgpack    the report of a part of `verify` or `stats`, see parts.py
+    unfinished/*.plan *.claim           what parts of an array of jobs share; see `shared_plan`
     .lock                               a courtesy: a second process is refused at once
 
 Every file is written once, under a name that no other run uses. Nothing that a manifest names is changed or moved. So a
@@ -63,8 +64,8 @@ _NOTE = re.compile(rf"{UNFINISHED}/({_RUN})\.json")
 #: Names that datasets of this version or an earlier one have. No other file is ever removed.
 _OURS = re.compile(
     rf"(manifest(\.copy)?\.json|rejected\.jsonl|left-out-{_RUN}\.jsonl|constants(-{_RUN})?\.npz"
-    rf"|names(-{_RUN}|-\d+)?\.lmdb|{SHARD_FOLDER}/({_RUN}-)?\d+\.lmdb|{UNFINISHED}/{_RUN}(-\d+)?\.json|{PART_REPORT})"
-    rf"(\.{_RUN}\.partial)?|\.lock"
+    rf"|names(-{_RUN}|-\d+)?\.lmdb|{SHARD_FOLDER}/({_RUN}-)?\d+\.lmdb|{UNFINISHED}/{_RUN}(-\d+)?\.(json|plan)"
+    rf"|{UNFINISHED}/[0-9a-f]{{16}}\.claim|{PART_REPORT})(\.{_RUN}\.partial)?|\.lock"
 )
 
 
@@ -217,25 +218,20 @@ class Change:
             WriteError: the note cannot be written.
         """
         manifest, notes = self.manifest, self._notes()
-        taken = set() if manifest is None else {_run_of(entry) for entry in manifest.shards}
         if not overwrite and self._data is not None:
             if self._is_alone:
                 self.tidy()
             raise already(self.place)
         if note.files == (0, "") and not self._is_alone:
             note = msgspec.structs.replace(note, token=secrets.token_hex(8))
-        base = None if self._data is None else xxhash.xxh3_128_hexdigest(self._data)
-        note = msgspec.structs.replace(note, base=base)
+        note, taken = self._based(note), self._taken()
         self.run = note.run(taken)
         files = self.place.files()
         for run, other in notes.items():
             difference = None if run in {*taken, self.run} else _difference(other, note)
             if difference and not overwrite:
-                raise UsageError(
-                    f"{self.place} holds an unfinished conversion that differs: {difference}; undo the change to go on "
-                    "with it, or use --overwrite to begin again"
-                )
-            if difference and any(name.startswith(f"{UNFINISHED}/{run}-") for name in files):
+                raise differs(self.place, difference)
+            if difference and any(re.fullmatch(rf"{UNFINISHED}/{run}-\d+\.json", name) for name in files):
                 _log.warning("%s: what an earlier run had finished is packed again: %s", self.place, difference)
         self._note = msgspec.json.encode(note)
         self.place.prepare()
@@ -243,6 +239,17 @@ class Change:
             self.place.write(f"{UNFINISHED}/{self.run}.json", self._note)
         if self._is_alone and (manifest is not None or self._data is None):
             self._remove_others(manifest, resume=resume)
+
+    def run_of(self, note: Note) -> str:
+        """Return the name of the run that `begin` would begin with a note."""
+        return self._based(note).run(self._taken())
+
+    def _based(self, note: Note) -> Note:
+        base = None if self._data is None else xxhash.xxh3_128_hexdigest(self._data)
+        return msgspec.structs.replace(note, base=base)
+
+    def _taken(self) -> set[str]:
+        return set() if self.manifest is None else {_run_of(entry) for entry in self.manifest.shards}
 
     def reports(self, form: type[Any]) -> dict[int, Any]:
         """Return the reports of shards that are finished, by number. Shards are not read."""
@@ -467,6 +474,14 @@ def check_output(place: Place, overwrite: bool) -> None:
 def already(place: Place) -> UsageError:
     """Return the error of a place where a dataset is that may not be replaced."""
     return UsageError(f"{place} is a packed dataset already; use --overwrite to replace it")
+
+
+def differs(place: Place, difference: str) -> UsageError:
+    """Return the error of an unfinished run that cannot go on, since something has changed."""
+    return UsageError(
+        f"{place} holds an unfinished conversion that differs: {difference}; undo the change to go on with it, or use "
+        "--overwrite to begin again"
+    )
 
 
 def source_files(paths: Iterable[str]) -> tuple[tuple[int, str], int]:

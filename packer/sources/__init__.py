@@ -22,6 +22,7 @@ from packer.sources.base import (
 )
 from packer.sources.beside import in_order_of
 from packer.sources.derived import FittedSource, LabelledSource
+from packer.sources.encoding import decode_source, encode_source
 from packer.sources.opening import open_sources
 from packer.sources.options import SourceOptions, flag_of
 from packer.sources.packed import PackedSource, names_of, open_packed, read_names, shuffled_order
@@ -49,6 +50,8 @@ __all__ = [
     "as_arrays",
     "block_bytes",
     "count",
+    "decode_source",
+    "encode_source",
     "entry_of",
     "flag_of",
     "in_order_of",

@@ -19,7 +19,7 @@ from packer.drop import drop
 from packer.format import Constants
 from packer.format import manifest as manifests
 from packer.join import join
-from packer.sources import UNITS_OF, Source, open_packed
+from packer.sources import UNITS_OF, Source, decode_source, encode_source, open_packed
 from packer.verify import verify
 from tests.helpers.kinds import KINDS, SPLITS, Dataset, make, run
 
@@ -87,7 +87,7 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_source_keeps_its_contract(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Samples have the dtypes and shapes that were said of them, in blocks, again and in pickled parts."""
+    """Samples have the dtypes and shapes that were said of them, again and in pickled or encoded parts."""
     opened: list[Source] = []
     whole = open_source
 
@@ -114,9 +114,10 @@ def test_a_source_keeps_its_contract(kind: str, tmp_path: Path, monkeypatch: pyt
             assert shapes is None or tuple(shapes[number]) == value.shape
     assert values(samples(source)) == values(held)
     cut = len(source) // 2
-    parts = [samples(pickle.loads(pickle.dumps(source.part(*ends)))) for ends in ((0, cut), (cut, len(source)))]
-    first, second = map(values, parts)
-    assert {name: first[name] + second[name] for name in first} == values(held)
+    ends = (0, cut), (cut, len(source))
+    for carried in (lambda part: pickle.loads(pickle.dumps(part)), lambda part: decode_source(encode_source(part))):
+        first, second = (values(samples(carried(source.part(*span)))) for span in ends)
+        assert {name: first[name] + second[name] for name in first} == values(held)
     assert len(pickle.dumps(source.part(0, 1))) < 6000  # nothing of the others
     assert values(samples(open_packed(made.path))) == values(held)
 

@@ -5,7 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +19,9 @@ from PIL import Image
 
 from packer import convert as module
 from packer.convert import convert, convert_part
-from packer.errors import UsageError
+from packer.errors import SourceError, UsageError
 from packer.format import manifest as manifests
-from packer.packing import Change, LocalPlace, Note, parse_part
+from packer.packing import Change, LocalPlace, Note, claimed, parse_part
 from packer.verify import verify
 
 #: 30 pairs of 8 x 8 and 16 x 16 px in 6 shards.
@@ -71,13 +75,118 @@ def test_parts_at_once(sources: list[str], tmp_path: Path) -> None:
     assert files_of(tmp_path / "out") == files_of(tmp_path / "whole")
 
 
+def images_of(sources: list[str], shard: int) -> list[Path]:
+    """Return the images of a shard of five pairs."""
+    folders = [Path(source.partition("=")[2]) for source in sources]
+    return [folder / f"{number:03}.png" for folder in folders for number in range(5 * shard, 5 * shard + 5)]
+
+
+def test_the_plan_is_made_once(sources: list[str], tmp_path: Path) -> None:
+    """A part that comes after the first one opens the files of its own shards alone, and packs the same bytes."""
+    convert(sources, tmp_path / "whole", **OPTIONS)
+    before = {
+        image: (image.read_bytes(), image.stat().st_mtime_ns) for n in range(SHARDS) for image in images_of(sources, n)
+    }
+    out = tmp_path / "parts"
+    convert_part(sources, out, "1/6", **OPTIONS)
+    for image in {*before} - {*images_of(sources, 1)}:
+        image.write_bytes(b"no image")
+    report = convert_part(sources, out, "2/6", **OPTIONS)
+    assert (report.shards, report.missing) == (1, 4)
+    for image, (data, changed) in before.items():
+        image.write_bytes(data)
+        os.utime(image, ns=(changed, changed))
+    assert convert(sources, out, **OPTIONS).kept_shards == 2
+    assert files_of(out) == files_of(tmp_path / "whole")
+
+
+def test_one_of_many_parts_makes_the_plan(sources: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of parts that begin at one time one makes the plan, and the others wait for it."""
+    monkeypatch.setattr("packer.packing.shared_plan.POLL", 0.01)
+    plans: list[object] = []
+    with ThreadPoolExecutor(4) as pool:
+        parts = [f"{number}/4" for number in range(4)]
+        pack = partial(convert_part, sources, tmp_path / "out", planned=plans.append, **OPTIONS)
+        assert sum(report.shards for report in pool.map(pack, parts)) == SHARDS
+    assert len(plans) == 1
+
+
+@pytest.mark.parametrize(("moment", "made"), [("planned", 1), ("progress", 0)])
+def test_the_plan_of_a_killed_part(
+    sources: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str, made: int
+) -> None:
+    """A part that is killed while it makes the plan is replaced by another; one that is killed later leaves it."""
+    code = (
+        "import os, signal; from packer.convert import convert_part; "
+        f"convert_part({sources!r}, {str(tmp_path / 'out')!r}, '1/6', **{OPTIONS!r}, "
+        f"{moment}=lambda *_: os.kill(os.getpid(), signal.SIGKILL))"
+    )
+    monkeypatch.setattr("packer.packing.shared_plan.POLL", 0.01)
+    monkeypatch.setattr("packer.packing.shared_plan.LOST", 0.1)
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -9
+    assert len(list((tmp_path / "out/unfinished").glob("*.claim"))) == made
+    plans: list[object] = []
+    convert_part(sources, tmp_path / "out", "2/6", planned=plans.append, **OPTIONS)
+    assert len(plans) == made
+    assert not list((tmp_path / "out/unfinished").glob("*.claim"))
+
+
+def test_a_plan_that_fails_fails_for_those_who_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They report its error, and do not read the same headers again; who comes later tries again."""
+    monkeypatch.setattr("packer.packing.shared_plan.POLL", 0.01)
+    looks, command = threading.Semaphore(0), 16 * "0"
+
+    def wait() -> None:
+        with claimed(LocalPlace(tmp_path), command, looks.release):  # type: ignore[arg-type]
+            pass
+
+    with ThreadPoolExecutor(1) as pool:
+        with suppress(SourceError), claimed(LocalPlace(tmp_path), command, lambda: None) as plan:
+            assert plan is None
+            waiter = pool.submit(wait)
+            for _ in range(3):
+                assert looks.acquire(timeout=60)
+            raise SourceError("is cut short", "a.png")
+        with pytest.raises(UsageError, match=r"another part made the plan, and failed: .*a\.png.* is cut short"):
+            waiter.result()
+    with claimed(LocalPlace(tmp_path), command, lambda: None) as plan:
+        assert plan is None
+
+
 def test_a_part_with_another_version_of_a_file_is_refused(sources: list[str], tmp_path: Path) -> None:
-    """All parts see the same files, or a sentence says that one has changed."""
-    convert_part(sources, tmp_path / "out", "1/2", **OPTIONS)
-    image = Path(sources[0].partition("=")[2]) / "000.png"
-    os.utime(image, ns=(1, 1))
-    with pytest.raises(UsageError, match="a source file has changed"):
-        convert_part(sources, tmp_path / "out", "2/2", **OPTIONS)
+    """A part looks at its own files, and the call that publishes at all; with `overwrite` a part makes a new plan."""
+    out = tmp_path / "out"
+    convert_part(sources, out, "1/2", **OPTIONS)
+    os.utime(images_of(sources, 1)[0], ns=(1, 1))
+    with pytest.raises(UsageError, match="a source file has changed; undo the change"):
+        convert_part(sources, out, "2/2", **OPTIONS)
+    with pytest.raises(UsageError, match="a source file has changed; undo the change"):
+        convert(sources, out, **OPTIONS)
+    plans: list[object] = []
+    report = convert_part(sources, out, "2/2", overwrite=True, planned=plans.append, **OPTIONS)
+    assert (len(plans), report.kept_shards) == (1, 0)
+    convert(sources, tmp_path / "whole", **OPTIONS)
+    convert(sources, out, overwrite=True, **OPTIONS)
+    assert files_of(out) == files_of(tmp_path / "whole")
+
+
+def test_a_damaged_plan_is_made_again(sources: list[str], tmp_path: Path) -> None:
+    """A plan, or the samples of a shard in it, that a power cut took or cut short costs no more than its time."""
+    convert(sources, tmp_path / "whole", **OPTIONS)
+    out = tmp_path / "out"
+    plans: list[object] = []
+    for number, pattern in (
+        (1, "unfinished/????????.plan"),
+        (2, "unfinished/*-00002.plan"),
+        (3, "unfinished/*-00003.plan"),
+    ):
+        convert_part(sources, out, f"{number}/6", planned=plans.append, **OPTIONS)
+        (file,) = out.glob(pattern)
+        file.write_bytes(file.read_bytes()[:-10])
+    convert_part(sources, out, "4/6", planned=plans.append, **OPTIONS)
+    assert len(plans) == 4
+    convert(sources, out, **OPTIONS)
+    assert files_of(out) == files_of(tmp_path / "whole")
 
 
 def test_a_late_part_changes_nothing(sources: list[str], tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from made_datasets import plain_names
 from packer import stats
 from packer.append import append
 from packer.cli import main
-from packer.convert import convert
+from packer.convert import convert, convert_part
 from packer.errors import NoDatasetError, UsageError, WriteError
 from packer.export import export
 from packer.format import manifest as manifests
@@ -65,6 +65,18 @@ def test_a_dataset_is_replaced_only_when_asked(rows, s3, held, tmp_path, files_o
     published = written.index(("PUT", "manifest.json"))
     assert {method for method, _ in written[:published]} == {"PUT"}
     assert {method for method, _ in written[published + 1 :]} == {"DELETE"}
+
+
+def test_parts_share_a_plan_in_a_bucket(rows, s3, held, tmp_path, files_of) -> None:
+    """One makes it, the other reads it; the call that publishes leaves neither it nor a claim."""
+    options = {"workers": 0, "shard_size": 4096}
+    plans = []
+    for part in ("1/2", "2/2"):
+        convert_part(rows.sources, f"{s3.url}/set", part, planned=plans.append, **options)
+    assert len(plans) == 1
+    convert(rows.sources, tmp_path / "here", **options)
+    assert convert(rows.sources, f"{s3.url}/set", **options).kept_shards == len(list(tmp_path.glob("here/shards/*")))
+    assert held() == files_of(tmp_path / "here")
 
 
 def test_an_interrupted_upload_is_finished_by_the_same_command(rows, s3, held, tmp_path, files_of) -> None:

@@ -1,0 +1,216 @@
+"""The plan that an array of jobs shares: one part makes it, the others read it and look at their own files alone.
+
+    unfinished/RUN.plan            the plan: fields, shards, and digests of what follows
+    unfinished/RUN-00000.plan      the samples of a shard: paths and sizes, as `encode_source` writes them
+    unfinished/COMMAND.claim       says which part makes the plan now; COMMAND is a digest of the command
+
+The note of a run says all that decides its bytes, but to write it a part must have read all headers. The digest of the
+command is known before. A claim needs no lock, and so works at a URL: the last one to write it makes the plan, the
+others wait as long as the claim changes. If two parts make the plan after all, both make the same one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import msgspec
+import xxhash
+
+from packer.errors import PackerError, SourceError, UsageError, WriteError
+from packer.format import UNFINISHED, Field, clear_errors
+from packer.packing.commit import Change, Note, differs, source_files
+from packer.packing.places import Place, RemotePlace
+from packer.packing.plan import Plan, ShardPlan
+from packer.sources import Source, decode_source, encode_source
+
+_log = logging.getLogger(__name__)
+
+#: Seconds between two changes of a claim, and after which one that did not change is taken over.
+BEAT, LOST = 2.0, 20.0
+#: Seconds between two looks for a plan.
+POLL = 1.0
+#: Seconds after which a claim that is still there is the last one written, in a folder and at a URL.
+SETTLED, SETTLED_REMOTELY = 0.1, 1.0
+#: Shards whose samples are written at one time: a bucket takes a while for each.
+_AT_ONCE = 8
+
+
+class SharedPlan(msgspec.Struct, frozen=True):
+    """A plan without its samples.
+
+    Attributes:
+        command: digest of the command that it is for.
+        note: of the run, without where that starts from.
+        files: of each shard, what `Note.files` says of all.
+        digests: of the samples of each shard, encoded.
+    """
+
+    command: str
+    note: Note
+    fields: tuple[Field, ...]
+    origin: dict[str, Any]
+    shards: tuple[ShardPlan, ...]
+    files: tuple[tuple[int, str], ...]
+    digests: tuple[str, ...]
+
+    def sources(self, place: Place, run: str, numbers: Sequence[int], is_strict: bool) -> dict[int, Source] | None:
+        """Return the samples of some shards, by number; None if they were lost, or a file has changed meanwhile.
+
+        Args:
+            is_strict: whether a change is an error.
+
+        Raises:
+            UsageError: a file has changed since the plan was made, and `is_strict`.
+            SourceError: a file is gone.
+        """
+        sources = {}
+        for number in numbers:
+            data = place.read(_samples_file(run, number))
+            if data is None or xxhash.xxh3_128_hexdigest(data) != self.digests[number]:
+                return None
+            with contextlib.suppress(SourceError):  # of another version of numpy, say
+                sources[number] = decode_source(data)
+        if len(sources) < len(numbers):
+            return None
+        for number, source in sources.items():
+            now, _ = source_files(source.files())
+            if now != self.files[number]:
+                if is_strict:
+                    raise differs(place, "a source file has changed")
+                return None
+        return sources
+
+
+class _Claim(msgspec.Struct, frozen=True):
+    """Which part makes the plan, how often it has said so, and why it failed."""
+
+    token: str
+    beats: int = 0
+    error: str = ""
+
+
+def find_plan(change: Change, command: str) -> SharedPlan | None:
+    """Return the plan that another part of a command has written; None if there is none, or it is for another run."""
+    for name in change.place.files():
+        if match := re.fullmatch(rf"{UNFINISHED}/([0-9a-f]{{8}})\.plan", name):
+            with contextlib.suppress(msgspec.DecodeError):
+                plan = msgspec.json.decode(change.place.read(name) or b"", type=SharedPlan)
+                if plan.command == command and change.run_of(plan.note) == match[1]:
+                    return plan
+    return None
+
+
+def write_plan(change: Change, command: str, note: Note, plan: Plan) -> None:
+    """Write the plan of a run that has begun: the samples of each shard, and then the plan itself.
+
+    Raises:
+        WriteError: it cannot be written.
+        SourceError: a file is gone.
+    """
+    place = change.place
+
+    def write_samples(shard: ShardPlan) -> tuple[tuple[int, str], str]:
+        source, name = plan.source.part(shard.start, shard.stop), _samples_file(change.run, shard.number)
+        data, draft = encode_source(source), place.draft(name)
+        with clear_errors(draft):
+            draft.write_bytes(data)  # not synced: if a power cut takes it, another part makes the plan again
+        place.put(draft, name)
+        return source_files(source.files())[0], xxhash.xxh3_128_hexdigest(data)
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        written = list(pool.map(write_samples, plan.shards))
+    files, digests = zip(*written, strict=True)
+    shared = SharedPlan(command, note, plan.fields, plan.origin, plan.shards, files, digests)
+    place.write(f"{UNFINISHED}/{change.run}.plan", msgspec.json.encode(shared))
+
+
+def _samples_file(run: str, number: int) -> str:
+    return f"{UNFINISHED}/{run}-{number:05d}.plan"
+
+
+@contextlib.contextmanager
+def claimed(place: Place, command: str, find: Callable[[], SharedPlan | None]) -> Iterator[SharedPlan | None]:
+    """Yield the plan that another part makes or has made; or None to the one part that is to make it in the block.
+
+    Args:
+        command: its digest; empty if it shares no plan.
+        find: returns the plan if it is there.
+
+    Raises:
+        UsageError: the part that made the plan while this one waited has failed.
+        WriteError: the claim cannot be written.
+    """
+    plan = find() if command else None
+    if plan or not command:
+        yield plan
+        return
+    mine = _Claim(secrets.token_hex(8))
+    place.prepare()
+    name = f"{UNFINISHED}/{command}.claim"
+    seen: bytes | None = None
+    changed, waited_for = time.monotonic(), ""
+    while True:
+        data = place.read(name)
+        if data != seen:
+            seen, changed = data, time.monotonic()
+        other = None
+        with contextlib.suppress(msgspec.DecodeError):
+            other = msgspec.json.decode(data, type=_Claim) if data else None
+        if other and other.error and other.token == waited_for:
+            raise UsageError(f"another part made the plan, and failed: {other.error}")
+        if other is None or other.error or time.monotonic() - changed > LOST:
+            place.write(name, msgspec.json.encode(mine))
+            time.sleep(SETTLED_REMOTELY if isinstance(place, RemotePlace) else SETTLED)
+            if place.read(name) == msgspec.json.encode(mine):
+                break
+            continue
+        if not waited_for:
+            _log.info("another part makes the plan; this one waits for it")
+        waited_for = other.token
+        time.sleep(POLL)
+        if plan := find():
+            yield plan
+            return
+    if plan := find():  # written since the first look
+        place.remove([name])
+        yield plan
+        return
+    with _kept(place, name, mine):
+        yield None
+
+
+@contextlib.contextmanager
+def _kept(place: Place, name: str, claim: _Claim) -> Iterator[None]:
+    """Keep a claim alive during the block; then remove it, or leave the error of the block in it."""
+    is_done = threading.Event()
+
+    def beat() -> None:
+        beats = 0
+        while not is_done.wait(BEAT):
+            beats += 1
+            with contextlib.suppress(WriteError):
+                place.write(name, msgspec.json.encode(msgspec.structs.replace(claim, beats=beats)))
+
+    thread = threading.Thread(target=beat, name="packer-claim", daemon=True)
+    thread.start()
+    error = ""
+    try:
+        yield
+    except PackerError as failure:
+        error = str(failure)
+        raise
+    finally:
+        is_done.set()
+        thread.join()
+        if error:
+            place.write(name, msgspec.json.encode(msgspec.structs.replace(claim, error=error)))
+        else:
+            place.remove([name])
