@@ -629,11 +629,14 @@ class PackedDataset(Dataset[Any]):
         opened = self._session.opened
         return opened is not None and opened.shards.are_mapped
 
-    def shard_readers(self, shard: int, lease: object) -> tuple[Opened, Mapping[str, FieldReader]]:
+    def shard_readers(
+        self, shard: int, lease: object, frame_bytes: int = 0
+    ) -> tuple[Opened, Mapping[str, FieldReader]]:
         """Open one shard alone; return it, and a reader of each field, by numbers from its first sample on.
 
         Args:
             lease: kept as long as the shard is open.
+            frame_bytes: how many bytes of decoded frames to keep, since samples come in random order; few by default.
 
         Raises:
             As `Opened`.
@@ -647,8 +650,9 @@ class PackedDataset(Dataset[Any]):
         checked = {
             name: self._with_checks(reader, opened, first) for name, reader in {**opened.readers, **parts}.items()
         }
+        sample_bytes = sum(int(reader.sample_bytes) for reader in opened.readers.values())
         for reader in opened.readers.values():
-            reader.keep(entry.samples)
+            reader.keep(min(entry.samples, frame_bytes // max(1, sample_bytes)))
         return opened, {**checked, **self._number_readers(samples)}
 
     def _number_readers(self, samples: Items | None = None) -> dict[str, FieldReader]:

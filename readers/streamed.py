@@ -15,6 +15,7 @@ import numpy as np
 from packer.errors import UsageError
 from packer.format import Numbers, ShardEntry, starts_of
 from packer.remote import STREAMS, Ahead, Mirror
+from packer.workers import usual_memory
 from readers.dataset import PackedDataset
 from readers.fields import FieldReader
 from readers.joined import JoinedReader, group_by_part, parts_of
@@ -58,6 +59,8 @@ class ShardStream:
         self._ahead = Ahead(
             mirror, entries, later_entries, _depth({*entries, *later_entries}, mirror.cache.limit, window)
         )
+        # Of the shards of a window and of the next, as far as samples of a window come in random order.
+        self._frame_bytes = usual_memory() // (2 * max(1, window))
         sample_bytes = max(1, sum(entry.bytes for entry in self._entries) // max(int(self._starts[-1]), 1))
         # Samples to locate at once: of all ranks together no more than a shard has, or a group needs more shards.
         batches = max(1, int(self._starts[-1]) // len(self._entries) // share.global_batch_size)
@@ -104,7 +107,7 @@ class ShardStream:
         """Return an open shard, which is let go of when nobody reads from it any more, and its readers."""
         entry = self._entries[shard]
         lease = self._ahead.take(entry)
-        opened, readers = self._dataset.shard_readers(shard, lease)
+        opened, readers = self._dataset.shard_readers(shard, lease, self._frame_bytes)
         self._finalizers = [finalizer for finalizer in self._finalizers if finalizer.alive]
         self._finalizers.append(weakref.finalize(opened, self._ahead.let_go, entry, lease))
         return opened, readers

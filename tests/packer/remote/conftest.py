@@ -135,9 +135,9 @@ def slow(handler: Handler, *answer: Any) -> None:
 
 
 def late(handler: Handler, *answer: Any) -> None:
-    """The other half comes half a second later."""
+    """The other half comes later, but within the time that an answer may take."""
     rest = half(handler, *answer)
-    time.sleep(0.5)
+    time.sleep(min(0.5, store.SECONDS / 2))
     handler.wfile.write(rest)
 
 
