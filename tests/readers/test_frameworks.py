@@ -7,9 +7,6 @@ from __future__ import annotations
 
 import gc
 import json
-import os
-import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +18,7 @@ import torch
 from PIL import Image
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, default_collate
 from torch.utils.data._utils.collate import default_collate_fn_map
+from two_ranks import call_in_two_ranks
 
 from packer.convert import convert
 from packer.errors import UsageError
@@ -216,81 +214,36 @@ def test_accelerate_saves_and_loads_where_a_loader_stands(dataset: PackedDataset
 # ---------------------------------------------------------------- two processes
 
 
-TWO = """
-import json, os, sys
-sys.path[:0] = {paths!r}
-import torch
-from test_frameworks import Loader, PackedDataset, alone, loader_of, module, numbers, trainer
-
-path, out = sys.argv[1:]
-dataset = PackedDataset(path, ["x", "n"])
-made_before = loader_of(dataset)   # torch.distributed is initialised later
-if {framework!r} == "lightning":
-    model = module()
-    runner = trainer(max_epochs=2, num_sanity_val_steps=0, strategy="ddp", devices=2)
-    runner.fit(model, made_before, Loader(dataset, 8))
-    rank = runner.global_rank
-    found = {{"train": list(model.seen.values()), "validate": model.validated}}
-    found["predict"] = [part.tolist() for part in runner.predict(model, Loader(dataset, 8))]
-else:
-    from accelerate import Accelerator
-    accelerate = Accelerator(cpu=True)
-    rank = accelerate.process_index
-    prepared, whole = accelerate.prepare(loader_of(dataset), Loader(dataset, 4))
-    found = {{"train": [numbers(prepared) for _ in range(2)]}}
-    gathered = [accelerate.gather_for_metrics(batch["n"]).tolist() for batch in whole]
-    found["validate"] = sum(gathered, [])
-    model = accelerate.prepare(torch.nn.Linear(3, 1))
-json.dump(found, open(f"{{out}}/{{rank}}.json", "w"))
-if torch.distributed.is_initialized():
-    torch.distributed.destroy_process_group()
-"""
-
-
-def of_two_ranks(framework: str, path: Path, folder: Path) -> list[Any]:
-    """Run a script on two ranks of gloo; return what each rank found."""
-    root = Path(__file__).parents[2]
-    paths = [str(root), str(Path(__file__).parent)]
-    script = folder / "script.py"
-    script.write_text(TWO.format(paths=paths, framework=framework))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    common = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(script), str(path), str(folder)]
-    if framework == "lightning":
-        runs = [subprocess.Popen(command, env=common, stderr=subprocess.PIPE)]  # it starts the other by itself
-    else:
-        ranks = [{"RANK": str(r), "LOCAL_RANK": str(r), "WORLD_SIZE": "2", "ACCELERATE_USE_CPU": "1"} for r in (0, 1)]
-        runs = [subprocess.Popen(command, env={**common, **rank}, stderr=subprocess.PIPE) for rank in ranks]
-    for run in runs:
-        _, errors = run.communicate(timeout=100)
-        assert run.returncode == 0, errors.decode()[-3000:]
+@pytest.fixture(scope="module")
+def given_to_ranks(path: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    """What each of two ranks of gloo is given by Lightning and by Accelerate."""
+    folder = tmp_path_factory.mktemp("ranks")
+    call_in_two_ranks("frameworks_on_ranks", "train", str(path), str(folder))
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in (0, 1)]
 
 
-def test_lightning_on_two_ranks(path: Path, dataset: PackedDataset, tmp_path: Path) -> None:
+def test_lightning_on_two_ranks(dataset: PackedDataset, given_to_ranks: list[Any]) -> None:
     """Each rank has its share of the loader's order, also of a loader made before the ranks knew of one another.
 
-    It takes 11 s: two processes import Lightning, and find each other.
+    It takes 7 s: a process imports Lightning, and two ranks find each other.
     """
-    found = of_two_ranks("lightning", path, tmp_path)
+    given = [rank["lightning"] for rank in given_to_ranks]
     for rank in (0, 1):
-        assert found[rank]["train"] == alone(dataset, 2, rank=rank, world_size=2)
-        assert found[rank]["validate"] == 2 * numbers(Loader(dataset, 8, rank=rank, world_size=2))
-    predicted = sorted(flat(found[0]["predict"] + found[1]["predict"]))
+        assert given[rank]["train"] == alone(dataset, 2, rank=rank, world_size=2)
+        assert given[rank]["validate"] == 2 * numbers(Loader(dataset, 8, rank=rank, world_size=2))
+    predicted = sorted(flat(given[0]["predict"] + given[1]["predict"]))
     assert set(predicted) == set(range(SAMPLES))
     assert len(predicted) <= SAMPLES + 1
 
 
-def test_accelerate_on_two_ranks(path: Path, dataset: PackedDataset, tmp_path: Path) -> None:
+def test_accelerate_on_two_ranks(dataset: PackedDataset, given_to_ranks: list[Any]) -> None:
     """Ranks take the loader's batches in turn; gather_for_metrics gives every sample once, in order."""
-    found = of_two_ranks("accelerate", path, tmp_path)
+    given = [rank["accelerate"] for rank in given_to_ranks]
     for epoch, wanted in enumerate(alone(dataset, 2)):
         for rank in (0, 1):
-            assert found[rank]["train"][epoch][:4] == wanted[rank:8:2]
-        assert {n for f in found for batch in f["train"][epoch] for n in batch} == set(range(SAMPLES))
-    assert found[0]["validate"] == found[1]["validate"] == list(range(SAMPLES))
+            assert given[rank]["train"][epoch][:4] == wanted[rank:8:2]
+        assert {n for rank in given for batch in rank["train"][epoch] for n in batch} == set(range(SAMPLES))
+    assert given[0]["validate"] == given[1]["validate"] == list(range(SAMPLES))
 
 
 # ---------------------------------------------------------------- others

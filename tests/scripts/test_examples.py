@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
 import runpy
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
 from examples import behaviour_cloning, classification, distributed, mlp, pointnet, segmentation, srcnn, video_sr
+from two_ranks import call_in_two_ranks
 
 from packer.codecs import NAMED
 from packer.convert import convert
@@ -101,25 +98,10 @@ def test_two_ranks_train_and_validate(demo_data: Path, tmp_path: Path, capsys: p
     arguments = [str(tmp_path / "pairs.packed"), "--batch-size", "9"]
     distributed.main(arguments)
     one = re.fullmatch(r"epoch 0: (\d+) steps on 1 ranks, error ([\d.]+) on (\d+) samples\n", capsys.readouterr().out)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    # What torchrun sets; torchrun itself takes four seconds to start.
-    setting = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, distributed.__file__, *arguments],
-            env={**os.environ, **setting, "RANK": str(rank), "PYTHONPATH": str(ROOT)},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    said = [rank.communicate(timeout=120)[0] for rank in ranks]
-    two = re.fullmatch(r"epoch 0: (\d+) steps on 2 ranks, error ([\d.]+) on (\d+) samples\n", said[0])
+    printed = call_in_two_ranks("examples.distributed", "main", *arguments)
+    two = re.fullmatch(r"epoch 0: (\d+) steps on 2 ranks, error ([\d.]+) on (\d+) samples\n", printed)
     assert one
     assert two
-    assert said[1] == ""
     assert int(two[1]) == int(one[1]) // 2
     assert two[3] == one[3]
     assert float(two[2]) == pytest.approx(float(one[2]), rel=0.5)

@@ -1,0 +1,47 @@
+"""Calls a function in two ranks: forks of one process, which alone imports what both need."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+TESTS = Path(__file__).parents[1]
+FOLDERS = (TESTS.parent, TESTS.parent / "scripts", TESTS / "helpers", TESTS / "readers")
+
+
+def call_in_two_ranks(module: str, function: str, *arguments: str) -> str:
+    """Call a function of a module with a list of arguments in two ranks on this machine; return what both print.
+
+    The environment of each is the one that torchrun sets; torchrun itself takes four seconds to start.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    setting = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
+    setting["PYTHONPATH"] = os.pathsep.join(map(str, FOLDERS))
+    command = [sys.executable, __file__, module, function, *arguments]
+    done = subprocess.run(command, env={**os.environ, **setting}, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def main(module: str, function: str, *arguments: str) -> int:
+    """Import the module, and call the function in two forks; return 1 if it fails in one of them."""
+    call = getattr(importlib.import_module(module), function)
+    ranks = []
+    for rank in ("0", "1"):
+        if not (pid := os.fork()):
+            os.environ |= {"RANK": rank, "LOCAL_RANK": rank}
+            call(list(arguments))
+            return 0
+        ranks.append(pid)
+    statuses = [os.waitpid(pid, 0)[1] for pid in ranks]
+    return int(any(statuses))
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
