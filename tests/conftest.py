@@ -6,9 +6,10 @@ import gc
 import multiprocessing
 import os
 import shutil
+import tempfile
 import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -91,9 +92,30 @@ def _open_files() -> set[str]:
 
 
 @pytest.fixture(scope="session")
+def new_folder_in_memory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Path]]:
+    """A function that makes an empty folder in memory; on the disk if the system has no /dev/shm.
+
+    It is for tests that make, sync and remove thousands of files: the disk would take most of their time.
+    """
+    if not Path("/dev/shm").is_dir():
+        yield lambda: tmp_path_factory.mktemp("folder")
+        return
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as parent:
+        yield lambda: Path(tempfile.mkdtemp(dir=parent))
+
+
+@pytest.fixture
+def folder(new_folder_in_memory: Callable[[], Path]) -> Iterator[Path]:
+    """An empty folder in memory, of this test alone."""
+    path = new_folder_in_memory()
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture(scope="session")
 def demo_data() -> Path:
     """The folder data/, filled with the demo inputs: pairs, pictures, clips, clouds, digits.h5, demos.hdf5, volumes."""
-    from make_data import make_data  # here, because matplotlib and scikit-learn take a second to import
+    from make_data import make_data  # here, since test_leak_check.py takes this file to where no scripts are
 
     make_data(ROOT / "data")
     return ROOT / "data"

@@ -8,9 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-import matplotlib
 import numpy as np
-from matplotlib.cbook import get_sample_data
 from numpy.typing import NDArray
 
 CLOUDS = 60
@@ -24,6 +22,8 @@ _NAMES = {"f4": "float", "u1": "uchar"}
 
 def elevation_grids() -> list[NDArray[np.float32]]:
     """Return the grids as (rows, columns, 3) float32: x, y, z in metres from the first corner of the grid."""
+    from matplotlib.cbook import get_sample_data
+
     fault = np.load(get_sample_data("jacksboro_fault_dem.npz", asfileobj=False))
     sea = np.load(get_sample_data("topobathy.npz", asfileobj=False))
     rows, columns = fault["elevation"].shape
@@ -70,7 +70,9 @@ def _grid(longitude: NDArray[Any], latitude: NDArray[Any], elevation: NDArray[An
 
 
 def _colours(z: NDArray[np.float32]) -> NDArray[np.uint8]:
-    colours: NDArray[np.uint8] = matplotlib.colormaps["terrain"]((z - z.min()) / np.ptp(z), bytes=True)[..., :3]
+    from matplotlib import colormaps
+
+    colours: NDArray[np.uint8] = colormaps["terrain"]((z - z.min()) / np.ptp(z), bytes=True)[..., :3]
     return colours
 
 

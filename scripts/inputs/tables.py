@@ -7,13 +7,14 @@ from pathlib import Path
 import h5py
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.datasets import load_digits
 
 DEMOS, PIXELS, SPEED = 60, 32, 2.0
 
 
 def make_digits(path: Path) -> None:
     """Write `path`: `images` (n, 8, 8) uint8, 0 to 16, and `labels` (n,) int64."""
+    from sklearn.datasets import load_digits  # here, since every fork of a process that holds it takes twice as long
+
     digits = load_digits()
     with h5py.File(path, "w") as file:
         file.attrs["description"] = "hand-written digits, 0 (white) to 16 (black)"

@@ -25,14 +25,20 @@ from tests.helpers.kinds import KINDS, SPLITS, Dataset, make, run
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], Dataset]:
+def made(new_folder_in_memory: Callable[[], Path]) -> Callable[[str, int], Dataset]:
     """A function that makes the dataset of a kind and a number, once."""
 
     @cache
     def once(kind: str, number: int) -> Dataset:
-        return make(KINDS[kind], tmp_path_factory.mktemp("made"), number)
+        return make(KINDS[kind], new_folder_in_memory(), number)
 
     return once
+
+
+@pytest.fixture
+def tmp_path(folder: Path) -> Path:
+    """In memory: hundreds of datasets are made."""
+    return folder
 
 
 @pytest.fixture(params=KINDS)

@@ -17,9 +17,9 @@ pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="fo
 
 
 @pytest.fixture(scope="module", params=kills.JOBS)
-def job(request, tmp_path_factory):
+def job(request, new_folder_in_memory):
     """A conversion into a new folder, one that replaces another dataset, and all else that makes or changes one."""
-    return jobs.new_job(tmp_path_factory.mktemp("killed"), request.param)
+    return jobs.new_job(new_folder_in_memory(), request.param)
 
 
 def test_killed_before_every_step(job):
@@ -38,17 +38,17 @@ def test_killed_before_every_step(job):
         assert kept == set(range(shards + 1))  # kills came before the first, between all of them, and after the last
 
 
-def test_begun_anew_killed_before_every_step(tmp_path):
+def test_begun_anew_killed_before_every_step(folder):
     """An unfinished conversion of other options, replaced: shards are never left without a note of what they are of."""
-    job = jobs.new_job(tmp_path, "convert")
-    sources, options = [f"{field}={tmp_path}/pairs/{field}" for field in ("lr", "hr")], jobs.OPTIONS
+    job = jobs.new_job(folder, "convert")
+    sources, options = [f"{field}={folder}/pairs/{field}" for field in ("lr", "hr")], jobs.OPTIONS
 
-    stopped_at(lambda: convert(sources, tmp_path / "left", options, codec="none", workers=0), Change, "publish")
-    kinds = {path.name.split("-")[0] for path in (tmp_path / "left").iterdir()}
+    stopped_at(lambda: convert(sources, folder / "left", options, codec="none", workers=0), Change, "publish")
+    kinds = {path.name.split("-")[0] for path in (folder / "left").iterdir()}
     assert kinds == {LOCK, "names", "left", "shards", "unfinished"}
     for step in itertools.count():
         shutil.rmtree(job.disk)
-        shutil.copytree(tmp_path / "left", job.out)
+        shutil.copytree(folder / "left", job.out)
         assert kills.kill_at_step(lambda: convert(sources, job.out, options, workers=0, overwrite=True), step)
         if any((job.out / "shards").glob("*.lmdb")):
             assert list(job.out.glob("unfinished/????????.json"))
@@ -60,7 +60,7 @@ def test_begun_anew_killed_before_every_step(tmp_path):
 
 
 @pytest.mark.parametrize("number", range(len(kills.JOBS)), ids=kills.JOBS)
-def test_killed_at_random_instants(tmp_path, number):
+def test_killed_at_random_instants(folder, number):
     """Killed from outside at some instant: the process itself, one of its workers, or all of them at once."""
     for whom in range(len(kills.WHOM)):
-        kills.trial(tmp_path, number + len(kills.JOBS) * whom)
+        kills.trial(folder, number + len(kills.JOBS) * whom)

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tensordict import TensorDict
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -245,13 +244,19 @@ class _Pair:
     y: torch.Tensor
 
 
+def _tensor_dict(batch: dict[str, Any]) -> Any:
+    from tensordict import TensorDict  # here, since it imports half of torch, which every later fork would copy
+
+    return TensorDict(dict(batch), batch_size=[len(batch["y"])])
+
+
 @pytest.mark.parametrize(
     ("transform", "made"),
     [
         (_Cloud, "_Cloud"),
         (lambda batch: _Pair(**batch), "_Pair"),
         (lambda batch: (_Cloud(batch), batch["y"]), "_Cloud"),
-        (lambda batch: TensorDict(dict(batch), batch_size=[len(batch["y"])]), "TensorDict"),
+        (_tensor_dict, "TensorDict"),
         (lambda batch: batch["x"].mean(), "Tensor"),
         (lambda batch: None, "NoneType"),
     ],

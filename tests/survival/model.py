@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -201,9 +202,9 @@ def check(held: Held) -> None:
 class Verbs(RuleBasedStateMachine):
     """Makes and changes datasets, and keeps their expected contents."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
         super().__init__()
-        self.folder = Path(tempfile.mkdtemp(prefix="model"))
+        self.folder = Path(tempfile.mkdtemp(dir=folder))
         self.held: dict[Path, Held] = {}
         self.made = 0
 
@@ -515,8 +516,8 @@ def refused() -> Iterator[None]:
     raise AssertionError("it was not refused")
 
 
-def run(examples: int, steps: int, seed: int) -> None:
-    """Run `examples` random lists of `steps` verbs."""
+def run(folder: Path, examples: int, steps: int, seed: int) -> None:
+    """Run `examples` random lists of `steps` verbs in a folder."""
     settings = hypothesis.settings(
         max_examples=examples,
         stateful_step_count=steps,
@@ -525,10 +526,10 @@ def run(examples: int, steps: int, seed: int) -> None:
         suppress_health_check=list(hypothesis.HealthCheck),
         phases=PHASES,
     )
-    run_state_machine_as_test(hypothesis.seed(seed)(Verbs), settings=settings)
+    run_state_machine_as_test(hypothesis.seed(seed)(partial(Verbs, folder)), settings=settings)
 
 
 def trial(folder: Path, seed: int) -> str:
     """Run ten lists of thirty verbs."""
-    run(10, 30, seed)
+    run(folder, 10, 30, seed)
     return "as the model says"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,6 @@ if sys.platform.startswith("linux"):
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks")
 
 
-def test_a_few_lists_of_verbs() -> None:
+def test_a_few_lists_of_verbs(folder: Path) -> None:
     """Converted, joined, split, repacked, exported, damaged and repaired: every dataset holds the expected samples."""
-    model.run(examples=6, steps=15, seed=1)
+    model.run(folder, examples=6, steps=15, seed=1)

@@ -151,7 +151,6 @@ def test_whoever_polls_sees_the_old_or_the_new(rows, s3, tmp_path, monkeypatch, 
 
     def polling(function):
         def call(*arguments):
-            poll()
             result = function(*arguments)
             poll()
             return result
@@ -163,6 +162,7 @@ def test_whoever_polls_sees_the_old_or_the_new(rows, s3, tmp_path, monkeypatch, 
         assert np.array_equal(dataset[: len(rows.x)]["x"], rows.x)
         seen.append((len(dataset), len(dataset.manifest.shards)))
 
+    poll()
     with monkeypatch.context() as patch:
         for name in ("put", "remove"):
             patch.setattr(RemoteFolder, name, polling(getattr(RemoteFolder, name)))
