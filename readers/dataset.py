@@ -643,7 +643,7 @@ class PackedDataset(Dataset[Any]):
         """
         entry = self.manifest.shards[shard]
         first = sum(earlier.samples for earlier in self.manifest.shards[:shard])
-        opened = Opened(self.path, self.manifest, list(self.fields), extras=self.extras, alone=(entry, lease))
+        opened = Opened(self.path, self.manifest, list(self.fields), extras=self.extras, only_shard=(entry, lease))
         samples = OfShard(self._samples, first, entry.samples)
         describe_sample = partial(_describe_from, self.path, self.manifest, first)
         parts = self._parts.readers(self.fields, opened.places, samples, describe_sample)

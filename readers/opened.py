@@ -38,7 +38,7 @@ class Opened:
         fields: names of the fields to open, in order.
         mirror: fetches the shards; None if they are in the folder.
         extras: of these, names are read as a field is.
-        alone: the only shard to open, and the lease on its file; by default all that hold samples.
+        only_shard: the only shard to open, and the lease on its file; by default all that hold samples.
 
     Raises:
         DamagedError: a shard is missing, or cut short.
@@ -52,9 +52,9 @@ class Opened:
         fields: Sequence[str],
         mirror: Mirror | None = None,
         extras: Sequence[str] = (),
-        alone: tuple[ShardEntry, object] | None = None,
+        only_shard: tuple[ShardEntry, object] | None = None,
     ) -> None:
-        self.shards = shards = Shards(folder, manifest, fields, mirror, NAME in extras, alone)
+        self.shards = shards = Shards(folder, manifest, fields, mirror, NAME in extras, only_shard)
         self.is_warm = False
         self.places: dict[str, Places] = {}
         self.readers: dict[str, FieldReader] = {}
@@ -105,15 +105,15 @@ class CheckedReader(FieldReader):
 
     Args:
         reader: of whole samples or of parts of them.
-        whole: where the whole samples lie.
+        whole_places: where the whole samples lie.
         in_words: gives a sample in words, by its number.
     """
 
-    def __init__(self, reader: FieldReader, whole: Places, in_words: Describe) -> None:
+    def __init__(self, reader: FieldReader, whole_places: Places, in_words: Describe) -> None:
         super().__init__(reader.field)
         self.run_bytes = reader.run_bytes
         self._reader = reader
-        self._whole = whole
+        self._whole = whole_places
         self._in_words = in_words
 
     def nbytes(self, located: Located) -> Numbers:
@@ -138,8 +138,8 @@ class CheckedReader(FieldReader):
         first, stop = spans[frames.item].T
         frames = frames[(frames.start < stop) & (frames.start + frames.stored > first)]
         # Each frame once. None is empty, so two that start at one place are the same.
-        _, at, inverse = distinct(frames.start)
-        wrong = self._whole.are_wrong(frames[at])[inverse]
+        _, first_of_frame, frame_of_item = distinct(frames.start)
+        wrong = self._whole.are_wrong(frames[first_of_frame])[frame_of_item]
         if wrong.any():
             raise self._error(np.unique(located.number[frames.item[wrong]]))
         return self._reader.read(located, allocate)
@@ -149,8 +149,8 @@ class CheckedReader(FieldReader):
         shards = self._whole.shard_of(numbers)
         numbers, path = numbers[shards == shards[0]], self._whole.path_of(int(shards[0]))
         named = ", ".join(self._in_words(number) for number in numbers[:SHOWN].tolist())
-        more = f" and {len(numbers) - SHOWN} more of this batch" if len(numbers) > SHOWN else ""
+        note = f" and {len(numbers) - SHOWN} more of this batch" if len(numbers) > SHOWN else ""
         return DamagedError(
-            f"{path}: field {self.field.name!r}, {named}{more}: the checksum is wrong; "
+            f"{path}: field {self.field.name!r}, {named}{note}: the checksum is wrong; "
             "`packer verify` tells what else is damaged, `packer repair` packs the shard again"
         )

@@ -49,7 +49,7 @@ def with_readahead(
         spans_of: gives the first address of each stretch that a run reads and the one after its last, (n, 2).
     """
     waiting: deque[tuple[Run, int]] = deque()
-    ahead, reach, blocks = 0, 0, _blocks_read()
+    ahead_bytes, reach_bytes, blocks = 0, 0, _blocks_read()
     works = hasattr(mmap, "MADV_WILLNEED") and resource is not None
     cold = works and not opened.is_warm
     for number, run in enumerate(runs, 1):
@@ -59,19 +59,19 @@ def with_readahead(
             nbytes = int((spans[:, 1] - spans[:, 0]).sum())
             works = works and advise_kernel(opened, spans)
         waiting.append((run, nbytes))
-        ahead += nbytes
-        while waiting and (ahead > reach or not cold):
-            due, nbytes = waiting.popleft()
-            ahead -= nbytes
-            yield due
+        ahead_bytes += nbytes
+        while waiting and (ahead_bytes > reach_bytes or not cold):
+            next_run, nbytes = waiting.popleft()
+            ahead_bytes -= nbytes
+            yield next_run
             if cold or number % CHECKED_RUNS == 0:
-                before, blocks = blocks, _blocks_read()
-                cold = works and blocks > before  # blocks that were asked for count as read, too
+                blocks_before, blocks = blocks, _blocks_read()
+                cold = works and blocks > blocks_before  # blocks that were asked for count as read, too
                 opened.is_warm = not cold
             # Not far at first, or the first batch would come late.
-            reach = min(2 * reach + FIRST_BYTES, COLD_BYTES) if cold else 0
-    for due, _ in waiting:
-        yield due
+            reach_bytes = min(2 * reach_bytes + FIRST_BYTES, COLD_BYTES) if cold else 0
+    for next_run, _ in waiting:
+        yield next_run
 
 
 def advise_kernel(opened: Opened | MixShards, spans: Numbers) -> bool:
@@ -97,7 +97,7 @@ def advise_kernel(opened: Opened | MixShards, spans: Numbers) -> bool:
     # Shards are often mapped at descending addresses: what is read first is asked for first.
     for group in np.minimum.reduceat(order, begins).argsort().tolist():
         begin, end = begins[group], stops[group]
-        offset, stop = (int(at - starts[shard[begin]]) for at in (first[begin], ends[end - 1]))
+        offset, stop = (int(address - starts[shard[begin]]) for address in (first[begin], ends[end - 1]))
         for piece in range(offset, stop, PIECE_BYTES):
             length = min(PIECE_BYTES, stop - piece)
             try:

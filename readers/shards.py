@@ -51,7 +51,7 @@ class Shards:
         fields: names of the fields that are read.
         mirror: fetches the shards; None if they are in the folder.
         has_names: whether names are read, too.
-        alone: the only shard to open, which is in the folder, and the lease on its file.
+        only_shard: the only shard to open, which is in the folder, and the lease on its file.
 
     Raises:
         DamagedError: a shard is missing, or cut short.
@@ -65,7 +65,7 @@ class Shards:
         fields: Sequence[str],
         mirror: Mirror | None = None,
         has_names: bool = False,
-        alone: tuple[ShardEntry, object] | None = None,
+        only_shard: tuple[ShardEntry, object] | None = None,
     ) -> None:
         self._folder = folder
         self._manifest = manifest
@@ -73,16 +73,16 @@ class Shards:
         self._fields = list(fields)
         self._mirror = mirror
         self._has_names = has_names
-        self._entries = [entry for entry in manifest.shards if entry.samples] if alone is None else [alone[0]]
+        self._entries = [entry for entry in manifest.shards if entry.samples] if only_shard is None else [only_shard[0]]
         self.samples = [entry.samples for entry in self._entries]
         self._maps: dict[int, Shard] = {}
         self._opened: dict[int, OpenShard] = {}
         self._addressed: tuple[Numbers, Sequence[Shard]] = np.zeros(0, np.int64), []
         self._lock = threading.Lock()
         #: Keeps the cache from removing the files.
-        self._lease: object = None if alone is None else alone[1]
+        self._lease: object = None if only_shard is None else only_shard[1]
         everything = range(len(self._entries))
-        if alone is not None:
+        if only_shard is not None:
             self._map(everything)
         elif mirror is None:
             with not_replaced(folder, manifest):
@@ -113,14 +113,14 @@ class Shards:
             RemoteError: it cannot be fetched.
         """
         missing = [number for number in numbers if number not in self._opened]
-        away = [number for number in missing if number not in self._maps]
-        if away:
+        unmapped = [number for number in missing if number not in self._maps]
+        if unmapped:
             assert self._mirror is not None, "the shards of a folder are mapped"
             # Without the lock: no thread waits for another's shards, and two that fetch one shard wait for its file.
-            lease = self._mirror.fetch_shards(self._manifest, [self._entries[number] for number in away])
+            lease = self._mirror.fetch_shards(self._manifest, [self._entries[number] for number in unmapped])
             with self._lock:
                 self._lease = self._lease or lease
-                self._map(away)
+                self._map(unmapped)
         if missing:
             with self._lock:
                 for number in missing:
@@ -145,8 +145,8 @@ class Shards:
         for name in self._fields:
             number = self._columns[name]
             indexes[name] = shard.index(number, self._manifest.fields[number], entry.samples)
-        none = memoryview(b""), np.zeros(0, np.uint64)
-        names = shard.name_table(entry.samples) if self._has_names else none
+        no_names = memoryview(b""), np.zeros(0, np.uint64)
+        names = shard.name_table(entry.samples) if self._has_names else no_names
         shard.forget()
         return OpenShard(MEMORY.address(shard.bytes), indexes, names)
 
