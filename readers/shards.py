@@ -163,8 +163,8 @@ def not_replaced(folder: Path, manifest: Manifest, lease: object = None) -> Iter
     except DamagedError as error:
         # Two appends keep the shards, but remove the table of names.
         if lease is None and manifests.read_again(folder, manifest) != manifest:
-            raise DatasetError(f"{folder}: the dataset was changed since it was opened; open it anew") from error
+            raise DatasetError(f"{folder}: the dataset was changed since it was opened; open it again") from error
         raise
     now = manifest if lease is not None else manifests.read_again(folder, manifest)
     if not set(manifest.shards) <= set(now.shards):
-        raise DatasetError(f"{folder}: the dataset was replaced since it was opened; open it anew")
+        raise DatasetError(f"{folder}: the dataset was replaced since it was opened; open it again")

@@ -158,7 +158,7 @@ def test_a_table_of_names_that_is_gone_is_not_called_missing(tmp_path: Path) -> 
             for number in range(8):
                 writer.add({"x": 9}, name=f"{name} {number}")
         append(old, [str(tmp_path / name)])
-    with pytest.raises(DatasetError, match="was changed since it was opened; open it anew"):
+    with pytest.raises(DatasetError, match="was changed since it was opened; open it again"):
         dataset["3"]
     assert dataset[3]["x"].item() == PackedDataset(old)["3"]["x"].item() == 3
 
