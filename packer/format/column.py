@@ -95,6 +95,7 @@ class OpenShards:
         indexes: of the field's column in each shard, (shards,); None if the shard is not open.
         table: `_chunk_table` of all shards, one after another, (5, chunks).
         counts: chunks of each shard in it, (shards,).
+        frames: of each shard, (shards,); an attribute, too.
         arrays: where each index array of each shard starts in memory, (shards,), by name.
 
     Attributes:
@@ -105,18 +106,22 @@ class OpenShards:
         high: address after its last byte, (chunks,).
         odd: a number that is a multiple of 2**k only if the addresses of all chunks are.
         find_chunk: gives the chunk of each sample (n,). The last one takes every number after it, too.
-        frames: of each shard, (shards,).
     """
 
     def __init__(
-        self, indexes: list[ColumnIndex | None], table: Numbers, counts: Numbers, arrays: dict[str, Numbers]
+        self,
+        indexes: list[ColumnIndex | None],
+        table: Numbers,
+        counts: Numbers,
+        frames: Numbers,
+        arrays: dict[str, Numbers],
     ) -> None:
         self.indexes = indexes
         self.are_all = None not in indexes
         self.zero_at, self.span_at, self.low, self.high, ends = table
         self.odd = int(np.bitwise_or.reduce(self.low, initial=0))
         self.find_chunk = finder(ends[:-1])
-        self.frames = np.array([0 if index is None else index.frames for index in indexes], np.int64)
+        self.frames = frames
         self.arrays = arrays
         self._table = table
         self._counts = counts
@@ -125,16 +130,17 @@ class OpenShards:
         self, shards: Sequence[int], indexes: Sequence[ColumnIndex], tables: Sequence[Numbers], base: int
     ) -> OpenShards:
         """Return a copy in which some more shards, which ascend, are open; `base` is the position of the memory."""
-        held, counts, edges = list(self.indexes), self._counts.copy(), starts_of(self._counts).tolist()
+        held, counts, frames = list(self.indexes), self._counts.copy(), self.frames.copy()
+        edges = starts_of(counts).tolist()
         arrays = {name: array.copy() for name, array in self.arrays.items()}
         parts, at = [], 0
         for shard, index, table in zip(shards, indexes, tables, strict=True):
             parts += [self._table[:, at : edges[shard]], table]
             at = edges[shard + 1]
-            held[shard], counts[shard] = index, table.shape[1]
+            held[shard], counts[shard], frames[shard] = index, table.shape[1], index.frames
             for name, array in arrays.items():
                 array[shard] = _position(index.arrays[name]) - base
-        return OpenShards(held, np.concatenate([*parts, self._table[:, at:]], axis=1), counts, arrays)
+        return OpenShards(held, np.concatenate([*parts, self._table[:, at:]], axis=1), counts, frames, arrays)
 
 
 class Locator:
@@ -173,9 +179,9 @@ class Locator:
         self._together = field.frame.samples or 1
         self._records: dict[int, NDArray[Any]] = {}
         count = len(samples)
-        closed = np.concatenate([_no_chunks(end) for end in self.first[1:].tolist()] or [_no_chunks(0)], axis=1)
+        closed = _no_chunks(self.first[1:] if count else self.first)
         arrays = {name: np.zeros(count, np.int64) for name in index_arrays(field)}
-        self._held = OpenShards([None] * count, closed, np.ones(count, np.int64), arrays)
+        self._held = OpenShards([None] * count, closed, np.ones(count, np.int64), np.zeros(count, np.int64), arrays)
 
     def open(self, numbers: Numbers | None = None) -> OpenShards:
         """Return what is known of the shards, once those of the samples (n,) are open; of all samples by default.
@@ -621,7 +627,7 @@ def _chunk_table(first: int, start: int, index: ColumnIndex) -> Numbers:
     """Return `zero_at`, `span_at`, `low` and `high` of each chunk of a shard, and the sample after it; (5, chunks)."""
     table = index.arrays["chunks"].astype(np.int64)
     if not len(table):
-        return _no_chunks(first + index.samples)
+        return _no_chunks(np.array([first + index.samples]))
     before = np.concatenate([[0], table[:-1, 2]])
     low = start + index.chunk_at
     span_at = low - before
@@ -629,9 +635,15 @@ def _chunk_table(first: int, start: int, index: ColumnIndex) -> Numbers:
     return np.stack([span_at - first * index.field.fixed_bytes, span_at, low, span_at + table[:, 2], ends])
 
 
-def _no_chunks(end: int) -> Numbers:
-    """Return the table of a shard that is not open, or has no bytes: one chunk in which nothing lies, (5, 1)."""
-    return np.array([[0], [0], [0], [-1], [end]], np.int64)
+def _no_chunks(ends: Numbers) -> Numbers:
+    """Return the table of shards (n,) that are not open, or have no bytes: one chunk each, where nothing lies, (5, n).
+
+    Args:
+        ends: the sample after the last one of each.
+    """
+    table = np.zeros((5, len(ends)), np.int64)
+    table[3], table[4] = -1, ends
+    return table
 
 
 def _position(array: NDArray[Any]) -> int:
