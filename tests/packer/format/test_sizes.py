@@ -131,4 +131,4 @@ def test_a_sample_larger_than_a_chunk_is_a_chunk() -> None:
     field = Field(name="a", dtype="uint8", shape=(None,), frame=FrameRule(samples=1))
     column = column_sizes(field, 4, np.array([[10], [5000], [10], [10]]), limit=100)
     assert column.chunks == [10, 5000, 20]
-    assert column.group_end[:2] == [1, 2]
+    assert column.after[:2] == [1, 2]
