@@ -175,7 +175,9 @@ class Shard:
 
         They are read from the map, since another file may have taken the place of this one.
         """
-        digest, spans = xxhash.xxh3_128(), [span for key, span in self._values.items() if key.startswith(COLUMN)]
+        digest = xxhash.xxh3_128()
+        # Without empty arrays: where one would lie, the file may end.
+        spans = [span for key, span in self._values.items() if key.startswith(COLUMN) and span[1]]
         with contextlib.suppress(AttributeError, OSError):
             for offset, size in spans:  # at once, and no byte around them: some kernels read megabytes around a page
                 start = offset // PAGE_SIZE * PAGE_SIZE

@@ -150,6 +150,18 @@ def test_a_shard_without_samples_can_be_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux alone tells what a process has mapped")
+@pytest.mark.parametrize("field", FIELDS, ids=lambda field: field.name)
+@pytest.mark.parametrize("named", [True, False])
+def test_a_shard_without_samples_has_a_digest(tmp_path: Path, field: Field, named: bool) -> None:
+    """Its index arrays are empty, and may stand where the file ends."""
+    with ShardWriter(tmp_path / "a.lmdb", 0, [field], map_size=2**20, named=named):
+        pass
+    with Shard(tmp_path / "a.lmdb") as shard:
+        digest = shard.index_digest()
+    with Shard(tmp_path / "a.lmdb", index=digest) as shard:
+        assert shard.check_header([field], 0).samples == 0
+
+
 def test_what_is_written_does_not_stay_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a commit for each value all 65 MB would count as memory of the process in the end."""
     monkeypatch.setattr(sizes, "COMMIT_BYTES", 1)
