@@ -181,7 +181,7 @@ class Shard:
         with contextlib.suppress(AttributeError, OSError):
             for offset, size in spans:  # at once, and no byte around them: some kernels read megabytes around a page
                 start = offset // PAGE_SIZE * PAGE_SIZE
-                self.load_ahead(start, offset + size - start)
+                self.map.madvise(mmap.MADV_WILLNEED, start, offset + size - start)
         for offset, size in spans:
             for at in range(offset, offset + size, _BLOCK):
                 digest.update(self.bytes[at : min(at + _BLOCK, offset + size)])
