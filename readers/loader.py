@@ -47,6 +47,11 @@ from readers.streamed import check_fits, open_stream, shards_needed
 from readers.transforms import global_states, has_drawn
 from readers.valid import check_count, check_seed, remark
 
+#: What a loop says that goes on in a forked process.
+_FORKED = (
+    "a loop over a Loader cannot go on in a forked process: its threads and locks stayed in the other; "
+    "begin a new loop, after load_state_dict() with the state of the old one"
+)
 #: Arguments of torch's DataLoader that Loader does not take, and their replacements.
 _INSTEAD = {
     "num_workers": "it reads in this process, by threads where that pays; leave it out, or give threads=",
@@ -336,7 +341,9 @@ class Loader(DataLoader[Any]):
         self.dataset.set_epoch(epoch.number)
         n, done_before = len(epoch.order), epoch.done
         batches = epoch.order.batches(epoch.number, share, done_before)
-        if not len(batches):
+        # Worked out once: what a batch costs beside its copying counts in small batches.
+        left, step = len(batches), share.global_batch_size
+        if not left:
             position.epoch = epoch.next_epoch(position.order)
             return
         stream = open_stream(self.dataset, epoch.order, epoch.number, share, done_before)
@@ -355,12 +362,13 @@ class Loader(DataLoader[Any]):
             else cast(Generator[Any, None, None], move_ahead(batches_read, self.device))
         )
         with stream or nullcontext(), closing(batches_read), closing(moved):
-            for number in range(1, len(batches) + 1):
-                _check_process(process)
+            for number in range(1, left + 1):
+                if os.getpid() != process:
+                    raise UsageError(_FORKED)
                 batch = next(moved)
                 # The state is that of the loop that handed out the last batch, whichever loops run meanwhile.
-                epoch.done = min(done_before + number * share.global_batch_size, n)
-                position.epoch = epoch if number < len(batches) else epoch.next_epoch(position.order)
+                epoch.done = min(done_before + number * step, n)
+                position.epoch = epoch if number < left else epoch.next_epoch(position.order)
                 yield batch
                 # The generator must not hold a batch whose memory the pool could use again.
                 del batch
@@ -469,14 +477,6 @@ def _without_subsets(dataset: Any) -> tuple[PackedDataset | Mix, Numbers | None]
 
 def _no_names(names: Sequence[str]) -> Numbers:
     raise UsageError(f"Subset: numbers are expected, not the name {names[0]!r}")
-
-
-def _check_process(process: int) -> None:
-    if os.getpid() != process:
-        raise UsageError(
-            "a loop over a Loader cannot go on in a forked process: its threads and locks stayed in the other; "
-            "begin a new loop, after load_state_dict() with the state of the old one"
-        )
 
 
 def _make_contiguous(tensor: torch.Tensor, pinned: bool) -> torch.Tensor:

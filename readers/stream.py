@@ -335,6 +335,8 @@ def _finish_batches(plan: ReadPlan, run: Run, batches: list[Any]) -> Iterator[An
         batch = plan.dataset.transformed(batch, size, visits)
         return batch if plan.finish is None else plan.finish(batch)
 
+    if plan.finish is None and not plan.dataset.transforms:
+        return _hand_over(batches)
     return map(finish_batch, _hand_over(batches), run.sizes, run.visits)
 
 
