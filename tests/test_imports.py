@@ -134,10 +134,11 @@ STORED = (*FORMAT, "packer.remote")
     ("room", "known"),
     [
         ("packer.workers", ["packer.errors"]),
+        ("packer.threads", []),
         ("packer.codecs", CODECS),
         ("packer.format", FORMAT),
         ("packer.remote", STORED),
-        ("packer.sources", [*STORED, "packer.workers", "packer.sources"]),
+        ("packer.sources", [*STORED, "packer.threads", "packer.workers", "packer.sources"]),
         ("readers", [*STORED, "packer.workers", "readers"]),
     ],
 )
@@ -174,7 +175,7 @@ def test_the_library_of_lmdb_writes_alone():
 def test_rooms_know_no_verb():
     """A verb, a module at packer's root, is a recipe of what rooms do; none of them calls for it."""
     verbs = {m for m, path in MODULES.items() if path.parent == ROOT / "packer"}
-    verbs -= {"packer", "packer.errors", "packer.workers"}
+    verbs -= {"packer", "packer.errors", "packer.threads", "packer.workers"}
     assert not of(layer("packer.sources", "packer.packing", "packer.checking", "packer.export"), *verbs)
 
 

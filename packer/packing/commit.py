@@ -56,6 +56,7 @@ from packer.packing.origin import Origin, classes_of
 from packer.packing.parts import PART_REPORT
 from packer.packing.places import LOCK, PARTIAL, LocalPlace, Place
 from packer.packing.rejected import Rejected, encode_list
+from packer.threads import in_threads
 
 _log = logging.getLogger(__name__)
 
@@ -492,19 +493,23 @@ def source_files(paths: Iterable[str]) -> tuple[tuple[int, str], int]:
     """
     digest, count, nbytes = xxhash.xxh3_128(), 0, 0
     folders: dict[str, str] = {}
-    for path in paths:  # without a Path, and folder by folder: there may be millions
-        try:
-            info = os.stat(path)  # noqa: PTH116
-        except OSError as error:
-            raise SourceError(f"cannot be read: {error.strerror}", path) from None
+    for path, size, changed in in_threads(_look_at, paths):
         cut = path.rfind("/") + 1
         folder, name = path[:cut], path[cut:]
         if folder not in folders:
             folders[folder] = os.path.abspath(folder).rstrip("/")  # noqa: PTH100
-        line = (as_text(f"{folders[folder]}/{name}"), info.st_size, info.st_mtime_ns)
-        digest.update(msgspec.json.encode(line))
-        count, nbytes = count + 1, nbytes + info.st_size
+        digest.update(msgspec.json.encode((as_text(f"{folders[folder]}/{name}"), size, changed)))
+        count, nbytes = count + 1, nbytes + size
     return ((count, digest.hexdigest()) if count else (0, "")), nbytes
+
+
+def _look_at(path: str) -> tuple[str, int, int]:
+    """Return a path, the size of its file, and the time when it was changed."""
+    try:
+        info = os.stat(path)  # noqa: PTH116 - without a Path: there may be millions
+    except OSError as error:
+        raise SourceError(f"cannot be read: {error.strerror}", path) from None
+    return path, info.st_size, info.st_mtime_ns
 
 
 def _run_of(entry: ShardEntry) -> str:

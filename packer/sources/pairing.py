@@ -24,11 +24,9 @@ from itertools import combinations
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from natsort import natsorted
-
 from packer.errors import SourceError, UsageError, first_few
 from packer.sources.base import OnBad
-from packer.sources.files import TEXT, FileSet, decode_text, join
+from packer.sources.files import TEXT, FileSet, decode_text, join, natural_order
 from packer.sources.units import folder_of, unit_name, upwards
 
 Entry = TypeVar("Entry")
@@ -113,7 +111,7 @@ def pair(files: Mapping[str, Sequence[str]], names: Names | None = None) -> Pair
     Args:
         names: by field, the name of every file; None for its path without suffix.
     """
-    names = names or {field: list(map(stem, paths)) for field, paths in files.items()}
+    names = names or _stems(files)
     plain = _matched(files, names, {})
     if not plain.is_whole:
         names = {
@@ -136,6 +134,15 @@ def pair(files: Mapping[str, Sequence[str]], names: Names | None = None) -> Pair
     if not best.is_whole and all(len(paths) == 1 for paths in files.values()):
         return _matched(files, dict.fromkeys(files, next(iter(names.values()))), {})._replace(is_by_count=True)
     return best if len(best.names) >= len(plain.names) else plain
+
+
+def _stems(files: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """Return by field the paths without suffix; fields that have the same ones share them: there may be millions."""
+    stems: dict[str, list[str]] = {}
+    for field, paths in files.items():
+        of_field = list(map(stem, paths))
+        stems[field] = next((other for other in stems.values() if other == of_field), of_field)
+    return stems
 
 
 def _as_word(text: str) -> str:
@@ -194,6 +201,11 @@ def _shared(lists: Sequence[Sequence[str]], word_of: Callable[[str], str], least
 
 def _matched(files: Mapping[str, Sequence[str]], names: Names, taken: dict[str, str]) -> Pairing:
     """Pair files by these names of theirs."""
+    first = next(iter(names.values()))
+    are_equal = all(own_names == first for own_names in names.values()) and len(set(first)) == len(first)
+    if are_equal and natural_order(sorted(first)) == first:  # mostly so, and it needs no table of a million names
+        chosen = {field: list(paths) for field, paths in files.items()}
+        return Pairing(list(first), chosen, taken, {field: [] for field in files}, [])
     named: dict[str, dict[str, str]] = {}
     doubles = []
     for field, paths in files.items():
@@ -203,7 +215,7 @@ def _matched(files: Mapping[str, Sequence[str]], names: Names, taken: dict[str, 
                 doubles.append((field, by_name[name], file, name))
     common = set.intersection(*(set(by_name) for by_name in named.values()))
     # Sorted twice: natural order holds `01` and `1` equal, and the order must be the same every time.
-    ordered = natsorted(sorted(common))
+    ordered = natural_order(sorted(common))
     orphans = {
         field: [file for name, file in by_name.items() if name not in common] for field, by_name in named.items()
     }

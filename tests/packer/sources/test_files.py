@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import random
+import string
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,11 +14,12 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from natsort import natsorted
 from PIL import Image
 
 from packer.errors import SourceError
 from packer.sources import SourceOptions, files, open_sources
-from packer.sources.files import find, of_one_kind
+from packer.sources.files import find, natural_order, of_one_kind
 from tests.helpers.kinds import write_hdf5
 
 NAMES = ["1.ply", "01.ply", "001.ply", "2.ply", "10.ply"]
@@ -182,3 +185,13 @@ def test_looking_is_told_how_many_are_found(tmp_path):
     told = []
     find(str(fill(tmp_path, *NAMES)), lambda what, done, total: told.append((what, done, total)))
     assert told[-1] == ("finding files", 5, 5)
+
+
+def test_natural_order_is_that_of_natsort() -> None:
+    """Names of ASCII are sorted by a quicker key: numbers by value, ties as they came; others by natsort itself."""
+    rng = random.Random(0)
+    letters = "\x01 !-./09AZ_az~" + string.digits
+    names = ["".join(rng.choices(letters, k=rng.randrange(12))) for _ in range(3000)]
+    names += ["1", "01", "a", "a1", "a01", "a-1", "0", "00", "", f"a{10**300}", f"a{10**299}"]
+    assert natural_order(names) == natsorted(names)
+    assert natural_order([*names, "é1"]) == natsorted([*names, "é1"])

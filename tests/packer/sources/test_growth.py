@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import tracemalloc
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 from PIL import Image
 
 from packer.errors import SourceError
+from packer.packing import source_files
 from packer.sources import SourceOptions, open_sources
 
 
@@ -86,3 +89,28 @@ def test_four_times_as_many_files_take_four_times_as_many_calls(tmp_path: Path, 
         counts.append(calls_of(partial(open_sources, sources, options, errors.append)))
     assert len(errors) >= (0 if make in (parts, fields) else 100)
     assert counts[1] < 5 * counts[0]
+
+
+def pairs(folder: Path, count: int) -> list[str]:
+    """Make pairs of images, as links to one."""
+    Image.new("RGB", (8, 8)).save(folder.parent / "image.png")
+    for field in ("lr", "hr"):
+        (folder / field).mkdir(parents=True)
+        for number in range(count):
+            os.link(folder.parent / "image.png", folder / field / f"{number:07}.png")
+    return [f"lr={folder / 'lr'}", f"hr={folder / 'hr'}"]
+
+
+@pytest.mark.parametrize("make", [pairs])
+def test_a_file_takes_300_bytes_of_memory(tmp_path: Path, make: Any) -> None:
+    """At most, at any time while sources are opened and their files are looked at; so a million pairs fit anywhere."""
+    peaks = []
+    for count in (100, 1600):
+        sources = make(tmp_path / str(count), count)
+        source_files(open_sources(sources).files())  # whatever is loaded or kept for all files
+        tracemalloc.start()
+        number = source_files(open_sources(sources).files())[0][0]
+        peaks.append((number, tracemalloc.get_traced_memory()[1]))
+        tracemalloc.stop()
+    (few, least), (many, most) = peaks
+    assert (most - least) / (many - few) <= 300
