@@ -49,7 +49,7 @@ class AppendReport:
         path: the folder, or the URL as it was given.
         manifest: the new manifest of the dataset.
         added: number of new samples.
-        rejected: samples that were left out.
+        rejected: samples that were skipped.
     """
 
     path: Path | str
@@ -81,7 +81,7 @@ def append(
         changes: single options by name, over those in `options`.
 
     Raises:
-        DatasetError: there is no packed dataset, or its list of what was left out is damaged.
+        DatasetError: there is no packed dataset, or its list of what was skipped is damaged.
         UsageError: the sources do not fit it (the message names the difference) or share a name with it, or something
             else is changing it.
         SourceError, WriteError, ResourceError: as `convert`.

@@ -90,7 +90,7 @@ class ConvertOptions:
         shard_size: About how many raw bytes a shard holds, such as 1GiB.  [default: 16 shards of 16 MiB to 1 GiB]
         workers: Processes; 0 packs in this one, without limits for reading.  [default: as many as processors] In Python
             the default for samples in memory is 0.
-        on_error: Stop at the first bad file or sample, or leave it out. In Python `stop` or `skip`; what is left out is
+        on_error: Stop at the first bad file or sample, or skip it. In Python `stop` or `skip`; what is skipped is
             listed in left-out-*.jsonl.
         overwrite: Replace a dataset that is there, once the new one is done.
         map_limit: The LMDB map of a shard must not get larger than this.
@@ -196,7 +196,7 @@ class PartReport:
         kept_shards: of these, those that an earlier run had finished.
         of: shards of the whole dataset.
         missing: shards of the whole dataset that no part has finished yet.
-        rejected: samples that were left out of this part.
+        rejected: samples that were skipped in this part.
         seconds: how long it took.
     """
 
@@ -224,7 +224,7 @@ def convert(sources: Any, out: str | os.PathLike[str], options: ConvertOptions |
             `Source`, or a sequence of dicts of arrays (a list, a torch Dataset). URLs as fsspec takes them are
             fetched into the cache first.
         out: folder of the dataset: a new or empty one, or one with an unfinished conversion of the same call. There,
-            finished shards stay, and samples they left out stay listed; `on_error`, `map_limit` and the limits of
+            finished shards stay, and samples they skipped stay listed; `on_error`, `map_limit` and the limits of
             reading may differ. For samples in memory, finished shards are compared with the samples, and packed again
             if they differ. Or a URL, as text: each shard is uploaded when it is finished, the manifest last. There,
             samples in memory are always packed from the beginning.
@@ -352,7 +352,7 @@ class Job:
         files: what the note says of the source files; (0, "") for samples in memory.
         source_bytes: size of all source files.
         limits: of reading in other processes; None to read in this one.
-        splits: of all samples, if none is left out.
+        splits: of all samples, if none is skipped.
         rejected: bad files that were found when the source was opened.
         verb: the command.
         base: the dataset whose shards are taken over, with the fields that the plan has as well; None to pack all.
@@ -382,7 +382,7 @@ class Packed:
     Attributes:
         manifest: of these samples alone, without tables.
         names: of the samples; None if they have none.
-        rejected: all that was left out.
+        rejected: all that was skipped.
         kept: how many shards an earlier run had finished.
     """
 
@@ -515,7 +515,7 @@ def _run(
 
 
 def left_out_of(place: Place, manifest: Manifest) -> list[Rejected]:
-    """Return the samples that were left out of a dataset; raises as `rejected_of`."""
+    """Return the samples that were skipped when a dataset was made; raises as `rejected_of`."""
     return rejected_of(place.local([manifest.left_out] if manifest.left_out else []), manifest)
 
 
@@ -527,7 +527,7 @@ def _warn_of_full_disk(folder: Path, needed: int) -> None:
 
 
 def planned_splits(plan: Plan, options: ConvertOptions, lenient: bool) -> Splits:
-    """Return the splits that the samples of a source will be in, if none of them is left out.
+    """Return the splits that the samples of a source will be in, if none of them is skipped.
 
     Args:
         lenient: whether lists may name samples that are not there.

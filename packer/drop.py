@@ -2,7 +2,7 @@
 
 drop("photos.packed", ["depth", "caption"])
 
-Every shard is written anew: what is stored of the other fields is copied as it is.
+Every shard is written again: what is stored of the other fields is copied as it is.
 """
 
 from __future__ import annotations

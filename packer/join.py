@@ -4,7 +4,7 @@ join("photos.packed", "caption=captions")
 join("rows.packed", {"embedding": "embeddings.npy"})
 join("photos.packed", [{"score": score} for score in scores])
 
-Every shard is written anew: what is stored of the other fields is copied as it is, the new fields are packed behind it.
+Every shard is written again: what is stored of the other fields is copied, the new fields are packed behind it.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def join(
         dataset: its folder or URL.
         sources: as for `convert`, or another packed dataset; text and files of arrays need no other files beside them.
         options: as for `convert`; codecs are those of the new fields. With `on_error="skip"`, values whose names no
-            sample has are left out. A sample without a value is always an error.
+            sample has are skipped. A sample without a value is always an error.
         changes: single options by name, over those in `options`.
 
     Raises:
@@ -99,7 +99,7 @@ def join(
 
 
 def publish(job: Job, change: Change, origin: dict[str, Any]) -> None:
-    """Write the shards of a dataset anew with the fields of a job, and put its new manifest in place.
+    """Write the shards of a dataset again with the fields of a job, and put its new manifest in place.
 
     Args:
         job: its `base` is the dataset.

@@ -55,7 +55,7 @@ def merge(
 
     Raises:
         UsageError: the datasets differ in their schema or share a name, or `out` cannot be written to.
-        DatasetError: one of them is no packed dataset, a shard is missing, or its list of what was left out is damaged.
+        DatasetError: one of them is no packed dataset, a shard is missing, or its list of what was skipped is damaged.
         WriteError: the output cannot be written.
     """
     folders = [Path(dataset) for dataset in datasets]

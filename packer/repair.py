@@ -119,7 +119,7 @@ def repair(
             with contextlib.suppress(DamagedError):  # a file that is only too long is cut back to the lines that count
                 listed = rejected_of(folder, manifest)
             outcome = f"cut back to its {len(listed):,} lines" if listed else "lost"
-            _log.warning("%s is %s; `packer info` says how many samples were left out", manifest.left_out.file, outcome)
+            _log.warning("%s is %s; `packer info` says how many samples were skipped", manifest.left_out.file, outcome)
             changes["left_out"] = change.write_list(listed)
         if any(table.file in wrong for table in manifest.name_tables):
             changes["more_names"] = ()

@@ -185,7 +185,7 @@ def _noted(damages: list[Damage], folder: Path, file: str) -> Iterator[None]:
 
 
 def _unknown(folder: Path, manifest: Manifest, good: Sequence[FileEntry]) -> list[Damage]:
-    """Return the shards, and the lines of the list of what was left out, that the manifest does not know.
+    """Return the shards, and the lines of the list of what was skipped, that the manifest does not know.
 
     They are no damage while a run is under way or was stopped, or if the dataset changed while it was checked.
     """

@@ -155,7 +155,7 @@ class DatasetWriter:
         if self._is_broken:
             return WriteError(
                 f"{self._place} stays unfinished: an error or a signal came while a sample was written, part of "
-                "which may be missing; write it anew with overwrite=True"
+                "which may be missing; write it again with overwrite=True"
             )
         return UsageError(f"the writer of {self._place} is closed; samples are added within its `with` block")
 

@@ -52,8 +52,8 @@ def convert(
     """Pack images, point clouds or HDF5 files into the dataset OUT.
 
     A SOURCE is a folder, a file, or a quoted pattern such as 'clouds/*.ply'; LMDB folders of BasicSR, .npy and .npz
-    are sources too. Images of several fields are paired by name: give FIELD=SOURCE for each. What --on-error skip
-    leaves out is listed in OUT/left-out-*.jsonl. Stopped halfway? Run the same command again: finished shards are kept.
+    are sources too. Images of several fields are paired by name: give FIELD=SOURCE for each. What is
+    skipped is listed in OUT/left-out-*.jsonl. Stopped halfway? Run the same command again: finished shards are kept.
 
     \b
     $ packer convert lr=DIV2K/LR_x4 hr=DIV2K/HR div2k.packed
@@ -82,7 +82,7 @@ def convert(
             report = conversion.convert(list(sources), out, options, **arguments)
     except SourceError as error:
         if error.sample is not None and options.on_error == "stop":
-            _log.warning("the same command with --on-error skip leaves out bad samples")
+            _log.warning("the same command skips bad samples with --on-error skip")
         raise
     warn_left_out(report.rejected, report.path, report.manifest)
     say(*summary(report))
@@ -92,7 +92,7 @@ def _say_part(part: str, report: conversion.PartReport) -> None:
     if report.rejected:
         first = report.rejected[0]
         _log.warning(
-            "%s left out of this part; the first: %s: %s", f"{len(report.rejected):,}", first.file, first.reason
+            "%s skipped in this part; the first: %s: %s", f"{len(report.rejected):,}", first.file, first.reason
         )
     earlier = f", {report.kept_shards:,} of them by an earlier run" if report.kept_shards else ""
     say(f"{report.path}: part {part}: {report.shards:,} of {report.of:,} shards are packed{earlier}")

@@ -53,7 +53,7 @@ class Description:
     Attributes:
         path: its folder, or its URL.
         names: the first few names.
-        rejected: how many samples were left out when it was made.
+        rejected: how many samples were skipped when it was made.
         constants: names of the arrays kept once for all samples.
     """
 
@@ -122,7 +122,7 @@ def facts(description: Description) -> list[tuple[str, str]]:
     if manifest.classes:
         pairs.append(("classes", f"{len(manifest.classes):,}: {_listed(manifest.classes, len(manifest.classes))}"))
     if description.rejected and manifest.left_out:
-        pairs.append(("left out", f"{counted(description.rejected, 'sample')}, listed in {manifest.left_out.file}"))
+        pairs.append(("skipped", f"{counted(description.rejected, 'sample')}, listed in {manifest.left_out.file}"))
     if description.constants:
         pairs.append(("constants", ", ".join(description.constants)))
     if splits := manifest.splits:

@@ -20,7 +20,7 @@ def join(dataset: str, sources: tuple[str, ...], options: ConvertOptions) -> Non
     """Add the fields of the SOURCEs to the samples of DATASET: embeddings, captions, new labels.
 
     Values go to the samples of their names; rows of arrays, which have no names, go by number. Each sample needs its
-    value. A SOURCE may be another packed dataset. --on-error skip leaves out values whose names no sample has, and
+    value. A SOURCE may be another packed dataset. --on-error skip skips values whose names no sample has, and
     nothing else. Other fields are copied as they are stored. Readers that are open go on with the fields they had.
     Stopped halfway? Run the same command again.
 

@@ -114,7 +114,7 @@ def _lines(plan: Plan, size: Estimate, about: dict[str, Any]) -> list[str]:
     """Return the plan for people.
 
     Args:
-        about: bytes free on the disk, processes and seconds, splits, the files that --on-error skip leaves out, and
+        about: bytes free on the disk, processes and seconds, splits, the files that --on-error skip skips, and
             what the codecs that `auto` chose save and cost.
     """
     free = about["disk_free"]
@@ -139,7 +139,7 @@ def _lines(plan: Plan, size: Estimate, about: dict[str, Any]) -> list[str]:
         pairs.append(("warning", "the disk may be too small"))
     pairs += [("note", note) for note in plan.remarks]
     # A reason of several lines is wrapped as any other.
-    pairs += [("left out", " ".join(f"{bad.file}: {bad.reason}".split("\n"))) for bad in about["rejected"]]
+    pairs += [("skipped", " ".join(f"{bad.file}: {bad.reason}".split("\n"))) for bad in about["rejected"]]
     table = field_table(plan.fields, {name: _size_texts(one) for name, one in size.fields.items()})
     return [*table, "", *listing(pairs)]
 

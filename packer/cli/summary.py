@@ -35,11 +35,11 @@ def summary(report: Report) -> list[str]:
 
 
 def warn_left_out(rejected: Sequence[Rejected], folder: object, manifest: Manifest) -> None:
-    """Warn if files or samples were left out of the dataset in `folder`: how many, and where they are listed."""
+    """Warn if files or samples were skipped when the dataset in `folder` was made: how many, and their list."""
     if rejected and manifest.left_out:
         files = "1 file or sample was" if len(rejected) == 1 else f"{len(rejected):,} files or samples were"
         first, path = rejected[0], f"{folder}/{manifest.left_out.file}"
-        _log.warning("%s left out, listed in %s; the first: %s: %s", files, path, first.file, first.reason)
+        _log.warning("%s skipped, listed in %s; the first: %s: %s", files, path, first.file, first.reason)
 
 
 def split_lines(manifest: Manifest) -> list[str]:

@@ -185,7 +185,7 @@ def _segments(source: PackedSource, notes: list[str]) -> list[_Segment]:
         if not np.array_equal(leaf.numbers, np.arange(start, stop)):
             why = "the samples are in another order than in their files"
         elif origin and origin.options.samples == "rows" and sum(file.samples for file in origin.files) != stop - start:
-            why = "samples of the files were left out"
+            why = "samples of the files were skipped"
         if origin is None or why:
             if origin is not None:
                 notes.append(f"{why}: all are written as rows of one file")

@@ -102,7 +102,7 @@ class FileEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class ShardEntry(FileEntry, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A shard: its file, how many samples it holds, and how many of its share were left out as bad.
+    """A shard: its file, how many samples it holds, and how many of its share were skipped as bad.
 
     Attributes:
         index: xxh3-128 of its index arrays, which hold the checksums of its frames; None where an older writer gave
@@ -150,7 +150,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     columns: dict[str, ColumnTotals]
     origin: dict[str, Any]
     planned_bytes: Count | None = None
-    #: The list of samples that were left out; None if there are none. The file may be longer: lines of an
+    #: The list of samples that were skipped; None if there are none. The file may be longer: lines of an
     #: append that was killed are no part of the dataset.
     left_out: FileEntry | None = None
     #: Arrays that are the same for every sample; None if there are none.

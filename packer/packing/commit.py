@@ -268,7 +268,7 @@ class Change:
         """Remove what a part of this run has made, by its numbers of shards, if the run was ended meanwhile.
 
         Raises:
-            UsageError: the dataset was published or changed, or another command began there anew.
+            UsageError: the dataset was published or changed, or another command has begun there.
         """
         if self.place.read(f"{UNFINISHED}/{self.run}.json") == self._note:
             return
@@ -288,7 +288,7 @@ class Change:
         return f"{kind}-{self.run}.{ending}"
 
     def write_list(self, rejected: Sequence[Rejected]) -> FileEntry | None:
-        """Write the list of what was left out; return its entry, None if nothing was."""
+        """Write the list of what was skipped; return its entry, None if nothing was."""
         return self._written("left-out", "jsonl", encode_list(rejected))
 
     def write_constants(self, data: bytes) -> FileEntry | None:
@@ -311,7 +311,7 @@ class Change:
     def write_tables(
         self, manifest: Manifest, names: Iterable[str | bytes] | None, rejected: Sequence[Rejected]
     ) -> Manifest:
-        """Write the table of names, if there are any, and the list of what was left out; return the manifest with both.
+        """Write the table of names, if there are any, and the list of what was skipped; return the manifest with both.
 
         Args:
             names: of all samples; iterated over twice.
@@ -413,7 +413,7 @@ def make_manifest(
 
     Args:
         columns: bytes of every column, by field: of each shard, or of several together.
-        rejected: what was left out, for the error.
+        rejected: what was skipped, for the error.
         members: other members of the manifest, such as its splits.
 
     Raises:

@@ -70,7 +70,7 @@ class Extent:
 def frame_rule(spec: FieldSpec, codec: Sequence[Config], extent: Extent) -> FrameRule:
     """Return how a column is cut into frames, from the size of its samples.
 
-    If one picture is large, all are cut into bands, since pictures may be cropped. Arrays are cut only if their mean is
+    If one image is large, all are cut into bands, since images may be cropped. Arrays are cut only if their mean is
     large too: otherwise small ones could not share frames. Large steps, such as frames of clips, get bands of one or a
     few steps, since windows of some steps may be read. A file of `jpeg` is a frame.
     """

@@ -1,4 +1,4 @@
-"""The list of the files and samples that were left out of a dataset: lines of JSON."""
+"""The list of the files and samples that were skipped when a dataset was made: lines of JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from packer.format import FileEntry, Manifest, read_errors
 
 
 class Rejected(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A sample that was left out: the file at fault, the reason, and the shard in which it would lie.
+    """A sample that was skipped: the file at fault, the reason, and the shard in which it would lie.
 
     Files that were found bad before anything was planned belong to no shard.
     """
@@ -38,7 +38,7 @@ def encode_list(rejected: Sequence[Rejected]) -> bytes:
 
 
 def rejected_of(folder: Path, manifest: Manifest) -> list[Rejected]:
-    """Return the samples that were left out of the dataset in `folder`.
+    """Return the samples that were skipped when the dataset in `folder` was made.
 
     Raises:
         DamagedError: the list is missing, or has changed since it was written.

@@ -35,7 +35,7 @@ SPLIT = "NAME=FRACTION|@FILE|PATTERN"
 _NUMBER = re.compile(r"-?(\d+\.?\d*|\.\d+)(e-?\d+)?")
 #: What to write where digits are neither a fraction nor the name of a sample.
 _BOTH_WAYS = "a fraction has a point, such as 0.9 or 1.0, and a name is written in full, such as 0001"
-#: The row and column that end the name of a square which was cut from a picture.
+#: The row and column that end the name of a patch which was cut from an image.
 _SQUARE = re.compile(r"_\d+_\d+$")
 #: Of more samples than this, runs of neighbours are shared out, so that a split takes a moderate number of ranges.
 _MOST_UNITS = 2**20
@@ -49,7 +49,7 @@ class Samples(NamedTuple):
     Attributes:
         names: of all samples; None if they have none.
         origin: as the manifest has it.
-        shifting: whether some may still be left out as bad, so that numbers are not settled.
+        shifting: whether some may still be skipped as bad, so that numbers are not settled.
     """
 
     total: int
@@ -101,11 +101,11 @@ def share_out(
 
     Args:
         rules: as `parsed` gives them.
-        by: what fractions keep together: `name`, the squares of one picture; `folder`, all samples of one folder.
+        by: what fractions keep together: `name`, the patches of one image; `folder`, all samples of one folder.
         seed: of the order in which fractions are taken.
         others: splits of other names, which stay.
         lenient: whether lists may name samples that are not there, and splits may be empty, since some samples have
-            been left out as bad.
+            been skipped as bad.
 
     Raises:
         UsageError: a list names something that is no sample, a rule needs names and samples have none, a split would
@@ -201,7 +201,7 @@ def _named(split: str, rule: str | Listed, samples: Samples, lenient: bool) -> N
     items: list[Any] = rule.tolist() if hasattr(rule, "tolist") else list(rule)
     if samples.shifting and any(names is None or not isinstance(item, str) for item in items):
         raise UsageError(
-            f"split {split!r}: its list holds numbers, and these shift when bad samples are left out; "
+            f"split {split!r}: its list holds numbers, and these shift when bad samples are skipped; "
             "make the split afterwards, with `packer split`"
         )
     number_of = None if names is None else {name: number for number, name in enumerate(names)}

@@ -1,8 +1,8 @@
 """One shard as a task: a pure function of source, schema and plan. Runs tasks in our own processes, or by an executor.
 
 In processes of our own, a sample whose reading crashes, hangs or takes too much memory is found and treated as any bad
-one: it stops the conversion, or the shard is packed anew without it. An executor (a pool, a Dask cluster, MPI) runs the
-plain task.
+one: it stops the conversion, or the shard is packed again without it. An executor (a pool, a Dask cluster, MPI) runs
+the plain task.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class ShardTask:
         place: of the dataset; whoever packs the shard puts it there.
         run: that makes the shard.
         shard: as the plan has it.
-        skip: leave out samples that cannot be read, instead of stopping.
-        crashing: samples that would end this process, by number: they are not read, but listed as left out.
+        skip: skip samples that cannot be read, instead of stopping.
+        crashing: samples that would end this process, by number: they are not read, but listed as skipped.
         number: in the names of the files; None for that of the shard.
         base: the shard whose columns are taken over as they are, so far as `fields` has them, and its schema. The
             source gives the other fields of its samples.
@@ -79,7 +79,7 @@ class ShardReport(msgspec.Struct, frozen=True):
 
     Attributes:
         number: of the shard among those of its run.
-        rejected: the samples that were left out, by their number in the shard's part of the source.
+        rejected: the samples that were skipped, by their number in the shard's part of the source.
     """
 
     number: int
@@ -145,7 +145,7 @@ def read_blocks(
     """Yield the blocks of a source with the names of their samples.
 
     Args:
-        rejected: bad samples are added here, by number, and left out; None to raise at the first.
+        rejected: bad samples are added here, by number, and skipped; None to raise at the first.
         crashing: entries of samples that are not read, by number; they are added to `rejected`.
         step: returns the context in which a block is read, given the number of its first sample.
         finish: called with every block within its step; it reads the large arrays, and its result is yielded.
@@ -212,7 +212,7 @@ def finish_shard(
 
 
 def report_of(path: Path, fields: Sequence[Field], file: str) -> ShardReport:
-    """Return the report of a shard from which nothing was left out.
+    """Return the report of a shard of which nothing was skipped.
 
     Args:
         file: its path within the dataset.

@@ -174,7 +174,7 @@ class Source(ABC):
     constants: Mapping[str, NDArray[Any]] = {}
     #: What the manifest keeps of the origin: options and attributes, JSON values, no absolute path. Parts need none.
     origin: Mapping[str, Any] = {}
-    #: Sentences that the plan shows: how names were paired, files left out, conversions made. Parts need none.
+    #: Sentences that the plan shows: how names were paired, files skipped, conversions made. Parts need none.
     remarks: Sequence[str] = ()
 
     @abstractmethod

@@ -136,10 +136,10 @@ def in_order_of(names: Sequence[str] | None, samples: int, source: Source, drop:
     Args:
         names: of the others, in order; None if they have none.
         samples: how many others there are.
-        drop: whether samples of the source without a partner are left out, with a warning.
+        drop: whether samples of the source without a partner are skipped, with a warning.
 
     Raises:
-        UsageError: one of the others has no partner, or the numbers of samples differ; or, unless these are left out, a
+        UsageError: one of the others has no partner, or the numbers of samples differ; or, unless these are skipped, a
             sample of the source has none.
     """
     if source.names is None:
@@ -169,8 +169,8 @@ def in_order_of(names: Sequence[str] | None, samples: int, source: Source, drop:
         more = [name for name in source.names if name not in chosen]
         reason = f"{len(more):,} samples of the source are not in the dataset: {first_few(more)}"
         if not drop:
-            raise UsageError(f"{reason}; leave them out with --on-error skip")
-        _log.warning("%s; they are left out", reason)
+            raise UsageError(f"{reason}; skip them with --on-error skip")
+        _log.warning("%s; they are skipped", reason)
     numbers = [number_of[partner_of[name]] for name in names]
     return source if numbers == list(range(len(source))) else ChosenSource(source, numbers)
 

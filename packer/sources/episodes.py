@@ -4,7 +4,7 @@
     episodes:terminals,timeouts       D4RL: true in the last row of each episode; in one of several arrays
     episodes:episode_index            the number of the episode of each row, as in LeRobot
 
-Rows after the last true one are an episode as well: nothing is left out. No episode goes from one file into the next.
+Rows after the last true one are an episode as well: nothing is skipped. No episode goes from one file into the next.
 """
 
 from __future__ import annotations

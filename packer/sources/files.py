@@ -101,7 +101,7 @@ class FileSet(NamedTuple):
         folder: the folder that names count from; empty for the current one.
         files: relative paths with slashes, sorted; none is hidden.
         odd: those of `files` that are broken links or no regular files (a pipe would be read for ever).
-        beside: how many files lie beside data and are left out, by suffix; hidden files and folders as `hidden`.
+        beside: how many files lie beside data and are skipped, by suffix; hidden files and folders as `hidden`.
         text: the folder, file or pattern, as it was given.
         texts: those beside data that may be texts or numbers of its samples: files of `TEXT`.
     """
@@ -120,7 +120,7 @@ class FileSet(NamedTuple):
     def remarks(self, field: str) -> list[str]:
         """Return a sentence for the plan if something lies beside the files of a field, whose name may be empty."""
         counts = ", ".join(f"{count:,} {suffix}" for suffix, count in sorted(self.beside.items()))
-        return [f"{field and f'field {field}: '}left out {counts}"] if counts else []
+        return [f"{field and f'field {field}: '}skipped {counts}"] if counts else []
 
     def pick(self, on_bad: OnBad = stop) -> list[str]:
         """Return the files in natural order (`b2` before `b10`), without those that cannot be packed.

@@ -52,7 +52,7 @@ class Pairing(NamedTuple):
         files: by field, the file of every sample.
         taken: by field, what came off its names, as `'x4' at the end`; only fields whose names became shorter.
         orphans: by field, files that some other field has no partner for.
-        doubles: field, first file, second file and the one name that both would have; the second is left out.
+        doubles: field, first file, second file and the one name that both would have; the second is skipped.
         is_by_count: whether there is one file for each field, and their names differ.
     """
 
@@ -224,7 +224,7 @@ def _matched(files: Mapping[str, Sequence[str]], names: Names, taken: dict[str, 
 
 
 def _chosen(paired: Pairing, path: str) -> tuple[Pairing, list[str]]:
-    """Return the samples that a text file lists, in its order, and a sentence on what that leaves out.
+    """Return the samples that a text file lists, in its order, and a sentence on what that skips.
 
     Each line names a sample (see `entry_of`), or a folder of samples: the lists of BasicSR have lines such as
     `0001_s001.png (480,480,3)`. What is not listed is not looked at.

@@ -230,7 +230,7 @@ def test_options_for_files_are_refused_where_a_source_is_given(pairs, tmp_path):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_bad_samples(tmp_path, workers):
-    """A sample that does not fit stops the conversion, or is left out and listed, in whichever process."""
+    """A sample that does not fit stops the conversion, or is skipped and listed, in whichever process."""
     samples, schema = Squares(300, bad=(70, 299)), fields()
     with pytest.raises(SourceError, match="sample 70"):
         convert(samples, tmp_path / "a", workers=workers, shard_size=4096, fields=schema)

@@ -116,7 +116,7 @@ def shard_value(path):
 
 
 def test_a_sample_without_a_value_is_an_error(tmp_path, packed, pairs):
-    """A missing name is always refused, one too many unless it is left out with a warning; names of both are shown."""
+    """A missing name is always refused, one too many unless it is skipped with a warning; names of both are shown."""
     cap = texts(tmp_path / "cap", [*pairs.names[1:], "stranger"])
     before = manifests.read(packed)
     for on_error in ("stop", "skip"):

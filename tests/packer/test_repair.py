@@ -145,7 +145,7 @@ def test_a_damaged_shard_needs_its_source(pairs, rows, tmp_path):
 
 
 def test_a_source_with_fewer_samples_is_refused(pairs, files_of, tmp_path):
-    """Where bad samples are left out, one more of them is told, not one fewer packed."""
+    """Where bad samples are skipped, one more of them is told, not one fewer packed."""
 
     cut(pairs.folder / "hr" / "008.png")
     folder = packed(pairs, tmp_path / "out", on_error="skip")

@@ -281,7 +281,7 @@ def test_converting_with_splits_is_converting_and_splitting(pairs, tmp_path):
 
 
 def test_bad_samples_are_in_no_split(pairs, tmp_path):
-    """What is left out moves the numbers of the others; a list may still name it."""
+    """What is skipped moves the numbers of the others; a list may still name it."""
     cut(pairs.folder / "lr" / f"{pairs.names[2]}.png")
     rules = {"train": pairs.names[:4], "rest": 1.0}
     report = convert(pairs.sources, tmp_path / "a", workers=0, on_error="skip", splits=rules)

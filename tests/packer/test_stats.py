@@ -34,7 +34,7 @@ def test_channels_of_pictures_and_clouds(pairs, clouds, tmp_path):
 
 
 def test_fields_of_every_kind(tmp_path):
-    """Scalars and long last axes have no channels, bool counts as 0 and 1, text and complex numbers are left out."""
+    """Scalars and long last axes have no channels, bool counts as 0 and 1, text and complex numbers are skipped."""
     samples = [
         {
             "label": np.int64(n - 2),

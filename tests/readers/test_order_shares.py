@@ -54,7 +54,7 @@ def test_shares_are_complete(world_size, n):
 @pytest.mark.parametrize("world_size", WORLDS)
 @pytest.mark.parametrize("n", SIZES)
 def test_dropped_shares_are_disjoint(world_size, n):
-    """With drop_last all batches are full, no number comes twice, and less than one step is left out."""
+    """With drop_last all batches are full, no number comes twice, and less than one step is skipped."""
     order = Shuffled(n).epoch(0)
     for batch_size in BATCHES:
         joined = in_global_order(all_ranks(order, batch_size, world_size, drop_last=True))

@@ -1,4 +1,4 @@
-"""The comparison measures what it says, with the systems that are installed here; missing ones are left out."""
+"""The comparison measures what it says, with the systems that are installed here; missing ones are skipped."""
 
 from __future__ import annotations
 

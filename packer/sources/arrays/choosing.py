@@ -86,7 +86,7 @@ def choose(
             f"holds no array with a sample axis; say --samples files if each file is a sample{_and(asides)}"
         )
     if not chosen:
-        raise SourceError(f"holds no array{' but those that are left out' if options.skip or options.once else ''}")
+        raise SourceError(f"holds no array{' but those that are skipped' if options.skip or options.once else ''}")
     return list(chosen.values()), asides
 
 

@@ -47,7 +47,7 @@ _DIGITS = re.compile(r"\d+")
 
 
 #: What is not packed or kept, as the beginning of a sentence that lists it.
-LEFT_OUT = "left out"
+LEFT_OUT = "skipped"
 LOST = "attributes are kept if they are numbers or text of at most 16 KiB; these are not"
 ABOVE = "attributes of groups above the samples are not kept"
 #: The beginning of a sentence, and one item that it lists; without a beginning the item is a sentence.

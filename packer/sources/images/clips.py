@@ -3,7 +3,7 @@
     000/00000000.png, 000/00000001.png, ..., 001/00000000.png, ...    clips 000 and 001
 
 Frames are found, paired and decoded like single images, one at a time, and ordered by their numbers. A clip with a
-bad frame is left out as a whole.
+bad frame is skipped as a whole.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def clips(frames: ImageSource, broken: Collection[str], on_bad: OnBad) -> ClipSo
     for folder, places in by_folder(frames.names).items():
         numbers = numbers_of([frames.names[i] for i in places])
         if fault := _fault(frames, places, numbers, broken):
-            on_bad(SourceError(f"{fault}; the clip is left out", join(root, folder_of(frames.paths[name][places[0]]))))
+            on_bad(SourceError(f"{fault}; the clip is skipped", join(root, folder_of(frames.paths[name][places[0]]))))
             continue
         clip = unit_name(root, folder)
         places_of[clip] = places

@@ -193,7 +193,7 @@ class PatchSource(DerivedSource):
         )
         remark = f"{len(self):,} patches of {size} pixels are cut from {len(source):,} images"
         if left := len(source) - len(cut):
-            remark += f"; {left:,} images are smaller than that and left out"
+            remark += f"; {left:,} images are smaller than that and skipped"
         self.remarks = [*source.remarks, remark]
 
     def __len__(self) -> int:

@@ -349,7 +349,7 @@ def _jpeg_image(data: bytes, options: ImageOptions) -> NDArray[Any]:
                 pixels = checked_jpeg(data, channels)
             except ValueError as error:
                 raise SourceError(
-                    f"damaged JPEG: {error}; download it again, or leave it out with --on-error skip"
+                    f"damaged JPEG: {error}; download it again, or skip it with --on-error skip"
                 ) from None
             if pixels is not None:
                 return _oriented(EncodedImage.of(pixels, data), _turn_of(image) if options.orient else 1)

@@ -151,5 +151,5 @@ def _ratio_in_words(names: Sequence[str], sizes: Mapping[str, NDArray[np.int32]]
         f"{names[i]} ({small} {low[i, 0]} x {low[i, 1]}, {large} {high[i, 0]} x {high[i, 1]})" for i in odd[:NAMED]
     )
     more = f" and {len(odd) - NAMED} more" if len(odd) > NAMED else ""
-    advice = "; --on-error skip leaves them out" if 2 * len(odd) < len(low) else "; check these"
+    advice = "; --on-error skip skips them" if 2 * len(odd) < len(low) else "; check these"
     return f"{large} {phrase} {small}, but not in {len(odd)} of {len(names)} samples: {examples}{more}{advice}"

@@ -298,7 +298,7 @@ def agreeing(
         counts = Counter(name for member in good for name in member.rules if name not in chosen)
         omitted = [f"{name} (in {count:,} of {len(good):,} files)" for name, count in counts.items()]
         if omitted:
-            remarks.append(f"--fields common leaves out {first_few(omitted)}, which not all files have alike")
+            remarks.append(f"--fields common skips {first_few(omitted)}, which not all files have alike")
     if good and not chosen:
         raise UsageError("the files have no field in common; take --fields all, or pack them apart")
     return good, chosen, remarks

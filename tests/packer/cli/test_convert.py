@@ -77,7 +77,7 @@ def test_skip_lists_what_was_left_out(packer, clouds, tmp_path):
     (listed,) = out.glob("left-out-*.jsonl")
     (line,) = listed.read_text().splitlines()
     assert json.loads(line)["file"] == str(bad)
-    assert "warning: 1 file or sample was left out" in result.stderr
+    assert "warning: 1 file or sample was skipped" in result.stderr
     assert str(listed) in result.stderr
 
 
@@ -88,7 +88,7 @@ def test_a_bad_sample_can_be_left_out_halfway(packer, new_pairs, files_of, tmp_p
     bad.write_bytes(bad.read_bytes()[:-20])
     command = ["convert", *made.sources, tmp_path / "out", "--shard-size", "4KiB", "--codec", "none", "--workers", 0]
     stopped = packer(*command, status=1)
-    assert "warning: the same command with --on-error skip leaves out bad samples" in stopped.stderr
+    assert "warning: the same command skips bad samples with --on-error skip" in stopped.stderr
     gone_on = packer(*command, "--on-error", "skip")
     assert "from an earlier run" in gone_on.stdout
     command[3] = tmp_path / "never-stopped"

@@ -80,12 +80,12 @@ def test_missing_and_truncated_files_are_told(packer, packed):
 
 
 def test_what_was_left_out(packer, pairs, tmp_path):
-    """The number of samples left out is shown, from the manifest's count with a warning if their list is damaged."""
+    """The number of skipped samples is shown, from the manifest's count with a warning if their list is damaged."""
     bad = pairs.folder / "hr" / "003.png"
     bad.write_bytes(bad.read_bytes()[:-60] + bytes(60))
     convert(pairs.sources, tmp_path / "d", on_error="skip", workers=0)
     make_plain(tmp_path / "d")
-    line = ["left", "out", "1", "sample,", "listed", "in", "rejected.jsonl"]
+    line = ["skipped", "1", "sample,", "listed", "in", "rejected.jsonl"]
     assert line in [text.split() for text in packer("info", tmp_path / "d").stdout.splitlines()]
     (tmp_path / "d/rejected.jsonl").write_text("no JSON\n")
     result = packer("info", tmp_path / "d")

@@ -150,8 +150,8 @@ def test_a_misspelt_command_is_told_what_is_alike(refused):
 def test_what_is_logged_cannot_move_the_cursor(packer, capsys):
     """File names stand in notes and warnings too."""
     set_up(logging.INFO)
-    logging.getLogger("packer.x").warning("b\u00e4d  \x1b[2J.png: left out\nas it is")
-    assert capsys.readouterr().err == "packer: warning: b\u00e4d  \\x1b[2J.png: left out\nas it is\n"
+    logging.getLogger("packer.x").warning("b\u00e4d  \x1b[2J.png: skipped\nas it is")
+    assert capsys.readouterr().err == "packer: warning: b\u00e4d  \\x1b[2J.png: skipped\nas it is\n"
 
 
 def test_a_shell_can_complete_commands_and_options():

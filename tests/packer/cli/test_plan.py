@@ -99,12 +99,12 @@ def test_notes_of_the_source(packer, pairs, monkeypatch):
 
 
 def test_rejected_files(packer, pairs):
-    """With --on-error skip the plan lists what would be left out."""
+    """With --on-error skip the plan lists what would be skipped."""
     (pairs.folder / "hr" / "004.png").write_bytes(b"")
     found = document(packer("plan", *pairs.sources, "--on-error", "skip", "--json"))
     assert found["samples"] == 11
     assert found["rejected"][0]["file"].endswith("004.png")
-    assert "left out" in packer("plan", *pairs.sources, "--on-error", "skip").stdout
+    assert "skipped" in packer("plan", *pairs.sources, "--on-error", "skip").stdout
 
 
 def test_plan_refuses_what_convert_refuses(refused, pairs):

@@ -16,13 +16,13 @@ def test_append_adds_files(packer, refused, dataset, more, pairs, tmp_path):
 
 
 def test_append_says_what_it_leaves_out(packer, dataset, more, tmp_path):
-    """A sample that is left out is counted, and the list of it is named, as by convert."""
+    """A sample that is skipped is counted, and the list of it is named, as by convert."""
     bad = sorted((tmp_path / "more").rglob("*.png"))[0]
     bad.write_bytes(b"none")
     result = packer("append", dataset, *more.sources, "--workers", 0, "--on-error", "skip")
     assert "2 samples more, 14 samples in all" in result.stdout
     assert (
-        f"1 file or sample was left out, listed in {next(dataset.glob('left-out-*'))}; the first: {bad}: is not a PNG"
+        f"1 file or sample was skipped, listed in {next(dataset.glob('left-out-*'))}; the first: {bad}: is not a PNG"
         in result.stderr
     )
 

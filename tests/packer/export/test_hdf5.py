@@ -116,11 +116,11 @@ def test_parts_of_one_row_in_another_order_come_back_in_one_file(tmp_path):
         (
             [{"name": "part0.h5", "samples": 10}, {"name": "part1.h5", "samples": 11}],
             "numbers/i8",
-            ("samples of the files were left out: all are written as rows of one file",),
+            ("samples of the files were skipped: all are written as rows of one file",),
         ),
         ("nonsense", "numbers.i8", ()),
     ],
-    ids=["samples were left out", "the origin cannot be read"],
+    ids=["samples were skipped", "the origin cannot be read"],
 )
 def test_files_that_are_not_known(tmp_path, files, field, notes):
     """If nobody knows which file a sample belongs to, all go to one; without an origin it has a dataset a field."""

@@ -1,4 +1,4 @@
-"""Samples whose reading crashes the process, hangs or takes memory without end: found, named, and left out if asked."""
+"""Samples whose reading crashes the process, hangs or takes memory without end: found, named, and skipped if asked."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ def folder(tmp_path):
     ("samples", "harm"), [("rows", crash), ("rows", hang), ("rows", eat), ("groups:/g", crash), ("groups:/g", eat)]
 )
 def test_headers_that_do_harm(folder, tmp_path, monkeypatch, samples, harm):
-    """A file whose headers crash the library, hang it or fill the memory is named, or left out."""
+    """A file whose headers crash the library, hang it or fill the memory is named, or skipped."""
 
     opened = h5py.File.__init__
 

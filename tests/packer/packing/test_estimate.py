@@ -150,7 +150,7 @@ def test_every_kind_of_source(request, source, limits):
 
 
 def test_bad_samples_are_passed_over(pairs):
-    """They stop the conversion, or are left out, when they are packed."""
+    """They stop the conversion, or are skipped, when they are packed."""
     picture = pairs.folder / "hr" / "005.png"
     picture.write_bytes(picture.read_bytes()[:-20])
     plan = make_plan(open_source(pairs.sources, ConvertOptions(), []), "zstd", None)

@@ -1,4 +1,4 @@
-"""The list of samples that were left out: its manifest knows it, and nothing that is published of it is lost."""
+"""The list of samples that were skipped: its manifest knows it, and nothing that is published of it is lost."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def cut_short(folder: Path, clouds: Any, *names: str) -> str:
 
 @pytest.fixture
 def dataset(tmp_path: Path, clouds: Any) -> Path:
-    """One sample, and a list of two that were left out."""
+    """One sample, and a list of two that were skipped."""
     source = cut_short(tmp_path / "in", clouds, "bad1", "bad2")
     return make_plain(convert(source, tmp_path / "d", workers=0, on_error="skip").path)
 

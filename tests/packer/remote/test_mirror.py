@@ -277,7 +277,7 @@ def test_without_the_package_for_a_url(tmp_path, monkeypatch) -> None:
 
 
 def test_a_dataset_with_samples_left_out_is_verified(new_pairs, tmp_path, monkeypatch) -> None:
-    """The list of what was left out is fetched with all other files."""
+    """The list of what was skipped is fetched with all other files."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
     pairs = new_pairs(tmp_path / "pairs", 4, 4, 4)
     (pairs.folder / "lr" / "002.png").write_bytes(b"no image")

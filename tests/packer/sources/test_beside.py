@@ -52,7 +52,7 @@ def test_boxes_beside_pictures(yolo: dict[str, Path], tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("side", ["boxes", "image"])
 def test_a_missing_file_is_an_error_that_names_it(yolo: dict[str, Path], tmp_path: Path, side: str) -> None:
-    """Nothing is left out in silence; with `on_error` skip the other samples are packed."""
+    """Nothing is skipped in silence; with `on_error` skip the other samples are packed."""
     (gone,) = yolo[side].glob("a/2.*")
     gone.unlink()
     there = next(yolo["image" if side == "boxes" else "boxes"].glob("a/2.*"))

@@ -149,7 +149,7 @@ def options(tmp_path, request):
 
 @pytest.mark.parametrize("other", ["b.pcd", "b.las", "b.csv", "b.parquet", "a.label", "b.npy.gz", "raw"])
 def test_files_of_other_kinds_are_errors_that_name_them(tmp_path, options, other):
-    """Whatever is packed, a file that is no such data, nor known to lie beside data, is never left out in silence."""
+    """Whatever is packed, a file that is no such data, nor known to lie beside data, is never skipped in silence."""
     fill(tmp_path, other)
     with pytest.raises(
         SourceError, match=r"lies among .*move it away, or name .* pattern like '.*/\*\*/\*\."
@@ -166,8 +166,8 @@ def test_files_of_other_kinds_are_errors_that_name_them(tmp_path, options, other
 def test_what_is_known_to_lie_beside_data_is_counted(tmp_path, options):
     """Notes, licences and what systems leave behind are passed over in one remark, whatever is packed."""
     fill(tmp_path, "README", "readme.txt", "LICENSE-MIT", "Thumbs.db", "desktop.ini", "b.json", "c.YAML", ".DS_Store")
-    counted = "left out 1 .db, 1 .ini, 1 .json, 1 .txt, 1 .yaml, 1 hidden, 2 without suffix"
-    assert [said for said in open_sources([str(tmp_path)], options).remarks if "left out" in said] == [counted]
+    counted = "skipped 1 .db, 1 .ini, 1 .json, 1 .txt, 1 .yaml, 1 hidden, 2 without suffix"
+    assert [said for said in open_sources([str(tmp_path)], options).remarks if "skipped" in said] == [counted]
 
 
 def test_every_file_of_a_large_folder_is_looked_at(tmp_path):

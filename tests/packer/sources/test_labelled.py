@@ -81,7 +81,7 @@ def test_all_kinds_of_files_have_classes(tmp_path, animals):
 
 
 def test_a_class_without_a_good_picture_keeps_its_number(tmp_path, animals):
-    """What is left out as bad, and a folder that is empty, change no number; the plan names the class."""
+    """What is skipped as bad, and a folder that is empty, change no number; the plan names the class."""
     (animals / "Dog" / "a.webp").write_bytes(b"none")
     source = source_of([str(animals)], source=BY_FOLDER, on_error="skip")
     assert set(labels_of(source).values()) == {1, 2}

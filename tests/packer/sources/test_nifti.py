@@ -90,7 +90,7 @@ def test_channels_and_masks_of_nnunet(tmp_path: Path) -> None:
     images, labels = brats(tmp_path)
     source = open_both(tmp_path)
     assert "field image: files numbered from _0000 on are the channels of one volume, its last axis" in source.remarks
-    assert "field image: left out 1 .json" in source.remarks
+    assert "field image: skipped 1 .json" in source.remarks
     assert source.names == list(images)
     assert {spec.name: spec.shape for spec in source.fields} == {
         "image": (None, 5, 4, 4),
@@ -173,7 +173,7 @@ def test_a_flipped_bit_is_found(tmp_path: Path, place: int) -> None:
 
 
 def test_two_files_of_one_name_are_an_error(tmp_path: Path) -> None:
-    """Neither a.nii nor a.nii.gz is left out in silence."""
+    """Neither a.nii nor a.nii.gz is skipped in silence."""
     for suffix in ("nii", "nii.gz"):
         save(tmp_path / f"a.{suffix}", np.zeros((3, 3, 3), "u1"))
     with pytest.raises(SourceError, match=r"a\.nii\.gz: this file and a\.nii would both be sample 'a'"):

@@ -89,7 +89,7 @@ def _workers(kind: str) -> int:
 class _Nth:
     """Counts the calls of a kind that a job makes, and makes one of them fail.
 
-    EIO spares files that are packed with on_error="skip": it means that a file is bad, and the file is left out.
+    EIO spares files that are packed with on_error="skip": it means that a file is bad, and the file is skipped.
     """
 
     def __init__(self, job: Job, kind: str, number: int | None, error: int) -> None:

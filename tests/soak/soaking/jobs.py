@@ -222,7 +222,7 @@ def _append_rows(folder: Path, out: Path) -> Job:
 
 
 def _join(folder: Path, out: Path) -> Job:
-    """Captions of the samples that are there; one has been left out."""
+    """Captions of the samples that are there; one has been skipped."""
     old = _made(folder / "old", make_pairs(folder / "pairs", 7))
     for name in PackedDataset(folder / "old").names:
         (folder / "captions").mkdir(exist_ok=True)

@@ -231,7 +231,7 @@ def test_lists_of_names_are_splits(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("layout", "unit"), [(aloha, "files"), (robomimic, "groups"), (features, "datasets")])
 def test_a_skip_that_fits_nothing_is_refused(tmp_path: Path, layout: Layout, unit: str) -> None:
-    """One that fits in some unit, or next to the units, is none; a field that is skipped is left out of all."""
+    """One that fits in some unit, or next to the units, is none; a field that is skipped is in none."""
     layout(tmp_path)
     with pytest.raises(UsageError, match=r"--skip nope: .* has no such array or group"):
         open_hdf5(str(tmp_path), samples=unit, skip=["nope"])

@@ -38,11 +38,11 @@ def test_further_names_are_said(linked: str) -> None:
     source = open_hdf5(linked)
     assert {f.name for f in source.fields} == {"a", "g.x"}
     assert source.remarks == [
-        "left out: /b is another name of /a; /h is a link; /one is a single value, which --once /one keeps; /single is "
+        "skipped: /b is another name of /a; /h is a link; /one is a single value, which --once /one keeps; /single is "
         "another name of /one; /there is a link and 2 more. --field NAME=/path takes a link"
     ]
     (note,) = open_hdf5(linked, skip=["b", "deep", "g", "h", "there"]).remarks
-    assert note.startswith("left out: /one is a single value")
+    assert note.startswith("skipped: /one is a single value")
 
 
 @pytest.mark.parametrize("name", ["/a", "/b", "deep/er/soft", "/g/up/b", "/g/up/g/up/a"])

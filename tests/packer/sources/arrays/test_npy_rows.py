@@ -48,14 +48,14 @@ def test_a_folder_of_arrays(tmp_path):
 
 @pytest.mark.parametrize("savez", [np.savez, np.savez_compressed])
 def test_members_of_an_npz(tmp_path, savez, monkeypatch):
-    """Members are fields, stored or deflated, in runs of few rows too; what is no array is left out, and said."""
+    """Members are fields, stored or deflated, in runs of few rows too; what is no array is skipped, and said."""
     savez(tmp_path / "rows.npz", x=X, y=Y, f=np.asfortranarray(X[:, 0]), big=Y.astype(">u2"))
     with zipfile.ZipFile(tmp_path / "rows.npz", "a") as archive:
         archive.writestr("readme.txt", "about")
     monkeypatch.setattr(npy, "BLOCK_BYTES", 150)
     source = open_sources([str(tmp_path / "rows.npz")])
     assert [spec.name for spec in source.fields] == ["x", "y", "f", "big"]
-    assert source.remarks == ["left out: /readme.txt is no array"]
+    assert source.remarks == ["skipped: /readme.txt is no array"]
     assert len(list(source.read())) > 3
     for start, stop in ((0, 10), (4, 9)):
         values = read_joined(source.part(start, stop))
@@ -151,7 +151,7 @@ def test_what_is_not_asked_for_costs_nothing(tmp_path):
         open_sources([path], SourceOptions(skip=skips))
     left = open_sources([path], SourceOptions(skip=(*skips, "grid")))
     assert [spec.name for spec in left.fields] == ["x", "y"]
-    assert left.remarks == ["left out: /fps is a single value, which --once /fps keeps"]
+    assert left.remarks == ["skipped: /fps is a single value, which --once /fps keeps"]
     kept = open_sources([path], SourceOptions(skip=skips, once=("grid", "fps")))
     assert {name: values.tolist() for name, values in kept.constants.items()} == {"grid": [0, 1, 2, 3], "fps": 25}
     for options in (

@@ -168,7 +168,7 @@ def test_an_array_that_is_larger_than_memory_is_packed(tmp_path):
 
 
 def test_a_bad_file_is_left_out(tmp_path, episodes):
-    """One that is damaged, or has other fields than most, is an error that names it, and may be left out."""
+    """One that is damaged, or has other fields than most, is an error that names it, and may be skipped."""
     np.savez(tmp_path / "episodes" / "ep_3.npz", **(episode(3) | {"image": np.zeros((3, 4, 4), "u1")}))
     with pytest.raises(
         SourceError, match=r"'ep_3' does not fit most, such as ep_2: field image is array uint8 .any, any, any. .*, not"

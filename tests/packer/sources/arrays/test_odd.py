@@ -24,19 +24,19 @@ def fields(path: Path, **options: object) -> list[str]:
 
 
 def test_a_link_that_a_user_defined_is_named(tmp_path: Path) -> None:
-    """A link of a class that the library does not know is left out as any other is, and no obstacle."""
+    """A link of a class that the library does not know is skipped as any other is, and no obstacle."""
     path = tmp_path / "x.h5"
     write_hdf5(path, {"good": np.arange(3), "odd": h5py.ExternalLink("nowhere.h5", "/")})
     place = path.read_bytes().find(b"odd") - 2
     assert path.read_bytes()[place] == 64
     overwrite(path, place, bytes([65]))
-    assert open_hdf5(str(path)).remarks == ["left out: /odd is a link. --field NAME=/path takes a link"]
+    assert open_hdf5(str(path)).remarks == ["skipped: /odd is a link. --field NAME=/path takes a link"]
     assert fields(path, skip=["odd"]) == ["good"]
     assert_picked(path)
 
 
 def test_a_damaged_group_is_named(tmp_path: Path) -> None:
-    """A group whose list of names is damaged is refused by name, left out by --skip, and no obstacle."""
+    """A group whose list of names is damaged is refused by name, skipped by --skip, and no obstacle."""
     path = tmp_path / "x.h5"
     with h5py.File(path, "w") as file:
         file["s/0/good"] = file["good"] = np.arange(3)
@@ -72,7 +72,7 @@ def test_an_unknown_byte_order_is_a_problem_of_one_dataset(tmp_path: Path) -> No
 
 
 def test_what_is_damaged_and_not_asked_for_costs_nothing(tmp_path: Path) -> None:
-    """A sound dataset is packed though a group and attributes are damaged; what must be left out is said."""
+    """A sound dataset is packed though a group and attributes are damaged; what must be skipped is said."""
     path = tmp_path / "a.h5"
     with h5py.File(path, "w", libver="earliest") as file:
         file["good"] = np.arange(3)

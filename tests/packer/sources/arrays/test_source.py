@@ -260,7 +260,7 @@ def test_attributes_of_a_file_are_kept(tmp_path: Path, monkeypatch: pytest.Monke
     scale = {"dtype": "float32", "value": [0.5, "nan"]}
     assert kept == {"name": "a.h5", "samples": 2, "attributes": {"/": {"author": "me", "scale": scale}}}
     assert source.remarks == [
-        "left out: /version is a single value, which --once /version keeps. --field NAME=/path takes a link",
+        "skipped: /version is a single value, which --once /version keeps. --field NAME=/path takes a link",
         "attributes are kept if they are numbers or text of at most 16 KiB; these are not: 'lists' of a.h5, 'long' of "
         "a.h5, 'pair' of a.h5",
         "/e is an enum, whose names are not kept: 1 cat, 2 dog",

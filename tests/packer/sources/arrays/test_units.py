@@ -67,7 +67,7 @@ def test_parts_pickle_and_read_late(tmp_path: Path) -> None:
 
 
 def test_samples_that_differ_are_told_to_on_bad(tmp_path: Path) -> None:
-    """A missing field or another dtype names the group; where on_bad returns, it is left out."""
+    """A missing field or another dtype names the group; where on_bad returns, it is skipped."""
     path = write(tmp_path / "a.h5", 4)
     with h5py.File(path, "r+") as file:
         del file["s1/label"]
@@ -116,7 +116,7 @@ def test_wrong_requests_are_usage_errors(tmp_path: Path) -> None:
 
 
 def test_what_belongs_to_no_sample_is_named(tmp_path: Path) -> None:
-    """A dataset next to the groups of samples is left out only where --skip names it, or a group above it."""
+    """A dataset next to the groups of samples is skipped only where --skip names it, or a group above it."""
     path = str(tmp_path / "episode.h5")
     with h5py.File(path, "w") as file:
         file["action"] = np.zeros((4, 2))

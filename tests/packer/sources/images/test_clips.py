@@ -102,7 +102,7 @@ def test_images_of_several_names_in_each_folder_are_fields_to_be_named(tmp_path)
 
 @pytest.mark.parametrize("codec", ["none", "lz4"])
 def test_large_clips_are_what_small_ones_are(tmp_path, reds, monkeypatch, codec):
-    """Clips that are read in pieces come out equal; one with a damaged frame far from its start is left out."""
+    """Clips that are read in pieces come out equal; one with a damaged frame far from its start is skipped."""
     monkeypatch.setattr(clips, "LARGE_BYTES", 100)
     monkeypatch.setattr(clips, "BLOCK_BYTES", 100)
     monkeypatch.setattr(base, "PIECE_BYTES", 200_000)

@@ -1,4 +1,4 @@
-"""Images in folders as a source: what is found, refused, left out and read."""
+"""Images in folders as a source: what is found, refused, skipped and read."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ def test_many_headers_come_in_order(tmp_path):
 
 
 def test_the_plan_says_what_came_off_names(pairs):
-    """And how the sizes relate, and which files were left out; origin has no path."""
+    """And how the sizes relate, and which files were skipped; origin has no path."""
     (pairs / "lr" / "readme.txt").write_text("about")
     (pairs / "lr" / ".hidden").write_text("")
     source = open_pairs(pairs)
     assert source.remarks == [
-        "field lr: left out 1 .txt, 1 hidden",
+        "field lr: skipped 1 .txt, 1 hidden",
         "field lr: most names have 'x2' at the end; samples are named without it",
         "hr is 2 times as large as lr in every sample",
     ]
@@ -236,8 +236,8 @@ def test_pairs_out_of_ratio_are_named(pairs):
     """The plan names samples whose sizes do not keep the usual ratio."""
     save(pairs / "hr" / "10.png", picture(8, 11))
     assert open_pairs(pairs).remarks[-1] == (
-        "hr is 2 times as large as lr, but not in 1 of 3 samples: 10 (lr 4 x 5, hr 8 x 11); --on-error skip leaves "
-        "them out"
+        "hr is 2 times as large as lr, but not in 1 of 3 samples: 10 (lr 4 x 5, hr 8 x 11); --on-error skip skips "
+        "them"
     )
 
 

@@ -129,7 +129,7 @@ def test_splats_of_several_degrees_together(tmp_path) -> None:
         splat(tmp_path / f"{degree}.ply", False, ["x", "y", "z", *(f"f_rest_{i}" for i in range(count))])
     source = open_ply(str(tmp_path), fields="common")
     assert ([f.name for f in source.fields], len(source)) == (["xyz"], 3)
-    assert source.remarks == ["--fields common leaves out f_rest (in 2 of 3 files), which not all files have alike"]
+    assert source.remarks == ["--fields common skips f_rest (in 2 of 3 files), which not all files have alike"]
     apart = open_ply(str(tmp_path), fields="common", group="none")
     assert [f.name for f in apart.fields] == ["xyz"]
     assert "f_rest_0 (in 2 of 3 files)" in apart.remarks[0]

@@ -129,13 +129,13 @@ def test_indices_beyond_int32(tmp_path) -> None:
 
 
 def test_order_and_names(tmp_path) -> None:
-    """Samples come in natural order, named by the path below the folder without suffix; hidden files are left out."""
+    """Samples come in natural order, named by the path below the folder without suffix; hidden files are skipped."""
     for name in ("b/10.ply", "b/9.PLY", "a 1.x.ply", "._junk.ply", ".hidden/c.ply", "b/readme.txt"):
         write(tmp_path / name, vertices(1))
     source = open_ply(str(tmp_path))
     assert source.names == ["a 1.x", "b/9", "b/10"]
     assert source.files() == [str(tmp_path / n) for n in ("a 1.x.ply", "b/9.PLY", "b/10.ply")]
-    assert source.remarks == ["left out 1 .txt, 2 hidden"]
+    assert source.remarks == ["skipped 1 .txt, 2 hidden"]
     assert open_ply(str(tmp_path / "*" / "*.ply")).names == ["b/10"]
     assert open_ply(str(tmp_path / "**" / "*.ply")).names == ["a 1.x", "b/10"]
     assert open_ply(str(tmp_path / "b" / "10.ply")).names == ["10"]
@@ -197,7 +197,7 @@ def test_choice_of_fields(tmp_path) -> None:
     folder = mixed_set(tmp_path)
     source = open_ply(folder, fields="common")
     assert list(specs(source)) == ["xyz"]
-    assert source.remarks == ["--fields common leaves out rgb (in 2 of 3 files), which not all files have alike"]
+    assert source.remarks == ["--fields common skips rgb (in 2 of 3 files), which not all files have alike"]
     assert [len(s["xyz"]) for s in samples(source)] == [2, 3, 4]
     source = open_ply(folder, fields="all")
     assert list(specs(source)) == ["xyz", "rgb"]
