@@ -32,6 +32,12 @@ _ZARR_THREADS = ("zarr_io", "asyncio_")
 _failed = pytest.StashKey[bool]()
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Run one process more than there are cores: tests wait for disks and servers for a quarter of the time."""
+    return (os.cpu_count() or 1) + 1
+
+
 def pytest_collection_finish() -> None:
     """Set aside what was imported: to go through it takes half a second, whenever garbage is collected."""
     gc.collect()
