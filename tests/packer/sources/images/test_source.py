@@ -236,8 +236,7 @@ def test_pairs_out_of_ratio_are_named(pairs):
     """The plan names samples whose sizes do not keep the usual ratio."""
     save(pairs / "hr" / "10.png", picture(8, 11))
     assert open_pairs(pairs).remarks[-1] == (
-        "hr is 2 times as large as lr, but not in 1 of 3 samples: 10 (lr 4 x 5, hr 8 x 11); --on-error skip skips "
-        "them"
+        "hr is 2 times as large as lr, but not in 1 of 3 samples: 10 (lr 4 x 5, hr 8 x 11); --on-error skip skips them"
     )
 
 
