@@ -84,8 +84,8 @@ class DatasetWriter:
         self._specs = tuple(fields) if fields else None
         self._codec = codec
         self._shard_size = shard_size
-        self._held: list[tuple[Sample, str | None]] = []
-        self._held_bytes = 0
+        self._pending: list[tuple[Sample, str | None]] = []
+        self._pending_bytes = 0
         self._fields: tuple[Field, ...] = ()
         self._named: bool | None = None
         #: Names that were added, as digests: a million take about 100 MB.
@@ -136,8 +136,8 @@ class DatasetWriter:
                 if kind is None and self._is_broken:
                     raise self._refusal()
                 if kind is None:
-                    if self._held:
-                        self._settle(self._held)
+                    if self._pending:
+                        self._settle(self._pending)
                     self._close_shard()
                     self._names = set()  # their memory is wanted for the table
                     shards = [report.entry for report in self._reports]
@@ -176,28 +176,28 @@ class DatasetWriter:
             one_block(sample, self._specs, f"sample {self._samples}")
         else:
             try:
-                infer_fields([*(first for first, _ in self._held[:1]), sample])
+                infer_fields([*(first for first, _ in self._pending[:1]), sample])
             except SourceError as error:
                 raise SourceError(f"sample {self._samples}: {error.reason}") from None
         # Copies: the caller may fill the same memory with the next sample.
         copy: Sample = {k: v if isinstance(v, str | EncodedImage) else v.copy() for k, v in sample.items()}
-        held = [*self._held, (copy, name)]
-        nbytes = self._held_bytes + sum(len(v) if isinstance(v, str) else v.nbytes for v in sample.values())
-        if len(held) >= HOLD_SAMPLES or nbytes >= HOLD_BYTES:
-            self._settle(held)
+        pending = [*self._pending, (copy, name)]
+        nbytes = self._pending_bytes + sum(len(v) if isinstance(v, str) else v.nbytes for v in sample.values())
+        if len(pending) >= HOLD_SAMPLES or nbytes >= HOLD_BYTES:
+            self._settle(pending)
         else:
-            self._held, self._held_bytes = held, nbytes
+            self._pending, self._pending_bytes = pending, nbytes
 
-    def _settle(self, held: Sequence[tuple[Sample, str | None]]) -> None:
+    def _settle(self, pending: Sequence[tuple[Sample, str | None]]) -> None:
         """Fix schema and codecs by the samples held back, and write them."""
-        specs = self._specs or infer_fields([sample for sample, _ in held])
+        specs = self._specs or infer_fields([sample for sample, _ in pending])
         check_count(len(specs))
-        values = arrays_of({spec.name: [sample[spec.name] for sample, _ in held] for spec in specs})
+        values = arrays_of({spec.name: [sample[spec.name] for sample, _ in pending] for spec in specs})
         shapes = {name: np.array([array.shape for array in arrays], np.int64) for name, arrays in values.items()}
         sizes = {spec.name: FieldSizes.of(spec, shapes[spec.name]) for spec in specs}
         fields = tuple(stored_fields(specs, self._codec, sizes, lambda: values))
-        blocks = [(one_block(sample, fields, f"sample {i}"), name) for i, (sample, name) in enumerate(held)]
-        self._fields, self._held = fields, []
+        blocks = [(one_block(sample, fields, f"sample {i}"), name) for i, (sample, name) in enumerate(pending)]
+        self._fields, self._pending = fields, []
         self._write(blocks)
 
     def _write(self, blocks: Sequence[tuple[Block, str | None]]) -> None:

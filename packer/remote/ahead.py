@@ -51,8 +51,8 @@ class Ahead:
         self._mirror = mirror
         self._coming = list(dict.fromkeys(wanted))
         self._pending = set(self._coming)
-        self._places = {entry: place for place, entry in enumerate(self._coming)}
-        self._later = {entry: place for place, entry in enumerate(dict.fromkeys(later), len(self._coming))}
+        self._positions = {entry: position for position, entry in enumerate(self._coming)}
+        self._later = {entry: position for position, entry in enumerate(dict.fromkeys(later), len(self._coming))}
         self._depth, self._last_taken = len(self._coming) if depth is None else depth, -1
         self._began = time.time()
         self._coming.reverse()
@@ -64,8 +64,8 @@ class Ahead:
         self._transfer = Transfer(0, None)
         with contextlib.suppress(OSError):
             os.utime(mirror.folder / MANIFEST)  # else it would be older than the shards
-        for entry, place in {**self._later, **self._places}.items():
-            self._set_use(entry, place)
+        for entry, position in {**self._later, **self._positions}.items():
+            self._set_use(entry, position)
         self._threads = [
             threading.Thread(target=self._work, daemon=True) for _ in range(min(STREAMS, len(self._coming)))
         ]
@@ -75,7 +75,9 @@ class Ahead:
     def __enter__(self) -> Ahead:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         self.close()
 
     def close(self) -> None:
@@ -101,7 +103,7 @@ class Ahead:
         """
         with self._changed:
             self._due.add(entry)
-            self._last_taken = max(self._last_taken, self._places.get(entry, -1))
+            self._last_taken = max(self._last_taken, self._positions.get(entry, -1))
             self._changed.notify_all()
             while entry in self._pending:
                 self._changed.wait()
@@ -122,9 +124,9 @@ class Ahead:
         with self._changed:
             self._changed.notify_all()
 
-    def _set_use(self, entry: FileEntry, place: int | None) -> None:
-        """Give the file of a shard, if it is there, a time of use by its place in the order; None if it has none."""
-        seconds = 0.0 if place is None else self._began - place * STEP
+    def _set_use(self, entry: FileEntry, position: int | None) -> None:
+        """Give the file of a shard, if it is there, a time of use by its position in the order; None if it has none."""
+        seconds = 0.0 if position is None else self._began - position * STEP
         with contextlib.suppress(OSError):
             os.utime(self._mirror.folder / entry.file, (seconds, seconds))
 
@@ -135,7 +137,7 @@ class Ahead:
             turn = _Turn(self._turn)
             try:
                 with self._changed:
-                    while self._coming and self._places[self._coming[-1]] > self._last_taken + self._depth:
+                    while self._coming and self._positions[self._coming[-1]] > self._last_taken + self._depth:
                         self._changed.wait()
                     if not self._coming:
                         return

@@ -76,16 +76,16 @@ class Lease:
 
 def remove_unused(folder: Path, seconds: float) -> None:
     """Remove the folders within `folder` that nobody used for so long, unless a lease is held on them."""
-    for place in folder.iterdir():
-        removed = place
+    for path in folder.iterdir():
+        removed = path
         with contextlib.suppress(OSError):  # it is in use, or another process removes it
-            if not place.name.startswith("."):  # else a process was killed while it removed it
-                used = place / _IN_USE
-                if (used if used.exists() else place).stat().st_mtime > time.time() - seconds:
+            if not path.name.startswith("."):  # else a process was killed while it removed it
+                lock = path / _IN_USE
+                if (lock if lock.exists() else path).stat().st_mtime > time.time() - seconds:
                     continue
-                removed = place.with_name(f".{place.name}")
-                with _exclusively(used):
-                    place.rename(removed)
+                removed = path.with_name(f".{path.name}")
+                with _exclusively(lock):
+                    path.rename(removed)
             shutil.rmtree(removed)
 
 
@@ -174,11 +174,11 @@ class Cache:
     def _removed(self, path: Path) -> int:
         """Remove a file, unless a lease is held on it or its dataset; return the bytes that are free now."""
         folder = self.datasets / path.relative_to(self.datasets).parts[0]
-        own = path.with_name(path.name.removesuffix(PARTIAL) + LOCK) if path.name.endswith(PARTIAL) else path
+        lock = path.with_name(path.name.removesuffix(PARTIAL) + LOCK) if path.name.endswith(PARTIAL) else path
         with contextlib.suppress(OSError):  # it is in use, or was removed meanwhile
             # The size first: to take the lock of a file that is gone makes an empty one.
             size = path.stat().st_size
-            with _exclusively(folder / _IN_USE), _exclusively(own):
+            with _exclusively(folder / _IN_USE), _exclusively(lock):
                 path.unlink()
                 return size
         return 0
@@ -197,9 +197,9 @@ def is_whole(folder: Path, entry: FileEntry) -> bool:
         return False
 
 
-def aside(folder: Path, entry: FileEntry, what: str) -> Path:
+def aside(folder: Path, entry: FileEntry, suffix: str) -> Path:
     """Return the temporary file, or the lock, of a file under way; not in shards/, where `verify` would report it."""
-    return folder / ".fetching" / (quote(entry.file, safe="") + what)
+    return folder / ".fetching" / (quote(entry.file, safe="") + suffix)
 
 
 def _files(folder: Path) -> tuple[dict[Path, int], dict[Path, int]]:

@@ -135,10 +135,10 @@ class Mirror:
         """
         if cache_bytes is not None and cache_bytes < 0:
             raise UsageError(f"cache_bytes is {cache_bytes}; 0 or more is expected")
-        place = Cache(default_cache() if cache is None else Path(cache).absolute(), cache_bytes)
+        local_cache = Cache(default_cache() if cache is None else Path(cache).absolute(), cache_bytes)
         data = _manifest_bytes(url)
         manifest = manifests.decode(data, f"{url}/{MANIFEST}")
-        mirror = cls(url.rstrip("/"), place, place.datasets / label(url, data))
+        mirror = cls(url.rstrip("/"), local_cache, local_cache.datasets / label(url, data))
         with _writing(mirror.folder):
             lease = Lease(mirror.folder)
             mirror._keep(data)

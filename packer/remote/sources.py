@@ -106,7 +106,7 @@ def _fetch(remote: RemoteFolder, listed: Mapping[str, RemoteFile], top: Path, no
         temporary, url = target.with_name(f".{target.name}{PARTIAL}"), remote.url_of(name)
         try:
             remote.fetch(name, file.size, temporary, transfer)
-            if file.size > BLOCK_BYTES and remote.found(name) != file:
+            if file.size > BLOCK_BYTES and remote.look_up(name) != file:
                 raise FileNotFoundError
             temporary.replace(target)
             sync_folder(target.parent)

@@ -66,7 +66,7 @@ PAUSE = 0.5
 SECONDS = 60.0
 
 
-def attempted(url: str, action: Callable[[], Value], pause: Callable[[float], None] = time.sleep) -> Value:
+def call_with_retries(url: str, action: Callable[[], Value], pause: Callable[[float], None] = time.sleep) -> Value:
     """Return the result of `action`; call it again after errors that may pass, and after a pause.
 
     Raises:
@@ -84,14 +84,14 @@ def attempted(url: str, action: Callable[[], Value], pause: Callable[[float], No
         except Exception as error:  # fsspec passes on whatever the library of each kind of server raises
             refused = getattr(error, "status", None) in _REFUSALS or type(error).__name__ in _LASTING_NAMES
             if refused or isinstance(error, _LASTING):
-                raise RemoteError(f"{url}: {in_words(error)}; check the address and your credentials") from error
+                raise RemoteError(f"{url}: {text_of(error)}; check the address and your credentials") from error
             last = error
     raise RemoteError(
-        f"{url}: it failed {ATTEMPTS} times, the last time with: {in_words(last)}; check the connection and try again"
+        f"{url}: it failed {ATTEMPTS} times, the last time with: {text_of(last)}; check the connection and try again"
     ) from last
 
 
-def in_words(error: BaseException | None) -> str:
+def text_of(error: BaseException | None) -> str:
     """Return an error in one line."""
     text = " ".join(str(error).split())
     return text or type(error).__name__
@@ -151,7 +151,7 @@ class Transfer:
         with self._lock:
             self._done += nbytes
 
-    def asked(self, request: Future[Value]) -> Value:
+    def wait_for(self, request: Future[Value]) -> Value:
         """Return the result of a request, which `stop` cancels."""
         with self._lock:
             self._requests.add(request)
@@ -163,7 +163,7 @@ class Transfer:
             with self._lock:
                 self._requests.discard(request)
 
-    def at_once(self, actions: Sequence[Callable[[], None]]) -> None:
+    def call_together(self, actions: Sequence[Callable[[], None]]) -> None:
         """Call functions in several threads, and return when all are done; raises the error of one that failed."""
         futures: list[Future[None]] = [Future() for _ in actions]
         with self._lock:
@@ -283,7 +283,7 @@ class RemoteFolder:
             RemoteError: it cannot be fetched.
         """
         path = self._path(name)
-        return attempted(self.url_of(name), lambda: bytes(self._fs.cat_file(path, start=0, end=most)))
+        return call_with_retries(self.url_of(name), lambda: bytes(self._fs.cat_file(path, start=0, end=most)))
 
     def fetch(self, name: str, size: int, path: Path, transfer: Transfer) -> str:
         """Write the first `size` bytes of a file, in blocks, to a local one, down to the disk; return their digest.
@@ -298,7 +298,7 @@ class RemoteFolder:
 
         def fetch(start: int) -> None:
             ask = partial(self._block, name, start, min(start + BLOCK_BYTES, size), transfer)
-            block = attempted(self.url_of(name), ask, transfer.pause)
+            block = call_with_retries(self.url_of(name), ask, transfer.pause)
             transfer.pause(0)
             with lock:
                 file.seek(start)
@@ -308,7 +308,7 @@ class RemoteFolder:
         # Not truncated first: its size is what the cache has set aside for it.
         with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666), "r+b") as file:
             if size > BLOCK_BYTES:
-                transfer.at_once([partial(fetch, start) for start in range(0, size, BLOCK_BYTES)])
+                transfer.call_together([partial(fetch, start) for start in range(0, size, BLOCK_BYTES)])
             elif size:
                 fetch(0)
             file.truncate(size)
@@ -319,14 +319,14 @@ class RemoteFolder:
                 digest.update(block)
         return digest.hexdigest()
 
-    def found(self, name: str = "") -> RemoteFile:
+    def look_up(self, name: str = "") -> RemoteFile:
         """Return the size and tag of a file.
 
         Raises:
             FileNotFoundError: there is no such file.
             RemoteError: the server does not say.
         """
-        return attempted(self.url_of(name), partial(self._found, self._path(name)))
+        return call_with_retries(self.url_of(name), partial(self._look_up, self._path(name)))
 
     def files(self, pattern: str = "") -> dict[str, RemoteFile]:
         """Return all files below the folder, or those that match a pattern: path below it to size and tag.
@@ -335,19 +335,21 @@ class RemoteFolder:
             RemoteError: they cannot be listed, or the size of one is unknown.
         """
         try:
-            listing = attempted(self.url_of(pattern), partial(self._listing, pattern))
+            listing = call_with_retries(self.url_of(pattern), partial(self._listing, pattern))
             infos = {
                 self._name(path): info
                 for path, info in listing.items()
                 if info.get("type") != "directory" and not path.endswith("/")
             }
             # Web servers list no sizes, and some file systems links that may be files.
-            unclear = [name for name, info in infos.items() if info.get("size") is None or info.get("type") != "file"]
+            incomplete = [
+                name for name, info in infos.items() if info.get("size") is None or info.get("type") != "file"
+            ]
             with ThreadPoolExecutor(_STREAMS) as pool:
-                clear = dict(zip(unclear, pool.map(self.found, unclear), strict=True))
+                complete = dict(zip(incomplete, pool.map(self.look_up, incomplete), strict=True))
         except FileNotFoundError as error:
-            raise RemoteError(f"{self.url}: there is no such bucket or folder: {in_words(error)}") from None
-        return {name: clear[name] if name in clear else _found(info, name) for name, info in infos.items()}
+            raise RemoteError(f"{self.url}: there is no such bucket or folder: {text_of(error)}") from None
+        return {name: complete[name] if name in complete else _file_of(info, name) for name, info in infos.items()}
 
     def _listing(self, pattern: str) -> Mapping[str, Mapping[str, Any]]:
         """Return what fsspec says of every file, by its path."""
@@ -382,15 +384,15 @@ class RemoteFolder:
             if not self.url.startswith(tuple(f"{kind}://" for kind in _WITHOUT_FOLDERS)):
                 self._fs.makedirs(self._fs._parent(path), exist_ok=True)
             self._fs.put_file(str(file), path)
-            found = self._found(path)
-            if found.size != size:
-                raise OSError(f"{found.size:,} bytes arrived, {size:,} were sent")
-            return found
+            sent = self._look_up(path)
+            if sent.size != size:
+                raise OSError(f"{sent.size:,} bytes arrived, {size:,} were sent")
+            return sent
 
         try:
-            return attempted(self.url_of(name), put)
+            return call_with_retries(self.url_of(name), put)
         except FileNotFoundError as error:
-            raise RemoteError(f"{self.url}: there is no such bucket or folder: {in_words(error)}") from None
+            raise RemoteError(f"{self.url}: there is no such bucket or folder: {text_of(error)}") from None
 
     def remove(self, name: str) -> None:
         """Remove a file, if there is one.
@@ -399,20 +401,20 @@ class RemoteFolder:
             RemoteError: it cannot be removed.
         """
         with contextlib.suppress(FileNotFoundError):
-            attempted(self.url_of(name), partial(self._fs.rm_file, self._path(name)))
+            call_with_retries(self.url_of(name), partial(self._fs.rm_file, self._path(name)))
 
-    def _found(self, path: str) -> RemoteFile:
+    def _look_up(self, path: str) -> RemoteFile:
         self._fs.invalidate_cache()
         info = self._fs.info(path)
         if info["type"] != "file":
             raise FileNotFoundError(path)
-        return _found(info, path)
+        return _file_of(info, path)
 
     def _block(self, name: str, start: int, stop: int, transfer: Transfer) -> bytes:
         path = self._path(name)
         if getattr(self._fs, "async_impl", False):
-            asking = self._fs._cat_file(path, start=start, end=stop)
-            data = bytes(transfer.asked(asyncio.run_coroutine_threadsafe(asking, self._fs.loop)))
+            request = self._fs._cat_file(path, start=start, end=stop)
+            data = bytes(transfer.wait_for(asyncio.run_coroutine_threadsafe(request, self._fs.loop)))
         else:
             data = bytes(self._fs.cat_file(path, start=start, end=stop))
         if len(data) > stop - start:
@@ -447,10 +449,10 @@ def _open(url: str) -> tuple[Any, str]:
         fs, root = core.url_to_fs(url, skip_instance_cache=True, **_options(kind))
     except ImportError as error:
         raise UsageError(
-            f"{url}: {in_words(error)}; URLs need more: pip install '.[{package}]' in a clone of packer"
+            f"{url}: {text_of(error)}; URLs need more: pip install '.[{package}]' in a clone of packer"
         ) from None
     except ValueError as error:
-        raise UsageError(f"{url}: {in_words(error)}") from None
+        raise UsageError(f"{url}: {text_of(error)}") from None
     if hasattr(fs, "retries"):
         fs.retries = 1  # s3fs tries five times by itself, within each of our attempts
     return fs, str(root).rstrip("/")
@@ -460,17 +462,17 @@ def _options(kind: str) -> dict[str, Any]:
     """Return settings of the file system: timeouts, and no retries of its own; the user's own settings win."""
     if kind in WEB:
         aiohttp = importlib.import_module("aiohttp")
-        name, said = "client_kwargs", {"timeout": aiohttp.ClientTimeout(sock_connect=SECONDS, sock_read=SECONDS)}
+        name, defaults = "client_kwargs", {"timeout": aiohttp.ClientTimeout(sock_connect=SECONDS, sock_read=SECONDS)}
     elif kind in ("s3", "s3a"):
         attempts = {"total_max_attempts": 1}
-        name, said = "config_kwargs", {"connect_timeout": SECONDS, "read_timeout": SECONDS, "retries": attempts}
+        name, defaults = "config_kwargs", {"connect_timeout": SECONDS, "read_timeout": SECONDS, "retries": attempts}
     else:
         return {}
     settings = importlib.import_module("fsspec.config").conf.get(kind, {})
-    return {name: {**said, **settings.get(name, {})}}
+    return {name: {**defaults, **settings.get(name, {})}}
 
 
-def _found(info: Mapping[str, Any], name: str) -> RemoteFile:
+def _file_of(info: Mapping[str, Any], name: str) -> RemoteFile:
     if info.get("size") is None:
         raise RemoteError(f"{name}: its server does not say how large it is; download it by other means")
     tag = next((str(info[key]) for key in _TAGS if info.get(key) is not None), "")
