@@ -12,7 +12,7 @@ import os
 import shutil
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -61,19 +61,15 @@ from packer.packing import (
 )
 from packer.remote import is_url, local_inputs
 from packer.sources import (
-    FETCHING,
     FittedSource,
     LabelledSource,
-    Looking,
     PackedSource,
-    Progress,
     SampleSource,
     Source,
     SourceOptions,
-    no_progress,
-    not_looking,
     open_sources,
 )
+from packer.watcher import NOBODY, PACKING, Watcher
 from packer.workers import Limits, check_may_start, processors, usual_memory
 
 _log = logging.getLogger(__name__)
@@ -109,12 +105,8 @@ class ConvertOptions:
             holds anyway does not count. Linux only.
         executor: packs the shards instead of processes of our own: any `concurrent.futures.Executor`. There are no
             limits of reading there: a crash while reading ends the executor's process.
-        progress: called with the samples and raw bytes done since the last call.
-        planned: called with the source and its plan before anything is written.
-        looking: called up to ten times a second while files are found, headers are read and samples are looked at, and
-            while bytes come from a URL. Its arguments: the step (such as `reading headers`), how many are
-            done, and of how many (None if not known yet).
-        resumed: called once, with the samples and raw bytes that an earlier run had finished, if any.
+        watcher: a `packer.watcher.Watcher`: its functions hear of files that are skipped, of each step, and of how much
+            is done. Packing begins with the samples that an earlier run had finished.
     """
 
     codec: str | Mapping[str, str] = "auto"
@@ -130,10 +122,7 @@ class ConvertOptions:
     read_seconds: float | None = Limits.seconds
     read_bytes: int | None = field(default_factory=usual_memory)
     executor: Executor | None = None
-    progress: Progress | None = None
-    looking: Looking | None = None
-    planned: Callable[[Plan], None] | None = None
-    resumed: Progress | None = None
+    watcher: Watcher = NOBODY
 
     def __post_init__(self) -> None:
         if self.on_error not in ("stop", "skip"):
@@ -275,7 +264,6 @@ def convert_part(
     Args:
         sources: paths, as for `convert`.
         part: "17/400" packs the 17th of each 400 shards. "0/400" is the last of them, for jobs that count from 0.
-        options: `planned` is called by the part that makes the plan.
 
     Raises:
         UsageError: no such part, samples in memory, a file has changed since the plan was made, or the part that made
@@ -302,6 +290,11 @@ def convert_part(
     mine, finished = part_shards(part, len(plan.shards)), change.reports(ShardReport)
     missing = [shard for shard in mine if shard not in finished]
     limits = guard(options, in_memory=False)
+    _begin_packing(
+        options.watcher,
+        [finished[shard] for shard in mine if shard in finished],
+        sum(plan.shards[shard].samples for shard in mine),
+    )
     reports = list(_run(change, options, limits, plan, {shard: parts[shard] for shard in missing}))
     change.forget_late(mine)
     unfinished = len(plan.shards) - len(change.reports(ShardReport))
@@ -407,12 +400,20 @@ def prepared(source: Source, options: ConvertOptions, rejected: list[Rejected], 
     limits = guard(options, in_memory)
     if limits is not None and options.executor is None:
         check_may_start()  # before anything is written
-    plan = make_plan(source, options.codec, options.shard_size, limits, options.looking or not_looking)
-    if options.planned:
-        options.planned(plan)
+    plan = make_plan(source, options.codec, options.shard_size, limits, options.watcher)
+    log_plan(plan)
     files, source_bytes = source_files(source.files())
     splits = planned_splits(plan, options, lenient=bool(rejected))
     return Job(source, plan, options, files, source_bytes, limits, splits, rejected, verb)
+
+
+def log_plan(plan: Plan) -> None:
+    """Log what the user should know of a plan, and its shards for those who want to know more."""
+    for remark in plan.remarks:
+        _log.info("%s", remark)
+    for shard in plan.shards:
+        amounts = f"{shard.raw_bytes:,} bytes, map of {shard.map_size:,}"
+        _log.debug("%s: samples %d to %d, %s", shard.file, shard.start, shard.stop - 1, amounts)
 
 
 def is_published(job: Job, change: Change) -> bool:
@@ -452,10 +453,9 @@ def pack(job: Job, change: Change, overwrite: bool = True) -> Packed:
     if not job.files[0]:
         finished = {number: report for number, report in finished.items() if _holds(job, place, report.entry, number)}
     reports = list(finished.values())
-    if reports and options.resumed:
-        options.resumed(sum(each.entry.samples for each in reports), sum(each.raw_bytes for each in reports))
     if isinstance(place, LocalPlace):
         _warn_of_full_disk(place.path, plan.file_bytes - sum(each.entry.bytes for each in reports))
+    _begin_packing(options.watcher, reports, plan.samples if job.base is None else job.base.samples)
     missing = [shard for shard in plan.shards if shard.number not in finished]
     parts = {shard.number: source.part(shard.start, shard.stop) for shard in missing}
     reports += _run(change, options, job.limits, plan, parts, job.base)
@@ -479,6 +479,14 @@ def pack(job: Job, change: Change, overwrite: bool = True) -> Packed:
         shards, columns, plan.fields, plan.origin, rejected, planned_bytes=plan.file_bytes, splits=splits
     )
     return Packed(manifest, names, rejected, len(finished))
+
+
+def _begin_packing(watcher: Watcher, finished: Sequence[ShardReport], samples: int) -> None:
+    """Begin the step that packs so many samples, those of finished shards included."""
+    packed = sum(report.entry.samples for report in finished)
+    if packed:
+        _log.info("going on after an earlier run, which has packed %s samples", f"{packed:,}")
+    watcher.step(PACKING, packed, samples)
 
 
 def _run(
@@ -511,7 +519,7 @@ def _run(
         for number, source in sources.items()
     ]
     workers = 0 if limits is None else options.workers or processors()
-    return run_tasks(tasks, options.progress or no_progress, workers, limits, options.executor)
+    return run_tasks(tasks, options.watcher, workers, limits, options.executor)
 
 
 def left_out_of(place: Place, manifest: Manifest) -> list[Rejected]:
@@ -559,10 +567,11 @@ def open_source(
         source = open_source(sources, replace(options, like=None, fields=like.fields), rejected)
         return fitted_source(source, like)
 
-    def on_bad(error: SourceError) -> None:
+    def report_bad(error: SourceError) -> None:
         is_early = error.sample is not None  # it comes again when the sample is read
         if options.on_error == "stop" and not (is_early and rejected is None):
             raise error
+        options.watcher.bad(error)
         if rejected is not None and not is_early:
             rejected.append(Rejected.of(error))
 
@@ -577,10 +586,10 @@ def open_source(
         return sources
     inputs = _inputs(sources)
     if inputs is not None:
-        fetched = partial(options.looking or not_looking, FETCHING)
-        inputs, leases = local_inputs(inputs, fetched)
+        inputs, leases = local_inputs(inputs, options.watcher)
         limits = guard(options, in_memory=False)
-        source = open_sources(inputs, options.source, on_bad, limits, options.looking or not_looking, are_beside)
+        watcher = replace(options.watcher, bad=report_bad)
+        source = open_sources(inputs, options.source, watcher, limits, are_beside)
         weakref.finalize(source, leases.clear)  # what was fetched stays in the cache as long as the source lives
         return source
     if isinstance(sources, Mapping) or not (hasattr(sources, "__len__") and hasattr(sources, "__getitem__")):

@@ -17,7 +17,8 @@ from packer.errors import UsageError
 from packer.format import Manifest
 from packer.join import publish
 from packer.packing import Plan, ShardPlan, changing_dataset, place_of, with_fields
-from packer.sources import PackedSource, Progress
+from packer.sources import PackedSource
+from packer.watcher import NOBODY, Watcher
 
 
 def drop(
@@ -25,7 +26,7 @@ def drop(
     fields: Sequence[str],
     *,
     workers: int | None = None,
-    progress: Progress | None = None,
+    watcher: Watcher = NOBODY,
 ) -> Manifest:
     """Remove fields of a dataset. Open readers keep what they opened. Stopped halfway, the same call goes on.
 
@@ -33,7 +34,7 @@ def drop(
         dataset: its folder or URL.
         fields: their names.
         workers: processes, as for `convert`.
-        progress: called with 0 and the bytes of each shard that has been read.
+        watcher: hears of the step `packing`, in samples and the bytes of their shards.
 
     Returns:
         the new manifest.
@@ -43,7 +44,7 @@ def drop(
         UsageError: there is no such field, no field would be left, or something else is changing the dataset.
         WriteError: the place cannot be written.
     """
-    options = ConvertOptions(workers=workers, progress=progress)
+    options = ConvertOptions(workers=workers, watcher=watcher)
     dropped = list(dict.fromkeys([fields] if isinstance(fields, str) else fields))
     place = place_of(dataset)
     with changing_dataset(place) as (change, old):

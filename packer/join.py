@@ -19,7 +19,17 @@ import msgspec
 import numpy as np
 import xxhash
 
-from packer.convert import ConvertOptions, Job, check_apart, guard, is_published, open_source, pack, packed_dataset
+from packer.convert import (
+    ConvertOptions,
+    Job,
+    check_apart,
+    guard,
+    is_published,
+    log_plan,
+    open_source,
+    pack,
+    packed_dataset,
+)
 from packer.errors import UsageError, first_few
 from packer.format import Field, Manifest, check_count
 from packer.packing import (
@@ -33,7 +43,7 @@ from packer.packing import (
     source_files,
     with_fields,
 )
-from packer.sources import SampleSource, Source, in_order_of, not_looking, open_packed, read_names
+from packer.sources import SampleSource, Source, in_order_of, open_packed, read_names
 
 
 @dataclass(frozen=True)
@@ -134,7 +144,7 @@ def _prepared(source: Source, options: ConvertOptions, place: Place, old: Manife
         )
     limits = guard(options, in_memory)
     starts = np.cumsum([0, *(entry.samples for entry in old.shards)])[:-1].tolist()
-    plan = make_plan(source, options.codec, None, limits, options.looking or not_looking, starts)
+    plan = make_plan(source, options.codec, None, limits, options.watcher, starts)
     own = _names(plan.fields)
     fields = (*(field for field in old.fields if field.name not in own), *plan.fields)
     check_count(len(fields))
@@ -143,8 +153,7 @@ def _prepared(source: Source, options: ConvertOptions, place: Place, old: Manife
         for shard, entry in zip(plan.shards, old.shards, strict=True)
     ]
     plan = replace(plan, fields=fields, shards=tuple(shards))
-    if options.planned:
-        options.planned(plan)
+    log_plan(plan)
     files, source_bytes = ((len(source), _digest(source)), 0) if in_memory else source_files(source.files())
     options = replace(options, on_error="stop")
     return Job(source, plan, options, files, source_bytes, limits, {}, [], "join", old)

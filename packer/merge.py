@@ -30,7 +30,8 @@ from packer.packing import (
     shard_file,
 )
 from packer.remote import refuse_url
-from packer.sources import Progress, no_progress, read_names
+from packer.sources import read_names
+from packer.watcher import MERGING, NOBODY, Watcher
 
 _log = logging.getLogger(__name__)
 
@@ -40,7 +41,7 @@ def merge(
     out: str | os.PathLike[str],
     *,
     overwrite: bool = False,
-    progress: Progress | None = None,
+    watcher: Watcher = NOBODY,
 ) -> Manifest:
     """Merge all samples of `datasets`, in this order, into `out`. Nothing is decoded or packed again.
 
@@ -48,7 +49,7 @@ def merge(
 
     Args:
         overwrite: whether a dataset at `out` may be replaced.
-        progress: called with the samples and bytes taken over since the last call.
+        watcher: hears of the step `merging`, in samples.
 
     Returns:
         the manifest of `out`.
@@ -62,7 +63,8 @@ def merge(
     refuse_url(Path(out))
     place = LocalPlace(Path(out))
     if len(folders) < 2:
-        raise UsageError("two datasets or more are expected to merge")
+        given = f"only {folders[0]}" if folders else "none"
+        raise UsageError(f"two datasets or more are expected to merge, but {given} is given")
     check_apart([str(folder) for folder in folders], place)
     check_output(place, overwrite)
     parts = [manifests.read(folder) for folder in folders]
@@ -82,6 +84,7 @@ def merge(
     with changing(place) as change:
         if not change.find_published(note):
             change.begin(note, overwrite)
+            watcher.step(MERGING, 0, sum(manifest.samples for manifest in parts))
             entries: list[ShardEntry] = []
             rejected: list[Rejected] = []
             for folder, manifest in zip(folders, parts, strict=True):
@@ -90,7 +93,7 @@ def merge(
                     file = shard_file(change.run, len(entries))
                     _take_shard(folder, entry, place, file)
                     entries.append(msgspec.structs.replace(entry, file=file))
-                    (progress or no_progress)(entry.samples, entry.bytes)
+                    watcher.done(entry.samples, entry.bytes)
             joined = joined_manifest(parts, entries)
             constants = None
             if first.constants:

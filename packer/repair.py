@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,8 +45,9 @@ from packer.packing import (
     run_tasks,
     totals,
 )
-from packer.sources import Progress, Source, no_progress
+from packer.sources import Source
 from packer.verify import verify
+from packer.watcher import NOBODY, PACKING, Watcher
 from packer.workers import Limits
 
 _log = logging.getLogger(__name__)
@@ -55,9 +56,7 @@ _log = logging.getLogger(__name__)
 def repair(
     dataset: str | os.PathLike[str],
     source: Source | None = None,
-    progress: Progress | None = None,
-    checked: Progress | None = None,
-    damaged: Callable[[Sequence[ShardEntry]], None] | None = None,
+    watcher: Watcher = NOBODY,
     workers: int = 0,
 ) -> tuple[str, ...]:
     """Repair a packed dataset; files without damage are not touched.
@@ -65,9 +64,7 @@ def repair(
     Args:
         source: opened with the options of the conversion; needed if a shard or the constants are damaged. For a dataset
             that was merged or appended to: the source of one part, or of all parts in their order.
-        progress: called with the samples and raw bytes packed since the last call.
-        checked: called before that, with 0 and the bytes checked since the last call.
-        damaged: called once, with the shards to be packed again, if there are any.
+        watcher: hears of the steps `checking`, in bytes, and `packing`, in samples.
         workers: processes that check shards, see `verify`. If there are any, shards are packed in a process too, so
             that a sample that crashes it is treated as in the conversion.
 
@@ -87,7 +84,7 @@ def repair(
         manifest, files_made = _read(folder)
         if files_made:
             change.publish(manifest)
-        wrong = {damage.file for damage in verify(folder, checked, workers).damages}
+        wrong = {damage.file for damage in verify(folder, watcher, workers).damages}
         bad = [entry for entry in manifest.shards if entry.file in wrong]
         constants = manifest.constants is not None and manifest.constants.file in wrong
         if source is None and (bad or constants):
@@ -109,9 +106,9 @@ def repair(
         if constants:
             changes["constants"] = change.write_constants(data)
         if source is not None and bad:
-            if damaged:
-                damaged(bad)
-            repaired = _pack_again(change, manifest, source, bad, progress or no_progress, workers > 0)
+            _log.info("%s damaged; packing again", "1 shard" if len(bad) == 1 else f"{len(bad):,} shards")
+            watcher.step(PACKING, 0, sum(entry.samples for entry in bad))
+            repaired = _pack_again(change, manifest, source, bad, watcher, workers > 0)
             changes["shards"] = tuple(repaired.get(entry, entry) for entry in manifest.shards)
         shards = changes.get("shards", manifest.shards)
         if manifest.left_out is not None and manifest.left_out.file in wrong:
@@ -162,7 +159,7 @@ def _read(folder: Path) -> tuple[Manifest, tuple[str, ...]]:
 
 
 def _pack_again(
-    change: Change, manifest: Manifest, source: Source, bad: Sequence[ShardEntry], progress: Progress, guarded: bool
+    change: Change, manifest: Manifest, source: Source, bad: Sequence[ShardEntry], watcher: Watcher, guarded: bool
 ) -> dict[ShardEntry, ShardEntry]:
     """Pack shards again; return the new entry of each. They must have the digests that the manifest says.
 
@@ -193,7 +190,7 @@ def _pack_again(
     for entry in bad:
         report = finished.get(numbers[entry])
         if report is None or report.entry.digest != entry.digest:
-            (report,) = run_tasks([tasks[entry]], progress, int(guarded), limits)
+            (report,) = run_tasks([tasks[entry]], watcher, int(guarded), limits)
         if report.entry.digest != entry.digest:
             raise SourceError(
                 f"the sources do not give the bytes that were packed into {entry.file}: a source has changed, or the "

@@ -24,7 +24,8 @@ from packer.errors import UsageError
 from packer.format import Field, FieldSpec, FieldStats, Manifest, ValueStats
 from packer.format import manifest as manifests
 from packer.packing import PartReports, changing_dataset, now, part_shards, place_of
-from packer.sources import PackedSource, Progress, block_bytes, count
+from packer.sources import PackedSource, block_bytes, count
+from packer.watcher import NOBODY, READING, Watcher
 
 #: A last axis longer than this is not taken for channels.
 MAX_CHANNELS = 1024
@@ -61,7 +62,7 @@ def part_reports(dataset: str | os.PathLike[str]) -> PartReports:
 def statistics_part(
     dataset: str | os.PathLike[str],
     part: str,
-    progress: Progress | None = None,
+    watcher: Watcher = NOBODY,
     fields: Sequence[str] | None = None,
     reports: PartReports | None = None,
 ) -> None:
@@ -70,7 +71,7 @@ def statistics_part(
     Args:
         dataset: a folder that holds at least the shards of the part.
         part: "3/400" reads the third of each 400 shards; "0/400" is the last of them, for jobs that count from 0.
-        progress, fields: as for `statistics`, which is to be called with the same fields.
+        watcher, fields: as for `statistics`, which is to be called with the same fields.
         reports: where the report goes; by default into the dataset.
 
     Raises:
@@ -82,13 +83,14 @@ def statistics_part(
     manifest = manifests.read(folder)
     chosen = _chosen(manifest, fields)
     numbers = part_shards(part, len(manifest.shards))
-    moments = {number: _shard_moments(folder, manifest, number, chosen, progress) for number in numbers}
+    watcher.step(READING, 0, sum(manifest.shards[number].samples for number in numbers))
+    moments = {number: _shard_moments(folder, manifest, number, chosen, watcher) for number in numbers}
     (reports or part_reports(folder)).write(manifest, part, began, moments)
 
 
 def statistics(
     dataset: str | os.PathLike[str],
-    progress: Progress | None = None,
+    watcher: Watcher = NOBODY,
     fields: Sequence[str] | None = None,
     reports: PartReports | None = None,
 ) -> dict[str, FieldStats]:
@@ -98,7 +100,7 @@ def statistics(
 
     Args:
         fields: names of the fields to read; all by default.
-        progress: called with the samples and raw bytes done since the last call.
+        watcher: hears of the step `reading`, in samples.
         reports: of parts that read the same fields. Shards that they tell of are not read again, so `dataset` need not
             hold them. The result is the same.
 
@@ -111,8 +113,10 @@ def statistics(
     chosen = _chosen(manifest, fields)
     of_parts = {} if reports is None else reports.join(manifest).results
     totals = {field.name: _FieldMoments(field) for field in chosen}
+    left = [entry.samples for number, entry in enumerate(manifest.shards) if number not in of_parts]
+    watcher.step(READING, 0, sum(left))
     for number in range(len(manifest.shards)):
-        moments = of_parts.get(number) or _shard_moments(folder, manifest, number, chosen, progress)
+        moments = of_parts.get(number) or _shard_moments(folder, manifest, number, chosen, watcher)
         if lacking := totals.keys() - moments.keys():
             raise UsageError(
                 f"{folder}: parts have read only {', '.join(moments)}, and not {min(lacking)}; give all calls the same "
@@ -130,7 +134,7 @@ def _chosen(manifest: Manifest, fields: Sequence[str] | None) -> list[Field]:
 
 
 def _shard_moments(
-    folder: Path, manifest: Manifest, number: int, fields: Sequence[Field], progress: Progress | None
+    folder: Path, manifest: Manifest, number: int, fields: Sequence[Field], watcher: Watcher
 ) -> dict[str, Moments]:
     """Return what is known of the values of each field in one shard, in blocks, so that memory does not grow."""
     entry = manifest.shards[number]
@@ -141,8 +145,7 @@ def _shard_moments(
     for block in blocks:
         for name, total in totals.items():
             total.add(block[name])
-        if progress:
-            progress(count(block), block_bytes(block))
+        watcher.done(count(block), block_bytes(block))
     return {name: total.moments() for name, total in totals.items()}
 
 

@@ -41,7 +41,7 @@ from packer.format import (
 )
 from packer.format import manifest as manifests
 from packer.packing import JoinedParts, PartReports, now, part_shards, place_of, rejected_of, shards_left
-from packer.sources import Progress, no_progress
+from packer.watcher import CHECKING, NOBODY, Watcher
 from packer.workers import Here, Limits, Lost, run
 
 #: How many names of each shard are compared with the table. A digest finds later changes; a writer's bug would show in
@@ -72,7 +72,7 @@ def part_reports(dataset: str | os.PathLike[str]) -> PartReports:
 def verify_part(
     dataset: str | os.PathLike[str],
     part: str,
-    progress: Progress | None = None,
+    watcher: Watcher = NOBODY,
     workers: int = 0,
     reports: PartReports | None = None,
 ) -> VerifyReport:
@@ -83,7 +83,7 @@ def verify_part(
     Args:
         dataset: a folder that holds at least the shards of the part.
         part: "3/400" checks the third of each 400 shards; "0/400" is the last of them, for jobs that count from 0.
-        progress, workers: as for `verify`.
+        watcher, workers: as for `verify`.
         reports: where the report goes; by default into the dataset.
 
     Returns:
@@ -97,7 +97,7 @@ def verify_part(
     folder, began = Path(dataset), now()
     manifest = manifests.read(folder)
     numbers = part_shards(part, len(manifest.shards))
-    checked = _checked_shards(folder, manifest, numbers, progress or no_progress, workers)
+    checked = _checked_shards(folder, manifest, numbers, watcher, workers)
     damages = _in_order(manifest, checked, None)
     _check_unchanged(folder, manifest, damages)
     (reports or part_reports(folder)).write(manifest, part, began, checked)
@@ -108,14 +108,14 @@ def verify_part(
 
 def verify(
     dataset: str | os.PathLike[str],
-    progress: Progress | None = None,
+    watcher: Watcher = NOBODY,
     workers: int = 0,
     reports: PartReports | None = None,
 ) -> VerifyReport:
     """Check every byte of a packed dataset.
 
     Args:
-        progress: called with 0 and the bytes done since the last call.
+        watcher: hears of the step `checking`, in bytes.
         workers: processes that check shards; 0 checks in this one. The system kills a process (SIGBUS) if the disk
             cannot read a page of a file, or a file is cut short meanwhile.
         reports: of parts. Shards that they tell of are not read again, so `dataset` need not hold them.
@@ -148,7 +148,7 @@ def verify(
     good = [entry for entry in tables if entry.file not in {damage.file for damage in damages}]
     joined = JoinedParts({}) if reports is None else reports.join(manifest)
     left = shards_left(manifest, None, reports)
-    checked = {**joined.results, **_checked_shards(folder, manifest, left, progress or no_progress, workers)}
+    checked = {**joined.results, **_checked_shards(folder, manifest, left, watcher, workers)}
     shards = [checked[number] for number in range(len(manifest.shards))]
     damages += _in_order(manifest, checked, names)
     damages += _false_totals(manifest, shards)
@@ -222,7 +222,7 @@ class _Checked:
 
 
 def _checked_shards(
-    folder: Path, manifest: Manifest, numbers: Sequence[int], progress: Progress, workers: int
+    folder: Path, manifest: Manifest, numbers: Sequence[int], watcher: Watcher, workers: int
 ) -> dict[int, _Checked]:
     """Return what was found in shards, by their numbers.
 
@@ -230,21 +230,22 @@ def _checked_shards(
     as damaged, and the others are still checked.
     """
     entries = [manifest.shards[number] for number in numbers]
+    watcher.step(CHECKING, 0, sum(entry.bytes for entry in entries))
     if not workers:
-        shards = [_check_shard(folder, manifest.fields, progress, entry) for entry in entries]
+        shards = [_check_shard(folder, manifest.fields, watcher, entry) for entry in entries]
         return dict(zip(numbers, shards, strict=True))
     results: dict[int, _Checked] = {}
-    check = partial(_check_shard, folder, manifest.fields, no_progress)
+    check = partial(_check_shard, folder, manifest.fields, NOBODY)
     for at, result in run(check, entries, workers, Limits(None, None)):
         if isinstance(result, Lost):
             result = _Checked([Damage(entries[at].file, f"reading it {result.reason}: check the disk")])
         results[numbers[at]] = result
-        progress(0, entries[at].bytes)
+        watcher.done(0, entries[at].bytes)
     return results
 
 
 def _check_shard(
-    folder: Path, fields: tuple[Field, ...], progress: Progress, entry: ShardEntry, here: Here | None = None
+    folder: Path, fields: tuple[Field, ...], watcher: Watcher, entry: ShardEntry, here: Here | None = None
 ) -> _Checked:
     """Check every byte of a shard: header, index, frames, names, and the digest of the file.
 
@@ -261,7 +262,7 @@ def _check_shard(
         for column in columns:
             column.check_samples()
             checked.totals[column.field.name] = column.index.totals
-        _check_bytes(shard, entry, columns, checked, progress)
+        _check_bytes(shard, entry, columns, checked, watcher)
         if not checked.damages:
             shard.check_index(entry.index)
             if header.named:
@@ -269,7 +270,7 @@ def _check_shard(
     return checked
 
 
-def _check_bytes(shard: Shard, entry: ShardEntry, columns: list[Column], checked: _Checked, progress: Progress) -> None:
+def _check_bytes(shard: Shard, entry: ShardEntry, columns: list[Column], checked: _Checked, watcher: Watcher) -> None:
     """Hash the file, and its frames one by one."""
     done = 0
     with ThreadPoolExecutor(1) as pool:
@@ -282,9 +283,9 @@ def _check_bytes(shard: Shard, entry: ShardEntry, columns: list[Column], checked
                     reason = f"the checksum of frame {frame} is wrong"
                     checked.damages.append(Damage(entry.file, reason, column.field.name, tuple(samples)))
                 done += nbytes
-                progress(0, nbytes)
+                watcher.done(0, nbytes)
         good = digest.result() == entry.digest
-    progress(0, entry.bytes - done)
+    watcher.done(0, entry.bytes - done)
     checked.nbytes += entry.bytes
     if not good and not checked.damages:
         reason = "its digest is wrong, though all frames are right: an index, a page or the padding changed"

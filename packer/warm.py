@@ -20,7 +20,7 @@ from pathlib import Path
 from packer.errors import DamagedError
 from packer.format import check_file
 from packer.format import manifest as manifests
-from packer.sources import Progress, no_progress
+from packer.watcher import NOBODY, WARMING, Watcher
 
 #: Bytes between two reports of progress.
 _STEP = 2**26
@@ -28,11 +28,11 @@ _STEP = 2**26
 _MADV_POPULATE_READ = 22
 
 
-def warm(folder: Path, progress: Progress = no_progress, again: bool = True) -> int:
+def warm(folder: Path, watcher: Watcher = NOBODY, again: bool = True) -> int:
     """Read all shards of the dataset in `folder`, and return how many bytes they have.
 
     Args:
-        progress: called with 0 and the bytes read since the last call.
+        watcher: hears of the step `warming`, in bytes.
         again: whether to drop what lies in memory already, and read it again, in large pages.
 
     Raises:
@@ -40,13 +40,14 @@ def warm(folder: Path, progress: Progress = no_progress, again: bool = True) -> 
         DamagedError: a shard is missing, cannot be read, or has another size than it was written with.
     """
     shards = manifests.read(folder).shards
+    watcher.step(WARMING, 0, sum(shard.bytes for shard in shards))
     for shard in shards:
         path = folder / shard.file
         try:
             check_file(path, shard)
             if again:
                 drop_files([path])
-            warm_file(path, progress)
+            warm_file(path, watcher)
         except (OSError, ValueError) as error:  # ValueError: it became shorter meanwhile
             reason = "the disk does not give all of it, or it was cut short meanwhile"
             if isinstance(error, OSError) and error.errno != errno.EFAULT:
@@ -55,7 +56,7 @@ def warm(folder: Path, progress: Progress = no_progress, again: bool = True) -> 
     return sum(shard.bytes for shard in shards)
 
 
-def warm_file(path: Path, progress: Progress = no_progress) -> None:
+def warm_file(path: Path, watcher: Watcher = NOBODY) -> None:
     """Read one file through a map that asks for large pages.
 
     Raises:
@@ -72,7 +73,7 @@ def warm_file(path: Path, progress: Progress = no_progress) -> None:
             for at in range(0, size, _STEP):
                 nbytes = min(_STEP, size - at)
                 _touch(memory, at, nbytes)
-                progress(0, nbytes)
+                watcher.done(0, nbytes)
 
 
 def _touch(memory: mmap.mmap, at: int, nbytes: int) -> None:

@@ -127,12 +127,13 @@ def test_errors_import_nothing():
 
 CODECS = ("packer.errors", "packer.codecs")
 FORMAT = (*CODECS, "packer.format")
-STORED = (*FORMAT, "packer.remote")
+STORED = (*FORMAT, "packer.watcher", "packer.remote")
 
 
 @pytest.mark.parametrize(
     ("room", "known"),
     [
+        ("packer.watcher", ["packer.errors"]),
         ("packer.workers", ["packer.errors"]),
         ("packer.threads", []),
         ("packer.codecs", CODECS),
@@ -175,7 +176,7 @@ def test_the_library_of_lmdb_writes_alone():
 def test_rooms_know_no_verb():
     """A verb, a module at packer's root, is a recipe of what rooms do; none of them calls for it."""
     verbs = {m for m, path in MODULES.items() if path.parent == ROOT / "packer"}
-    verbs -= {"packer", "packer.errors", "packer.threads", "packer.workers"}
+    verbs -= {"packer", "packer.errors", "packer.threads", "packer.watcher", "packer.workers"}
     assert not of(layer("packer.sources", "packer.packing", "packer.checking", "packer.export"), *verbs)
 
 

@@ -21,7 +21,8 @@ from packer.errors import DamagedError, DatasetError, SourceError, UsageError
 from packer.format import Column, Field, Manifest, Shard, ShardEntry, encode_constants, same_constants
 from packer.format import manifest as manifests
 from packer.packing import Rejected, given_by, is_shuffled, read_blocks
-from packer.sources import LargeArray, Progress, Source, count, no_progress
+from packer.sources import LargeArray, Source, count
+from packer.watcher import COMPARING, NOBODY, Watcher
 from packer.workers import Limits, each
 
 #: The advice at the end of an error's message; a list of damages gives it once.
@@ -72,13 +73,13 @@ class Damage:
 
 
 def compare(
-    dataset: str | os.PathLike[str], source: Source, progress: Progress = no_progress, guarded: bool = False
+    dataset: str | os.PathLike[str], source: Source, watcher: Watcher = NOBODY, guarded: bool = False
 ) -> list[Damage]:
     """Return what differs between a dataset and its source; empty if every value and name is the same.
 
     Args:
         source: opened with the options of the conversion.
-        progress: called with the samples of each shard, and 0.
+        watcher: hears of the step `comparing`, in samples.
         guarded: whether to read in another process: a source that crashes is a SourceError then.
 
     Raises:
@@ -91,12 +92,13 @@ def compare(
     conversions = given_by(folder, manifest, source)
     shards = [shard for conversion, samples in conversions for shard in conversion.parts(samples)]
     damages: list[Damage] = []
+    watcher.step(COMPARING, 0, sum(entry.samples for entry, _, _ in shards))
     compared = each(partial(compare_shard, folder, manifest.fields), shards, Limits(None, None) if guarded else None)
     for (entry, _, _), result in zip(shards, compared, strict=True):
         if isinstance(result, SourceError):
             raise result
         damages += result
-        progress(entry.samples, 0)
+        watcher.done(entry.samples, 0)
     if not same_constants(manifest.constants, encode_constants(source.constants)):
         file = manifest.constants.file if manifest.constants else "constants"
         damages.append(Damage(file, "differs from the source", repairable=False))

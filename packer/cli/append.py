@@ -37,5 +37,5 @@ def append(dataset: str, sources: tuple[str, ...], options: ConvertOptions) -> N
         warn_left_out(report.rejected, dataset, report.manifest)
         say(f"{dataset}: {more} more, {all_of_them} in all", *split_lines(report.manifest))
 
-    with Progress("appending") as progress:
-        run(dataset, list(sources), options, done=done, **progress.hooks)
+    with Progress() as watcher:
+        run(dataset, list(sources), options, done=done, watcher=watcher)

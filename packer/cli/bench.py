@@ -19,7 +19,6 @@ from packer.cli.options import fields_option
 from packer.cli.text import counted, indented, size_text, table, wrapped
 from packer.errors import DatasetError
 from packer.format import manifest as manifests
-from packer.sources import watched
 from packer.warm import warm
 
 if TYPE_CHECKING:
@@ -103,14 +102,13 @@ def bench(
     counts = sorted(set(workers))
     settings = [(way, size, count) for size in sizes for way in (LOADER, DATALOADER) for count in counts]
     if fits:
-        with Progress("reading", "bytes") as progress:
-            progress.start(sum(shard.bytes for shard in manifest.shards))
-            warm(dataset, progress.advance, again=False)
+        with Progress() as watcher:
+            warm(dataset, watcher, again=False)
     rates: Rates = dict.fromkeys(settings)
-    with Progress() as progress, warnings.catch_warnings():
+    with Progress() as watcher, warnings.catch_warnings():
         # DataLoader warns of more workers than processors; whether they pay is measured here.
         warnings.filterwarnings("ignore", "This DataLoader will create")
-        for way, size, count in watched(settings, "measuring settings", progress.look, len(settings)):
+        for way, size, count in watcher.watch(settings, "measuring settings", len(settings)):
             if sample_bytes * size * (3 + 2 * count) > _MEMORY_SHARE * machine.free:
                 _log.warning("%s %d, batch %d: its batches do not fit the free memory", way, count, size)
                 continue

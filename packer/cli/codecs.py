@@ -21,7 +21,7 @@ from packer.convert import ConvertOptions, convert, guard
 from packer.errors import SourceError, UsageError
 from packer.format import FieldSpec
 from packer.packing import field_sizes, read_examples, stored_fields
-from packer.sources import SampleSource, Source, watched
+from packer.sources import SampleSource, Source
 
 _HEADS = ("codec", "ratio", "packing", "reading")
 #: Samples are read in batches of this size, for this many seconds at least.
@@ -78,12 +78,12 @@ def codecs(sources: tuple[str, ...], options: ConvertOptions, as_json: bool) -> 
     $ packer codecs scans/ --json
     """
     source = open_shown(sources, options)
-    with Progress() as progress:
-        examples = read_examples(source, guard(options, in_memory=False), progress.look)
+    with Progress() as watcher:
+        examples = read_examples(source, guard(options, in_memory=False), watcher)
         if not any(examples.values()):
             raise SourceError("none of the samples looked at can be read; `packer convert` says why")
         reports = _reports(source, examples)
-        fields = list(watched(reports, "trying codecs on fields", progress.look, len(source.fields)))
+        fields = list(watcher.watch(reports, "trying codecs on fields", len(source.fields)))
     click.echo(indented({"fields": fields}) if as_json else "\n".join(_lines(fields)))
 
 

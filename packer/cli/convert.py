@@ -74,8 +74,8 @@ def convert(
     if scheduler is not None and options.workers is not None:
         raise click.UsageError("--workers and --scheduler exclude each other: the cluster has its own workers")
     try:
-        with nullcontext() if scheduler is None else executor_at(scheduler) as executor, Progress() as progress:
-            arguments = {"executor": executor, **progress.hooks}
+        with nullcontext() if scheduler is None else executor_at(scheduler) as executor, Progress() as watcher:
+            arguments = {"executor": executor, "watcher": watcher}
             if part is not None:
                 _say_part(part, conversion.convert_part(list(sources), out, part, options, **arguments))
                 return

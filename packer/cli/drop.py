@@ -23,6 +23,6 @@ def drop(dataset: str, names: tuple[str, ...], options: ConvertOptions) -> None:
     \b
     $ packer drop photos.packed depth caption
     """
-    with Progress("dropping", "bytes") as progress:
-        manifest = run(dataset, names, workers=options.workers, progress=progress.advance)
+    with Progress() as watcher:
+        manifest = run(dataset, names, workers=options.workers, watcher=watcher)
     say(f"{dataset}: {', '.join(field.name for field in manifest.fields)} left, {len(names)} dropped")

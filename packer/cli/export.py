@@ -12,7 +12,6 @@ from packer.cli.options import fields_option
 from packer.cli.text import counted, size_text, time_text
 from packer.export import KINDS, VALUES
 from packer.export import export as run
-from packer.format import manifest as manifests
 
 _log = logging.getLogger(__name__)
 
@@ -51,9 +50,8 @@ def export(
     dataset: Path, out: Path, to: str | None, fields: tuple[str, ...] | None, values: str | None, overwrite: bool
 ) -> None:
     """Parse, export and say how many files there are."""
-    with Progress("exporting") as shown:
-        shown.start(manifests.read(dataset).samples)
-        report = run(dataset, out, to=to, fields=fields, values=values, overwrite=overwrite, progress=shown.advance)
+    with Progress() as watcher:
+        report = run(dataset, out, to=to, fields=fields, values=values, overwrite=overwrite, watcher=watcher)
     for note in report.notes:
         _log.warning("%s", note)
     kind = "" if report.to == "files" else f" of {report.to}"

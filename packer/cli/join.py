@@ -28,8 +28,8 @@ def join(dataset: str, sources: tuple[str, ...], options: ConvertOptions) -> Non
     $ packer join photos.packed caption=captions
     $ packer join photos.packed embedding=embeddings.npy
     """
-    with Progress("joining") as progress:
-        report = run(dataset, list(sources), options, **progress.hooks)
+    with Progress() as watcher:
+        report = run(dataset, list(sources), options, watcher=watcher)
     fields = ", ".join(f"{field.name} ({field.in_words})" for field in report.fields)
     samples, by = counted(report.manifest.samples, "sample"), "name" if report.by_name else "number"
     say(f"{dataset}: {fields} for {samples}, by {by}")

@@ -22,8 +22,7 @@ import click
 import packer
 from packer.cli.text import shortened, size_text, time_text
 from packer.errors import printable
-from packer.packing import Plan
-from packer.sources import FETCHING
+from packer.watcher import IN_BYTES, IN_SAMPLES, Watcher
 
 #: Seconds between two drawings on a terminal, and between two lines of a log.
 _REDRAW, _LINE = 0.1, 60.0
@@ -90,77 +89,29 @@ def say(*lines: str) -> None:
 
 
 class Progress:
-    """Shows the progress of a command. A context manager: the line on a terminal is erased at its end.
+    """Shows the progress of a command: a context manager that gives the watcher for the verb.
 
-    First come the preparations (files are fetched or found, headers read, samples looked at), then the work itself.
-
-    Args:
-        verb: what is being done once all is planned.
-        unit: what the total counts: `samples` or `bytes`.
+    At its end, the line on a terminal is erased.
     """
 
-    def __init__(self, verb: str = "packing", unit: str = "samples") -> None:
-        self._verb, self._unit = verb, unit
+    def __init__(self) -> None:
         self._draws = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         self._opened = self._shown = self._began = time.monotonic()
-        self._what = self._counted = ""
-        self._done = self._before = self._bytes = 0  # `before` is what an earlier run has done
+        self._name = ""
+        self._done = self._before = self._bytes = 0  # `before` is what was done when the step began
         self._total: int | None = None
 
-    @property
-    def hooks(self) -> dict[str, Any]:
-        """Return the hooks of `ConvertOptions`."""
-        return {
-            "looking": self.look,
-            "planned": self._planned,
-            "resumed": self._resumed,
-            "progress": self.advance,
-        }
-
-    def look(self, activity: str, done: int, total: int | None) -> None:
-        """Show the progress of a step before the work itself.
-
-        Args:
-            activity: the step, such as `reading headers`; fetching is counted in bytes.
-            total: None while it is not known.
-        """
-        if activity != self._what or done < self._done:
-            self._step(activity, "bytes" if activity == FETCHING else "")
+    def _step(self, name: str, done: int, total: int | None) -> None:
+        if name != self._name or done < self._done:
+            self._name, self._began = name, time.monotonic()
+            self._before, self._bytes = done, 0
         self._done, self._total = done, total
         self._show()
 
-    def start(self, total: int) -> None:
-        """Begin the work itself.
-
-        Args:
-            total: how much there is to do, in the unit.
-        """
-        self._step(self._verb, self._unit)
-        self._total = total
-        self._show()
-
-    def _planned(self, plan: Plan) -> None:
-        for note in plan.remarks:
-            _log.info("%s", note)
-        for shard in plan.shards:
-            size, most = size_text(shard.raw_bytes), size_text(shard.map_size)
-            _log.debug("%s: samples %d to %d, %s, map of %s", shard.file, shard.start, shard.stop - 1, size, most)
-        self.start(plan.samples)
-
-    def _resumed(self, samples: int, _: int) -> None:
-        _log.info("going on after an earlier run, which has packed %s samples", f"{samples:,}")
-        self._done = self._before = samples
-
-    def advance(self, samples: int, nbytes: int) -> None:
-        """Show that so much more is done."""
-        self._done += nbytes if self._unit == "bytes" else samples
+    def _add(self, samples: int, nbytes: int) -> None:
+        self._done += nbytes if self._name in IN_BYTES else samples
         self._bytes += nbytes
         self._show()
-
-    def _step(self, activity: str, counted: str) -> None:
-        """Begin another step: the work itself, or one before or after it."""
-        self._what, self._counted, self._began = activity, counted, time.monotonic()
-        self._done = self._before = self._bytes = 0
 
     def _show(self) -> None:
         global _drawn
@@ -179,21 +130,21 @@ class Progress:
         """Return what is done, how much of it, the rate, and the time left."""
         done, gone = self._done, max(now - self._began, 1e-9)
         if self._total is None:
-            return f"{self._what}: {self._amount(done)} so far"
+            return f"{self._name}: {self._amount(done)} so far"
         share = done / self._total if self._total else 1.0
-        noun = " samples" if self._counted == "samples" else ""
-        line = f"{self._what}: {self._amount(done)} of {self._amount(self._total)}{noun} ({share:.0%})"
-        if self._what == self._verb:
+        noun = " samples" if self._name in IN_SAMPLES else ""
+        line = f"{self._name}: {self._amount(done)} of {self._amount(self._total)}{noun} ({share:.0%})"
+        if self._bytes:
             line += f", {size_text(self._bytes / gone)}/s"
         if new := done - self._before:
             line += f", {time_text(gone * (self._total - done) / new)} left"
         return line
 
     def _amount(self, count: int) -> str:
-        return size_text(count) if self._counted == "bytes" else f"{count:,}"
+        return size_text(count) if self._name in IN_BYTES else f"{count:,}"
 
-    def __enter__(self) -> Progress:
-        return self
+    def __enter__(self) -> Watcher:
+        return Watcher(step=self._step, done=self._add)
 
     def __exit__(self, *_: object) -> None:
         _erase()

@@ -10,7 +10,6 @@ from packer.cli.logs import Progress, log_options, say
 from packer.cli.options import PACKING
 from packer.cli.summary import split_lines
 from packer.cli.text import counted
-from packer.format import manifest as manifests
 from packer.merge import merge as run
 
 
@@ -28,8 +27,7 @@ def merge(datasets: tuple[Path, ...], out: Path, overwrite: bool) -> None:
     \b
     $ packer merge day1.packed day2.packed days.packed
     """
-    with Progress("merging") as progress:
-        progress.start(sum(manifests.read(dataset).samples for dataset in datasets))
-        manifest = run(datasets, out, overwrite=overwrite, progress=progress.advance)
+    with Progress() as watcher:
+        manifest = run(datasets, out, overwrite=overwrite, watcher=watcher)
     shards = counted(len(manifest.shards), "shard")
     say(f"{out}: {counted(manifest.samples, 'sample')} in {shards}", *split_lines(manifest))

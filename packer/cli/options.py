@@ -187,5 +187,5 @@ def sources_argument(form: str = "[FIELD=]SOURCE...", required: bool = True) -> 
 
 def open_shown(sources: Sequence[str], options: ConvertOptions) -> Source:
     """Open the sources named on the command line, and show the progress of finding files and reading headers."""
-    with Progress("planning") as progress:
-        return open_source(list(sources), replace(options, looking=progress.look), None)
+    with Progress() as watcher:
+        return open_source(list(sources), replace(options, watcher=watcher), None)

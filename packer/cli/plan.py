@@ -92,11 +92,11 @@ def show_plan(sources: Sequence[str], options: ConvertOptions, out: Path, as_jso
     """
     rejected: list[Rejected] = []
     limits = guard(options, in_memory=False)
-    with Progress("planning") as progress:
-        source = open_source(list(sources), replace(options, looking=progress.look), rejected)
-        plan = make_plan(source, options.codec, options.shard_size, limits, progress.look)
+    with Progress() as watcher:
+        source = open_source(list(sources), replace(options, watcher=watcher), rejected)
+        plan = make_plan(source, options.codec, options.shard_size, limits, watcher)
         splits = planned_splits(plan, options, lenient=bool(rejected))
-        size = estimate(plan, limits, progress.look)
+        size = estimate(plan, limits, watcher)
     workers = max(processors() if options.workers is None else options.workers, 1)
     there = next(folder for folder in out.absolute().parents if folder.is_dir())
     about = {
@@ -194,7 +194,7 @@ def _document(plan: Plan, size: Estimate) -> dict[str, Any]:
         "shards": [
             {
                 "file": shard.file,
-                "samples": shard.stop - shard.start,
+                "samples": shard.samples,
                 "raw_bytes": shard.raw_bytes,
                 "most_bytes": shard.file_bytes,
                 "map_size": shard.map_size,

@@ -36,6 +36,6 @@ def repack(dataset: Path, out: Path, options: ConvertOptions, codecs: tuple[str,
     $ packer repack div2k.packed small.packed --codec photo+zstd
     $ packer repack rows.packed shuffled.packed --shuffle 7 --shard-size 256MiB
     """
-    with Progress("repacking") as progress:
-        report = run(dataset, out, options, codec=",".join(codecs) or None, seed=shuffle, **progress.hooks)
+    with Progress() as watcher:
+        report = run(dataset, out, options, codec=",".join(codecs) or None, seed=shuffle, watcher=watcher)
     say(*summary(report))

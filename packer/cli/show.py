@@ -12,6 +12,7 @@ from packer.cli.show_page import chosen_numbers, write_page
 from packer.cli.text import counted, size
 from packer.errors import DatasetError, UsageError
 from packer.format import manifest as manifests
+from packer.watcher import DRAWING
 
 _log = logging.getLogger(__name__)
 #: Bytes of a field in one sample, on average, that are read whole to be drawn.
@@ -65,9 +66,9 @@ def show(dataset: Path, output: Path, samples: int, names: tuple[str, ...], page
 
     opened = PackedDataset(dataset, [name for name in fields if name not in large])
     numbers = chosen_numbers(opened, samples, names)
-    with Progress("drawing") as bar:
-        bar.start(len(numbers))
-        shown = write_page(output, opened, numbers, page_size, bar.advance)
+    with Progress() as watcher:
+        watcher.step(DRAWING, 0, len(numbers))
+        shown = write_page(output, opened, numbers, page_size, watcher.done)
     shown_of = f"{shown:,} of " if shown < len(opened) else ""
     more = "; --page-size makes room for more" if shown < len(numbers) else ""
     say(f"{output}: {shown_of}{counted(len(opened), 'sample')}{more}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import click
@@ -16,7 +15,6 @@ from packer.format import Field, FieldStats, Manifest, ShardEntry, ValueStats
 from packer.format import manifest as manifests
 from packer.packing import JoinedParts, shards_left
 from packer.remote import whole
-from packer.sources import FETCHING
 from packer.stats import part_reports, statistics, statistics_part
 from packer.stats import save as keep
 
@@ -58,16 +56,15 @@ def stats(dataset: str, fields: tuple[str, ...] | None, save: bool, part: str | 
             manifest.field(name)  # before anything is fetched
         return [] if manifest.stats else [manifest.shards[n] for n in shards_left(manifest, part, reports)]
 
-    with Progress("reading") as progress, whole(dataset, partial(progress.look, FETCHING), wanted) as folder:
+    with Progress() as watcher, whole(dataset, watcher, wanted) as folder:
         manifest = manifests.read(folder)
         chosen = manifest.fields if fields is None else tuple(manifest.field(name) for name in fields)
         statistics_of = {field.name: manifest.stats[field.name] for field in chosen if field.name in manifest.stats}
         shards = wanted(manifest)
-        progress.start(sum(shard.samples for shard in shards))
         if not manifest.stats and part is None:
-            statistics_of = statistics(folder, progress.advance, fields, reports)
+            statistics_of = statistics(folder, watcher, fields, reports)
         elif not manifest.stats and part is not None:
-            statistics_part(folder, part, progress.advance, fields, reports)
+            statistics_part(folder, part, watcher, fields, reports)
     document: dict[str, Any] = {"path": dataset, "samples": manifest.samples}
     if part is not None:
         document |= {"part": part, "shards": len(shards)}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 
 import click
@@ -21,7 +20,6 @@ from packer.format import FileEntry, Manifest
 from packer.format import manifest as manifests
 from packer.packing import shards_left
 from packer.remote import whole
-from packer.sources import FETCHING
 from packer.verify import VerifyReport, verify_part
 from packer.workers import processors
 
@@ -68,12 +66,10 @@ def verify(
         return [*shards, *(manifest.files[len(manifest.shards) :] if part is None else [])]
 
     with ExitStack() as stack:
-        with Progress("checking", "bytes") as progress:
-            folder = stack.enter_context(whole(dataset, partial(progress.look, FETCHING), wanted))
+        with Progress() as watcher:
+            folder = stack.enter_context(whole(dataset, watcher, wanted))
             manifest = manifests.read(folder)
-            left = shards_left(manifest, part, reports)
-            progress.start(sum(manifest.shards[number].bytes for number in left))
-            arguments = progress.advance, processors(), reports
+            arguments = watcher, processors(), reports
             report = verify_part(folder, part, *arguments) if part else checking.verify(folder, *arguments)
         damages = [*report.damages, *(_compared(folder, sources, options) if against else [])]
     checked = {"files": report.files, "bytes": report.bytes, "frames": report.frames}
@@ -90,9 +86,8 @@ def verify(
 
 def _compared(dataset: Path, sources: tuple[str, ...], options: ConvertOptions) -> list[Damage]:
     source = open_shown(sources, options)
-    with Progress("comparing") as progress:
-        progress.start(len(source))
-        return compare(dataset, source, progress.advance, guarded=True)
+    with Progress() as watcher:
+        return compare(dataset, source, watcher, guarded=True)
 
 
 def _lines(path: str, report: VerifyReport, damages: Sequence[Damage], compared: bool) -> list[str]:

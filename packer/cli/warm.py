@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import click
@@ -14,7 +13,6 @@ from packer.cli.text import size_text
 from packer.errors import UsageError
 from packer.format import manifest as manifests
 from packer.remote import Mirror, is_url, whole
-from packer.sources import FETCHING
 
 
 @click.command()
@@ -37,7 +35,6 @@ def warm(dataset: str) -> None:
             f"{dataset}: its shards have {size_text(nbytes)}, and {size_text(free)} of memory are free: the "
             'beginning would be gone before the end is read; train without it, with Loader(..., shuffle="block")'
         )
-    with Progress("reading", "bytes") as progress, whole(dataset, partial(progress.look, FETCHING)) as folder:
-        progress.start(nbytes)
-        warming.warm(folder, progress.advance)
+    with Progress() as watcher, whole(dataset, watcher) as folder:
+        warming.warm(folder, watcher)
     say(f"{dataset}: {size_text(nbytes)} in memory")

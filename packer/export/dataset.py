@@ -15,7 +15,8 @@ from packer.codecs import JPEG
 from packer.errors import UsageError, WriteError
 from packer.export.files import Files, Writer
 from packer.remote import refuse_url
-from packer.sources import PackedSource, Progress, block_bytes, count, open_packed
+from packer.sources import PackedSource, block_bytes, count, open_packed
+from packer.watcher import EXPORTING, NOBODY, Watcher
 
 
 class Kind(NamedTuple):
@@ -55,14 +56,14 @@ class ExportOptions:
         fields: names of the fields to export; None for all.
         values: with `basicsr-lmdb`: `png`, which is small, or `bmp`, which BasicSR decodes fastest; None for png.
         overwrite: whether the folder may hold something already; files of one name are replaced.
-        progress: called with the samples and raw bytes done since the last call.
+        watcher: hears of the step `exporting`, in samples.
     """
 
     to: str | None = None
     fields: Sequence[str] | None = None
     values: str | None = None
     overwrite: bool = False
-    progress: Progress | None = None
+    watcher: Watcher = NOBODY
 
     def __post_init__(self) -> None:
         if self.to is not None and self.to not in KINDS:
@@ -122,10 +123,10 @@ def export(
     writer: Writer = make(source, files) if options.values is None else make(source, files, options.values)
     try:
         path.mkdir(parents=True, exist_ok=True)
+        options.watcher.step(EXPORTING, 0, len(source))
         with closing(writer.write()) as blocks:
             for block in blocks:
-                if options.progress:
-                    options.progress(count(block), block_bytes(block))
+                options.watcher.done(count(block), block_bytes(block))
         if hasattr(os, "sync"):
             os.sync()  # all files at once: one by one, thousands of small ones take as long again as to write them
     except OSError as error:

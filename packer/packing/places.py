@@ -246,7 +246,7 @@ class RemotePlace(Place):
     def local(self, entries: Sequence[FileEntry]) -> Path:
         folder = self._home / "fetched"
         for entry in entries:
-            path, transfer = folder / entry.file, Transfer(entry.bytes, None)
+            path, transfer = folder / entry.file, Transfer(entry.bytes)
             make_folder(path.parent)
             with _writing():
                 try:

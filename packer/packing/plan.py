@@ -29,7 +29,8 @@ from packer.packing.framing import (
     with_digits,
 )
 from packer.packing.origin import Origin, origin_of
-from packer.sources import Looking, Source, arrays_of, not_looking, watched
+from packer.sources import Source, arrays_of
+from packer.watcher import EXAMPLES, NOBODY, Watcher
 from packer.workers import Limits, each
 
 GIB = 2**30
@@ -70,6 +71,10 @@ class ShardPlan:
     raw_bytes: int
     file_bytes: int
     slack_bytes: int
+
+    @property
+    def samples(self) -> int:
+        return self.stop - self.start
 
     @property
     def map_size(self) -> int:
@@ -140,7 +145,7 @@ def make_plan(
     codec: str | Mapping[str, str],
     shard_size: int | None,
     limits: Limits | None = None,
-    looking: Looking = not_looking,
+    watcher: Watcher = NOBODY,
     starts: Sequence[int] | None = None,
 ) -> Plan:
     """Return the plan of packing `source`.
@@ -148,7 +153,7 @@ def make_plan(
     Args:
         starts: number of the first sample of each shard; None to cut them by size.
         limits: what reading a sample may take, in a process of its own; None: in this one, unguarded.
-        looking: called with how many places have been looked at, and of how many.
+        watcher: its `step` is called with how many places have been looked at, and of how many.
 
     Raises:
         UsageError: a codec cannot be used, the shard size is too small, a sample is too large, or there are too many
@@ -162,7 +167,7 @@ def make_plan(
     if source.names is not None:
         for number, name in enumerate(source.names):
             name_bytes(name, number)  # raises an error if it cannot be stored
-    examples = cache(partial(read_examples, source, limits, looking))
+    examples = cache(partial(read_examples, source, limits, watcher))
     sizes = field_sizes(source, examples)
     fields = stored_fields(source.fields, codec, sizes, examples)
     _check_sizes(source, fields, sizes)
@@ -261,29 +266,29 @@ def stored_fields(
 
 
 def read_examples(
-    source: Source, limits: Limits | None = None, looking: Looking = not_looking
+    source: Source, limits: Limits | None = None, watcher: Watcher = NOBODY
 ) -> dict[str, list[NDArray[Any]]]:
     """Return some samples of every field, from evenly spread places, the same every time. Bad ones are skipped.
 
     They decide the codecs, and the sizes that headers do not give.
 
     Args:
-        limits, looking: as in `make_plan`.
+        limits, watcher: as in `make_plan`.
     """
     places = min(LOOK_PLACES, max(4, len(source) // LOOK_SHARE))
     sample_bytes = max(1, sum(spec.fixed_bytes for spec in source.fields if not spec.is_ragged))
     run = max(1, RUN_BYTES // sample_bytes) if not any(spec.is_ragged for spec in source.fields) else 1
-    return _read_some(source, places, run, LOOK_BYTES, limits, looking)
+    return _read_some(source, places, run, LOOK_BYTES, limits, watcher)
 
 
 def _read_some(
-    source: Source, places: int, run: int, most: int, limits: Limits | None, looking: Looking
+    source: Source, places: int, run: int, most: int, limits: Limits | None, watcher: Watcher
 ) -> dict[str, list[NDArray[Any]]]:
     """Return runs of samples of every field; after `most` bytes no further place is read."""
     samples_of: dict[str, list[NDArray[Any]]] = {spec.name: [] for spec in source.fields}
     seen = 0
     parts = [source.part(start, stop) for start, stop in spread_runs(len(source), places, run)]
-    for blocks in watched(each(_blocks, parts, limits), "looking at samples", looking, len(parts)):
+    for blocks in watcher.watch(each(_blocks, parts, limits), EXAMPLES, len(parts)):
         if isinstance(blocks, SourceError):
             continue  # whether it stops the conversion is decided when it is packed
         for block in blocks:
@@ -419,16 +424,16 @@ class Estimate:
     seconds: float
 
 
-def estimate(plan: Plan, limits: Limits | None = None, looking: Looking = not_looking) -> Estimate:
+def estimate(plan: Plan, limits: Limits | None = None, watcher: Watcher = NOBODY) -> Estimate:
     """Return the likely size and time of packing `plan`: some of its samples are read, packed and dropped.
 
     Args:
-        limits, looking: as in `make_plan`.
+        limits, watcher: as in `make_plan`.
     """
     began = time.perf_counter()
     raw = sum(plan.raw_bytes.values())
     run = max(1, round(TRIAL_RUN_BYTES * plan.samples / max(raw, 1)))
-    samples_of = _read_some(plan.source, TRIAL_PLACES, run, TRIAL_BYTES, limits, looking)
+    samples_of = _read_some(plan.source, TRIAL_PLACES, run, TRIAL_BYTES, limits, watcher)
     columns = {field.name: encode_samples(field, samples_of[field.name]) for field in plan.fields}
     seconds = time.perf_counter() - began
     samples = len(next(iter(samples_of.values())))

@@ -27,7 +27,8 @@ from packer.packing.commit import report_file, shard_file
 from packer.packing.places import Place
 from packer.packing.plan import ShardPlan
 from packer.packing.rejected import Rejected
-from packer.sources import BLOCK_BYTES, Block, Progress, Source, block_bytes, count, no_progress, read_through
+from packer.sources import BLOCK_BYTES, Block, Source, block_bytes, count, read_through
+from packer.watcher import NOBODY, Watcher
 from packer.workers import Here, Limits, Lost, run
 
 _log = logging.getLogger(__name__)
@@ -92,7 +93,7 @@ class ShardReport(msgspec.Struct, frozen=True):
         return sum(column.raw for column in self.columns.values())
 
 
-def write_shard(task: ShardTask, progress: Progress = no_progress, step: Step = contextlib.nullcontext) -> ShardReport:
+def write_shard(task: ShardTask, watcher: Watcher = NOBODY, step: Step = contextlib.nullcontext) -> ShardReport:
     """Pack one shard as a draft, and put it in its place, with its report behind it.
 
     Raises:
@@ -119,12 +120,12 @@ def write_shard(task: ShardTask, progress: Progress = no_progress, step: Step = 
         if task.base is not None:
             entry, fields = task.base
             writer.take(stack.enter_context(_open_whole(task.place, entry)), fields)
-            progress(0, entry.bytes)
+            watcher.done(0 if len(task.source) else entry.samples, entry.bytes)
         noted = rejected if task.skip else None
         for block, names in read_blocks(task.source, noted, task.crashing, step, writer.encoded):
             before = writer.raw_bytes
             writer.add(block, count(block), names if task.base is None else None)
-            progress(count(block), writer.raw_bytes - before)
+            watcher.done(count(block), writer.raw_bytes - before)
     return finish_shard(task.place, task.run, number, draft, task.fields, rejected)
 
 
@@ -234,7 +235,7 @@ def report_of(path: Path, fields: Sequence[Field], file: str) -> ShardReport:
 
 def run_tasks(
     tasks: Sequence[ShardTask],
-    progress: Progress,
+    watcher: Watcher,
     workers: int = 0,
     limits: Limits | None = None,
     executor: Executor | None = None,
@@ -252,29 +253,27 @@ def run_tasks(
         WriteError: a process was killed or crashed, or a task was lost.
     """
     if executor is not None:
-        return _run_executor(tasks, executor, progress)
+        return _run_executor(tasks, executor, watcher)
     if workers:
-        return _run_processes(tasks, workers, progress, limits or Limits())
-    return (write_shard(task, progress) for task in tasks)
+        return _run_processes(tasks, workers, watcher, limits or Limits())
+    return (write_shard(task, watcher) for task in tasks)
 
 
-def _run_processes(
-    tasks: Sequence[ShardTask], workers: int, progress: Progress, limits: Limits
-) -> Iterator[ShardReport]:
+def _run_processes(tasks: Sequence[ShardTask], workers: int, watcher: Watcher, limits: Limits) -> Iterator[ShardReport]:
     while tasks:
         done: Counter[tuple[int, int]] = Counter()  # samples (0) and bytes (1) by number of the task
         lost: list[tuple[ShardTask, Lost]] = []
 
         def heard(number: int, amount: tuple[int, int], done: Counter[tuple[int, int]] = done) -> None:
             done.update({(number, 0): amount[0], (number, 1): amount[1]})
-            progress(*amount)
+            watcher.done(*amount)
 
         with contextlib.closing(run(_pack, tasks, workers, limits, heard)) as results:
             for number, result in results:
                 if not isinstance(result, Lost):
                     yield result
                     continue
-                progress(-done[number, 0], -done[number, 1])
+                watcher.done(-done[number, 0], -done[number, 1])
                 lost.append((tasks[number], result))
                 if not tasks[number].skip:
                     _without_culprits(lost, 1, limits)  # which raises its error
@@ -284,7 +283,7 @@ def _run_processes(
 def _pack(task: ShardTask, here: Here) -> ShardReport:
     """Pack the shard of a task in a process of its own, and report how far it is."""
     try:
-        return write_shard(task, lambda *amount: here.report(amount), here.step)
+        return write_shard(task, Watcher(done=lambda *amount: here.report(amount)), here.step)
     except (PackerError, MemoryError, BrokenPipeError, ConnectionResetError):
         raise
     except Exception as error:
@@ -356,7 +355,7 @@ def write_shards(tasks: Sequence[ShardTask]) -> list[ShardReport]:
     return [write_shard(task) for task in tasks]
 
 
-def _run_executor(tasks: Sequence[ShardTask], executor: Executor, progress: Progress) -> Iterator[ShardReport]:
+def _run_executor(tasks: Sequence[ShardTask], executor: Executor, watcher: Watcher) -> Iterator[ShardReport]:
     """Yield the reports of the tasks; those that still wait are cancelled when the caller stops.
 
     A few calls for each worker wait at a time: an executor keeps what it is given, and there may be 100,000.
@@ -385,7 +384,7 @@ def _run_executor(tasks: Sequence[ShardTask], executor: Executor, progress: Prog
             except Exception as error:
                 raise WriteError(f"shard {number} was not packed: {type(error).__name__}: {error}") from error
             for report in reports:
-                progress(report.entry.samples, report.raw_bytes)
+                watcher.done(report.entry.samples, report.raw_bytes)
                 yield report
     finally:
         for future in futures:

@@ -15,7 +15,6 @@ from packer.remote.mirror import Mirror, whole
 from packer.remote.sources import local_inputs
 from packer.remote.store import (
     STREAMS,
-    Moved,
     RemoteFile,
     RemoteFolder,
     Transfer,
@@ -31,7 +30,6 @@ __all__ = [
     "Ahead",
     "Lease",
     "Mirror",
-    "Moved",
     "RemoteFile",
     "RemoteFolder",
     "Transfer",

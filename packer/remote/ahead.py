@@ -61,7 +61,7 @@ class Ahead:
         self._turn = threading.Lock()
         self._due: set[FileEntry] = set()
         self._coming_in: set[FileEntry] = set()
-        self._transfer = Transfer(0, None)
+        self._transfer = Transfer(0)
         with contextlib.suppress(OSError):
             os.utime(mirror.folder / MANIFEST)  # else it would be older than the shards
         for entry, position in {**self._later, **self._positions}.items():

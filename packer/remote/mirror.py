@@ -18,17 +18,18 @@ from packer.errors import DamagedError, DatasetError, NoDatasetError, UsageError
 from packer.format import MANIFEST, MAX_MANIFEST_BYTES, FileEntry, Manifest, held_lock, write_synced
 from packer.format import manifest as manifests
 from packer.remote.cache import LOCK, PARTIAL, Cache, Lease, aside, default_cache, is_local, is_whole
-from packer.remote.store import STREAMS, Moved, RemoteFolder, Transfer, is_url, label
+from packer.remote.store import STREAMS, RemoteFolder, Transfer, is_url, label
+from packer.watcher import NOBODY, Watcher
 
 #: Seconds after which to look again whether another process has fetched a file.
 LOOK = 0.02
 
 
-def fetch_all(remote: RemoteFolder, entries: Iterable[FileEntry], folder: Path, moved: Moved | None = None) -> None:
+def fetch_all(remote: RemoteFolder, entries: Iterable[FileEntry], folder: Path, watcher: Watcher = NOBODY) -> None:
     """Fetch the files that are missing in `folder`; wait for another process that is fetching one.
 
     Args:
-        moved: called with the bytes fetched so far, and the total.
+        watcher: its `step` is called with the bytes fetched so far, and the total.
 
     Raises:
         DamagedError: a file is missing at the URL, or is not what the manifest says.
@@ -37,7 +38,7 @@ def fetch_all(remote: RemoteFolder, entries: Iterable[FileEntry], folder: Path, 
     """
     missing = [entry for entry in entries if not is_whole(folder, entry)]
     if missing:
-        transfer = Transfer(sum(entry.bytes for entry in missing), moved)
+        transfer = Transfer(sum(entry.bytes for entry in missing), watcher)
         for _ in transfer.each(partial(_fetch, remote, folder, transfer), missing, min(STREAMS, len(missing))):
             pass
 
@@ -203,28 +204,26 @@ class Mirror:
         """
         return self._fetch(manifest.tables)
 
-    def fetch(
-        self, manifest: Manifest, moved: Moved | None = None, entries: Sequence[FileEntry] | None = None
-    ) -> Lease:
+    def fetch(self, manifest: Manifest, watcher: Watcher = NOBODY, entries: Sequence[FileEntry] | None = None) -> Lease:
         """Fetch all files, or some.
 
         Args:
-            moved: called with the bytes fetched so far, and the total.
+            watcher: its `step` is called with the bytes fetched so far, and the total.
 
         Raises:
             As `fetch_shards`.
         """
-        return self._fetch(manifest.files if entries is None else entries, moved=moved)
+        return self._fetch(manifest.files if entries is None else entries, watcher=watcher)
 
     def _fetch(
-        self, entries: Sequence[FileEntry], now: Sequence[FileEntry] | None = None, moved: Moved | None = None
+        self, entries: Sequence[FileEntry], now: Sequence[FileEntry] | None = None, watcher: Watcher = NOBODY
     ) -> Lease:
         """Make room for `entries`, and fetch those in `now`; all by default."""
         with _writing(self.folder):
             lease = Lease(self.folder)
             self.cache.reserve(self.folder, entries)
         with self._telling_replaced():
-            fetch_all(self.remote, entries if now is None else now, self.folder, moved)
+            fetch_all(self.remote, entries if now is None else now, self.folder, watcher)
         return lease
 
     def fetch_one(self, entry: FileEntry, transfer: Transfer, make_room: Callable[[], None]) -> Lease:
@@ -266,12 +265,12 @@ def _writing(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def whole(
-    place: str, moved: Moved | None = None, wanted: Callable[[Manifest], Sequence[FileEntry]] | None = None
+    place: str, watcher: Watcher = NOBODY, wanted: Callable[[Manifest], Sequence[FileEntry]] | None = None
 ) -> Iterator[Path]:
     """Return the folder of a dataset: a path as it is; for a URL a folder of the cache, with all files fetched.
 
     Args:
-        moved: called with the bytes fetched so far, and the total.
+        watcher: its `step` is called with the bytes fetched so far, and the total.
         wanted: returns the files of the manifest to fetch, if not all.
 
     Raises:
@@ -282,7 +281,7 @@ def whole(
         return
     mirror, manifest, lease = Mirror.open(place)
     entries = None if wanted is None else wanted(manifest)
-    with contextlib.closing(lease), contextlib.closing(mirror.fetch(manifest, moved, entries)):
+    with contextlib.closing(lease), contextlib.closing(mirror.fetch(manifest, watcher, entries)):
         yield mirror.folder
 
 

@@ -17,7 +17,8 @@ from urllib.parse import unquote
 from packer.errors import RemoteError, SourceError
 from packer.format import held_lock, sync_folder
 from packer.remote.cache import LOCK, PARTIAL, Lease, default_cache, is_local, remove_unused
-from packer.remote.store import BLOCK_BYTES, WEB, Moved, RemoteFile, RemoteFolder, Transfer, is_url, label, note, noted
+from packer.remote.store import BLOCK_BYTES, WEB, RemoteFile, RemoteFolder, Transfer, is_url, label, note, noted
+from packer.watcher import NOBODY, Watcher
 
 _log = logging.getLogger(__name__)
 
@@ -30,11 +31,11 @@ STREAMS = 16
 UNUSED_SECONDS = 30 * 24 * 3600
 
 
-def local_inputs(inputs: Sequence[str], moved: Moved | None = None) -> tuple[list[str], list[Lease]]:
+def local_inputs(inputs: Sequence[str], watcher: Watcher = NOBODY) -> tuple[list[str], list[Lease]]:
     """Return inputs of the command line: each `[FIELD=]URL` with its files fetched, anything else as it is.
 
     Args:
-        moved: called with the bytes fetched so far, and the total.
+        watcher: its `step` is called with the bytes fetched so far, and the total.
 
     Returns:
         the inputs, as local paths; and leases, which keep the fetched files in the cache as long as they are kept.
@@ -47,13 +48,13 @@ def local_inputs(inputs: Sequence[str], moved: Moved | None = None) -> tuple[lis
     for number, text in enumerate(inputs):
         name, equals, place = ("", "", text) if is_url(text) else text.partition("=")
         if is_url(place):
-            path, lease = fetch_source(place, moved)
+            path, lease = fetch_source(place, watcher)
             texts[number] = f"{name}{equals}{path}"
             leases += [lease] if lease else []
     return texts, leases
 
 
-def fetch_source(url: str, moved: Moved | None = None) -> tuple[str, Lease | None]:
+def fetch_source(url: str, watcher: Watcher = NOBODY) -> tuple[str, Lease | None]:
     """Return the path, or pattern, of the files at a URL once they are fetched, and a lease on them.
 
     `file://` names files that are here: they are not fetched, and need no lease.
@@ -78,7 +79,7 @@ def fetch_source(url: str, moved: Moved | None = None) -> tuple[str, Lease | Non
             if not listed:
                 raise SourceError("there is no such file or folder, or it is empty", url)
             # If the URL is a file, the listing has that file alone, and its path below the URL is empty.
-            _fetch(remote, listed, home / last, home / _FETCHED, moved)
+            _fetch(remote, listed, home / last, home / _FETCHED, watcher)
     except RemoteError as error:
         raise SourceError(str(error)) from None
     except OSError as error:
@@ -86,7 +87,7 @@ def fetch_source(url: str, moved: Moved | None = None) -> tuple[str, Lease | Non
     return str(Path(glob.escape(str(home / last))) / pattern) if pattern else str(home / last), lease
 
 
-def _fetch(remote: RemoteFolder, listed: Mapping[str, RemoteFile], top: Path, notes: Path, moved: Moved | None) -> None:
+def _fetch(remote: RemoteFolder, listed: Mapping[str, RemoteFile], top: Path, notes: Path, watcher: Watcher) -> None:
     """Fetch files whose listed version is not in `top`, a folder or a file; remove files that are not listed."""
     local = {}
     for path in [top] if top.is_file() else [path for path in top.rglob("*") if not path.is_dir()]:
@@ -96,7 +97,7 @@ def _fetch(remote: RemoteFolder, listed: Mapping[str, RemoteFile], top: Path, no
             path.unlink()
     noted_files = noted(notes)
     missing = [name for name, file in listed.items() if noted_files.get(name) != file or local.get(name) != file.size]
-    transfer = Transfer(sum(listed[name].size for name in missing), moved)
+    transfer = Transfer(sum(listed[name].size for name in missing), watcher)
     if missing:
         _log.info("fetching %s files, %s bytes, from %s", f"{len(missing):,}", f"{transfer.total:,}", remote.url)
 

@@ -22,6 +22,7 @@ import xxhash
 
 from packer.errors import RemoteError, UsageError
 from packer.format import URL_AS_PATH
+from packer.watcher import FETCHING, NOBODY, Watcher
 
 #: Two letters at least: `c://` is a drive.
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
@@ -97,9 +98,7 @@ def text_of(error: BaseException | None) -> str:
     return text or type(error).__name__
 
 
-#: Called several times a second with the bytes moved so far, and the total.
-Moved = Callable[[int, int], None]
-#: Seconds between two such calls.
+#: Seconds between two reports of a transfer.
 _WORD = 0.1
 
 
@@ -111,11 +110,12 @@ class Transfer:
 
     Args:
         total: bytes to move.
+        watcher: its `step` is called several times a second with the bytes moved so far, and the total.
     """
 
-    def __init__(self, total: int, moved: Moved | None) -> None:
+    def __init__(self, total: int, watcher: Watcher = NOBODY) -> None:
         self.total = total
-        self._moved = moved or (lambda done, total: None)
+        self._watcher = watcher
         self._lock = threading.Lock()
         self._done = 0
         self._stopped = threading.Event()
@@ -208,13 +208,13 @@ class Transfer:
                         is_done = bool(wait([future], _WORD).done)
                         if (now := time.monotonic()) - last_word >= _WORD:
                             last_word = now
-                            self._moved(self._done, self.total)
+                            self._watcher.step(FETCHING, self._done, self.total)
                     yield future.result()
             finally:
                 self.stop()
                 pool.shutdown(cancel_futures=True)
         if self.total:
-            self._moved(self._done, self.total)
+            self._watcher.step(FETCHING, self._done, self.total)
 
 
 def noted(path: Path) -> dict[str, tuple[Any, ...]]:

@@ -2,23 +2,15 @@
 
 from packer.sources.base import (
     BLOCK_BYTES,
-    FETCHING,
     Block,
     LargeArray,
-    Looking,
-    OnBad,
-    Progress,
     Source,
     arrays_of,
     block_bytes,
     count,
     joined,
-    no_progress,
-    not_looking,
     read_through,
     runs,
-    stop,
-    watched,
 )
 from packer.sources.beside import in_order_of
 from packer.sources.derived import FittedSource, LabelledSource
@@ -32,16 +24,12 @@ from packer.sources.units import UNITS_OF
 
 __all__ = [
     "BLOCK_BYTES",
-    "FETCHING",
     "UNITS_OF",
     "Block",
     "FittedSource",
     "LabelledSource",
     "LargeArray",
-    "Looking",
-    "OnBad",
     "PackedSource",
-    "Progress",
     "Sample",
     "SampleSource",
     "Source",
@@ -58,8 +46,6 @@ __all__ = [
     "infer_fields",
     "joined",
     "names_of",
-    "no_progress",
-    "not_looking",
     "one_block",
     "open_packed",
     "open_sources",
@@ -68,6 +54,4 @@ __all__ = [
     "read_through",
     "runs",
     "shuffled_order",
-    "stop",
-    "watched",
 ]

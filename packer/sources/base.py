@@ -8,13 +8,12 @@ numbers, no open handles), and give the same samples in the same order every tim
 from __future__ import annotations
 
 import math
-import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,31 +38,7 @@ LARGE_BYTES = 32 * 2**20
 #: Bytes of a large array that are read at once.
 PIECE_BYTES = 8 * 2**20
 
-#: Called with the error of each bad file found while a source is opened; may raise (stop) or return (skip the sample).
-#: If the error names a `sample`, it is an early warning: the sample is kept and fails again when read.
-OnBad = Callable[[SourceError], None]
-
-
-#: Called before packing with an activity (such as `reading headers`), how many items are done, and of how
-#: many (None while that is unknown), in the process and thread that opens the sources.
-Looking = Callable[[str, int, "int | None"], None]
-#: Called with how many more samples and raw bytes are done.
-Progress = Callable[[int, int], None]
-
-#: Activities of sources of many files.
-FINDING, HEADERS = "finding files", "reading headers"
-#: An activity with files at a URL, counted in bytes.
-FETCHING = "fetching"
-#: Seconds between two calls of a `Looking`.
-_TELL_EVERY = 0.1
-
-Item = TypeVar("Item")
 Layout = TypeVar("Layout", bound=Hashable)
-
-
-def stop(error: SourceError) -> NoReturn:
-    """Raise the error: the `OnBad` that stops at the first bad file."""
-    raise error
 
 
 @contextmanager
@@ -74,32 +49,6 @@ def faults_of(path: str | None = None, sample: int | None = None) -> Iterator[No
     except SourceError as error:
         number = error.sample if sample is None else sample
         raise SourceError(error.reason, path or error.path, number) from error
-
-
-def not_looking(activity: str, done: int, total: int | None) -> None:
-    """Do nothing."""
-
-
-def no_progress(samples: int, nbytes: int) -> None:
-    """Do nothing."""
-
-
-def watched(items: Iterable[Item], activity: str, looking: Looking, total: int | None = None) -> Iterator[Item]:
-    """Yield `items`, and call `looking` ten times a second, and at the end, with how many are done.
-
-    Args:
-        activity: what is done with them, such as `reading headers`.
-        total: how many there are; None if that is not known before the end.
-    """
-    done, last_call = 0, time.monotonic()
-    for item in items:
-        yield item
-        done += 1
-        now = time.monotonic()
-        if now - last_call >= _TELL_EVERY:
-            last_call = now
-            looking(activity, done, total)
-    looking(activity, done, done)
 
 
 class LargeArray:

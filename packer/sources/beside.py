@@ -23,9 +23,10 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError, first_few
 from packer.format import FieldSpec
-from packer.sources.base import Block, DerivedSource, LargeArray, OnBad, Source, count, faults_of
+from packer.sources.base import Block, DerivedSource, LargeArray, Source, count, faults_of
 from packer.sources.files import FileSet, decode_text, refuse_pointer, unreadable
 from packer.sources.pairing import UNNAMED, field_in_words, pair, partners, stem
+from packer.watcher import Watcher
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # which typing has from Python 3.11 on
@@ -45,9 +46,9 @@ class TextSource(Source):
     kind = "text"
 
     @classmethod
-    def of(cls, name: str, file_set: FileSet, on_bad: OnBad) -> TextSource:
+    def of(cls, name: str, file_set: FileSet, watcher: Watcher) -> TextSource:
         """Return the text of some files as a field."""
-        files = file_set.pick(on_bad)
+        files = file_set.pick(watcher)
         spec = FieldSpec(name=name, dtype="uint8", kind="text", shape=(None,))
         return cls((spec,), [file_set.path(file) for file in files], list(map(stem, files)))
 
@@ -84,7 +85,7 @@ def open_beside(
     sides: Mapping[str, FileSet],
     open_samples: Callable[[Mapping[str, FileSet]], Source],
     open_side: Callable[[str, FileSet], Source],
-    on_bad: OnBad,
+    watcher: Watcher,
 ) -> Source:
     """Return the samples of a source, each with the fields that lie beside it.
 
@@ -93,11 +94,11 @@ def open_beside(
         sides: the files beside them, by field.
         open_samples: opens the samples of some of the files `main`.
         open_side: opens the files of one of `sides`, each as a sample.
-        on_bad: called with every file that is bad or has no partner.
+        watcher: its `bad` is called with every file that is bad or has no partner.
 
     Raises:
         UsageError: the samples are not whole files (but patches of images, say), or two fields have one name.
-        SourceError: what `on_bad` raises, or no sample is left.
+        SourceError: what `watcher.bad` raises, or no sample is left.
     """
     sides_in_words = " and ".join(name or UNNAMED for name in sides)
     opened: dict[str, Source] = {}
@@ -108,7 +109,7 @@ def open_beside(
         if len(paths) != len(side):
             raise UsageError(f"{field_in_words(name)} lies beside the others, so each sample of it must be one file")
         beside[name] = file_set._replace(files=[file for file in file_set.files if file_set.path(file) in paths])
-    pairs, _ = partners({**main, **beside}, on_bad)
+    pairs, _ = partners({**main, **beside}, watcher)
     if not pairs.names:
         raise SourceError(f"no sample is left: none has its file of {sides_in_words}", next(iter(main.values())).text)
     samples = open_samples(

@@ -24,8 +24,8 @@ from typing import NamedTuple
 from natsort import natsorted
 
 from packer.errors import PackerError, ResourceError, SourceError, UsageError, as_text
-from packer.sources.base import FINDING, Looking, OnBad, not_looking, stop, watched
 from packer.threads import in_threads
+from packer.watcher import FINDING, NOBODY, STRICT, Watcher
 
 #: Errors that pass and are not the fault of a file, such as too many open files, or no memory.
 NOT_ITS_FAULT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EINTR)
@@ -122,21 +122,21 @@ class FileSet(NamedTuple):
         counts = ", ".join(f"{count:,} {suffix}" for suffix, count in sorted(self.beside.items()))
         return [f"{field and f'field {field}: '}skipped {counts}"] if counts else []
 
-    def pick(self, on_bad: OnBad = stop) -> list[str]:
+    def pick(self, watcher: Watcher = STRICT) -> list[str]:
         """Return the files in natural order (`b2` before `b10`), without those that cannot be packed.
 
         Raises:
-            SourceError: what `on_bad` raises, called with each file that is not regular, or whose name is no text.
+            SourceError: what `watcher.bad` raises, called with each file that is not regular, or whose name is no text.
             UsageError: no file is left.
         """
         good = []
         for file in self.files:
             if file in self.odd:
-                on_bad(
+                watcher.bad(
                     SourceError("is a broken link, or not a regular file; remove it or fix the link", self.path(file))
                 )
             elif as_text(file) != file:
-                on_bad(SourceError("has a name that is not valid text (UTF-8); rename it", self.path(file)))
+                watcher.bad(SourceError("has a name that is not valid text (UTF-8); rename it", self.path(file)))
             else:
                 good.append(file)
         if not good:
@@ -165,16 +165,18 @@ def kind_of(path: str, more: Mapping[str, str] = {}) -> str | None:
     return DICOM if suffix in _DICOM_SUFFIXES else _kind_by_bytes(path)
 
 
-def of_one_kind(file_set: FileSet, more: Mapping[str, str] = {}, on_bad: OnBad = stop) -> tuple[str | None, FileSet]:
+def of_one_kind(
+    file_set: FileSet, more: Mapping[str, str] = {}, watcher: Watcher = STRICT
+) -> tuple[str | None, FileSet]:
     """Return the kind of the files found (None if none can be packed), and the files of this kind.
 
     Args:
         more: kinds of further suffixes, such as those of clouds.
-        on_bad: called with every file that is of no kind and not known to lie beside data.
+        watcher: its `bad` is called with every file that is of no kind and not known to lie beside data.
 
     Raises:
         UsageError: they are of several kinds, or DICOM.
-        SourceError: what `on_bad` raises.
+        SourceError: what `watcher.bad` raises.
     """
     kinds = {file: kind_of(file_set.path(file), more) for file in file_set.files}
     counts = Counter(kind for kind in kinds.values() if kind and kind != BESIDE)
@@ -201,7 +203,7 @@ def of_one_kind(file_set: FileSet, more: Mapping[str, str] = {}, on_bad: OnBad =
         many = f" (one of {len(strange):,} such files)" if len(strange) > 1 else ""
         advice = f"move it away, or name the files to pack with a quoted pattern like '{pattern}'"
         for file in strange:
-            on_bad(SourceError(f"{reason}{many}; {advice}", file_set.path(file)))
+            watcher.bad(SourceError(f"{reason}{many}; {advice}", file_set.path(file)))
     others = [file for file in file_set.files if kinds[file] == BESIDE]
     beside = Counter(suffix_of(file) or "without suffix" for file in others)
     texts = [file for file in others if suffix_of(file) == TEXT]
@@ -245,13 +247,13 @@ def join(folder: str, file: str) -> str:
     return f"{folder}/{file}" if folder and folder != "/" else folder + file
 
 
-def find(text: str, looking: Looking = not_looking) -> FileSet:
+def find(text: str, watcher: Watcher = NOBODY) -> FileSet:
     """Return the files that `text` stands for: all below a folder, one file, or what fits a glob pattern.
 
     A file that is named by itself never counts as hidden.
 
     Args:
-        looking: called with how many files are found.
+        watcher: its `step` is called with how many files are found.
 
     Raises:
         UsageError: there is no such file or folder. (A pattern that nothing fits gives no files.)
@@ -273,7 +275,7 @@ def find(text: str, looking: Looking = not_looking) -> FileSet:
     else:
         raise UsageError(f"{text}: there is no such file or folder; check the path")
     names, odd = list[str](), set[str]()
-    for name, regular in watched(entries, FINDING, looking):
+    for name, regular in watcher.watch(entries, FINDING):
         names.append(name)
         if not regular:
             odd.add(name)

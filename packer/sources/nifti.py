@@ -26,21 +26,11 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError, first_few
 from packer.format import DTYPES, FieldSpec
-from packer.sources.base import (
-    HEADERS,
-    Block,
-    Looking,
-    OnBad,
-    Source,
-    common_shape,
-    faults_of,
-    joined,
-    misfits,
-    watched,
-)
+from packer.sources.base import Block, Source, common_shape, faults_of, joined, misfits
 from packer.sources.files import FileSet
 from packer.sources.options import SourceOptions
 from packer.sources.pairing import partners
+from packer.watcher import HEADERS, Watcher
 
 _PLACE = (
     FieldSpec(name="affine", dtype="float64", shape=(4, 4)),
@@ -66,39 +56,36 @@ class _Volume(NamedTuple):
         return f"{self.dtype} of {len(self.shape)} axes" + "".join(f", {n} channels" for n in self.shape[3:])
 
 
-def open_nifti(
-    inputs: Mapping[str, FileSet], options: SourceOptions, *, on_bad: OnBad, looking: Looking
-) -> NiftiSource:
+def open_nifti(inputs: Mapping[str, FileSet], options: SourceOptions, watcher: Watcher) -> NiftiSource:
     """Open the volumes of one or more fields, partners paired by name.
 
     Args:
         inputs: by field name, empty if none is given.
-        on_bad: called with every file that cannot be packed; if it returns, the sample is left out.
-        looking: called with the number of headers read.
+        watcher: its `bad` is called with every file that cannot be packed; if it returns, the sample is left out.
 
     Raises:
         UsageError: nibabel is not installed, two fields are the same files, or a field cannot have its name.
-        SourceError: what `on_bad` raises; no sample is left.
+        SourceError: what `watcher.bad` raises; no sample is left.
     """
     if find_spec("nibabel") is None:
         raise UsageError("NIfTI is read by nibabel: pip install '.[nifti]' in a clone of packer")
     if taken := {spec.name for spec in _PLACE} & inputs.keys():
         raise UsageError(f"{min(taken)}= is a field that every volume has; name the source otherwise")
-    file_sets = {name or "image": file_set._replace(files=file_set.pick(on_bad)) for name, file_set in inputs.items()}
+    file_sets = {name or "image": file_set._replace(files=file_set.pick(watcher)) for name, file_set in inputs.items()}
     volumes = {name: _volumes(name, file_sets) for name in file_sets}
     firsts = {name: file_set._replace(files=list(volumes[name])) for name, file_set in file_sets.items()}
     names = {name: [volume.name for volume in of_field.values()] for name, of_field in volumes.items()}
-    paired, remarks = partners(firsts, on_bad, names)
+    paired, remarks = partners(firsts, watcher, names)
     rows: dict[str, dict[str, _Volume]] = {}
-    for number, name in enumerate(watched(paired.names, HEADERS, looking, len(paired.names))):
+    for number, name in enumerate(watcher.watch(paired.names, HEADERS, len(paired.names))):
         try:
             rows[name] = _with_headers({field: volumes[field][files[number]] for field, files in paired.files.items()})
         except SourceError as error:
-            on_bad(error)
+            watcher.bad(error)
     _, odd = misfits({name: {field: volume.kind for field, volume in row.items()} for name, row in rows.items()})
     for name, how in odd.items():
         first, *_ = rows.pop(name).values()
-        on_bad(SourceError(f"differs from most volumes: {how}; fix it or move it away", first.paths[0]))
+        watcher.bad(SourceError(f"differs from most volumes: {how}; fix it or move it away", first.paths[0]))
     fields = []
     for name, volume in next(iter(rows.values())).items():
         shape = common_shape(row[name].shape for row in rows.values())

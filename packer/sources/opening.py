@@ -10,11 +10,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from packer.errors import SourceError, UsageError, first_few
 from packer.format import MANIFEST, check_field_name
-from packer.sources.base import Looking, OnBad, Source, not_looking, stop
+from packer.sources.base import Source
 from packer.sources.beside import TextSource, open_beside
 from packer.sources.derived import ArrayImageSource, LabelledSource
 from packer.sources.files import (
@@ -31,6 +30,7 @@ from packer.sources.files import (
 )
 from packer.sources.options import SourceOptions, check_options, columns_by_field
 from packer.sources.pairing import share_out, stem
+from packer.watcher import STRICT, Watcher
 from packer.workers import Limits
 
 #: The room and the function that open sources of each kind; imported when they are used, since `packer --help` needs
@@ -57,18 +57,17 @@ _BOX = 5
 def open_sources(
     inputs: Sequence[str],
     options: SourceOptions | None = None,
-    on_bad: OnBad = stop,
+    watcher: Watcher = STRICT,
     limits: Limits | None = None,
-    looking: Looking = not_looking,
     are_beside: bool = False,
 ) -> Source:
     """Open the source that `inputs` name: `FIELD=PATH` for each field of an image set, or one path.
 
     Args:
         inputs: each a folder, a file or a glob pattern, with `FIELD=` in front or not.
+        watcher: hears of bad files and of steps; by default the first bad file is an error.
         limits: limits of opening one file with a library that can crash (HDF5), in a process of its own; None opens
             it in this one.
-        looking: called with how many files are found, and how many headers are read.
         are_beside: whether the files lie beside those of samples that are packed already: text is taken, and each
             array file of a folder is a sample.
 
@@ -85,7 +84,7 @@ def open_sources(
             f"{unknown[0]}=FOLDER for the one with these columns"
         )
     has_others = len(named) > 1 or are_beside
-    by_name = {name: _look(name, path, columns, has_others, on_bad, looking) for name, path in named.items()}
+    by_name = {name: _look(name, path, columns, has_others, watcher) for name, path in named.items()}
     sides = {
         name: file_set for name, (kind, file_set) in by_name.items() if kind == "text" or (name and name in columns)
     }
@@ -119,12 +118,11 @@ def open_sources(
 
     def open_kind(kind: str, files: Mapping[str, FileSet], options: SourceOptions) -> Source:
         if kind == "text":
-            return TextSource.of(*next(iter(files.items())), on_bad)
+            return TextSource.of(*next(iter(files.items())), watcher)
         room, function = _OPENERS[kind]
-        hooks: dict[str, Any] = {"on_bad": on_bad, "looking": looking}
-        if kind == "hdf5":  # only its library can crash the process while it reads headers
-            hooks["limits"] = limits
-        source: Source = getattr(importlib.import_module(room), function)(files, options, **hooks)
+        # Only the library of HDF5 can crash the process while it reads headers.
+        guarded = {"limits": limits} if kind == "hdf5" else {}
+        source: Source = getattr(importlib.import_module(room), function)(files, options, watcher, **guarded)
         return source
 
     def open_side(name: str, files: FileSet) -> Source:
@@ -139,7 +137,7 @@ def open_sources(
         return source
 
     if sides:
-        source = open_beside(file_sets, sides, opened, open_side, on_bad)
+        source = open_beside(file_sets, sides, opened, open_side, watcher)
     else:
         source = opened(file_sets)
         if kind == "images":
@@ -250,9 +248,7 @@ def _split(text: str) -> tuple[str, str]:
     return name, path
 
 
-def _look(
-    name: str, path: str, columns: Mapping[str, str], has_others: bool, on_bad: OnBad, looking: Looking
-) -> tuple[str, FileSet]:
+def _look(name: str, path: str, columns: Mapping[str, str], has_others: bool, watcher: Watcher) -> tuple[str, FileSet]:
     """Return the kind of the files that `path` names, and the files; an LMDB folder is not listed.
 
     The kind is one of `_OPENERS`, or `text`.
@@ -261,11 +257,11 @@ def _look(
         name: of the field; empty if none is given.
         columns: `--columns` by field. Files of `CLOUDS` count only if it has this field.
         has_others: whether there are other fields, next to which files of `TEXT` are text.
-        on_bad: called with every file that is of no kind and not known to lie beside data.
+        watcher: its `bad` is called with every file that is of no kind and not known to lie beside data.
 
     Raises:
         UsageError: there are none, or files of several kinds.
-        SourceError: it is a folder that holds no file of any kind; or what `on_bad` raises.
+        SourceError: it is a folder that holds no file of any kind; or what `watcher.bad` raises.
     """
     if is_lmdb(Path(path)):
         return "basicsr", FileSet(path, [], text=path)
@@ -274,10 +270,10 @@ def _look(
         suffixes = (*CLOUDS, LABELS) if name else CLOUDS
     elif "" in columns and not has_others:
         suffixes = CLOUDS
-    listed = find(path, looking)
-    kind, file_set = of_one_kind(listed, dict.fromkeys(suffixes, "clouds"), on_bad)
+    listed = find(path, watcher)
+    kind, file_set = of_one_kind(listed, dict.fromkeys(suffixes, "clouds"), watcher)
     if kind is None and name and has_others:
-        kind, file_set = of_one_kind(listed, {TEXT: "text"}, on_bad)
+        kind, file_set = of_one_kind(listed, {TEXT: "text"}, watcher)
     if kind is not None:
         return kind, file_set
     known = f"{', '.join(sorted(KIND_OF))}, and with --columns x,y,z also {', '.join(CLOUDS)}"

@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from packer.errors import SourceError, UsageError, first_few
-from packer.sources.base import OnBad
 from packer.sources.files import TEXT, FileSet, decode_text, join, natural_order
 from packer.sources.units import folder_of, unit_name, upwards
+from packer.watcher import Watcher
 
 Entry = TypeVar("Entry")
 #: By field, the name of every file.
@@ -75,12 +75,12 @@ def stem(file: str) -> str:
 
 
 def partners(
-    file_sets: Mapping[str, FileSet], on_bad: OnBad, names: Names | None = None, listed: str | None = None
+    file_sets: Mapping[str, FileSet], watcher: Watcher, names: Names | None = None, listed: str | None = None
 ) -> tuple[Pairing, list[str]]:
     """Return the samples that files of one or more fields make, and sentences for the plan.
 
     Args:
-        on_bad: called with every file without a partner and with every second file of one name.
+        watcher: its `bad` is called with every file without a partner and with every second file of one name.
         names: as for `pair`.
         listed: a file that lists the samples to take, in their order; see `_chosen`.
     """
@@ -88,7 +88,7 @@ def partners(
     notes: list[str] = []
     if listed is not None:
         paired, notes = _chosen(paired, listed)
-    _report(paired, file_sets, on_bad)
+    _report(paired, file_sets, watcher)
     for field, text in paired.taken.items():
         notes.append(f"{field and f'field {field}: '}most names have {text}; samples are named without it")
     if paired.is_by_count:
@@ -278,11 +278,11 @@ def entry_of(line: str, entries: Mapping[str, Entry]) -> Entry | None:
     return next((entries[text] for word in words for text in (word, stem(word)) if text in entries), None)
 
 
-def _report(paired: Pairing, file_sets: Mapping[str, FileSet], on_bad: OnBad) -> None:
-    """Call `on_bad` with every file without a partner and with every second file of one name."""
+def _report(paired: Pairing, file_sets: Mapping[str, FileSet], watcher: Watcher) -> None:
+    """Call `watcher.bad` with every file without a partner and with every second file of one name."""
     for field, first, second, name in paired.doubles:
         reason = f"this file and {first} would both be sample {name!r} of {field_in_words(field)}"
-        on_bad(SourceError(f"{reason}; rename one or move it away", file_sets[field].path(second)))
+        watcher.bad(SourceError(f"{reason}; rename one or move it away", file_sets[field].path(second)))
     count = sum(map(len, paired.orphans.values()))
     lists = [f"{field or UNNAMED}: {first_few(files)}" for field, files in paired.orphans.items() if files]
     # The first error lists them all: if it stops the conversion, nobody sees the others.
@@ -294,7 +294,7 @@ def _report(paired: Pairing, file_sets: Mapping[str, FileSet], on_bad: OnBad) ->
         others = " and ".join(repr(other) if other else UNNAMED for other in paired.orphans if other != field)
         for file in files:
             reason = f"{field_in_words(field)} has this file, but there is no partner of that name in {others}{more}"
-            on_bad(SourceError(f"{reason}; add the partner or move the file away", file_sets[field].path(file)))
+            watcher.bad(SourceError(f"{reason}; add the partner or move the file away", file_sets[field].path(file)))
             more = ""
 
 

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import readers
 from packer.cli import COMMANDS, main
 from packer.convert import ConvertOptions, convert
 from packer.split import split
+from packer.watcher import Watcher
 from packer.writer import DatasetWriter
 
 FOLDER = Path(__file__).resolve().parent.parent / "public"
@@ -37,7 +39,8 @@ def python_text() -> str:
     """Return the public Python names, one a line; callables with parameters and defaults."""
     things = {f"readers.{name}": getattr(readers, name) for name in sorted(readers.__all__)}
     things |= {"packer.convert.convert": convert, "packer.convert.ConvertOptions": ConvertOptions}
-    things |= {"packer.split.split": split, "packer.writer.DatasetWriter": DatasetWriter}
+    things |= {"packer.split.split": split, "packer.watcher.Watcher": Watcher}
+    things |= {"packer.writer.DatasetWriter": DatasetWriter}
     return "".join(line + "\n" for path, thing in things.items() for line in _lines(path, thing))
 
 
@@ -54,7 +57,8 @@ def _signature(path: str, function: Callable[..., Any]) -> str:
     """Return names, order and defaults of the parameters; types are mypy's business."""
     found = inspect.signature(function)
     plain = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in found.parameters.values()]
-    return path + str(found.replace(parameters=plain, return_annotation=inspect.Signature.empty))
+    text = str(found.replace(parameters=plain, return_annotation=inspect.Signature.empty))
+    return path + re.sub(r"<function (\w+) at 0x\w+>", r"\1", text)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from packer.packing import Change, LocalPlace, changing
 from packer.repack import repack
 from packer.repair import repair
 from packer.verify import verify
+from packer.watcher import PACKING, Watcher
 from packer.writer import DatasetWriter
 from readers import PackedDataset
 from tests.survival.test_second_reader import same_as_ours
@@ -172,7 +173,7 @@ def test_a_dataset_that_changed_meanwhile_is_left_alone(two, contents):
     a, b = two
     other = msgspec.structs.replace(manifests.read(a), tool="another")
     with pytest.raises(UsageError, match="a was changed meanwhile, by another process; run the same command again"):
-        append(a, b, workers=0, planned=lambda plan: manifests.write(a, other))
+        append(a, b, workers=0, watcher=Watcher(done=lambda *_: manifests.write(a, other)))
     assert manifests.read(a) == other
     assert not verify(a).damages
     assert append(a, b, workers=0).manifest.samples == 14
@@ -189,8 +190,16 @@ def test_without_locks_one_of_two_is_told(two, contents, monkeypatch, caplog, er
     monkeypatch.setattr("fcntl.flock", refuse)
     c = written(a.parent / "c", "c", 4)
     expected = contents(a)[1] | contents(c)[1]
+    begin = Change.begin
+
+    def begin_second(change, *arguments):
+        monkeypatch.setattr(Change, "begin", begin)
+        append(a, c, workers=0)
+        begin(change, *arguments)
+
+    monkeypatch.setattr(Change, "begin", begin_second)
     with pytest.raises(UsageError, match="a was changed meanwhile"):
-        append(a, b, workers=0, planned=lambda plan: append(a, c, workers=0))
+        append(a, b, workers=0)
     assert "has no locks" in caplog.text
     assert contents(a)[1] == expected
     assert not verify(a).damages
@@ -313,9 +322,11 @@ def test_what_is_finished_is_kept_when_bad_samples_are_to_be_skipped(tmp_path, n
     options = {"workers": 0, "shard_size": 4096}
     with pytest.raises(SourceError):
         append(tmp_path / "d", more.sources, **options)
-    kept = []
-    append(tmp_path / "d", more.sources, **options, on_error="skip", resumed=lambda samples, _: kept.append(samples))
-    assert kept[0] > 0
+    steps = {}
+    watcher = Watcher(step=lambda name, done, total: steps.update({name: (done, total)}))
+    append(tmp_path / "d", more.sources, **options, on_error="skip", watcher=watcher)
+    done, total = steps[PACKING]
+    assert 0 < done < total == 40
     assert len(PackedDataset(tmp_path / "d")) == 4 + 39
 
 

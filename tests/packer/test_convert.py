@@ -21,6 +21,7 @@ from packer.format import manifest as manifests
 from packer.merge import merge
 from packer.packing import finish_shard
 from packer.sources import SourceOptions, open_packed
+from packer.watcher import Watcher
 from packer.writer import DatasetWriter
 from readers import PackedDataset
 
@@ -81,19 +82,12 @@ def test_any_executor_makes_the_same_bytes(tmp_path, files_of, executor):
     check(tmp_path / "pool", 300)
 
 
-def test_the_hooks_are_told(tmp_path):
-    """The plan is told before anything is written, progress adds up to all samples and bytes."""
-    told = []
-
-    def planned(plan):
-        assert not (tmp_path / "out").exists()
-        told.append(plan.samples)
-
-    done = []
-    report = convert(
-        Squares(300), tmp_path / "out", shard_size=4096, planned=planned, progress=lambda *amount: done.append(amount)
-    )
-    assert told == [300]
+def test_the_watcher_hears_of_all_that_is_packed(tmp_path):
+    """Packing begins with no sample of all, and what is done adds up to all samples and bytes."""
+    steps, done = [], []
+    watcher = Watcher(step=lambda *step: steps.append(step), done=lambda *amount: done.append(amount))
+    report = convert(Squares(300), tmp_path / "out", shard_size=4096, watcher=watcher)
+    assert steps[-1] == ("packing", 0, 300)
     assert [sum(column) for column in zip(*done, strict=True)] == [300, report.raw_bytes]
     assert report.kept_shards == 0
     assert report.file_bytes == sum(path.stat().st_size for path in (tmp_path / "out").rglob("*.lmdb"))
@@ -127,17 +121,24 @@ def test_samples_in_memory_are_stored_by_their_real_sizes(as_list, tmp_path):
 
 @pytest.mark.parametrize(("source", "count"), [("pairs", 12), ("clouds", 5), ("rows", 1)])
 def test_looking_at_sources_is_told(source, count, tmp_path, request):
-    """Before the plan is known, it is told how many headers are read, and of how many."""
-    told = []
-    convert(
-        request.getfixturevalue(source).sources,
-        tmp_path / "out.packed",
-        looking=lambda *step: told.append(step),
-        planned=lambda plan: told.append("planned"),
-        workers=0,
-    )
-    assert ("reading headers", count, count) in told[: told.index("planned")]
-    assert told[-1] == "planned"
+    """Before packing begins, the watcher hears how many headers are read, and of how many."""
+    steps = []
+    watcher = Watcher(step=lambda *step: steps.append(step))
+    report = convert(request.getfixturevalue(source).sources, tmp_path / "out.packed", watcher=watcher, workers=0)
+    assert ("reading headers", count, count) in steps
+    assert steps[-1] == ("packing", 0, report.manifest.samples)
+
+
+def test_the_watcher_hears_of_files_that_are_skipped(pairs, tmp_path):
+    """Of each file that is found bad before packing begins, once; where such files stop the conversion, of none."""
+    (pairs.folder / "lr" / "003.png").write_bytes(b"no picture")
+    errors = []
+    with pytest.raises(SourceError, match=r"003\.png"):
+        convert(pairs.sources, tmp_path / "out", workers=0, watcher=Watcher(bad=errors.append))
+    assert not errors
+    report = convert(pairs.sources, tmp_path / "out", workers=0, on_error="skip", watcher=Watcher(bad=errors.append))
+    assert [(error.path, error.reason) for error in errors] == [(bad.file, bad.reason) for bad in report.rejected]
+    assert len(errors) == 1
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -160,12 +161,13 @@ def test_going_on_after_a_failure(tmp_path, monkeypatch, files_of, workers):
         manifests.read(out)
     kept = {path: path.stat().st_mtime_ns for path in (out / "shards").glob("*.lmdb")}
     assert len(kept) >= 1
-    resumed = []
-    report = convert(Squares(200), out, options, resumed=lambda *amount: resumed.append(amount))
+    steps = []
+    report = convert(Squares(200), out, options, watcher=Watcher(step=lambda *step: steps.append(step)))
     assert report.kept_shards == len(kept)
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
     held = {f"shards/{path.name}" for path in kept}  # two workers may have left out one before the last
-    assert resumed[0][0] == sum(shard.samples for shard in report.manifest.shards if shard.file in held)
+    packed = sum(shard.samples for shard in report.manifest.shards if shard.file in held)
+    assert steps[-1] == ("packing", packed, 200)
     check(out, 200)
     convert(Squares(200), tmp_path / "fresh", options)
     assert files_of(out) == files_of(tmp_path / "fresh")
@@ -191,13 +193,13 @@ def stopped_after(count, sources, out, **options):
     """Converts, and is stopped when this many samples are packed: some shards are done."""
     done = []
 
-    def progress(samples, nbytes):
+    def stop(samples, nbytes):
         done.append(samples)
         if sum(done) >= count:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        convert(sources, out, progress=progress, **options)
+        convert(sources, out, watcher=Watcher(done=stop), **options)
 
 
 def test_shards_keep_their_order_by_number(tmp_path, monkeypatch):

@@ -15,6 +15,7 @@ import pytest
 import packer
 from packer.convert import ConvertOptions, convert
 from packer.errors import ResourceError, SourceError, UsageError, WriteError
+from packer.watcher import PACKING, Watcher
 
 OPTIONS = ConvertOptions(codec="none", shard_size=16384, workers=0)
 is_root = hasattr(os, "geteuid") and os.geteuid() == 0
@@ -30,7 +31,7 @@ def job(new_pairs, tmp_path):
 
 
 def midway(out, action):
-    """A progress hook that acts once, when the second shard is done."""
+    """A watcher that acts once, when the second shard is done."""
     done = []
 
     def hook(samples, nbytes):
@@ -38,7 +39,7 @@ def midway(out, action):
             done.append(True)
             action()
 
-    return hook
+    return Watcher(done=hook)
 
 
 @pytest.fixture
@@ -83,12 +84,11 @@ def test_a_full_disk(small_disk, job, files_of):
 def test_a_source_that_goes(job, files_of, workers):
     """A file that is gone when it is to be read is named; back in its place, the conversion goes on."""
     path, away = job.folder / "hr" / "037.png", job.folder / "away"
-    options = {"workers": workers, "progress": midway(job.out, lambda: path.rename(away))}
+    watcher = midway(job.out, lambda: path.rename(away))
     if workers:
-        options["planned"] = lambda plan: path.rename(away)
-        options["progress"] = None
+        watcher = Watcher(step=lambda name, *_: path.rename(away) if name == PACKING else None)
     with pytest.raises(SourceError, match=r"037\.png: "):
-        convert(job.sources, job.out, OPTIONS, **options)
+        convert(job.sources, job.out, OPTIONS, workers=workers, watcher=watcher)
     away.rename(path)
     convert(job.sources, job.out, OPTIONS)
     assert files_of(job.out) == files_of(job.wanted)
@@ -123,7 +123,7 @@ def test_a_source_that_changes(job):
         Image.fromarray(bigger).save(path)
 
     with pytest.raises(SourceError, match=r"037\.png: "):
-        convert(job.sources, job.out, OPTIONS, progress=midway(job.out, change))
+        convert(job.sources, job.out, OPTIONS, watcher=midway(job.out, change))
 
 
 @pytest.mark.skipif(not is_root, reason="root alone can become somebody without rights")
@@ -131,7 +131,7 @@ def test_rights_that_are_lost(job, files_of):
     """A folder that may no longer be written to is named; with rights again the conversion goes on."""
     try:
         with pytest.raises((WriteError, SourceError), match=r"[Pp]ermission denied"):
-            convert(job.sources, job.out, OPTIONS, progress=midway(job.out, lambda: os.seteuid(65534)))
+            convert(job.sources, job.out, OPTIONS, watcher=midway(job.out, lambda: os.seteuid(65534)))
     finally:
         os.seteuid(0)
     assert convert(job.sources, job.out, OPTIONS).kept_shards >= 2
@@ -141,7 +141,7 @@ def test_rights_that_are_lost(job, files_of):
 def test_an_output_folder_that_goes(job, files_of):
     """A folder that somebody removes meanwhile is a clear error; the next run begins anew."""
     with pytest.raises(WriteError, match="out"):
-        convert(job.sources, job.out, OPTIONS, progress=midway(job.out, lambda: shutil.rmtree(job.out)))
+        convert(job.sources, job.out, OPTIONS, watcher=midway(job.out, lambda: shutil.rmtree(job.out)))
     convert(job.sources, job.out, OPTIONS)
     assert files_of(job.out) == files_of(job.wanted)
 
@@ -153,7 +153,7 @@ def test_another_version_is_refused(job, monkeypatch):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        convert(job.sources, job.out, OPTIONS, progress=midway(job.out, stop))
+        convert(job.sources, job.out, OPTIONS, watcher=midway(job.out, stop))
     monkeypatch.setattr(packer, "__version__", "99.0")
     with pytest.raises(UsageError, match=r"the version of packer was .* and is now 99\.0"):
         convert(job.sources, job.out, OPTIONS)

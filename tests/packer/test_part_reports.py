@@ -19,6 +19,7 @@ from packer.packing import LocalPlace
 from packer.repair import repair
 from packer.stats import statistics, statistics_part
 from packer.verify import verify_part
+from packer.watcher import Watcher
 
 SHARDS = 6
 
@@ -42,7 +43,7 @@ def joined(dataset: Path) -> Any:
     def join(remove: bool = True) -> tuple[verify.VerifyReport, int]:
         read: list[int] = []
         reports = verify.part_reports(dataset)
-        report = verify.verify(dataset, lambda _, nbytes: read.append(nbytes), reports=reports)
+        report = verify.verify(dataset, Watcher(done=lambda _, nbytes: read.append(nbytes)), reports=reports)
         if remove:
             reports.remove()
         return report, sum(read)
@@ -187,11 +188,11 @@ def test_statistics_of_parts_are_those_of_one_call(dataset: Path) -> None:
     assert whole["big"].all.max == 2**64 - 1
     read: list[int] = []
     for part in ("1/3", "3/3", "9/9"):  # of which the last has no shard
-        statistics_part(dataset, part, lambda samples, _: read.append(samples))
+        statistics_part(dataset, part, Watcher(done=lambda samples, _: read.append(samples)))
     assert sum(read) == 24
     read.clear()
     reports = stats.part_reports(dataset)
-    assert statistics(dataset, lambda samples, _: read.append(samples), reports=reports) == whole
+    assert statistics(dataset, Watcher(done=lambda samples, _: read.append(samples)), reports=reports) == whole
     assert (sum(read), reports.join(manifests.read(dataset)).parts) == (12, 2)
     reports.remove()
     assert not (dataset / "unfinished").exists()

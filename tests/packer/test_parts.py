@@ -41,6 +41,14 @@ def sources(tmp_path: Path) -> list[str]:
     return [f"{field}={tmp_path / field}" for field in ("lr", "hr")]
 
 
+@pytest.fixture
+def plans(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """The plans that are made in this process."""
+    made: list[object] = []
+    monkeypatch.setattr(module, "log_plan", made.append)
+    return made
+
+
 def files_of(folder: Path) -> dict[str, bytes]:
     """Return the bytes of all files of a dataset, without its lock."""
     paths = (path for path in folder.rglob("*") if path.is_file() and path.name != ".lock")
@@ -100,33 +108,33 @@ def test_the_plan_is_made_once(sources: list[str], tmp_path: Path) -> None:
     assert files_of(out) == files_of(tmp_path / "whole")
 
 
-def test_one_of_many_parts_makes_the_plan(sources: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_of_many_parts_makes_the_plan(
+    sources: list[str], tmp_path: Path, plans: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of parts that begin at one time one makes the plan, and the others wait for it."""
     monkeypatch.setattr("packer.packing.shared_plan.POLL", 0.01)
-    plans: list[object] = []
     with ThreadPoolExecutor(4) as pool:
         parts = [f"{number}/4" for number in range(4)]
-        pack = partial(convert_part, sources, tmp_path / "out", planned=plans.append, **OPTIONS)
+        pack = partial(convert_part, sources, tmp_path / "out", **OPTIONS)
         assert sum(report.shards for report in pool.map(pack, parts)) == SHARDS
     assert len(plans) == 1
 
 
-@pytest.mark.parametrize(("moment", "made"), [("planned", 1), ("progress", 0)])
+@pytest.mark.parametrize(("moment", "made"), [("step", 1), ("done", 0)])
 def test_the_plan_of_a_killed_part(
-    sources: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str, made: int
+    sources: list[str], tmp_path: Path, plans: list[object], monkeypatch: pytest.MonkeyPatch, moment: str, made: int
 ) -> None:
     """A part that is killed while it makes the plan is replaced by another; one that is killed later leaves it."""
     code = (
-        "import os, signal; from packer.convert import convert_part; "
+        "import os, signal; from packer.convert import convert_part; from packer.watcher import Watcher; "
         f"convert_part({sources!r}, {str(tmp_path / 'out')!r}, '1/6', **{OPTIONS!r}, "
-        f"{moment}=lambda *_: os.kill(os.getpid(), signal.SIGKILL))"
+        f"watcher=Watcher({moment}=lambda *_: os.kill(os.getpid(), signal.SIGKILL)))"
     )
     monkeypatch.setattr("packer.packing.shared_plan.POLL", 0.01)
     monkeypatch.setattr("packer.packing.shared_plan.LOST", 0.1)
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -9
     assert len(list((tmp_path / "out/unfinished").glob("*.claim"))) == made
-    plans: list[object] = []
-    convert_part(sources, tmp_path / "out", "2/6", planned=plans.append, **OPTIONS)
+    convert_part(sources, tmp_path / "out", "2/6", **OPTIONS)
     assert len(plans) == made
     assert not list((tmp_path / "out/unfinished").glob("*.claim"))
 
@@ -153,7 +161,9 @@ def test_a_plan_that_fails_fails_for_those_who_wait(tmp_path: Path, monkeypatch:
         assert plan is None
 
 
-def test_a_part_with_another_version_of_a_file_is_refused(sources: list[str], tmp_path: Path) -> None:
+def test_a_part_with_another_version_of_a_file_is_refused(
+    sources: list[str], tmp_path: Path, plans: list[object]
+) -> None:
     """A part looks at its own files, and the call that publishes at all; with `overwrite` a part makes a new plan."""
     out = tmp_path / "out"
     convert_part(sources, out, "1/2", **OPTIONS)
@@ -162,28 +172,28 @@ def test_a_part_with_another_version_of_a_file_is_refused(sources: list[str], tm
         convert_part(sources, out, "2/2", **OPTIONS)
     with pytest.raises(UsageError, match="a source file has changed; undo the change"):
         convert(sources, out, **OPTIONS)
-    plans: list[object] = []
-    report = convert_part(sources, out, "2/2", overwrite=True, planned=plans.append, **OPTIONS)
+    plans.clear()
+    report = convert_part(sources, out, "2/2", overwrite=True, **OPTIONS)
     assert (len(plans), report.kept_shards) == (1, 0)
     convert(sources, tmp_path / "whole", **OPTIONS)
     convert(sources, out, overwrite=True, **OPTIONS)
     assert files_of(out) == files_of(tmp_path / "whole")
 
 
-def test_a_damaged_plan_is_made_again(sources: list[str], tmp_path: Path) -> None:
+def test_a_damaged_plan_is_made_again(sources: list[str], tmp_path: Path, plans: list[object]) -> None:
     """A plan, or the samples of a shard in it, that a power cut took or cut short costs no more than its time."""
     convert(sources, tmp_path / "whole", **OPTIONS)
     out = tmp_path / "out"
-    plans: list[object] = []
+    plans.clear()
     for number, pattern in (
         (1, "unfinished/????????.plan"),
         (2, "unfinished/*-00002.plan"),
         (3, "unfinished/*-00003.plan"),
     ):
-        convert_part(sources, out, f"{number}/6", planned=plans.append, **OPTIONS)
+        convert_part(sources, out, f"{number}/6", **OPTIONS)
         (file,) = out.glob(pattern)
         file.write_bytes(file.read_bytes()[:-10])
-    convert_part(sources, out, "4/6", planned=plans.append, **OPTIONS)
+    convert_part(sources, out, "4/6", **OPTIONS)
     assert len(plans) == 4
     convert(sources, out, **OPTIONS)
     assert files_of(out) == files_of(tmp_path / "whole")

@@ -24,6 +24,7 @@ from packer.packing import Change, LocalPlace, changing
 from packer.repack import repack
 from packer.repair import repair
 from packer.verify import verify
+from packer.watcher import Watcher
 
 
 def packed(made, out, **options):
@@ -61,15 +62,16 @@ def test_shards_get_their_bytes_back(pairs, files_of, tmp_path, change, codec):
         bad.unlink()
     else:
         bad.write_bytes({"cut": data[:-4096], "emptied": b"", "swapped": good.read_bytes()}[change])
-    told, shards = [], []
-    report = repair(
-        folder, source_of(pairs.sources), lambda samples, nbytes: told.append(samples), damaged=shards.extend
-    )
+    told, steps = [], []
+    watcher = Watcher(step=lambda *step: steps.append(step), done=lambda samples, _: told.append(samples))
+    report = repair(folder, source_of(pairs.sources), watcher)
     assert report == (f"shards/{bad.name}",)
     assert not bad.exists()  # readers that have it open keep it; the new one has a name of its own
     assert files_of(folder) == before
     assert good.stat().st_mtime_ns == written
-    assert sum(told) == sum(shard.samples for shard in shards) == 6
+    assert [name for name, *_ in steps] == ["checking", "packing"]
+    assert steps[-1] == ("packing", 0, 6)
+    assert sum(told) == 6
 
 
 def test_a_lost_table_of_names(pairs, files_of, tmp_path):
@@ -298,6 +300,7 @@ def test_a_stopped_repair_goes_on(pairs, files_of, tmp_path):
     stopped_at(lambda: repair(folder, source_of(pairs.sources)), Change, "publish")
     (folder / "shards" / "01234567-00000.lmdb.01234567.partial").write_bytes(b"half")
     told = []
-    repair(folder, source_of(pairs.sources), lambda samples, _: told.append(samples))
-    assert not told
+    repair(folder, source_of(pairs.sources), Watcher(done=lambda samples, _: told.append(samples)))
+    assert told
+    assert not sum(told)  # they are checked, but not packed
     assert files_of(folder) == before

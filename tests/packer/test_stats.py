@@ -16,6 +16,7 @@ from packer.convert import convert
 from packer.errors import UsageError, WriteError
 from packer.format import manifest as manifests
 from packer.packing import LocalPlace, changing
+from packer.watcher import Watcher
 
 
 def test_channels_of_pictures_and_clouds(pairs, clouds, tmp_path):
@@ -59,7 +60,7 @@ def test_progress_adds_up(rows, tmp_path):
     """It tells of all samples and all bytes."""
     convert(rows.sources, tmp_path / "out", workers=0, shard_size=4096)
     told = []
-    stats.statistics(tmp_path / "out", lambda samples, nbytes: told.append((samples, nbytes)))
+    stats.statistics(tmp_path / "out", Watcher(done=lambda samples, nbytes: told.append((samples, nbytes))))
     assert len(told) > 1
     assert np.sum(told, axis=0).tolist() == [400, rows.x.nbytes + rows.label.nbytes]
 

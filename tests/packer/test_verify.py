@@ -21,6 +21,7 @@ from packer.format import Column, ColumnTotals
 from packer.format import manifest as manifests
 from packer.repair import repair
 from packer.verify import verify
+from packer.watcher import Watcher
 from packer.writer import DatasetWriter
 from readers import PackedDataset
 
@@ -60,7 +61,7 @@ def flip(path, bit):
 def test_a_good_dataset_has_no_damage(mixed, files_of):
     """Every file is counted, every byte but those of the manifest is checked, and nothing is found."""
     told = []
-    report = verify(mixed, lambda samples, nbytes: told.append((samples, nbytes)))
+    report = verify(mixed, Watcher(done=lambda samples, nbytes: told.append((samples, nbytes))))
     assert report.damages == ()
     assert report.files == len(files_of(mixed)) == 4
     assert report.bytes == sum(path.stat().st_size for path in mixed.rglob("*.lmdb"))
@@ -268,7 +269,7 @@ def test_shards_are_checked_by_processes(mixed, workers):
     for number in range(2):
         flip(mixed / "shards" / f"0000{number}.lmdb", 8 * 5000)
     told = []
-    report = verify(mixed, lambda samples, nbytes: told.append(nbytes), workers)
+    report = verify(mixed, Watcher(done=lambda samples, nbytes: told.append(nbytes)), workers)
     assert report == verify(mixed)
     assert {damage.file for damage in report.damages} == {"shards/00000.lmdb", "shards/00001.lmdb"}
     assert sum(told) == sum(p.stat().st_size for p in (mixed / "shards").iterdir())

@@ -15,6 +15,7 @@ from packer import warm as warming
 from packer.convert import convert
 from packer.errors import DamagedError, DatasetError
 from packer.warm import warm, warm_file
+from packer.watcher import Watcher
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def test_all_of_it_is_read_and_stays_as_it_was(packed: Path, monkeypatch: pytest
     monkeypatch.setattr(warming, "_MADV_POPULATE_READ", call)
     before = [path.read_bytes() for path in shards(packed)]
     told: list[tuple[int, int]] = []
-    nbytes = warm(packed, lambda samples, nbytes: told.append((samples, nbytes)))
+    nbytes = warm(packed, Watcher(done=lambda samples, nbytes: told.append((samples, nbytes))))
     assert len(before) == 2
     assert nbytes == sum(map(len, before)) == sum(read for _, read in told)
     assert [path.read_bytes() for path in shards(packed)] == before

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,12 +28,13 @@ from packer.sources.arrays.origin import ArraysOrigin, KeptFile, KeptOptions
 from packer.sources.arrays.source import ArraySource, RowSource, RowTable, TreeRows, UnitSource
 from packer.sources.arrays.tree import PartFiles, TreePlace, open_tree, paths_of
 from packer.sources.arrays.units import LEFT_OUT, Listing, Remark, Unit, are_numbered, units_of
-from packer.sources.base import HEADERS, Looking, OnBad, Source, misfits, stop, watched
+from packer.sources.base import Source, misfits
 from packer.sources.episodes import EpisodeSource
 from packer.sources.files import FileSet
 from packer.sources.options import SourceOptions, naming
 from packer.sources.pairing import names_by_folder, partners
 from packer.sources.units import UnitChoice, by_folder, folder_of, pattern_of, refuse_strays, unit_name, unit_of
+from packer.watcher import HEADERS, STRICT, Watcher
 from packer.workers import Limits, each
 
 _DIFFERING = "attributes are kept if all files and samples agree; these are not"
@@ -44,9 +46,7 @@ def open_arrays(
     kind: str,
     inputs: Mapping[str, FileSet],
     options: SourceOptions,
-    *,
-    on_bad: OnBad,
-    looking: Looking,
+    watcher: Watcher,
     limits: Limits | None = None,
 ) -> Source:
     """Open the samples of trees of arrays, one tree after another.
@@ -55,8 +55,7 @@ def open_arrays(
         kind: of the trees: `hdf5`, `npy` or `zarr`.
         inputs: by field name; an empty name for files that name their fields themselves. Only npy has several.
         options: paths in `pick` and `skip` start from a sample, if that is a file, folder, array or group.
-        on_bad: called with the error of each bad file or unit; if it returns, that one is left out.
-        looking: called with the number of headers read.
+        watcher: its `bad` is called with the error of each bad file or unit; if it returns, that one is left out.
         limits: limits of reading the headers of one tree, in a process of its own, since some files crash libhdf5
             or make it allocate gigabytes. None reads them in this process.
 
@@ -70,14 +69,14 @@ def open_arrays(
     is_rows = choice.name in ("rows", "episodes")
     is_table = kind == "npy" and is_rows
     if is_table:  # without a bad file, rows after it would belong to other samples
-        on_bad = stop
+        watcher = replace(watcher, bad=STRICT.bad)
     text = " ".join(files.text for files in inputs.values())
-    file_sets = {name: files._replace(files=files.pick(on_bad)) for name, files in inputs.items()}
+    file_sets = {name: files._replace(files=files.pick(watcher)) for name, files in inputs.items()}
     notes: list[str] = []
-    places = _places(kind, file_sets, choice, options.axis, on_bad, notes)
+    places = _places(kind, file_sets, choice, options.axis, watcher, notes)
     results = each(partial(units_of, files=kind, choice=choice, options=options), list(places.values()), limits)
-    read = watched(zip(places.items(), results, strict=True), HEADERS, looking, len(places))
-    units, used, remarks = _listed(read, text, on_bad, is_named=kind == "npy" and not is_table)
+    read = watcher.watch(zip(places.items(), results, strict=True), HEADERS, len(places))
+    units, used, remarks = _listed(read, text, watcher, is_named=kind == "npy" and not is_table)
     if useless := set(options.skip) - used:
         raise UsageError(f"--skip {min(useless)}: {text} has no such array or group")
     constants = _common(units)
@@ -136,7 +135,7 @@ def _check(options: SourceOptions, choice: UnitChoice, inputs: Mapping[str, File
 
 
 def _places(
-    kind: str, file_sets: Mapping[str, FileSet], choice: UnitChoice, axis: int, on_bad: OnBad, notes: list[str]
+    kind: str, file_sets: Mapping[str, FileSet], choice: UnitChoice, axis: int, watcher: Watcher, notes: list[str]
 ) -> dict[str, TreePlace]:
     """Return the files of every tree by its name: a file; of npy those of a sample or, if rows are, all files.
 
@@ -164,7 +163,7 @@ def _places(
                 )
                 for folder, numbers in by_folder(files.files).items()
             }
-    paired, remarks = partners(file_sets, on_bad, names_by_folder(file_sets) if choice.name == "folders" else None)
+    paired, remarks = partners(file_sets, watcher, names_by_folder(file_sets) if choice.name == "folders" else None)
     notes += remarks
     return {
         sample: tuple(
@@ -234,12 +233,12 @@ def _other_units(units: Sequence[Unit], is_picked: bool) -> list[str]:
 
 
 def _listed(
-    results: Iterable[tuple[tuple[str, TreePlace], Listing | SourceError]], text: str, on_bad: OnBad, is_named: bool
+    results: Iterable[tuple[tuple[str, TreePlace], Listing | SourceError]], text: str, watcher: Watcher, is_named: bool
 ) -> tuple[list[Unit], set[str], list[Remark]]:
     """Return the units that can be packed together, what of the option `skip` names something, and remarks.
 
     Args:
-        on_bad: called with the errors of all others.
+        watcher: its `bad` is called with the errors of all others.
         is_named: whether a unit has the name that comes with it.
 
     Raises:
@@ -251,13 +250,13 @@ def _listed(
     layouts: dict[Any, Any] = {}
     for (name, place), listing in results:
         if isinstance(listing, SourceError):
-            on_bad(listing if listing.path else SourceError(listing.reason, place[0].paths[0]))
+            watcher.bad(listing if listing.path else SourceError(listing.reason, place[0].paths[0]))
             continue
         used |= listing.used
         remarks += listing.remarks
         for unit in listing.units:
             if isinstance(unit, SourceError):
-                on_bad(unit)
+                watcher.bad(unit)
             else:
                 leaves = layouts.setdefault(unit.leaves, unit.leaves)
                 good.append(unit._replace(leaves=leaves, name=name if is_named else ""))
@@ -273,7 +272,7 @@ def _listed(
             "another unit: --samples files, or for a folder a sample --samples folders"
         )
         reason = f"{who}does not fit most, such as {good[model]}: field {how}; {advice}"
-        on_bad(SourceError(reason, unit.path))
+        watcher.bad(SourceError(reason, unit.path))
     units = [_in_order(unit, good[model]) for number, unit in enumerate(good) if number not in apart]
     return units, used, remarks + [remark for unit in units for remark in unit.remarks]
 

@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError, first_few
 from packer.format import FieldSpec
-from packer.sources.base import LARGE_BYTES, Block, LargeArray, OnBad, Source, common_shape, joined
+from packer.sources.base import LARGE_BYTES, Block, LargeArray, Source, common_shape, joined
 from packer.sources.files import FileSet, join
 from packer.sources.images.source import BLOCK_BYTES, NAMED, ImageSource, compared
 from packer.sources.pairing import stem
 from packer.sources.units import by_folder, folder_of, numbers_of, refuse_strays, unit_name
+from packer.watcher import Watcher
 
 
 def is_one_in_each_folder(file_sets: Mapping[str, FileSet]) -> bool:
@@ -48,15 +49,16 @@ def is_one_in_each_folder(file_sets: Mapping[str, FileSet]) -> bool:
     return one_each
 
 
-def clips(frames: ImageSource, broken: Collection[str], on_bad: OnBad) -> ClipSource:
+def clips(frames: ImageSource, broken: Collection[str], watcher: Watcher) -> ClipSource:
     """Join the frames of each folder.
 
     Args:
         broken: the folders that hold a bad file, or one without a partner.
-        on_bad: called with the error of every clip that cannot be packed; if it returns, the clip is left out.
+        watcher: its `bad` is called with the error of every clip that cannot be packed; if it returns, the clip is
+            left out.
 
     Raises:
-        SourceError: what `on_bad` raises; no clip is left.
+        SourceError: what `watcher.bad` raises; no clip is left.
     """
     for name, paths in frames.paths.items():
         refuse_strays(frames.folders[name], paths)
@@ -66,7 +68,9 @@ def clips(frames: ImageSource, broken: Collection[str], on_bad: OnBad) -> ClipSo
     for folder, places in by_folder(frames.names).items():
         numbers = numbers_of([frames.names[i] for i in places])
         if fault := _fault(frames, places, numbers, broken):
-            on_bad(SourceError(f"{fault}; the clip is skipped", join(root, folder_of(frames.paths[name][places[0]]))))
+            watcher.bad(
+                SourceError(f"{fault}; the clip is skipped", join(root, folder_of(frames.paths[name][places[0]])))
+            )
             continue
         clip = unit_name(root, folder)
         places_of[clip] = places

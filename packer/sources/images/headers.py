@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError
 from packer.format import FieldSpec
-from packer.sources.base import HEADERS, Looking, OnBad, difference, misfits, watched
+from packer.sources.base import difference, misfits
 from packer.sources.files import FileSet, join
 from packer.sources.images.formats import ByteRange, ImageHeader, ImageOptions, is_mask_name, quiet, read_header
 from packer.sources.images.source import misfitting_sizes
 from packer.sources.pairing import Pairing
 from packer.threads import in_threads
+from packer.watcher import HEADERS, Watcher
 
 #: The files of a sample: the path of each, and its place if it is no file of its own.
 _Row = Sequence[tuple[str, ByteRange | None]]
@@ -74,8 +75,7 @@ def read_headers(
     places: Mapping[str, Sequence[ByteRange]],
     options: ImageOptions,
     chooses: bool,
-    on_bad: OnBad,
-    looking: Looking,
+    watcher: Watcher,
 ) -> tuple[NDArray[np.intp], dict[str, HeaderColumn], set[str]]:
     """Read the headers of all images.
 
@@ -87,14 +87,14 @@ def read_headers(
         the fields of masks.
 
     Raises:
-        SourceError: what `on_bad` raises, or no sample is left.
+        SourceError: what `watcher.bad` raises, or no sample is left.
     """
-    numbers, columns = _read(paired, file_sets, places, options, on_bad, looking)
+    numbers, columns = _read(paired, file_sets, places, options, watcher)
     masks = _masks(columns) if chooses and len(numbers) else set()
     for name in masks:
         kinds = [look._replace(channels=1) if look.has_palette else look for look in columns[name].kinds]
         columns[name] = columns[name]._replace(kinds=kinds)
-    alike = _of_most(numbers, columns, paired, file_sets, on_bad)
+    alike = _of_most(numbers, columns, paired, file_sets, watcher)
     if not alike.all():
         numbers, columns = numbers[alike], {name: column.take(alike.nonzero()[0]) for name, column in columns.items()}
     return numbers, columns, masks
@@ -105,8 +105,7 @@ def _read(
     file_sets: Mapping[str, FileSet],
     places: Mapping[str, Sequence[ByteRange]],
     options: ImageOptions,
-    on_bad: OnBad,
-    looking: Looking,
+    watcher: Watcher,
 ) -> tuple[NDArray[np.intp], dict[str, HeaderColumn]]:
     """Return the numbers of the samples whose headers are all good, and these headers by field."""
 
@@ -121,7 +120,7 @@ def _read(
     kinds: dict[str, dict[tuple[object, ...], int]] = {name: {} for name in paired.files}
     numbers = array("q")
     with quiet(), contextlib.closing(in_threads(partial(_headers, options=options), rows())) as read:
-        for number, row in enumerate(watched(read, HEADERS, looking, len(paired.names))):
+        for number, row in enumerate(watcher.watch(read, HEADERS, len(paired.names))):
             headers = [header for header in row if isinstance(header, ImageHeader)]
             if len(headers) == len(row):
                 numbers.append(number)
@@ -130,7 +129,7 @@ def _read(
                     looks[name].append(kinds[name].setdefault(header[2:], len(kinds[name])))
             for error in row:
                 if isinstance(error, SourceError):
-                    on_bad(error)
+                    watcher.bad(error)
     columns = {
         name: HeaderColumn(
             np.array(sides[name], np.int32).reshape(-1, 2),
@@ -158,12 +157,12 @@ def _of_most(
     columns: Mapping[str, HeaderColumn],
     paired: Pairing,
     file_sets: Mapping[str, FileSet],
-    on_bad: OnBad,
+    watcher: Watcher,
 ) -> NDArray[np.bool_]:
-    """Return which samples have images of the kind of most; call `on_bad` with an image of every other one.
+    """Return which samples have images of the kind of most; call `watcher.bad` with an image of every other one.
 
     Raises:
-        SourceError: what `on_bad` raises, or there is no sample.
+        SourceError: what `watcher.bad` raises, or there is no sample.
     """
     # A number for each combination of kinds that a sample has.
     combined = np.zeros(len(numbers), np.int64)
@@ -186,7 +185,7 @@ def _of_most(
         name = next(name for name in columns if kind[name] != model[name])
         advice = "convert channels with --mode gray, rgb or rgba, save it with the bits of the others, or pack it apart"
         path = file_sets[name].path(paired.files[name][numbers[at]])
-        on_bad(SourceError(f"differs from most images: {difference(model, kind)}; {advice}", path))
+        watcher.bad(SourceError(f"differs from most images: {difference(model, kind)}; {advice}", path))
     return is_of_most
 
 
@@ -195,7 +194,7 @@ def without_misfitting_sizes(
     columns: dict[str, HeaderColumn],
     paired: Pairing,
     file_sets: Mapping[str, FileSet],
-    on_bad: OnBad,
+    watcher: Watcher,
 ) -> tuple[NDArray[np.intp], dict[str, HeaderColumn]]:
     """Drop samples whose fields have another ratio of sizes than most, if bad files are skipped; else they are packed.
 
@@ -204,7 +203,7 @@ def without_misfitting_sizes(
     keep = np.ones(len(numbers), bool)
     for at, (field, reason) in misfitting_sizes({name: column.sizes for name, column in columns.items()}).items():
         with contextlib.suppress(SourceError):
-            on_bad(SourceError(reason, file_sets[field].path(paired.files[field][numbers[at]])))
+            watcher.bad(SourceError(reason, file_sets[field].path(paired.files[field][numbers[at]])))
             keep[at] = False
     if keep.all():
         return numbers, columns

@@ -22,9 +22,10 @@ from numpy.typing import NDArray
 
 from packer.errors import DamagedError, SourceError
 from packer.format import HEAD_BYTES, BTree, FieldSpec
-from packer.sources.base import Block, OnBad, Source, faults_of
+from packer.sources.base import Block, Source, faults_of
 from packer.sources.files import LMDB_DATA, LMDB_LIST, FileSet, decode_text, join, unreadable
 from packer.sources.images.formats import ByteRange, read_bytes
+from packer.watcher import Watcher
 
 _SUFFIX = ".png"
 #: The key of text recognition that says how many images there are.
@@ -67,26 +68,26 @@ class Folder:
         return sentences
 
 
-def opened(folder: str, on_bad: OnBad) -> Folder:
+def opened(folder: str, watcher: Watcher) -> Folder:
     """Return the keys of a folder with `data.mdb`.
 
     Raises:
         SourceError: the LMDB file is damaged, a key is no text, or the list cannot be read or has a line that BasicSR
-            does not write; it holds other things than images; or what `on_bad` raises, which is called for each image
-            that is listed and not there.
+            does not write; it holds other things than images; or what `watcher.bad` raises, which is called for each
+            image that is listed and not there.
     """
     path = join(folder, LMDB_DATA)
     places = _places(path)
     if not Path(join(folder, LMDB_LIST)).exists():
-        return _with_texts(folder, places, on_bad)
+        return _with_texts(folder, places, watcher)
     listed = _listed(join(folder, LMDB_LIST))
     for file in [file for file in listed if file not in places]:
         reason = f"is listed in {LMDB_LIST}, but the LMDB file has no such key"
-        on_bad(SourceError(reason, join(folder, file.removesuffix(_SUFFIX))))
+        watcher.bad(SourceError(reason, join(folder, file.removesuffix(_SUFFIX))))
     return Folder(FileSet(folder, list(places)), places, listed)
 
 
-def _with_texts(folder: str, places: Mapping[str, ByteRange], on_bad: OnBad) -> Folder:
+def _with_texts(folder: str, places: Mapping[str, ByteRange], watcher: Watcher) -> Folder:
     """Return the images of a folder that has a text for each, as text recognition is trained on."""
     path, total = join(folder, LMDB_DATA), 0
     if _TOTAL + _SUFFIX in places:
@@ -101,7 +102,7 @@ def _with_texts(folder: str, places: Mapping[str, ByteRange], on_bad: OnBad) -> 
             images[image], texts[image.removesuffix(_SUFFIX)] = places[image], places[text]
         else:
             missing = (text if image in places else image).removesuffix(_SUFFIX)
-            on_bad(SourceError(f"has no key {missing}, though {_TOTAL} is {total:,}; make the LMDB again", path))
+            watcher.bad(SourceError(f"has no key {missing}, though {_TOTAL} is {total:,}; make the LMDB again", path))
     return Folder(FileSet(folder, list(images)), images, None, texts)
 
 

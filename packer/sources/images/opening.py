@@ -11,7 +11,7 @@ from pathlib import Path
 
 from packer.errors import SourceError, UsageError
 from packer.format import FieldSpec
-from packer.sources.base import Looking, OnBad, Source
+from packer.sources.base import Source
 from packer.sources.beside import BesideSource
 from packer.sources.files import FileSet, is_lmdb
 from packer.sources.images import lmdb_folders
@@ -28,6 +28,7 @@ from packer.sources.images.source import ImageSource, compared
 from packer.sources.options import SourceOptions
 from packer.sources.pairing import names_by_folder, partners
 from packer.sources.units import folder_of, unit_of
+from packer.watcher import Watcher
 
 #: Name of the field of images for which none is given.
 _FIELD = "image"
@@ -36,25 +37,23 @@ _FIELD = "image"
 _TEXT = "label"
 
 
-def open_images(inputs: Mapping[str, FileSet], options: SourceOptions, *, on_bad: OnBad, looking: Looking) -> Source:
+def open_images(inputs: Mapping[str, FileSet], options: SourceOptions, watcher: Watcher) -> Source:
     """Open the images of one or more fields, partners paired by name; smaller ones or patches of them if asked for.
 
     Args:
         inputs: by field name, empty if none is given; or LMDB folders of BasicSR.
         options: with `samples` as `folders`, numbered images of a folder are the frames of a clip.
-        on_bad: called with the error of every file that cannot be packed; if it returns, the sample is left out.
-        looking: called with the number of headers read.
+        watcher: its `bad` is called with the error of every file that cannot be packed; if it returns, the sample is
+            left out.
 
     Raises:
         UsageError: there is no image; two fields are the same files; or a field name or an option is not allowed.
-        SourceError: what `on_bad` raises; no sample is left; an LMDB file or its list is damaged.
+        SourceError: what `watcher.bad` raises; no sample is left; an LMDB file or its list is damaged.
     """
     if {"", _FIELD} <= inputs.keys():
         reason = f"{inputs[''].text} is given without FIELD=, so it would be the field {_FIELD}"
         raise UsageError(f"{reason}, but {inputs[_FIELD].text} is; name the field of each")
-    opened, texts = _images_or_clips(
-        {name or _FIELD: file_set for name, file_set in inputs.items()}, options, on_bad, looking
-    )
+    opened, texts = _images_or_clips({name or _FIELD: file_set for name, file_set in inputs.items()}, options, watcher)
     if texts and (options.patch or options.stride or options.downscale):
         raise UsageError("--patch, --stride and --downscale are for images without a text of each; leave them out")
     if texts and len(inputs) > 1:
@@ -76,7 +75,7 @@ def open_images(inputs: Mapping[str, FileSet], options: SourceOptions, *, on_bad
 
 
 def _images_or_clips(
-    inputs: Mapping[str, FileSet], options: SourceOptions, on_bad: OnBad, looking: Looking
+    inputs: Mapping[str, FileSet], options: SourceOptions, watcher: Watcher
 ) -> tuple[ImageSource | ClipSource, Mapping[str, ByteRange]]:
     """Return the images as they are, or clips of them; and by name the text of each, if an LMDB folder has texts."""
     in_folders = unit_of("images", options.samples).name == "folders"
@@ -84,28 +83,29 @@ def _images_or_clips(
     broken: set[str] = set()
 
     def report_bad(error: SourceError) -> None:
-        on_bad(error)
+        watcher.bad(error)
         broken.add(folder_of(error.path or ""))
 
+    noting = replace(watcher, bad=report_bad)
     stored = {
-        name: lmdb_folders.opened(file_set.text, report_bad)
+        name: lmdb_folders.opened(file_set.text, noting)
         for name, file_set in inputs.items()
         if is_lmdb(Path(file_set.text))
     }
     file_sets = {
-        name: stored[name].file_set if name in stored else file_set._replace(files=file_set.pick(report_bad))
+        name: stored[name].file_set if name in stored else file_set._replace(files=file_set.pick(noting))
         for name, file_set in inputs.items()
     }
     names = None
     if in_folders and not stored and is_one_in_each_folder(file_sets):
         names = names_by_folder(file_sets)
-    paired, remarks = partners(file_sets, report_bad, names, options.listed)
+    paired, remarks = partners(file_sets, noting, names, options.listed)
     places = {name: [folder.places[file] for file in paired.files[name]] for name, folder in stored.items()}
     chooses = options.palette is None and options.mode is None
-    numbers, columns, masks = read_headers(paired, file_sets, places, reading, chooses, report_bad, looking)
+    numbers, columns, masks = read_headers(paired, file_sets, places, reading, chooses, noting)
     is_clips = in_folders and names is None  # the images are frames, and clips the samples
     if not is_clips:
-        numbers, columns = without_misfitting_sizes(numbers, columns, paired, file_sets, report_bad)
+        numbers, columns = without_misfitting_sizes(numbers, columns, paired, file_sets, noting)
     chosen = numbers.tolist()
     source = ImageSource(
         fields=tuple(column.spec(name) for name, column in columns.items()),
@@ -127,7 +127,7 @@ def _images_or_clips(
     if chooses:
         source.remarks += palettes(columns, masks)
     if is_clips:
-        return clips(source, broken, on_bad), {}
+        return clips(source, broken, watcher), {}
     source.remarks += compared(source)
     texts = {name: place for folder in stored.values() for name, place in folder.texts.items()}
     return source, texts

@@ -25,7 +25,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError
-from packer.sources.base import Looking, OnBad
 from packer.sources.files import LABELS, FileSet, refuse_pointer, suffix_of, unreadable
 from packer.sources.options import SourceOptions, columns_by_field
 from packer.sources.ply.fields import Lengths, Member, Rule, rules_of
@@ -33,6 +32,7 @@ from packer.sources.ply.header import SIZES, TYPES, Element, Header, Property
 from packer.sources.ply.source import Contents, PointSource, members_of
 from packer.sources.ply.table import Table, least_row, read_binary
 from packer.sources.ply.text import count_rows, line_of, read_text
+from packer.watcher import Watcher
 
 #: Suffixes of files that need types: nobody can guess them from bytes, as from text.
 _BINARY = (".bin", LABELS)
@@ -48,9 +48,7 @@ _COMMENT = re.compile(rb"(?<![^\s,])(#|//)[^\n]*")
 _NO_VALUE = re.compile(rb"(^|,)[ \t]*,", re.MULTILINE)
 
 
-def open_clouds(
-    inputs: Mapping[str, FileSet], options: SourceOptions, *, on_bad: OnBad, looking: Looking
-) -> PointSource:
+def open_clouds(inputs: Mapping[str, FileSet], options: SourceOptions, watcher: Watcher) -> PointSource:
     """Open clouds, in natural order of their names: the relative paths without suffix.
 
     The plan comes from the sizes of binary files; in text files, lines and the numbers in each are counted.
@@ -58,17 +56,16 @@ def open_clouds(
     Args:
         inputs: the one source.
         options: `columns` are names and types, see above; if they are given for its field, they are that one field.
-        on_bad: called with the error of each file that does not hold rows of these columns.
-        looking: called with the number of files read.
+        watcher: its `bad` is called with the error of each file that does not hold rows of these columns.
 
     Raises:
         UsageError: there are files of several suffixes, or `columns` are wrong.
-        SourceError: no file is good; or what `on_bad` raises.
+        SourceError: no file is good; or what `watcher.bad` raises.
     """
     ((field, listing),) = inputs.items()
     by_field = columns_by_field(options)
     columns = by_field.get(field) or by_field[""]
-    files = listing.pick(on_bad)
+    files = listing.pick(watcher)
     suffixes = sorted({suffix_of(file) for file in listing.files})
     if len(suffixes) > 1:
         raise UsageError(f"{listing.text}: files of several kinds, {' and '.join(suffixes)}; name one, as in '*.bin'")
@@ -84,7 +81,7 @@ def open_clouds(
     def member(path: str, name: str) -> Member:
         return Member(path, name, rules, dict.fromkeys(rules, Lengths(rows(path, element))))
 
-    members = members_of(listing, files, member, on_bad, looking)
+    members = members_of(listing, files, member, watcher)
     source = PointSource.of("clouds", members, rules, partial(_read, header=header, rules=rules), {"columns": columns})
     if not is_text:
         source.remarks += _other_widths(source, element)

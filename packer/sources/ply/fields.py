@@ -29,8 +29,9 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError, first_few
 from packer.format import FieldSpec, check_field_name
-from packer.sources.base import OnBad, difference, misfits, usual
+from packer.sources.base import difference, misfits, usual
 from packer.sources.ply.header import Element
+from packer.watcher import Watcher
 
 #: Which fields are packed: those of every file, which must agree (`same`); those that all files have; those
 #: that any file has, empty if a file has none; or those named.
@@ -256,11 +257,11 @@ class PlyField:
 
 
 def agreeing(
-    members: Sequence[Member], choice: Choice, on_bad: OnBad
+    members: Sequence[Member], choice: Choice, watcher: Watcher
 ) -> tuple[list[Member], dict[str, Rule], list[str]]:
     """Return the members that have the fields of most members, the rules of their fields, and remarks for the plan.
 
-    `on_bad` is called for each other member.
+    `watcher.bad` is called for each other member.
 
     Raises:
         UsageError: a field is asked for that most files do not have, or the files have none in common.
@@ -287,7 +288,7 @@ def agreeing(
     for n, member in enumerate(members):
         if how := apart.get(n):
             reason = f"its fields differ from those of most files: {how}; {advice}"
-            on_bad(SourceError(reason, member.path))
+            watcher.bad(SourceError(reason, member.path))
             continue
         good.append(member)
         for name in kinds[n]:

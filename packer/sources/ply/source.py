@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError, first_few
 from packer.format import DTYPES, FieldSpec
-from packer.sources.base import HEADERS, Block, Looking, OnBad, Source, faults_of, joined, watched
+from packer.sources.base import Block, Source, faults_of, joined
 from packer.sources.files import FileSet
 from packer.sources.options import SourceOptions
 from packer.sources.ply.fields import (
@@ -49,9 +49,10 @@ from packer.sources.ply.table import (
     triangulated,
 )
 from packer.sources.ply.text import read_text
+from packer.watcher import HEADERS, Watcher
 
 
-def open_ply(inputs: Mapping[str, FileSet], options: SourceOptions, *, on_bad: OnBad, looking: Looking) -> PointSource:
+def open_ply(inputs: Mapping[str, FileSet], options: SourceOptions, watcher: Watcher) -> PointSource:
     """Open PLY files, in natural order of their names: the relative paths without suffix.
 
     Args:
@@ -60,12 +61,11 @@ def open_ply(inputs: Mapping[str, FileSet], options: SourceOptions, *, on_bad: O
             fields that any file has, without rows in files that lack them; or names with commas, which every file must
             have. A float that is `cast` may be rounded; a value outside the range of its new dtype is an error.
             `triangulate` makes `face` (m, 3); other properties of a face are repeated for each triangle, see `table`.
-        on_bad: called with the error of each file whose header is wrong or that does not fit the others.
-        looking: called with the number of headers read.
+        watcher: its `bad` is called with the error of each file whose header is wrong or that does not fit the others.
 
     Raises:
         UsageError: `fields`, `cast` or `triangulate` asks for a field that is not there.
-        SourceError: no file is good; or what `on_bad` raises.
+        SourceError: no file is good; or what `watcher.bad` raises.
     """
     (listing,) = inputs.values()
     fields = options.fields
@@ -75,8 +75,8 @@ def open_ply(inputs: Mapping[str, FileSet], options: SourceOptions, *, on_bad: O
             raise UsageError(f"--cast {name}={dtype}: a numeric dtype such as float32 or int64 is expected")
     grouping = Grouping.of(options.group)
     read = partial(_read, options=options, grouping=grouping)
-    good = members_of(listing, listing.pick(on_bad), partial(_member, read=read), on_bad, looking)
-    members, rules, remarks = agreeing(good, choice, on_bad)
+    good = members_of(listing, listing.pick(watcher), partial(_member, read=read), watcher)
+    members, rules, remarks = agreeing(good, choice, watcher)
     for name, properties in grouping.named:
         if not any(name in member.rules for member in good):
             raise UsageError(f"--group {name}: no file has vertices with the properties {', '.join(properties)}")
@@ -94,7 +94,7 @@ def open_ply(inputs: Mapping[str, FileSet], options: SourceOptions, *, on_bad: O
 
 
 def members_of(
-    listing: FileSet, files: Sequence[str], member: Callable[[str, str], Member], on_bad: OnBad, looking: Looking
+    listing: FileSet, files: Sequence[str], member: Callable[[str, str], Member], watcher: Watcher
 ) -> list[Member]:
     """Return the members of a set of files; a sample is named by the path of its file, without suffix.
 
@@ -103,17 +103,17 @@ def members_of(
         member: returns the member for the path of a file and the name of its sample; a bad file is a SourceError.
 
     Raises:
-        SourceError: what `on_bad` raises, which is called with the error of every bad file; or no file is good.
+        SourceError: what `watcher.bad` raises, which is called with the error of every bad file; or no file is good.
     """
     good: dict[str, Member] = {}
-    for file in watched(files, HEADERS, looking, len(files)):
+    for file in watcher.watch(files, HEADERS, len(files)):
         place, name = listing.path(file), file.rpartition(".")[0]
         try:
             if name in good:
                 raise SourceError(f"has the same sample name, {name}, as {good[name].path}; rename one of them", place)
             good[name] = member(place, name)
         except SourceError as error:
-            on_bad(error)
+            watcher.bad(error)
     if not good:
         raise SourceError("none of its files can be packed", listing.text)
     return list(good.values())

@@ -21,6 +21,7 @@ from packer.merge import merge
 from packer.repack import repack
 from packer.repair import repair
 from packer.sources import FittedSource, SourceOptions, open_packed
+from packer.watcher import Watcher
 
 
 def test_a_dataset_is_what_its_sources_are(pairs, clouds, rows, tmp_path):
@@ -29,7 +30,10 @@ def test_a_dataset_is_what_its_sources_are(pairs, clouds, rows, tmp_path):
         folder = convert(made.sources, tmp_path / str(number), workers=0, shard_size=4096).path
         told = []
         source = source_of(made.sources)
-        assert compare(folder, source, lambda samples, nbytes, told=told: told.append((samples, nbytes))) == []
+        assert (
+            compare(folder, source, Watcher(done=lambda samples, nbytes, told=told: told.append((samples, nbytes))))
+            == []
+        )
         assert sum(samples for samples, _ in told) == len(source)
 
 
@@ -171,7 +175,7 @@ def test_a_source_that_crashes_is_told(pairs, tmp_path, monkeypatch):
     folder = convert(pairs.sources, tmp_path / "out", workers=0).path
     source = source_of(pairs.sources)
     told = []
-    assert compare(folder, source, lambda samples, nbytes: told.append(samples), guarded=True) == []
+    assert compare(folder, source, Watcher(done=lambda samples, nbytes: told.append(samples)), guarded=True) == []
     assert sum(told) == 12
     monkeypatch.setattr(against, "compare_shard", lambda *args: os._exit(3))
     with pytest.raises(SourceError, match="crashes the process"):

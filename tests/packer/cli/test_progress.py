@@ -50,15 +50,13 @@ def terminal(monkeypatch):
 
 def test_lines_come_once_a_minute(clock, capsys):
     """Samples, share, rate and time left, counting neither time nor rate of an earlier run."""
-    lines = Progress()
-    lines.start(1000)
-    lines.hooks["resumed"](200, 10**9)
-    for _ in range(10):
-        clock.seconds += 12
-        lines.advance(10, 12 * 10**6)
+    with Progress() as watcher:
+        watcher.step("packing", 200, 1000)
+        for _ in range(10):
+            clock.seconds += 12
+            watcher.done(10, 12 * 10**6)
     shown = capsys.readouterr().err.splitlines()
     assert shown == [
-        "packer: going on after an earlier run, which has packed 200 samples",
         "packer: packing: 250 of 1,000 samples (25%), 1.00 MB/s, 15:00 min left",
         "packer: packing: 300 of 1,000 samples (30%), 1.00 MB/s, 14:00 min left",
     ]
@@ -68,13 +66,12 @@ def test_a_line_is_drawn_without_a_thread(clock, terminal):
     """It is drawn from the calls themselves, ten times a second at most after half a second, and erased at the end."""
     screen = terminal()
     threads = threading.active_count()
-    with Progress() as shown:
-        shown.start(1000)
-        shown.hooks["resumed"](200, 10**6)
+    with Progress() as watcher:
+        watcher.step("packing", 200, 1000)
         assert threading.active_count() == threads
         for _ in range(150):
             clock.seconds += 0.01
-            shown.advance(2, 10**6)
+            watcher.done(2, 10**6)
     text = screen.getvalue()
     assert "packer: packing: 500 of 1,000 samples (50%), 100 MB/s, 2.5 s left" in text
     assert 8 <= text.count("MB/s") <= 12
@@ -87,44 +84,44 @@ def test_what_suits_stderr(terminal, clock, monkeypatch):
     def shown():
         screen = terminal()
         monkeypatch.setenv("TERM", term)
-        with Progress("checking") as shown:
-            shown.start(100)
+        with Progress() as watcher:
+            watcher.step("comparing", 0, 100)
             clock.seconds += 60
-            shown.advance(50, 0)
+            watcher.done(50, 0)
         return screen.getvalue()
 
-    line = "packer: checking: 50 of 100 samples (50%), 0 B/s, 1:00 min left"
+    line = "packer: comparing: 50 of 100 samples (50%), 1:00 min left"
     term = "dumb"
     assert shown() == f"{line}\n"
     term = "xterm"
     monkeypatch.setenv("COLUMNS", "100")
     assert shown() == f"\r\x1b[2K{line}\r\x1b[2K"
     monkeypatch.setenv("COLUMNS", "20")
-    assert shown() == "\r\x1b[2Kpacker: checking...\r\x1b[2K"
+    assert shown() == "\r\x1b[2Kpacker: comparin...\r\x1b[2K"
     logs.set_up(logging.WARNING)
     assert shown() == ""
 
 
 def test_lines_of_bytes(clock, capsys):
     """If bytes are counted, they stand in the line, and the share is theirs."""
-    lines = Progress("checking", "bytes")
-    lines.start(10**7)
-    for _ in range(5):
-        clock.seconds += 12
-        lines.advance(0, 10**6)
+    with Progress() as watcher:
+        watcher.step("checking", 0, 10**7)
+        for _ in range(5):
+            clock.seconds += 12
+            watcher.done(0, 10**6)
     assert capsys.readouterr().err == "packer: checking: 5.00 MB of 10.0 MB (50%), 83.3 kB/s, 1:00 min left\n"
 
 
 def test_planning_is_told_of_in_a_log(clock, capsys):
     """Once a minute: what is done, how far it is, and how long it will take, or nothing if it is soon over."""
-    lines = Progress()
-    lines.look("finding files", 40_000, None)
-    clock.seconds += 60
-    lines.look("finding files", 50_000, None)
-    for done in range(0, 9000, 1000):
-        lines.look("reading headers", done, 50_000)
-        clock.seconds += 12
-    lines.start(50_000)
+    with Progress() as watcher:
+        watcher.step("finding files", 40_000, None)
+        clock.seconds += 60
+        watcher.step("finding files", 50_000, None)
+        for done in range(0, 9000, 1000):
+            watcher.step("reading headers", done, 50_000)
+            clock.seconds += 12
+        watcher.step("packing", 0, 50_000)
     assert capsys.readouterr().err.splitlines() == [
         "packer: finding files: 50,000 so far",
         "packer: reading headers: 5,000 of 50,000 (10%), 9:00 min left",
@@ -134,13 +131,13 @@ def test_planning_is_told_of_in_a_log(clock, capsys):
 def test_a_log_line_takes_the_drawn_one_away_first(clock, terminal):
     """A warning in the middle of the work has a line of its own, and the progress is drawn again below it."""
     screen = terminal()
-    with Progress() as shown:
-        shown.start(10)
+    with Progress() as watcher:
+        watcher.step("packing", 0, 10)
         clock.seconds += 1
-        shown.advance(2, 10)
+        watcher.done(2, 10)
         logging.getLogger("packer.x").warning("careful")
         clock.seconds += 1
-        shown.advance(4, 10)
+        watcher.done(4, 10)
     before, _, after = screen.getvalue().partition("packer: warning: careful\n")
     assert before.endswith("\r\x1b[2K")  # the line was blank
     assert "60%" in after
@@ -155,10 +152,10 @@ def test_a_log_line_takes_the_drawn_one_away_first(clock, terminal):
         (["verify", "one", "--against", "rows.h5"], "comparing: "),
         (["export", "one", "out"], "exporting: "),
         (["merge", "one", "two", "out"], "merging: "),
-        (["repack", "one", "out", "--workers", "0"], "repacking: "),
-        (["append", "one", "rows.h5", "--workers", "0"], "appending: "),
+        (["repack", "one", "out", "--workers", "0"], "packing: "),
+        (["append", "one", "rows.h5", "--workers", "0"], "packing: "),
         (["stats", "one"], "reading: "),
-        (["warm", "one"], "reading: "),
+        (["warm", "one"], r"warming: [\d.]+ kB of"),
         (["show", "one", "-o", "page.html"], "drawing: "),
         (["codecs", "rows.h5"], "trying codecs on fields: "),
     ],

@@ -92,7 +92,7 @@ def test_one_field_may_be_the_folder_itself(tmp_path, form):
     """An OUT that ends in .lmdb is the folder of the one field, and is packed again from there as it was."""
     samples = packed(tmp_path / "d")
     export(tmp_path / "d", tmp_path / "hr.lmdb", to="basicsr-lmdb", values=form, fields=["hr"])
-    source = open_images({"hr": str(tmp_path / "hr.lmdb")}, on_bad=pytest.fail)
+    source = open_images({"hr": str(tmp_path / "hr.lmdb")}, bad=pytest.fail)
     (block,) = source.read()
     assert {name: image.tolist() for name, image in zip(source.names, block["hr"], strict=True)} == {
         name: sample["hr"].tolist() for name, sample in samples.items()

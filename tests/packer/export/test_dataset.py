@@ -23,6 +23,7 @@ from packer.export.files import checked
 from packer.format import DTYPES, FieldSpec, Shard
 from packer.format import manifest as manifests
 from packer.sources import SourceOptions, open_sources
+from packer.watcher import Watcher
 from packer.writer import DatasetWriter
 
 WITH_US = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
@@ -254,7 +255,9 @@ def test_progress_counts_all_samples(tmp_path):
     """What the hook is told adds up to the samples and bytes of the dataset."""
     named_images(tmp_path / "d", ["x", "y", "z"])
     told = []
-    report = export(tmp_path / "d", tmp_path / "out", progress=lambda samples, nbytes: told.append((samples, nbytes)))
+    report = export(
+        tmp_path / "d", tmp_path / "out", watcher=Watcher(done=lambda samples, nbytes: told.append((samples, nbytes)))
+    )
     assert tuple(map(sum, zip(*told, strict=True))) == (3, 12)
     assert report.bytes == sum(p.stat().st_size for p in (tmp_path / "out" / "a").iterdir())
 

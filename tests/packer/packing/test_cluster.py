@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from packer.cli import main
 from packer.convert import convert
+from packer.watcher import Watcher
 
 # The client's own threads and pools stay in this process when it is closed.
 pytestmark = [
@@ -103,7 +104,7 @@ def test_a_worker_that_is_killed_does_not_fail_the_job(cluster, wanted, tmp_path
             cluster.workers[0].kill()
 
     with distributed.Client(cluster.address) as client:
-        convert(sources, tmp_path / "out", executor=client.get_executor(), progress=kill, **SHARD)
+        convert(sources, tmp_path / "out", executor=client.get_executor(), watcher=Watcher(done=kill), **SHARD)
     assert killed
     assert killed[0] < 60
     made = files_of(tmp_path / "out")

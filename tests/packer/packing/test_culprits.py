@@ -24,6 +24,7 @@ from packer.convert import ConvertOptions, convert
 from packer.errors import SourceError, UsageError, WriteError
 from packer.format import FieldSpec
 from packer.sources import Source, SourceOptions
+from packer.watcher import Watcher
 from packer.workers import Limits, each, run
 from readers import PackedDataset
 
@@ -130,7 +131,7 @@ def test_the_others_are_unharmed(tmp_path, harm, words):
         tmp_path / "out",
         limited(harm),
         on_error="skip",
-        progress=lambda *amount: told.append(amount),
+        watcher=Watcher(done=lambda *amount: told.append(amount)),
     )
     assert [bad.file for bad in report.rejected] == [__file__]
     assert report.rejected[0].reason.startswith("sample 31: ")

@@ -10,6 +10,7 @@ from packer.cli import main
 from packer.convert import convert
 from packer.errors import SourceError
 from packer.packing import executor_at
+from packer.watcher import Watcher
 
 pytest.importorskip("ray", reason="ray is not installed")
 
@@ -62,7 +63,7 @@ def test_a_worker_is_lost_and_a_sample_is_bad(wanted, tmp_path, files_of):
                 killed.append(process)
 
     with executor_at("ray") as executor:
-        convert(sources, tmp_path / "out", executor=executor, progress=kill, **SHARD)
+        convert(sources, tmp_path / "out", executor=executor, watcher=Watcher(done=kill), **SHARD)
         assert killed
         assert files_of(tmp_path / "out") == files
         bad = tmp_path / "pairs" / "hr" / "030.png"

@@ -22,6 +22,7 @@ from packer.merge import merge
 from packer.packing import Change, rejected_of
 from packer.repair import repair
 from packer.verify import verify
+from packer.watcher import Watcher
 
 LIST = "rejected.jsonl"
 
@@ -163,7 +164,7 @@ def test_what_an_append_adds_meanwhile_is_no_damage(dataset: Path, tmp_path: Pat
         if not added:
             added.append(append(dataset, more, workers=0, on_error="skip").added)
 
-    assert verify(dataset, once).damages == ()
+    assert verify(dataset, Watcher(done=once)).damages == ()
     assert added == [1]
     assert not found(dataset)
 

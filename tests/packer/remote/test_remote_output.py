@@ -22,6 +22,7 @@ from packer.merge import merge
 from packer.packing import place_of, read_manifest
 from packer.remote import RemoteFolder
 from packer.sources import open_packed
+from packer.watcher import Watcher
 from packer.writer import DatasetWriter
 from readers import PackedDataset
 
@@ -67,12 +68,14 @@ def test_a_dataset_is_replaced_only_when_asked(rows, s3, held, tmp_path, files_o
     assert {method for method, _ in written[published + 1 :]} == {"DELETE"}
 
 
-def test_parts_share_a_plan_in_a_bucket(rows, s3, held, tmp_path, files_of) -> None:
+def test_parts_share_a_plan_in_a_bucket(rows, s3, held, tmp_path, files_of, monkeypatch) -> None:
     """One makes it, the other reads it; the call that publishes leaves neither it nor a claim."""
     options = {"workers": 0, "shard_size": 4096}
     plans = []
-    for part in ("1/2", "2/2"):
-        convert_part(rows.sources, f"{s3.url}/set", part, planned=plans.append, **options)
+    with monkeypatch.context() as patch:
+        patch.setattr("packer.convert.log_plan", plans.append)
+        for part in ("1/2", "2/2"):
+            convert_part(rows.sources, f"{s3.url}/set", part, **options)
     assert len(plans) == 1
     convert(rows.sources, tmp_path / "here", **options)
     assert convert(rows.sources, f"{s3.url}/set", **options).kept_shards == len(list(tmp_path.glob("here/shards/*")))
@@ -87,7 +90,13 @@ def test_an_interrupted_upload_is_finished_by_the_same_command(rows, s3, held, t
     assert "manifest.json" not in held()
     shards = s3.proxy.gets(".lmdb", "PUT")
     packed = []
-    convert(rows.sources, f"{s3.url}/set", workers=0, shard_size=4096, progress=lambda *done: packed.append(done))
+    convert(
+        rows.sources,
+        f"{s3.url}/set",
+        workers=0,
+        shard_size=4096,
+        watcher=Watcher(done=lambda *done: packed.append(done)),
+    )
     convert(rows.sources, tmp_path / "here", workers=0, shard_size=4096)
     assert held() == files_of(tmp_path / "here")
     assert s3.proxy.gets(".lmdb", "PUT") == shards
@@ -186,7 +195,7 @@ def test_one_of_two_is_told(rows, s3, held, tmp_path, monkeypatch) -> None:
             published.append(convert(rows.sources, f"{s3.url}/set", workers=0, codec="zstd", overwrite=True))
 
     with pytest.raises(UsageError, match="set was changed meanwhile, by another process"):
-        convert(rows.sources, f"{s3.url}/set", workers=0, overwrite=True, progress=other)
+        convert(rows.sources, f"{s3.url}/set", workers=0, overwrite=True, watcher=Watcher(done=other))
     assert manifests.decode(held()["manifest.json"], "").columns == published[0].manifest.columns
     assert np.array_equal(PackedDataset(f"{s3.url}/set")[:]["x"], rows.x)
 

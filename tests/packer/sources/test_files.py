@@ -20,6 +20,7 @@ from PIL import Image
 from packer.errors import SourceError
 from packer.sources import SourceOptions, files, open_sources
 from packer.sources.files import find, natural_order, of_one_kind
+from packer.watcher import Watcher
 from tests.helpers.kinds import write_hdf5
 
 NAMES = ["1.ply", "01.ply", "001.ply", "2.ply", "10.ply"]
@@ -84,7 +85,7 @@ def test_many_strange_files_cost_no_more_each_than_few(tmp_path):
     fill(tmp_path, *(f"{number}.png" for number in range(50)), *(f"{number}.strange" for number in range(50)))
     errors = []
     with mock.patch.object(files, "suffix_of", wraps=files.suffix_of) as looked_at:
-        of_one_kind(find(str(tmp_path)), on_bad=errors.append)
+        of_one_kind(find(str(tmp_path)), watcher=Watcher(errors.append))
     assert len(errors) == 50
     assert looked_at.call_count < 300
 
@@ -108,7 +109,7 @@ def test_what_is_no_regular_file_is_told_and_never_opened(tmp_path):
     for text in (f"{tmp_path}", f"{tmp_path}/*.ply"):
         told: list[SourceError] = []
         _, found = of_one_kind(find(text))
-        assert found.pick(told.append) == ["a.ply"]
+        assert found.pick(Watcher(told.append)) == ["a.ply"]
         assert sorted(str(error.path) for error in told) == [f"{tmp_path}/b.ply", f"{tmp_path}/c.ply"]
         with pytest.raises(SourceError, match="is a broken link, or not a regular file"):
             found.pick()
@@ -119,7 +120,7 @@ def test_a_name_that_is_no_text_is_an_error(tmp_path):
     """Its sample could have no name, whether the file or its folder is called so."""
     fill(tmp_path, "a/a.npy", os.fsdecode(b"\xff/a.npy"), os.fsdecode(b"b/\xff.npy"))
     told: list[SourceError] = []
-    assert find(str(tmp_path)).pick(told.append) == ["a/a.npy"]
+    assert find(str(tmp_path)).pick(Watcher(told.append)) == ["a/a.npy"]
     assert ["has a name that is not valid text" in error.reason for error in told] == [True, True]
 
 
@@ -157,7 +158,7 @@ def test_files_of_other_kinds_are_errors_that_name_them(tmp_path, options, other
         open_sources([str(tmp_path)], options)
     assert caught.value.path == f"{tmp_path}/{other}"
     told: list[SourceError] = []
-    open_sources([str(tmp_path)], options, told.append)
+    open_sources([str(tmp_path)], options, Watcher(told.append))
     assert [error.path for error in told] == [f"{tmp_path}/{other}"]
     pattern = str(caught.value).rpartition("pattern like '")[2].rstrip("'")
     assert open_sources([pattern], options).remarks == []
@@ -183,7 +184,7 @@ def test_every_file_of_a_large_folder_is_looked_at(tmp_path):
 def test_looking_is_told_how_many_are_found(tmp_path):
     """Whoever watches hears the number of files at the end."""
     told = []
-    find(str(fill(tmp_path, *NAMES)), lambda what, done, total: told.append((what, done, total)))
+    find(str(fill(tmp_path, *NAMES)), Watcher(step=lambda *step: told.append(step)))
     assert told[-1] == ("finding files", 5, 5)
 
 

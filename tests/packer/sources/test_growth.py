@@ -17,6 +17,7 @@ from PIL import Image
 from packer.errors import SourceError
 from packer.packing import source_files
 from packer.sources import SourceOptions, open_sources
+from packer.watcher import Watcher
 
 
 def parts(folder: Path, count: int) -> list[str]:
@@ -86,7 +87,7 @@ def test_four_times_as_many_files_take_four_times_as_many_calls(tmp_path: Path, 
     for count in (40, 160):
         (folder := tmp_path / str(count)).mkdir()
         sources = make(folder, count)
-        counts.append(calls_of(partial(open_sources, sources, options, errors.append)))
+        counts.append(calls_of(partial(open_sources, sources, options, Watcher(errors.append))))
     assert len(errors) >= (0 if make in (parts, fields) else 100)
     assert counts[1] < 5 * counts[0]
 

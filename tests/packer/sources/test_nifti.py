@@ -16,6 +16,7 @@ from opened_sources import read_each
 from packer.convert import convert
 from packer.errors import SourceError, UsageError
 from packer.sources import open_sources
+from packer.watcher import NOBODY
 
 AFFINE = np.array([[-0.8, 0, 0, 90.5], [0, 0.8, 0.1, -126], [0, 0, 2.5, -72], [0, 0, 0, 1]])
 DTYPES = ("i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f4", "f8", "c8")
@@ -146,12 +147,12 @@ def test_one_case_has_channels_if_its_mask_says_so(tmp_path: Path) -> None:
     ids=["gap", "channel", "mask", "dtype", "size", "channels", "damaged", "empty"],
 )
 def test_a_bad_case_is_named_and_may_be_left_out(tmp_path: Path, change: Any, reason: str) -> None:
-    """A file that is missing, damaged or does not fit is an error; where `on_bad` returns, the others are packed."""
+    """A file that is missing, damaged or does not fit is an error; where `bad` returns, the others are packed."""
     brats(tmp_path)
     change(tmp_path)
     with pytest.raises(SourceError, match=reason):
         open_both(tmp_path)
-    source = open_both(tmp_path, on_bad=lambda error: None)
+    source = open_both(tmp_path, watcher=NOBODY)
     assert source.names == ["BRATS_000", "BRATS_002"]
 
 

@@ -32,6 +32,7 @@ from packer.repair import repair
 from packer.sources import SourceOptions
 from packer.split import split
 from packer.verify import verify
+from packer.watcher import Watcher
 from packer.writer import DatasetWriter
 from readers import PackedDataset
 
@@ -199,7 +200,7 @@ def _anew(folder: Path, out: Path) -> Job:
             raise KeyboardInterrupt
 
     with suppress(KeyboardInterrupt):
-        convert(pairs, folder / "old", OPTIONS, codec="none", workers=0, progress=stop)
+        convert(pairs, folder / "old", OPTIONS, codec="none", workers=0, watcher=Watcher(done=stop))
     old = contents(folder / "old")
     assert MANIFEST not in old
     return _job(out, lambda workers: convert(pairs, out, OPTIONS, workers=workers, overwrite=True), old=old)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from packer.convert import convert
 from packer.format import FieldSpec
-from packer.packing import Plan, estimate
+from packer.packing import estimate, make_plan
 from packer.sources import Block, Source, joined
 
 _DTYPES = ("uint8", "int16", "float32", "float64")
@@ -87,11 +87,10 @@ def trial(folder: Path, seed: int, most_bytes: int = 150 * 10**6) -> str:
     Args:
         most_bytes: raw bytes of a field, about.
     """
-    told: list[Plan] = []
     shard_size = int(2 ** np.random.default_rng((seed, 1)).uniform(12, np.log2(most_bytes)))
     source, out = RandomSource(seed, most_bytes), folder / str(seed)
-    report = convert(source, out, codec="none", shard_size=shard_size, workers=0, planned=told.append)
-    (plan,) = told
+    report = convert(source, out, codec="none", shard_size=shard_size, workers=0)
+    plan = make_plan(source, "none", shard_size)
     planned = [shard.file_bytes for shard in plan.shards]
     made = [shard.bytes for shard in report.manifest.shards]
     assert plan.exact, "the plan does not claim to be exact"

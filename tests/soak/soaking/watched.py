@@ -22,7 +22,7 @@ from unittest import mock
 import lmdb
 
 #: Called with the kind of a call and the path or descriptor it is about (None if there is none), before it is done.
-Watcher = Callable[[str, Any], None]
+OnCall = Callable[[str, Any], None]
 
 #: Audit events by the kind of call they stand for.
 _KINDS = {
@@ -37,7 +37,7 @@ _KINDS = {
 }
 KINDS = ("open", "write", "sync", "rename", "remove", "mkdir", "mmap", "put", "commit", "fork")
 
-_watcher: Watcher | None = None
+_watcher: OnCall | None = None
 _is_hooked = False
 
 
@@ -47,7 +47,7 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 @contextlib.contextmanager
-def watched(watcher: Watcher) -> Iterator[None]:
+def watched(watcher: OnCall) -> Iterator[None]:
     """Call `watcher` before each call within the block, in the thread that makes it; not for calls of its own."""
     global _watcher, _is_hooked
     at_it = threading.local()
@@ -93,7 +93,7 @@ def watched(watcher: Watcher) -> Iterator[None]:
 class _Raw(io.FileIO):
     """A file of which every write is watched, also those of `close`."""
 
-    watcher: Watcher
+    watcher: OnCall
 
     def write(self, data: Any, /) -> int:
         self.watcher("write", self.name)
@@ -103,7 +103,7 @@ class _Raw(io.FileIO):
 class _Env:
     """An LMDB environment of which put, commit and sync are watched."""
 
-    def __init__(self, env: lmdb.Environment, path: bytes, watcher: Watcher) -> None:
+    def __init__(self, env: lmdb.Environment, path: bytes, watcher: OnCall) -> None:
         self._env, self._path, self._watcher = env, os.fsdecode(path), watcher
 
     def __getattr__(self, name: str) -> Any:

@@ -312,7 +312,7 @@ def test_arrays_that_do_not_go_together(tmp_path):
         open_npy({"": str(tmp_path / "none*.npy")})
     (tmp_path / "gone.npy").symlink_to("nowhere")
     with pytest.raises(UsageError, match="none of its files can be read"):
-        open_npy({"": str(tmp_path / "gone.npy")}, on_bad=lambda error: None, samples="files")
+        open_npy({"": str(tmp_path / "gone.npy")}, bad=lambda error: None, samples="files")
     np.savez(tmp_path / "empty.npz")
     with pytest.raises(SourceError, match=r"empty\.npz: holds no array"):
         open_npy({"": str(tmp_path / "empty.npz")})

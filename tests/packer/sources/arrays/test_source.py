@@ -150,7 +150,7 @@ def test_files_may_list_their_fields_in_any_order(tmp_path: Path, samples: str) 
 
 
 def test_a_file_that_differs_is_told_to_on_bad(tmp_path: Path) -> None:
-    """The sentence names the file, one like most, and the field; where on_bad returns, the rest is packed."""
+    """The sentence names the file, one like most, and the field; where `bad` returns, the rest is packed."""
     for name, dtype in (("a", "f4"), ("b", "f8"), ("c", "f4")):
         write_hdf5(tmp_path / f"{name}.h5", {"x": np.ones((3, 2), dtype)})
     with pytest.raises(
@@ -159,7 +159,7 @@ def test_a_file_that_differs_is_told_to_on_bad(tmp_path: Path) -> None:
         open_hdf5(str(tmp_path))
     (tmp_path / "d.h5").write_bytes(b"")
     bad: list[SourceError] = []
-    source = open_hdf5(str(tmp_path), on_bad=bad.append)
+    source = open_hdf5(str(tmp_path), bad=bad.append)
     assert len(source) == 6
     assert [Path(e.path or "").name for e in bad] == ["d.h5", "b.h5"]
 
@@ -171,7 +171,7 @@ def test_a_broken_link_is_told_to_on_bad(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"b\.h5: is a broken link"):
         open_hdf5(str(tmp_path / "*.h5"))
     bad: list[SourceError] = []
-    assert len(open_hdf5(str(tmp_path / "*.h5"), on_bad=bad.append)) == 3
+    assert len(open_hdf5(str(tmp_path / "*.h5"), bad=bad.append)) == 3
     assert len(bad) == 1
 
 

@@ -67,7 +67,7 @@ def test_parts_pickle_and_read_late(tmp_path: Path) -> None:
 
 
 def test_samples_that_differ_are_told_to_on_bad(tmp_path: Path) -> None:
-    """A missing field or another dtype names the group; where on_bad returns, it is skipped."""
+    """A missing field or another dtype names the group; where `bad` returns, it is skipped."""
     path = write(tmp_path / "a.h5", 4)
     with h5py.File(path, "r+") as file:
         del file["s1/label"]
@@ -78,7 +78,7 @@ def test_samples_that_differ_are_told_to_on_bad(tmp_path: Path) -> None:
     ):
         open_hdf5(path, samples="groups")
     bad: list[SourceError] = []
-    assert open_hdf5(path, samples="groups", on_bad=bad.append).names == ["s0", "s3"]
+    assert open_hdf5(path, samples="groups", bad=bad.append).names == ["s0", "s3"]
     assert len(bad) == 2
     path = write_hdf5(tmp_path / "b.h5", {"v0": np.zeros((2, 3)), "v1": np.zeros((2, 3), "f4")})
     with pytest.raises(SourceError, match=r"values is array float32 \[any, any\], not array float64 .*; pick"):

@@ -19,6 +19,7 @@ from packer.convert import convert
 from packer.errors import SourceError, UsageError
 from packer.format import FieldSpec
 from packer.sources import SourceOptions, open_sources
+from packer.watcher import Watcher
 
 
 def encoded(seed=0, height=4, width=5, **options):
@@ -107,7 +108,7 @@ def test_bad_values(tmp_path, value, reason):
     with pytest.raises(SourceError, match=rf"a\.lmdb/a\.png: .*{reason}"):
         open_images({"x": folder})
     bad = []
-    assert open_images({"x": folder}, on_bad=bad.append).names == ["b"]
+    assert open_images({"x": folder}, bad=bad.append).names == ["b"]
     assert len(bad) == 1
 
 
@@ -170,7 +171,7 @@ def test_images_of_text_recognition_come_with_their_texts(words, tmp_path):
     path = make(tmp_path / "less", words)
     (tmp_path / "less" / "meta_info.txt").unlink()
     errors = []
-    assert open_sources([path], on_bad=errors.append).names == ["image-000000001", "image-000000003"]
+    assert open_sources([path], watcher=Watcher(errors.append)).names == ["image-000000001", "image-000000003"]
     assert "has no key label-000000002, though num-samples is 3" in str(errors[0])
 
 

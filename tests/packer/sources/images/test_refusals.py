@@ -14,7 +14,7 @@ from packer.errors import SourceError, UsageError
 
 
 def collect():
-    """A place for the errors of bad files, and the `on_bad` that skips."""
+    """A place for the errors of bad files, and the `bad` that skips."""
     errors: list[SourceError] = []
     return errors, errors.append
 
@@ -77,7 +77,7 @@ def test_bad_files_are_named_with_the_reason(tmp_path, name, content, message):
         open_images({"x": str(tmp_path)})
     assert caught.value.path == f"{tmp_path}/{name}"
     errors, skip = collect()
-    assert open_images({"x": str(tmp_path)}, on_bad=skip).names == ["good"]
+    assert open_images({"x": str(tmp_path)}, bad=skip).names == ["good"]
     assert len(errors) == 1
 
 
@@ -105,7 +105,7 @@ def test_a_bad_file_leaves_its_sample_out_of_every_field(pairs):
     """Skipping drops the partners of a bad file too, so that fields stay in step."""
     (pairs / "lr" / "2x2.png").write_bytes(b"")
     errors, skip = collect()
-    source = open_pairs(pairs, on_bad=skip)
+    source = open_pairs(pairs, bad=skip)
     assert source.names == ["1", "10"]
     assert len(source.files()) == 4
     assert [error.path for error in errors] == [f"{pairs}/lr/2x2.png"]
@@ -118,7 +118,7 @@ def test_orphans_are_listed(pairs):
     with pytest.raises(SourceError, match=r"2 files have no partner \(lr: 2x2.png; hr: 11.png\)"):
         open_pairs(pairs)
     errors, skip = collect()
-    assert open_pairs(pairs, on_bad=skip).names == ["1", "10"]
+    assert open_pairs(pairs, bad=skip).names == ["1", "10"]
     assert [error.path for error in errors] == [f"{pairs}/lr/2x2.png", f"{pairs}/hr/11.png"]
 
 
@@ -135,7 +135,7 @@ def test_two_fields_of_the_same_files_are_refused(pairs, again):
     """One folder named for two fields is a slip of the pen: an error of use, which skipping bad files does not hide."""
     (pairs / "linked").symlink_to(pairs / "lr")
     with pytest.raises(UsageError, match="fields 'lr' and 'hr' are the same files"):
-        open_images({"lr": str(pairs / "lr"), "hr": f"{pairs}/{again}"}, on_bad=lambda error: None)
+        open_images({"lr": str(pairs / "lr"), "hr": f"{pairs}/{again}"}, bad=lambda error: None)
 
 
 def test_one_file_for_each_field_is_said(pairs):
@@ -158,11 +158,11 @@ def test_no_sample_is_left(tmp_path):
     """Where every file is bad, or has no partner, there is an error although bad files are skipped."""
     (tmp_path / "b.png").symlink_to("nowhere")
     with pytest.raises(UsageError, match="none of its files can be read"):
-        open_images({"x": str(tmp_path)}, on_bad=lambda error: None)
+        open_images({"x": str(tmp_path)}, bad=lambda error: None)
     for name in ("a/1.png", "a/2.png", "b/3.png"):
         save(tmp_path / name)
     with pytest.raises(SourceError, match="no sample is left"):
-        open_images({"x": str(tmp_path / "a"), "y": str(tmp_path / "b")}, on_bad=lambda error: None)
+        open_images({"x": str(tmp_path / "a"), "y": str(tmp_path / "b")}, bad=lambda error: None)
 
 
 def test_wrong_options_are_refused(tmp_path):

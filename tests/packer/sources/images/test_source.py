@@ -45,7 +45,7 @@ def test_many_headers_come_in_order(tmp_path):
     for number in bad:
         (tmp_path / f"{number}.png").write_bytes(b"")
     told: list[str] = []
-    source = open_images({"x": str(tmp_path)}, on_bad=lambda error: told.append(Path(error.path).name))
+    source = open_images({"x": str(tmp_path)}, bad=lambda error: told.append(Path(error.path).name))
     kept = [number for number in range(200) if number not in bad]
     assert source.names == [str(number) for number in kept]
     assert source.sizes["x"][:, 0].tolist() == [4 + number % 3 for number in kept]
@@ -244,7 +244,7 @@ def test_pairs_out_of_ratio_are_skipped_with_other_bad_files(pairs):
     """Their error has both sizes; those that keep the ratio of most are packed."""
     save(pairs / "hr" / "10.png", picture(4, 5))
     errors = []
-    source = open_pairs(pairs, on_bad=errors.append)
+    source = open_pairs(pairs, bad=errors.append)
     assert source.names == ["1", "2"]
     assert [str(error) for error in errors] == [
         f"{pairs}/hr/10.png: hr is 4 x 5 pixels and lr 4 x 5, not 2 times as large as in most samples; "

@@ -18,6 +18,7 @@ from packer.convert import convert
 from packer.errors import SourceError, UsageError
 from packer.export import export
 from packer.sources import Source, SourceOptions, open_sources
+from packer.watcher import Watcher
 from readers import PackedDataset
 
 KITTI = "x,y,z,intensity:float32"
@@ -177,7 +178,7 @@ def test_files_that_hold_no_whole_rows(tmp_path: Path) -> None:
     ):
         opened(tmp_path / "in")
     skipped: list[SourceError] = []
-    source = open_sources([str(tmp_path / "in")], SourceOptions(columns=KITTI), skipped.append)
+    source = open_sources([str(tmp_path / "in")], SourceOptions(columns=KITTI), Watcher(skipped.append))
     assert (len(source), len(skipped)) == (2, 1)
 
 

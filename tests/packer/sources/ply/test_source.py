@@ -182,12 +182,12 @@ def test_files_that_differ(tmp_path) -> None:
     with pytest.raises(SourceError, match=r"2\.ply: .*: xyz is float64 x 3, not float32 x 3"):
         open_ply(folder)
     errors: list[SourceError] = []
-    assert open_ply(folder, on_bad=errors.append).names == ["1"]
+    assert open_ply(folder, bad=errors.append).names == ["1"]
     assert [Path(str(e.path)).name for e in errors] == ["2.ply", "3.ply"]
     write(tmp_path / "4.ply", vertices(2, "x:f8 y:f8 z:f8"))
     for choice, fields in [("common", ["xyz"]), ("all", ["xyz", "rgb"])]:
         errors.clear()
-        source = open_ply(folder, fields=choice, on_bad=errors.append)
+        source = open_ply(folder, fields=choice, bad=errors.append)
         assert (source.names, list(specs(source))) == (["1", "3"], fields)
         assert [Path(str(e.path)).name for e in errors] == ["2.ply", "4.ply"]
 
@@ -272,16 +272,16 @@ def test_groups_that_the_user_names(tmp_path) -> None:
 
 
 def test_bad_files_are_reported_and_skipped(tmp_path) -> None:
-    """`on_bad` hears of each bad header, the rest is packed; with no good file left there is an error."""
+    """`bad` hears of each bad header, the rest is packed; with no good file left there is an error."""
     write(tmp_path / "good.ply", vertices(2))
     (tmp_path / "empty.ply").write_bytes(b"")
     (tmp_path / "cut.ply").write_bytes((tmp_path / "good.ply").read_bytes()[:-1])
     errors: list[SourceError] = []
-    assert open_ply(str(tmp_path), on_bad=errors.append).names == ["good"]
+    assert open_ply(str(tmp_path), bad=errors.append).names == ["good"]
     assert sorted(Path(str(e.path)).name for e in errors) == ["cut.ply", "empty.ply"]
     (tmp_path / "good.ply").unlink()
     with pytest.raises(SourceError, match="none of its files"):
-        open_ply(str(tmp_path), on_bad=errors.append)
+        open_ply(str(tmp_path), bad=errors.append)
 
 
 def test_bad_body_names_the_sample(tmp_path) -> None:

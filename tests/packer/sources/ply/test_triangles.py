@@ -88,7 +88,7 @@ def test_a_face_without_a_triangle(tmp_path, form, corners: int) -> None:
         open_ply(str(path), triangulate=True)
     errors: list[SourceError] = []
     mesh(tmp_path / "b.ply", [[0, 1, 2]], form)
-    assert open_ply(str(tmp_path), triangulate=True, on_bad=errors.append).names == ["b"]
+    assert open_ply(str(tmp_path), triangulate=True, bad=errors.append).names == ["b"]
     assert len(errors) == 1
 
 
