@@ -61,7 +61,7 @@ def open_nifti(inputs: Mapping[str, FileSet], options: SourceOptions, watcher: W
 
     Args:
         inputs: by field name, empty if none is given.
-        watcher: its `bad` is called with every file that cannot be packed; if it returns, the sample is left out.
+        watcher: its `bad` is called with every file that cannot be packed; if it returns, the sample is skipped.
 
     Raises:
         UsageError: nibabel is not installed, two fields are the same files, or a field cannot have its name.

@@ -55,7 +55,7 @@ def open_arrays(
         kind: of the trees: `hdf5`, `npy` or `zarr`.
         inputs: by field name; an empty name for files that name their fields themselves. Only npy has several.
         options: paths in `pick` and `skip` start from a sample, if that is a file, folder, array or group.
-        watcher: its `bad` is called with the error of each bad file or unit; if it returns, that one is left out.
+        watcher: its `bad` is called with the error of each bad file or unit; if it returns, that one is skipped.
         limits: limits of reading the headers of one tree, in a process of its own, since some files crash libhdf5
             or make it allocate gigabytes. None reads them in this process.
 

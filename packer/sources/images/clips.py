@@ -55,7 +55,7 @@ def clips(frames: ImageSource, broken: Collection[str], watcher: Watcher) -> Cli
     Args:
         broken: the folders that hold a bad file, or one without a partner.
         watcher: its `bad` is called with the error of every clip that cannot be packed; if it returns, the clip is
-            left out.
+            skipped.
 
     Raises:
         SourceError: what `watcher.bad` raises; no clip is left.

@@ -44,7 +44,7 @@ def open_images(inputs: Mapping[str, FileSet], options: SourceOptions, watcher: 
         inputs: by field name, empty if none is given; or LMDB folders of BasicSR.
         options: with `samples` as `folders`, numbered images of a folder are the frames of a clip.
         watcher: its `bad` is called with the error of every file that cannot be packed; if it returns, the sample is
-            left out.
+            skipped.
 
     Raises:
         UsageError: there is no image; two fields are the same files; or a field name or an option is not allowed.
