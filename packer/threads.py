@@ -28,17 +28,17 @@ def in_threads(function: Callable[[Item], Result], items: Iterable[Item]) -> Gen
     parts = _in_parts(iter(items))
     for part in parts:
         began, computed = time.perf_counter(), time.thread_time()
-        results = [function(item) for item in part]
+        results = _call_all(function, part)
         waited = time.perf_counter() - began - (time.thread_time() - computed)
         yield from results
         if waited > len(part) * SLOW_SECONDS:
             break
-    pool = ThreadPoolExecutor(THREADS, "packer-headers")
+    pool = ThreadPoolExecutor(THREADS, "packer-files")
     try:
-        waiting = [pool.submit(_called, function, part) for part in islice(parts, 2 * THREADS)]
+        waiting = [pool.submit(_call_all, function, part) for part in islice(parts, 2 * THREADS)]
         while waiting:
             results = waiting.pop(0).result()
-            waiting += [pool.submit(_called, function, part) for part in islice(parts, 1)]
+            waiting += [pool.submit(_call_all, function, part) for part in islice(parts, 1)]
             yield from results
     finally:
         pool.shutdown(cancel_futures=True)
@@ -49,5 +49,5 @@ def _in_parts(items: Iterator[Item]) -> Iterator[list[Item]]:
         yield part
 
 
-def _called(function: Callable[[Item], Result], part: list[Item]) -> list[Result]:
+def _call_all(function: Callable[[Item], Result], part: list[Item]) -> list[Result]:
     return [function(item) for item in part]

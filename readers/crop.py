@@ -306,10 +306,8 @@ class Placing:
 
     def _call_placing(self, function: Callable[..., Any], numbers: Numbers, visits: Visits) -> Numbers:
         """Return the places that a function of the caller gives, (n, axes): each visit has a generator of its own."""
-        seeds, sample_numbers = (
-            draw_words(visits, self.crop.seed, PLACES, 1)[:, 0].tolist(),
-            self._samples.in_split(numbers),
-        )
+        seeds = draw_words(visits, self.crop.seed, PLACES, 1)[:, 0].tolist()
+        sample_numbers = self._samples.in_split(numbers)
         places = np.zeros((len(numbers), len(self.crop.shape)), np.int64)
         answers = _ANSWERS.get({})
         for number, (visit, seed) in enumerate(zip(visits.tolist(), seeds, strict=True)):

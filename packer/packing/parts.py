@@ -58,8 +58,8 @@ def shards_left(manifest: Manifest, part: str | None, reports: PartReports | Non
     return [number for number in range(len(manifest.shards)) if number not in done]
 
 
-class PartReport(msgspec.Struct, frozen=True):
-    """What a part has found out.
+class SavedResults(msgspec.Struct, frozen=True):
+    """The results that a part has saved.
 
     Attributes:
         began, ended: when its shards were read.
@@ -112,7 +112,7 @@ class PartReports:
         self._place.prepare()
         self._place.write(
             f"{self._prefix(manifest)}{number or of}-of-{of}.msgpack",
-            msgspec.msgpack.encode(PartReport(began, now(), shards)),
+            msgspec.msgpack.encode(SavedResults(began, now(), shards)),
         )
 
     def join(self, manifest: Manifest) -> JoinedParts:
@@ -131,7 +131,7 @@ class PartReports:
         for name in self._listed:
             if name.startswith(self._prefix(manifest)) and re.fullmatch(PART_REPORT, name):
                 with contextlib.suppress(msgspec.DecodeError):  # the power failed, or another version wrote it
-                    report = msgspec.msgpack.decode(self._place.read(name) or b"", type=PartReport)
+                    report = msgspec.msgpack.decode(self._place.read(name) or b"", type=SavedResults)
                     decoded = {n: msgspec.msgpack.decode(raw, type=self._form) for n, raw in report.shards.items()}
                     reports.append((report, decoded))
         for report, decoded in sorted(reports, key=lambda item: item[0].began):

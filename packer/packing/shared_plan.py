@@ -183,12 +183,12 @@ def claimed(place: Place, command: str, find: Callable[[], SharedPlan | None]) -
         place.remove([name])
         yield plan
         return
-    with _kept(place, name, mine):
+    with _keep_alive(place, name, mine):
         yield None
 
 
 @contextlib.contextmanager
-def _kept(place: Place, name: str, claim: _Claim) -> Iterator[None]:
+def _keep_alive(place: Place, name: str, claim: _Claim) -> Iterator[None]:
     """Keep a claim alive during the block; then remove it, or leave the error of the block in it."""
     is_done = threading.Event()
 
