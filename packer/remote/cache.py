@@ -203,11 +203,19 @@ def aside(folder: Path, entry: FileEntry, suffix: str) -> Path:
 
 
 def _files(folder: Path) -> tuple[dict[Path, int], dict[Path, int]]:
-    """Return the time of use (ns) and the size of every file below a folder but locks."""
-    used, sizes = {}, {}
-    for parent, _, names in os.walk(folder):
+    """Return the time of use (ns) and the size of every file below a folder but locks, each once.
+
+    A file may get its name meanwhile, when it is whole: `.fetching` is listed before `shards`, so none is missed.
+    """
+    used: dict[Path, int] = {}
+    sizes: dict[Path, int] = {}
+    seen: set[tuple[int, int]] = set()
+    for parent, folders, names in os.walk(folder):
+        folders.sort()
         for path in (Path(parent) / name for name in names if name != _IN_USE and not name.endswith(LOCK)):
             with contextlib.suppress(OSError):  # renamed or removed meanwhile
                 info = path.stat()
-                used[path], sizes[path] = info.st_mtime_ns, info.st_size
+                if (info.st_dev, info.st_ino) not in seen:
+                    seen.add((info.st_dev, info.st_ino))
+                    used[path], sizes[path] = info.st_mtime_ns, info.st_size
     return used, sizes

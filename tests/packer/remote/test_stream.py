@@ -127,6 +127,19 @@ def test_later_epochs_fetch_what_the_cache_cannot_hold(many, s3, room, shuffle, 
     assert sum(counts[1:]) <= most
 
 
+def test_a_file_that_gets_its_name_is_counted_once(many, s3, tmp_path, room) -> None:
+    """A shard that another thread renames while room is looked for does not take the room of another."""
+    loader = Loader(PackedDataset(many, **room(12.2)), 8)
+    labels(loader)
+    (shards,) = (tmp_path / "cache" / "datasets").glob("*/shards")
+    (shards / "00005.lmdb").unlink()
+    (shards.parent / ".fetching").mkdir(exist_ok=True)
+    os.link(shards / "00003.lmdb", shards.parent / ".fetching" / "shards%2F00003.lmdb.partial")
+    s3.proxy.clear()
+    assert sorted(labels(loader)) == list(range(SHARDS * SAMPLES))
+    assert fetched(s3) == [number == 5 for number in range(SHARDS)]
+
+
 def test_the_order_is_that_of_a_local_dataset(many, room, folder) -> None:
     """A folder, a bucket and a bucket with a small cache give the same batches."""
     ways: dict[str, dict[str, Any]] = {str(folder): {}, many: room(5.2)}
