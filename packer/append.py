@@ -24,13 +24,13 @@ import msgspec
 from packer.convert import (
     ConvertOptions,
     check_apart,
-    fitted_source,
+    fit_source,
     is_published,
-    left_out_of,
+    fetch_rejected,
     open_source,
     pack,
-    packed_dataset,
-    prepared,
+    packed_folder,
+    plan_job,
 )
 from packer.errors import UsageError
 from packer.format import Manifest, Names, NamesEntry
@@ -96,8 +96,8 @@ def append(
     rejected: list[Rejected] = []
     with changing_dataset(place) as (change, old):
         check_apart(sources, place)
-        job = prepared(_open(sources, options, rejected, old), options, rejected, "append")
-        left_out = left_out_of(place, old)
+        job = plan_job(_open(sources, options, rejected, old), options, rejected, "append")
+        left_out = fetch_rejected(place, old)
         first = len(old.shards)
         if not is_published(job, change):
             tables = place.local(old.name_tables)
@@ -152,8 +152,8 @@ def _tables(
 
 def _open(sources: Any, options: ConvertOptions, rejected: list[Rejected], old: Manifest) -> Source:
     """Return the samples to add, with the fields of the dataset."""
-    packed = packed_dataset(sources)
+    packed = packed_folder(sources)
     if packed is not None:
-        return fitted_source(open_source(open_packed(packed), options, rejected), old)
+        return fit_source(open_source(open_packed(packed), options, rejected), old)
     # Samples in memory are looked at with the dataset's schema, not with one of their own.
-    return fitted_source(open_source(sources, replace(options, fields=old.fields), rejected), old)
+    return fit_source(open_source(sources, replace(options, fields=old.fields), rejected), old)

@@ -198,7 +198,7 @@ class PartReport:
     seconds: float
 
 
-def guard(options: ConvertOptions, in_memory: bool) -> Limits | None:
+def reading_limits(options: ConvertOptions, in_memory: bool) -> Limits | None:
     """Return the limits of reading in other processes; None to read in this one."""
     if options.workers == 0 or (options.workers is None and in_memory):
         return None
@@ -228,24 +228,24 @@ def convert(sources: Any, out: str | os.PathLike[str], options: ConvertOptions |
         DatasetError: a packed dataset that is the source is damaged.
     """
     options = replace(options or ConvertOptions(), **changes)
-    began = time.perf_counter()
+    start_time = time.perf_counter()
     place = place_of(out)
     rejected: list[Rejected] = []
     check_place(sources, place, options.overwrite)
-    job = prepared(open_source(sources, options, rejected), options, rejected)
+    job = plan_job(open_source(sources, options, rejected), options, rejected)
     with changing(place) as change:
         if is_published(job, change):
-            rejected, kept = left_out_of(place, change.dataset), len(change.dataset.shards)
+            rejected, kept_shards = fetch_rejected(place, change.dataset), len(change.dataset.shards)
         else:
             packed = pack(job, change, options.overwrite)
             manifest = change.write_tables(packed.manifest, packed.names, packed.rejected)
             constants = change.write_constants(encode_constants(job.source.constants))
             change.publish(msgspec.structs.replace(manifest, constants=constants))
-            rejected, kept = packed.rejected, packed.kept
+            rejected, kept_shards = packed.rejected, packed.kept
         change.tidy()
     path = place.path if isinstance(place, LocalPlace) else str(place)
-    seconds = time.perf_counter() - began
-    return Report(path, change.dataset, tuple(rejected), job.source_bytes, kept, seconds)
+    seconds = time.perf_counter() - start_time
+    return Report(path, change.dataset, tuple(rejected), job.source_bytes, kept_shards, seconds)
 
 
 def convert_part(
@@ -271,70 +271,70 @@ def convert_part(
         SourceError, WriteError, ResourceError, DatasetError: as `convert`.
     """
     options = replace(options or ConvertOptions(), **changes)
-    began = time.perf_counter()
+    start_time = time.perf_counter()
     parse_part(part)  # before the sources are opened
     place = place_of(out)
     check_place(sources, place, options.overwrite)
     change = Change(place, is_alone=False)
-    command = _command_of(sources, options)
-    with claimed(place, command, partial(find_plan, change, command)) as shared:
-        plan: Plan | SharedPlan | None = shared
+    command = _command_digest(sources, options)
+    with claimed(place, command, partial(find_plan, change, command)) as shared_plan:
+        plan: Plan | SharedPlan | None = shared_plan
         parts: Mapping[int, Source] | None = None
-        if shared is not None:
-            change.begin(shared.note, options.overwrite)
+        if shared_plan is not None:
+            change.begin(shared_plan.note, options.overwrite)
             finished = change.reports(ShardReport)
-            missing = [shard for shard in part_shards(part, len(shared.shards)) if shard not in finished]
-            parts = shared.sources(place, change.run, missing, is_strict=not options.overwrite)
+            missing = [shard for shard in part_shards(part, len(shared_plan.shards)) if shard not in finished]
+            parts = shared_plan.sources(place, change.run, missing, is_strict=not options.overwrite)
         if plan is None or parts is None:
-            plan, parts = _make_shared(sources, options, change, command)
-    mine, finished = part_shards(part, len(plan.shards)), change.reports(ShardReport)
-    missing = [shard for shard in mine if shard not in finished]
-    limits = guard(options, in_memory=False)
+            plan, parts = _share_plan(sources, options, change, command)
+    numbers, finished = part_shards(part, len(plan.shards)), change.reports(ShardReport)
+    missing = [shard for shard in numbers if shard not in finished]
+    limits = reading_limits(options, in_memory=False)
     _begin_packing(
         options.watcher,
-        [finished[shard] for shard in mine if shard in finished],
-        sum(plan.shards[shard].samples for shard in mine),
+        [finished[shard] for shard in numbers if shard in finished],
+        sum(plan.shards[shard].samples for shard in numbers),
     )
-    reports = list(_run(change, options, limits, plan, {shard: parts[shard] for shard in missing}))
-    change.forget_late(mine)
+    reports = list(_pack_shards(change, options, limits, plan, {shard: parts[shard] for shard in missing}))
+    change.forget_late(numbers)
     unfinished = len(plan.shards) - len(change.reports(ShardReport))
-    left_out = [bad for report in reports for _, bad in sorted(report.rejected.items())]
+    rejected = [bad for report in reports for _, bad in sorted(report.rejected.items())]
     path = place.path if isinstance(place, LocalPlace) else str(place)
-    seconds = time.perf_counter() - began
-    kept = len(mine) - len(reports)
-    return PartReport(path, len(mine), kept, len(plan.shards), unfinished, tuple(left_out), seconds)
+    seconds = time.perf_counter() - start_time
+    kept_shards = len(numbers) - len(reports)
+    return PartReport(path, len(numbers), kept_shards, len(plan.shards), unfinished, tuple(rejected), seconds)
 
 
-def _make_shared(
+def _share_plan(
     sources: Any, options: ConvertOptions, change: Change, command: str
 ) -> tuple[Plan, Mapping[int, Source]]:
     """Make a plan, and write it for the other parts; return it, and the samples of each shard."""
     rejected: list[Rejected] = []
-    job = prepared(open_source(sources, options, rejected), options, rejected)
+    job = plan_job(open_source(sources, options, rejected), options, rejected)
     if not job.files[0]:
         raise UsageError(
             "a part is packed of files, and these are samples in memory: pack each part by itself, and merge"
         )
-    note = _note_of(job)
+    note = _make_note(job)
     change.begin(note, options.overwrite)
     if command:
         write_plan(change, command, note, job.plan)
     return job.plan, dict(enumerate(job.parts))
 
 
-def _command_of(sources: Any, options: ConvertOptions) -> str:
+def _command_digest(sources: Any, options: ConvertOptions) -> str:
     """Return a digest of all that decides the plan of a conversion, but for the files themselves.
 
     It is empty if parts cannot share a plan: files at a URL are fetched to other paths on each machine.
     """
-    inputs = _inputs(sources)
+    inputs = _input_texts(sources)
     if inputs is None or any(is_url(text) or is_url(text.partition("=")[2]) for text in inputs):
         return ""
     paths = [text.partition("=")[2] or text for text in inputs]
     folder = "" if all(map(os.path.isabs, paths)) else os.getcwd()  # noqa: PTH109
     like = None if options.like is None else os.fspath(options.like)
-    how = options.codec, options.shard_size, options.source, options.on_error, like
-    return xxhash.xxh3_64_hexdigest(msgspec.json.encode((packer.__version__, as_text(repr((inputs, folder))), how)))
+    settings = options.codec, options.shard_size, options.source, options.on_error, like
+    return xxhash.xxh3_64_hexdigest(msgspec.json.encode((packer.__version__, as_text(repr((inputs, folder))), settings)))
 
 
 @dataclass(frozen=True)
@@ -385,7 +385,7 @@ class Packed:
     kept: int
 
 
-def prepared(source: Source, options: ConvertOptions, rejected: list[Rejected], verb: str = "convert") -> Job:
+def plan_job(source: Source, options: ConvertOptions, rejected: list[Rejected], verb: str = "convert") -> Job:
     """Plan how a source is packed. Nothing is written.
 
     Args:
@@ -397,13 +397,13 @@ def prepared(source: Source, options: ConvertOptions, rejected: list[Rejected], 
     in_memory = isinstance(source, SampleSource)
     if options.fields is not None and not in_memory:
         raise UsageError("fields is the schema of samples in memory, and files have their own; leave it out")
-    limits = guard(options, in_memory)
+    limits = reading_limits(options, in_memory)
     if limits is not None and options.executor is None:
         check_may_start()  # before anything is written
     plan = make_plan(source, options.codec, options.shard_size, limits, options.watcher)
     log_plan(plan)
     files, source_bytes = source_files(source.files())
-    splits = planned_splits(plan, options, lenient=bool(rejected))
+    splits = plan_splits(plan, options, lenient=bool(rejected))
     return Job(source, plan, options, files, source_bytes, limits, splits, rejected, verb)
 
 
@@ -419,23 +419,23 @@ def log_plan(plan: Plan) -> None:
 def is_published(job: Job, change: Change) -> bool:
     """Return whether an earlier run of the same command was killed when all was done but tidying up."""
     if job.files[0]:
-        return change.find_published(_note_of(job))
-    parts = job.parts
+        return change.find_published(_make_note(job))
+    sources = job.parts
 
     def are_same(entries: Sequence[ShardEntry]) -> bool:
-        return len(entries) == len(parts) and all(map(partial(_holds, job, change.place), entries, range(len(parts))))
+        return len(entries) == len(sources) and all(map(partial(_has_same_samples, job, change.place), entries, range(len(sources))))
 
-    return change.find_published(_note_of(job), are_same)
+    return change.find_published(_make_note(job), are_same)
 
 
-def _holds(job: Job, place: Place, entry: ShardEntry, number: int) -> bool:
+def _has_same_samples(job: Job, place: Place, entry: ShardEntry, number: int) -> bool:
     """Return whether a shard holds the samples that it should; for samples in memory, which no files identify."""
     shard = job.plan.shards[number]
     part = job.source.part(shard.start, shard.stop)
-    wrong = compare_shard(place.local([entry]), job.plan.fields, (entry, part, shard.start))
-    if wrong:
-        _log.warning("%s; it is packed again", wrong[0])
-    return not wrong
+    problems = compare_shard(place.local([entry]), job.plan.fields, (entry, part, shard.start))
+    if problems:
+        _log.warning("%s; it is packed again", problems[0])
+    return not problems
 
 
 def pack(job: Job, change: Change, overwrite: bool = True) -> Packed:
@@ -448,32 +448,32 @@ def pack(job: Job, change: Change, overwrite: bool = True) -> Packed:
         As `convert`.
     """
     options, plan, source, place = job.options, job.plan, job.source, change.place
-    change.begin(_note_of(job), overwrite)
+    change.begin(_make_note(job), overwrite)
     finished = change.reports(ShardReport)
     if not job.files[0]:
-        finished = {number: report for number, report in finished.items() if _holds(job, place, report.entry, number)}
+        finished = {number: report for number, report in finished.items() if _has_same_samples(job, place, report.entry, number)}
     reports = list(finished.values())
     if isinstance(place, LocalPlace):
-        _warn_of_full_disk(place.path, plan.file_bytes - sum(each.entry.bytes for each in reports))
+        _warn_of_full_disk(place.path, plan.file_bytes - sum(report.entry.bytes for report in reports))
     _begin_packing(options.watcher, reports, plan.samples if job.base is None else job.base.samples)
     missing = [shard for shard in plan.shards if shard.number not in finished]
     parts = {shard.number: source.part(shard.start, shard.stop) for shard in missing}
-    reports += _run(change, options, job.limits, plan, parts, job.base)
+    reports += _pack_shards(change, options, job.limits, plan, parts, job.base)
     reports.sort(key=lambda report: report.number)
-    rejected = job.rejected + [bad for report in reports for _, bad in sorted(report.rejected.items())]
+    rejected = job.rejected + [entry for report in reports for _, entry in sorted(report.rejected.items())]
     shards, names, splits = [report.entry for report in reports], source.names, job.splits
     if any(report.rejected for report in reports):
         if names is not None:
-            kept = zip(plan.shards, reports, strict=True)
+            pairs = zip(plan.shards, reports, strict=True)
             names = [
                 names[n]
-                for shard, one in kept
+                for shard, report in pairs
                 for n in range(shard.start, shard.stop)
-                if n - shard.start not in one.rejected
+                if n - shard.start not in report.rejected
             ]
         if splits:
-            left = Samples(sum(shard.samples for shard in shards), names, plan.origin)
-            splits = splits_of(left, options.splits, source.splits, lenient=True)
+            samples = Samples(sum(shard.samples for shard in shards), names, plan.origin)
+            splits = splits_of(samples, options.splits, source.splits, lenient=True)
     columns = [report.columns for report in reports]
     manifest = make_manifest(
         shards, columns, plan.fields, plan.origin, rejected, planned_bytes=plan.file_bytes, splits=splits
@@ -483,13 +483,13 @@ def pack(job: Job, change: Change, overwrite: bool = True) -> Packed:
 
 def _begin_packing(watcher: Watcher, finished: Sequence[ShardReport], samples: int) -> None:
     """Begin the step that packs so many samples, those of finished shards included."""
-    packed = sum(report.entry.samples for report in finished)
-    if packed:
-        _log.info("going on after an earlier run, which has packed %s samples", f"{packed:,}")
-    watcher.step(PACKING, packed, samples)
+    finished_samples = sum(report.entry.samples for report in finished)
+    if finished_samples:
+        _log.info("going on after an earlier run, which has packed %s samples", f"{finished_samples:,}")
+    watcher.step(PACKING, finished_samples, samples)
 
 
-def _run(
+def _pack_shards(
     change: Change,
     options: ConvertOptions,
     limits: Limits | None,
@@ -505,15 +505,15 @@ def _run(
     """
     place = change.place
     # Workers of an executor may have another working directory.
-    where = LocalPlace(place.path.absolute()) if options.executor and isinstance(place, LocalPlace) else place
-    how = plan.fields, plan.origin, options.on_error == "skip", options.map_limit
+    output = LocalPlace(place.path.absolute()) if options.executor and isinstance(place, LocalPlace) else place
+    settings = plan.fields, plan.origin, options.on_error == "skip", options.map_limit
     tasks = [
         ShardTask(
             source,
-            where,
+            output,
             change.run,
             plan.shards[number],
-            *how,
+            *settings,
             base=None if base is None else (base.shards[number], base.fields),
         )
         for number, source in sources.items()
@@ -522,7 +522,7 @@ def _run(
     return run_tasks(tasks, options.watcher, workers, limits, options.executor)
 
 
-def left_out_of(place: Place, manifest: Manifest) -> list[Rejected]:
+def fetch_rejected(place: Place, manifest: Manifest) -> list[Rejected]:
     """Return the samples that were skipped when a dataset was made; raises as `rejected_of`."""
     return rejected_of(place.local([manifest.left_out] if manifest.left_out else []), manifest)
 
@@ -530,11 +530,11 @@ def left_out_of(place: Place, manifest: Manifest) -> list[Rejected]:
 def _warn_of_full_disk(folder: Path, needed: int) -> None:
     free = shutil.disk_usage(folder).free
     if needed > free:
-        said = f"{needed:,} more bytes, but {free:,} are free; `packer plan` says how many are likely"
-        _log.warning("%s may need up to %s", folder, said)
+        amounts = f"{needed:,} more bytes, but {free:,} are free; `packer plan` says how many are likely"
+        _log.warning("%s may need up to %s", folder, amounts)
 
 
-def planned_splits(plan: Plan, options: ConvertOptions, lenient: bool) -> Splits:
+def plan_splits(plan: Plan, options: ConvertOptions, lenient: bool) -> Splits:
     """Return the splits that the samples of a source will be in, if none of them is skipped.
 
     Args:
@@ -565,7 +565,7 @@ def open_source(
     if options.like is not None:
         like = read_manifest(place_of(options.like))
         source = open_source(sources, replace(options, like=None, fields=like.fields), rejected)
-        return fitted_source(source, like)
+        return fit_source(source, like)
 
     def report_bad(error: SourceError) -> None:
         is_early = error.sample is not None  # it comes again when the sample is read
@@ -581,33 +581,33 @@ def open_source(
         if isinstance(sources, PackedSource) and rejected is not None:
             # Its shards are not those of the new dataset.
             folder = LocalPlace(Path(sources.folder))
-            listed = left_out_of(folder, read_manifest(folder))
-            rejected += [msgspec.structs.replace(bad, shard=None) for bad in listed]
+            old_rejected = fetch_rejected(folder, read_manifest(folder))
+            rejected += [msgspec.structs.replace(bad, shard=None) for bad in old_rejected]
         return sources
-    inputs = _inputs(sources)
+    inputs = _input_texts(sources)
     if inputs is not None:
         inputs, leases = local_inputs(inputs, options.watcher)
-        limits = guard(options, in_memory=False)
+        limits = reading_limits(options, in_memory=False)
         watcher = replace(options.watcher, bad=report_bad)
         source = open_sources(inputs, options.source, watcher, limits, are_beside)
         weakref.finalize(source, leases.clear)  # what was fetched stays in the cache as long as the source lives
         return source
     if isinstance(sources, Mapping) or not (hasattr(sources, "__len__") and hasattr(sources, "__getitem__")):
-        what = f"an object of type {type(sources).__name__}"
-        raise UsageError(f"cannot pack {what}; paths or a sequence of dicts are expected")
+        shown = f"an object of type {type(sources).__name__}"
+        raise UsageError(f"cannot pack {shown}; paths or a sequence of dicts are expected")
     if options.source != SourceOptions():
         raise UsageError("SourceOptions are for files, and these are samples in memory; leave them out")
     return SampleSource(sources, options.fields)
 
 
-def packed_dataset(sources: Any) -> str | os.PathLike[str] | None:
+def packed_folder(sources: Any) -> str | os.PathLike[str] | None:
     """Return the folder of the packed dataset that `sources` name; None if they are anything else."""
     inputs = [sources] if isinstance(sources, (str, os.PathLike)) else sources
     folder = inputs[0] if isinstance(inputs, (list, tuple)) and len(inputs) == 1 else None
     return folder if isinstance(folder, (str, os.PathLike)) and (Path(folder) / MANIFEST).exists() else None
 
 
-def fitted_source(source: Source, like: Manifest) -> Source:
+def fit_source(source: Source, like: Manifest) -> Source:
     """Return a source whose samples are packed as those of a dataset.
 
     Raises:
@@ -620,7 +620,7 @@ def fitted_source(source: Source, like: Manifest) -> Source:
     fitted = FittedSource(source, like.fields)
     check_classes(like.classes, classes_of(origin_of(source), len(source)), "the source")
     if not same_constants(like.constants, encode_constants(source.constants)):
-        raise different_constants("the source")
+        raise constants_error("the source")
     return fitted
 
 
@@ -634,7 +634,7 @@ def check_classes(first: Sequence[str], other: Sequence[str], where: str) -> Non
         )
 
 
-def different_constants(where: str) -> UsageError:
+def constants_error(where: str) -> UsageError:
     """Return the error of datasets, or sources, that have different constants."""
     return UsageError(
         f"{where}: what is kept once for all samples differs; `packer export` gives the samples back, to be packed "
@@ -642,7 +642,7 @@ def different_constants(where: str) -> UsageError:
     )
 
 
-def _inputs(sources: Any) -> list[str] | None:
+def _input_texts(sources: Any) -> list[str] | None:
     """Return the paths, as text; None if `sources` are no paths."""
     if isinstance(sources, (str, os.PathLike)):
         return [os.fspath(sources)]
@@ -663,13 +663,13 @@ def check_apart(sources: Any, place: Place) -> None:
     """Raise UsageError if a place lies within a source folder: a second run would find its own output."""
     if not isinstance(place, LocalPlace):
         return
-    for text in _inputs(sources) or []:
+    for text in _input_texts(sources) or []:
         for folder in (Path(text), Path(text.partition("=")[2] or text)):
             if folder.is_dir() and place.path.resolve().is_relative_to(folder.resolve()):
                 raise UsageError(f"{place} lies within the source {folder}; name a folder outside of it")
 
 
-def _note_of(job: Job) -> Note:
+def _make_note(job: Job) -> Note:
     """Return the note of a conversion: everything that decides the bytes of its shards.
 
     The origin holds the options of the sources, except those that leave bad samples out.
@@ -681,12 +681,14 @@ def _note_of(job: Job) -> Note:
         "the number of samples": plan.samples,
     }
     settings["the command"] = job.verb
-    settings["the list of fields"] = ", ".join(each.name for each in plan.fields)
-    for each in plan.fields:
-        settings[f"the codec of {each.name}"] = codec_name(each.codec)
-        settings |= {f"the digits of {each.name}": c["digits"] for c in each.codec if c["id"] == "decimal"}
-        settings[f"the type of {each.name}"] = each.in_words
-        settings[f"the frames of {each.name}"] = msgspec.to_builtins(each.frame)
+    settings["the list of fields"] = ", ".join(field.name for field in plan.fields)
+    for field in plan.fields:
+        settings[f"the codec of {field.name}"] = codec_name(field.codec)
+        settings |= {
+            f"the digits of {field.name}": config["digits"] for config in field.codec if config["id"] == "decimal"
+        }
+        settings[f"the type of {field.name}"] = field.in_words
+        settings[f"the frames of {field.name}"] = msgspec.to_builtins(field.frame)
     settings["the source"] = plan.origin
     settings["the first sample of each shard"] = [shard.start for shard in plan.shards]
     return Note(shards=len(plan.shards), settings=settings, files=job.files)

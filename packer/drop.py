@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from packer.convert import ConvertOptions, Job, guard, is_published
+from packer.convert import ConvertOptions, Job, reading_limits, is_published
 from packer.errors import UsageError
 from packer.format import Manifest
 from packer.join import publish
@@ -53,7 +53,7 @@ def drop(
         shards = tuple(ShardPlan(number, 0, 0, 0, entry.bytes, 0) for number, entry in enumerate(old.shards))
         plan = Plan(nothing, {"dropped": dropped}, left, shards, {}, exact=False)
         files = len(old.shards), "shards"
-        job = Job(nothing, plan, options, files, 0, guard(options, in_memory=False), {}, [], "drop", old)
+        job = Job(nothing, plan, options, files, 0, reading_limits(options, in_memory=False), {}, [], "drop", old)
         if not is_published(job, change):
             for name in dropped:
                 old.field(name)

@@ -23,12 +23,12 @@ from packer.convert import (
     ConvertOptions,
     Job,
     check_apart,
-    guard,
+    reading_limits,
     is_published,
     log_plan,
     open_source,
     pack,
-    packed_dataset,
+    packed_folder,
 )
 from packer.errors import UsageError, first_few
 from packer.format import Field, Manifest, check_count
@@ -90,7 +90,7 @@ def join(
     place = place_of(dataset)
     with changing_dataset(place) as (change, old):
         check_apart(sources, place)
-        packed = packed_dataset(sources)
+        packed = packed_folder(sources)
         given = sources if packed is None else open_packed(packed)
         source = open_source(given, replace(options, on_error="stop"), [], are_beside=True)
         by_name = source.names is not None
@@ -142,7 +142,7 @@ def _prepared(source: Source, options: ConvertOptions, place: Place, old: Manife
         raise UsageError(
             f"join adds values of samples; leave out --once for {first_few(list(source.constants))}, or convert again"
         )
-    limits = guard(options, in_memory)
+    limits = reading_limits(options, in_memory)
     starts = np.cumsum([0, *(entry.samples for entry in old.shards)])[:-1].tolist()
     plan = make_plan(source, options.codec, None, limits, options.watcher, starts)
     own = _names(plan.fields)

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 import packer
-from packer.convert import check_apart, check_classes, different_constants, left_out_of
+from packer.convert import check_apart, check_classes, constants_error, fetch_rejected
 from packer.errors import UsageError
 from packer.format import Field, Manifest, ShardEntry, check_file, clear_errors, read_errors
 from packer.format import manifest as manifests
@@ -74,7 +74,7 @@ def merge(
         check_alike(first.fields, manifest.fields, folders[0], folder)
         check_classes(first.classes, manifest.classes, where)
         if _digest(first) != _digest(manifest):
-            raise different_constants(where)
+            raise constants_error(where)
     names = [read_names(folder, manifest) for folder, manifest in zip(folders, parts, strict=True)]
     check_names([(str(folder), each) for folder, each in zip(folders, names, strict=True)])
     digests = [[shard.digest for shard in manifest.shards] for manifest in parts]
@@ -88,7 +88,7 @@ def merge(
             entries: list[ShardEntry] = []
             rejected: list[Rejected] = []
             for folder, manifest in zip(folders, parts, strict=True):
-                rejected += [bad.moved(len(entries)) for bad in left_out_of(LocalPlace(folder), manifest)]
+                rejected += [bad.moved(len(entries)) for bad in fetch_rejected(LocalPlace(folder), manifest)]
                 for entry in manifest.shards:
                     file = shard_file(change.run, len(entries))
                     _take_shard(folder, entry, place, file)

@@ -17,7 +17,7 @@ from packer.cli.options import SourceCommand, conversion_options, open_shown, so
 from packer.cli.summary import shape_text
 from packer.cli.text import counted, indented, shortened, size_text, table, terminal_width
 from packer.codecs import JPEG, NAMED, codec_name, compiled, file_of
-from packer.convert import ConvertOptions, convert, guard
+from packer.convert import ConvertOptions, convert, reading_limits
 from packer.errors import SourceError, UsageError
 from packer.format import FieldSpec
 from packer.packing import field_sizes, read_examples, stored_fields
@@ -79,7 +79,7 @@ def codecs(sources: tuple[str, ...], options: ConvertOptions, as_json: bool) -> 
     """
     source = open_shown(sources, options)
     with Progress() as watcher:
-        examples = read_examples(source, guard(options, in_memory=False), watcher)
+        examples = read_examples(source, reading_limits(options, in_memory=False), watcher)
         if not any(examples.values()):
             raise SourceError("none of the samples looked at can be read; `packer convert` says why")
         reports = _reports(source, examples)

@@ -18,7 +18,7 @@ from packer.cli.plan_stream import rate, show_stream
 from packer.cli.summary import field_table, shards_text
 from packer.cli.text import counted, indented, listing, size_text, time_text
 from packer.codecs import codec_name
-from packer.convert import ConvertOptions, guard, open_source, planned_splits
+from packer.convert import ConvertOptions, reading_limits, open_source, plan_splits
 from packer.errors import first_few
 from packer.format import MANIFEST
 from packer.packing import (
@@ -91,11 +91,11 @@ def show_plan(sources: Sequence[str], options: ConvertOptions, out: Path, as_jso
         UsageError, SourceError: as `convert` does before it writes.
     """
     rejected: list[Rejected] = []
-    limits = guard(options, in_memory=False)
+    limits = reading_limits(options, in_memory=False)
     with Progress() as watcher:
         source = open_source(list(sources), replace(options, watcher=watcher), rejected)
         plan = make_plan(source, options.codec, options.shard_size, limits, watcher)
-        splits = planned_splits(plan, options, lenient=bool(rejected))
+        splits = plan_splits(plan, options, lenient=bool(rejected))
         size = estimate(plan, limits, watcher)
     workers = max(processors() if options.workers is None else options.workers, 1)
     there = next(folder for folder in out.absolute().parents if folder.is_dir())
