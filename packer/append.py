@@ -24,9 +24,9 @@ import msgspec
 from packer.convert import (
     ConvertOptions,
     check_apart,
+    fetch_rejected,
     fit_source,
     is_published,
-    fetch_rejected,
     open_source,
     pack,
     packed_folder,
@@ -118,7 +118,7 @@ def append(
                 manifest = msgspec.structs.replace(manifest, names=old.names, more_names=(*kept[1:], new))
             change.publish(manifest)
         else:  # an earlier call was killed when all was done but tidying up
-            first = next(number for number, entry in enumerate(old.shards) if change.made(entry))
+            first = next(number for number, entry in enumerate(old.shards) if change.has_made(entry))
         rejected += [bad for bad in left_out if bad.shard is not None and bad.shard >= first]
         path = place.path if isinstance(place, LocalPlace) else str(place)
         added = sum(entry.samples for entry in change.dataset.shards[first:])

@@ -41,22 +41,22 @@ from packer.packing import (
     SharedPlan,
     changing,
     check_output,
-    claimed,
+    claim_plan,
     classes_of,
     codec_texts,
     find_plan,
     make_manifest,
     make_plan,
+    make_splits,
     origin_of,
     parse_part,
-    parsed,
+    parse_rules,
     part_shards,
     place_of,
     read_manifest,
-    rejected_of,
+    read_rejected,
     run_tasks,
     source_files,
-    splits_of,
     write_plan,
 )
 from packer.remote import is_url, local_inputs
@@ -133,7 +133,7 @@ class ConvertOptions:
             raise UsageError(f"{self.workers} workers; 0 or more are expected")
         if self.map_limit is not None and self.map_limit < 1:
             raise UsageError(f"a map of {self.map_limit} bytes; 1 or more are expected")
-        _ = self.limits, parsed(self.splits or {})  # checks them
+        _ = self.limits, parse_rules(self.splits or {})  # checks them
         for text in codec_texts(self.codec).values():
             if text != "auto":
                 parse_codec(text)  # here, because a large source takes long to open
@@ -277,7 +277,7 @@ def convert_part(
     check_place(sources, place, options.overwrite)
     change = Change(place, is_alone=False)
     command = _command_digest(sources, options)
-    with claimed(place, command, partial(find_plan, change, command)) as shared_plan:
+    with claim_plan(place, command, partial(find_plan, change, command)) as shared_plan:
         plan: Plan | SharedPlan | None = shared_plan
         parts: Mapping[int, Source] | None = None
         if shared_plan is not None:
@@ -334,7 +334,9 @@ def _command_digest(sources: Any, options: ConvertOptions) -> str:
     folder = "" if all(map(os.path.isabs, paths)) else os.getcwd()  # noqa: PTH109
     like = None if options.like is None else os.fspath(options.like)
     settings = options.codec, options.shard_size, options.source, options.on_error, like
-    return xxhash.xxh3_64_hexdigest(msgspec.json.encode((packer.__version__, as_text(repr((inputs, folder))), settings)))
+    return xxhash.xxh3_64_hexdigest(
+        msgspec.json.encode((packer.__version__, as_text(repr((inputs, folder))), settings))
+    )
 
 
 @dataclass(frozen=True)
@@ -423,7 +425,9 @@ def is_published(job: Job, change: Change) -> bool:
     sources = job.parts
 
     def are_same(entries: Sequence[ShardEntry]) -> bool:
-        return len(entries) == len(sources) and all(map(partial(_has_same_samples, job, change.place), entries, range(len(sources))))
+        return len(entries) == len(sources) and all(
+            map(partial(_has_same_samples, job, change.place), entries, range(len(sources)))
+        )
 
     return change.find_published(_make_note(job), are_same)
 
@@ -451,7 +455,9 @@ def pack(job: Job, change: Change, overwrite: bool = True) -> Packed:
     change.begin(_make_note(job), overwrite)
     finished = change.reports(ShardReport)
     if not job.files[0]:
-        finished = {number: report for number, report in finished.items() if _has_same_samples(job, place, report.entry, number)}
+        finished = {
+            number: report for number, report in finished.items() if _has_same_samples(job, place, report.entry, number)
+        }
     reports = list(finished.values())
     if isinstance(place, LocalPlace):
         _warn_of_full_disk(place.path, plan.file_bytes - sum(report.entry.bytes for report in reports))
@@ -473,7 +479,7 @@ def pack(job: Job, change: Change, overwrite: bool = True) -> Packed:
             ]
         if splits:
             samples = Samples(sum(shard.samples for shard in shards), names, plan.origin)
-            splits = splits_of(samples, options.splits, source.splits, lenient=True)
+            splits = make_splits(samples, options.splits, source.splits, lenient=True)
     columns = [report.columns for report in reports]
     manifest = make_manifest(
         shards, columns, plan.fields, plan.origin, rejected, planned_bytes=plan.file_bytes, splits=splits
@@ -523,8 +529,8 @@ def _pack_shards(
 
 
 def fetch_rejected(place: Place, manifest: Manifest) -> list[Rejected]:
-    """Return the samples that were skipped when a dataset was made; raises as `rejected_of`."""
-    return rejected_of(place.local([manifest.left_out] if manifest.left_out else []), manifest)
+    """Return the samples that were skipped when a dataset was made; raises as `read_rejected`."""
+    return read_rejected(place.local([manifest.left_out] if manifest.left_out else []), manifest)
 
 
 def _warn_of_full_disk(folder: Path, needed: int) -> None:
@@ -545,7 +551,7 @@ def plan_splits(plan: Plan, options: ConvertOptions, lenient: bool) -> Splits:
     """
     source = plan.source
     samples = Samples(len(source), source.names, plan.origin, shifting=options.on_error == "skip")
-    return splits_of(samples, options.splits, source.splits, lenient=lenient)
+    return make_splits(samples, options.splits, source.splits, lenient=lenient)
 
 
 def open_source(
@@ -682,13 +688,13 @@ def _make_note(job: Job) -> Note:
     }
     settings["the command"] = job.verb
     settings["the list of fields"] = ", ".join(field.name for field in plan.fields)
-    for field in plan.fields:
-        settings[f"the codec of {field.name}"] = codec_name(field.codec)
+    for column in plan.fields:
+        settings[f"the codec of {column.name}"] = codec_name(column.codec)
         settings |= {
-            f"the digits of {field.name}": config["digits"] for config in field.codec if config["id"] == "decimal"
+            f"the digits of {column.name}": config["digits"] for config in column.codec if config["id"] == "decimal"
         }
-        settings[f"the type of {field.name}"] = field.in_words
-        settings[f"the frames of {field.name}"] = msgspec.to_builtins(field.frame)
+        settings[f"the type of {column.name}"] = column.in_words
+        settings[f"the frames of {column.name}"] = msgspec.to_builtins(column.frame)
     settings["the source"] = plan.origin
     settings["the first sample of each shard"] = [shard.start for shard in plan.shards]
     return Note(shards=len(plan.shards), settings=settings, files=job.files)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from packer.convert import ConvertOptions, Job, reading_limits, is_published
+from packer.convert import ConvertOptions, Job, is_published, reading_limits
 from packer.errors import UsageError
 from packer.format import Manifest
 from packer.join import publish

@@ -23,12 +23,12 @@ from packer.convert import (
     ConvertOptions,
     Job,
     check_apart,
-    reading_limits,
     is_published,
     log_plan,
     open_source,
     pack,
     packed_folder,
+    reading_limits,
 )
 from packer.errors import UsageError, first_few
 from packer.format import Field, Manifest, check_count

@@ -24,8 +24,8 @@ from packer.packing import (
     Rejected,
     changing,
     check_output,
-    joined,
-    joined_splits,
+    join_origins,
+    join_splits,
     make_manifest,
     shard_file,
 )
@@ -143,9 +143,9 @@ def joined_manifest(parts: Sequence[Manifest], shards: Sequence[ShardEntry]) -> 
         shards,
         [manifest.columns for manifest in parts],
         parts[0].fields,
-        joined([(manifest.samples, manifest.origin) for manifest in parts]),
+        join_origins([(manifest.samples, manifest.origin) for manifest in parts]),
         planned_bytes=None if None in planned else sum(filter(None, planned)),
-        splits=joined_splits(parts),
+        splits=join_splits(parts),
         constants=parts[0].constants,
     )
 

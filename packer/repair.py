@@ -37,11 +37,11 @@ from packer.packing import (
     ShardTask,
     changing,
     field_sizes,
-    given_by,
+    make_report,
+    matching_parts,
     plan_shards,
     read_examples,
-    rejected_of,
-    report_of,
+    read_rejected,
     run_tasks,
     totals,
 )
@@ -114,7 +114,7 @@ def repair(
         if manifest.left_out is not None and manifest.left_out.file in wrong:
             listed: list[Rejected] = []
             with contextlib.suppress(DamagedError):  # a file that is only too long is cut back to the lines that count
-                listed = rejected_of(folder, manifest)
+                listed = read_rejected(folder, manifest)
             outcome = f"cut back to its {len(listed):,} lines" if listed else "lost"
             _log.warning("%s is %s; `packer info` says how many samples were skipped", manifest.left_out.file, outcome)
             changes["left_out"] = change.write_list(listed)
@@ -122,7 +122,7 @@ def repair(
             changes["more_names"] = ()
             changes["names"] = change.write_names(ShardNames(folder, shards))
         if MANIFEST in wrong:
-            reports = [report_of(folder / entry.file, manifest.fields, entry.file) for entry in shards]
+            reports = [make_report(folder / entry.file, manifest.fields, entry.file) for entry in shards]
             changes |= {"columns": totals([report.columns for report in reports]), "stats": {}}
             _log.warning("statistics that %s may have kept are gone; `packer stats --save` makes them again", MANIFEST)
         change.publish(msgspec.structs.replace(manifest, **changes))
@@ -169,7 +169,7 @@ def _pack_again(
     limits = Limits() if guarded else None
     numbers = {entry: number for number, entry in enumerate(manifest.shards)}
     tasks = {}
-    for conversion, samples in given_by(change.place.local([]), manifest, source):
+    for conversion, samples in matching_parts(change.place.local([]), manifest, source):
         if {"joined", "dropped"} & conversion.origin.keys():
             raise DatasetError(
                 f"{change.place}: {bad[0].file} cannot be made again, since fields were joined or dropped after its "

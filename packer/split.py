@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from packer.errors import UsageError
 from packer.format import Manifest
-from packer.packing import LocalPlace, Rule, Samples, changing_dataset, parsed, share_out
+from packer.packing import LocalPlace, Rule, Samples, changing_dataset, parse_rules, share_out
 from packer.remote import refuse_url
 from packer.sources import open_packed, read_names
 
@@ -69,7 +69,7 @@ def split(
     with changing_dataset(LocalPlace(folder)) as (change, manifest):
         samples = Samples(manifest.samples, read_names(folder, manifest), manifest.origin)
         new_rules = {name: rule for name, rule in rules.items() if rule is not None}
-        parsed_rules = parsed({name: _numbers_where(folder, manifest, rule) for name, rule in new_rules.items()})
+        parsed_rules = parse_rules({name: _numbers_where(folder, manifest, rule) for name, rule in new_rules.items()})
         there = manifest.splits
         if missing := [name for name, rule in rules.items() if rule is None and name not in there]:
             raise UsageError(f"there is no split {missing[0]!r} to drop; splits are {', '.join(there) or 'none'}")

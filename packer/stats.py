@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from packer.errors import UsageError
 from packer.format import Field, FieldSpec, FieldStats, Manifest, ValueStats
 from packer.format import manifest as manifests
-from packer.packing import PartReports, changing_dataset, now, part_shards, place_of
+from packer.packing import PartReports, changing_dataset, part_shards, place_of, utc_now
 from packer.sources import PackedSource, block_bytes, count
 from packer.watcher import NOBODY, READING, Watcher
 
@@ -79,7 +79,7 @@ def statistics_part(
         WriteError: the report cannot be written.
         DatasetError: there is no packed dataset, or it is damaged.
     """
-    folder, began = Path(dataset), now()
+    folder, began = Path(dataset), utc_now()
     manifest = manifests.read(folder)
     chosen = _chosen(manifest, fields)
     numbers = part_shards(part, len(manifest.shards))

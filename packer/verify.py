@@ -40,7 +40,7 @@ from packer.format import (
     total_of,
 )
 from packer.format import manifest as manifests
-from packer.packing import JoinedParts, PartReports, now, part_shards, place_of, rejected_of, shards_left
+from packer.packing import JoinedParts, PartReports, part_shards, place_of, read_rejected, shards_left, utc_now
 from packer.watcher import CHECKING, NOBODY, Watcher
 from packer.workers import Here, Limits, Lost, run
 
@@ -94,7 +94,7 @@ def verify_part(
         WriteError: the report cannot be written.
         DatasetError, ResourceError: as `verify`.
     """
-    folder, began = Path(dataset), now()
+    folder, began = Path(dataset), utc_now()
     manifest = manifests.read(folder)
     numbers = part_shards(part, len(manifest.shards))
     checked = _checked_shards(folder, manifest, numbers, watcher, workers)
@@ -137,7 +137,7 @@ def verify(
             names = Names(folder, manifest)
     if manifest.left_out is not None:
         with _noted(damages, folder, manifest.left_out.file):
-            rejected_of(folder, manifest)
+            read_rejected(folder, manifest)
     if manifest.constants is not None:
         with _noted(damages, folder, manifest.constants.file):
             read_constants(folder / manifest.constants.file, manifest.constants)
@@ -201,8 +201,8 @@ def _unknown(folder: Path, manifest: Manifest, good: Sequence[FileEntry]) -> lis
     damages += [Damage(name, reason, repairable=False) for name in strangers]
     if not damages or any((folder / UNFINISHED).glob("*.json*")):
         return []
-    now = manifests.read(folder)
-    return damages if (now.shards, now.left_out) == (manifest.shards, manifest.left_out) else []
+    current = manifests.read(folder)
+    return damages if (current.shards, current.left_out) == (manifest.shards, manifest.left_out) else []
 
 
 # ---------------------------------------------------------------- shards

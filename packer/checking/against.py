@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from packer.errors import DamagedError, DatasetError, SourceError, UsageError
 from packer.format import Column, Field, Manifest, Shard, ShardEntry, encode_constants, same_constants
 from packer.format import manifest as manifests
-from packer.packing import Rejected, given_by, is_shuffled, read_blocks
+from packer.packing import Rejected, is_shuffled, matching_parts, read_blocks
 from packer.sources import LargeArray, Source, count
 from packer.watcher import COMPARING, NOBODY, Watcher
 from packer.workers import Limits, each
@@ -89,7 +89,7 @@ def compare(
     folder = Path(dataset)
     manifest = manifests.read(folder)
     check_same_schema(manifest, source)
-    conversions = given_by(folder, manifest, source)
+    conversions = matching_parts(folder, manifest, source)
     shards = [shard for conversion, samples in conversions for shard in conversion.parts(samples)]
     damages: list[Damage] = []
     watcher.step(COMPARING, 0, sum(entry.samples for entry, _, _ in shards))

@@ -19,7 +19,7 @@ from packer.codecs import codec_name
 from packer.errors import DamagedError, first_few
 from packer.format import Constants, Manifest, Names, check_file
 from packer.format import manifest as manifests
-from packer.packing import rejected_of, split_text
+from packer.packing import read_rejected, split_text
 from packer.remote import Mirror, is_url
 
 #: Names that are shown.
@@ -88,7 +88,7 @@ def describe(place: str) -> Description:
         constants: tuple[str, ...] = ()
         with _warned():
             if not is_url(place):
-                rejected = len(rejected_of(folder, manifest))
+                rejected = len(read_rejected(folder, manifest))
             constants = tuple(Constants(folder, manifest.constants))
             if manifest.names is not None:
                 with contextlib.closing(Names(folder, manifest)) as table:

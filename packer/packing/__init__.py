@@ -18,15 +18,15 @@ from packer.packing.framing import codec_by_field, codec_texts
 from packer.packing.origin import (
     Leaf,
     classes_of,
-    given_by,
     is_shuffled,
-    joined,
+    join_origins,
     leaves,
+    matching_parts,
     origin_of,
     parse_origin,
     with_fields,
 )
-from packer.packing.parts import JoinedParts, PartReports, now, parse_part, part_shards, shards_left
+from packer.packing.parts import JoinedParts, PartReports, parse_part, part_shards, shards_left, utc_now
 from packer.packing.places import LOCK, LocalPlace, Place, place_of
 from packer.packing.plan import (
     Estimate,
@@ -41,11 +41,11 @@ from packer.packing.plan import (
     read_examples,
     stored_fields,
 )
-from packer.packing.rejected import Rejected, rejected_of
+from packer.packing.rejected import Rejected, read_rejected
 from packer.packing.schedulers import executor_at
-from packer.packing.shared_plan import SharedPlan, claimed, find_plan, write_plan
-from packer.packing.splits import SPLIT, Rule, Samples, joined_splits, parsed, share_out, split_text, splits_of
-from packer.packing.tasks import ShardReport, ShardTask, finish_shard, read_blocks, report_of, run_tasks
+from packer.packing.shared_plan import SharedPlan, claim_plan, find_plan, write_plan
+from packer.packing.splits import SPLIT, Rule, Samples, join_splits, make_splits, parse_rules, share_out, split_text
+from packer.packing.tasks import ShardReport, ShardTask, finish_shard, make_report, read_blocks, run_tasks
 
 __all__ = [
     "LOCK",
@@ -71,7 +71,7 @@ __all__ = [
     "changing",
     "changing_dataset",
     "check_output",
-    "claimed",
+    "claim_plan",
     "classes_of",
     "codec_by_field",
     "codec_texts",
@@ -80,37 +80,37 @@ __all__ = [
     "field_sizes",
     "find_plan",
     "finish_shard",
-    "given_by",
     "is_shuffled",
-    "joined",
-    "joined_splits",
+    "join_origins",
+    "join_splits",
     "leaves",
     "make_manifest",
     "make_plan",
+    "make_report",
+    "make_splits",
+    "matching_parts",
     "named_files",
-    "now",
     "origin_of",
     "parse_origin",
     "parse_part",
-    "parsed",
+    "parse_rules",
     "part_shards",
     "place_of",
     "plan_shards",
     "read_blocks",
     "read_examples",
     "read_manifest",
-    "rejected_of",
+    "read_rejected",
     "report_file",
-    "report_of",
     "run_tasks",
     "shard_file",
     "shards_left",
     "share_out",
     "source_files",
     "split_text",
-    "splits_of",
     "stored_fields",
     "totals",
+    "utc_now",
     "with_fields",
     "write_plan",
 ]

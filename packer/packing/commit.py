@@ -63,7 +63,7 @@ _log = logging.getLogger(__name__)
 _RUN = "[0-9a-f]{8}"
 _NOTE = re.compile(rf"{UNFINISHED}/({_RUN})\.json")
 #: Names that datasets of this version or an earlier one have. No other file is ever removed.
-_OURS = re.compile(
+_DATASET_FILE = re.compile(
     rf"(manifest(\.copy)?\.json|rejected\.jsonl|left-out-{_RUN}\.jsonl|constants(-{_RUN})?\.npz"
     rf"|names(-{_RUN}|-\d+)?\.lmdb|{SHARD_FOLDER}/({_RUN}-)?\d+\.lmdb|{UNFINISHED}/{_RUN}(-\d+)?\.(json|plan)"
     rf"|{UNFINISHED}/[0-9a-f]{{16}}\.claim|{PART_REPORT})(\.{_RUN}\.partial)?|\.lock"
@@ -101,9 +101,9 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
             counts = f"{self.files[0]:,} and are now {other.files[0]:,}"
             return f"the source files were {counts}" if self.files[0] != other.files[0] else "a source file has changed"
         for name in {**self.settings, **other.settings}:
-            was, now = self.settings.get(name), other.settings.get(name)
-            if was != now:
-                return f"{name} was {_short(was)} and is now {_short(now)}"
+            old, new = self.settings.get(name), other.settings.get(name)
+            if old != new:
+                return f"{name} was {_shorten(old)} and is now {_shorten(new)}"
         return None
 
     def run(self, taken: Iterable[str]) -> str:
@@ -202,7 +202,7 @@ class Change:
                 return True
         return False
 
-    def made(self, entry: ShardEntry) -> bool:
+    def has_made(self, entry: ShardEntry) -> bool:
         """Return whether the run made a shard."""
         return _run_of(entry) == self.run
 
@@ -222,16 +222,16 @@ class Change:
         if not overwrite and self._data is not None:
             if self._is_alone:
                 self.tidy()
-            raise already(self.place)
+            raise exists_error(self.place)
         if note.files == (0, "") and not self._is_alone:
             note = msgspec.structs.replace(note, token=secrets.token_hex(8))
-        note, taken = self._based(note), self._taken()
+        note, taken = self._with_base(note), self._used_runs()
         self.run = note.run(taken)
         files = self.place.files()
         for run, other in notes.items():
             difference = None if run in {*taken, self.run} else _difference(other, note)
             if difference and not overwrite:
-                raise differs(self.place, difference)
+                raise differs_error(self.place, difference)
             if difference and any(re.fullmatch(rf"{UNFINISHED}/{run}-\d+\.json", name) for name in files):
                 _log.warning("%s: what an earlier run had finished is packed again: %s", self.place, difference)
         self._note = msgspec.json.encode(note)
@@ -243,23 +243,23 @@ class Change:
 
     def run_of(self, note: Note) -> str:
         """Return the name of the run that `begin` would begin with a note."""
-        return self._based(note).run(self._taken())
+        return self._with_base(note).run(self._used_runs())
 
-    def _based(self, note: Note) -> Note:
+    def _with_base(self, note: Note) -> Note:
         base = None if self._data is None else xxhash.xxh3_128_hexdigest(self._data)
         return msgspec.structs.replace(note, base=base)
 
-    def _taken(self) -> set[str]:
+    def _used_runs(self) -> set[str]:
         return set() if self.manifest is None else {_run_of(entry) for entry in self.manifest.shards}
 
-    def reports(self, form: type[Any]) -> dict[int, Any]:
+    def reports(self, report_type: type[Any]) -> dict[int, Any]:
         """Return the reports of shards that are finished, by number. Shards are not read."""
         files = self.place.files()
         reports = {}
         for name in files:
             if match := re.fullmatch(rf"{UNFINISHED}/{self.run}-(\d+)\.json", name):
                 with contextlib.suppress(msgspec.DecodeError):  # the power failed while it was written
-                    report = msgspec.json.decode(self.place.read(name) or b"", type=form)
+                    report = msgspec.json.decode(self.place.read(name) or b"", type=report_type)
                     if files.get(report.entry.file) == report.entry.bytes:
                         reports[int(match[1])] = report
         return reports
@@ -289,11 +289,11 @@ class Change:
 
     def write_list(self, rejected: Sequence[Rejected]) -> FileEntry | None:
         """Write the list of what was skipped; return its entry, None if nothing was."""
-        return self._written("left-out", "jsonl", encode_list(rejected))
+        return self._write_file("left-out", "jsonl", encode_list(rejected))
 
     def write_constants(self, data: bytes) -> FileEntry | None:
         """Write the constants, as they were encoded; return their entry, None if there are none."""
-        return self._written("constants", "npz", data)
+        return self._write_file("constants", "npz", data)
 
     def write_names(self, names: Iterable[str | bytes]) -> FileEntry:
         """Write the table of names; they are iterated over twice.
@@ -332,27 +332,29 @@ class Change:
         """
         data = manifests.encode(manifest)
         self.place.sync()  # a manifest must not last longer than what it names
-        self._look(data)
+        self._check_unchanged(data)
         self.place.write(MANIFEST_COPY, data)
-        self.place.write(MANIFEST, data, partial(self._look, data))
+        self.place.write(MANIFEST, data, partial(self._check_unchanged, data))
         self._data, self.manifest = data, manifest
         return manifest
 
-    def tidy(self, keep: Iterable[FileEntry | None] = (), last: Callable[[], object] = lambda: None) -> None:
+    def tidy(
+        self, kept_files: Iterable[FileEntry | None] = (), before_last_note: Callable[[], object] = lambda: None
+    ) -> None:
         """Remove all that the dataset does not name. Once the last note is gone, nothing is left that may fail.
 
         Args:
-            keep: files of the old dataset that stay until the next run, for readers that are open.
-            last: called before the last note is removed: until then, the same command adds nothing twice.
+            kept_files: files of the old dataset that stay until the next run, for readers that are open.
+            before_last_note: called before the last note is removed: until then, the same command adds nothing twice.
         """
         self.run = ""
-        self._remove_others(self.manifest, {entry.file for entry in keep if entry}, last)
+        self._remove_others(self.manifest, {entry.file for entry in kept_files if entry}, before_last_note)
 
-    def _look(self, new: bytes) -> None:
+    def _check_unchanged(self, new_data: bytes) -> None:
         """Raise UsageError if the dataset is another than the one that the run started from."""
-        now = self.place.read(MANIFEST)
+        data = self.place.read(MANIFEST)
         is_cleared = self.run and self.place.read(f"{UNFINISHED}/{self.run}.json") != self._note
-        if now != new and (now != self._data or is_cleared):
+        if data != new_data and (data != self._data or is_cleared):
             raise UsageError(f"{self.place} was changed meanwhile, by another process; run the same command again")
 
     def _notes(self) -> dict[str, Note | None]:
@@ -368,27 +370,29 @@ class Change:
     def _remove_others(
         self,
         manifest: Manifest | None,
-        keep: Iterable[str] = (),
-        last: Callable[[], object] = lambda: None,
+        kept_files: Iterable[str] = (),
+        before_last_note: Callable[[], object] = lambda: None,
         resume: bool = True,
     ) -> None:
         """Remove all files of datasets that neither the manifest nor this run uses: notes last, which say so."""
-        named = {LOCK, *keep} | (named_files(manifest) if manifest else set())
+        named = {LOCK, *kept_files} | (named_files(manifest) if manifest else set())
         files = self.place.files()
         if MANIFEST_COPY in files and self._data is not None and self.place.read(MANIFEST_COPY) != self._data:
             self.place.write(MANIFEST_COPY, self._data)  # it may name what is removed now
-        of_run = re.compile(rf".*\b{self.run}[-.]" if resume and self.run else rf"{UNFINISHED}/{self.run}\.json")
+        run_files = re.compile(rf".*\b{self.run}[-.]" if resume and self.run else rf"{UNFINISHED}/{self.run}\.json")
         others = [
             name
             for name in files
-            if name not in named and _OURS.fullmatch(name) and (name.endswith(PARTIAL) or not of_run.match(name))
+            if name not in named
+            and _DATASET_FILE.fullmatch(name)
+            and (name.endswith(PARTIAL) or not run_files.match(name))
         ]
         self.place.remove(name for name in others if not name.startswith(UNFINISHED))
         self.place.remove(name for name in others if name.startswith(UNFINISHED) and not _NOTE.fullmatch(name))
-        last()
+        before_last_note()
         self.place.remove(name for name in others if _NOTE.fullmatch(name))
 
-    def _written(self, kind: str, ending: str, data: bytes) -> FileEntry | None:
+    def _write_file(self, kind: str, ending: str, data: bytes) -> FileEntry | None:
         if not data:
             return None
         name = self.name(kind, ending)
@@ -437,7 +441,7 @@ def make_manifest(
 
 def totals(columns: Sequence[Mapping[str, ColumnTotals]]) -> dict[str, ColumnTotals]:
     """Return the bytes of every column, by field, of several shards or datasets together."""
-    return {name: total_of(each[name] for each in columns) for name in columns[0]}
+    return {name: total_of(shard_columns[name] for shard_columns in columns) for name in columns[0]}
 
 
 def shard_file(run: str, number: int) -> str:
@@ -459,12 +463,12 @@ def check_output(place: Place, overwrite: bool) -> None:
     if isinstance(place, LocalPlace) and place.path.exists() and not place.path.is_dir():
         raise UsageError(f"{place} is a file; name a folder that does not exist yet")
     files = place.files()
-    if foreign := sorted(name for name in files if not _OURS.fullmatch(name)):
+    if foreign := sorted(name for name in files if not _DATASET_FILE.fullmatch(name)):
         raise UsageError(f"{place} is not empty: it holds {foreign[0] or 'a file'}; name another place")
     is_unfinished = any(name.startswith(UNFINISHED) and not re.match(PART_REPORT, name) for name in files)
     if MANIFEST in files:
         if not overwrite and not is_unfinished:
-            raise already(place)
+            raise exists_error(place)
     elif not is_unfinished and files.keys() - {LOCK}:
         raise UsageError(
             f"{place} is not empty, has no manifest and is not an unfinished conversion; `packer repair` takes a lost "
@@ -472,12 +476,12 @@ def check_output(place: Place, overwrite: bool) -> None:
         )
 
 
-def already(place: Place) -> UsageError:
+def exists_error(place: Place) -> UsageError:
     """Return the error of a place where a dataset is that may not be replaced."""
     return UsageError(f"{place} is a packed dataset already; use --overwrite to replace it")
 
 
-def differs(place: Place, difference: str) -> UsageError:
+def differs_error(place: Place, difference: str) -> UsageError:
     """Return the error of an unfinished run that cannot go on, since something has changed."""
     return UsageError(
         f"{place} holds an unfinished conversion that differs: {difference}; undo the change to go on with it, or use "
@@ -493,9 +497,9 @@ def source_files(paths: Iterable[str]) -> tuple[tuple[int, str], int]:
     """
     digest, count, nbytes = xxhash.xxh3_128(), 0, 0
     folders: dict[str, str] = {}
-    for path, size, changed in in_threads(_look_at, paths):
-        cut = path.rfind("/") + 1
-        folder, name = path[:cut], path[cut:]
+    for path, size, changed in in_threads(_stat_file, paths):
+        name_start = path.rfind("/") + 1
+        folder, name = path[:name_start], path[name_start:]
         if folder not in folders:
             folders[folder] = os.path.abspath(folder).rstrip("/")  # noqa: PTH100
         digest.update(msgspec.json.encode((as_text(f"{folders[folder]}/{name}"), size, changed)))
@@ -503,7 +507,7 @@ def source_files(paths: Iterable[str]) -> tuple[tuple[int, str], int]:
     return ((count, digest.hexdigest()) if count else (0, "")), nbytes
 
 
-def _look_at(path: str) -> tuple[str, int, int]:
+def _stat_file(path: str) -> tuple[str, int, int]:
     """Return a path, the size of its file, and the time when it was changed."""
     try:
         info = os.stat(path)  # noqa: PTH116 - without a Path: there may be millions
@@ -521,6 +525,6 @@ def _difference(other: Note | None, note: Note) -> str | None:
     return "its note cannot be read" if other is None else other.difference(note)
 
 
-def _short(value: Any) -> str:
+def _shorten(value: Any) -> str:
     text = str(value)
     return text if len(text) < 60 else text[:57] + "..."

@@ -40,9 +40,9 @@ LEAST_SHARE = 0.01
 MOST_BITS = 0.8
 
 #: Bytes that `encode_samples` takes at once: samples of one shape are copied into one array.
-_AT_ONCE = 2**20
+_BLOCK_BYTES = 2**20
 #: What blosc calls shuffling by bytes.
-BYTES = 1
+BYTE_SHUFFLE = 1
 #: Codecs that `auto` weighs, the fastest to decode first, each with its minimum gain in ratio over the best before it:
 #: little among those that decode LZ4, and more for those that decode zstd, which is slower.
 _CANDIDATES: tuple[tuple[tuple[Config, ...], float], ...] = (
@@ -67,7 +67,7 @@ class Extent:
     row: float
 
 
-def frame_rule(spec: FieldSpec, codec: Sequence[Config], extent: Extent) -> FrameRule:
+def choose_frame_rule(spec: FieldSpec, codec: Sequence[Config], extent: Extent) -> FrameRule:
     """Return how a column is cut into frames, from the size of its samples.
 
     If one image is large, all are cut into bands, since images may be cropped. Arrays are cut only if their mean is
@@ -78,12 +78,12 @@ def frame_rule(spec: FieldSpec, codec: Sequence[Config], extent: Extent) -> Fram
         return FrameRule(samples=1)
     if spec.kind == "array" and extent.row >= OWN_FRAME_BYTES and (spec.shape[0] is None or len(spec.shape) > 3):
         return FrameRule(rows=max(1, int(FRAME_BYTES / extent.row)))
-    banded = extent.largest > BAND_SAMPLE_BYTES and (spec.kind == "image" or extent.mean >= BAND_BYTES)
-    if banded and spec.shape and spec.kind != "text":
+    is_banded = extent.largest > BAND_SAMPLE_BYTES and (spec.kind == "image" or extent.mean >= BAND_BYTES)
+    if is_banded and spec.shape and spec.kind != "text":
         return FrameRule(rows=max(1, int(BAND_BYTES / max(extent.row, 1))))
-    target, own_bytes = _frame_bytes(codec)
-    shared = extent.mean < own_bytes
-    return FrameRule(samples=max(1, min(int(target / max(extent.mean, 1)), 2**16)) if shared else 1)
+    frame_bytes, own_bytes = _frame_bytes(codec)
+    is_shared = extent.mean < own_bytes
+    return FrameRule(samples=max(1, min(int(frame_bytes / max(extent.mean, 1)), 2**16)) if is_shared else 1)
 
 
 def _frame_bytes(codec: Sequence[Config]) -> tuple[int, int]:
@@ -106,17 +106,22 @@ def choose_codec(spec: FieldSpec, samples: Sequence[NDArray[Any]], share: float,
         share: the field's share of the bytes of all fields.
         extent: sizes of all samples of the field, which decide how frames are cut.
     """
-    files = [len(file_of(sample)) for sample in samples]
-    if files and all(files) and sum(files) < sum(s.nbytes for s in samples) and not spec.misfit(*NAMED["jpeg"]):
+    file_sizes = [len(file_of(sample)) for sample in samples]
+    if (
+        file_sizes
+        and all(file_sizes)
+        and sum(file_sizes) < sum(s.nbytes for s in samples)
+        and not spec.misfit(*NAMED["jpeg"])
+    ):
         return NAMED["jpeg"]
-    small = not spec.is_ragged and spec.fixed_bytes < LEAST_RECORD
-    if small or share < LEAST_SHARE or not sum(s.nbytes for s in samples):
+    is_small = not spec.is_ragged and spec.fixed_bytes < LEAST_RECORD
+    if is_small or share < LEAST_SHARE or not sum(s.nbytes for s in samples):
         return ()
     best, best_ratio = NAMED["none"], 1.0
     digits = digits_of(samples) if spec.dtype in DECIMAL_DTYPES else None
     for codec, gain in _CANDIDATES:
         # Values of one byte have no bytes to shuffle, only bits.
-        if spec.misfit(codec[0]) or (spec.itemsize == 1 and codec[0].get("shuffle") == BYTES):
+        if spec.misfit(codec[0]) or (spec.itemsize == 1 and codec[0].get("shuffle") == BYTE_SHUFFLE):
             continue
         if lacks_digits(codec):
             if digits is None or digits[1] > MOST_BITS:
@@ -163,19 +168,24 @@ def stored_field(spec: FieldSpec, codec: Sequence[Config], extent: Extent) -> Fi
         kind=spec.kind,
         shape=spec.shape,
         codec=tuple(codec),
-        frame=frame_rule(spec, codec, extent),
+        frame=choose_frame_rule(spec, codec, extent),
     )
 
 
 def _check_fits(spec: FieldSpec, codec: Sequence[Config]) -> None:
-    if wrong := next(filter(None, map(spec.misfit, codec)), None):
-        raise UsageError(f"{wrong}; give it a codec of its own, as in --codec {spec.name}=auto")
+    if misfit := next(filter(None, map(spec.misfit, codec)), None):
+        raise UsageError(f"{misfit}; give it a codec of its own, as in --codec {spec.name}=auto")
     for config in codec:
-        size = config.get("elementsize", _SHUFFLED)
-        if config["id"] == "shuffle" and isinstance(size, int) and size > 0 and spec.itemsize % size:
+        element_size = config.get("elementsize", _SHUFFLED)
+        if (
+            config["id"] == "shuffle"
+            and isinstance(element_size, int)
+            and element_size > 0
+            and spec.itemsize % element_size
+        ):
             raise UsageError(
-                f"field {spec.name!r}: shuffle by {size} bytes does not fit {spec.dtype}, of {spec.itemsize}; take "
-                f'--codec {spec.name}=shuffle+zstd, or "elementsize": {spec.itemsize}'
+                f"field {spec.name!r}: shuffle by {element_size} bytes does not fit {spec.dtype}, of {spec.itemsize}; "
+                f'take --codec {spec.name}=shuffle+zstd, or "elementsize": {spec.itemsize}'
             )
 
 
@@ -183,9 +193,9 @@ def encode_samples(field: Field, samples: Sequence[NDArray[Any]]) -> ColumnWrite
     """Pack some samples of a field, drop the chunks, and return the column writer, which has counted their bytes."""
     if rows := field.frame.rows:  # bands are packed as samples, since only a piece of a large sample may be here
         field = msgspec.structs.replace(field, shape=(None, *field.shape[1:]))
-        samples = [sample[at : at + rows] for sample in samples for at in range(0, len(sample), rows)]
+        samples = [sample[row : row + rows] for sample in samples for row in range(0, len(sample), rows)]
     column = ColumnWriter(field, lambda chunk: 0)
-    for start, stop in runs(np.array([sample.nbytes for sample in samples], np.int64), _AT_ONCE):
+    for start, stop in runs(np.array([sample.nbytes for sample in samples], np.int64), _BLOCK_BYTES):
         column.add(samples[start:stop])
     column.flush()
     return column
@@ -194,28 +204,30 @@ def encode_samples(field: Field, samples: Sequence[NDArray[Any]]) -> ColumnWrite
 #: Bytes of an element of numcodecs' shuffle if its config does not say.
 _SHUFFLED = 4
 #: The name under which the codec of all other fields is kept; no field can have it.
-_OTHERS = ""
+_OTHER_FIELDS = ""
 
 
-def codec_by_field(choice: str | Mapping[str, str], usual: Mapping[str, str]) -> dict[str, str]:
+def codec_by_field(choice: str | Mapping[str, str], defaults: Mapping[str, str]) -> dict[str, str]:
     """Return the codec text of every field, from `"lz4"`, `"hr=zstd,label=none"` or a mapping.
 
     Args:
-        usual: codec texts of all fields, for those that are not named.
+        defaults: codec texts of all fields, for those that are not named.
 
     Raises:
         UsageError: a field is named that does not exist.
     """
-    named = codec_texts(choice)
-    others = named.pop(_OTHERS, None)
-    unknown = sorted(set(named) - set(usual))
+    texts = codec_texts(choice)
+    text_of_others = texts.pop(_OTHER_FIELDS, None)
+    unknown = sorted(set(texts) - set(defaults))
     if unknown:
-        raise UsageError(f"no field {unknown[0]!r} for the codec {named[unknown[0]]!r}; fields are {', '.join(usual)}")
-    return {name: named.get(name, others or text) for name, text in usual.items()}
+        raise UsageError(
+            f"no field {unknown[0]!r} for the codec {texts[unknown[0]]!r}; fields are {', '.join(defaults)}"
+        )
+    return {name: texts.get(name, text_of_others or default) for name, default in defaults.items()}
 
 
 def codec_texts(choice: str | Mapping[str, str]) -> dict[str, str]:
-    """Return the codec text by field name; the one for all other fields is under `_OTHERS`.
+    """Return the codec text by field name; the one for all other fields is under `_OTHER_FIELDS`.
 
     Raises:
         UsageError: two are named for one field, or two for all others.
@@ -223,10 +235,10 @@ def codec_texts(choice: str | Mapping[str, str]) -> dict[str, str]:
     if isinstance(choice, Mapping):
         return dict(choice)
     texts: dict[str, str] = {}
-    for item in _split(choice):
-        is_config = item.startswith(("{", "["))  # JSON may hold an equals sign too
-        field, equals, codec = ("", "", item) if is_config else item.partition("=")
-        name, text = (field.strip(), codec.strip()) if equals else (_OTHERS, codec or field)
+    for part in _split_at_commas(choice):
+        is_config = part.startswith(("{", "["))  # JSON may hold an equals sign too
+        field, equals, codec = ("", "", part) if is_config else part.partition("=")
+        name, text = (field.strip(), codec.strip()) if equals else (_OTHER_FIELDS, codec or field)
         if name in texts:
             fields_in_words = f"the field {name!r}" if equals else "all fields that are not named"
             raise UsageError(f"codecs {texts[name]} and {text} are both for {fields_in_words}; give one")
@@ -234,13 +246,13 @@ def codec_texts(choice: str | Mapping[str, str]) -> dict[str, str]:
     return texts
 
 
-def _split(text: str) -> list[str]:
+def _split_at_commas(text: str) -> list[str]:
     """Return the parts of `text` between the commas that are not within JSON."""
     parts, depth = [""], 0
-    for letter in text:
-        depth += (letter in "{[") - (letter in "}]")
-        if letter == "," and not depth:
+    for character in text:
+        depth += (character in "{[") - (character in "}]")
+        if character == "," and not depth:
             parts.append("")
         else:
-            parts[-1] += letter
+            parts[-1] += character
     return [part.strip() for part in parts]

@@ -28,7 +28,7 @@ from packer.format import Manifest, Names, ShardEntry
 from packer.sources import Source, shuffled_order
 
 Origin = dict[str, Any]
-Kept = TypeVar("Kept", bound=msgspec.Struct)
+Struct = TypeVar("Struct", bound=msgspec.Struct)
 
 
 class Leaf(NamedTuple):
@@ -44,23 +44,23 @@ def origin_of(source: Source) -> Origin:
     return origin
 
 
-def parse_origin(kind: str, origin: Origin, form: type[Kept]) -> Kept | None:
-    """Return an origin as the struct of its kind, `form`; None if it is of another kind or form."""
+def parse_origin(kind: str, origin: Origin, struct: type[Struct]) -> Struct | None:
+    """Return an origin as the struct of its kind; None if it is of another kind or form."""
     if origin.get("kind") != kind:
         return None
     try:
-        return msgspec.convert(origin, form)
+        return msgspec.convert(origin, struct)
     except msgspec.ValidationError:
         return None
 
 
-def joined(parts: Sequence[tuple[int, Origin]]) -> Origin:
+def join_origins(parts: Sequence[tuple[int, Origin]]) -> Origin:
     """Return the origin of samples from several datasets, one after another; each with its number of samples."""
-    flat: list[dict[str, Any]] = []
+    flat_parts: list[dict[str, Any]] = []
     for samples, origin in parts:
-        flat += origin.get("parts") or [{"samples": samples, "origin": origin}]
-    kinds = {part["origin"].get("kind", "packed") for part in flat}
-    return {"kind": kinds.pop() if len(kinds) == 1 else "joined", "parts": flat}
+        flat_parts += origin.get("parts") or [{"samples": samples, "origin": origin}]
+    kinds = {part["origin"].get("kind", "packed") for part in flat_parts}
+    return {"kind": kinds.pop() if len(kinds) == 1 else "joined", "parts": flat_parts}
 
 
 def levels(origin: Origin, samples: int) -> Iterator[Origin]:
@@ -69,7 +69,7 @@ def levels(origin: Origin, samples: int) -> Iterator[Origin]:
     while todo:  # without recursion: the origins of a hostile manifest may nest deeply
         count, level = todo.pop()
         yield level
-        todo += reversed(_below(level, count))
+        todo += reversed(_inner_origins(level, count))
 
 
 def with_fields(origin: Origin, samples: int, joined: Mapping[str, Origin], dropped: Sequence[str] = ()) -> Origin:
@@ -79,22 +79,22 @@ def with_fields(origin: Origin, samples: int, joined: Mapping[str, Origin], drop
         joined: where the new fields came from, by name.
         dropped: fields that are gone.
     """
-    new: Origin = msgspec.json.decode(msgspec.json.encode(origin))
-    sources = [inner for _, inner in parts(new, samples)] or [new]
+    new_origin: Origin = msgspec.json.decode(msgspec.json.encode(origin))
+    sources = [inner for _, inner in parts(new_origin, samples)] or [new_origin]
     for source in sources:
-        before = source.get("joined")
-        later = {**(before if isinstance(before, dict) else {}), **joined}
-        source["joined"] = {name: value for name, value in later.items() if name not in dropped}
+        old_joined = source.get("joined")
+        all_joined = {**(old_joined if isinstance(old_joined, dict) else {}), **joined}
+        source["joined"] = {name: value for name, value in all_joined.items() if name not in dropped}
         if dropped:
-            gone = source.get("dropped")
-            source["dropped"] = [*(gone if isinstance(gone, list) else []), *dropped]
-        for one in joined.values():
-            if classes := classes_of(one, samples):
+            old_dropped = source.get("dropped")
+            source["dropped"] = [*(old_dropped if isinstance(old_dropped, list) else []), *dropped]
+        for origin_of_field in joined.values():
+            if classes := classes_of(origin_of_field, samples):
                 source["classes"] = list(classes)
     if "label" in dropped:
-        for level in levels(new, samples):
+        for level in levels(new_origin, samples):
             level.pop("classes", None)
-    return new
+    return new_origin
 
 
 def classes_of(origin: Origin, samples: int) -> tuple[str, ...]:
@@ -113,23 +113,23 @@ def is_shuffled(origin: Origin, samples: int) -> bool:
 
 def leaves(origin: Origin, samples: int) -> list[Leaf]:
     """Return the sources that `samples` samples came from; an origin of another form is taken for one source."""
-    levels, todo = [], [Leaf(origin, np.arange(samples))]
+    sources, todo = [], [Leaf(origin, np.arange(samples))]
     while todo:
-        level = todo.pop()
-        below = _below(level.origin, len(level.numbers))
-        if not below:
-            levels.append(level)
+        leaf = todo.pop()
+        inner_origins = _inner_origins(leaf.origin, len(leaf.numbers))
+        if not inner_origins:
+            sources.append(leaf)
             continue
-        numbers, seed = level.numbers, level.origin.get("shuffled")
+        numbers, seed = leaf.numbers, leaf.origin.get("shuffled")
         if isinstance(seed, int):
-            numbers = np.empty_like(level.numbers)
-            numbers[shuffled_order(len(numbers), seed)] = level.numbers
-        spans = np.split(numbers, np.cumsum([count for count, _ in below])[:-1])
-        todo += reversed([Leaf(part, span) for (_, part), span in zip(below, spans, strict=True)])
-    return levels
+            numbers = np.empty_like(leaf.numbers)
+            numbers[shuffled_order(len(numbers), seed)] = leaf.numbers
+        spans = np.split(numbers, np.cumsum([count for count, _ in inner_origins])[:-1])
+        todo += reversed([Leaf(inner, span) for (_, inner), span in zip(inner_origins, spans, strict=True)])
+    return sources
 
 
-def _below(origin: Origin, samples: int) -> list[tuple[int, Origin]]:
+def _inner_origins(origin: Origin, samples: int) -> list[tuple[int, Origin]]:
     """Return (samples, origin) of each origin just inside this one; an empty list if it is that of a source."""
     inner = origin.get("origin")
     return [(samples, inner)] if isinstance(inner, dict) else parts(origin, samples)
@@ -175,12 +175,12 @@ class Conversion(NamedTuple):
 def conversions(manifest: Manifest) -> list[Conversion]:
     """Return all conversions that made a dataset, in its order; a single one if its parts do not end with shards."""
     ends = list(itertools.accumulate((entry.samples for entry in manifest.shards), initial=0))
-    known = parts(manifest.origin, manifest.samples)
-    edges = list(itertools.accumulate(samples for samples, _ in known))
-    if not known or not set(edges).issubset(ends):
-        known, edges = [(manifest.samples, manifest.origin)], [manifest.samples]
+    counted_parts = parts(manifest.origin, manifest.samples)
+    edges = list(itertools.accumulate(samples for samples, _ in counted_parts))
+    if not counted_parts or not set(edges).issubset(ends):
+        counted_parts, edges = [(manifest.samples, manifest.origin)], [manifest.samples]
     all_conversions, start = [], 0
-    for (_, origin), edge in zip(known, edges, strict=True):
+    for (_, origin), edge in zip(counted_parts, edges, strict=True):
         # An empty shard between two parts could belong to either; it is taken for the end of this one.
         stop = bisect_right(ends, edge) - 1
         all_conversions.append(Conversion(manifest.shards[start:stop], origin, ends[start]))
@@ -188,30 +188,33 @@ def conversions(manifest: Manifest) -> list[Conversion]:
     return all_conversions
 
 
-def given_by(folder: Path, manifest: Manifest, source: Source) -> list[tuple[Conversion, Source]]:
+def matching_parts(folder: Path, manifest: Manifest, source: Source) -> list[tuple[Conversion, Source]]:
     """Return the conversions whose samples `source` has, each with its part of the source: all of them, or one.
 
     Raises:
         UsageError: the source has another number of samples, or fits several conversions.
     """
-    every = conversions(manifest)
-    counts_of = [one.edges()[-1] for one in every]
-    ends = list(itertools.accumulate(counts_of, initial=0))
+    all_conversions = conversions(manifest)
+    counts = [conversion.edges()[-1] for conversion in all_conversions]
+    ends = list(itertools.accumulate(counts, initial=0))
     if len(source) == ends[-1]:
-        return [(one, source.part(*span)) for one, span in zip(every, itertools.pairwise(ends), strict=True)]
-    fitting = [one for one, samples in zip(every, counts_of, strict=True) if samples == len(source)]
-    if len(fitting) > 1:
-        fitting = [one for one in fitting if _is_of(folder, manifest, one, source)]
-    if len(fitting) == 1:
-        return [(fitting[0], source)]
-    counts = ""
-    if len(every) > 1:
-        counts = f", in {len(every)} parts of {', '.join(f'{samples:,}' for samples in counts_of)}; "
-        counts += "give the sources of all in their order" + ("" if fitting else ", or of one of them")
-    raise UsageError(f"the source has {len(source):,} samples, the dataset was made from {ends[-1]:,}{counts}")
+        return [
+            (conversion, source.part(*span))
+            for conversion, span in zip(all_conversions, itertools.pairwise(ends), strict=True)
+        ]
+    candidates = [conversion for conversion, count in zip(all_conversions, counts, strict=True) if count == len(source)]
+    if len(candidates) > 1:
+        candidates = [conversion for conversion in candidates if _has_packed(folder, manifest, conversion, source)]
+    if len(candidates) == 1:
+        return [(candidates[0], source)]
+    counts_in_words = ""
+    if len(all_conversions) > 1:
+        counts_in_words = f", in {len(all_conversions)} parts of {', '.join(f'{count:,}' for count in counts)}; "
+        counts_in_words += "give the sources of all in their order" + ("" if candidates else ", or of one of them")
+    raise UsageError(f"the source has {len(source):,} samples, the dataset was made from {ends[-1]:,}{counts_in_words}")
 
 
-def _is_of(folder: Path, manifest: Manifest, conversion: Conversion, source: Source) -> bool:
+def _has_packed(folder: Path, manifest: Manifest, conversion: Conversion, source: Source) -> bool:
     """Return whether a conversion packed this source, which has as many samples: by names, else by the origin."""
     if source.names is None or manifest.names is None:
         return origin_of(source) == conversion.origin

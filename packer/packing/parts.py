@@ -46,8 +46,8 @@ def part_shards(part: str, shards: int) -> range:
         part: as `parse_part` takes it.
         shards: how many the dataset has.
     """
-    number, of = parse_part(part)
-    return range((number - 1) % of, shards, of)
+    number, count = parse_part(part)
+    return range((number - 1) % count, shards, count)
 
 
 def shards_left(manifest: Manifest, part: str | None, reports: PartReports | None) -> Sequence[int]:
@@ -93,12 +93,12 @@ class PartReports:
     Args:
         place: of the dataset.
         verb: `verify` or `stats`.
-        form: type of the result of a shard.
+        result_type: type of the result of a shard.
     """
 
-    def __init__(self, place: Place, verb: str, form: type[Any]) -> None:
-        self._place, self._verb, self._form = place, verb, form
-        self._listed: list[str] = []
+    def __init__(self, place: Place, verb: str, result_type: type[Any]) -> None:
+        self._place, self._verb, self._result_type = place, verb, result_type
+        self._report_names: list[str] = []
         self._joined: tuple[Manifest, JoinedParts] | None = None
 
     def write(self, manifest: Manifest, part: str, began: datetime, results: Mapping[int, Any]) -> None:
@@ -107,12 +107,12 @@ class PartReports:
         Raises:
             WriteError: the place cannot be written.
         """
-        number, of = parse_part(part)
+        number, count = parse_part(part)
         shards = {shard: msgspec.Raw(msgspec.msgpack.encode(result)) for shard, result in results.items()}
         self._place.prepare()
         self._place.write(
-            f"{self._prefix(manifest)}{number or of}-of-{of}.msgpack",
-            msgspec.msgpack.encode(SavedResults(began, now(), shards)),
+            f"{self._prefix(manifest)}{number or count}-of-{count}.msgpack",
+            msgspec.msgpack.encode(SavedResults(began, utc_now(), shards)),
         )
 
     def join(self, manifest: Manifest) -> JoinedParts:
@@ -126,31 +126,36 @@ class PartReports:
 
     def _join(self, manifest: Manifest) -> JoinedParts:
         files = self._files()
-        self._listed = [name for name in files if name.startswith(f"{UNFINISHED}/{self._verb}-")]
-        reports, results, report_of = [], {}, {}
-        for name in self._listed:
+        self._report_names = [name for name in files if name.startswith(f"{UNFINISHED}/{self._verb}-")]
+        reports, results, report_of_shard = [], {}, {}
+        for name in self._report_names:
             if name.startswith(self._prefix(manifest)) and re.fullmatch(PART_REPORT, name):
                 with contextlib.suppress(msgspec.DecodeError):  # the power failed, or another version wrote it
                     report = msgspec.msgpack.decode(self._place.read(name) or b"", type=SavedResults)
-                    decoded = {n: msgspec.msgpack.decode(raw, type=self._form) for n, raw in report.shards.items()}
-                    reports.append((report, decoded))
-        for report, decoded in sorted(reports, key=lambda item: item[0].began):
-            for number, result in decoded.items():
+                    shard_results = {
+                        n: msgspec.msgpack.decode(raw, type=self._result_type) for n, raw in report.shards.items()
+                    }
+                    reports.append((report, shard_results))
+        for report, shard_results in sorted(reports, key=lambda pair: pair[0].began):
+            for number, result in shard_results.items():
                 entry = manifest.shards[number]
                 if files.get(entry.file) == entry.bytes:
-                    results[number], report_of[number] = result, report
-        used = {id(report): report for report in report_of.values()}.values()
-        if not used:
+                    results[number], report_of_shard[number] = result, report
+        used_reports = {id(report): report for report in report_of_shard.values()}.values()
+        if not used_reports:
             return JoinedParts({})
         return JoinedParts(
-            results, len(used), min(report.began for report in used), max(report.ended for report in used)
+            results,
+            len(used_reports),
+            min(report.began for report in used_reports),
+            max(report.ended for report in used_reports),
         )
 
     def remove(self) -> None:
         """Remove the reports that `join` has listed, also those of other manifests; a failure is a warning."""
         try:
-            if self._listed:
-                self._place.remove(self._listed)
+            if self._report_names:
+                self._place.remove(self._report_names)
         except WriteError as error:
             _log.warning("the reports of parts stay: %s", error)
 
@@ -168,6 +173,6 @@ class PartReports:
             return {}
 
 
-def now() -> datetime:
+def utc_now() -> datetime:
     """Return the time, of which a report says when its shards were read."""
     return datetime.now(timezone.utc)

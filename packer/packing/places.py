@@ -64,11 +64,11 @@ class Place(ABC):
         """Return the bytes of a file; None if there is none."""
 
     @abstractmethod
-    def write(self, name: str, data: bytes, look: Callable[[], None] | None = None) -> None:
+    def write(self, name: str, data: bytes, check: Callable[[], None] | None = None) -> None:
         """Put bytes under a name, at once and so that they last.
 
         Args:
-            look: called right before the file gets its name; may raise.
+            check: called right before the file gets its name; may raise.
         """
 
     def prepare(self) -> None:  # noqa: B027
@@ -132,12 +132,12 @@ class LocalPlace(Place):
     def files(self) -> dict[str, int]:
         sizes = {}
         with clear_errors(self.path):
-            for above in ("", *_FOLDERS):
-                with contextlib.suppress(FileNotFoundError), os.scandir(self.path / above) as entries:
+            for folder in ("", *_FOLDERS):
+                with contextlib.suppress(FileNotFoundError), os.scandir(self.path / folder) as entries:
                     for entry in entries:
                         with contextlib.suppress(FileNotFoundError):
-                            if above or entry.name not in _FOLDERS:
-                                sizes[f"{above}/{entry.name}".lstrip("/")] = entry.stat().st_size
+                            if folder or entry.name not in _FOLDERS:
+                                sizes[f"{folder}/{entry.name}".lstrip("/")] = entry.stat().st_size
         return sizes
 
     def read(self, name: str) -> bytes | None:
@@ -148,8 +148,8 @@ class LocalPlace(Place):
             except FileNotFoundError:
                 return None
 
-    def write(self, name: str, data: bytes, look: Callable[[], None] | None = None) -> None:
-        write_synced(self.path / name, data, look)
+    def write(self, name: str, data: bytes, check: Callable[[], None] | None = None) -> None:
+        write_synced(self.path / name, data, check)
         sync_folder((self.path / name).parent)
 
     def prepare(self) -> None:
@@ -201,54 +201,54 @@ class RemotePlace(Place):
 
     @property
     def _remote(self) -> RemoteFolder:
-        return _opened(self.url, os.getpid())  # what is open does not go through a fork
+        return _open_remote(self.url, os.getpid())  # what is open does not go through a fork
 
     @property
-    def _home(self) -> Path:
+    def _cache_folder(self) -> Path:
         return default_cache() / "outputs" / label(self.url)
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[bool]:
-        make_folder(self._home)
+        make_folder(self._cache_folder)
         try:
-            with held_lock(self._home / LOCK, wait=False):
+            with held_lock(self._cache_folder / LOCK, wait=False):
                 yield False  # of other machines nothing is known
         except BlockingIOError:
             raise UsageError(f"{self.url} is being changed already; wait for it or choose another URL") from None
 
     def files(self) -> dict[str, int]:
-        with _writing():
+        with _write_errors():
             return {name: file.size for name, file in self._remote.files().items()}
 
     def read(self, name: str) -> bytes | None:
-        with _writing():
+        with _write_errors():
             try:
                 return self._remote.read(name, MAX_MANIFEST_BYTES)
             except FileNotFoundError:
                 return None
 
-    def write(self, name: str, data: bytes, look: Callable[[], None] | None = None) -> None:
+    def write(self, name: str, data: bytes, check: Callable[[], None] | None = None) -> None:
         draft = self.draft(name)
         write_synced(draft, data)
-        if look is not None:
-            look()
+        if check is not None:
+            check()
         self.put(draft, name)
 
     def draft(self, name: str) -> Path:
-        make_folder(self._home)
-        return self._home / f"{name.rpartition('/')[2]}.{secrets.token_hex(4)}{PARTIAL}"
+        make_folder(self._cache_folder)
+        return self._cache_folder / f"{name.rpartition('/')[2]}.{secrets.token_hex(4)}{PARTIAL}"
 
     def put(self, draft: Path, name: str) -> None:
-        with _writing():
+        with _write_errors():
             self._remote.put(name, draft)
         draft.unlink()
 
     def local(self, entries: Sequence[FileEntry]) -> Path:
-        folder = self._home / "fetched"
+        folder = self._cache_folder / "fetched"
         for entry in entries:
             path, transfer = folder / entry.file, Transfer(entry.bytes)
             make_folder(path.parent)
-            with _writing():
+            with _write_errors():
                 try:
                     digest = self._remote.fetch(entry.file, entry.bytes, path, transfer)
                 except FileNotFoundError:
@@ -260,24 +260,24 @@ class RemotePlace(Place):
         return folder
 
     def remove(self, names: Iterable[str]) -> None:
-        with _writing():
+        with _write_errors():
             for name in names:
                 self._remote.remove(name)
 
     def remove_drafts(self, run: str) -> None:
-        for draft in self._home.glob(f"*{PARTIAL}"):
+        for draft in self._cache_folder.glob(f"*{PARTIAL}"):
             with contextlib.suppress(OSError):
                 draft.unlink()
-        shutil.rmtree(self._home / "fetched", ignore_errors=True)
+        shutil.rmtree(self._cache_folder / "fetched", ignore_errors=True)
 
 
 @lru_cache(maxsize=4)
-def _opened(url: str, _process: int) -> RemoteFolder:
+def _open_remote(url: str, _process: int) -> RemoteFolder:
     return RemoteFolder(url)
 
 
 @contextlib.contextmanager
-def _writing() -> Iterator[None]:
+def _write_errors() -> Iterator[None]:
     try:
         yield
     except RemoteError as error:

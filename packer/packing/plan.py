@@ -40,18 +40,18 @@ GIB = 2**30
 AUTO_SHARDS, AUTO_MOST = 16, 4096
 AUTO_SMALLEST = 16 * 2**20
 #: Samples are looked at in this many places, spread evenly, and no more than this many raw bytes of them.
-LOOK_PLACES = 16
-LOOK_BYTES = 32 * 2**20
+EXAMPLE_RUNS = 16
+EXAMPLE_BYTES = 32 * 2**20
 #: Of a small source one sample in eight is looked at, and four at least: those looked at are read twice.
-LOOK_SHARE = 8
+EXAMPLE_SHARE = 8
 #: Text of at most `SHORT_TEXT` bytes on average is planned with `TEXT_BYTES`, so that datasets of labels and captions
 #: get frames of one size, and can be merged.
 TEXT_BYTES, SHORT_TEXT = 256, 1024
 #: From each place comes a run of about this many bytes, at least one sample.
-RUN_BYTES = 128 * 2**10
+EXAMPLE_RUN_BYTES = 128 * 2**10
 #: The same for the samples that `estimate` packs. Their runs are longer, since each has costs of its own, such as
 #: opening an HDF5 file.
-TRIAL_PLACES, TRIAL_RUN_BYTES, TRIAL_BYTES = 32, 2**19, 128 * 2**20
+TRIAL_RUNS, TRIAL_RUN_BYTES, TRIAL_BYTES = 32, 2**19, 128 * 2**20
 
 #: Some samples of every field; text as its bytes in UTF-8.
 Examples = Mapping[str, Sequence[NDArray[Any]]]
@@ -172,12 +172,12 @@ def make_plan(
     fields = stored_fields(source.fields, codec, sizes, examples)
     _check_sizes(source, fields, sizes)
     origin = origin_of(source)
-    starts = cut(_total(sizes), shard_size) if starts is None else starts
+    starts = cut_shards(_sample_bytes(sizes), shard_size) if starts is None else starts
     shards = plan_shards(source, fields, sizes, starts, origin)
-    exact = all(size.known for size in sizes.values()) and not any(field.codec for field in fields)
-    raw = {name: int(size.bytes.sum()) for name, size in sizes.items()}
-    remarks = (*source.remarks, *unequal_lengths(source, sizes), *kept_jpegs(source.fields, codec, fields))
-    return Plan(source, origin, tuple(fields), tuple(shards), raw, exact, remarks)
+    is_exact = all(size.known for size in sizes.values()) and not any(field.codec for field in fields)
+    raw_bytes = {name: int(size.bytes.sum()) for name, size in sizes.items()}
+    remarks = (*source.remarks, *remark_on_lengths(source, sizes), *remark_on_jpegs(source.fields, codec, fields))
+    return Plan(source, origin, tuple(fields), tuple(shards), raw_bytes, is_exact, remarks)
 
 
 def _check_sizes(source: Source, fields: Sequence[Field], sizes: Mapping[str, FieldSizes]) -> None:
@@ -193,7 +193,7 @@ def _check_sizes(source: Source, fields: Sequence[Field], sizes: Mapping[str, Fi
             )
 
 
-def unequal_lengths(source: Source, sizes: Mapping[str, FieldSizes]) -> list[str]:
+def remark_on_lengths(source: Source, sizes: Mapping[str, FieldSizes]) -> list[str]:
     """Return a sentence for each field that has as many rows as another one in most samples, but not in all.
 
     Such fields are those of points or steps: readers take the same rows of both.
@@ -204,8 +204,8 @@ def unequal_lengths(source: Source, sizes: Mapping[str, FieldSizes]) -> list[str
         if (size := sizes[spec.name]).known and size.shapes is not None and spec.ragged_axes == (0,)
     }
     remarks = []
-    for place, name in enumerate(lengths):
-        differing = {other: np.flatnonzero(lengths[name] != lengths[other]) for other in list(lengths)[:place]}
+    for index, name in enumerate(lengths):
+        differing = {other: np.flatnonzero(lengths[name] != lengths[other]) for other in list(lengths)[:index]}
         other = min(differing, key=lambda other: len(differing[other]), default=None)
         if other is None or not 0 < len(differing[other]) <= len(source) / 2:
             continue
@@ -218,7 +218,7 @@ def unequal_lengths(source: Source, sizes: Mapping[str, FieldSizes]) -> list[str
     return remarks
 
 
-def kept_jpegs(specs: Sequence[FieldSpec], codec: str | Mapping[str, str], fields: Sequence[Field]) -> list[str]:
+def remark_on_jpegs(specs: Sequence[FieldSpec], codec: str | Mapping[str, str], fields: Sequence[Field]) -> list[str]:
     """Return a sentence on size and speed if `auto` keeps the JPEG files of some fields as they are."""
     codecs = codec_by_field(codec, {spec.name: "auto" for spec in specs if not isinstance(spec, Field)})
     names = [field.name for field in fields if field.codec == NAMED["jpeg"] and codecs.get(field.name) == "auto"]
@@ -234,31 +234,31 @@ def stored_fields(
     specs: Sequence[FieldSpec],
     codec: str | Mapping[str, str],
     sizes: Mapping[str, FieldSizes],
-    examples_of: Callable[[], Examples],
+    get_examples: Callable[[], Examples],
 ) -> list[Field]:
     """Return how every field is stored: its codec, and how its samples are cut into frames.
 
     Args:
         specs: the fields. A `Field`, as when samples are added to a dataset, stays as it is.
         codec: a codec for all fields, `hr=zstd,label=none`, or a mapping of field to codec.
-        examples_of: returns the samples of `read_examples`; called only if `auto` has to choose, or digits of decimals
+        get_examples: returns the samples of `read_examples`; called only if `auto` has to choose, or digits of decimals
             are unknown.
 
     Raises:
         UsageError: a codec cannot be used, or is named for a field that does not exist.
     """
-    open_ = [spec for spec in specs if not isinstance(spec, Field)]
-    texts = codec_by_field(codec, {spec.name: "auto" for spec in open_})
+    undecided = [spec for spec in specs if not isinstance(spec, Field)]
+    texts = codec_by_field(codec, {spec.name: "auto" for spec in undecided})
     codecs = {name: parse_codec(text) for name, text in texts.items() if text != "auto"}
-    for spec in open_:
+    for spec in undecided:
         if lacks_digits(codecs.get(spec.name, ())):
-            codecs[spec.name] = with_digits(spec, codecs[spec.name], examples_of().get(spec.name, []))
-    extents = {spec.name: sizes[spec.name].extent(spec) for spec in open_}
-    auto = [spec for spec in open_ if spec.name not in codecs]
-    if auto:
-        examples, total = examples_of(), max(sum(int(size.bytes.sum()) for size in sizes.values()), 1)
-        for spec in auto:
-            share = int(sizes[spec.name].bytes.sum()) / total
+            codecs[spec.name] = with_digits(spec, codecs[spec.name], get_examples().get(spec.name, []))
+    extents = {spec.name: sizes[spec.name].extent(spec) for spec in undecided}
+    automatic = [spec for spec in undecided if spec.name not in codecs]
+    if automatic:
+        examples, all_bytes = get_examples(), max(sum(int(size.bytes.sum()) for size in sizes.values()), 1)
+        for spec in automatic:
+            share = int(sizes[spec.name].bytes.sum()) / all_bytes
             codecs[spec.name] = choose_codec(spec, examples.get(spec.name, []), share, extents[spec.name])
     return [
         spec if isinstance(spec, Field) else stored_field(spec, codecs[spec.name], extents[spec.name]) for spec in specs
@@ -275,63 +275,65 @@ def read_examples(
     Args:
         limits, watcher: as in `make_plan`.
     """
-    places = min(LOOK_PLACES, max(4, len(source) // LOOK_SHARE))
+    runs = min(EXAMPLE_RUNS, max(4, len(source) // EXAMPLE_SHARE))
     sample_bytes = max(1, sum(spec.fixed_bytes for spec in source.fields if not spec.is_ragged))
-    run = max(1, RUN_BYTES // sample_bytes) if not any(spec.is_ragged for spec in source.fields) else 1
-    return _read_some(source, places, run, LOOK_BYTES, limits, watcher)
+    run_samples = max(1, EXAMPLE_RUN_BYTES // sample_bytes) if not any(spec.is_ragged for spec in source.fields) else 1
+    return _read_runs(source, runs, run_samples, EXAMPLE_BYTES, limits, watcher)
 
 
-def _read_some(
-    source: Source, places: int, run: int, most: int, limits: Limits | None, watcher: Watcher
+def _read_runs(
+    source: Source, runs: int, run_samples: int, most_bytes: int, limits: Limits | None, watcher: Watcher
 ) -> dict[str, list[NDArray[Any]]]:
-    """Return runs of samples of every field; after `most` bytes no further place is read."""
-    samples_of: dict[str, list[NDArray[Any]]] = {spec.name: [] for spec in source.fields}
-    seen = 0
-    parts = [source.part(start, stop) for start, stop in spread_runs(len(source), places, run)]
-    for blocks in watcher.watch(each(_blocks, parts, limits), EXAMPLES, len(parts)):
+    """Return runs of samples of every field; after `most_bytes` no further run is read."""
+    examples: dict[str, list[NDArray[Any]]] = {spec.name: [] for spec in source.fields}
+    bytes_read = 0
+    parts = [source.part(start, stop) for start, stop in spread_runs(len(source), runs, run_samples)]
+    for blocks in watcher.watch(each(_read_arrays, parts, limits), EXAMPLES, len(parts)):
         if isinstance(blocks, SourceError):
             continue  # whether it stops the conversion is decided when it is packed
         for block in blocks:
             for name, arrays in block.items():
-                samples_of[name] += list(arrays)
-                seen += sum(array.nbytes for array in arrays)
-        if seen > most:
+                examples[name] += list(arrays)
+                bytes_read += sum(array.nbytes for array in arrays)
+        if bytes_read > most_bytes:
             break
-    return samples_of
+    return examples
 
 
-def _blocks(source: Source) -> list[dict[str, Any]]:
+def _read_arrays(source: Source) -> list[dict[str, Any]]:
     return [arrays_of(block) for block in source.read()]
 
 
-def spread_runs(count: int, places: int, run: int) -> list[tuple[int, int]]:
-    """Return up to `places` runs of samples, evenly spread, no two overlapping; the first few are spread too."""
-    starts = sorted({int(i) for i in np.linspace(0, count - 1, min(places, count))})
-    runs = [(start, min(start + run, end)) for start, end in zip(starts, [*starts[1:], count], strict=True)]
+def spread_runs(count: int, most: int, run_samples: int) -> list[tuple[int, int]]:
+    """Return up to `most` runs of samples, evenly spread, no two overlapping; the first few are spread too."""
+    starts = sorted({int(i) for i in np.linspace(0, count - 1, min(most, count))})
+    runs = [(start, min(start + run_samples, end)) for start, end in zip(starts, [*starts[1:], count], strict=True)]
     bits = len(runs).bit_length()
     # Their numbers with the bits reversed: 0, 1/2, 1/4, 3/4, 1/8, ...
     return [runs[i] for i in sorted(range(len(runs)), key=lambda i: f"{i:0{bits}b}"[::-1])]
 
 
-def field_sizes(source: Source, examples_of: Callable[[], Examples]) -> dict[str, FieldSizes]:
+def field_sizes(source: Source, get_examples: Callable[[], Examples]) -> dict[str, FieldSizes]:
     """Return the sizes of all samples of every field, from headers if they give them.
 
     Args:
-        examples_of: returns the samples of `read_examples`; called only if sizes are unknown. The plan then assumes
+        get_examples: returns the samples of `read_examples`; called only if sizes are unknown. The plan then assumes
             their sizes. If that is too little, the map of a shard grows while it is written.
     """
     sizes = {}
     for spec in source.fields:
         if not spec.is_ragged:
-            sizes[spec.name] = FieldSizes(None, _same(spec.fixed_bytes, len(source)), True)
+            sizes[spec.name] = FieldSizes(None, _repeat(spec.fixed_bytes, len(source)), True)
             continue
         shapes = source.shapes(spec.name)
         known = shapes is not None
         if shapes is None:
-            seen = [sample.shape for sample in examples_of().get(spec.name, [])] or [tuple(n or 1 for n in spec.shape)]
-            if spec.kind == "text" and np.mean(seen) <= SHORT_TEXT:
-                seen = [(TEXT_BYTES,)]
-            shapes = np.resize(np.array(seen, np.int64), (len(source), len(spec.shape)))
+            example_shapes = [sample.shape for sample in get_examples().get(spec.name, [])] or [
+                tuple(n or 1 for n in spec.shape)
+            ]
+            if spec.kind == "text" and np.mean(example_shapes) <= SHORT_TEXT:
+                example_shapes = [(TEXT_BYTES,)]
+            shapes = np.resize(np.array(example_shapes, np.int64), (len(source), len(spec.shape)))
         sizes[spec.name] = FieldSizes.of(spec, shapes, known)
     return sizes
 
@@ -345,36 +347,36 @@ def plan_shards(
 ) -> list[ShardPlan]:
     """Return the shards that begin with the samples `starts`, and the size of each file."""
     stops = [*starts[1:], len(source)]
-    total = _total(sizes)
+    sample_bytes = _sample_bytes(sizes)
     names = source.names
     shards = []
     for number, (start, stop) in enumerate(zip(starts, stops, strict=True)):
         shapes = {name: size.shapes[start:stop] for name, size in sizes.items() if size.shapes is not None}
-        named = None if names is None else sum(len(name.encode()) for name in names[start:stop])
-        size, slack = shard_bytes(number, fields, stop - start, shapes, named, origin)
-        shards.append(ShardPlan(number, start, stop, int(total[start:stop].sum()), size, slack))
+        bytes_of_names = None if names is None else sum(len(name.encode()) for name in names[start:stop])
+        file_bytes, slack_bytes = shard_bytes(number, fields, stop - start, shapes, bytes_of_names, origin)
+        shards.append(ShardPlan(number, start, stop, int(sample_bytes[start:stop].sum()), file_bytes, slack_bytes))
     return shards
 
 
-def _total(sizes: Mapping[str, FieldSizes]) -> NDArray[np.int64]:
+def _sample_bytes(sizes: Mapping[str, FieldSizes]) -> NDArray[np.int64]:
     """Return the bytes of every sample, all fields together, (n,)."""
-    each = [size.bytes for size in sizes.values()]
-    total = _same(sum(int(nbytes[0]) for nbytes in each if _is_same(nbytes)), len(each[0]))
-    for nbytes in each:
-        total = total if _is_same(nbytes) else total + nbytes
+    field_bytes = [size.bytes for size in sizes.values()]
+    total = _repeat(sum(int(nbytes[0]) for nbytes in field_bytes if _is_repeated(nbytes)), len(field_bytes[0]))
+    for nbytes in field_bytes:
+        total = total if _is_repeated(nbytes) else total + nbytes
     return total
 
 
-def _same(value: int, count: int) -> NDArray[np.int64]:
+def _repeat(value: int, count: int) -> NDArray[np.int64]:
     """Return one value `count` times, in the memory of one: there may be a hundred million rows."""
     return np.broadcast_to(np.int64(value), (count,))
 
 
-def _is_same(values: NDArray[np.int64]) -> bool:
+def _is_repeated(values: NDArray[np.int64]) -> bool:
     return values.strides == (0,)
 
 
-def cut(sizes: NDArray[np.int64], shard_size: int | None) -> list[int]:
+def cut_shards(sizes: NDArray[np.int64], shard_size: int | None) -> list[int]:
     """Return the first sample of each shard, so that all shards have about the same number of bytes."""
     total = int(sizes.sum())
     if shard_size is None:
@@ -382,8 +384,8 @@ def cut(sizes: NDArray[np.int64], shard_size: int | None) -> list[int]:
     if shard_size < 4096:
         raise UsageError(f"--shard-size {shard_size} is too small; 4 KiB is the least, 1GiB is usual")
     count = min(max(1, -(-total // shard_size)), len(sizes))
-    targets = [total * k // count for k in range(1, count)]
-    if _is_same(sizes):
+    targets = [total * index // count for index in range(1, count)]
+    if _is_repeated(sizes):
         starts = [0, *(-(-nbytes // int(sizes[0])) for nbytes in targets)]
     else:
         starts = [0, *(np.searchsorted(np.cumsum(sizes), targets, side="left") + 1).tolist()]
@@ -430,24 +432,26 @@ def estimate(plan: Plan, limits: Limits | None = None, watcher: Watcher = NOBODY
     Args:
         limits, watcher: as in `make_plan`.
     """
-    began = time.perf_counter()
-    raw = sum(plan.raw_bytes.values())
-    run = max(1, round(TRIAL_RUN_BYTES * plan.samples / max(raw, 1)))
-    samples_of = _read_some(plan.source, TRIAL_PLACES, run, TRIAL_BYTES, limits, watcher)
-    columns = {field.name: encode_samples(field, samples_of[field.name]) for field in plan.fields}
-    seconds = time.perf_counter() - began
-    samples = len(next(iter(samples_of.values())))
-    fields, known = {}, True
+    start_time = time.perf_counter()
+    raw_bytes = sum(plan.raw_bytes.values())
+    run_samples = max(1, round(TRIAL_RUN_BYTES * plan.samples / max(raw_bytes, 1)))
+    examples = _read_runs(plan.source, TRIAL_RUNS, run_samples, TRIAL_BYTES, limits, watcher)
+    columns = {field.name: encode_samples(field, examples[field.name]) for field in plan.fields}
+    seconds = time.perf_counter() - start_time
+    samples = len(next(iter(examples.values())))
+    fields, are_known = {}, True
     for field in plan.fields:
         total, column = plan.raw_bytes[field.name], columns[field.name]
         if samples and field.is_ragged and plan.source.shapes(field.name) is None:
-            total, known = round(column.raw_bytes / samples * plan.samples), False
+            total, are_known = round(column.raw_bytes / samples * plan.samples), False
         ratio = column.stored_bytes / column.raw_bytes if field.codec and column.raw_bytes else 1.0
         fields[field.name] = FieldEstimate(total, round(total * ratio))
-    tried = sum(column.raw_bytes for column in columns.values())
-    share = tried / raw if raw and known else samples / plan.samples
+    packed_bytes = sum(column.raw_bytes for column in columns.values())
+    share = packed_bytes / raw_bytes if raw_bytes and are_known else samples / plan.samples
     # The plan takes every frame to be raw; its other bytes are indexes and ends of pages.
-    names = names_bytes([name.encode() for name in plan.source.names]) if plan.source.names is not None else 0
-    rest = plan.file_bytes - sum(shard.slack_bytes for shard in plan.shards) - raw + names
-    likely = sum(field.stored for field in fields.values()) + rest
-    return Estimate(fields, likely, plan.file_bytes + names, plan.exact, samples, seconds / share if share else 0.0)
+    table_bytes = names_bytes([name.encode() for name in plan.source.names]) if plan.source.names is not None else 0
+    other_bytes = plan.file_bytes - sum(shard.slack_bytes for shard in plan.shards) - raw_bytes + table_bytes
+    file_bytes = sum(field.stored for field in fields.values()) + other_bytes
+    return Estimate(
+        fields, file_bytes, plan.file_bytes + table_bytes, plan.exact, samples, seconds / share if share else 0.0
+    )

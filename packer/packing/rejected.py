@@ -37,17 +37,17 @@ def encode_list(rejected: Sequence[Rejected]) -> bytes:
     return msgspec.json.Encoder().encode_lines(rejected)
 
 
-def rejected_of(folder: Path, manifest: Manifest) -> list[Rejected]:
+def read_rejected(folder: Path, manifest: Manifest) -> list[Rejected]:
     """Return the samples that were skipped when the dataset in `folder` was made.
 
     Raises:
         DamagedError: the list is missing, or has changed since it was written.
         DatasetError: there is no permission to read it.
     """
-    return [] if manifest.left_out is None else _read(folder / manifest.left_out.file, manifest.left_out)
+    return [] if manifest.left_out is None else _read_list(folder / manifest.left_out.file, manifest.left_out)
 
 
-def _read(path: Path, entry: FileEntry) -> list[Rejected]:
+def _read_list(path: Path, entry: FileEntry) -> list[Rejected]:
     with read_errors(path), path.open("rb") as file:
         lines = file.read(entry.bytes)  # an append of an earlier version may have left more behind them
     problem = "its digest is wrong: it was cut short, or changed after it was written"

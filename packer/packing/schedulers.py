@@ -68,18 +68,18 @@ class _RayExecutor(Executor):
         future: Future[Any] = Future()
         task = self._task.remote(call, *arguments, **named)
 
-        def finish(done: Future[Any]) -> None:
+        def finish(finished: Future[Any]) -> None:
             if not future.set_running_or_notify_cancel():
                 return
-            error = done.exception()
+            error = finished.exception()
             if error is None:
-                future.set_result(done.result())
+                future.set_result(finished.result())
             else:
                 # Ray's own error has a traceback for its text.
                 future.set_exception(getattr(error, "cause", None) or error)
 
         task.future().add_done_callback(finish)
-        future.add_done_callback(lambda done: self._ray.cancel(task) if done.cancelled() else None)
+        future.add_done_callback(lambda finished: self._ray.cancel(task) if finished.cancelled() else None)
         return future
 
 

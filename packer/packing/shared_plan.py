@@ -26,7 +26,7 @@ import xxhash
 
 from packer.errors import PackerError, SourceError, UsageError, WriteError
 from packer.format import UNFINISHED, Field, clear_errors
-from packer.packing.commit import Change, Note, differs, source_files
+from packer.packing.commit import Change, Note, differs_error, source_files
 from packer.packing.places import Place, RemotePlace
 from packer.packing.plan import Plan, ShardPlan
 from packer.sources import Source, decode_source, encode_source
@@ -40,7 +40,7 @@ POLL = 1.0
 #: Seconds after which a claim that is still there is the last one written, in a folder and at a URL.
 SETTLED, SETTLED_REMOTELY = 0.1, 1.0
 #: Shards whose samples are written at one time: a bucket takes a while for each.
-_AT_ONCE = 8
+_WRITE_THREADS = 8
 
 
 class SharedPlan(msgspec.Struct, frozen=True):
@@ -81,10 +81,10 @@ class SharedPlan(msgspec.Struct, frozen=True):
         if len(sources) < len(numbers):
             return None
         for number, source in sources.items():
-            now, _ = source_files(source.files())
-            if now != self.files[number]:
+            files, _ = source_files(source.files())
+            if files != self.files[number]:
                 if is_strict:
-                    raise differs(place, "a source file has changed")
+                    raise differs_error(place, "a source file has changed")
                 return None
         return sources
 
@@ -125,11 +125,11 @@ def write_plan(change: Change, command: str, note: Note, plan: Plan) -> None:
         place.put(draft, name)
         return source_files(source.files())[0], xxhash.xxh3_128_hexdigest(data)
 
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        written = list(pool.map(write_samples, plan.shards))
-    files, digests = zip(*written, strict=True)
-    shared = SharedPlan(command, note, plan.fields, plan.origin, plan.shards, files, digests)
-    place.write(f"{UNFINISHED}/{change.run}.plan", msgspec.json.encode(shared))
+    with ThreadPoolExecutor(_WRITE_THREADS) as pool:
+        entries = list(pool.map(write_samples, plan.shards))
+    files, digests = zip(*entries, strict=True)
+    shared_plan = SharedPlan(command, note, plan.fields, plan.origin, plan.shards, files, digests)
+    place.write(f"{UNFINISHED}/{change.run}.plan", msgspec.json.encode(shared_plan))
 
 
 def _samples_file(run: str, number: int) -> str:
@@ -137,7 +137,7 @@ def _samples_file(run: str, number: int) -> str:
 
 
 @contextlib.contextmanager
-def claimed(place: Place, command: str, find: Callable[[], SharedPlan | None]) -> Iterator[SharedPlan | None]:
+def claim_plan(place: Place, command: str, find: Callable[[], SharedPlan | None]) -> Iterator[SharedPlan | None]:
     """Yield the plan that another part makes or has made; or None to the one part that is to make it in the block.
 
     Args:
@@ -152,29 +152,29 @@ def claimed(place: Place, command: str, find: Callable[[], SharedPlan | None]) -
     if plan or not command:
         yield plan
         return
-    mine = _Claim(secrets.token_hex(8))
+    own_claim = _Claim(secrets.token_hex(8))
     place.prepare()
     name = f"{UNFINISHED}/{command}.claim"
-    seen: bytes | None = None
-    changed, waited_for = time.monotonic(), ""
+    last_data: bytes | None = None
+    change_time, awaited_token = time.monotonic(), ""
     while True:
         data = place.read(name)
-        if data != seen:
-            seen, changed = data, time.monotonic()
-        other = None
+        if data != last_data:
+            last_data, change_time = data, time.monotonic()
+        claim = None
         with contextlib.suppress(msgspec.DecodeError):
-            other = msgspec.json.decode(data, type=_Claim) if data else None
-        if other and other.error and other.token == waited_for:
-            raise UsageError(f"another part made the plan, and failed: {other.error}")
-        if other is None or other.error or time.monotonic() - changed > LOST:
-            place.write(name, msgspec.json.encode(mine))
+            claim = msgspec.json.decode(data, type=_Claim) if data else None
+        if claim and claim.error and claim.token == awaited_token:
+            raise UsageError(f"another part made the plan, and failed: {claim.error}")
+        if claim is None or claim.error or time.monotonic() - change_time > LOST:
+            place.write(name, msgspec.json.encode(own_claim))
             time.sleep(SETTLED_REMOTELY if isinstance(place, RemotePlace) else SETTLED)
-            if place.read(name) == msgspec.json.encode(mine):
+            if place.read(name) == msgspec.json.encode(own_claim):
                 break
             continue
-        if not waited_for:
+        if not awaited_token:
             _log.info("another part makes the plan; this one waits for it")
-        waited_for = other.token
+        awaited_token = claim.token
         time.sleep(POLL)
         if plan := find():
             yield plan
@@ -183,7 +183,7 @@ def claimed(place: Place, command: str, find: Callable[[], SharedPlan | None]) -
         place.remove([name])
         yield plan
         return
-    with _keep_alive(place, name, mine):
+    with _keep_alive(place, name, own_claim):
         yield None
 
 

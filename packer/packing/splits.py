@@ -34,9 +34,9 @@ SPLIT = "NAME=FRACTION|@FILE|PATTERN"
 
 _NUMBER = re.compile(r"-?(\d+\.?\d*|\.\d+)(e-?\d+)?")
 #: What to write where digits are neither a fraction nor the name of a sample.
-_BOTH_WAYS = "a fraction has a point, such as 0.9 or 1.0, and a name is written in full, such as 0001"
+_NUMBER_HINT = "a fraction has a point, such as 0.9 or 1.0, and a name is written in full, such as 0001"
 #: The row and column that end the name of a patch which was cut from an image.
-_SQUARE = re.compile(r"_\d+_\d+$")
+_PATCH_END = re.compile(r"_\d+_\d+$")
 #: Of more samples than this, runs of neighbours are shared out, so that a split takes a moderate number of ranges.
 _MOST_UNITS = 2**20
 #: Ranges of a dataset's splits, all together: more would fill its manifest.
@@ -58,16 +58,16 @@ class Samples(NamedTuple):
     shifting: bool = False
 
 
-def parsed(rules: Mapping[str, Rule]) -> dict[str, Rule]:
+def parse_rules(rules: Mapping[str, Rule]) -> dict[str, Rule]:
     """Return the rules with numbers for fractions, and lists of lines for files.
 
     Raises:
         UsageError: a split has no name, a fraction is not between 0 and 1, they exceed 1 together, or a file cannot
             be read.
     """
-    parsed_rules = {name: _parsed(name, rule) for name, rule in rules.items()}
-    fractions = {name: rule for name, rule in parsed_rules.items() if isinstance(rule, float)}
-    if "" in parsed_rules:
+    parsed = {name: _parse_rule(name, rule) for name, rule in rules.items()}
+    fractions = {name: rule for name, rule in parsed.items() if isinstance(rule, float)}
+    if "" in parsed:
         raise UsageError(f"a split has no name; {SPLIT} is expected")
     for name, fraction in fractions.items():
         if not 0 < fraction <= 1:
@@ -75,10 +75,10 @@ def parsed(rules: Mapping[str, Rule]) -> dict[str, Rule]:
     if sum(fractions.values()) > 1 + 1e-9:
         sum_in_words = " + ".join(f"{fraction:g}" for fraction in fractions.values())
         raise UsageError(f"the fractions of {', '.join(fractions)} are {sum_in_words}, more than 1 together")
-    return parsed_rules
+    return parsed
 
 
-def _parsed(name: str, rule: Rule) -> Rule:
+def _parse_rule(name: str, rule: Rule) -> Rule:
     if not isinstance(rule, str):
         return float(rule) if isinstance(rule, (int, float)) else rule
     if not rule:
@@ -100,7 +100,7 @@ def share_out(
     """Return the splits that rules make, after those that are held already.
 
     Args:
-        rules: as `parsed` gives them.
+        rules: as `parse_rules` gives them.
         by: what fractions keep together: `name`, the patches of one image; `folder`, all samples of one folder.
         seed: of the order in which fractions are taken.
         others: splits of other names, which stay.
@@ -115,48 +115,50 @@ def share_out(
         raise UsageError(f"by={by!r}; name or folder is expected")
     if not 0 <= seed < 2**64:
         raise UsageError(f"the seed is {seed}; 0 to 2^64 - 1 is expected")
-    stay = others or {}
+    old_splits = others or {}
     fractions = {name: rule for name, rule in rules.items() if isinstance(rule, float)}
-    named = {name: _named(name, rule, samples, lenient) for name, rule in rules.items() if not isinstance(rule, float)}
-    free, shares = np.empty(0, np.int64), {}
+    named = {
+        name: _find_named(name, rule, samples, lenient) for name, rule in rules.items() if not isinstance(rule, float)
+    }
+    free_numbers, shares = np.empty(0, np.int64), {}
     if fractions:  # only then: it takes a byte a sample
         is_free = np.ones(samples.total, bool)
-        for numbers in (*map(range_numbers, stay.values()), *named.values()):
+        for numbers in (*map(range_numbers, old_splits.values()), *named.values()):
             is_free[numbers] = False
-        free = np.flatnonzero(is_free)
-        shares = _shares(fractions, free, _units(samples, by, seed))
-    new = {name: named[name] if name in named else shares[name] for name in rules}
-    for name, numbers in new.items():
+        free_numbers = np.flatnonzero(is_free)
+        shares = _share_fractions(fractions, free_numbers, _unit_keys(samples, by, seed))
+    new_splits = {name: named[name] if name in named else shares[name] for name in rules}
+    for name, numbers in new_splits.items():
         if not len(numbers) and not lenient:
-            raise _empty(name, rules[name], len(free), by)
-    splits = stay | {name: number_ranges(numbers) for name, numbers in new.items()}
+            raise _empty_error(name, rules[name], len(free_numbers), by)
+    splits = old_splits | {name: number_ranges(numbers) for name, numbers in new_splits.items()}
     if sum(map(len, splits.values())) > _MOST_RANGES:
         raise UsageError("the splits are scattered over the samples in millions of pieces; pack a dataset for each")
     return splits
 
 
-def splits_of(
+def make_splits(
     samples: Samples,
     rules: Mapping[str, Rule] | None,
-    known: Mapping[str, Sequence[str] | NDArray[np.int64]],
+    source_splits: Mapping[str, Sequence[str] | NDArray[np.int64]],
     lenient: bool,
 ) -> Splits:
     """Return the splits of samples that are packed.
 
     Args:
         rules: what the user asked for; None takes what the source knows, as far as those samples are there.
-        known: lists of the source, see `Source.splits`.
+        source_splits: lists of the source, see `Source.splits`.
         lenient: see `share_out`.
 
     Raises:
-        UsageError: as `parsed` and `share_out`.
+        UsageError: as `parse_rules` and `share_out`.
     """
     if rules is None:
-        return share_out(known, samples._replace(shifting=False), lenient=True)
-    return share_out(parsed(rules), samples, lenient=lenient)
+        return share_out(source_splits, samples._replace(shifting=False), lenient=True)
+    return share_out(parse_rules(rules), samples, lenient=lenient)
 
 
-def joined_splits(manifests: Sequence[Manifest]) -> Splits:
+def join_splits(manifests: Sequence[Manifest]) -> Splits:
     """Return the splits of the samples of several datasets, one after another; splits of one name are joined."""
     joined: dict[str, list[tuple[int, int]]] = {}
     first = 0
@@ -169,19 +171,19 @@ def joined_splits(manifests: Sequence[Manifest]) -> Splits:
 
 def split_text(splits: Splits, samples: int) -> str:
     """Return how many of all samples each split holds, and how many are in none or in several, in one line."""
-    ranges = np.array([each for ranges_of in splits.values() for each in ranges_of], np.int64).reshape(-1, 2)
+    ranges = np.array([bounds for own_ranges in splits.values() for bounds in own_ranges], np.int64).reshape(-1, 2)
     edges = np.concatenate([[0], ranges[:, 0], ranges[:, 1], [samples]])
     steps = np.repeat([0, 1, -1, 0], [1, len(ranges), len(ranges), 1])
     order = np.argsort(edges)
     # From each edge to the next, how many samples there are and in how many splits they lie.
     lengths, times = np.diff(edges[order]), np.cumsum(steps[order])[:-1]
-    parts = [f"{name} {sum(stop - start for start, stop in ranges_of):,}" for name, ranges_of in splits.items()]
-    for where, count in (("in none", lengths[times == 0].sum()), ("in several", lengths[times > 1].sum())):
-        parts += [f"{count:,} {where}"] if count else []
+    parts = [f"{name} {sum(stop - start for start, stop in own_ranges):,}" for name, own_ranges in splits.items()]
+    for label, number in (("in none", lengths[times == 0].sum()), ("in several", lengths[times > 1].sum())):
+        parts += [f"{number:,} {label}"] if number else []
     return ", ".join(parts)
 
 
-def _named(split: str, rule: str | Listed, samples: Samples, lenient: bool) -> NDArray[np.int64]:
+def _find_named(split: str, rule: str | Listed, samples: Samples, lenient: bool) -> NDArray[np.int64]:
     """Return the numbers of the samples that a list or a pattern names, ascending, (n,).
 
     Raises:
@@ -198,79 +200,79 @@ def _named(split: str, rule: str | Listed, samples: Samples, lenient: bool) -> N
             return np.array([names.index(rule)], np.int64)
         fits = re.compile(translate(rule)).match
         return np.array([n for n, name in enumerate(names) if fits(name)], np.int64)
-    items: list[Any] = rule.tolist() if hasattr(rule, "tolist") else list(rule)
-    if samples.shifting and any(names is None or not isinstance(item, str) for item in items):
+    entries: list[Any] = rule.tolist() if hasattr(rule, "tolist") else list(rule)
+    if samples.shifting and any(names is None or not isinstance(entry, str) for entry in entries):
         raise UsageError(
             f"split {split!r}: its list holds numbers, and these shift when bad samples are skipped; "
             "make the split afterwards, with `packer split`"
         )
     number_of = None if names is None else {name: number for number, name in enumerate(names)}
-    numbers = np.array([_number(item, number_of) for item in items], np.int64)
+    numbers = np.array([_find_number(entry, number_of) for entry in entries], np.int64)
     is_there = (numbers >= 0) & (numbers < samples.total)
     if not is_there.all() and not lenient:
-        unknown = [repr(items[place]) for place in np.flatnonzero(~is_there)]
-        there = f"samples have the numbers 0 to {samples.total - 1} and no names"
-        there = there if names is None else f"samples have names such as {names[0]!r}"
+        unknown = [repr(entries[index]) for index in np.flatnonzero(~is_there)]
+        numbering = f"samples have the numbers 0 to {samples.total - 1} and no names"
+        numbering = numbering if names is None else f"samples have names such as {names[0]!r}"
         raise UsageError(
-            f"split {split!r}: {len(unknown):,} in its list are not samples: {first_few(unknown)}; {there}"
+            f"split {split!r}: {len(unknown):,} in its list are not samples: {first_few(unknown)}; {numbering}"
         )
     is_named = np.zeros(samples.total, bool)
     is_named[numbers[is_there]] = True
     return np.flatnonzero(is_named)
 
 
-def _number(item: str | int, number_of: Mapping[str, int] | None) -> int:
+def _find_number(entry: str | int, number_of: Mapping[str, int] | None) -> int:
     """Return the number of the sample that an item names; -1 if there is no such sample.
 
     An integer is the sample's number; so is a line of digits, if samples have no names. For names see `entry_of`.
     """
-    if not isinstance(item, str):
-        return -1 if isinstance(item, (bool, float)) else int(item)  # such as of a mask, whose True would be 1
+    if not isinstance(entry, str):
+        return -1 if isinstance(entry, (bool, float)) else int(entry)  # such as of a mask, whose True would be 1
     if number_of is None:
-        return int(item) if item.isdecimal() and len(item) < 19 else -1
-    number = entry_of(item, number_of)
+        return int(entry) if entry.isdecimal() and len(entry) < 19 else -1
+    number = entry_of(entry, number_of)
     return -1 if number is None else number
 
 
-def _units(samples: Samples, by: str, seed: int) -> NDArray[np.uint64]:
+def _unit_keys(samples: Samples, by: str, seed: int) -> NDArray[np.uint64]:
     """Return one random number per sample, (n,); samples that must stay together share it."""
     names = samples.names
     if by == "folder":
         if names is None:
             raise UsageError("by folder: the samples have no names, so their folders are not known")
-        return _digests([name.rpartition("/")[0] for name in names], seed)
+        return _hash_names([name.rpartition("/")[0] for name in names], seed)
     if names is not None and any("patch" in level for level in levels(dict(samples.origin), samples.total)):
-        return _digests([_SQUARE.sub("", name) for name in names], seed)
-    together = max(-(-samples.total // _MOST_UNITS), 1)
+        return _hash_names([_PATCH_END.sub("", name) for name in names], seed)
+    unit_samples = max(-(-samples.total // _MOST_UNITS), 1)
     if names is not None:
-        each = _digests(names[::together], seed)
+        keys = _hash_names(names[::unit_samples], seed)
     else:
-        each = np.random.PCG64(seed).random_raw(-(-samples.total // together))
-    return np.repeat(each, together)[: samples.total]
+        keys = np.random.PCG64(seed).random_raw(-(-samples.total // unit_samples))
+    return np.repeat(keys, unit_samples)[: samples.total]
 
 
-def _digests(names: Sequence[str], seed: int) -> NDArray[np.uint64]:
+def _hash_names(names: Sequence[str], seed: int) -> NDArray[np.uint64]:
     return np.array([xxhash.xxh3_64_intdigest(name.encode(), seed) for name in names], np.uint64)
 
 
-def _shares(
-    fractions: Mapping[str, float], free: NDArray[np.int64], units: NDArray[np.uint64]
+def _share_fractions(
+    fractions: Mapping[str, float], free_numbers: NDArray[np.int64], units: NDArray[np.uint64]
 ) -> dict[str, NDArray[np.int64]]:
-    """Return which of the samples `free` each fraction takes: whole units, in the order of their random numbers."""
-    _, unit, sizes = np.unique(units[free], return_inverse=True, return_counts=True)
+    """Return which of the free samples each fraction takes: whole units, in the order of their random numbers."""
+    _, unit, sizes = np.unique(units[free_numbers], return_inverse=True, return_counts=True)
     # A unit goes to the split in whose share its middle lies.
-    middles = (np.cumsum(sizes) - sizes / 2) / max(len(free), 1)
+    middles = (np.cumsum(sizes) - sizes / 2) / max(len(free_numbers), 1)
     split = np.searchsorted(np.cumsum(list(fractions.values())), middles, side="right")[unit]
-    return {name: free[split == number] for number, name in enumerate(fractions)}
+    return {name: free_numbers[split == number] for number, name in enumerate(fractions)}
 
 
-def _empty(name: str, rule: Rule, free: int, by: str) -> UsageError:
+def _empty_error(name: str, rule: Rule, free_samples: int, by: str) -> UsageError:
     """Return the error of a split that would hold no sample."""
     if isinstance(rule, float):
-        less = " that are in no other split" if by == "name" else " in folders that stay whole"
-        why = f"{rule:g} of {free:,} samples{less} rounds to none"
+        condition = " that are in no other split" if by == "name" else " in folders that stay whole"
+        reason = f"{rule:g} of {free_samples:,} samples{condition} rounds to none"
     elif isinstance(rule, str):
-        why = f"no name fits {rule!r}" + (f" ({_BOTH_WAYS})" if _NUMBER.fullmatch(rule) else "")
+        reason = f"no name fits {rule!r}" + (f" ({_NUMBER_HINT})" if _NUMBER.fullmatch(rule) else "")
     else:
-        why = "its list names none"
-    return UsageError(f"split {name!r} would hold no sample: {why}; change it or leave it out")
+        reason = "its list names none"
+    return UsageError(f"split {name!r} would hold no sample: {reason}; change it or leave it out")

@@ -119,17 +119,17 @@ def write_shard(task: ShardTask, watcher: Watcher = NOBODY, step: Step = context
     with contextlib.ExitStack() as stack, writer:
         if task.base is not None:
             entry, fields = task.base
-            writer.take(stack.enter_context(_open_whole(task.place, entry)), fields)
+            writer.take(stack.enter_context(_open_checked(task.place, entry)), fields)
             watcher.done(0 if len(task.source) else entry.samples, entry.bytes)
-        noted = rejected if task.skip else None
-        for block, names in read_blocks(task.source, noted, task.crashing, step, writer.encoded):
-            before = writer.raw_bytes
+        skipped = rejected if task.skip else None
+        for block, names in read_blocks(task.source, skipped, task.crashing, step, writer.encoded):
+            bytes_before = writer.raw_bytes
             writer.add(block, count(block), names if task.base is None else None)
-            watcher.done(count(block), writer.raw_bytes - before)
+            watcher.done(count(block), writer.raw_bytes - bytes_before)
     return finish_shard(task.place, task.run, number, draft, task.fields, rejected)
 
 
-def _open_whole(place: Place, entry: ShardEntry) -> Shard:
+def _open_checked(place: Place, entry: ShardEntry) -> Shard:
     """Return a shard of a dataset, open, after its digest was compared: damage is not taken over."""
     path = place.local([entry]) / entry.file
     check_file(path, entry, whole=True)
@@ -154,32 +154,32 @@ def read_blocks(
     Raises:
         SourceError: a sample cannot be read, and there is no `rejected`, or the error names no sample.
     """
-    at, most = 0, len(source)
-    for stop, noted in [*sorted((crashing or {}).items()), (len(source), None)]:
-        while at < stop:
-            part_stop = min(stop, at + most)
-            part = source if (at, part_stop) == (0, len(source)) else source.part(at, part_stop)
+    number, part_size = 0, len(source)
+    for next_crash, crash in [*sorted((crashing or {}).items()), (len(source), None)]:
+        while number < next_crash:
+            part_stop = min(next_crash, number + part_size)
+            part = source if (number, part_stop) == (0, len(source)) else source.part(number, part_stop)
             try:
                 blocks = part.read()
                 while True:
-                    with step(at):
-                        read = next(blocks, None)
-                        block = None if read is None else finish(read)
+                    with step(number):
+                        raw_block = next(blocks, None)
+                        block = None if raw_block is None else finish(raw_block)
                     if block is None:
                         break
-                    end = at + count(block)
-                    yield block, None if source.names is None else source.names[at:end]
-                    at = end
-                at, most = part_stop, 2 * most
+                    end = number + count(block)
+                    yield block, None if source.names is None else source.names[number:end]
+                    number = end
+                number, part_size = part_stop, 2 * part_size
             except SourceError as error:
                 if rejected is None or error.sample is None:
                     raise
-                rejected[at] = Rejected.of(error, source.kind)
-                at += 1
-                most = _AFTER_BAD
-        if noted and rejected is not None:
-            rejected[stop] = noted
-        at = stop + 1
+                rejected[number] = Rejected.of(error, source.kind)
+                number += 1
+                part_size = _AFTER_BAD
+        if crash and rejected is not None:
+            rejected[next_crash] = crash
+        number = next_crash + 1
 
 
 def finish_shard(
@@ -195,24 +195,27 @@ def finish_shard(
     Raises:
         WriteError: that cannot be done.
     """
-    file, bad = shard_file(run, number), rejected or {}
+    file, rejected_samples = shard_file(run, number), rejected or {}
     with clear_errors(draft):
         draft.stat()  # somebody may have removed the folder
-    report = report_of(draft, fields, file)
-    entry = msgspec.structs.replace(report.entry, rejected=len(bad))
-    left_out = {at: msgspec.structs.replace(one, shard=number) for at, one in bad.items()}
-    report = ShardReport(number, entry, report.columns, left_out)
+    report = make_report(draft, fields, file)
+    entry = msgspec.structs.replace(report.entry, rejected=len(rejected_samples))
+    numbered = {
+        sample: msgspec.structs.replace(entry_of_sample, shard=number)
+        for sample, entry_of_sample in rejected_samples.items()
+    }
+    report = ShardReport(number, entry, report.columns, numbered)
     place.put(draft, file)
     # Not synced: a report that a power cut takes, or cuts short, costs no more than packing its shard again.
     name = report_file(run, number)
-    note = place.draft(name)
-    with clear_errors(note):
-        note.write_bytes(msgspec.json.encode(report))
-    place.put(note, name)
+    report_draft = place.draft(name)
+    with clear_errors(report_draft):
+        report_draft.write_bytes(msgspec.json.encode(report))
+    place.put(report_draft, name)
     return report
 
 
-def report_of(path: Path, fields: Sequence[Field], file: str) -> ShardReport:
+def make_report(path: Path, fields: Sequence[Field], file: str) -> ShardReport:
     """Return the report of a shard of which nothing was skipped.
 
     Args:
@@ -223,7 +226,7 @@ def report_of(path: Path, fields: Sequence[Field], file: str) -> ShardReport:
     """
     with Shard(path) as shard:
         header = shard.header()
-        columns = {each.name: shard.index(n, each, header.samples).totals for n, each in enumerate(fields)}
+        columns = {column.name: shard.index(n, column, header.samples).totals for n, column in enumerate(fields)}
         index = shard.index_digest()
     size, digest = path.stat().st_size, file_digest(path)
     entry = ShardEntry(file=file, bytes=size, digest=digest, samples=header.samples, index=index)
@@ -261,23 +264,23 @@ def run_tasks(
 
 def _run_processes(tasks: Sequence[ShardTask], workers: int, watcher: Watcher, limits: Limits) -> Iterator[ShardReport]:
     while tasks:
-        done: Counter[tuple[int, int]] = Counter()  # samples (0) and bytes (1) by number of the task
+        amounts: Counter[tuple[int, int]] = Counter()  # samples (0) and bytes (1) by number of the task
         lost: list[tuple[ShardTask, Lost]] = []
 
-        def heard(number: int, amount: tuple[int, int], done: Counter[tuple[int, int]] = done) -> None:
-            done.update({(number, 0): amount[0], (number, 1): amount[1]})
+        def count_done(number: int, amount: tuple[int, int], amounts: Counter[tuple[int, int]] = amounts) -> None:
+            amounts.update({(number, 0): amount[0], (number, 1): amount[1]})
             watcher.done(*amount)
 
-        with contextlib.closing(run(_pack, tasks, workers, limits, heard)) as results:
+        with contextlib.closing(run(_pack, tasks, workers, limits, count_done)) as results:
             for number, result in results:
                 if not isinstance(result, Lost):
                     yield result
                     continue
-                watcher.done(-done[number, 0], -done[number, 1])
+                watcher.done(-amounts[number, 0], -amounts[number, 1])
                 lost.append((tasks[number], result))
                 if not tasks[number].skip:
-                    _without_culprits(lost, 1, limits)  # which raises its error
-        tasks = _without_culprits(lost, workers, limits)
+                    _drop_culprits(lost, 1, limits)  # which raises its error
+        tasks = _drop_culprits(lost, workers, limits)
 
 
 def _pack(task: ShardTask, here: Here) -> ShardReport:
@@ -291,7 +294,7 @@ def _pack(task: ShardTask, here: Here) -> ShardReport:
         raise WriteError(f"shard {task.shard.number} was not packed: {type(error).__name__}: {error}") from None
 
 
-def _without_culprits(lost: Sequence[tuple[ShardTask, Lost]], workers: int, limits: Limits) -> list[ShardTask]:
+def _drop_culprits(lost: Sequence[tuple[ShardTask, Lost]], workers: int, limits: Limits) -> list[ShardTask]:
     """Return the tasks of processes that were lost, without the samples that are the cause.
 
     Other processes read the samples one at a time; the sample that kills one is a culprit. After the first of a shard,
@@ -310,15 +313,15 @@ def _without_culprits(lost: Sequence[tuple[ShardTask, Lost]], workers: int, limi
     while searches:
         numbers, items = list(searches), list(searches.values())
         searches = {}
-        for at, alone in run(_read_alone, items, workers, limits):
-            if isinstance(alone, Lost) and alone.at is not None:
-                task = lost[numbers[at]][0]
-                error = _culprit_error(task, alone)
+        for index, result in run(_read_alone, items, workers, limits):
+            if isinstance(result, Lost) and result.at is not None:
+                task = lost[numbers[index]][0]
+                error = _culprit_error(task, result)
                 if not task.skip:
                     raise error
                 _log.warning("%s; the shard is packed again without it", error)
-                culprits[numbers[at]][alone.at] = Rejected.of(error, task.source.kind)
-                searches[numbers[at]] = task.source, alone.at + 1, sys.maxsize
+                culprits[numbers[index]][result.at] = Rejected.of(error, task.source.kind)
+                searches[numbers[index]] = task.source, result.at + 1, sys.maxsize
     for (task, result), culprit in zip(lost, culprits, strict=True):
         if culprit.keys() <= task.crashing.keys():
             raise WriteError(
@@ -335,16 +338,16 @@ def _culprit_error(task: ShardTask, lost: Lost) -> SourceError:
     source, number = task.source, lost.at or 0
     # Any file of the sample may be at fault.
     names, files = source.names, source.part(number, number + 1).files()
-    which = f"{task.shard.start + number:,}" if names is None else repr(names[number])
-    return SourceError(f"sample {which}: {lost.error.reason}", " or ".join(files) or None, number)
+    sample = f"{task.shard.start + number:,}" if names is None else repr(names[number])
+    return SourceError(f"sample {sample}: {lost.error.reason}", " or ".join(files) or None, number)
 
 
 def _read_alone(search: tuple[Source, int, int], here: Here) -> None:
     """Read samples, each by itself and as one step: source, number of the first, and about how many bytes."""
-    source, first, most = search
+    source, first, most_bytes = search
     nbytes = 0
     for number in range(first, len(source)):
-        if nbytes > most:
+        if nbytes > most_bytes:
             return
         with contextlib.suppress(SourceError), here.step(number):  # the error comes up again when the shard is packed
             nbytes += sum(block_bytes(read_through(block)) for block in source.part(number, number + 1).read())
@@ -360,7 +363,7 @@ def _run_executor(tasks: Sequence[ShardTask], executor: Executor, watcher: Watch
 
     A few calls for each worker wait at a time: an executor keeps what it is given, and there may be 100,000.
     """
-    waiting = _calls(tasks)
+    waiting = _group_tasks(tasks)
     futures: dict[Future[list[ShardReport]], Sequence[ShardTask]] = {}
     # Futures come here by themselves: to wait for all of them takes time for each of them, at each one that is done.
     done: SimpleQueue[Future[list[ShardReport]]] = SimpleQueue()
@@ -391,11 +394,11 @@ def _run_executor(tasks: Sequence[ShardTask], executor: Executor, watcher: Watch
             future.cancel()
 
 
-def _calls(tasks: Sequence[ShardTask]) -> Iterator[Sequence[ShardTask]]:
+def _group_tasks(tasks: Sequence[ShardTask]) -> Iterator[Sequence[ShardTask]]:
     """Yield the tasks of each call of an executor: one, or several of small shards, since a call takes some ms."""
-    most, call, nbytes = max(1, len(tasks) // LEAST_CALLS), list[ShardTask](), 0
+    most_tasks, call, nbytes = max(1, len(tasks) // LEAST_CALLS), list[ShardTask](), 0
     for task in tasks:
-        if call and (len(call) == most or nbytes + task.shard.raw_bytes > CALL_BYTES):
+        if call and (len(call) == most_tasks or nbytes + task.shard.raw_bytes > CALL_BYTES):
             yield call
             call, nbytes = [], 0
         call.append(task)

@@ -21,7 +21,7 @@ from packer import convert as module
 from packer.convert import convert, convert_part
 from packer.errors import SourceError, UsageError
 from packer.format import manifest as manifests
-from packer.packing import Change, LocalPlace, Note, claimed, parse_part
+from packer.packing import Change, LocalPlace, Note, claim_plan, parse_part
 from packer.verify import verify
 
 #: 30 pairs of 8 x 8 and 16 x 16 px in 6 shards.
@@ -145,11 +145,11 @@ def test_a_plan_that_fails_fails_for_those_who_wait(tmp_path: Path, monkeypatch:
     looks, command = threading.Semaphore(0), 16 * "0"
 
     def wait() -> None:
-        with claimed(LocalPlace(tmp_path), command, looks.release):  # type: ignore[arg-type]
+        with claim_plan(LocalPlace(tmp_path), command, looks.release):  # type: ignore[arg-type]
             pass
 
     with ThreadPoolExecutor(1) as pool:
-        with suppress(SourceError), claimed(LocalPlace(tmp_path), command, lambda: None) as plan:
+        with suppress(SourceError), claim_plan(LocalPlace(tmp_path), command, lambda: None) as plan:
             assert plan is None
             waiter = pool.submit(wait)
             for _ in range(3):
@@ -157,7 +157,7 @@ def test_a_plan_that_fails_fails_for_those_who_wait(tmp_path: Path, monkeypatch:
             raise SourceError("is cut short", "a.png")
         with pytest.raises(UsageError, match=r"another part made the plan, and failed: .*a\.png.* is cut short"):
             waiter.result()
-    with claimed(LocalPlace(tmp_path), command, lambda: None) as plan:
+    with claim_plan(LocalPlace(tmp_path), command, lambda: None) as plan:
         assert plan is None
 
 
@@ -212,16 +212,16 @@ def test_a_late_part_changes_nothing(sources: list[str], tmp_path: Path) -> None
 @pytest.fixture
 def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], None]:
     """Makes a call right after the next part has packed its shards."""
-    run = module._run
+    pack_shards = module._pack_shards
 
     def patch(call: Callable[[], object]) -> None:
         def overtaken(*arguments: Any) -> list[Any]:
-            reports = list(run(*arguments))
-            monkeypatch.setattr(module, "_run", run)
+            reports = list(pack_shards(*arguments))
+            monkeypatch.setattr(module, "_pack_shards", pack_shards)
             call()
             return reports
 
-        monkeypatch.setattr(module, "_run", overtaken)
+        monkeypatch.setattr(module, "_pack_shards", overtaken)
 
     return patch
 

@@ -15,7 +15,7 @@ from packer.convert import ConvertOptions, convert
 from packer.errors import DamagedError, UsageError
 from packer.format import FieldSpec
 from packer.format import manifest as manifests
-from packer.packing import Change, rejected_of
+from packer.packing import Change, read_rejected
 from packer.repack import repack
 from packer.sources import open_packed, shuffled_order
 from packer.verify import verify
@@ -134,7 +134,7 @@ def test_what_was_left_out_stays_listed_and_lost_statistics_are_told(tmp_path, c
     convert(clouds.sources, tmp_path / "a", workers=0, on_error="skip")
     stats.save(tmp_path / "a", stats.statistics(tmp_path / "a"))
     report = repack(tmp_path / "a", tmp_path / "b", workers=0, seed=1)
-    assert [Path(bad.file).name for bad in rejected_of(tmp_path / "b", report.manifest)] == ["none.ply"]
+    assert [Path(bad.file).name for bad in read_rejected(tmp_path / "b", report.manifest)] == ["none.ply"]
     assert "statistics are not taken over" in caplog.text
 
 

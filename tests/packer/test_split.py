@@ -16,7 +16,7 @@ from packer.convert import convert
 from packer.errors import UsageError, WriteError
 from packer.format import FieldSpec, number_ranges
 from packer.format import manifest as manifests
-from packer.packing import LOCK, Change, LocalPlace, Samples, changing, parsed, share_out, split_text, splits_of
+from packer.packing import LOCK, Change, LocalPlace, Samples, changing, make_splits, parse_rules, share_out, split_text
 from packer.repack import repack
 from packer.sources import SampleSource, SourceOptions
 from packer.split import split
@@ -89,7 +89,7 @@ def test_digits_that_are_no_name_are_refused(tmp_path, names):
 def test_fractions_are_disjoint_and_as_large_as_asked(count, fractions, seed, has_names):
     """Each split has its part of the samples to within one, and no sample is in two."""
     samples = Samples(count, [f"s{n}" for n in range(count)] if has_names else None, {})
-    rules = parsed({str(n): fraction for n, fraction in enumerate(fractions)})
+    rules = parse_rules({str(n): fraction for n, fraction in enumerate(fractions)})
     made = share_out(rules, samples, seed=seed, lenient=True)
     numbers = {name: manifests.range_numbers(ranges) for name, ranges in made.items()}
     for name, fraction in rules.items():
@@ -174,7 +174,7 @@ def test_of_many_samples_runs_of_neighbours_are_shared_out():
 def test_splits_that_nobody_asked_for_cost_nothing():
     """Without rules there is no memory for each sample: of so many, one byte each would be refused."""
     many = Samples(2**60, None, {})
-    assert splits_of(many, None, {}, lenient=False) == {}
+    assert make_splits(many, None, {}, lenient=False) == {}
     assert share_out({}, many, others={"a": ((0, 5),)}) == {"a": ((0, 5),)}
     assert split_text({}, 2**60) == f"{2**60:,} in none"
 

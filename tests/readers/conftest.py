@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from packer.codecs import Buffer, FrameCodec, Frames
 from packer.format import Field, FieldSpec, FileEntry, Manifest, ShardWriter, file_digest, total_of, write_names
 from packer.format import manifest as manifests
-from packer.packing import report_of
+from packer.packing import make_report
 from packer.writer import DatasetWriter
 
 Sample = dict[str, Any]
@@ -41,7 +41,7 @@ def build(
             for sample in samples:
                 block = {f.name: [sample[f.name]] if f.is_ragged else sample[f.name][None] for f in fields}
                 writer.add(block, 1, None if names is None else [left.pop(0)])
-        reports.append(report_of(path, fields, file))
+        reports.append(make_report(path, fields, file))
     entries = [report.entry for report in reports]
     table = folder / "names.lmdb"
     if names is not None:

@@ -10,7 +10,7 @@ import pytest
 
 from packer.convert import ConvertOptions, convert, open_source
 from packer.packing import estimate, make_plan, read_examples
-from packer.packing.plan import TRIAL_PLACES, TRIAL_RUN_BYTES
+from packer.packing.plan import TRIAL_RUN_BYTES, TRIAL_RUNS
 from packer.sources import SampleSource
 from packer.workers import Limits
 from readers import PackedDataset
@@ -81,7 +81,7 @@ def test_looking_does_not_judge_text():
 def test_looking_stops_early_but_not_at_one_end():
     """When the bytes run out, what was looked at is spread over the source all the same."""
     source = SampleSource([{"a": np.full(1000, i)} for i in range(1600)])
-    with mock.patch("packer.packing.plan.LOOK_BYTES", 4 * 16 * 8000):
+    with mock.patch("packer.packing.plan.EXAMPLE_BYTES", 4 * 16 * 8000):
         numbers = [int(array[0]) for array in read_examples(source)["a"]]
     assert len(numbers) < 16 * 17
     assert min(numbers) < 400
@@ -100,7 +100,7 @@ def test_no_more_is_read_than_may_be(nbytes, places):
 
     large = {"a": np.zeros(2**19, np.uint8), "t": "x" * 2**19}
     fields = SampleSource([large]).fields
-    with mock.patch("packer.packing.plan.LOOK_BYTES", nbytes):
+    with mock.patch("packer.packing.plan.EXAMPLE_BYTES", nbytes):
         found = read_examples(SampleSource(Counted([large] * 128), fields))
     assert len(found["a"]) == len(found["t"]) == len(taken) == places
 
@@ -131,7 +131,7 @@ def test_samples_from_all_over_are_tried():
     began = time.perf_counter()
     found = estimate(plan)
     took = time.perf_counter() - began
-    starts = np.linspace(0, 1599, TRIAL_PLACES).astype(int)
+    starts = np.linspace(0, 1599, TRIAL_RUNS).astype(int)
     assert sorted(items.asked) == [n for start in starts for n in range(start, start + 16) if n < 1600]
     assert found.samples == len(items.asked)
     larger = 1600 / len(items.asked)

@@ -21,9 +21,9 @@ from packer.packing.framing import (
     BAND_SAMPLE_BYTES,
     Extent,
     choose_codec,
+    choose_frame_rule,
     codec_by_field,
     encode_samples,
-    frame_rule,
     stored_field,
 )
 
@@ -229,16 +229,16 @@ def test_a_field_of_little_share_stays_raw() -> None:
 )
 def test_frames_have_about_the_same_bytes(spec: FieldSpec, codec: str, extent: Extent, rule: FrameRule) -> None:
     """Small samples share a frame, large ones lie in bands of rows, large steps in bands of one or a few."""
-    assert frame_rule(spec, NAMED[codec], extent) == rule
+    assert choose_frame_rule(spec, NAMED[codec], extent) == rule
 
 
 def test_one_large_sample_among_small_ones() -> None:
     """Bands cost a few numbers a sample: most clouds must be worth it, but a picture that may be cropped has them."""
     largest = BAND_SAMPLE_BYTES + 1
-    assert frame_rule(CLOUD, (), Extent(BAND_BYTES - 1, largest, 12)).rows is None
-    assert frame_rule(CLOUD, (), Extent(BAND_BYTES, largest, 12)).rows == BAND_BYTES // 12
-    assert frame_rule(IMAGE, (), Extent(100, largest, 600)).rows == BAND_BYTES // 600
-    assert frame_rule(IMAGE, (), Extent(100, BAND_SAMPLE_BYTES, 600)).rows is None
+    assert choose_frame_rule(CLOUD, (), Extent(BAND_BYTES - 1, largest, 12)).rows is None
+    assert choose_frame_rule(CLOUD, (), Extent(BAND_BYTES, largest, 12)).rows == BAND_BYTES // 12
+    assert choose_frame_rule(IMAGE, (), Extent(100, largest, 600)).rows == BAND_BYTES // 600
+    assert choose_frame_rule(IMAGE, (), Extent(100, BAND_SAMPLE_BYTES, 600)).rows is None
 
 
 def test_the_stored_field_keeps_its_spec() -> None:

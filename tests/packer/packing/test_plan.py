@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from packer.errors import SourceError, UsageError
 from packer.format import FieldSpec, ShardWriter, map_size
 from packer.packing import FieldSizes, field_sizes, make_plan
-from packer.packing.plan import AUTO_SHARDS, AUTO_SMALLEST, GIB, cut
+from packer.packing.plan import AUTO_SHARDS, AUTO_SMALLEST, GIB, cut_shards
 from packer.sources import Block, SampleSource, Source
 
 MIB = 2**20
@@ -100,7 +100,7 @@ sample_sizes = st.lists(st.integers(0, 10_000), min_size=1, max_size=200).map(la
 @given(sizes=sample_sizes, shard_size=st.integers(4096, 500_000))
 def test_every_sample_is_in_one_shard(sizes: Any, shard_size: int) -> None:
     """Shards follow each other from the first sample on, none is empty, and there are no more than needed."""
-    starts = cut(sizes, shard_size)
+    starts = cut_shards(sizes, shard_size)
     assert starts[0] == 0
     assert not [(a, b) for a, b in itertools.pairwise(starts) if not (a < b)]
     assert starts[-1] < len(sizes)
@@ -110,7 +110,7 @@ def test_every_sample_is_in_one_shard(sizes: Any, shard_size: int) -> None:
 @given(sizes=sample_sizes, shard_size=st.integers(4096, 500_000))
 def test_shards_have_about_the_same_bytes(sizes: Any, shard_size: int) -> None:
     """No shard is larger than the size asked for by more than one sample at each end."""
-    starts = cut(sizes, shard_size)
+    starts = cut_shards(sizes, shard_size)
     shards = [int(part.sum()) for part in np.split(sizes, starts[1:])]
     assert max(shards) <= shard_size + 2 * int(sizes.max())
 
@@ -118,27 +118,27 @@ def test_shards_have_about_the_same_bytes(sizes: Any, shard_size: int) -> None:
 def test_without_a_size_the_data_decides() -> None:
     """At least 16 MiB a shard, up to 16 shards, at most 1 GiB a shard."""
     for total, count in ((MIB, 1), (AUTO_SMALLEST, 1), (3 * AUTO_SMALLEST, 3), (8 * GIB, AUTO_SHARDS), (64 * GIB, 64)):
-        assert len(cut(np.full(1024, total // 1024), None)) == count
-    assert len(cut(np.full(10_000, GIB), None)) == 4096
+        assert len(cut_shards(np.full(1024, total // 1024), None)) == count
+    assert len(cut_shards(np.full(10_000, GIB), None)) == 4096
 
 
 def test_samples_of_one_size_are_cut_where_others_are() -> None:
     """A shard ends with the sample that reaches its share: of 21,700 bytes in three, 7,234 and 14,467 are shares."""
     sizes = np.full(31, 700)
-    assert cut(sizes, 8192) == [0, 11, 21]
-    assert cut(np.broadcast_to(np.int64(700), (31,)), 8192) == [0, 11, 21]
+    assert cut_shards(sizes, 8192) == [0, 11, 21]
+    assert cut_shards(np.broadcast_to(np.int64(700), (31,)), 8192) == [0, 11, 21]
 
 
 def test_there_are_no_more_shards_than_samples() -> None:
     """Samples are not cut."""
-    assert cut(np.array([10 * GIB, 10 * GIB]), GIB) == [0, 1]
+    assert cut_shards(np.array([10 * GIB, 10 * GIB]), GIB) == [0, 1]
 
 
 @pytest.mark.parametrize("size", [0, 1, 4095, -5])
 def test_a_shard_size_too_small_is_refused(size: int) -> None:
     """The message names the option and the least size."""
     with pytest.raises(UsageError, match=r"--shard-size.*4 KiB"):
-        cut(np.array([10]), size)
+        cut_shards(np.array([10]), size)
 
 
 # ---------------------------------------------------------------- plans

@@ -19,7 +19,7 @@ from packer.errors import DamagedError, DatasetError
 from packer.format import FileEntry
 from packer.format import manifest as manifests
 from packer.merge import merge
-from packer.packing import Change, rejected_of
+from packer.packing import Change, read_rejected
 from packer.repair import repair
 from packer.verify import verify
 from packer.watcher import Watcher
@@ -55,7 +55,7 @@ def test_the_manifest_knows_the_list(dataset: Path, files_of: Any) -> None:
     entry = manifest.left_out
     assert entry is not None
     assert (entry.file, entry.bytes) == (LIST, (dataset / LIST).stat().st_size)
-    assert [Path(bad.file).name for bad in rejected_of(dataset, manifest)] == ["bad1.ply", "bad2.ply"]
+    assert [Path(bad.file).name for bad in read_rejected(dataset, manifest)] == ["bad1.ply", "bad2.ply"]
     report = verify(dataset)
     assert (report.damages, report.files) == ((), len(files_of(dataset)))
     assert report.bytes == manifest.file_bytes + entry.bytes
@@ -102,7 +102,7 @@ def test_other_lists_are_found_and_mended(dataset: Path, change: str, caplog: py
     assert repair(dataset) == (LIST,)
     assert ("cut back to its 2 lines" if kept else "rejected.jsonl is lost") in caplog.text
     after = manifests.read(dataset)
-    assert [Path(bad.file).name for bad in rejected_of(dataset, after)] == kept
+    assert [Path(bad.file).name for bad in read_rejected(dataset, after)] == kept
     assert [shard.rejected for shard in after.shards] == [2]
     assert not found(dataset)
 
@@ -130,7 +130,7 @@ def test_lists_of_joined_datasets(dataset: Path, tmp_path: Path, clouds: Any) ->
     merge([dataset, other], tmp_path / "m")
     append(tmp_path / "a", str(tmp_path / "more"), workers=0, on_error="skip")
     for folder in (tmp_path / "m", tmp_path / "a"):
-        listed = rejected_of(folder, manifests.read(folder))
+        listed = read_rejected(folder, manifests.read(folder))
         places = [(Path(bad.file).name, bad.shard) for bad in listed]
         assert places == [("bad1.ply", 0), ("bad2.ply", 0), ("bad3.ply", 1)]
         assert not found(folder)
@@ -143,15 +143,15 @@ def test_another_append_takes_back_what_a_killed_one_listed(
     """Its own list is that of the dataset, whether it leaves anything out or not."""
     if not listed:
         dataset = convert(cut_short(tmp_path / "whole", clouds), tmp_path / "w", workers=0).path
-    before = rejected_of(dataset, manifests.read(dataset))
+    before = read_rejected(dataset, manifests.read(dataset))
     killed = cut_short(tmp_path / "killed", clouds, "bad3")
     stopped_at(lambda: append(dataset, killed, workers=0, on_error="skip"), Change, "publish")
     assert list(dataset.glob("left-out-*"))
     append(dataset, cut_short(tmp_path / "good", clouds), workers=0, on_error="skip")
-    assert rejected_of(dataset, manifests.read(dataset)) == before
+    assert read_rejected(dataset, manifests.read(dataset)) == before
     assert not found(dataset)
     append(dataset, cut_short(tmp_path / "other", clouds, "bad4"), workers=0, on_error="skip")
-    names = [Path(bad.file).name for bad in rejected_of(dataset, manifests.read(dataset))]
+    names = [Path(bad.file).name for bad in read_rejected(dataset, manifests.read(dataset))]
     assert names == [*(["bad1.ply", "bad2.ply"] if listed else []), "bad4.ply"]
     assert not found(dataset)
 
