@@ -28,7 +28,7 @@ from readers.fields import Describe, KnownReader, LastResult, Places
 from readers.gather import Allocate, fresh
 from readers.indexing import Items
 from readers.rows import PartReader, RowRanges, part_field
-from readers.valid import check_count, check_read, check_seed, make_tuples
+from readers.valid import check_count, check_flags, check_read, check_seed, make_tuples
 from readers.windows import Steps
 
 #: Names of the axes that can be cropped, for messages.
@@ -93,6 +93,7 @@ class Crop:
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
+        check_flags("crop", flips=self.flips, turns=self.turns, outside=self.outside)
         make_tuples(self, "size", "axes")
         sizes = self.size if isinstance(self.size, tuple) else (self.size, self.size)
         if len(sizes) not in (2, 3) or not all(isinstance(n, int | np.integer) and n >= 1 for n in sizes):

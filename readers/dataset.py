@@ -32,7 +32,7 @@ from readers.resized import ResizedCrop
 from readers.rows import RegionReader
 from readers.shards import not_replaced
 from readers.transforms import Transform, change_batch, change_samples, takes_generator
-from readers.valid import check_read
+from readers.valid import check_flags, check_read
 from readers.voxels import VoxelSample
 from readers.windows import Windows
 
@@ -161,6 +161,7 @@ class PackedDataset(Dataset[Any]):
             if name not in _RENAMED:
                 raise TypeError(f"PackedDataset got an unexpected keyword argument {name!r}")
             raise UsageError(f"PackedDataset takes no {name}: {_RENAMED[name]}")
+        check_flags("PackedDataset", verify=verify)
         self._mirror, self.path, self.manifest = _open_manifest(path, cache, cache_bytes)
         self._takes_generator: dict[str, bool] = {}
         self.batch_transform = batch_transform

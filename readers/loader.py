@@ -45,7 +45,7 @@ from readers.shard_order import ShardShuffled
 from readers.stream import Finishing, ReadPlan, read_batches
 from readers.streamed import check_fits, open_stream, shards_needed
 from readers.transforms import global_states, has_drawn
-from readers.valid import check_count, check_seed, remark
+from readers.valid import check_count, check_flags, check_seed, remark
 
 #: What a loop says that goes on in a forked process.
 _FORKED = (
@@ -182,6 +182,9 @@ class Loader(DataLoader[Any]):
         check_count("prefetch", prefetch)
         check_count("repeat", repeat)
         check_seed(seed)
+        check_flags(
+            "Loader", drop_last=drop_last, pin_memory=pin_memory, as_numpy=as_numpy, channels_last=channels_last
+        )
         if on_error not in ("stop", "skip"):
             raise UsageError(f"on_error {on_error!r}: 'stop' or 'skip' is expected")
         self.on_error = on_error

@@ -17,7 +17,7 @@ from packer.format import Field, Located, Numbers
 from readers.draws import POINTS, ROUNDS, Visits, draw_permutations, draw_words
 from readers.fields import Describe, LastResult, Places
 from readers.rows import PartReader, RowRanges, part_field
-from readers.valid import check_count, check_read, check_seed, make_tuples
+from readers.valid import check_count, check_flags, check_read, check_seed, make_tuples
 
 #: Random words per sample that its points are drawn from.
 COUNT = 2 * ROUNDS + 1
@@ -51,6 +51,7 @@ class PointSample:
     def __post_init__(self) -> None:
         check_seed(self.seed)
         check_count("points: count", self.count)
+        check_flags("points", first=self.first)
         make_tuples(self, "fields")
 
     def candidates(self, fields: Mapping[str, Field]) -> list[str]:

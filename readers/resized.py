@@ -29,7 +29,7 @@ from readers.draws import RESIZED, Visits, draw_below, draw_words
 from readers.fields import Describe, FieldReader, Places
 from readers.gather import MEMORY, Allocate, fresh
 from readers.rows import RegionReader, part_field
-from readers.valid import check_count, check_read, check_seed, make_tuples
+from readers.valid import check_count, check_flags, check_read, check_seed, make_tuples
 
 #: Crops are drawn this many times at most; then the largest one in the middle is taken, as torchvision does it.
 _TRIALS = 10
@@ -77,6 +77,7 @@ class ResizedCrop:
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
+        check_flags("ResizedCrop", flips=self.flips, exact=self.exact)
         make_tuples(self, "size", "scale", "ratio")
         if isinstance(self.size, tuple) and len(self.size) != 2:
             raise UsageError(f"ResizedCrop: size {self.size!r}: a number of pixels, or (height, width), is expected")

@@ -1,4 +1,4 @@
-"""Checks counts, seeds and names of fields that callers give (`order.py` checks an epoch's number); and remarks."""
+"""Checks counts, flags, seeds and names of fields that callers give; and remarks."""
 
 from __future__ import annotations
 
@@ -16,6 +16,13 @@ def check_count(name: str, count: object, maximum: float = math.inf, minimum: in
     """Raise UsageError if `count` is no whole number from `minimum` to `maximum`."""
     if isinstance(count, bool) or not isinstance(count, int | np.integer) or not minimum <= count <= maximum:
         raise UsageError(f"{name} {count!r}: a whole number from {minimum} on is expected")
+
+
+def check_flags(caller: str, **flags: object) -> None:
+    """Raise UsageError if one of `flags` is no bool: texts such as "no", of a file of settings, would count as true."""
+    for name, flag in flags.items():
+        if not isinstance(flag, bool | np.bool_):
+            raise UsageError(f"{caller}: {name} {flag!r}: True or False is expected")
 
 
 def check_seed(seed: int) -> None:

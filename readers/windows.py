@@ -26,7 +26,7 @@ from readers.fields import KnownReader, Places
 from readers.gather import Allocate, split_with_own_storage
 from readers.indexing import Anchors
 from readers.rows import PartReader, RowRanges, part_field
-from readers.valid import check_count, check_read
+from readers.valid import check_count, check_flags, check_read
 
 #: Suffix of the field that says which steps of windows are padding.
 IS_PAD = "_is_pad"
@@ -85,6 +85,7 @@ class Windows:
         for name in ("pad_before", "pad_after"):
             if getattr(self, name) is not None:
                 check_count(f"windows: {name}", getattr(self, name), MAX_AXIS, minimum=0)
+        check_flags("windows", one=self.one)
         if not isinstance(self.steps, Mapping):
             check_count("windows: steps", self.steps, MAX_AXIS)
             if index(self.steps) * index(self.step) > MAX_AXIS:

@@ -202,6 +202,8 @@ def test_what_cannot_be_sampled_is_refused_at_once(packed: Path) -> None:
         PackedDataset(packed, points=10.5)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="seed -1"):
         PointSample(3, seed=-1)
+    with pytest.raises(UsageError, match="points: first 'no': True or False"):
+        PointSample(3, first="no")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="no field 'abc' is read"):
         PackedDataset(packed, points=PointSample(3, fields=["abc"]))
     for name in ("caption", "picture", "label"):

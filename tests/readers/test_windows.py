@@ -264,6 +264,7 @@ def test_a_name_is_no_window(packed_episodes: tuple[Path, list[Episode]]) -> Non
         (lambda: Windows(2, pad="both"), "pad 'both'"),  # type: ignore[arg-type]
         (lambda: Windows(2, pad_before=-1), "pad_before -1: a whole number from 0 on"),
         (lambda: Windows(2, pad_after=0.5), "pad_after 0.5"),  # type: ignore[arg-type]
+        (lambda: Windows(2, one="yes"), "windows: one 'yes': True or False"),  # type: ignore[arg-type]
         (lambda: Windows({}), "no field is named"),
         (lambda: Windows({"actions": []}), r"offsets \[\] of 'actions'"),
         (lambda: Windows({"actions": [0.5]}), r"offsets \[0.5\] of 'actions'"),  # type: ignore[list-item]
