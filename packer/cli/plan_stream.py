@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import click
@@ -11,10 +12,23 @@ from packer.cli.text import counted, indented, listing, size, size_text, time_te
 #: Samples of a batch, of which the first needs shards: of one or many it makes hardly a difference.
 _BATCH = 64
 
+#: A rate of a network, in bits.
+_BITS = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([kmg]?)(?:bit|bps)", re.IGNORECASE)
+
 
 def rate(text: str) -> int:
-    """Return the bytes a second that `text` says, as `size` does: `100MB/s` is 100 * 10**6."""
-    return size(text.strip().removesuffix("/s"))
+    """Return the bytes a second that `text` says: `100MB/s` is 100 * 10**6, `1Gbit/s` 10**9 / 8.
+
+    Raises:
+        click.BadParameter: it is not a rate.
+    """
+    amount = text.strip().removesuffix("/s")
+    if match := _BITS.fullmatch(amount):
+        return round(float(match[1]) * 1000.0 ** " kmg".index(match[2].lower() or " ") / 8)
+    try:
+        return size(amount)
+    except click.BadParameter:
+        raise click.BadParameter(f"{text!r} is not a rate; 100MB/s or 1Gbit/s is expected") from None
 
 
 def show_stream(dataset: str, bandwidth: int, as_json: bool) -> None:

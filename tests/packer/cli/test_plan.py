@@ -10,6 +10,7 @@ import pytest
 from jpeg_files import as_jpeg, photograph
 
 from packer.cli.plan import _SPEEDS
+from packer.cli.plan_stream import rate
 from packer.codecs import NAMED
 from packer.errors import UsageError
 from packer.format import manifest as manifests
@@ -184,3 +185,19 @@ def test_how_long_a_bucket_takes(packer, tmp_path):
         assert word in text
     assert "one packed dataset" in packer("plan", url, url, "--bandwidth", "1MB/s", status=2).stderr
     assert "1 byte a second" in packer("plan", url, "--bandwidth", "0", status=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "nbytes"),
+    [("100MB/s", 10**8), ("1 GiB/s", 2**30), ("4096", 4096), ("1Gbit/s", 125_000_000), ("2.5 Gbps", 312_500_000)],
+)
+def test_rates(text, nbytes):
+    """Bytes a second as sizes are written, or bits a second as networks are."""
+    assert rate(text) == nbytes
+
+
+@pytest.mark.parametrize("text", ["fast", "1 Gbit/h", "Gbit/s", "-1MB/s", ""])
+def test_what_is_no_rate(packer, pairs, text):
+    """The error names a rate, not a size."""
+    said = packer("plan", pairs.folder, "--bandwidth", text, status=2).stderr
+    assert f"{text!r} is not a rate; 100MB/s or 1Gbit/s is expected" in " ".join(said.split())
