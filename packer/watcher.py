@@ -30,10 +30,6 @@ _EVERY = 0.1
 Item = TypeVar("Item")
 
 
-def _skip(error: SourceError) -> None:
-    """Do nothing: the sample is skipped."""
-
-
 def _stop(error: SourceError) -> NoReturn:
     raise error
 
@@ -52,8 +48,8 @@ class Watcher:
 
     Attributes:
         bad: called with the error of each bad file found while sources are opened. It may raise, which stops the verb,
-            or return: the sample is skipped. If the error names a `sample`, it is an early warning: the sample is kept,
-            and fails again when it is read.
+            or return: the sample is skipped. By default the first one is raised. If the error names a `sample`, it is
+            an early warning: the sample is kept, and fails again when it is read.
         step: called with the name of the step (such as `reading headers`), how much of it is done, and how much there
             is (None while that is unknown). Steps of many items call it up to ten times a second, others when they
             begin: then `done` counts on from there.
@@ -61,7 +57,7 @@ class Watcher:
             again.
     """
 
-    bad: Callable[[SourceError], None] = field(default=_skip, repr=False)
+    bad: Callable[[SourceError], None] = field(default=_stop, repr=False)
     step: Callable[[str, int, int | None], None] = field(default=_ignore_step, repr=False)
     done: Callable[[int, int], None] = field(default=_ignore_amount, repr=False)
 
@@ -83,7 +79,5 @@ class Watcher:
         self.step(name, done, done)
 
 
-#: Hears nothing; bad files are skipped.
+#: Hears nothing, and stops at the first bad file.
 NOBODY = Watcher()
-#: Raises the error of the first bad file.
-STRICT = Watcher(bad=_stop)

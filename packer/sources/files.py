@@ -25,7 +25,7 @@ from natsort import natsorted
 
 from packer.errors import PackerError, ResourceError, SourceError, UsageError, as_text
 from packer.threads import in_threads
-from packer.watcher import FINDING, NOBODY, STRICT, Watcher
+from packer.watcher import FINDING, NOBODY, Watcher
 
 #: Errors that pass and are not the fault of a file, such as too many open files, or no memory.
 NOT_ITS_FAULT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EINTR)
@@ -122,7 +122,7 @@ class FileSet(NamedTuple):
         counts = ", ".join(f"{count:,} {suffix}" for suffix, count in sorted(self.beside.items()))
         return [f"{field and f'field {field}: '}skipped {counts}"] if counts else []
 
-    def pick(self, watcher: Watcher = STRICT) -> list[str]:
+    def pick(self, watcher: Watcher = NOBODY) -> list[str]:
         """Return the files in natural order (`b2` before `b10`), without those that cannot be packed.
 
         Raises:
@@ -166,7 +166,7 @@ def kind_of(path: str, more: Mapping[str, str] = {}) -> str | None:
 
 
 def of_one_kind(
-    file_set: FileSet, more: Mapping[str, str] = {}, watcher: Watcher = STRICT
+    file_set: FileSet, more: Mapping[str, str] = {}, watcher: Watcher = NOBODY
 ) -> tuple[str | None, FileSet]:
     """Return the kind of the files found (None if none can be packed), and the files of this kind.
 

@@ -30,7 +30,7 @@ from packer.sources.files import (
 )
 from packer.sources.options import SourceOptions, check_options, columns_by_field
 from packer.sources.pairing import share_out, stem
-from packer.watcher import STRICT, Watcher
+from packer.watcher import NOBODY, Watcher
 from packer.workers import Limits
 
 #: The room and the function that open sources of each kind; imported when they are used, since `packer --help` needs
@@ -57,7 +57,7 @@ _BOX = 5
 def open_sources(
     inputs: Sequence[str],
     options: SourceOptions | None = None,
-    watcher: Watcher = STRICT,
+    watcher: Watcher = NOBODY,
     limits: Limits | None = None,
     are_beside: bool = False,
 ) -> Source:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from packer.convert import ConvertOptions, open_source
 from packer.errors import SourceError
 from packer.sources import Source, SourceOptions, open_sources
-from packer.watcher import STRICT, Watcher
+from packer.watcher import NOBODY, Watcher
 
 #: Called with the error of each bad file.
 Bad = Callable[[SourceError], None]
@@ -22,23 +22,23 @@ def source_of(sources: Iterable[str], **options: Any) -> Source:
     return open_source(list(sources), ConvertOptions(**options), [])
 
 
-def open_images(paths: Mapping[str, str], bad: Bad = STRICT.bad, **options: Any) -> Any:
+def open_images(paths: Mapping[str, str], bad: Bad = NOBODY.bad, **options: Any) -> Any:
     """Open pictures of one or more fields with these `SourceOptions`."""
     return open_sources([f"{name}={path}" for name, path in paths.items()], SourceOptions(**options), Watcher(bad))
 
 
-def open_npy(paths: Mapping[str, str], bad: Bad = STRICT.bad, **options: Any) -> Any:
+def open_npy(paths: Mapping[str, str], bad: Bad = NOBODY.bad, **options: Any) -> Any:
     """Open arrays by field; under the name "", files that name their fields themselves."""
     inputs = [f"{name}={path}" if name else path for name, path in paths.items()]
     return open_sources(inputs, SourceOptions(**options), Watcher(bad))
 
 
-def open_ply(path: str, bad: Bad = STRICT.bad, **options: Any) -> Any:
+def open_ply(path: str, bad: Bad = NOBODY.bad, **options: Any) -> Any:
     """Open PLY files with these `SourceOptions`."""
     return open_sources([path], SourceOptions(**options), Watcher(bad))
 
 
-def open_hdf5(path: str, bad: Bad = STRICT.bad, **options: Any) -> Any:
+def open_hdf5(path: str, bad: Bad = NOBODY.bad, **options: Any) -> Any:
     """Open HDF5 files with these `SourceOptions`."""
     return open_sources([path], SourceOptions(**options), Watcher(bad))
 

@@ -139,6 +139,7 @@ def test_the_watcher_hears_of_files_that_are_skipped(pairs, tmp_path):
     report = convert(pairs.sources, tmp_path / "out", workers=0, on_error="skip", watcher=Watcher(bad=errors.append))
     assert [(error.path, error.reason) for error in errors] == [(bad.file, bad.reason) for bad in report.rejected]
     assert len(errors) == 1
+    assert convert(pairs.sources, tmp_path / "b", workers=0, on_error="skip").rejected == report.rejected
 
 
 @pytest.mark.parametrize("workers", [0, 2])

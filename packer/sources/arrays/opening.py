@@ -34,7 +34,7 @@ from packer.sources.files import FileSet
 from packer.sources.options import SourceOptions, naming
 from packer.sources.pairing import names_by_folder, partners
 from packer.sources.units import UnitChoice, by_folder, folder_of, pattern_of, refuse_strays, unit_name, unit_of
-from packer.watcher import HEADERS, STRICT, Watcher
+from packer.watcher import HEADERS, NOBODY, Watcher
 from packer.workers import Limits, each
 
 _DIFFERING = "attributes are kept if all files and samples agree; these are not"
@@ -69,7 +69,7 @@ def open_arrays(
     is_rows = choice.name in ("rows", "episodes")
     is_table = kind == "npy" and is_rows
     if is_table:  # without a bad file, rows after it would belong to other samples
-        watcher = replace(watcher, bad=STRICT.bad)
+        watcher = replace(watcher, bad=NOBODY.bad)
     text = " ".join(files.text for files in inputs.values())
     file_sets = {name: files._replace(files=files.pick(watcher)) for name, files in inputs.items()}
     notes: list[str] = []

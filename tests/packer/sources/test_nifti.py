@@ -16,7 +16,7 @@ from opened_sources import read_each
 from packer.convert import convert
 from packer.errors import SourceError, UsageError
 from packer.sources import open_sources
-from packer.watcher import NOBODY
+from packer.watcher import Watcher
 
 AFFINE = np.array([[-0.8, 0, 0, 90.5], [0, 0.8, 0.1, -126], [0, 0, 2.5, -72], [0, 0, 0, 1]])
 DTYPES = ("i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f4", "f8", "c8")
@@ -152,7 +152,7 @@ def test_a_bad_case_is_named_and_may_be_left_out(tmp_path: Path, change: Any, re
     change(tmp_path)
     with pytest.raises(SourceError, match=reason):
         open_both(tmp_path)
-    source = open_both(tmp_path, watcher=NOBODY)
+    source = open_both(tmp_path, watcher=Watcher(bad=lambda error: None))
     assert source.names == ["BRATS_000", "BRATS_002"]
 
 

@@ -14,6 +14,7 @@ from packer.errors import SourceError, UsageError
 from packer.sources import UNITS_OF, SourceOptions, flag_of, open_sources
 from packer.sources.files import CLOUDS, IMAGES, KIND_OF
 from packer.sources.options import check_options
+from packer.watcher import Watcher
 
 
 def names(specs):
@@ -52,6 +53,14 @@ def test_a_folder_of_folders_of_pairs_is_told_how_to_name_its_fields(pairs):
     assert proposals(label="folder") == []
     (pairs.folder / "lr" / "000.png").unlink()
     assert proposals() == []
+
+
+def test_nothing_is_skipped_without_a_word(pairs):
+    """Who watches the steps alone still hears of the first bad file by its error."""
+    (pairs.folder / "lr" / "000.png").write_bytes(b"no image")
+    with pytest.raises(SourceError, match=r"000\.png"):
+        open_sources(pairs.sources, watcher=Watcher(step=lambda *step: None))
+    assert len(open_sources(pairs.sources, watcher=Watcher(bad=lambda error: None))) == len(pairs.names) - 1
 
 
 def test_names_of_fields(pairs):
