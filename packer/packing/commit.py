@@ -28,14 +28,13 @@ import os
 import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import msgspec
 import xxhash
 
 import packer
-from packer.errors import ManifestError, NoDatasetError, SourceError, UsageError, as_text
+from packer.errors import DatasetError, ManifestError, NoDatasetError, SourceError, UsageError, WriteError, as_text
 from packer.format import (
     MANIFEST,
     MANIFEST_COPY,
@@ -118,13 +117,19 @@ def changing(place: Place) -> Iterator[Change]:
     """Make or change the dataset at a place; whoever else wants to is refused, where there are locks.
 
     Raises:
-        UsageError: another process is changing it.
+        UsageError: another process is changing it, or has changed it meanwhile.
         WriteError: the place cannot be written.
     """
     with place.lock() as is_alone:
         change = Change(place, is_alone)
         try:
             yield change
+        except (WriteError, DatasetError, OSError):
+            if not is_alone and isinstance(place, LocalPlace):
+                # Another process may have removed what this one has written or reads.
+                with contextlib.suppress(WriteError, DatasetError):
+                    change.check_unchanged()
+            raise
         finally:
             if is_alone or not isinstance(place, LocalPlace):
                 place.remove_drafts(change.run)
@@ -166,6 +171,7 @@ class Change:
         self.run = ""
         self._is_alone = is_alone
         self._data = place.read(MANIFEST)
+        self._new_data: bytes | None = None
         self._note = b""
         #: The dataset that is there; None if there is none, or its manifest is damaged.
         self.manifest: Manifest | None = None
@@ -234,10 +240,11 @@ class Change:
                 raise differs_error(self.place, difference)
             if difference and any(re.fullmatch(rf"{UNFINISHED}/{run}-\d+\.json", name) for name in files):
                 _log.warning("%s: what an earlier run had finished is packed again: %s", self.place, difference)
-        self._note = msgspec.json.encode(note)
+        data = msgspec.json.encode(note)
         self.place.prepare()
         if notes.get(self.run) != note:
-            self.place.write(f"{UNFINISHED}/{self.run}.json", self._note)
+            self.place.write(f"{UNFINISHED}/{self.run}.json", data)
+        self._note = data
         if self._is_alone and (manifest is not None or self._data is None):
             self._remove_others(manifest, resume=resume)
 
@@ -330,11 +337,11 @@ class Change:
             UsageError: the dataset was changed meanwhile.
             WriteError: that cannot be done.
         """
-        data = manifests.encode(manifest)
+        self._new_data = data = manifests.encode(manifest)
         self.place.sync()  # a manifest must not last longer than what it names
-        self._check_unchanged(data)
+        self.check_unchanged()
         self.place.write(MANIFEST_COPY, data)
-        self.place.write(MANIFEST, data, partial(self._check_unchanged, data))
+        self.place.write(MANIFEST, data, self.check_unchanged)
         self._data, self.manifest = data, manifest
         return manifest
 
@@ -350,12 +357,24 @@ class Change:
         self.run = ""
         self._remove_others(self.manifest, {entry.file for entry in kept_files if entry}, before_last_note)
 
-    def _check_unchanged(self, new_data: bytes) -> None:
-        """Raise UsageError if the dataset is another than the one that the run started from."""
+    def check_unchanged(self) -> None:
+        """Raise UsageError if the dataset is another than the one that the run started from, or its note is gone.
+
+        What the run has made for another dataset is removed: nobody can use it any more.
+        """
         data = self.place.read(MANIFEST)
-        is_cleared = self.run and self.place.read(f"{UNFINISHED}/{self.run}.json") != self._note
-        if data != new_data and (data != self._data or is_cleared):
-            raise UsageError(f"{self.place} was changed meanwhile, by another process; run the same command again")
+        if data is not None and data == self._new_data:
+            return
+        is_cleared = self.run and self._note and self.place.read(f"{UNFINISHED}/{self.run}.json") != self._note
+        if data == self._data and not is_cleared:
+            return
+        if self.run and data != self._data:
+            with contextlib.suppress(DatasetError, WriteError):
+                manifest = None if data is None else manifests.decode(data, f"{self.place}/{MANIFEST}")
+                # Another process with the same command may have published this very run.
+                if manifest is None or not any(map(self.has_made, manifest.shards)):
+                    self.place.remove(sorted(n for n in self.place.files() if re.match(rf".*\b{self.run}[-.]", n)))
+        raise UsageError(f"{self.place} was changed meanwhile, by another process; run the same command again")
 
     def _notes(self) -> dict[str, Note | None]:
         """Return the notes of all runs under way or stopped; None for one that is damaged."""

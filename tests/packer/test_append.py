@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import multiprocessing
 import os
@@ -177,6 +178,28 @@ def test_a_dataset_that_changed_meanwhile_is_left_alone(two, contents):
     assert manifests.read(a) == other
     assert not verify(a).damages
     assert append(a, b, workers=0).manifest.samples == 14
+
+
+@pytest.mark.parametrize(("owner", "moment"), [(LocalPlace, "prepare"), (Change, "reports")])
+def test_without_locks_what_was_replaced_meanwhile_is_said(two, contents, monkeypatch, owner, moment):
+    """Another process puts a new dataset there and removes all files of this run, whatever it is at: it says so."""
+    a, b = two
+    c = written(a.parent / "c", "c", 4)
+    monkeypatch.setattr(LocalPlace, "lock", lambda place: contextlib.nullcontext(False))
+    method = getattr(owner, moment)
+
+    def replace_then(*arguments):
+        monkeypatch.setattr(owner, moment, method)
+        result = method(*arguments)
+        repack(c, a, overwrite=True, workers=0)
+        return result
+
+    monkeypatch.setattr(owner, moment, replace_then)
+    with pytest.raises(UsageError, match="a was changed meanwhile, by another process; run the same command again"):
+        append(a, b, workers=0)
+    assert contents(a) == contents(c)
+    assert not verify(a).damages
+    assert not list(a.glob("unfinished/*"))
 
 
 @pytest.mark.parametrize("error", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
