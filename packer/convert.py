@@ -27,6 +27,7 @@ from packer.checking import compare_shard
 from packer.codecs import codec_name, parse_codec
 from packer.errors import SourceError, UsageError, as_text
 from packer.format import MANIFEST, FieldSpec, Manifest, ShardEntry, Splits, encode_constants, same_constants
+from packer.machine import processors, usual_memory
 from packer.packing import (
     Change,
     LocalPlace,
@@ -70,7 +71,7 @@ from packer.sources import (
     open_sources,
 )
 from packer.watcher import NOBODY, PACKING, Watcher
-from packer.workers import Limits, check_may_start, processors, usual_memory
+from packer.workers import Limits, check_may_start
 
 _log = logging.getLogger(__name__)
 
@@ -577,7 +578,8 @@ def open_source(
         is_early = error.sample is not None  # it comes again when the sample is read
         if options.on_error == "stop" and not (is_early and rejected is None):
             raise error
-        options.watcher.bad(error)
+        if options.watcher.bad is not NOBODY.bad:  # which would stop here too
+            options.watcher.bad(error)
         if rejected is not None and not is_early:
             rejected.append(Rejected.of(error))
 

@@ -11,7 +11,7 @@ import torch
 from packer.codecs import JPEG
 from packer.errors import UsageError
 from packer.format import Numbers, starts_of
-from packer.workers import processors
+from packer.machine import processors
 from readers.dataset import PackedDataset
 from readers.fields import RUN_BYTES
 from readers.mix import Mix

@@ -14,8 +14,8 @@ import numpy as np
 
 from packer.errors import UsageError
 from packer.format import Numbers, ShardEntry, starts_of
+from packer.machine import usual_memory
 from packer.remote import STREAMS, Ahead, Mirror
-from packer.workers import usual_memory
 from readers.dataset import PackedDataset
 from readers.fields import FieldReader
 from readers.joined import JoinedReader, group_by_part, parts_of

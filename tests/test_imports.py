@@ -134,13 +134,14 @@ STORED = (*FORMAT, "packer.watcher", "packer.remote")
     ("room", "known"),
     [
         ("packer.watcher", ["packer.errors"]),
-        ("packer.workers", ["packer.errors"]),
+        ("packer.machine", []),
         ("packer.threads", []),
+        ("packer.workers", ["packer.errors", "packer.machine"]),
         ("packer.codecs", CODECS),
         ("packer.format", FORMAT),
         ("packer.remote", STORED),
         ("packer.sources", [*STORED, "packer.threads", "packer.workers", "packer.sources"]),
-        ("readers", [*STORED, "packer.workers", "readers"]),
+        ("readers", [*STORED, "packer.machine", "readers"]),
     ],
 )
 def test_rooms_know_what_lies_below_them_alone(room, known):
@@ -176,7 +177,7 @@ def test_the_library_of_lmdb_writes_alone():
 def test_rooms_know_no_verb():
     """A verb, a module at packer's root, is a recipe of what rooms do; none of them calls for it."""
     verbs = {m for m, path in MODULES.items() if path.parent == ROOT / "packer"}
-    verbs -= {"packer", "packer.errors", "packer.threads", "packer.watcher", "packer.workers"}
+    verbs -= {"packer", "packer.errors", "packer.machine", "packer.threads", "packer.watcher", "packer.workers"}
     assert not of(layer("packer.sources", "packer.packing", "packer.checking", "packer.export"), *verbs)
 
 

@@ -16,7 +16,7 @@ from packer.cli.text import indented, listing, size_text
 from packer.codecs import compiled, number_of
 from packer.format import Field, Manifest
 from packer.format import manifest as manifests
-from packer.workers import memory, processors
+from packer.machine import memory, processors
 
 #: File systems that are reached over a network, by the names Linux gives them.
 _NETWORK = re.compile(

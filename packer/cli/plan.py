@@ -21,6 +21,7 @@ from packer.codecs import codec_name
 from packer.convert import ConvertOptions, open_source, plan_splits, reading_limits
 from packer.errors import first_few
 from packer.format import MANIFEST
+from packer.machine import processors
 from packer.packing import (
     Estimate,
     FieldEstimate,
@@ -32,7 +33,6 @@ from packer.packing import (
     split_text,
 )
 from packer.remote import is_url
-from packer.workers import processors
 
 #: About how fast whole samples of each codec of `auto` are read, as a share of uncompressed ones; see
 #: docs/how/choices.md. Of `jpeg` the plan itself has a remark.
@@ -56,7 +56,7 @@ _SPEEDS = {
     "--bandwidth",
     type=rate,
     metavar="RATE",
-    help="Say how long the packed dataset takes to be read from a bucket at this rate, such as 100MB/s, instead.",
+    help="Say instead how long the packed dataset takes to be read from a bucket at a rate such as 100MB/s or 1Gbit/s.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, with exact bytes.")
 @log_options

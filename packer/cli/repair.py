@@ -10,7 +10,7 @@ from packer import repair as repairing
 from packer.cli.logs import Progress, log_options, say
 from packer.cli.options import SourceCommand, conversion_options, open_shown, sources_argument
 from packer.convert import ConvertOptions
-from packer.workers import processors
+from packer.machine import processors
 
 
 @click.command(cls=SourceCommand)

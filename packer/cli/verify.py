@@ -18,10 +18,10 @@ from packer.convert import ConvertOptions
 from packer.errors import printable
 from packer.format import FileEntry, Manifest
 from packer.format import manifest as manifests
+from packer.machine import processors
 from packer.packing import shards_left
 from packer.remote import whole
 from packer.verify import VerifyReport, verify_part
-from packer.workers import processors
 
 #: Damages shown to people.
 _MOST = 50

@@ -18,8 +18,8 @@ from torch.utils.data import DataLoader
 from packer.convert import convert
 from packer.errors import DamagedError, UsageError
 from packer.format import manifest as manifests
+from packer.machine import processors
 from packer.repack import repack
-from packer.workers import processors
 from packer.writer import DatasetWriter
 from readers import Loader, PackedDataset, ResizedCrop, Windows
 from readers.draws import draw_visits
@@ -229,6 +229,8 @@ def test_a_damaged_file_is_named(stored: Callable[[str], Path], tmp_path: Path) 
         ({"short": 20}, "short 20 goes with at='center'"),
         ({"short": 4, "at": "center"}, "is 8 or more"),
         ({"seed": -1}, "seed -1"),
+        ({"flips": "no"}, "ResizedCrop: flips 'no': True or False"),
+        ({"exact": 0}, "exact 0: True or False"),
         ({"of": "picture"}, "no field 'picture' is read; there are image"),
     ],
 )

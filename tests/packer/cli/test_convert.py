@@ -10,8 +10,8 @@ from picture_files import save
 
 from packer.codecs import codec_name
 from packer.format import manifest as manifests
+from packer.machine import usual_memory
 from packer.packing import LOCK
-from packer.workers import usual_memory
 from readers import PackedDataset
 
 
