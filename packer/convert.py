@@ -68,6 +68,7 @@ from packer.sources import (
     SampleSource,
     Source,
     SourceOptions,
+    list_files,
     open_sources,
 )
 from packer.watcher import NOBODY, PACKING, Watcher
@@ -233,7 +234,7 @@ def convert(sources: Any, out: str | os.PathLike[str], options: ConvertOptions |
     place = place_of(out)
     rejected: list[Rejected] = []
     check_place(sources, place, options.overwrite)
-    job = plan_job(open_source(sources, options, rejected), options, rejected)
+    job = _find_job(sources, options, place) or plan_job(open_source(sources, options, rejected), options, rejected)
     with changing(place) as change:
         if is_published(job, change):
             rejected, kept_shards = fetch_rejected(place, change.dataset), len(change.dataset.shards)
@@ -311,6 +312,7 @@ def _share_plan(
 ) -> tuple[Plan, Mapping[int, Source]]:
     """Make a plan, and write it for the other parts; return it, and the samples of each shard."""
     rejected: list[Rejected] = []
+    listing = _list_digest(sources, options) if command else ""  # before the files are opened: more may arrive
     job = plan_job(open_source(sources, options, rejected), options, rejected)
     if not job.files[0]:
         raise UsageError(
@@ -319,8 +321,40 @@ def _share_plan(
     note = _make_note(job)
     change.begin(note, options.overwrite)
     if command:
-        write_plan(change, command, note, job.plan)
+        write_plan(change, command, note, job.plan, "" if rejected else listing)
     return job.plan, dict(enumerate(job.parts))
+
+
+def _find_job(sources: Any, options: ConvertOptions, place: Place) -> Job | None:
+    """Return the job whose plan a part of the same command has written; None if there is none, or a file has changed.
+
+    No source file is opened.
+    """
+    command = _command_digest(sources, options)
+    if not command:
+        return None
+    change = Change(place, is_alone=False)
+    shared_plan = find_plan(change, command)
+    if shared_plan is None or not shared_plan.listing or shared_plan.listing != _list_digest(sources, options):
+        return None
+    plan_of_files = shared_plan.plan(place, change.run_of(shared_plan.note))
+    if plan_of_files is None:
+        return None
+    plan, source_bytes = plan_of_files
+    _log.info("no source file has changed since a part made the plan, so it holds")
+    limits, splits = reading_limits(options, in_memory=False), plan_splits(plan, options, lenient=False)
+    return Job(plan.source, plan, options, shared_plan.note.files, source_bytes, limits, splits, [], "convert")
+
+
+def _list_digest(sources: Any, options: ConvertOptions) -> str:
+    """Return a digest of the names of all files that are there to be packed; empty if names do not tell all."""
+    paths = list_files(_input_texts(sources) or [], options.source, options.watcher)
+    if paths is None:
+        return ""
+    digest = xxhash.xxh3_128()
+    for path in paths:
+        digest.update(os.fsencode(path) + b"\0")
+    return digest.hexdigest()
 
 
 def _command_digest(sources: Any, options: ConvertOptions) -> str:
@@ -333,7 +367,7 @@ def _command_digest(sources: Any, options: ConvertOptions) -> str:
         return ""
     paths = [text.partition("=")[2] or text for text in inputs]
     folder = "" if all(map(os.path.isabs, paths)) else os.getcwd()  # noqa: PTH109
-    like = None if options.like is None else os.fspath(options.like)
+    like = None if options.like is None else place_of(options.like).read(MANIFEST)
     settings = options.codec, options.shard_size, options.source, options.on_error, like
     return xxhash.xxh3_64_hexdigest(
         msgspec.json.encode((packer.__version__, as_text(repr((inputs, folder))), settings))

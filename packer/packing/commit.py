@@ -64,7 +64,7 @@ _NOTE = re.compile(rf"{UNFINISHED}/({_RUN})\.json")
 #: Names that datasets of this version or an earlier one have. No other file is ever removed.
 _DATASET_FILE = re.compile(
     rf"(manifest(\.copy)?\.json|rejected\.jsonl|left-out-{_RUN}\.jsonl|constants(-{_RUN})?\.npz"
-    rf"|names(-{_RUN}|-\d+)?\.lmdb|{SHARD_FOLDER}/({_RUN}-)?\d+\.lmdb|{UNFINISHED}/{_RUN}(-\d+)?\.(json|plan)"
+    rf"|names(-{_RUN}|-\d+)?\.lmdb|{SHARD_FOLDER}/({_RUN}-)?\d+\.lmdb|{UNFINISHED}/{_RUN}(-\d+|-all)?\.(json|plan)"
     rf"|{UNFINISHED}/[0-9a-f]{{16}}\.claim|{PART_REPORT})(\.{_RUN}\.partial)?|\.lock"
 )
 

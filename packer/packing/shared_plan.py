@@ -2,6 +2,7 @@
 
     unfinished/RUN.plan            the plan: fields, shards, and digests of what follows
     unfinished/RUN-00000.plan      the samples of a shard: paths and sizes, as `encode_source` writes them
+    unfinished/RUN-all.plan        all samples, for the call that publishes
     unfinished/COMMAND.claim       says which part makes the plan now; COMMAND is a digest of the command
 
 The note of a run says all that decides its bytes, but to write it a part must have read all headers. The digest of the
@@ -50,7 +51,10 @@ class SharedPlan(msgspec.Struct, frozen=True):
         command: digest of the command that it is for.
         note: of the run, without where that starts from.
         files: of each shard, what `Note.files` says of all.
-        digests: of the samples of each shard, encoded.
+        digests: of the samples of each shard, encoded, and of all samples.
+        listing: digest of the names of all files that the command names, packed or not; empty if names, sizes and times
+            of files do not decide what the samples are.
+        raw_bytes, exact: as in `Plan`.
     """
 
     command: str
@@ -60,6 +64,9 @@ class SharedPlan(msgspec.Struct, frozen=True):
     shards: tuple[ShardPlan, ...]
     files: tuple[tuple[int, str], ...]
     digests: tuple[str, ...]
+    listing: str
+    raw_bytes: dict[str, int]
+    exact: bool
 
     def sources(self, place: Place, run: str, numbers: Sequence[int], is_strict: bool) -> dict[int, Source] | None:
         """Return the samples of some shards, by number; None if they were lost, or a file has changed meanwhile.
@@ -73,13 +80,10 @@ class SharedPlan(msgspec.Struct, frozen=True):
         """
         sources = {}
         for number in numbers:
-            data = place.read(_samples_file(run, number))
-            if data is None or xxhash.xxh3_128_hexdigest(data) != self.digests[number]:
+            source = _read_samples(place, _samples_file(run, number), self.digests[number])
+            if source is None:
                 return None
-            with contextlib.suppress(SourceError):  # of another version of numpy, say
-                sources[number] = decode_source(data)
-        if len(sources) < len(numbers):
-            return None
+            sources[number] = source
         for number, source in sources.items():
             files, _ = source_files(source.files())
             if files != self.files[number]:
@@ -87,6 +91,21 @@ class SharedPlan(msgspec.Struct, frozen=True):
                     raise differs_error(place, "a source file has changed")
                 return None
         return sources
+
+    def plan(self, place: Place, run: str) -> tuple[Plan, int] | None:
+        """Return the plan with its samples, and the bytes of all source files; no source file is opened.
+
+        None if the samples were lost, or a file has changed since the plan was made.
+        """
+        source = _read_samples(place, _samples_file(run, None), self.digests[-1])
+        if source is None:
+            return None
+        try:
+            files, nbytes = source_files(source.files())
+        except SourceError:  # a file is gone
+            return None
+        plan = Plan(source, self.origin, self.fields, self.shards, self.raw_bytes, self.exact)
+        return (plan, nbytes) if files == self.note.files else None
 
 
 class _Claim(msgspec.Struct, frozen=True):
@@ -108,8 +127,11 @@ def find_plan(change: Change, command: str) -> SharedPlan | None:
     return None
 
 
-def write_plan(change: Change, command: str, note: Note, plan: Plan) -> None:
-    """Write the plan of a run that has begun: the samples of each shard, and then the plan itself.
+def write_plan(change: Change, command: str, note: Note, plan: Plan, listing: str) -> None:
+    """Write the plan of a run that has begun: the samples of each shard, all samples, and then the plan itself.
+
+    Args:
+        listing: as in `SharedPlan`; if it is empty, all samples are not written.
 
     Raises:
         WriteError: it cannot be written.
@@ -117,23 +139,43 @@ def write_plan(change: Change, command: str, note: Note, plan: Plan) -> None:
     """
     place = change.place
 
-    def write_samples(shard: ShardPlan) -> tuple[tuple[int, str], str]:
-        source, name = plan.source.part(shard.start, shard.stop), _samples_file(change.run, shard.number)
-        data, draft = encode_source(source), place.draft(name)
-        with clear_errors(draft):
-            draft.write_bytes(data)  # not synced: if a power cut takes it, another part makes the plan again
-        place.put(draft, name)
-        return source_files(source.files())[0], xxhash.xxh3_128_hexdigest(data)
+    def write_shard(shard: ShardPlan) -> tuple[tuple[int, str], str]:
+        source = plan.source.part(shard.start, shard.stop)
+        digest = _write_samples(place, _samples_file(change.run, shard.number), source)
+        return source_files(source.files())[0], digest
 
     with ThreadPoolExecutor(_WRITE_THREADS) as pool:
-        entries = list(pool.map(write_samples, plan.shards))
-    files, digests = zip(*entries, strict=True)
-    shared_plan = SharedPlan(command, note, plan.fields, plan.origin, plan.shards, files, digests)
+        files, digests = zip(*pool.map(write_shard, plan.shards), strict=True)
+    if listing:
+        digests += (_write_samples(place, _samples_file(change.run, None), plan.source),)
+    shared_plan = SharedPlan(
+        command, note, plan.fields, plan.origin, plan.shards, files, digests, listing, plan.raw_bytes, plan.exact
+    )
     place.write(f"{UNFINISHED}/{change.run}.plan", msgspec.json.encode(shared_plan))
 
 
-def _samples_file(run: str, number: int) -> str:
-    return f"{UNFINISHED}/{run}-{number:05d}.plan"
+def _samples_file(run: str, number: int | None) -> str:
+    """Return the path of the samples of a shard, or of all."""
+    return f"{UNFINISHED}/{run}-{'all' if number is None else f'{number:05d}'}.plan"
+
+
+def _write_samples(place: Place, name: str, source: Source) -> str:
+    """Write samples; return the digest of the file."""
+    data, draft = encode_source(source), place.draft(name)
+    with clear_errors(draft):
+        draft.write_bytes(data)  # not synced: if a power cut takes it, another part makes the plan again
+    place.put(draft, name)
+    return xxhash.xxh3_128_hexdigest(data)
+
+
+def _read_samples(place: Place, name: str, digest: str) -> Source | None:
+    """Return the samples that `_write_samples` has written; None if they were lost."""
+    data = place.read(name)
+    if data is None or xxhash.xxh3_128_hexdigest(data) != digest:
+        return None
+    with contextlib.suppress(SourceError):  # of another version of numpy, say
+        return decode_source(data)
+    return None
 
 
 @contextlib.contextmanager

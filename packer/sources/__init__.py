@@ -15,7 +15,7 @@ from packer.sources.base import (
 from packer.sources.beside import in_order_of
 from packer.sources.derived import FittedSource, LabelledSource
 from packer.sources.encoding import decode_source, encode_source
-from packer.sources.opening import open_sources
+from packer.sources.opening import list_files, open_sources
 from packer.sources.options import SourceOptions, flag_of
 from packer.sources.packed import PackedSource, names_of, open_packed, read_names, shuffled_order
 from packer.sources.pairing import entry_of, read_lines
@@ -45,6 +45,7 @@ __all__ = [
     "in_order_of",
     "infer_fields",
     "joined",
+    "list_files",
     "names_of",
     "one_block",
     "open_packed",

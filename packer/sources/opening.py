@@ -7,7 +7,7 @@ import importlib
 import os
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -150,6 +150,22 @@ def open_sources(
     if options.label is not None:
         source = LabelledSource(source, [named[name] for name in file_sets])
     return source
+
+
+def list_files(inputs: Sequence[str], options: SourceOptions, watcher: Watcher = NOBODY) -> Iterator[str] | None:
+    """Return the paths of all files that `inputs` stand for, whether they are packed or not; none of them is opened.
+
+    As long as they and the sizes and times of the source files stay, so do the samples. None if the samples depend on
+    more: on empty folders, or on a list.
+
+    Raises:
+        UsageError, SourceError: as `open_sources`, if the files cannot be listed.
+    """
+    paths = list(_named(inputs).values())
+    if options.label is not None or options.listed is not None or any(is_lmdb(Path(path)) for path in paths):
+        return None
+    file_sets = [find(path, watcher) for path in paths]
+    return (file_set.path(file) for file_set in file_sets for file in file_set.files)
 
 
 #: Folders of images are taken for fields of pairs if there are no more.

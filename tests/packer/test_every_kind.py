@@ -85,6 +85,13 @@ def values(found: dict[str, list[Any]]) -> dict[str, list[Any]]:
     }
 
 
+def facts(source: Source) -> tuple[object, ...]:
+    """What a source says of all samples, which its parts need not know."""
+    splits = {name: list(numbers) for name, numbers in source.splits.items()}
+    constants = {name: (array.dtype, array.tolist()) for name, array in source.constants.items()}
+    return source.kind, source.fields, source.origin, source.names and list(source.names), splits, constants
+
+
 @pytest.fixture(autouse=True)
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spares the start of hundreds of processes."""
@@ -119,6 +126,7 @@ def test_a_source_keeps_its_contract(kind: str, tmp_path: Path, monkeypatch: pyt
             assert not [(n, m) for n, m in zip(spec.shape, value.shape, strict=True) if n not in (None, m)]
             assert shapes is None or tuple(shapes[number]) == value.shape
     assert values(samples(source)) == values(held)
+    assert facts(decode_source(encode_source(source))) == facts(source)
     cut = len(source) // 2
     ends = (0, cut), (cut, len(source))
     for carried in (lambda part: pickle.loads(pickle.dumps(part)), lambda part: decode_source(encode_source(part))):

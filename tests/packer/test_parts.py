@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -106,6 +107,49 @@ def test_the_plan_is_made_once(sources: list[str], tmp_path: Path) -> None:
         os.utime(image, ns=(changed, changed))
     assert convert(sources, out, **OPTIONS).kept_shards == 2
     assert files_of(out) == files_of(tmp_path / "whole")
+
+
+def damage(images: Iterable[Path]) -> None:
+    """Take away what files hold, but for their sizes and times."""
+    for image in images:
+        info = image.stat()
+        image.write_bytes(bytes(info.st_size))
+        os.utime(image, ns=(info.st_atime_ns, info.st_mtime_ns))
+
+
+def test_what_publishes_opens_no_file_of_a_finished_shard(sources: list[str], tmp_path: Path) -> None:
+    """It packs what is missing, and publishes, by the plan of the parts: all samples, names, splits and bytes."""
+    options = {**OPTIONS, "splits": {"train": 0.5}}
+    convert(sources, tmp_path / "whole", **options)
+    convert_part(sources, tmp_path / "out", "1/2", **OPTIONS)
+    for shard in (0, 2, 4):
+        damage(images_of(sources, shard))
+    report = convert(sources, tmp_path / "out", **options)
+    assert (report.kept_shards, report.source_bytes) == (3, sum(p.stat().st_size for p in tmp_path.glob("?r/*")))
+    assert files_of(tmp_path / "out") == files_of(tmp_path / "whole")
+
+
+def test_what_publishes_finds_files_that_came_after_the_plan(sources: list[str], tmp_path: Path) -> None:
+    """A new pair is no part of the plan, which is an error; a file that lies beside data changes nothing."""
+    convert_part(sources, tmp_path / "out", "1/2", **OPTIONS)
+    (tmp_path / "lr" / "readme.txt").write_text("pairs")
+    for field in ("lr", "hr"):
+        shutil.copy(tmp_path / field / "000.png", tmp_path / field / "new.png")
+    with pytest.raises(UsageError, match="the source files were 60 and are now 62"):
+        convert(sources, tmp_path / "out", **OPTIONS)
+    for field in ("lr", "hr"):
+        (tmp_path / field / "new.png").unlink()
+    assert convert(sources, tmp_path / "out", **OPTIONS).samples == PAIRS
+
+
+def test_what_publishes_lists_files_that_the_plan_skipped(sources: list[str], tmp_path: Path) -> None:
+    """Only who opens them can say what is wrong."""
+    damage([tmp_path / "lr" / "003.png"])
+    options = {**OPTIONS, "on_error": "skip"}
+    convert(sources, tmp_path / "whole", **options)
+    convert_part(sources, tmp_path / "out", "1/2", **options)
+    assert [bad.file for bad in convert(sources, tmp_path / "out", **options).rejected] == [str(tmp_path / "lr/003.png")]
+    assert files_of(tmp_path / "out") == files_of(tmp_path / "whole")
 
 
 def test_one_of_many_parts_makes_the_plan(
