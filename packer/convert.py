@@ -261,7 +261,7 @@ def convert_part(
 
     They may run on any machines that see the sources and `out`, in any order, and more than once. The first makes the
     plan and writes it to `out`; the others wait for it, and look at the files of their own shards alone. `convert` with
-    the same arguments looks at all files, packs what is missing, and publishes the dataset.
+    the same arguments looks whether a file came or changed meanwhile, packs what is missing, and publishes the dataset.
 
     Args:
         sources: paths, as for `convert`.
@@ -284,12 +284,14 @@ def convert_part(
         parts: Mapping[int, Source] | None = None
         if shared_plan is not None:
             change.begin(shared_plan.note, options.overwrite)
-            finished = change.reports(ShardReport)
-            missing = [shard for shard in part_shards(part, len(shared_plan.shards)) if shard not in finished]
+            numbers = part_shards(part, len(shared_plan.shards))
+            finished = change.reports(ShardReport, numbers)
+            missing = [shard for shard in numbers if shard not in finished]
             parts = shared_plan.sources(place, change.run, missing, is_strict=not options.overwrite)
         if plan is None or parts is None:
             plan, parts = _share_plan(sources, options, change, command)
-    numbers, finished = part_shards(part, len(plan.shards)), change.reports(ShardReport)
+    numbers = part_shards(part, len(plan.shards))
+    finished = change.reports(ShardReport, numbers)
     missing = [shard for shard in numbers if shard not in finished]
     limits = reading_limits(options, in_memory=False)
     _begin_packing(
@@ -299,7 +301,7 @@ def convert_part(
     )
     reports = list(_pack_shards(change, options, limits, plan, {shard: parts[shard] for shard in missing}))
     change.forget_late(numbers)
-    unfinished = len(plan.shards) - len(change.reports(ShardReport))
+    unfinished = len(plan.shards) - change.count_reports()
     rejected = [bad for report in reports for _, bad in sorted(report.rejected.items())]
     path = place.path if isinstance(place, LocalPlace) else str(place)
     seconds = time.perf_counter() - start_time

@@ -27,7 +27,7 @@ import logging
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -259,17 +259,31 @@ class Change:
     def _used_runs(self) -> set[str]:
         return set() if self.manifest is None else {_run_of(entry) for entry in self.manifest.shards}
 
-    def reports(self, report_type: type[Any]) -> dict[int, Any]:
-        """Return the reports of shards that are finished, by number. Shards are not read."""
+    def reports(self, report_type: type[Any], shards: Container[int] | None = None) -> dict[int, Any]:
+        """Return the reports of shards that are finished, by number. Shards are not read.
+
+        Args:
+            shards: numbers of those that are looked at; None for all.
+        """
         files = self.place.files()
         reports = {}
         for name in files:
-            if match := re.fullmatch(rf"{UNFINISHED}/{self.run}-(\d+)\.json", name):
+            number = self._reported_shard(name)
+            if number is not None and (shards is None or number in shards):
                 with contextlib.suppress(msgspec.DecodeError):  # the power failed while it was written
                     report = msgspec.json.decode(self.place.read(name) or b"", type=report_type)
                     if files.get(report.entry.file) == report.entry.bytes:
-                        reports[int(match[1])] = report
+                        reports[number] = report
         return reports
+
+    def count_reports(self) -> int:
+        """Return how many shards have a report; none is read."""
+        return sum(self._reported_shard(name) is not None for name in self.place.files())
+
+    def _reported_shard(self, name: str) -> int | None:
+        """Return the number of the shard whose report has this name; None for any other file."""
+        match = re.fullmatch(rf"{UNFINISHED}/{self.run}-(\d+)\.json", name)
+        return int(match[1]) if match else None
 
     def forget_late(self, shards: Iterable[int]) -> None:
         """Remove what a part of this run has made, by its numbers of shards, if the run was ended meanwhile.

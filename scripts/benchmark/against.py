@@ -25,6 +25,7 @@ from benchmark.inputs import (
     TINY_ROWS,
     cold,
     hdf5_rows,
+    npy_rows,
     pair_sources,
     ply_clouds,
     png_pairs,
@@ -121,6 +122,10 @@ def _clouds(bench: Bench) -> list[str]:
     return [str(bench.files(ply_clouds, "binary_little_endian"))]
 
 
+def _npy(bench: Bench) -> list[str]:
+    return [f"x={bench.files(npy_rows)}"]
+
+
 #: Makes the side of one version.
 Measure = Callable[[Bench, Version], Side]
 
@@ -183,6 +188,7 @@ ROWS: dict[str, Measure] = {
     "pairs 48/192, photo+lz4, batch 128": _reading(_large, "photo+lz4", 128),
     "clouds, bitshuffle, batch 16": _reading(_clouds, "bitshuffle", 16),
     "convert rows, HDF5, none": _converting(_rows, "none"),
+    "convert rows, folder of .npy, none": _converting(_npy, "none"),
     "convert pairs 16/64, PNG, lz4": _converting(_small, "lz4"),
     "convert clouds, binary PLY, none": _converting(_clouds, "none"),
     "open 100 shards of 10,000,000 rows": _opening,

@@ -233,6 +233,14 @@ def hdf5_rows(path: Path, bench: Bench, most: int | None = None) -> None:
             file[name] = values[:most]
 
 
+def npy_rows(path: Path, bench: Bench) -> None:
+    """Write a folder of .npy files of a thousand rows each."""
+    path.mkdir()
+    x = bench.arrays(rows)["x"]
+    for number, part in enumerate(np.array_split(x, max(1, len(x) // 1_000))):
+        np.save(path / f"{number:05d}.npy", part)
+
+
 def lmdb_pairs(path: Path, bench: Bench) -> None:
     """Write an LMDB file with one key a pair of 16/64 px."""
     samples = bench.arrays(pairs, SMALL)

@@ -148,7 +148,9 @@ def test_what_publishes_lists_files_that_the_plan_skipped(sources: list[str], tm
     options = {**OPTIONS, "on_error": "skip"}
     convert(sources, tmp_path / "whole", **options)
     convert_part(sources, tmp_path / "out", "1/2", **options)
-    assert [bad.file for bad in convert(sources, tmp_path / "out", **options).rejected] == [str(tmp_path / "lr/003.png")]
+    assert [bad.file for bad in convert(sources, tmp_path / "out", **options).rejected] == [
+        str(tmp_path / "lr/003.png")
+    ]
     assert files_of(tmp_path / "out") == files_of(tmp_path / "whole")
 
 
