@@ -61,41 +61,41 @@ class BasicsrWriter(Writer):
         #: Where each field's folder lies below OUT, with a slash at its end.
         self._folders = {field: "" if is_one else f"{field}{_SUFFIX}/" for field in fields}
         # Enough for uncompressed values; the file only grows to what is written.
-        self._room = {}
+        self._map_sizes = {}
         for spec in source.fields:
             shapes = source.shapes(spec.name)
             images = len(source) if spec.kind == "image" else int(shapes[:, 0].sum())
-            self._room[spec.name] = (images + 1) * _SLACK + int(shapes.prod(axis=1).sum()) * spec.itemsize * 9 // 8
+            self._map_sizes[spec.name] = (images + 1) * _SLACK + int(shapes.prod(axis=1).sum()) * spec.itemsize * 9 // 8
 
     def write(self) -> Generator[Block]:
         lines: dict[str, list[str]] = {field: [] for field in self._folders}
         with ExitStack() as stack:
-            opened = {field: stack.enter_context(self._new(field)) for field in self._folders}
+            environments = {field: stack.enter_context(self._open_lmdb(field)) for field in self._folders}
             for block, names in self._blocks():
-                for field, (path, environment) in opened.items():
+                for field, (path, environment) in environments.items():
                     with clear_errors(path), environment.begin(write=True) as txn:
                         for value, name in zip(block[field], names, strict=True):
-                            for key, image in _images(name, value):
-                                txn.put(key.encode(), self._coded(image))
+                            for key, image in _images_by_key(name, value):
+                                txn.put(key.encode(), self._encode(image))
                                 lines[field].append(f"{key}.png ({','.join(map(str, image.shape))}) 1\n")
                 yield block
         for field, folder in self._folders.items():
-            with self._files.new(f"{folder}meta_info", ".txt") as file:
+            with self._files.create(f"{folder}meta_info", ".txt") as file:
                 file.writelines(line.encode() for line in lines[field])
 
     @contextmanager
-    def _new(self, field: str) -> Iterator[tuple[Path, lmdb.Environment]]:
+    def _open_lmdb(self, field: str) -> Iterator[tuple[Path, lmdb.Environment]]:
         """Yield the final path of a new LMDB file, and the file; at the end of the block it is synced and renamed."""
         with self._files.partial(f"{self._folders[field]}data", ".mdb") as partial:
             path = partial.with_suffix("")
             with clear_errors(path):
-                environment = open_new(partial, self._room[field])
+                environment = open_new(partial, self._map_sizes[field])
             with closing(environment):
                 yield path, environment
                 with clear_errors(path):
                     environment.sync(True)
 
-    def _coded(self, image: NDArray[Any]) -> bytes:
+    def _encode(self, image: NDArray[Any]) -> bytes:
         file = io.BytesIO()
         if self._values == "png":
             write_png(file, image, level=1)
@@ -110,7 +110,7 @@ def _image_spec(spec: FieldSpec) -> FieldSpec:
     return msgspec.structs.replace(spec, kind="image", shape=spec.shape[1:]) if is_clip else spec
 
 
-def _images(name: str, value: NDArray[Any]) -> list[tuple[str, NDArray[Any]]]:
+def _images_by_key(name: str, value: NDArray[Any]) -> list[tuple[str, NDArray[Any]]]:
     """Return the images that a sample holds, with their keys."""
     if value.ndim < _CLIP_AXES:
         return [(name, value)]

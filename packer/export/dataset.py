@@ -111,16 +111,18 @@ def export(
             folder holds something.
         WriteError: a file cannot be written.
     """
-    began = time.perf_counter()
+    start_time = time.perf_counter()
     options = replace(options or ExportOptions(), **changes)
     source = open_packed(dataset, options.fields)
-    to = options.to or _kind_of(source)
+    to = options.to or _default_kind(source)
     path = Path(out)
     refuse_url(path)
     files = Files(path, options.overwrite)
     kind = KINDS[to]
-    make = getattr(importlib.import_module(f"packer.export.{kind.module}"), kind.writer)
-    writer: Writer = make(source, files) if options.values is None else make(source, files, options.values)
+    writer_class = getattr(importlib.import_module(f"packer.export.{kind.module}"), kind.writer)
+    writer: Writer = (
+        writer_class(source, files) if options.values is None else writer_class(source, files, options.values)
+    )
     try:
         path.mkdir(parents=True, exist_ok=True)
         options.watcher.step(EXPORTING, 0, len(source))
@@ -131,12 +133,12 @@ def export(
             os.sync()  # all files at once: one by one, thousands of small ones take as long again as to write them
     except OSError as error:
         raise WriteError(f"{error.filename or path}: {error.strerror or error}; it cannot be written") from None
-    seconds = time.perf_counter() - began
-    notes = [*_notes(source, writer), *writer.notes]
+    seconds = time.perf_counter() - start_time
+    notes = [*_list_losses(source, writer), *writer.notes]
     return ExportReport(path, to, len(source), files.count, files.bytes, tuple(dict.fromkeys(notes)), seconds)
 
 
-def _notes(source: PackedSource, writer: Writer) -> Iterator[str]:
+def _list_losses(source: PackedSource, writer: Writer) -> Iterator[str]:
     """Yield a sentence for each thing that the files lack, or hold in another form than the source files."""
     if source.constants and not writer.keeps_constants:
         yield f"constants are not written: {', '.join(source.constants)}"
@@ -149,7 +151,7 @@ def _notes(source: PackedSource, writer: Writer) -> Iterator[str]:
         yield f"the field lr was made {origin['downscale']} times as small as the images; the source had none"
 
 
-def _kind_of(source: PackedSource) -> str:
+def _default_kind(source: PackedSource) -> str:
     """Return files if the dataset keeps some, else the kind that it was packed from; or png for images, else hdf5."""
     if any(field.codec and field.codec[0]["id"] == JPEG for _, field in source.columns):
         return "files"

@@ -31,7 +31,7 @@ class Writer:
         if source.names is None:  # numbers with as many digits as the last one needs
             self._names: Sequence[str] = [f"{n:0{len(str(len(source) - 1))}d}" for n in range(len(source))]
         else:
-            self._names = list(map(checked, source.names)) if self.names_files else source.names
+            self._names = list(map(check_name, source.names)) if self.names_files else source.names
 
     def write(self) -> Generator[Block]:
         """Write all samples, and yield each block once it is written; closed early, nothing half-written is left."""
@@ -75,7 +75,7 @@ class Files:
         Raises:
             UsageError: the name would lead out of the folder.
         """
-        path = self.folder / (checked(name) + suffix)
+        path = self.folder / (check_name(name) + suffix)
         path.parent.mkdir(parents=True, exist_ok=True)
         # File systems take names of 255 bytes.
         partial = path.with_name(f"{os.fsdecode(os.fsencode(path.name)[:240])}.partial")
@@ -92,21 +92,21 @@ class Files:
         self.bytes += path.stat().st_size
 
     @contextmanager
-    def new(self, name: str, suffix: str) -> Iterator[BinaryIO]:
+    def create(self, name: str, suffix: str) -> Iterator[BinaryIO]:
         """Open a file to write to, under a temporary name until all is in it."""
         with self.partial(name, suffix) as path, path.open("wb") as file:
             yield file
 
 
-def checked(name: str) -> str:
+def check_name(name: str) -> str:
     """Return `name` if it is a plain relative path.
 
     Raises:
         UsageError: it is none.
     """
     path = PurePosixPath(name)
-    never = set("\0\\:") if os.name == "nt" else {"\0"}
-    if path.is_absolute() or ".." in path.parts or str(path) != name or not path.name or never & set(name):
+    forbidden = set("\0\\:") if os.name == "nt" else {"\0"}
+    if path.is_absolute() or ".." in path.parts or str(path) != name or not path.name or forbidden & set(name):
         raise UsageError(
             f"{name!r} cannot be the name of a file: it is empty, leads out of the folder, or is not a plain path; "
             "export to hdf5, which keeps names as text"

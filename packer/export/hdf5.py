@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import UsageError
-from packer.export.files import Files, Writer, checked
+from packer.export.files import Files, Writer, check_name
 from packer.format import FieldSpec
 from packer.packing import leaves, parse_origin
 from packer.sources import Block, PackedSource, count
@@ -37,7 +37,7 @@ class _Segment:
         origin: what is known of its source.
         attributes: of groups of the source file, by path.
         roots: path of the group or dataset of each sample, empty for the file itself; None if samples are rows.
-        places: paths of the fields in the file, or in the group of each sample.
+        paths: of the fields in the file, or in the group of each sample.
     """
 
     file: str
@@ -46,7 +46,7 @@ class _Segment:
     origin: ArraysOrigin
     attributes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     roots: Sequence[str] | None = None
-    places: Mapping[str, str] = field(default_factory=dict)
+    paths: Mapping[str, str] = field(default_factory=dict)
 
 
 class Hdf5Writer(Writer):
@@ -58,41 +58,41 @@ class Hdf5Writer(Writer):
     def __init__(self, source: PackedSource, files: Files) -> None:
         super().__init__(source, files)
         self._specs = {spec.name: spec for spec in source.fields}
-        taken: set[str] = set()
+        used_files: set[str] = set()
         self._segments = []
         for segment in _segments(source, self.notes):
             # Sources that were packed one after another may have files of the same name.
-            path = PurePosixPath(checked(segment.file))
-            while str(path) in taken:
+            path = PurePosixPath(check_name(segment.file))
+            while str(path) in used_files:
                 path = path.with_stem(f"{path.stem}_2")
-            taken.add(str(path))
-            self._segments.append(replace(segment, file=str(path), places=self._places_of(segment)))
+            used_files.add(str(path))
+            self._segments.append(replace(segment, file=str(path), paths=self._field_paths(segment)))
 
     def write(self) -> Generator[Block]:
-        blocks = self._pieces()
+        blocks = self._blocks_by_file()
         for segment in self._segments:
             with self._files.partial(segment.file, "") as path, _Sink(path) as sink, h5py.File(sink, "w") as file:
-                rows = self._begin(file, segment)
-                at = segment.start
-                while at < segment.stop:
+                row_writers = self._create_datasets(file, segment)
+                number = segment.start
+                while number < segment.stop:
                     block = next(blocks)
-                    start, end = at - segment.start, at + count(block) - segment.start
-                    for one in rows:
-                        one.write(block, start, end)
+                    start, end = number - segment.start, number + count(block) - segment.start
+                    for row_writer in row_writers:
+                        row_writer.write(block, start, end)
                     if segment.roots is not None:
                         self._write_units(file, segment, block, start, end)
                     sink.check()
                     yield block
-                    at += count(block)
-                for place, values in self._constants(segment):
-                    file.create_dataset(place, data=values)
-                for place, attributes in segment.attributes.items():
-                    _set(file, place, attributes)
+                    number += count(block)
+                for h5_path, values in self._constants(segment):
+                    file.create_dataset(h5_path, data=values)
+                for h5_path, attributes in segment.attributes.items():
+                    _set_attributes(file, h5_path, attributes)
                 for name, attributes in segment.origin.fields.items() if segment.roots is None else ():
-                    if name in segment.places:
-                        _set(file, segment.places[name], attributes)
+                    if name in segment.paths:
+                        _set_attributes(file, segment.paths[name], attributes)
 
-    def _pieces(self) -> Iterator[Block]:
+    def _blocks_by_file(self) -> Iterator[Block]:
         """Yield all samples in blocks for one file each: a block that is read may hold many small files."""
         ends, start = np.unique([segment.stop for segment in self._segments]), 0
         for block in self._source.read():
@@ -102,7 +102,7 @@ class Hdf5Writer(Writer):
                 yield {name: values[first - start : last - start] for name, values in block.items()}
             start = stop
 
-    def _begin(self, file: h5py.File, segment: _Segment) -> list[_Rows | _RaggedRows]:
+    def _create_datasets(self, file: h5py.File, segment: _Segment) -> list[_Rows | _RaggedRows]:
         """Create the datasets of a file of rows, and write the names of its samples."""
         if segment.roots is not None:
             return []
@@ -110,12 +110,14 @@ class Hdf5Writer(Writer):
             names = self._source.names[segment.start : segment.stop]
             path = "names" if "names" not in self._specs else "sample_names"
             file.create_dataset(path, len(names), h5py.string_dtype())[:] = list(names)
-        return [self._rows_of(file, segment, name, path) for name, path in segment.places.items()]
+        return [self._create_rows(file, segment, name, path) for name, path in segment.paths.items()]
 
-    def _rows_of(self, file: h5py.File, segment: _Segment, name: str, path: str) -> _Rows | _RaggedRows:
+    def _create_rows(self, file: h5py.File, segment: _Segment, name: str, path: str) -> _Rows | _RaggedRows:
         spec = self._specs[name]
         group, _, values = path.rpartition("/")
-        is_sparse = values in SPARSE_PARTS and group[1:] in [one.strip("/") for one in segment.origin.options.sparse]
+        is_sparse = values in SPARSE_PARTS and group[1:] in [
+            sparse.strip("/") for sparse in segment.origin.options.sparse
+        ]
         if not is_sparse and (not spec.is_ragged or spec.shape == (None,)):
             return _Rows(file, path, spec, segment.stop - segment.start, segment.origin.options.axis or 0)
         shapes = self._source.part(segment.start, segment.stop).shapes(name)
@@ -129,21 +131,23 @@ class Hdf5Writer(Writer):
         origin, roots = segment.origin, segment.roots or ()
         for number, root in enumerate(roots[start:stop], start):
             values = {name: rows[number - start] for name, rows in block.items()}
-            for name, path in segment.places.items():
+            for name, path in segment.paths.items():
                 # A unit that is a dataset of numbers or text is the field itself.
                 is_unit = origin.options.samples == "datasets" and path == "/values"
                 spec, value = self._specs[name], values[name]
                 text = spec.kind == "text"
                 file.create_dataset(
                     root if is_unit else root + path,
-                    data=_text(value, name, number) if text else np.asarray(value, spec.dtype),
+                    data=_check_text(value, name, number) if text else np.asarray(value, spec.dtype),
                     dtype=h5py.string_dtype() if text else None,
                 )
-                _set(file, root if is_unit else root + path, {} if is_unit else origin.fields.get(name, {}))
-            unit = file.require_group(root or "/") if not segment.places else file[root or "/"]
+                _set_attributes(file, root if is_unit else root + path, {} if is_unit else origin.fields.get(name, {}))
+            unit = file.require_group(root or "/") if not segment.paths else file[root or "/"]
             unit.attrs.update({name: values[name] for name in origin.attrs if name in values})
             if self._source.names is not None:
-                _set(file, root or "/", origin.attributes.get(self._source.names[segment.start + number], {}))
+                _set_attributes(
+                    file, root or "/", origin.attributes.get(self._source.names[segment.start + number], {})
+                )
 
     def _constants(self, segment: _Segment) -> Iterator[tuple[str, NDArray[Any]]]:
         """Yield the constants with their paths, which are those in the samples or in the source file."""
@@ -151,24 +155,24 @@ class Hdf5Writer(Writer):
         for name, values in self._source.constants.items():
             yield path_of.get(name, name.replace(".", "/")).strip("/"), values
 
-    def _places_of(self, segment: _Segment) -> dict[str, str]:
+    def _field_paths(self, segment: _Segment) -> dict[str, str]:
         """Return the path of each field in a file, or in the group of a sample. Raises UsageError if it cannot be."""
         origin = segment.origin
         names = [name for name in self._specs if segment.roots is None or name not in origin.attrs]
-        places = {name: origin.paths.get(name) or "/" + name.replace(".", "/") for name in names}
-        if _lie_within_one_another(places.values()):
+        paths = {name: origin.paths.get(name) or "/" + name.replace(".", "/") for name in names}
+        if _are_nested(paths.values()):
             self.notes.append("fields that were one dataset are written by their own names, below the root")
-            places = {name: f"/{name}" for name in names}
-        for name, path in places.items():
+            paths = {name: f"/{name}" for name in names}
+        for name, path in paths.items():
             if "\0" in path or any(part in ("", ".", "..") for part in path.strip("/").split("/")):
                 raise UsageError(f"field {name!r} would have the path {path!r}, which HDF5 cannot hold")
-        return places
+        return paths
 
 
-def _lie_within_one_another(places: Collection[str]) -> bool:
+def _are_nested(texts: Collection[str]) -> bool:
     """Return whether two datasets have the same path, or one would lie within another."""
-    paths = {PurePosixPath(place) for place in places}
-    return len(paths) < len(places) or any(parent in paths for path in paths for parent in path.parents)
+    paths = {PurePosixPath(text) for text in texts}
+    return len(paths) < len(texts) or any(parent in paths for path in paths for parent in path.parents)
 
 
 # ---------------------------------------------------------------- which samples go to which file
@@ -181,14 +185,14 @@ def _segments(source: PackedSource, notes: list[str]) -> list[_Segment]:
     start = 0
     for leaf in leaves(source.origin, len(source)):
         origin, stop = parse_origin("hdf5", leaf.origin, ArraysOrigin), start + len(leaf.numbers)
-        why = ""
+        reason = ""
         if not np.array_equal(leaf.numbers, np.arange(start, stop)):
-            why = "the samples are in another order than in their files"
+            reason = "the samples are in another order than in their files"
         elif origin and origin.options.samples == "rows" and sum(file.samples for file in origin.files) != stop - start:
-            why = "samples of the files were skipped"
-        if origin is None or why:
+            reason = "samples of the files were skipped"
+        if origin is None or reason:
             if origin is not None:
-                notes.append(f"{why}: all are written as rows of one file")
+                notes.append(f"{reason}: all are written as rows of one file")
             origin = origin or ArraysOrigin(KeptOptions({}, []), {spec.name: f"/{spec.name}" for spec in source.fields})
             return [_Segment(f"{stem}{_SUFFIX}", 0, len(source), origin)]
         if origin.options.samples == "rows":
@@ -203,20 +207,29 @@ def _segments(source: PackedSource, notes: list[str]) -> list[_Segment]:
 
 def _files_of_units(names: Sequence[str], origin: ArraysOrigin, start: int, stem: str) -> Iterator[_Segment]:
     """Yield the files of samples that were groups, datasets or whole files; `start` is the first sample."""
-    above = {file.name: file.attributes for file in origin.files}
-    places = [(name, "") if origin.options.samples == "files" else _home_and_root(name, above) for name in names]
-    for home, of_file in itertools.groupby(places, key=lambda place: place[0]):
-        roots = [root for _, root in of_file]
-        yield _Segment(f"{home or stem}{_SUFFIX}", start, start + len(roots), origin, above.get(home, {}), roots)
+    attributes_of_file = {file.name: file.attributes for file in origin.files}
+    units = [
+        (name, "") if origin.options.samples == "files" else _split_name(name, attributes_of_file) for name in names
+    ]
+    for file_name, file_units in itertools.groupby(units, key=lambda unit: unit[0]):
+        roots = [root for _, root in file_units]
+        yield _Segment(
+            f"{file_name or stem}{_SUFFIX}",
+            start,
+            start + len(roots),
+            origin,
+            attributes_of_file.get(file_name, {}),
+            roots,
+        )
         start += len(roots)
 
 
-def _home_and_root(name: str, homes: Collection[str]) -> tuple[str, str]:
-    """Return the file that a sample's name begins with, one of `homes`, and the path of the unit in that file."""
-    home = name
-    while home and home not in homes:
-        home = home.rpartition("/")[0]
-    return home, f"/{name[len(home) :].lstrip('/')}"
+def _split_name(name: str, file_names: Collection[str]) -> tuple[str, str]:
+    """Return the file that a sample's name begins with, one of `file_names`, and the path of the unit in that file."""
+    file_name = name
+    while file_name and file_name not in file_names:
+        file_name = file_name.rpartition("/")[0]
+    return file_name, f"/{name[len(file_name) :].lstrip('/')}"
 
 
 # ---------------------------------------------------------------- values
@@ -227,33 +240,37 @@ class _Rows:
 
     def __init__(self, file: h5py.File, path: str, spec: FieldSpec, count: int, axis: int) -> None:
         self._spec = spec
-        self._base = np.dtype(spec.dtype) if spec.kind != "text" and spec.shape == (None,) else None
+        self._item_dtype = np.dtype(spec.dtype) if spec.kind != "text" and spec.shape == (None,) else None
         dtype = h5py.string_dtype() if spec.kind == "text" else np.dtype(spec.dtype)
         shape = [] if spec.is_ragged else [n or 0 for n in spec.shape]
         number = axis if axis >= 0 else len(shape) + 1 + axis
         self._axis = number if 0 <= number <= len(shape) else 0  # a dataset with fewer axes counts along the first
         shape.insert(self._axis, count)
-        self._dataset = file.create_dataset(path, tuple(shape), h5py.vlen_dtype(self._base) if self._base else dtype)
+        self._dataset = file.create_dataset(
+            path, tuple(shape), h5py.vlen_dtype(self._item_dtype) if self._item_dtype else dtype
+        )
 
     def write(self, block: Mapping[str, Any], start: int, stop: int) -> None:
         """Write the samples start..stop of the file."""
         values = block[self._spec.name]
-        if self._base is not None:
+        if self._item_dtype is not None:
             self._write_lists(values, start)
         elif self._spec.kind == "text":
-            self._dataset[start:stop] = [_text(text, self._spec.name, start + n) for n, text in enumerate(values)]
+            self._dataset[start:stop] = [
+                _check_text(value, self._spec.name, start + n) for n, value in enumerate(values)
+            ]
         elif (values := np.asarray(values)).size:
-            place = (*[slice(None)] * self._axis, slice(start, stop))
-            self._dataset[place] = np.moveaxis(values, 0, self._axis)
+            selection = (*[slice(None)] * self._axis, slice(start, stop))
+            self._dataset[selection] = np.moveaxis(values, 0, self._axis)
 
     def _write_lists(self, lists: Sequence[NDArray[Any]], start: int) -> None:
         """Write arrays of any length as the rows from `start` on; h5py itself would stack arrays of one length."""
-        values = np.empty(len(lists), h5py.vlen_dtype(self._base))
+        values = np.empty(len(lists), h5py.vlen_dtype(self._item_dtype))
         for number, row in enumerate(lists):
-            values[number] = np.asarray(row, self._base)
-        place = self._dataset.id.get_space()
-        place.select_hyperslab((start,), (len(values),))
-        self._dataset.id.write(h5py.h5s.create_simple((len(values),)), place, values)
+            values[number] = np.asarray(row, self._item_dtype)
+        selection = self._dataset.id.get_space()
+        selection.select_hyperslab((start,), (len(values),))
+        self._dataset.id.write(h5py.h5s.create_simple((len(values),)), selection, values)
 
 
 class _RaggedRows:
@@ -270,8 +287,8 @@ class _RaggedRows:
         self._flat = spec.ragged_axes != (0,)
         sizes = shapes.prod(axis=1) if self._flat else shapes[:, 0]
         self._offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        rest = () if self._flat else spec.shape[1:]
-        self._values = group.create_dataset(values, (int(self._offsets[-1]), *rest), np.dtype(spec.dtype))
+        row_shape = () if self._flat else spec.shape[1:]
+        self._values = group.create_dataset(values, (int(self._offsets[-1]), *row_shape), np.dtype(spec.dtype))
         if offsets not in group:
             group.create_dataset(offsets, data=self._offsets)
         if self._flat:
@@ -279,12 +296,12 @@ class _RaggedRows:
 
     def write(self, block: Mapping[str, Any], start: int, stop: int) -> None:
         """Write the samples start..stop of the file."""
-        joined = np.concatenate([value.reshape(-1) if self._flat else value for value in block[self._field]])
-        if joined.size:
-            self._values[int(self._offsets[start]) : int(self._offsets[stop])] = joined
+        data = np.concatenate([value.reshape(-1) if self._flat else value for value in block[self._field]])
+        if data.size:
+            self._values[int(self._offsets[start]) : int(self._offsets[stop])] = data
 
 
-def _text(value: Any, field: str, sample: int) -> Any:
+def _check_text(value: Any, field: str, sample: int) -> Any:
     if "\0" in value:
         raise UsageError(
             f"field {field!r}, sample {sample} of its file: the text {value!r:.40} holds a zero byte, which ends a "
@@ -293,15 +310,15 @@ def _text(value: Any, field: str, sample: int) -> Any:
     return value
 
 
-def _set(file: h5py.File, place: str, attributes: Mapping[str, Any]) -> None:
+def _set_attributes(file: h5py.File, path: str, attributes: Mapping[str, Any]) -> None:
     """Set attributes, in the form of `packer.sources.arrays.tree`, of a dataset or group; a missing group is made."""
-    thing = file[place] if place in file else file.create_group(place)
+    node = file[path] if path in file else file.create_group(path)
     for name, attribute in attributes.items():
         dtype, value = (attribute["dtype"], attribute["value"]) if isinstance(attribute, dict) else (None, attribute)
         if dtype == "str":
-            thing.attrs.create(name, np.array(value, object), dtype=h5py.string_dtype())
+            node.attrs.create(name, np.array(value, object), dtype=h5py.string_dtype())
         else:
-            thing.attrs[name] = value if dtype is None else np.array(value, dtype)
+            node.attrs[name] = value if dtype is None else np.array(value, dtype)
 
 
 # ---------------------------------------------------------------- the file below
@@ -335,11 +352,11 @@ class _Sink(io.FileIO):
             raise self._error
 
     def write(self, data: Any, /) -> int:
-        left = memoryview(data).cast("B")
-        count = len(left)
+        unwritten = memoryview(data).cast("B")
+        count = len(unwritten)
         try:
-            while left and self._error is None:
-                left = left[super().write(left) :]  # a disk that is nearly full takes a part
+            while unwritten and self._error is None:
+                unwritten = unwritten[super().write(unwritten) :]  # a disk that is nearly full takes a part
         except BaseException as error:  # within a call of libhdf5 nothing may be raised
             self._error = error
         return count

@@ -28,7 +28,7 @@ class NpyWriter(Writer):
         with ExitStack() as stack:
             rows = {}
             for spec in self._source.fields if self._in_rows else ():
-                rows[spec.name] = stack.enter_context(self._files.new(spec.name, ".npy"))
+                rows[spec.name] = stack.enter_context(self._files.create(spec.name, ".npy"))
                 shape = (len(self._source), *spec.shape)
                 header = {"descr": np.lib.format.dtype_to_descr(spec.np_dtype), "fortran_order": False, "shape": shape}
                 np.lib.format.write_array_header_1_0(rows[spec.name], header)
@@ -38,6 +38,6 @@ class NpyWriter(Writer):
                         rows[field].write(np.ascontiguousarray(values).data)
                         continue
                     for value, name in zip(values, names, strict=True):
-                        with self._files.new(f"{field}/{name}", ".npy") as file:
+                        with self._files.create(f"{field}/{name}", ".npy") as file:
                             np.save(file, value, allow_pickle=False)
                 yield block

@@ -47,13 +47,13 @@ class PlyWriter(Writer):
         if find_spec("plyfile") is None:
             raise UsageError("PLY files are written by plyfile: pip install '.[ply]' in a clone of packer")
         super().__init__(source, files)
-        self._properties = _properties_of(source.fields)
+        self._properties = _make_properties(source.fields)
 
     def write(self) -> Generator[Block]:
         for block, names in self._blocks():
             for number, name in enumerate(names):
                 sample = {field: values[number] for field, values in block.items()}
-                with self._files.new(name, ".ply") as file:
+                with self._files.create(name, ".ply") as file:
                     try:
                         _write_file(file, self._properties, sample, self.text)
                     except UsageError as error:
@@ -67,27 +67,27 @@ class PlyTextWriter(PlyWriter):
     text = True
 
 
-def _properties_of(fields: Sequence[FieldSpec]) -> list[_Property]:
+def _make_properties(fields: Sequence[FieldSpec]) -> list[_Property]:
     """Return the properties of PLY files that hold these fields; the inverse of what the PLY source does.
 
     Raises:
         UsageError: a field cannot be a property of vertices or faces.
     """
     names = {spec.name for spec in fields}
-    flat = {spec.name for spec in fields if len(spec.shape) == 1}
-    lists = {name for name in flat if f"{name}_size" in flat} | {_FACE}
+    one_axis = {spec.name for spec in fields if len(spec.shape) == 1}
+    lists = {name for name in one_axis if f"{name}_size" in one_axis} | {_FACE}
     properties: list[_Property] = []
     for spec in fields:
         if spec.name.endswith("_size") and spec.name.removesuffix("_size") in lists & names:
             continue
-        _check(spec)
+        _check_field(spec)
         width = spec.shape[1] if len(spec.shape) == 2 else None
         is_face = spec.name == _FACE or (_FACE in names and spec.name.startswith(f"{_FACE}_"))
         element = _FACE if is_face else "vertex"
         name = "vertex_indices" if spec.name == _FACE else spec.name.removeprefix("face_") if is_face else spec.name
         if spec.name in lists or width == 0 or (is_face and width is not None):
-            count: CountType = "uint8" if width is not None and width < 256 else "int32"
-            properties.append(_Property(element, name, spec.name, None, count))
+            count_dtype: CountType = "uint8" if width is not None and width < 256 else "int32"
+            properties.append(_Property(element, name, spec.name, None, count_dtype))
         elif width is None:
             properties.append(_Property(element, name, spec.name))
         else:
@@ -96,7 +96,7 @@ def _properties_of(fields: Sequence[FieldSpec]) -> list[_Property]:
     return properties
 
 
-def _check(spec: FieldSpec) -> None:
+def _check_field(spec: FieldSpec) -> None:
     problem = ""
     if spec.kind != "array" or not 1 <= len(spec.shape) <= 2 or (len(spec.shape) == 2 and spec.shape[1] is None):
         problem = "is not a list of points, (N,) or (N, k)"
@@ -119,9 +119,9 @@ def _write_file(file: BinaryIO, properties: Sequence[_Property], sample: Mapping
         for prop, values in columns:
             data[prop.name] = values
         lists = [prop for prop, _ in columns if prop.count_dtype]
-        counts = {prop.name: np.dtype(str(prop.count_dtype)).str[1:] for prop in lists}
-        entries = {prop.name: sample[prop.field].dtype.str[1:] for prop in lists}
-        elements.append(PlyElement.describe(data, name, len_types=counts, val_types=entries))
+        count_dtypes = {prop.name: np.dtype(str(prop.count_dtype)).str[1:] for prop in lists}
+        value_dtypes = {prop.name: sample[prop.field].dtype.str[1:] for prop in lists}
+        elements.append(PlyElement.describe(data, name, len_types=count_dtypes, val_types=value_dtypes))
     PlyData(elements, text=text, byte_order="=" if text else "<").write(file)
 
 

@@ -20,11 +20,16 @@ from packer.sources.images import GRAY, GRAY_ALPHA, IHDR, RGB, RGBA, SIGNATURE, 
 #: Pillow's modes and PNG's colour types, by channels.
 _MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
 _COLOURS = {1: GRAY, 2: GRAY_ALPHA, 3: RGB, 4: RGBA}
-_OTHERS = "name other fields with --fields"
+_OTHER_FIELDS = "name other fields with --fields"
 #: For each format: its dtypes, its channels, both in words, and advice for all others.
-_HELD: dict[str, tuple[Sequence[str], Sequence[int], str, str]] = {
-    "PNG": (("uint8", "uint16"), (1, 2, 3, 4), "uint8 or uint16 with 1 to 4 channels", f"{_OTHERS}, or export to hdf5"),
-    "BMP": (("uint8",), (1, 3), "uint8 with 1 or 3 channels", f"use --values png, or {_OTHERS}"),
+_FORMATS: dict[str, tuple[Sequence[str], Sequence[int], str, str]] = {
+    "PNG": (
+        ("uint8", "uint16"),
+        (1, 2, 3, 4),
+        "uint8 or uint16 with 1 to 4 channels",
+        f"{_OTHER_FIELDS}, or export to hdf5",
+    ),
+    "BMP": (("uint8",), (1, 3), "uint8 with 1 or 3 channels", f"use --values png, or {_OTHER_FIELDS}"),
 }
 #: PNG stores height and width as 31-bit numbers, neither of them 0.
 _LONGEST = 2**31 - 1
@@ -47,13 +52,13 @@ class PngWriter(Writer):
             for field, images in block.items():
                 for image, name in zip(images, names, strict=True):
                     if self.keeps_files and (data := file_of(image)):
-                        with self._files.new(f"{field}/{name}", ".jpg") as file:
+                        with self._files.create(f"{field}/{name}", ".jpg") as file:
                             file.write(data)
                         continue
                     sides = image.shape[:2]
                     if not 0 < min(sides) <= max(sides) <= _LONGEST:
                         raise UsageError(f"field {field!r}, sample {name!r}: PNG cannot hold {sides} pixels")
-                    with self._files.new(f"{field}/{name}", ".png") as file:
+                    with self._files.create(f"{field}/{name}", ".png") as file:
                         write_png(file, image)
             yield block
 
@@ -75,8 +80,8 @@ def write_png(file: BinaryIO, image: NDArray[Any], level: int = 6) -> None:
     file.write(SIGNATURE)
     file.writelines(chunk_parts(b"IHDR", IHDR.pack(width, height, 16, _COLOURS[channels], 0, 0, 0)))
     data = zlib.compress(_scanlines(image), level)
-    for at in range(0, len(data), _CHUNK_BYTES):
-        file.writelines(chunk_parts(b"IDAT", data[at : at + _CHUNK_BYTES]))
+    for start in range(0, len(data), _CHUNK_BYTES):
+        file.writelines(chunk_parts(b"IDAT", data[start : start + _CHUNK_BYTES]))
     file.writelines(chunk_parts(b"IEND", b""))
 
 
@@ -90,9 +95,13 @@ def _scanlines(image: NDArray[Any]) -> bytes:
     return lines.tobytes()
 
 
-def check_image(spec: FieldSpec, form: str = "PNG") -> None:
+def check_image(spec: FieldSpec, format_name: str = "PNG") -> None:
     """Raise UsageError if a field cannot be written to PNG, or BMP, without a loss."""
-    dtypes, channels, images_in_words, advice = _HELD[form]
+    dtypes, channels, images_in_words, advice = _FORMATS[format_name]
     if spec.kind != "image" or spec.dtype not in dtypes or spec.shape[2] not in channels:
-        values = f"{spec.kind} of {spec.dtype}" + (f" with {spec.shape[2]} channels" if spec.kind == "image" else "")
-        raise UsageError(f"field {spec.name!r} is {values}: {form} holds images of {images_in_words}; {advice}")
+        values_in_words = f"{spec.kind} of {spec.dtype}" + (
+            f" with {spec.shape[2]} channels" if spec.kind == "image" else ""
+        )
+        raise UsageError(
+            f"field {spec.name!r} is {values_in_words}: {format_name} holds images of {images_in_words}; {advice}"
+        )
