@@ -42,7 +42,7 @@ from packer.format import (
 from packer.format import manifest as manifests
 from packer.packing import JoinedParts, PartReports, part_shards, place_of, read_rejected, shards_left, utc_now
 from packer.watcher import CHECKING, NOBODY, Watcher
-from packer.workers import Here, Limits, Lost, run
+from packer.workers import Limits, Lost, Reporter, run_in_processes
 
 #: How many names of each shard are compared with the table. A digest finds later changes; a writer's bug would show in
 #: the first few.
@@ -236,7 +236,7 @@ def _checked_shards(
         return dict(zip(numbers, shards, strict=True))
     results: dict[int, _Checked] = {}
     check = partial(_check_shard, folder, manifest.fields, NOBODY)
-    for at, result in run(check, entries, workers, Limits(None, None)):
+    for at, result in run_in_processes(check, entries, workers, Limits(None, None)):
         if isinstance(result, Lost):
             result = _Checked([Damage(entries[at].file, f"reading it {result.reason}: check the disk")])
         results[numbers[at]] = result
@@ -245,12 +245,12 @@ def _checked_shards(
 
 
 def _check_shard(
-    folder: Path, fields: tuple[Field, ...], watcher: Watcher, entry: ShardEntry, here: Here | None = None
+    folder: Path, fields: tuple[Field, ...], watcher: Watcher, entry: ShardEntry, reporter: Reporter | None = None
 ) -> _Checked:
     """Check every byte of a shard: header, index, frames, names, and the digest of the file.
 
     Args:
-        here: the process, if it is one of `run`.
+        reporter: the process, if it is one of `run_in_processes`.
 
     Raises:
         DatasetError: the file cannot be opened: no permission, or too many open files. This is no damage.

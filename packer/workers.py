@@ -1,10 +1,10 @@
 """Runs a function in processes of our own: items in, results out, with limits of time and memory.
 
-    for number, result in run(function, items, workers=2, limits=Limits(seconds=60)):
+    for number, result in run_in_processes(function, items, workers=2, limits=Limits(seconds=60)):
         ...
 
 A process that crashes, hangs or takes too much memory harms nothing else: the result of its item is a `Lost`, and
-another process goes on with the other items. `each` is the same for one process, with results in order.
+another process goes on with the other items. `call_guarded` is the same for one process, with results in order.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Result = TypeVar("Result")
 #: counts as one tick at most.
 TICK = 1.0
 
-_NOWHERE = -1
+_NO_STEP = -1
 _STOPS = (signal.SIGINT, signal.SIGTERM)
 _PR_SET_PDEATHSIG = 1
 #: Options of glibc's mallopt, and their new value.
@@ -101,11 +101,11 @@ class Lost:
 
     Attributes:
         reason: what reading the item does, a verb first, such as `crashes the process (SIGSEGV)`.
-        at: number of the step; None if the process was between steps.
+        step: its number; None if the process was between steps.
     """
 
     reason: str
-    at: int | None
+    step: int | None
 
     @property
     def error(self) -> SourceError:
@@ -113,7 +113,7 @@ class Lost:
         return SourceError(f"reading it {self.reason}")
 
 
-def each(
+def call_guarded(
     function: Callable[[Item], Result], items: Sequence[Item], limits: Limits | None
 ) -> Iterator[Result | SourceError]:
     """Yield `function` of every item in order, or the SourceError of an item that failed.
@@ -126,39 +126,39 @@ def each(
         Any other error of `function`.
     """
     if limits is None:
-        yield from (_called(function, item) for item in items)
+        yield from (_call(function, item) for item in items)
         return
-    for _, result in run(partial(_whole, function), items, 1, limits):
+    for _, result in run_in_processes(partial(_call_as_step, function), items, 1, limits):
         yield result.error if isinstance(result, Lost) else result
 
 
-def _whole(function: Callable[[Item], Result], item: Item, here: Here) -> Result | SourceError:
+def _call_as_step(function: Callable[[Item], Result], item: Item, reporter: Reporter) -> Result | SourceError:
     """Call a function as one step."""
-    with here.step(0):
-        return _called(function, item)
+    with reporter.step(0):
+        return _call(function, item)
 
 
-def _called(function: Callable[[Item], Result], item: Item) -> Result | SourceError:
+def _call(function: Callable[[Item], Result], item: Item) -> Result | SourceError:
     try:
         return function(item)
     except SourceError as error:
         return error
 
 
-def run(
-    function: Callable[[Item, Here], Result],
+def run_in_processes(
+    function: Callable[[Item, Reporter], Result],
     items: Sequence[Item],
     workers: int,
     limits: Limits,
-    heard: Callable[[int, Any], None] | None = None,
+    on_report: Callable[[int, Any], None] | None = None,
 ) -> Generator[tuple[int, Result | Lost], None, None]:
     """Yield number and result of every item, in the order in which they are done. Closed, it stops all processes.
 
     Args:
-        function: a function of a module, or a partial of one; called with an item and the `Here` of its process.
+        function: a function of a module, or a partial of one; called with an item and the `Reporter` of its process.
         workers: processes; each takes one item after another.
         limits: of one step of `function`.
-        heard: called with the number of an item and each value that `function` reports about it.
+        on_report: called with the number of an item and each value that `function` reports about it.
 
     Raises:
         UsageError, ResourceError: this process may not, or cannot, start others.
@@ -171,17 +171,17 @@ def run(
             while waiting and len(running) < workers:
                 # A signal between start and entry would leave a process that nobody stops; one that reaches the child
                 # before `begin` would run the parent's handler there.
-                with signals_held():
+                with hold_signals():
                     worker = _Worker(function, items, limits)
                     running[worker.connection] = worker
                 worker.take(waiting.popleft())
-            for worker in _heard(running, limits):
+            for worker in _wait_for_workers(running, limits):
                 number, (kind, value) = worker.number, worker.receive()
                 if kind == "error":
                     raise value
                 if kind == "report":
-                    if heard:
-                        heard(number, value)
+                    if on_report:
+                        on_report(number, value)
                     continue
                 if waiting and worker.process.is_alive():
                     worker.take(waiting.popleft())
@@ -194,14 +194,14 @@ def run(
             worker.stop()
 
 
-def _heard(running: dict[Connection, _Worker], limits: Limits) -> list[_Worker]:
+def _wait_for_workers(running: dict[Connection, _Worker], limits: Limits) -> list[_Worker]:
     """Return the workers that have sent something, have died, or are late."""
-    began = time.monotonic()
+    start_time = time.monotonic()
     ready = wait(list(running), min(TICK, limits.seconds or TICK))
-    seconds = min(time.monotonic() - began, TICK)
+    seconds = min(time.monotonic() - start_time, TICK)
     for worker in running.values():
         # All of them, ready or not: each look adds the time of one round.
-        worker.look(seconds)
+        worker.check_time(seconds)
     return [worker for connection, worker in running.items() if worker.is_late or connection in ready]
 
 
@@ -217,18 +217,18 @@ class _Worker:
         ResourceError: the system starts no more processes.
     """
 
-    def __init__(self, function: Callable[[Any, Here], Any], items: Sequence[Any], limits: Limits) -> None:
+    def __init__(self, function: Callable[[Any, Reporter], Any], items: Sequence[Any], limits: Limits) -> None:
         check_may_start()
         self._limits = limits
         self.number = 0
         self.is_late = False
-        self._seen, self._waited = _NOWHERE, 0.0
+        self._last_step, self._step_seconds = _NO_STEP, 0.0
         try:
-            self.connection, other_end = context().Pipe()
+            self.connection, other_end = process_context().Pipe()
             # In shared memory, since a message a step would cost more than a small sample.
-            self._at: Any = context().RawValue("q", _NOWHERE)
-            args = (function, items, Here(limits, self._at, other_end))
-            self.process: BaseProcess = context().Process(target=_serve, args=args, daemon=True)  # type: ignore[attr-defined]
+            self._step: Any = process_context().RawValue("q", _NO_STEP)
+            args = (function, items, Reporter(limits, self._step, other_end))
+            self.process: BaseProcess = process_context().Process(target=_serve, args=args, daemon=True)  # type: ignore[attr-defined]
             self.process.start()
         except OSError as error:
             raise ResourceError(
@@ -238,16 +238,16 @@ class _Worker:
 
     def take(self, number: int) -> None:
         """Send it the next item. If it has died, the next `receive` finds that out."""
-        self.number, self._seen = number, _NOWHERE
+        self.number, self._last_step = number, _NO_STEP
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self.connection.send(number)
 
-    def look(self, seconds: float) -> None:
+    def check_time(self, seconds: float) -> None:
         """Note whether it is late, `seconds` after the last look."""
-        at = self._at.value
-        self._waited = self._waited + seconds if at == self._seen != _NOWHERE else 0.0
-        self._seen = at
-        self.is_late = self._limits.seconds is not None and self._waited >= self._limits.seconds
+        step = self._step.value
+        self._step_seconds = self._step_seconds + seconds if step == self._last_step != _NO_STEP else 0.0
+        self._last_step = step
+        self.is_late = self._limits.seconds is not None and self._step_seconds >= self._limits.seconds
 
     def receive(self) -> tuple[str, Any]:
         """Return kind and value of its next message; if it died or is late, a `Lost` as its result."""
@@ -255,7 +255,7 @@ class _Worker:
         if self.is_late and not self.connection.poll():
             self.process.kill()
             self.process.join()
-            return "result", self._lost(
+            return "result", self._make_lost(
                 f"takes more than {seconds:g} s; raise --read-timeout if the file is merely slow"
             )
         try:
@@ -264,15 +264,15 @@ class _Worker:
             self.process.join()
             code = self.process.exitcode or 0
             ending = signal.Signals(-code).name if code < 0 else f"exit status {code}"
-            return "result", self._lost(f"crashes the process ({ending})")
+            return "result", self._make_lost(f"crashes the process ({ending})")
         if kind == "memory":
-            much = f"more than {nbytes:,} bytes of memory" if nbytes else "more memory than there is"
-            return "result", self._lost(f"takes {much}; raise --read-memory if the file is merely large")
+            amount = f"more than {nbytes:,} bytes of memory" if nbytes else "more memory than there is"
+            return "result", self._make_lost(f"takes {amount}; raise --read-memory if the file is merely large")
         return kind, value
 
-    def _lost(self, reason: str) -> Lost:
-        at, self._at.value = self._at.value, _NOWHERE
-        return Lost(reason, None if at == _NOWHERE else at)
+    def _make_lost(self, reason: str) -> Lost:
+        step, self._step.value = self._step.value, _NO_STEP
+        return Lost(reason, None if step == _NO_STEP else step)
 
     def stop(self) -> None:
         """End the process at once."""
@@ -281,7 +281,7 @@ class _Worker:
         self.connection.close()
 
 
-def context() -> BaseContext:
+def process_context() -> BaseContext:
     """Return the way to start processes: fork on Linux, which is quick and needs no importable samples; else spawn."""
     return multiprocessing.get_context("fork" if sys.platform.startswith("linux") else "spawn")
 
@@ -296,26 +296,26 @@ def check_may_start() -> None:
 
 
 @contextlib.contextmanager
-def signals_held() -> Iterator[None]:
+def hold_signals() -> Iterator[None]:
     """Hold Ctrl-C and SIGTERM back until the end of the block."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
+    old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
 
 
 # ---------------------------------------------------------------- the process
 
 
-class Here:
+class Reporter:
     """A process, as the function in it sees it: the function names its steps, and sends reports to the parent."""
 
-    def __init__(self, limits: Limits, at: Any, connection: Connection) -> None:
-        self._limits, self._at, self.connection = limits, at, connection
+    def __init__(self, limits: Limits, step: Any, connection: Connection) -> None:
+        self._limits, self._step, self.connection = limits, step, connection
 
     @contextlib.contextmanager
     def step(self, number: int) -> Iterator[None]:
@@ -324,37 +324,37 @@ class Here:
         Raises:
             MemoryError: it took too much memory; the parent then knows the number of the step.
         """
-        self._at.value = number
+        self._step.value = number
         try:
             with memory_within(self._limits.nbytes):
                 yield
         except MemoryError:
             raise
         except BaseException:
-            self._at.value = _NOWHERE
+            self._step.value = _NO_STEP
             raise
-        self._at.value = _NOWHERE
+        self._step.value = _NO_STEP
 
     def report(self, value: Any) -> None:
         """Send the parent a value about the current item."""
         self.connection.send(("report", value))
 
 
-def _serve(function: Callable[[Any, Here], Any], items: Sequence[Any], here: Here) -> None:
+def _serve(function: Callable[[Any, Reporter], Any], items: Sequence[Any], reporter: Reporter) -> None:
     """Work at one item after another, until the process is stopped."""
     begin()
     with contextlib.suppress(BrokenPipeError, ConnectionResetError, EOFError):  # nobody waits for it any longer
         while True:
-            number = here.connection.recv()
+            number = reporter.connection.recv()
             try:
-                message = ("result", function(items[number], here))
+                message = ("result", function(items[number], reporter))
             except MemoryError:
                 message = ("memory", None)
             except (BrokenPipeError, ConnectionResetError):
                 raise
             except Exception as error:
                 message = ("error", error)
-            here.connection.send(message)
+            reporter.connection.send(message)
 
 
 def begin() -> None:

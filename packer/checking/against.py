@@ -23,7 +23,7 @@ from packer.format import manifest as manifests
 from packer.packing import Rejected, is_shuffled, matching_parts, read_blocks
 from packer.sources import LargeArray, Source, count
 from packer.watcher import COMPARING, NOBODY, Watcher
-from packer.workers import Limits, each
+from packer.workers import Limits, call_guarded
 
 #: The advice at the end of an error's message; a list of damages gives it once.
 _ADVICE = re.compile(r"; (copy it again or )?run `packer (verify|repair)`.*$")
@@ -60,16 +60,16 @@ class Damage:
         return cls(file, _ADVICE.sub("", reason))
 
     def __str__(self) -> str:
-        where = self.file
+        location = self.file
         if self.field is not None:
-            where += f", field {self.field!r}"
+            location += f", field {self.field!r}"
         if self.samples is not None:
             first, stop = self.samples
-            where += f", sample {first}" if stop == first + 1 else f", samples {first} to {stop - 1}"
+            location += f", sample {first}" if stop == first + 1 else f", samples {first} to {stop - 1}"
         if self.names:
             more = self.samples is not None and len(self.names) < self.samples[1] - self.samples[0]
-            where += f" ({', '.join([*self.names, *(['...'] if more else [])])})"
-        return f"{where}: {self.what}"
+            location += f" ({', '.join([*self.names, *(['...'] if more else [])])})"
+        return f"{location}: {self.what}"
 
 
 def compare(
@@ -93,8 +93,10 @@ def compare(
     shards = [shard for conversion, samples in conversions for shard in conversion.parts(samples)]
     damages: list[Damage] = []
     watcher.step(COMPARING, 0, sum(entry.samples for entry, _, _ in shards))
-    compared = each(partial(compare_shard, folder, manifest.fields), shards, Limits(None, None) if guarded else None)
-    for (entry, _, _), result in zip(shards, compared, strict=True):
+    results = call_guarded(
+        partial(compare_shard, folder, manifest.fields), shards, Limits(None, None) if guarded else None
+    )
+    for (entry, _, _), result in zip(shards, results, strict=True):
         if isinstance(result, SourceError):
             raise result
         damages += result
@@ -113,12 +115,12 @@ def compare(
 
 def check_same_schema(manifest: Manifest, source: Source) -> None:
     """Raise UsageError if a dataset cannot have been made from a source."""
-    packed = {field.name: field.spec for field in manifest.fields}
-    of_source = {spec.name: spec for spec in source.fields}
-    for name in {**packed, **of_source}:
-        if packed.get(name) != of_source.get(name):
-            where = "is not in the source" if name in packed else "is not in the dataset"
-            problem = "differs between dataset and source" if name in packed and name in of_source else where
+    packed_specs = {field.name: field.spec for field in manifest.fields}
+    source_specs = {spec.name: spec for spec in source.fields}
+    for name in {**packed_specs, **source_specs}:
+        if packed_specs.get(name) != source_specs.get(name):
+            absence = "is not in the source" if name in packed_specs else "is not in the dataset"
+            problem = "differs between dataset and source" if name in packed_specs and name in source_specs else absence
             raise UsageError(f"field {name!r} {problem}; name the sources and options that the dataset was made with")
     seed = source.origin.get("shuffled")
     if (seed is None or seed != manifest.origin.get("shuffled")) and is_shuffled(manifest.origin, manifest.samples):
@@ -142,47 +144,57 @@ def compare_shard(folder: Path, fields: Sequence[Field], shard: tuple[ShardEntry
         SourceError: the samples cannot be read.
     """
     try:
-        return _differences(folder, fields, *shard)
+        return _find_differences(folder, fields, *shard)
     except DamagedError as error:
         return [Damage.of(error, folder, shard[0].file)]
 
 
-def _differences(folder: Path, fields: Sequence[Field], entry: ShardEntry, part: Source, first: int) -> list[Damage]:
+def _find_differences(
+    folder: Path, fields: Sequence[Field], entry: ShardEntry, part: Source, first: int
+) -> list[Damage]:
     damages: list[Damage] = []
-    differs = partial(Damage, entry.file, repairable=False)  # the shard is as it was written: nothing to repair
+    make_damage = partial(Damage, entry.file, repairable=False)  # the shard is as it was written: nothing to repair
     rejected: dict[int, Rejected] | None = {} if entry.rejected else None
     with Shard(folder / entry.file, entry.bytes, entry.index) as shard:
-        columns = [shard.column(i, field, entry.samples) for i, field in enumerate(fields)]
-        named = shard.header().named
-        names = [name.decode() for name in shard.names(entry.samples)] if named else None
-        at = 0
-        for block, names_there in read_blocks(part, rejected):
+        columns = [shard.column(number, field, entry.samples) for number, field in enumerate(fields)]
+        has_names = shard.header().named
+        names = [name.decode() for name in shard.names(entry.samples)] if has_names else None
+        position = 0
+        for block, source_names in read_blocks(part, rejected):
             size = count(block)
-            if at + size > entry.samples:
-                return [*damages, differs(f"{entry.samples} samples are packed, the source has more")]
+            if position + size > entry.samples:
+                return [*damages, make_damage(f"{entry.samples} samples are packed, the source has more")]
             for column in columns:
-                for start, stop in _differing_runs(column, at, block[column.field.name]):
-                    first_names = tuple(names_there[start - at : stop - at][:SHOWN_NAMES]) if names_there else ()
+                for start, stop in _find_differing_runs(column, position, block[column.field.name]):
+                    first_names = (
+                        tuple(source_names[start - position : stop - position][:SHOWN_NAMES]) if source_names else ()
+                    )
                     samples = first + start, first + stop
-                    damages.append(differs("differs from the source", column.field.name, samples, first_names))
-            if names is not None and names_there is not None and list(names_there) != names[at : at + size]:
-                damages.append(differs("names differ from the source", samples=(first + at, first + at + size)))
-            at += size
-    if at != entry.samples:
-        damages.append(differs(f"{entry.samples} samples are packed, the source has {at}"))
+                    damages.append(make_damage("differs from the source", column.field.name, samples, first_names))
+            if (
+                names is not None
+                and source_names is not None
+                and list(source_names) != names[position : position + size]
+            ):
+                damages.append(
+                    make_damage("names differ from the source", samples=(first + position, first + position + size))
+                )
+            position += size
+    if position != entry.samples:
+        damages.append(make_damage(f"{entry.samples} samples are packed, the source has {position}"))
     return damages
 
 
-def _differing_runs(column: Column, at: int, values: Sequence[Any] | NDArray[Any]) -> Iterator[tuple[int, int]]:
-    """Yield the runs of samples, start and stop, that differ from `values`, which begin with sample `at`."""
-    differing = at + differing_samples(column, at, values)
+def _find_differing_runs(column: Column, first: int, values: Sequence[Any] | NDArray[Any]) -> Iterator[tuple[int, int]]:
+    """Yield the runs of samples, start and stop, that differ from `values`, which begin with sample `first`."""
+    differing = first + differing_samples(column, first, values)
     for run in np.split(differing, np.flatnonzero(np.diff(differing) > 1) + 1):
         if len(run):
             yield int(run[0]), int(run[-1]) + 1
 
 
-def differing_samples(column: Column, at: int, values: Sequence[Any] | NDArray[Any]) -> NDArray[np.int64]:
-    """Return the places in `values`, (differing,), that are not bit for bit the samples of a column from `at` on.
+def differing_samples(column: Column, first: int, values: Sequence[Any] | NDArray[Any]) -> NDArray[np.int64]:
+    """Return the places in `values`, (differing,), that are not bit for bit the samples of a column from `first` on.
 
     NaN equals itself, 0.0 differs from -0.0. The samples are decoded into memory; for a `LargeArray`, band by band.
 
@@ -190,18 +202,18 @@ def differing_samples(column: Column, at: int, values: Sequence[Any] | NDArray[A
         DamagedError: the column cannot be read.
     """
     if len(values) == 1 and isinstance(values[0], LargeArray) and column.field.frame.rows is not None:
-        return np.flatnonzero([_differs(column, at, values[0], column.field.frame.rows)])
-    packed = column.read(at, at + len(values))
+        return np.flatnonzero([_large_array_differs(column, first, values[0], column.field.frame.rows)])
+    packed = column.read(first, first + len(values))
     if isinstance(packed, np.ndarray):
         ours = packed
         theirs = np.ascontiguousarray(values, ours.dtype).reshape(ours.shape)
         shape = (len(ours), column.field.fixed_bytes)
-        as_bytes = [array.reshape(-1).view(np.uint8).reshape(shape) for array in (ours, theirs)]
-        return np.flatnonzero((as_bytes[0] != as_bytes[1]).any(axis=1))
+        byte_rows = [array.reshape(-1).view(np.uint8).reshape(shape) for array in (ours, theirs)]
+        return np.flatnonzero((byte_rows[0] != byte_rows[1]).any(axis=1))
     return np.flatnonzero([not same_bits(ours, theirs) for ours, theirs in zip(packed, values, strict=True)])
 
 
-def _differs(column: Column, number: int, sample: LargeArray, rows: int) -> bool:
+def _large_array_differs(column: Column, number: int, sample: LargeArray, rows: int) -> bool:
     """Return whether a large array differs from a sample of a column, whose bands hold this many rows."""
     if tuple(column.locate(np.array([number], np.int64)).shape[0].tolist()) != sample.shape:
         return True

@@ -31,7 +31,7 @@ from packer.packing.framing import (
 from packer.packing.origin import Origin, origin_of
 from packer.sources import Source, arrays_of
 from packer.watcher import EXAMPLES, NOBODY, Watcher
-from packer.workers import Limits, each
+from packer.workers import Limits, call_guarded
 
 GIB = 2**30
 #: Without --shard-size there are up to 16 shards, so that workers have something to share out; a shard has
@@ -288,7 +288,7 @@ def _read_runs(
     examples: dict[str, list[NDArray[Any]]] = {spec.name: [] for spec in source.fields}
     bytes_read = 0
     parts = [source.part(start, stop) for start, stop in spread_runs(len(source), runs, run_samples)]
-    for blocks in watcher.watch(each(_read_arrays, parts, limits), EXAMPLES, len(parts)):
+    for blocks in watcher.watch(call_guarded(_read_arrays, parts, limits), EXAMPLES, len(parts)):
         if isinstance(blocks, SourceError):
             continue  # whether it stops the conversion is decided when it is packed
         for block in blocks:

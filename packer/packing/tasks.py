@@ -29,7 +29,7 @@ from packer.packing.plan import ShardPlan
 from packer.packing.rejected import Rejected
 from packer.sources import BLOCK_BYTES, Block, Source, block_bytes, count, read_through
 from packer.watcher import NOBODY, Watcher
-from packer.workers import Here, Limits, Lost, run
+from packer.workers import Limits, Lost, Reporter, run_in_processes
 
 _log = logging.getLogger(__name__)
 
@@ -271,7 +271,7 @@ def _run_processes(tasks: Sequence[ShardTask], workers: int, watcher: Watcher, l
             amounts.update({(number, 0): amount[0], (number, 1): amount[1]})
             watcher.done(*amount)
 
-        with contextlib.closing(run(_pack, tasks, workers, limits, count_done)) as results:
+        with contextlib.closing(run_in_processes(_pack, tasks, workers, limits, count_done)) as results:
             for number, result in results:
                 if not isinstance(result, Lost):
                     yield result
@@ -283,10 +283,10 @@ def _run_processes(tasks: Sequence[ShardTask], workers: int, watcher: Watcher, l
         tasks = _drop_culprits(lost, workers, limits)
 
 
-def _pack(task: ShardTask, here: Here) -> ShardReport:
+def _pack(task: ShardTask, reporter: Reporter) -> ShardReport:
     """Pack the shard of a task in a process of its own, and report how far it is."""
     try:
-        return write_shard(task, Watcher(done=lambda *amount: here.report(amount)), here.step)
+        return write_shard(task, Watcher(done=lambda *amount: reporter.report(amount)), reporter.step)
     except (PackerError, MemoryError, BrokenPipeError, ConnectionResetError):
         raise
     except Exception as error:
@@ -306,22 +306,22 @@ def _drop_culprits(lost: Sequence[tuple[ShardTask, Lost]], workers: int, limits:
     """
     culprits: list[dict[int, Rejected]] = [{} for _ in lost]
     searches = {
-        number: (task.source, result.at, BLOCK_BYTES)
+        number: (task.source, result.step, BLOCK_BYTES)
         for number, (task, result) in enumerate(lost)
-        if result.at is not None
+        if result.step is not None
     }
     while searches:
         numbers, items = list(searches), list(searches.values())
         searches = {}
-        for index, result in run(_read_alone, items, workers, limits):
-            if isinstance(result, Lost) and result.at is not None:
+        for index, result in run_in_processes(_read_alone, items, workers, limits):
+            if isinstance(result, Lost) and result.step is not None:
                 task = lost[numbers[index]][0]
                 error = _culprit_error(task, result)
                 if not task.skip:
                     raise error
                 _log.warning("%s; the shard is packed again without it", error)
-                culprits[numbers[index]][result.at] = Rejected.of(error, task.source.kind)
-                searches[numbers[index]] = task.source, result.at + 1, sys.maxsize
+                culprits[numbers[index]][result.step] = Rejected.of(error, task.source.kind)
+                searches[numbers[index]] = task.source, result.step + 1, sys.maxsize
     for (task, result), culprit in zip(lost, culprits, strict=True):
         if culprit.keys() <= task.crashing.keys():
             raise WriteError(
@@ -335,21 +335,24 @@ def _drop_culprits(lost: Sequence[tuple[ShardTask, Lost]], workers: int, limits:
 
 def _culprit_error(task: ShardTask, lost: Lost) -> SourceError:
     """Return the error of the sample that a process read alone when it was lost."""
-    source, number = task.source, lost.at or 0
+    source, number = task.source, lost.step or 0
     # Any file of the sample may be at fault.
     names, files = source.names, source.part(number, number + 1).files()
     sample = f"{task.shard.start + number:,}" if names is None else repr(names[number])
     return SourceError(f"sample {sample}: {lost.error.reason}", " or ".join(files) or None, number)
 
 
-def _read_alone(search: tuple[Source, int, int], here: Here) -> None:
+def _read_alone(search: tuple[Source, int, int], reporter: Reporter) -> None:
     """Read samples, each by itself and as one step: source, number of the first, and about how many bytes."""
     source, first, most_bytes = search
     nbytes = 0
     for number in range(first, len(source)):
         if nbytes > most_bytes:
             return
-        with contextlib.suppress(SourceError), here.step(number):  # the error comes up again when the shard is packed
+        with (
+            contextlib.suppress(SourceError),
+            reporter.step(number),
+        ):  # the error comes up again when the shard is packed
             nbytes += sum(block_bytes(read_through(block)) for block in source.part(number, number + 1).read())
 
 

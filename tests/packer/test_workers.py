@@ -30,7 +30,7 @@ def _said(connection, make):
 def in_a_daemon(make):
     """What comes of a call in a process such as the workers of multiprocessing.Pool are."""
     here, there = multiprocessing.Pipe(duplex=False)
-    process = workers.context().Process(target=_said, args=(there, make), daemon=True)
+    process = workers.process_context().Process(target=_said, args=(there, make), daemon=True)
     process.start()
     said = here.recv()
     process.join()
@@ -39,7 +39,9 @@ def in_a_daemon(make):
     return said
 
 
-@pytest.mark.skipif(workers.context().get_start_method() != "fork", reason="what is called here cannot be pickled")
+@pytest.mark.skipif(
+    workers.process_context().get_start_method() != "fork", reason="what is called here cannot be pickled"
+)
 @pytest.mark.parametrize("codec", ["auto", "none"])
 def test_a_daemon_is_told_what_it_can_do(tmp_path, codec):
     """It may have no children: the error says so and names workers=0, with which it packs by itself."""

@@ -35,7 +35,7 @@ from packer.sources.options import SourceOptions, naming
 from packer.sources.pairing import names_by_folder, partners
 from packer.sources.units import UnitChoice, by_folder, folder_of, pattern_of, refuse_strays, unit_name, unit_of
 from packer.watcher import HEADERS, NOBODY, Watcher
-from packer.workers import Limits, each
+from packer.workers import Limits, call_guarded
 
 _DIFFERING = "attributes are kept if all files and samples agree; these are not"
 #: Samples whose attributes are kept: the manifest is read by people.
@@ -74,7 +74,7 @@ def open_arrays(
     file_sets = {name: files._replace(files=files.pick(watcher)) for name, files in inputs.items()}
     notes: list[str] = []
     places = _places(kind, file_sets, choice, options.axis, watcher, notes)
-    results = each(partial(units_of, files=kind, choice=choice, options=options), list(places.values()), limits)
+    results = call_guarded(partial(units_of, files=kind, choice=choice, options=options), list(places.values()), limits)
     read = watcher.watch(zip(places.items(), results, strict=True), HEADERS, len(places))
     units, used, remarks = _listed(read, text, watcher, is_named=kind == "npy" and not is_table)
     if useless := set(options.skip) - used:

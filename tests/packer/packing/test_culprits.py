@@ -25,7 +25,7 @@ from packer.errors import SourceError, UsageError, WriteError
 from packer.format import FieldSpec
 from packer.sources import Source, SourceOptions
 from packer.watcher import Watcher
-from packer.workers import Limits, each, run
+from packer.workers import Limits, call_guarded, run_in_processes
 from readers import PackedDataset
 
 BLOCK = 7
@@ -274,7 +274,7 @@ def test_memory_that_a_library_takes(tmp_path):
         libc.malloc.argtypes = [ctypes.c_size_t]
         return libc.malloc(nbytes) is not None
 
-    assert list(each(take, [2**20, 2**30], Limits(nbytes=2**28))) == [True, False]
+    assert list(call_guarded(take, [2**20, 2**30], Limits(nbytes=2**28))) == [True, False]
 
 
 def test_each_goes_on_behind_a_death():
@@ -284,13 +284,13 @@ def test_each_goes_on_behind_a_death():
         {3: crash, 4: refuse}.get(item, int)()
         return item, os.getpid()
 
-    found = list(each(number, range(7), Limits()))
-    kinds = [type(one).__name__ for one in found]
+    results = list(call_guarded(number, range(7), Limits()))
+    kinds = [type(one).__name__ for one in results]
     assert kinds == ["tuple", "tuple", "tuple", "SourceError", "SourceError", "tuple", "tuple"]
-    assert [one[0] for one in found if isinstance(one, tuple)] == [0, 1, 2, 5, 6]
-    assert len({one[1] for one in found if isinstance(one, tuple)} - {os.getpid()}) == 2
+    assert [one[0] for one in results if isinstance(one, tuple)] == [0, 1, 2, 5, 6]
+    assert len({one[1] for one in results if isinstance(one, tuple)} - {os.getpid()}) == 2
     with pytest.raises(ZeroDivisionError):
-        list(each(lambda item: 1 // item, [1, 0], Limits()))
+        list(call_guarded(lambda item: 1 // item, [1, 0], Limits()))
 
 
 def test_time_that_the_parent_stood_still_counts_little(monkeypatch):
@@ -298,7 +298,7 @@ def test_time_that_the_parent_stood_still_counts_little(monkeypatch):
     hours = itertools.count(step=3600)
     monkeypatch.setattr(workers, "TICK", 0.01)
     monkeypatch.setattr(workers.time, "monotonic", lambda: next(hours))
-    assert list(each(time.sleep, [0.2], Limits(seconds=60))) == [None]
+    assert list(call_guarded(time.sleep, [0.2], Limits(seconds=60))) == [None]
 
 
 def test_processes_share_the_items():
@@ -310,9 +310,9 @@ def test_processes_share_the_items():
         return item * 10, os.getpid()
 
     told = []
-    found = dict(run(work, range(6), 2, Limits(), lambda *word: told.append(word)))
-    assert {number: value for number, (value, _) in found.items()} == {n: n * 10 for n in range(6)}
-    assert len({pid for _, pid in found.values()}) == 2
+    results = dict(run_in_processes(work, range(6), 2, Limits(), lambda *word: told.append(word)))
+    assert {number: value for number, (value, _) in results.items()} == {n: n * 10 for n in range(6)}
+    assert len({pid for _, pid in results.values()}) == 2
     assert sorted(told) == [(n, n) for n in range(6)]
 
 
@@ -325,9 +325,9 @@ def test_a_process_that_is_lost_says_at_which_step():
         if item == 2:
             os._exit(0)
 
-    found = dict(run(work, range(4), 1, Limits()))
-    assert (found[0], found[3]) == (None, None)
-    assert [(found[n].reason, found[n].at) for n in (1, 2)] == [
+    results = dict(run_in_processes(work, range(4), 1, Limits()))
+    assert (results[0], results[3]) == (None, None)
+    assert [(results[n].reason, results[n].step) for n in (1, 2)] == [
         ("crashes the process (SIGSEGV)", 7),
         ("crashes the process (exit status 0)", None),
     ]

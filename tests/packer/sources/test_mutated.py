@@ -24,7 +24,7 @@ from real_files import real_files
 from packer.errors import PackerError, SourceError
 from packer.sources import Block, Source, open_sources
 from packer.sources.ply import Rule, opened, rules_of
-from packer.workers import Limits, each
+from packer.workers import Limits, call_guarded
 
 COUNT = int(os.environ.get("MUTATIONS", "200"))
 #: Larger real files would make the suite slow.
@@ -311,7 +311,7 @@ def test_changed_hdf5(tmp_path) -> None:
         path.write_bytes(changed(rng.choice(good), rng))
         paths.append(str(path))
     packed = 0
-    for path, outcome in zip(paths, each(packed_as_h5py_reads, paths, Limits(10, 2**30)), strict=True):
+    for path, outcome in zip(paths, call_guarded(packed_as_h5py_reads, paths, Limits(10, 2**30)), strict=True):
         assert outcome is None or isinstance(outcome, SourceError), (path, outcome)
         packed += outcome is None
     assert packed > COUNT // 10
