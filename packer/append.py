@@ -86,7 +86,7 @@ def append(
             else is changing it.
         SourceError, WriteError, ResourceError: as `convert`.
     """
-    began = time.perf_counter()
+    start_time = time.perf_counter()
     options = replace(options or ConvertOptions(), **changes)
     if options.codec != "auto" or options.overwrite or options.fields is not None or options.like is not None:
         raise UsageError(
@@ -97,11 +97,11 @@ def append(
     with changing_dataset(place) as (change, old):
         check_apart(sources, place)
         job = plan_job(_open(sources, options, rejected, old), options, rejected, "append")
-        left_out = fetch_rejected(place, old)
+        all_rejected = fetch_rejected(place, old)
         first = len(old.shards)
         if not is_published(job, change):
             tables = place.local(old.name_tables)
-            check_names([(str(place), _taken(tables, old, job.source)), ("the source", job.source.names)])
+            check_names([(str(place), _find_taken_names(tables, old, job.source)), ("the source", job.source.names)])
             packed = pack(job, change)
             if old.stats:
                 _log.warning(
@@ -109,51 +109,54 @@ def append(
                     "them again",
                     place,
                 )
-            left_out += [bad.moved(first) for bad in packed.rejected]
+            all_rejected += [entry.moved(first) for entry in packed.rejected]
             manifest = joined_manifest([old, packed.manifest], [*old.shards, *packed.manifest.shards])
-            kept, names = _tables(tables, old, packed.names)
-            manifest = change.write_tables(manifest, names, left_out)
-            if kept and manifest.names is not None and names is not None:
-                new = NamesEntry(**msgspec.structs.asdict(manifest.names), samples=len(names))
-                manifest = msgspec.structs.replace(manifest, names=old.names, more_names=(*kept[1:], new))
+            kept_tables, names = _split_tables(tables, old, packed.names)
+            manifest = change.write_tables(manifest, names, all_rejected)
+            if kept_tables and manifest.names is not None and names is not None:
+                new_table = NamesEntry(**msgspec.structs.asdict(manifest.names), samples=len(names))
+                manifest = msgspec.structs.replace(manifest, names=old.names, more_names=(*kept_tables[1:], new_table))
             change.publish(manifest)
         else:  # an earlier call was killed when all was done but tidying up
             first = next(number for number, entry in enumerate(old.shards) if change.has_made(entry))
-        rejected += [bad for bad in left_out if bad.shard is not None and bad.shard >= first]
+        rejected += [entry for entry in all_rejected if entry.shard is not None and entry.shard >= first]
         path = place.path if isinstance(place, LocalPlace) else str(place)
         added = sum(entry.samples for entry in change.dataset.shards[first:])
-        report = AppendReport(path, change.dataset, added, tuple(rejected), time.perf_counter() - began)
+        report = AppendReport(path, change.dataset, added, tuple(rejected), time.perf_counter() - start_time)
         # Readers that are open may look up names, and `verify` may be at work.
         change.tidy([*old.name_tables, old.left_out], lambda: done and done(report))
     return report
 
 
-def _taken(folder: Path, old: Manifest, source: Source) -> list[str] | None:
+def _find_taken_names(folder: Path, manifest: Manifest, source: Source) -> list[str] | None:
     """Return the names of a source that samples of a dataset have; None if these have no names."""
-    if old.names is None:
+    if manifest.names is None:
         return None
-    with closing(Names(folder, old)) as names:
+    with closing(Names(folder, manifest)) as names:
         return names.taken(source.names or ())
 
 
-def _tables(
-    folder: Path, old: Manifest, new: Sequence[str] | None
+def _split_tables(
+    folder: Path, manifest: Manifest, new_names: Sequence[str] | None
 ) -> tuple[Sequence[NamesEntry], Sequence[str] | None]:
     """Return the tables of names that stay, and the names of the new table; None if there are no names.
 
     New names get a table of their own, together with those of the last tables, as long as these are less than twice as
     large. So each table is at least twice as large as the next: a thousand appends leave ten tables.
     """
-    kept, samples = list(old.name_tables), len(new or ())
-    while kept and kept[-1].samples < 2 * samples:
-        samples += kept.pop().samples
-    return kept, None if new is None else [*names_of(folder, old.name_tables[len(kept) :]), *new]
+    kept_tables, samples = list(manifest.name_tables), len(new_names or ())
+    while kept_tables and kept_tables[-1].samples < 2 * samples:
+        samples += kept_tables.pop().samples
+    return kept_tables, None if new_names is None else [
+        *names_of(folder, manifest.name_tables[len(kept_tables) :]),
+        *new_names,
+    ]
 
 
-def _open(sources: Any, options: ConvertOptions, rejected: list[Rejected], old: Manifest) -> Source:
+def _open(sources: Any, options: ConvertOptions, rejected: list[Rejected], manifest: Manifest) -> Source:
     """Return the samples to add, with the fields of the dataset."""
-    packed = packed_folder(sources)
-    if packed is not None:
-        return fit_source(open_source(open_packed(packed), options, rejected), old)
+    folder = packed_folder(sources)
+    if folder is not None:
+        return fit_source(open_source(open_packed(folder), options, rejected), manifest)
     # Samples in memory are looked at with the dataset's schema, not with one of their own.
-    return fit_source(open_source(sources, replace(options, fields=old.fields), rejected), old)
+    return fit_source(open_source(sources, replace(options, fields=manifest.fields), rejected), manifest)

@@ -48,16 +48,16 @@ def drop(
     dropped = list(dict.fromkeys([fields] if isinstance(fields, str) else fields))
     place = place_of(dataset)
     with changing_dataset(place) as (change, old):
-        left = tuple(field for field in old.fields if field.name not in dropped)
-        nothing = PackedSource(str(place), (), (), np.zeros(0, np.int64), None)
+        fields_left = tuple(field for field in old.fields if field.name not in dropped)
+        no_samples = PackedSource(str(place), (), (), np.zeros(0, np.int64), None)
         shards = tuple(ShardPlan(number, 0, 0, 0, entry.bytes, 0) for number, entry in enumerate(old.shards))
-        plan = Plan(nothing, {"dropped": dropped}, left, shards, {}, exact=False)
+        plan = Plan(no_samples, {"dropped": dropped}, fields_left, shards, {}, exact=False)
         files = len(old.shards), "shards"
-        job = Job(nothing, plan, options, files, 0, reading_limits(options, in_memory=False), {}, [], "drop", old)
+        job = Job(no_samples, plan, options, files, 0, reading_limits(options, in_memory=False), {}, [], "drop", old)
         if not is_published(job, change):
             for name in dropped:
                 old.field(name)
-            if not left:
+            if not fields_left:
                 raise UsageError(f"{place} would have no field left; remove the folder instead")
             publish(job, change, with_fields(old.origin, old.samples, {}, dropped))
         change.tidy()

@@ -90,18 +90,18 @@ def join(
     place = place_of(dataset)
     with changing_dataset(place) as (change, old):
         check_apart(sources, place)
-        packed = packed_folder(sources)
-        given = sources if packed is None else open_packed(packed)
-        source = open_source(given, replace(options, on_error="stop"), [], are_beside=True)
+        packed_dataset = packed_folder(sources)
+        inputs = sources if packed_dataset is None else open_packed(packed_dataset)
+        source = open_source(inputs, replace(options, on_error="stop"), [], are_beside=True)
         by_name = source.names is not None
-        job = _prepared(source, options, place, old)
+        job = _plan_join(source, options, place, old)
         fields = tuple(field for field in job.plan.fields if field.name in {spec.name for spec in source.fields})
         if not is_published(job, change):
             names = [field.name for field in old.fields]
-            if twice := [field.name for field in fields if field.name in names]:
+            if duplicates := [field.name for field in fields if field.name in names]:
                 raise UsageError(
-                    f"{place} has the field {twice[0]} already; `packer drop {place} {twice[0]}` removes it first, or "
-                    "name the new one otherwise"
+                    f"{place} has the field {duplicates[0]} already; `packer drop {place} {duplicates[0]}` removes it "
+                    "first, or name the new one otherwise"
                 )
             publish(job, change, with_fields(old.origin, old.samples, dict.fromkeys(_names(fields), job.plan.origin)))
         change.tidy()
@@ -133,7 +133,7 @@ def publish(job: Job, change: Change, origin: dict[str, Any]) -> None:
     )
 
 
-def _prepared(source: Source, options: ConvertOptions, place: Place, old: Manifest) -> Job:
+def _plan_join(source: Source, options: ConvertOptions, place: Place, old: Manifest) -> Job:
     """Plan the new fields of all samples, shard by shard."""
     in_memory = isinstance(source, SampleSource)
     names = read_names(place.local(old.name_tables), old)
@@ -145,8 +145,8 @@ def _prepared(source: Source, options: ConvertOptions, place: Place, old: Manife
     limits = reading_limits(options, in_memory)
     starts = np.cumsum([0, *(entry.samples for entry in old.shards)])[:-1].tolist()
     plan = make_plan(source, options.codec, None, limits, options.watcher, starts)
-    own = _names(plan.fields)
-    fields = (*(field for field in old.fields if field.name not in own), *plan.fields)
+    new_names = _names(plan.fields)
+    fields = (*(field for field in old.fields if field.name not in new_names), *plan.fields)
     check_count(len(fields))
     shards = [
         replace(shard, file_bytes=shard.file_bytes + entry.bytes)

@@ -36,8 +36,8 @@ def memory(root: Path = Path("/")) -> int | None:
 
 def usual_memory() -> int:
     """Return the usual limit of memory: an eighth of what there is, but 1 GiB at least and half of it at most."""
-    there = memory()
-    return GIB if there is None else min(max(GIB, there // 8), there // 2)
+    total = memory()
+    return GIB if total is None else min(max(GIB, total // 8), total // 2)
 
 
 def _cgroup_limits(controller: str, files: Sequence[str], root: Path) -> Iterator[list[int]]:

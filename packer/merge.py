@@ -76,7 +76,7 @@ def merge(
         if _digest(first) != _digest(manifest):
             raise constants_error(where)
     names = [read_names(folder, manifest) for folder, manifest in zip(folders, parts, strict=True)]
-    check_names([(str(folder), each) for folder, each in zip(folders, names, strict=True)])
+    check_names([(str(folder), dataset_names) for folder, dataset_names in zip(folders, names, strict=True)])
     digests = [[shard.digest for shard in manifest.shards] for manifest in parts]
     settings = {"the command": "merge", "the version of packer": packer.__version__, "the shards to merge": digests}
     files = sum(map(len, digests))
@@ -97,13 +97,15 @@ def merge(
             joined = joined_manifest(parts, entries)
             constants = None
             if first.constants:
-                kept_once = folders[0] / first.constants.file
-                check_file(kept_once, first.constants, whole=True)
-                with read_errors(kept_once):
-                    constants = change.write_constants(kept_once.read_bytes())
+                constants_path = folders[0] / first.constants.file
+                check_file(constants_path, first.constants, whole=True)
+                with read_errors(constants_path):
+                    constants = change.write_constants(constants_path.read_bytes())
             joined = msgspec.structs.replace(joined, constants=constants)
-            every = None if first.names is None else [name for each in names for name in each or ()]
-            change.publish(change.write_tables(joined, every, rejected))
+            all_names = (
+                None if first.names is None else [name for dataset_names in names for name in dataset_names or ()]
+            )
+            change.publish(change.write_tables(joined, all_names, rejected))
             if any(manifest.stats for manifest in parts):
                 _log.warning("%s: statistics are not merged; `packer stats --save` makes them again", place)
         change.tidy()
@@ -156,16 +158,18 @@ def check_alike(first: Sequence[Field], other: Sequence[Field], like: Path, fold
     names, others = [field.name for field in first], [field.name for field in other]
     if names != others:
         raise UsageError(f"{where} has the fields {', '.join(others)}; {', '.join(names)} are expected, in this order")
-    for a, b in zip(first, other, strict=True):
-        if a.spec != b.spec:
+    for expected, field in zip(first, other, strict=True):
+        if expected.spec != field.spec:
             advice = ""
-            if (a.dtype, a.kind, len(a.shape)) == (b.dtype, b.kind, len(b.shape)):
+            if (expected.dtype, expected.kind, len(expected.shape)) == (field.dtype, field.kind, len(field.shape)):
                 advice = "; for samples of several shapes, convert the sources of both as one"
-            raise UsageError(f"{where}: field {a.name!r} is {b.in_words}, {a.in_words} is expected{advice}")
-        if a != b:
             raise UsageError(
-                f"{where}: field {a.name!r} is stored with another codec, or in frames of another size; convert its "
-                f"sources again with --like {like}, or add its samples by `packer append {like} {folder}`"
+                f"{where}: field {expected.name!r} is {field.in_words}, {expected.in_words} is expected{advice}"
+            )
+        if expected != field:
+            raise UsageError(
+                f"{where}: field {expected.name!r} is stored with another codec, or in frames of another size; convert "
+                f"its sources again with --like {like}, or add its samples by `packer append {like} {folder}`"
             )
 
 
@@ -180,12 +184,14 @@ def check_names(sets: Sequence[tuple[str, Sequence[str] | None]]) -> None:
         sets: where each dataset is, and the names of its samples.
     """
     first, first_names = sets[0]
-    seen = set(first_names or ())
+    all_names = set(first_names or ())
     for where, names in sets[1:]:
         if (names is None) != (first_names is None):
-            named, bare = (first, where) if names is None else (where, first)
-            raise UsageError(f"samples of {named} have names, but those of {bare} have none; they cannot be joined")
-        twice = seen.intersection(names or ())
-        if twice:
-            raise UsageError(f"{where} has a sample named {min(twice)!r}, which is there already; names must differ")
-        seen.update(names or ())
+            named, unnamed = (first, where) if names is None else (where, first)
+            raise UsageError(f"samples of {named} have names, but those of {unnamed} have none; they cannot be joined")
+        duplicates = all_names.intersection(names or ())
+        if duplicates:
+            raise UsageError(
+                f"{where} has a sample named {min(duplicates)!r}, which is there already; names must differ"
+            )
+        all_names.update(names or ())

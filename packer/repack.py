@@ -49,8 +49,10 @@ def repack(
     if not (isinstance(place, LocalPlace) and place.path.resolve() == Path(dataset).resolve()):
         check_apart([os.fspath(dataset)], place)
     manifest = manifests.read(Path(dataset))
-    own = {field.name: json.dumps(field.codec) if field.codec else "none" for field in manifest.fields}
-    report = convert(open_packed(dataset, seed=seed), out, options, codec=codec_by_field(codec or {}, own), **changes)
+    old_codecs = {field.name: json.dumps(field.codec) if field.codec else "none" for field in manifest.fields}
+    report = convert(
+        open_packed(dataset, seed=seed), out, options, codec=codec_by_field(codec or {}, old_codecs), **changes
+    )
     if manifest.stats:
         _log.warning("%s: statistics are not taken over; `packer stats --save` makes them again", out)
     return report

@@ -79,49 +79,49 @@ def repair(
     """
     folder = Path(dataset)
     place = LocalPlace(folder)
-    _read(folder)
+    _read_manifest(folder)
     with changing(place) as change:
-        manifest, files_made = _read(folder)
+        manifest, files_made = _read_manifest(folder)
         if files_made:
             change.publish(manifest)
-        wrong = {damage.file for damage in verify(folder, watcher, workers).damages}
-        bad = [entry for entry in manifest.shards if entry.file in wrong]
-        constants = manifest.constants is not None and manifest.constants.file in wrong
-        if source is None and (bad or constants):
-            file = bad[0].file if bad else manifest.constants and manifest.constants.file
+        damaged_files = {damage.file for damage in verify(folder, watcher, workers).damages}
+        bad_shards = [entry for entry in manifest.shards if entry.file in damaged_files]
+        is_constants_bad = manifest.constants is not None and manifest.constants.file in damaged_files
+        if source is None and (bad_shards or is_constants_bad):
+            file = bad_shards[0].file if bad_shards else manifest.constants and manifest.constants.file
             raise DatasetError(f"{folder}: {file} is damaged; name the sources it was made from")
-        files = [entry.file for entry in (*manifest.tables, manifest.left_out, *bad) if entry]
-        files = [file for file in (MANIFEST, *files) if file in wrong]
+        files = [entry.file for entry in (*manifest.tables, manifest.left_out, *bad_shards) if entry]
+        files = [file for file in (MANIFEST, *files) if file in damaged_files]
         if not files:
             change.tidy()
             return files_made
         data = b"" if source is None else encode_constants(source.constants)
-        if source is not None and constants and not same_constants(manifest.constants, data):
+        if source is not None and is_constants_bad and not same_constants(manifest.constants, data):
             raise SourceError("the source has other constants than were packed; give it as it was")
-        if source is not None and bad:
+        if source is not None and bad_shards:
             check_same_schema(manifest, source)
         settings = {"the command": "repair", "the damaged files": files}
-        change.begin(Note(shards=len(bad), settings=settings, files=(len(files), "damaged")))
+        change.begin(Note(shards=len(bad_shards), settings=settings, files=(len(files), "damaged")))
         changes: dict[str, Any] = {}
-        if constants:
+        if is_constants_bad:
             changes["constants"] = change.write_constants(data)
-        if source is not None and bad:
-            _log.info("%s damaged; packing again", "1 shard" if len(bad) == 1 else f"{len(bad):,} shards")
-            watcher.step(PACKING, 0, sum(entry.samples for entry in bad))
-            repaired = _pack_again(change, manifest, source, bad, watcher, workers > 0)
+        if source is not None and bad_shards:
+            _log.info("%s damaged; packing again", "1 shard" if len(bad_shards) == 1 else f"{len(bad_shards):,} shards")
+            watcher.step(PACKING, 0, sum(entry.samples for entry in bad_shards))
+            repaired = _pack_again(change, manifest, source, bad_shards, watcher, workers > 0)
             changes["shards"] = tuple(repaired.get(entry, entry) for entry in manifest.shards)
         shards = changes.get("shards", manifest.shards)
-        if manifest.left_out is not None and manifest.left_out.file in wrong:
-            listed: list[Rejected] = []
+        if manifest.left_out is not None and manifest.left_out.file in damaged_files:
+            rejected: list[Rejected] = []
             with contextlib.suppress(DamagedError):  # a file that is only too long is cut back to the lines that count
-                listed = read_rejected(folder, manifest)
-            outcome = f"cut back to its {len(listed):,} lines" if listed else "lost"
+                rejected = read_rejected(folder, manifest)
+            outcome = f"cut back to its {len(rejected):,} lines" if rejected else "lost"
             _log.warning("%s is %s; `packer info` says how many samples were skipped", manifest.left_out.file, outcome)
-            changes["left_out"] = change.write_list(listed)
-        if any(table.file in wrong for table in manifest.name_tables):
+            changes["left_out"] = change.write_list(rejected)
+        if any(table.file in damaged_files for table in manifest.name_tables):
             changes["more_names"] = ()
             changes["names"] = change.write_names(ShardNames(folder, shards))
-        if MANIFEST in wrong:
+        if MANIFEST in damaged_files:
             reports = [make_report(folder / entry.file, manifest.fields, entry.file) for entry in shards]
             changes |= {"columns": totals([report.columns for report in reports]), "stats": {}}
             _log.warning("statistics that %s may have kept are gone; `packer stats --save` makes them again", MANIFEST)
@@ -130,7 +130,7 @@ def repair(
     return (*files_made, *files)
 
 
-def _read(folder: Path) -> tuple[Manifest, tuple[str, ...]]:
+def _read_manifest(folder: Path) -> tuple[Manifest, tuple[str, ...]]:
     """Return the manifest, or its copy, and which of the two are damaged.
 
     Raises:
@@ -159,7 +159,12 @@ def _read(folder: Path) -> tuple[Manifest, tuple[str, ...]]:
 
 
 def _pack_again(
-    change: Change, manifest: Manifest, source: Source, bad: Sequence[ShardEntry], watcher: Watcher, guarded: bool
+    change: Change,
+    manifest: Manifest,
+    source: Source,
+    bad_shards: Sequence[ShardEntry],
+    watcher: Watcher,
+    guarded: bool,
 ) -> dict[ShardEntry, ShardEntry]:
     """Pack shards again; return the new entry of each. They must have the digests that the manifest says.
 
@@ -172,22 +177,22 @@ def _pack_again(
     for conversion, samples in matching_parts(change.place.local([]), manifest, source):
         if {"joined", "dropped"} & conversion.origin.keys():
             raise DatasetError(
-                f"{change.place}: {bad[0].file} cannot be made again, since fields were joined or dropped after its "
-                "samples were packed; convert the sources of all fields again"
+                f"{change.place}: {bad_shards[0].file} cannot be made again, since fields were joined or dropped after "
+                "its samples were packed; convert the sources of all fields again"
             )
         # Planned again, since a shard holds its map size.
         sizes = field_sizes(samples, partial(read_examples, samples, limits))
         plan = plan_shards(samples, manifest.fields, sizes, conversion.edges()[:-1], conversion.origin)
         for (entry, part, _), shard in zip(conversion.parts(samples), plan, strict=True):
-            how = manifest.fields, conversion.origin, entry.rejected > 0
-            tasks[entry] = ShardTask(part, change.place, change.run, shard, *how, number=numbers[entry])
-    if lacking := [entry for entry in bad if entry not in tasks]:
+            settings = manifest.fields, conversion.origin, entry.rejected > 0
+            tasks[entry] = ShardTask(part, change.place, change.run, shard, *settings, number=numbers[entry])
+    if missing := [entry for entry in bad_shards if entry not in tasks]:
         raise DatasetError(
-            f"{change.place}: {lacking[0].file} is damaged too; give the sources it was made from as well"
+            f"{change.place}: {missing[0].file} is damaged too; give the sources it was made from as well"
         )
     finished = change.reports(ShardReport)
     repaired = {}
-    for entry in bad:
+    for entry in bad_shards:
         report = finished.get(numbers[entry])
         if report is None or report.entry.digest != entry.digest:
             (report,) = run_tasks([tasks[entry]], watcher, int(guarded), limits)

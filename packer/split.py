@@ -69,19 +69,19 @@ def split(
     with changing_dataset(LocalPlace(folder)) as (change, manifest):
         samples = Samples(manifest.samples, read_names(folder, manifest), manifest.origin)
         new_rules = {name: rule for name, rule in rules.items() if rule is not None}
-        parsed_rules = parse_rules({name: _numbers_where(folder, manifest, rule) for name, rule in new_rules.items()})
-        there = manifest.splits
-        if missing := [name for name, rule in rules.items() if rule is None and name not in there]:
-            raise UsageError(f"there is no split {missing[0]!r} to drop; splits are {', '.join(there) or 'none'}")
-        other_splits = {name: ranges for name, ranges in there.items() if name not in rules}
+        parsed_rules = parse_rules({name: _find_fulfilling(folder, manifest, rule) for name, rule in new_rules.items()})
+        old_splits = manifest.splits
+        if missing := [name for name, rule in rules.items() if rule is None and name not in old_splits]:
+            raise UsageError(f"there is no split {missing[0]!r} to drop; splits are {', '.join(old_splits) or 'none'}")
+        other_splits = {name: ranges for name, ranges in old_splits.items() if name not in rules}
         splits = share_out(parsed_rules, samples, by=by, seed=seed, others=other_splits)
-        new = msgspec.structs.replace(manifest, splits=splits)
-        change.publish(new)
+        new_manifest = msgspec.structs.replace(manifest, splits=splits)
+        change.publish(new_manifest)
         change.tidy()
-    return new
+    return new_manifest
 
 
-def _numbers_where(folder: Path, manifest: Manifest, rule: Rule) -> Rule:
+def _find_fulfilling(folder: Path, manifest: Manifest, rule: Rule) -> Rule:
     """Return the numbers of the samples that fulfil a rule of conditions, ascending, (n,); any other rule as it is.
 
     Raises:
@@ -94,36 +94,34 @@ def _numbers_where(folder: Path, manifest: Manifest, rule: Rule) -> Rule:
     fulfilled = np.ones(manifest.samples, bool)
     for condition in conditions:
         name, comparison, text = condition[1], condition[2] or condition[3], condition[4]
-        values = _values(folder, manifest, name)
+        values = _read_values(folder, manifest, name)
         try:
-            values_wanted = ast.literal_eval(text)
+            wanted = ast.literal_eval(text)
         except (ValueError, SyntaxError):
             raise UsageError(
                 f"split by {condition[0].strip()!r}: {text} is no value; write 512, 'text' or (3, 7)"
             ) from None
-        values_wanted = list(values_wanted) if isinstance(values_wanted, (tuple, list)) else [values_wanted]
+        wanted = list(wanted) if isinstance(wanted, (tuple, list)) else [wanted]
         if name == "label" and manifest.classes:
-            values_wanted = [manifest.classes.index(one) if one in manifest.classes else one for one in values_wanted]
-        if any(isinstance(one, str) != (values.dtype.kind == "U") for one in values_wanted):
+            wanted = [manifest.classes.index(value) if value in manifest.classes else value for value in wanted]
+        if any(isinstance(value, str) != (values.dtype.kind == "U") for value in wanted):
             kind = "text" if values.dtype.kind == "U" else "numbers"
             raise UsageError(f"split by {condition[0].strip()!r}: {name} holds {kind}, which {text} is not")
-        fulfilled &= _COMPARISONS[comparison](
-            values, np.array(values_wanted if "in" in comparison else values_wanted[0])
-        )
+        fulfilled &= _COMPARISONS[comparison](values, np.array(wanted if "in" in comparison else wanted[0]))
     return np.flatnonzero(fulfilled)
 
 
-def _values(folder: Path, manifest: Manifest, name: str) -> NDArray[Any]:
+def _read_values(folder: Path, manifest: Manifest, name: str) -> NDArray[Any]:
     """Return one value of each sample, (n,): of a field of single values, or the length of an axis of a field."""
     fields = {field.name: field for field in manifest.fields}
-    of, _, part = ("", "", name) if name in _AXES else name.rpartition(".")
-    if name not in fields and part in _AXES:
-        kind = "array" if part == "length" else "image"
-        having = [n for n, field in fields.items() if field.kind == kind and field.shape and of in ("", n)]
-        if len(having) != 1:
-            forms = ", ".join(f"{n}.{part}" for n, field in fields.items() if field.kind == kind and field.shape)
+    field_name, _, axis = ("", "", name) if name in _AXES else name.rpartition(".")
+    if name not in fields and axis in _AXES:
+        kind = "array" if axis == "length" else "image"
+        candidates = [n for n, field in fields.items() if field.kind == kind and field.shape and field_name in ("", n)]
+        if len(candidates) != 1:
+            forms = ", ".join(f"{n}.{axis}" for n, field in fields.items() if field.kind == kind and field.shape)
             raise UsageError(f"split by {name}: there are {forms or 'no such fields'}")
-        return open_packed(folder, having).shapes(having[0])[:, _AXES[part]]
+        return open_packed(folder, candidates).shapes(candidates[0])[:, _AXES[axis]]
     field = manifest.field(name)
     if field.kind != "text" and (field.shape or field.np_dtype.kind == "c"):
         raise UsageError(f"split by {name}: a sample has {field.in_words}; only single numbers and texts are compared")

@@ -30,7 +30,7 @@ from packer.watcher import NOBODY, READING, Watcher
 #: A last axis longer than this is not taken for channels.
 MAX_CHANNELS = 1024
 #: Values that are summed at a time: few enough for the processor's cache.
-_PIECE = 2**16
+_PIECE_VALUES = 2**16
 
 #: Count, mean and sum of squared deviations, of one set of values or of several: (channels,) each.
 _Sums = tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]
@@ -79,13 +79,13 @@ def statistics_part(
         WriteError: the report cannot be written.
         DatasetError: there is no packed dataset, or it is damaged.
     """
-    folder, began = Path(dataset), utc_now()
+    folder, start_time = Path(dataset), utc_now()
     manifest = manifests.read(folder)
-    chosen = _chosen(manifest, fields)
+    chosen_fields = _choose_fields(manifest, fields)
     numbers = part_shards(part, len(manifest.shards))
     watcher.step(READING, 0, sum(manifest.shards[number].samples for number in numbers))
-    moments = {number: _shard_moments(folder, manifest, number, chosen, watcher) for number in numbers}
-    (reports or part_reports(folder)).write(manifest, part, began, moments)
+    moments = {number: _shard_moments(folder, manifest, number, chosen_fields, watcher) for number in numbers}
+    (reports or part_reports(folder)).write(manifest, part, start_time, moments)
 
 
 def statistics(
@@ -110,13 +110,13 @@ def statistics(
     """
     folder = Path(dataset)
     manifest = manifests.read(folder)
-    chosen = _chosen(manifest, fields)
-    of_parts = {} if reports is None else reports.join(manifest).results
-    totals = {field.name: _FieldMoments(field) for field in chosen}
-    left = [entry.samples for number, entry in enumerate(manifest.shards) if number not in of_parts]
-    watcher.step(READING, 0, sum(left))
+    chosen_fields = _choose_fields(manifest, fields)
+    part_results = {} if reports is None else reports.join(manifest).results
+    totals = {field.name: _FieldMoments(field) for field in chosen_fields}
+    samples_left = [entry.samples for number, entry in enumerate(manifest.shards) if number not in part_results]
+    watcher.step(READING, 0, sum(samples_left))
     for number in range(len(manifest.shards)):
-        moments = of_parts.get(number) or _shard_moments(folder, manifest, number, chosen, watcher)
+        moments = part_results.get(number) or _shard_moments(folder, manifest, number, chosen_fields, watcher)
         if lacking := totals.keys() - moments.keys():
             raise UsageError(
                 f"{folder}: parts have read only {', '.join(moments)}, and not {min(lacking)}; give all calls the same "
@@ -127,7 +127,7 @@ def statistics(
     return {name: total.result() for name, total in totals.items()}
 
 
-def _chosen(manifest: Manifest, fields: Sequence[str] | None) -> list[Field]:
+def _choose_fields(manifest: Manifest, fields: Sequence[str] | None) -> list[Field]:
     """Return the fields of these names, all by default, so far as they have statistics."""
     chosen = manifest.fields if fields is None else [manifest.field(name) for name in fields]
     return [field for field in chosen if has_statistics(field)]
@@ -177,9 +177,9 @@ class _FieldMoments:
     """Counts, extremes, mean and sum of squared deviations of each channel of a field, block by block."""
 
     def __init__(self, field: FieldSpec) -> None:
-        last = field.shape[-1] if field.shape else None
-        self._has_channels = last is not None and 0 < last <= MAX_CHANNELS
-        self._channels = last or 1 if self._has_channels else 1
+        last_axis = field.shape[-1] if field.shape else None
+        self._has_channels = last_axis is not None and 0 < last_axis <= MAX_CHANNELS
+        self._channels = last_axis or 1 if self._has_channels else 1
         self._sums: _Sums = (
             np.zeros(self._channels, np.int64),
             np.zeros(self._channels),
@@ -197,7 +197,7 @@ class _FieldMoments:
         rows = np.concatenate([part.reshape(-1, self._channels) for part in parts])
         if rows.dtype == np.bool_:
             rows = rows.view(np.uint8)
-        step = max(1, _PIECE // self._channels)
+        step = max(1, _PIECE_VALUES // self._channels)
         for start in range(0, len(rows), step):
             # One channel after the other: numpy sums along the last axis far faster than across three values.
             self._add_piece(np.ascontiguousarray(rows[start : start + step].T))
@@ -222,7 +222,7 @@ class _FieldMoments:
             x -= mean[:, None]
             if finite is not None:
                 x[~finite] = 0
-            self._sums = _joined(self._sums, (count, mean, np.einsum("cn,cn->c", x, x)))
+            self._sums = _join_sums(self._sums, (count, mean, np.einsum("cn,cn->c", x, x)))
 
     def moments(self) -> Moments:
         """Return what is known so far."""
@@ -231,9 +231,9 @@ class _FieldMoments:
 
     def join(self, other: Moments) -> None:
         """Take in the values of a shard."""
-        count, mean, squares = (np.array(each) for each in (other.count, other.mean, other.squares))
+        count, mean, squares = (np.array(sums) for sums in (other.count, other.mean, other.squares))
         with np.errstate(over="ignore", invalid="ignore"):
-            self._sums = _joined(self._sums, (count, mean, squares))
+            self._sums = _join_sums(self._sums, (count, mean, squares))
         self._nan += other.nan
         self._inf += other.inf
         self._low, self._high = list(map(min, self._low, other.low)), list(map(max, self._high, other.high))
@@ -242,25 +242,25 @@ class _FieldMoments:
         channels = [self._stats(slice(n, n + 1)) for n in range(self._channels)] if self._has_channels else []
         return FieldStats(all=self._stats(slice(None)), channels=tuple(channels))
 
-    def _stats(self, which: slice) -> ValueStats:
+    def _stats(self, channels: slice) -> ValueStats:
         """Return the statistics of some channels together."""
         with np.errstate(over="ignore", invalid="ignore"):
-            each = zip(*(part[which, None] for part in self._sums), strict=True)
-            count, mean, squares = (moment.item() for moment in reduce(_joined, each))
+            sums = zip(*(part[channels, None] for part in self._sums), strict=True)
+            count, mean, squares = (moment.item() for moment in reduce(_join_sums, sums))
         return ValueStats(
             count=count,
-            nan=int(self._nan[which].sum()),
-            inf=int(self._inf[which].sum()),
-            min=min(self._low[which]) if count else None,
-            max=max(self._high[which]) if count else None,
+            nan=int(self._nan[channels].sum()),
+            inf=int(self._inf[channels].sum()),
+            min=min(self._low[channels]) if count else None,
+            max=max(self._high[channels]) if count else None,
             mean=mean if count and math.isfinite(mean) else None,
             std=math.sqrt(squares / count) if count and math.isfinite(squares) else None,
         )
 
 
-def _joined(one: _Sums, other: _Sums) -> _Sums:
+def _join_sums(first: _Sums, other: _Sums) -> _Sums:
     """Return the sums of two sets of values together, by the update of Chan, Golub and LeVeque (1979)."""
-    (n, mean, squares), (m, other_mean, other_squares) = one, other
+    (n, mean, squares), (m, other_mean, other_squares) = first, other
     total = np.maximum(n + m, 1)
     delta = other_mean - mean
     # In this order: the square of a large difference may overflow, but must count 0 times if a set has no values.

@@ -66,7 +66,7 @@ class VerifyReport:
 
 def part_reports(dataset: str | os.PathLike[str]) -> PartReports:
     """Return the reports of parts that lie in a packed dataset, which may be at a URL."""
-    return PartReports(place_of(dataset), "verify", _Checked)
+    return PartReports(place_of(dataset), "verify", _ShardResult)
 
 
 def verify_part(
@@ -94,14 +94,14 @@ def verify_part(
         WriteError: the report cannot be written.
         DatasetError, ResourceError: as `verify`.
     """
-    folder, began = Path(dataset), utc_now()
+    folder, start_time = Path(dataset), utc_now()
     manifest = manifests.read(folder)
     numbers = part_shards(part, len(manifest.shards))
-    checked = _checked_shards(folder, manifest, numbers, watcher, workers)
-    damages = _in_order(manifest, checked, None)
+    results = _check_shards(folder, manifest, numbers, watcher, workers)
+    damages = _order_damages(manifest, results, None)
     _check_unchanged(folder, manifest, damages)
-    (reports or part_reports(folder)).write(manifest, part, began, checked)
-    shards = checked.values()
+    (reports or part_reports(folder)).write(manifest, part, start_time, results)
+    shards = results.values()
     nbytes, frames = sum(shard.nbytes for shard in shards), sum(shard.frames for shard in shards)
     return VerifyReport(tuple(damages), len(numbers), nbytes, frames)
 
@@ -130,36 +130,36 @@ def verify(
     damages: list[Damage] = []
     names: Names | None = None
     for table in manifest.name_tables:
-        with _noted(damages, folder, table.file):
+        with _collect_damages(damages, folder, table.file):
             check_file(folder / table.file, table, whole=True)
     if manifest.names is not None and not damages:
-        with _noted(damages, folder, manifest.names.file):
+        with _collect_damages(damages, folder, manifest.names.file):
             names = Names(folder, manifest)
     if manifest.left_out is not None:
-        with _noted(damages, folder, manifest.left_out.file):
+        with _collect_damages(damages, folder, manifest.left_out.file):
             read_rejected(folder, manifest)
     if manifest.constants is not None:
-        with _noted(damages, folder, manifest.constants.file):
+        with _collect_damages(damages, folder, manifest.constants.file):
             read_constants(folder / manifest.constants.file, manifest.constants)
     if (folder / MANIFEST_COPY).exists():
-        with _noted(damages, folder, MANIFEST_COPY):
+        with _collect_damages(damages, folder, MANIFEST_COPY):
             manifests.read(folder, MANIFEST_COPY)
     tables = manifest.files[len(manifest.shards) :]
-    good = [entry for entry in tables if entry.file not in {damage.file for damage in damages}]
+    good_tables = [entry for entry in tables if entry.file not in {damage.file for damage in damages}]
     joined = JoinedParts({}) if reports is None else reports.join(manifest)
-    left = shards_left(manifest, None, reports)
-    checked = {**joined.results, **_checked_shards(folder, manifest, left, watcher, workers)}
-    shards = [checked[number] for number in range(len(manifest.shards))]
-    damages += _in_order(manifest, checked, names)
-    damages += _false_totals(manifest, shards)
+    numbers_left = shards_left(manifest, None, reports)
+    results = {**joined.results, **_check_shards(folder, manifest, numbers_left, watcher, workers)}
+    shards = [results[number] for number in range(len(manifest.shards))]
+    damages += _order_damages(manifest, results, names)
+    damages += _check_totals(manifest, shards)
     if names is not None and not damages:
-        damages += _false_names(manifest, names, shards)
-    damages += _unknown(folder, manifest, good)
+        damages += _check_names(manifest, names, shards)
+    damages += _find_unknown_files(folder, manifest, good_tables)
     _check_unchanged(folder, manifest, damages)
     return VerifyReport(
         tuple(damages),
         files=1 + len(manifest.shards) + len(tables),
-        bytes=sum(entry.bytes for entry in good) + sum(shard.nbytes for shard in shards),
+        bytes=sum(entry.bytes for entry in good_tables) + sum(shard.nbytes for shard in shards),
         frames=sum(shard.frames for shard in shards),
         parts=joined,
     )
@@ -172,7 +172,7 @@ def _check_unchanged(folder: Path, manifest: Manifest, damages: Sequence[Damage]
 
 
 @contextlib.contextmanager
-def _noted(damages: list[Damage], folder: Path, file: str) -> Iterator[None]:
+def _collect_damages(damages: list[Damage], folder: Path, file: str) -> Iterator[None]:
     """Note the damage of a file, and go on.
 
     Raises:
@@ -184,21 +184,21 @@ def _noted(damages: list[Damage], folder: Path, file: str) -> Iterator[None]:
         damages.append(Damage.of(error, folder, file))
 
 
-def _unknown(folder: Path, manifest: Manifest, good: Sequence[FileEntry]) -> list[Damage]:
+def _find_unknown_files(folder: Path, manifest: Manifest, good: Sequence[FileEntry]) -> list[Damage]:
     """Return the shards, and the lines of the list of what was skipped, that the manifest does not know.
 
     They are no damage while a run is under way or was stopped, or if the dataset changed while it was checked.
     """
     shards = folder / SHARD_FOLDER
     files = {f"{SHARD_FOLDER}/{path.name}" for path in shards.iterdir()} if shards.is_dir() else set()
-    strangers = sorted(files - {entry.file for entry in manifest.shards})
+    unknown_files = sorted(files - {entry.file for entry in manifest.shards})
     damages = []
     if manifest.left_out is not None and manifest.left_out in good:
         nbytes, expected = (folder / manifest.left_out.file).stat().st_size, manifest.left_out.bytes
         if nbytes != expected:
             damages.append(Damage(manifest.left_out.file, f"{nbytes:,} bytes, {expected:,} expected"))
     reason = "the manifest does not know this file; remove it"
-    damages += [Damage(name, reason, repairable=False) for name in strangers]
+    damages += [Damage(name, reason, repairable=False) for name in unknown_files]
     if not damages or any((folder / UNFINISHED).glob("*.json*")):
         return []
     current = manifests.read(folder)
@@ -209,7 +209,7 @@ def _unknown(folder: Path, manifest: Manifest, good: Sequence[FileEntry]) -> lis
 
 
 @dataclass
-class _Checked:
+class _ShardResult:
     """What was checked of a shard, and what is wrong with it. Samples are numbered from the shard's first one."""
 
     damages: list[Damage] = field(default_factory=list)
@@ -221,9 +221,9 @@ class _Checked:
     totals: dict[str, ColumnTotals] = field(default_factory=dict)
 
 
-def _checked_shards(
+def _check_shards(
     folder: Path, manifest: Manifest, numbers: Sequence[int], watcher: Watcher, workers: int
-) -> dict[int, _Checked]:
+) -> dict[int, _ShardResult]:
     """Return what was found in shards, by their numbers.
 
     If the disk cannot read a page of a map, the system kills the process that asked for it. Its shard is then reported
@@ -234,19 +234,19 @@ def _checked_shards(
     if not workers:
         shards = [_check_shard(folder, manifest.fields, watcher, entry) for entry in entries]
         return dict(zip(numbers, shards, strict=True))
-    results: dict[int, _Checked] = {}
+    results: dict[int, _ShardResult] = {}
     check = partial(_check_shard, folder, manifest.fields, NOBODY)
-    for at, result in run_in_processes(check, entries, workers, Limits(None, None)):
+    for index, result in run_in_processes(check, entries, workers, Limits(None, None)):
         if isinstance(result, Lost):
-            result = _Checked([Damage(entries[at].file, f"reading it {result.reason}: check the disk")])
-        results[numbers[at]] = result
-        watcher.done(0, entries[at].bytes)
+            result = _ShardResult([Damage(entries[index].file, f"reading it {result.reason}: check the disk")])
+        results[numbers[index]] = result
+        watcher.done(0, entries[index].bytes)
     return results
 
 
 def _check_shard(
     folder: Path, fields: tuple[Field, ...], watcher: Watcher, entry: ShardEntry, reporter: Reporter | None = None
-) -> _Checked:
+) -> _ShardResult:
     """Check every byte of a shard: header, index, frames, names, and the digest of the file.
 
     Args:
@@ -255,57 +255,61 @@ def _check_shard(
     Raises:
         DatasetError: the file cannot be opened: no permission, or too many open files. This is no damage.
     """
-    checked = _Checked()
-    with _noted(checked.damages, folder, entry.file), Shard(folder / entry.file, entry.bytes) as shard:
+    result = _ShardResult()
+    with _collect_damages(result.damages, folder, entry.file), Shard(folder / entry.file, entry.bytes) as shard:
         header = shard.check_header(fields, entry.samples)
-        columns = [shard.column(position, each, entry.samples) for position, each in enumerate(fields)]
+        columns = [shard.column(number, field, entry.samples) for number, field in enumerate(fields)]
         for column in columns:
             column.check_samples()
-            checked.totals[column.field.name] = column.index.totals
-        _check_bytes(shard, entry, columns, checked, watcher)
-        if not checked.damages:
+            result.totals[column.field.name] = column.index.totals
+        _check_bytes(shard, entry, columns, result, watcher)
+        if not result.damages:
             shard.check_index(entry.index)
             if header.named:
-                checked.names = list(itertools.islice(shard.names(entry.samples), _COMPARED))
-    return checked
+                result.names = list(itertools.islice(shard.names(entry.samples), _COMPARED))
+    return result
 
 
-def _check_bytes(shard: Shard, entry: ShardEntry, columns: list[Column], checked: _Checked, watcher: Watcher) -> None:
+def _check_bytes(
+    shard: Shard, entry: ShardEntry, columns: list[Column], result: _ShardResult, watcher: Watcher
+) -> None:
     """Hash the file, and its frames one by one."""
-    done = 0
+    bytes_done = 0
     with ThreadPoolExecutor(1) as pool:
         # In another thread: hashing does not hold the interpreter's lock.
         digest = pool.submit(xxhash.xxh3_128_hexdigest, shard.bytes)
         for column in columns:
-            checked.frames += column.index.frames
-            for nbytes, wrong in column.check_frames():
-                for frame, samples in zip(wrong.tolist(), column.index.samples_of(wrong).tolist(), strict=True):
+            result.frames += column.index.frames
+            for nbytes, bad_frames in column.check_frames():
+                for frame, samples in zip(
+                    bad_frames.tolist(), column.index.samples_of(bad_frames).tolist(), strict=True
+                ):
                     reason = f"the checksum of frame {frame} is wrong"
-                    checked.damages.append(Damage(entry.file, reason, column.field.name, tuple(samples)))
-                done += nbytes
+                    result.damages.append(Damage(entry.file, reason, column.field.name, tuple(samples)))
+                bytes_done += nbytes
                 watcher.done(0, nbytes)
-        good = digest.result() == entry.digest
-    watcher.done(0, entry.bytes - done)
-    checked.nbytes += entry.bytes
-    if not good and not checked.damages:
+        is_good = digest.result() == entry.digest
+    watcher.done(0, entry.bytes - bytes_done)
+    result.nbytes += entry.bytes
+    if not is_good and not result.damages:
         reason = "its digest is wrong, though all frames are right: an index, a page or the padding changed"
-        checked.damages.append(Damage(entry.file, reason))
+        result.damages.append(Damage(entry.file, reason))
 
 
 # ---------------------------------------------------------------- shards and the rest of the dataset
 
 
-def _in_order(manifest: Manifest, checked: Mapping[int, _Checked], names: Names | None) -> list[Damage]:
+def _order_damages(manifest: Manifest, results: Mapping[int, _ShardResult], names: Names | None) -> list[Damage]:
     """Return the damages of shards, given by their numbers, in the order of the dataset."""
     damages, first = [], 0
     for number, entry in enumerate(manifest.shards):
-        if number in checked:
-            damages += [_in_dataset(damage, first, names) for damage in checked[number].damages]
+        if number in results:
+            damages += [_place_in_dataset(damage, first, names) for damage in results[number].damages]
         first += entry.samples
     return damages
 
 
-def _in_dataset(damage: Damage, first: int, names: Names | None) -> Damage:
+def _place_in_dataset(damage: Damage, first: int, names: Names | None) -> Damage:
     """Return a damage with names, and sample numbers in the dataset, where the shard's first sample is `first`."""
     if damage.samples is None:
         return damage
@@ -314,25 +318,25 @@ def _in_dataset(damage: Damage, first: int, names: Names | None) -> Damage:
     return replace(damage, samples=(start, stop), names=first_names)
 
 
-def _false_names(manifest: Manifest, names: Names, shards: Sequence[_Checked]) -> Iterator[Damage]:
+def _check_names(manifest: Manifest, names: Names, shards: Sequence[_ShardResult]) -> Iterator[Damage]:
     """Compare the tables of names with the first names of each shard."""
     first = 0
     for entry, shard in zip(manifest.shards, shards, strict=True):
-        if wrong := names.difference(first, shard.names):
-            yield Damage(names.table_of(first).path.name, wrong)
+        if difference := names.difference(first, shard.names):
+            yield Damage(names.table_of(first).path.name, difference)
         first += entry.samples
-    for table, each in zip(names.tables, manifest.name_tables, strict=True):
-        if table.entries != 2 * each.samples:
-            reason = f"it has {table.entries:,} entries, {2 * each.samples:,} expected: two for each sample"
-            yield Damage(each.file, reason)
+    for table, table_entry in zip(names.tables, manifest.name_tables, strict=True):
+        if table.entries != 2 * table_entry.samples:
+            reason = f"it has {table.entries:,} entries, {2 * table_entry.samples:,} expected: two for each sample"
+            yield Damage(table_entry.file, reason)
 
 
-def _false_totals(manifest: Manifest, shards: Sequence[_Checked]) -> Iterator[Damage]:
+def _check_totals(manifest: Manifest, shards: Sequence[_ShardResult]) -> Iterator[Damage]:
     """Compare the bytes of each column in the manifest with those in the shards, if all shards could be read."""
-    for each in manifest.fields:
-        of_shards = [shard.totals[each.name] for shard in shards if each.name in shard.totals]
-        total, of_manifest = total_of(of_shards), manifest.columns[each.name]
-        if len(of_shards) == len(shards) and total != of_manifest:
-            reason = f"it says {of_manifest.raw:,} bytes as arrays and {of_manifest.stored:,} stored"
+    for column in manifest.fields:
+        shard_totals = [shard.totals[column.name] for shard in shards if column.name in shard.totals]
+        total, expected = total_of(shard_totals), manifest.columns[column.name]
+        if len(shard_totals) == len(shards) and total != expected:
+            reason = f"it says {expected.raw:,} bytes as arrays and {expected.stored:,} stored"
             reason += f", the shards hold {total.raw:,} and {total.stored:,}"
-            yield Damage(MANIFEST, reason, each.name)
+            yield Damage(MANIFEST, reason, column.name)

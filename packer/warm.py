@@ -70,22 +70,22 @@ def warm_file(path: Path, watcher: Watcher = NOBODY) -> None:
             if hasattr(mmap, "MADV_HUGEPAGE"):
                 with contextlib.suppress(OSError):  # a kernel without such pages
                     memory.madvise(mmap.MADV_HUGEPAGE)
-            for at in range(0, size, _STEP):
-                nbytes = min(_STEP, size - at)
-                _touch(memory, at, nbytes)
+            for start in range(0, size, _STEP):
+                nbytes = min(_STEP, size - start)
+                _touch(memory, start, nbytes)
                 watcher.done(0, nbytes)
 
 
-def _touch(memory: mmap.mmap, at: int, nbytes: int) -> None:
+def _touch(memory: mmap.mmap, start: int, nbytes: int) -> None:
     """Read pages of a map. If the kernel knows the call, a page that the disk cannot read is an OSError."""
     if hasattr(mmap, "MADV_HUGEPAGE"):  # Linux
         try:
-            memory.madvise(_MADV_POPULATE_READ, at, nbytes)
+            memory.madvise(_MADV_POPULATE_READ, start, nbytes)
             return
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
-    memory[at : at + nbytes : mmap.PAGESIZE]  # a byte of each page
+    memory[start : start + nbytes : mmap.PAGESIZE]  # a byte of each page
 
 
 def drop_files(files: Iterable[Path]) -> None:

@@ -134,7 +134,7 @@ def test_whole_numbers(tmp_path, data, dtype):
 @pytest.mark.parametrize(("dtype", "offset"), [("float64", 0), ("float64", 1e9), ("float32", 1e5), ("float16", 0)])
 def test_floats_are_as_exact_as_float64(dtype, offset, tmp_path, monkeypatch):
     """Far from zero, where sums of squares lose every digit, and over many pieces of unequal means."""
-    monkeypatch.setattr(stats, "_PIECE", 14)
+    monkeypatch.setattr(stats, "_PIECE_VALUES", 14)
     rng = np.random.default_rng(0)
     values = (rng.normal(size=(2000, 2)) + np.linspace(-1, 1, 2000)[:, None] + offset).astype(dtype)
     found = measured(values, tmp_path / "out")
