@@ -8,8 +8,8 @@ from packer.append import AppendReport
 from packer.append import append as run
 from packer.cli.logs import Progress, log_options, say
 from packer.cli.options import SourceCommand, conversion_options, sources_argument
-from packer.cli.summary import split_lines, warn_left_out
-from packer.cli.text import counted
+from packer.cli.summary import split_lines, warn_of_skipped
+from packer.cli.text import count_text
 from packer.convert import ConvertOptions
 
 
@@ -32,10 +32,10 @@ def append(dataset: str, sources: tuple[str, ...], options: ConvertOptions) -> N
     $ packer append scans.packed other.packed
     """
 
-    def done(report: AppendReport) -> None:
-        more, all_of_them = counted(report.added, "sample"), counted(report.manifest.samples, "sample")
-        warn_left_out(report.rejected, dataset, report.manifest)
-        say(f"{dataset}: {more} more, {all_of_them} in all", *split_lines(report.manifest))
+    def report_done(report: AppendReport) -> None:
+        added_text, total_text = count_text(report.added, "sample"), count_text(report.manifest.samples, "sample")
+        warn_of_skipped(report.rejected, dataset, report.manifest)
+        say(f"{dataset}: {added_text} more, {total_text} in all", *split_lines(report.manifest))
 
     with Progress() as watcher:
-        run(dataset, list(sources), options, done=done, watcher=watcher)
+        run(dataset, list(sources), options, done=report_done, watcher=watcher)

@@ -16,7 +16,7 @@ import click
 from packer.cli.doctor import machine_of, shared_frames
 from packer.cli.logs import Progress, log_options
 from packer.cli.options import fields_option
-from packer.cli.text import counted, indented, size_text, table, wrapped
+from packer.cli.text import count_text, json_text, size_text, table, wrap
 from packer.errors import DatasetError
 from packer.format import manifest as manifests
 from packer.warm import warm
@@ -93,11 +93,11 @@ def bench(
         raise DatasetError(f"{dataset}: it has no samples; there is nothing to read")
     from readers import PackedDataset  # here: torch takes seconds to load, and help and refusals need none
 
-    chosen = PackedDataset(dataset, fields).fields
-    names = list(chosen)
+    chosen_fields = PackedDataset(dataset, fields).fields
+    names = list(chosen_fields)
     sample_bytes = sum(manifest.columns[name].raw for name in names) / manifest.samples
     fits = machine.holds(manifest)
-    by_blocks = bool(shared_frames(chosen.values())) or not fits
+    by_blocks = bool(shared_frames(chosen_fields.values())) or not fits
     sizes = sorted({min(size, manifest.samples) for size in batch_sizes})
     counts = sorted(set(workers))
     settings = [(way, size, count) for size in sizes for way in (LOADER, DATALOADER) for count in counts]
@@ -112,8 +112,8 @@ def bench(
             if sample_bytes * size * (3 + 2 * count) > _MEMORY_SHARE * machine.free:
                 _log.warning("%s %d, batch %d: its batches do not fit the free memory", way, count, size)
                 continue
-            opened = PackedDataset(dataset, names)  # one each, since it keeps decoded frames
-            rates[way, size, count] = _measured(opened, (way, size, count), by_blocks, seconds / len(settings))
+            opened_dataset = PackedDataset(dataset, names)  # one each, since it keeps decoded frames
+            rates[way, size, count] = _measure(opened_dataset, (way, size, count), by_blocks, seconds / len(settings))
     document = {
         "path": str(dataset),
         "fields": names,
@@ -124,12 +124,12 @@ def bench(
             {"way": way, "batch_size": size, "workers": count, "samples": rate}
             for (way, size, count), rate in rates.items()
         ],
-        "use": _code(rates, by_blocks, machine.cuda is not None),
+        "use": _choose_line(rates, by_blocks, machine.cuda is not None),
     }
-    click.echo(indented(document) if as_json else "\n".join(_lines(document, rates)))
+    click.echo(json_text(document) if as_json else "\n".join(_lines(document, rates)))
 
 
-def _measured(dataset: PackedDataset, setting: Setting, by_blocks: bool, seconds: float) -> float | None:
+def _measure(dataset: PackedDataset, setting: Setting, by_blocks: bool, seconds: float) -> float | None:
     """Return the samples a second of one setting, read for `seconds`; starting workers is not counted."""
     from torch.utils.data import DataLoader
 
@@ -157,21 +157,23 @@ def _measured(dataset: PackedDataset, setting: Setting, by_blocks: bool, seconds
 
 def _rate(batches: Iterator[Any], size: int, seconds: float) -> float:
     """Return the samples read in a second."""
-    count, gone, began = 0, 0.0, time.perf_counter()
-    while gone < seconds:
+    count, elapsed, start_time = 0, 0.0, time.perf_counter()
+    while elapsed < seconds:
         next(batches)
-        count, gone = count + 1, time.perf_counter() - began
-    return count * size / gone
+        count, elapsed = count + 1, time.perf_counter() - start_time
+    return count * size / elapsed
 
 
-def _code(rates: Rates, by_blocks: bool, cuda: bool) -> str | None:
+def _choose_line(rates: Rates, by_blocks: bool, cuda: bool) -> str | None:
     """Return the line of Python for the simplest of the fastest settings; None if none was measured."""
-    known = {setting: rate for setting, rate in rates.items() if rate is not None}
-    good = [setting for setting, rate in known.items() if rate >= _AS_GOOD * max(known.values())]
-    if not good:
+    measured = {setting: rate for setting, rate in rates.items() if rate is not None}
+    fast_settings = [setting for setting, rate in measured.items() if rate >= _AS_GOOD * max(measured.values())]
+    if not fast_settings:
         return None
     # Better without worker processes, better without workers at all.
-    way, size, workers = min(good, key=lambda setting: (setting[0] == DATALOADER, setting[2], -known[setting]))
+    way, size, workers = min(
+        fast_settings, key=lambda setting: (setting[0] == DATALOADER, setting[2], -measured[setting])
+    )
     if way == LOADER:
         shuffle, device = '"block"' if by_blocks else "True", ', device="cuda"' if cuda else ""
         return f"Loader(dataset, batch_size={size}, shuffle={shuffle}, threads={workers}{device})"
@@ -188,10 +190,10 @@ def _lines(results: dict[str, Any], rates: Rates) -> list[str]:
         for way, count in dict.fromkeys((way, count) for way, _, count in rates)
     ]
     heads = [f"batch {size}" for size in sizes]
-    samples_in_words = f"{counted(results['samples'], 'sample')} of {', '.join(results['fields'])}"
-    place = "in memory" if results["fits_memory"] else "too large for the free memory, so the disk is measured too"
+    samples_in_words = f"{count_text(results['samples'], 'sample')} of {', '.join(results['fields'])}"
+    where = "in memory" if results["fits_memory"] else "too large for the free memory, so the disk is measured too"
     lines = [
-        *wrapped(f"{samples_in_words}, {size_text(results['sample_bytes'])} each; {place}"),
+        *wrap(f"{samples_in_words}, {size_text(results['sample_bytes'])} each; {where}"),
         "",
         *table(["samples/s", *heads], rows, heads),
     ]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from packer.cli.logs import Progress, log_options
 from packer.cli.options import SourceCommand, conversion_options, open_shown, sources_argument
 from packer.cli.summary import shape_text
-from packer.cli.text import counted, indented, shortened, size_text, table, terminal_width
+from packer.cli.text import count_text, json_text, shorten, size_text, table, terminal_width
 from packer.codecs import JPEG, NAMED, codec_name, compiled, file_of
 from packer.convert import ConvertOptions, convert, reading_limits
 from packer.errors import SourceError, UsageError
@@ -84,7 +84,7 @@ def codecs(sources: tuple[str, ...], options: ConvertOptions, as_json: bool) -> 
             raise SourceError("none of the samples looked at can be read; `packer convert` says why")
         reports = _reports(source, examples)
         fields = list(watcher.watch(reports, "trying codecs on fields", len(source.fields)))
-    click.echo(indented({"fields": fields}) if as_json else "\n".join(_lines(fields)))
+    click.echo(json_text({"fields": fields}) if as_json else "\n".join(_lines(fields)))
 
 
 def _reports(source: Source, examples: dict[str, list[NDArray[Any]]]) -> Iterator[FieldReport]:
@@ -114,12 +114,12 @@ def _trials(spec: FieldSpec, samples: Sequence[NDArray[Any]]) -> Iterator[Trial]
             except UsageError:  # not for this field
                 continue
             loader = Loader(PackedDataset(packed.path), min(_BATCH, len(samples)), shuffle=True, threads=0)
-            epochs, began = 0, time.perf_counter()
-            while not epochs or time.perf_counter() - began < _SECONDS:
+            epochs, start_time = 0, time.perf_counter()
+            while not epochs or time.perf_counter() - start_time < _SECONDS:
                 for _ in loader:
                     pass
                 epochs += 1
-            reading = packed.raw_bytes * epochs / (time.perf_counter() - began)
+            reading = packed.raw_bytes * epochs / (time.perf_counter() - start_time)
             ratio = packed.raw_bytes / packed.manifest.columns[spec.name].stored
             yield Trial(name, ratio, packed.raw_bytes / packed.seconds, reading)
 
@@ -128,8 +128,8 @@ def _lines(fields: Sequence[FieldReport]) -> list[str]:
     """Return a heading and a table for each field."""
     lines: list[str] = []
     for field in fields:
-        seen = f"{counted(field.samples, 'sample')}, {size_text(field.raw_bytes)}"
-        heading = f"{field.spec.name}: {field.spec.dtype}, {shape_text(field.spec)}; {seen} looked at"
+        amount = f"{count_text(field.samples, 'sample')}, {size_text(field.raw_bytes)}"
+        heading = f"{field.spec.name}: {field.spec.dtype}, {shape_text(field.spec)}; {amount} looked at"
         rows = [
             [
                 f"{'*' if trial.codec == field.auto else ' '} {trial.codec}",
@@ -139,5 +139,5 @@ def _lines(fields: Sequence[FieldReport]) -> list[str]:
             ]
             for trial in field.trials
         ]
-        lines += ["", shortened(heading, terminal_width()), *table(_HEADS, rows, _HEADS[1:])]
+        lines += ["", shorten(heading, terminal_width()), *table(_HEADS, rows, _HEADS[1:])]
     return [*lines[1:], "", "* what `auto` takes"]

@@ -14,7 +14,7 @@ import click
 from packer import convert as conversion
 from packer.cli.logs import Progress, log_options, say
 from packer.cli.options import SourceCommand, conversion_options, sources_argument
-from packer.cli.summary import summary, warn_left_out
+from packer.cli.summary import summary, warn_of_skipped
 from packer.convert import ConvertOptions
 from packer.errors import SourceError
 from packer.packing import executor_at, place_of
@@ -84,7 +84,7 @@ def convert(
         if error.sample is not None and options.on_error == "stop":
             _log.warning("the same command skips bad samples with --on-error skip")
         raise
-    warn_left_out(report.rejected, report.path, report.manifest)
+    warn_of_skipped(report.rejected, report.path, report.manifest)
     say(*summary(report))
 
 

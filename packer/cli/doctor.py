@@ -12,7 +12,7 @@ import click
 import psutil
 
 from packer.cli.logs import log_options
-from packer.cli.text import indented, listing, size_text
+from packer.cli.text import json_text, listing, size_text
 from packer.codecs import compiled, number_of
 from packer.format import Field, Manifest
 from packer.format import manifest as manifests
@@ -98,12 +98,12 @@ def doctor(dataset: Path, as_json: bool) -> None:
     """
     all_findings = list(findings(manifests.read(dataset), machine_of(dataset)))
     if as_json:
-        click.echo(indented({"path": str(dataset), "findings": all_findings}))
+        click.echo(json_text({"path": str(dataset), "findings": all_findings}))
         return
     pairs = []
-    for one in all_findings:
-        pairs.append((f"{'!' if one.hurts else ' '} {one.topic}", one.found))
-        pairs += [("", one.advice)] if one.advice else []
+    for finding in all_findings:
+        pairs.append((f"{'!' if finding.hurts else ' '} {finding.topic}", finding.found))
+        pairs += [("", finding.advice)] if finding.advice else []
     click.echo("\n".join(listing(pairs)))
 
 
@@ -111,10 +111,12 @@ def machine_of(folder: Path) -> Machine:
     """Return what this machine offers a dataset in `folder`."""
     import torch  # here: it takes seconds to load, and `packer doctor --help` needs none
 
-    place = folder.resolve()
-    partitions = [one for one in psutil.disk_partitions(all=True) if place.is_relative_to(one.mountpoint)]
+    path = folder.resolve()
+    partitions = [
+        partition for partition in psutil.disk_partitions(all=True) if path.is_relative_to(partition.mountpoint)
+    ]
     # The deepest mount; the last of two at one place hides the other.
-    deepest = sorted(partitions, key=lambda one: len(one.mountpoint))[-1:]
+    deepest = sorted(partitions, key=lambda partition: len(partition.mountpoint))[-1:]
     shared = psutil.disk_usage(str(_SHARED)) if _SHARED.is_dir() else None
     return Machine(
         mount=deepest[0].mountpoint if deepest else None,
@@ -150,8 +152,10 @@ def findings(manifest: Manifest, machine: Machine) -> Iterator[Finding]:
         advice = "copy the dataset to a local disk, or the first epoch waits for the network"
         observed = f"{machine.kind}, mounted at {machine.mount}"
         yield Finding("disk", observed, advice if machine.is_network else "", machine.is_network)
-    of = f" of {size_text(machine.memory)}" if machine.memory is not None else ""
-    observed = f"the dataset takes {size_text(manifest.file_bytes)}; {size_text(machine.free)}{of} of memory are free"
+    of_total = f" of {size_text(machine.memory)}" if machine.memory is not None else ""
+    observed = (
+        f"the dataset takes {size_text(manifest.file_bytes)}; {size_text(machine.free)}{of_total} of memory are free"
+    )
     advice = "it does not stay in memory: shuffle by blocks, so that the disk is read in long runs"
     yield Finding(
         "memory", observed, "nothing is read from the disk after the first epoch" if fits else advice, not fits
@@ -166,15 +170,17 @@ def findings(manifest: Manifest, machine: Machine) -> Iterator[Finding]:
     size = max(min(_BATCH, manifest.samples), 1)
     batch = size * manifest.raw_bytes // max(manifest.samples, 1)
     if machine.shared_free is not None:
-        of = f" of {size_text(machine.shared)}" if machine.shared is not None else ""
-        observed = f"/dev/shm has {size_text(machine.shared_free)}{of} free; a batch of {size} takes {size_text(batch)}"
+        of_total = f" of {size_text(machine.shared)}" if machine.shared is not None else ""
+        observed = (
+            f"/dev/shm has {size_text(machine.shared_free)}{of_total} free; a batch of {size} takes {size_text(batch)}"
+        )
         needed, advice = batch * _BATCHES * _WORKERS, f"{_WORKERS} workers of a DataLoader may end in a bus error: "
         advice += f"take Loader, which needs none, or give them {size_text(needed)} (docker: --shm-size)"
         hurts = needed > machine.shared_free
         yield Finding("shared memory", observed, advice if hurts else "", hurts)
     advice = "workers of a DataLoader only cost time here: take num_workers=0, or Loader"
-    few = machine.processors < machine.cores
-    observed = f"{machine.processors:,} of the machine's {machine.cores:,}" if few else f"{machine.processors:,}"
+    is_fewer = machine.processors < machine.cores
+    observed = f"{machine.processors:,} of the machine's {machine.cores:,}" if is_fewer else f"{machine.processors:,}"
     yield Finding("processors", observed, advice if machine.processors == 1 else "")
     if machine.torch_threads > machine.processors:
         advice = (

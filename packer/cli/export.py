@@ -9,7 +9,7 @@ import click
 
 from packer.cli.logs import Progress, log_options, say
 from packer.cli.options import fields_option
-from packer.cli.text import counted, size_text, time_text
+from packer.cli.text import count_text, size_text, time_text
 from packer.export import KINDS, VALUES
 from packer.export import export as run
 
@@ -55,5 +55,5 @@ def export(
     for note in report.notes:
         _log.warning("%s", note)
     kind = "" if report.to == "files" else f" of {report.to}"
-    files = f"{counted(report.files, 'file')}{kind}, {size_text(report.bytes)}"
-    say(f"{out}: {counted(report.samples, 'sample')} in {files}, {time_text(report.seconds)}")
+    files = f"{count_text(report.files, 'file')}{kind}, {size_text(report.bytes)}"
+    say(f"{out}: {count_text(report.samples, 'sample')} in {files}, {time_text(report.seconds)}")

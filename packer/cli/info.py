@@ -14,7 +14,7 @@ import msgspec
 
 from packer.cli.logs import log_options
 from packer.cli.summary import field_table, shards_text, sizes_texts
-from packer.cli.text import counted, indented, listing, size_text
+from packer.cli.text import count_text, json_text, listing, size_text
 from packer.codecs import codec_name
 from packer.errors import DamagedError, first_few
 from packer.format import Constants, Manifest, Names, check_file
@@ -43,7 +43,7 @@ def info(dataset: str, as_json: bool) -> None:
     """
     description = describe(dataset)
     table = field_table(description.manifest.fields, sizes_texts(description.manifest.columns))
-    click.echo(indented(_document(description)) if as_json else "\n".join([*table, "", *listing(facts(description))]))
+    click.echo(json_text(_document(description)) if as_json else "\n".join([*table, "", *listing(facts(description))]))
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Description:
     constants: tuple[str, ...]
 
 
-def describe(place: str) -> Description:
+def describe(dataset: str) -> Description:
     """Return what the dataset in a folder or at a URL holds; warn of damaged files, and go on without them.
 
     From a URL only the manifest, names and constants are fetched.
@@ -73,31 +73,31 @@ def describe(place: str) -> Description:
         DatasetError: it is not a packed dataset, or unfinished, or cannot be fetched.
     """
     with contextlib.ExitStack() as stack:
-        if is_url(place):
-            mirror, manifest, lease = Mirror.open(place)
+        if is_url(dataset):
+            mirror, manifest, lease = Mirror.open(dataset)
             stack.callback(lease.close)
             folder = mirror.folder
             stack.callback(mirror.fetch_tables(manifest).close)
         else:
-            folder, manifest = Path(place), manifests.read(Path(place))
+            folder, manifest = Path(dataset), manifests.read(Path(dataset))
             for shard in manifest.shards:
-                with _warned():
+                with _warn_of_damage():
                     check_file(folder / shard.file, shard)
         rejected = sum(shard.rejected for shard in manifest.shards)
         names: tuple[str, ...] = ()
         constants: tuple[str, ...] = ()
-        with _warned():
-            if not is_url(place):
+        with _warn_of_damage():
+            if not is_url(dataset):
                 rejected = len(read_rejected(folder, manifest))
             constants = tuple(Constants(folder, manifest.constants))
             if manifest.names is not None:
                 with contextlib.closing(Names(folder, manifest)) as table:
                     names = tuple(table.name(number) for number in range(min(_FIRST, manifest.samples)))
-    return Description(place, manifest, names, rejected, constants)
+    return Description(dataset, manifest, names, rejected, constants)
 
 
 @contextlib.contextmanager
-def _warned() -> Iterator[None]:
+def _warn_of_damage() -> Iterator[None]:
     """Warn of a damaged file, and go on without it."""
     try:
         yield
@@ -115,14 +115,18 @@ def facts(description: Description) -> list[tuple[str, str]]:
         ("size", f"{size_text(manifest.file_bytes)}, {size_text(manifest.raw_bytes)} as arrays"),
         (
             "names",
-            _listed(description.names, manifest.samples) if manifest.names else "none; samples have only numbers",
+            _first_names_text(description.names, manifest.samples)
+            if manifest.names
+            else "none; samples have only numbers",
         ),
         ("made by", manifest.tool),
     ]
     if manifest.classes:
-        pairs.append(("classes", f"{len(manifest.classes):,}: {_listed(manifest.classes, len(manifest.classes))}"))
+        pairs.append(
+            ("classes", f"{len(manifest.classes):,}: {_first_names_text(manifest.classes, len(manifest.classes))}")
+        )
     if description.rejected and manifest.left_out:
-        pairs.append(("skipped", f"{counted(description.rejected, 'sample')}, listed in {manifest.left_out.file}"))
+        pairs.append(("skipped", f"{count_text(description.rejected, 'sample')}, listed in {manifest.left_out.file}"))
     if description.constants:
         pairs.append(("constants", ", ".join(description.constants)))
     if splits := manifest.splits:
@@ -147,6 +151,6 @@ def _document(description: Description) -> dict[str, Any]:
     }
 
 
-def _listed(names: Sequence[str], count: int) -> str:
+def _first_names_text(names: Sequence[str], count: int) -> str:
     """Return the first of `count` names."""
     return ", ".join(names[:_FIRST]) + (", ..." if count > _FIRST else "")

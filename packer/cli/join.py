@@ -6,7 +6,7 @@ import click
 
 from packer.cli.logs import Progress, log_options, say
 from packer.cli.options import SourceCommand, conversion_options, sources_argument
-from packer.cli.text import counted
+from packer.cli.text import count_text
 from packer.convert import ConvertOptions
 from packer.join import join as run
 
@@ -31,5 +31,5 @@ def join(dataset: str, sources: tuple[str, ...], options: ConvertOptions) -> Non
     with Progress() as watcher:
         report = run(dataset, list(sources), options, watcher=watcher)
     fields = ", ".join(f"{field.name} ({field.in_words})" for field in report.fields)
-    samples, by = counted(report.manifest.samples, "sample"), "name" if report.by_name else "number"
+    samples, by = count_text(report.manifest.samples, "sample"), "name" if report.by_name else "number"
     say(f"{dataset}: {fields} for {samples}, by {by}")

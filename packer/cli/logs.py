@@ -20,7 +20,7 @@ from typing import Any
 import click
 
 import packer
-from packer.cli.text import shortened, size_text, time_text
+from packer.cli.text import shorten, size_text, time_text
 from packer.errors import printable
 from packer.watcher import IN_BYTES, IN_SAMPLES, Watcher
 
@@ -46,16 +46,16 @@ def log_options(command: Callable[..., Any]) -> Callable[..., Any]:
     )
     @click.option("-q", "--quiet", is_flag=True, help="Say nothing but warnings and errors.")
     @functools.wraps(command)
-    def with_logging(verbose: bool, quiet: bool, **given: Any) -> Any:
+    def with_logging(verbose: bool, quiet: bool, **arguments: Any) -> Any:
         if verbose and quiet:
             raise click.UsageError("--verbose and --quiet exclude each other")
         set_up(logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO)
-        began = time.perf_counter()
+        start_time = time.perf_counter()
         _log.debug("version %s, Python %s, %s", packer.__version__, platform.python_version(), platform.platform())
         try:
-            return command(**given)
+            return command(**arguments)
         finally:
-            _log.debug("ended after %.2f s", time.perf_counter() - began)
+            _log.debug("ended after %.2f s", time.perf_counter() - start_time)
 
     return with_logging
 
@@ -96,15 +96,15 @@ class Progress:
 
     def __init__(self) -> None:
         self._draws = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-        self._opened = self._shown = self._began = time.monotonic()
+        self._open_time = self._show_time = self._step_time = time.monotonic()
         self._name = ""
-        self._done = self._before = self._bytes = 0  # `before` is what was done when the step began
+        self._done = self._done_before = self._bytes = 0  # `_done_before` is what was done when the step began
         self._total: int | None = None
 
     def _step(self, name: str, done: int, total: int | None) -> None:
         if name != self._name or done < self._done:
-            self._name, self._began = name, time.monotonic()
-            self._before, self._bytes = done, 0
+            self._name, self._step_time = name, time.monotonic()
+            self._done_before, self._bytes = done, 0
         self._done, self._total = done, total
         self._show()
 
@@ -116,28 +116,28 @@ class Progress:
     def _show(self) -> None:
         global _drawn
         now = time.monotonic()
-        if is_quiet() or now - self._opened < _SHORT or now - self._shown < (_REDRAW if self._draws else _LINE):
+        if is_quiet() or now - self._open_time < _SHORT or now - self._show_time < (_REDRAW if self._draws else _LINE):
             return
-        self._shown = now
+        self._show_time = now
         if not self._draws:
             _log.info("%s", self._line(now))
             return
         width = shutil.get_terminal_size().columns - 1
-        click.echo(_ERASE + shortened(f"packer: {self._line(now)}", width), nl=False, err=True)
+        click.echo(_ERASE + shorten(f"packer: {self._line(now)}", width), nl=False, err=True)
         _drawn = True
 
     def _line(self, now: float) -> str:
         """Return what is done, how much of it, the rate, and the time left."""
-        done, gone = self._done, max(now - self._began, 1e-9)
+        done, seconds = self._done, max(now - self._step_time, 1e-9)
         if self._total is None:
             return f"{self._name}: {self._amount(done)} so far"
         share = done / self._total if self._total else 1.0
         noun = " samples" if self._name in IN_SAMPLES else ""
         line = f"{self._name}: {self._amount(done)} of {self._amount(self._total)}{noun} ({share:.0%})"
         if self._bytes:
-            line += f", {size_text(self._bytes / gone)}/s"
-        if new := done - self._before:
-            line += f", {time_text(gone * (self._total - done) / new)} left"
+            line += f", {size_text(self._bytes / seconds)}/s"
+        if newly_done := done - self._done_before:
+            line += f", {time_text(seconds * (self._total - done) / newly_done)} left"
         return line
 
     def _amount(self, count: int) -> str:

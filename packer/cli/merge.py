@@ -9,7 +9,7 @@ import click
 from packer.cli.logs import Progress, log_options, say
 from packer.cli.options import PACKING
 from packer.cli.summary import split_lines
-from packer.cli.text import counted
+from packer.cli.text import count_text
 from packer.merge import merge as run
 
 
@@ -29,5 +29,5 @@ def merge(datasets: tuple[Path, ...], out: Path, overwrite: bool) -> None:
     """
     with Progress() as watcher:
         manifest = run(datasets, out, overwrite=overwrite, watcher=watcher)
-    shards = counted(len(manifest.shards), "shard")
-    say(f"{out}: {counted(manifest.samples, 'sample')} in {shards}", *split_lines(manifest))
+    shards = count_text(len(manifest.shards), "shard")
+    say(f"{out}: {count_text(manifest.samples, 'sample')} in {shards}", *split_lines(manifest))

@@ -29,13 +29,15 @@ def fields_option(text: str) -> Option:
         text: the help.
     """
 
-    def names(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str, ...] | None:
+    def split_names(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str, ...] | None:
         return None if value is None else tuple(name.strip() for name in value.split(","))
 
-    return click.option("--fields", metavar="A,B", callback=names, help=f"{text}  [default: all]")
+    return click.option("--fields", metavar="A,B", callback=split_names, help=f"{text}  [default: all]")
 
 
-def named(form: str, drops: bool = False) -> Callable[[click.Context, click.Parameter, Sequence[str]], dict[str, str]]:
+def pair_parser(
+    form: str, drops: bool = False
+) -> Callable[[click.Context, click.Parameter, Sequence[str]], dict[str, str]]:
     """Return a callback that maps `NAME=VALUE` texts; another form, or a name given twice, is a UsageError.
 
     Args:
@@ -43,7 +45,7 @@ def named(form: str, drops: bool = False) -> Callable[[click.Context, click.Para
         drops: whether VALUE may be empty.
     """
 
-    def mapping(_: click.Context, parameter: click.Parameter, texts: Sequence[str]) -> dict[str, str]:
+    def parse_pairs(_: click.Context, parameter: click.Parameter, texts: Sequence[str]) -> dict[str, str]:
         option = f"{parameter.opts[0]} " if isinstance(parameter, click.Option) else ""
         pairs: dict[str, str] = {}
         for text in texts:
@@ -55,7 +57,7 @@ def named(form: str, drops: bool = False) -> Callable[[click.Context, click.Para
             pairs[name] = value
         return pairs
 
-    return mapping
+    return parse_pairs
 
 
 #: Headings of the help of commands that read sources.
@@ -97,47 +99,47 @@ def _helps(options: type) -> dict[str, str]:
 
 def _source_options() -> Sequence[Option]:
     """Return an option for each field of SourceOptions."""
-    helps, flags = _helps(SourceOptions), []
+    helps, options = _helps(SourceOptions), []
     for declared in fields(SourceOptions):
-        about, usual = declared.metadata, declared.default
+        metadata, default = declared.metadata, declared.default
         text = helps[declared.name].removeprefix(f"{_heading(declared)}: ")
-        settings: dict[str, Any] = {"help": text[:1].upper() + text[1:], "metavar": about["form"]}
-        if usual is MISSING:  # a mapping
-            settings |= {"multiple": True, "callback": named(about["form"])}
-        elif usual == ():
+        settings: dict[str, Any] = {"help": text[:1].upper() + text[1:], "metavar": metadata["form"]}
+        if default is MISSING:  # a mapping
+            settings |= {"multiple": True, "callback": pair_parser(metadata["form"])}
+        elif default == ():
             settings |= {"multiple": True}
-        elif usual is False:
+        elif default is False:
             settings |= {"is_flag": True}
         else:
-            settings |= {"default": usual, "show_default": True}
-        if about["choices"]:
-            settings["type"] = click.Choice(about["choices"].split("|"))
-        elif about["least"]:
-            settings["type"] = click.IntRange(min=about["least"])
-        flags.append(click.option(flag_of(declared), declared.name, **settings))
-    return flags
+            settings |= {"default": default, "show_default": True}
+        if metadata["choices"]:
+            settings["type"] = click.Choice(metadata["choices"].split("|"))
+        elif metadata["least"]:
+            settings["type"] = click.IntRange(min=metadata["least"])
+        options.append(click.option(flag_of(declared), declared.name, **settings))
+    return options
 
 
-_SHOWN: dict[str, Any] = {"show_default": True}
+_SHOW_DEFAULT: dict[str, Any] = {"show_default": True}
 #: The options of packing and of bad samples, by attribute of ConvertOptions: the flag, and what click has to know.
 _PACKING: dict[str, tuple[str, dict[str, Any]]] = {
     "codec": ("--codec", {"multiple": True, "metavar": "[FIELD=]CODEC"}),
     "shard_size": ("--shard-size", {"type": size}),
     "map_limit": ("--map-size", {"type": size}),
     "like": ("--like", {"metavar": "DATASET"}),
-    "splits": ("--split", {"multiple": True, "metavar": SPLIT, "callback": named(SPLIT)}),
+    "splits": ("--split", {"multiple": True, "metavar": SPLIT, "callback": pair_parser(SPLIT)}),
     "workers": ("--workers", {"type": click.IntRange(min=0)}),
     "overwrite": ("--overwrite", {"is_flag": True}),
-    "on_error": ("--on-error", {"type": click.Choice(["stop", "skip"]), "default": "stop", **_SHOWN}),
+    "on_error": ("--on-error", {"type": click.Choice(["stop", "skip"]), "default": "stop", **_SHOW_DEFAULT}),
     "read_seconds": (
         "--read-timeout",
-        {"type": click.FloatRange(min=0), "default": 600.0, **_SHOWN, "metavar": "SECONDS"},
+        {"type": click.FloatRange(min=0), "default": 600.0, **_SHOW_DEFAULT, "metavar": "SECONDS"},
     ),
     "read_bytes": ("--read-memory", {"type": size, "metavar": "SIZE", "default": lambda: str(usual_memory())}),
 }
 _HELPS = _helps(ConvertOptions)
 PACKING: dict[str, Option] = {
-    name: click.option(flag, name, help=_HELPS[name], **said) for name, (flag, said) in _PACKING.items()
+    name: click.option(flag, name, help=_HELPS[name], **settings) for name, (flag, settings) in _PACKING.items()
 }
 #: Options for samples that cannot be read.
 _BAD = ("on_error", "read_seconds", "read_bytes")
@@ -156,19 +158,23 @@ def conversion_options(*names: str, sources: bool = True) -> Option:
 
     def with_options(command: Command) -> Command:
         @functools.wraps(command)
-        def collected(**given: Any) -> Any:
-            def taken(options: Any) -> dict[str, Any]:
-                return {held.name: given.pop(held.name) for held in fields(options) if held.name in given}
+        def call_command(**arguments: Any) -> Any:
+            def take(options: Any) -> dict[str, Any]:
+                return {
+                    attribute.name: arguments.pop(attribute.name)
+                    for attribute in fields(options)
+                    if attribute.name in arguments
+                }
 
-            source = SourceOptions(**taken(SourceOptions))
-            chosen = taken(ConvertOptions)
-            if "codec" in chosen:
-                chosen["codec"] = ",".join(chosen["codec"]) or "auto"
-            for name in {"splits", "read_seconds", "read_bytes"} & chosen.keys():
-                chosen[name] = chosen[name] or None  # nothing asked for, or no limit
-            return command(options=ConvertOptions(source=source, **chosen), **given)
+            source = SourceOptions(**take(SourceOptions))
+            settings = take(ConvertOptions)
+            if "codec" in settings:
+                settings["codec"] = ",".join(settings["codec"]) or "auto"
+            for name in {"splits", "read_seconds", "read_bytes"} & settings.keys():
+                settings[name] = settings[name] or None  # nothing asked for, or no limit
+            return command(options=ConvertOptions(source=source, **settings), **arguments)
 
-        decorated: Command = collected
+        decorated: Command = call_command
         for option in reversed(options):
             decorated = option(decorated)
         return decorated

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from packer.cli.text import counted
+from packer.cli.text import count_text
 from packer.packing import JoinedParts
 
 
@@ -31,8 +31,8 @@ def parts_text(joined: JoinedParts, shards: int, done: str) -> str:
         done: what the parts did with a shard, such as `checked`.
     """
     began, ended = (f"{time:%Y-%m-%d %H:%M}" if time else "" for time in (joined.began, joined.ended))
-    parts = counted(joined.parts, "part")
-    return f"{len(joined.results):,} of {counted(shards, 'shard')} {done} by {parts}, from {began} to {ended} UTC"
+    parts = count_text(joined.parts, "part")
+    return f"{len(joined.results):,} of {count_text(shards, 'shard')} {done} by {parts}, from {began} to {ended} UTC"
 
 
 def parts_members(joined: JoinedParts) -> dict[str, Any]:

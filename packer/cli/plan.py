@@ -16,7 +16,7 @@ from packer.cli.logs import Progress, log_options
 from packer.cli.options import SourceCommand, conversion_options, sources_argument
 from packer.cli.plan_stream import rate, show_stream
 from packer.cli.summary import field_table, shards_text
-from packer.cli.text import counted, indented, listing, size_text, time_text
+from packer.cli.text import count_text, json_text, listing, size_text, time_text
 from packer.codecs import codec_name
 from packer.convert import ConvertOptions, open_source, plan_splits, reading_limits
 from packer.errors import first_few
@@ -96,55 +96,58 @@ def show_plan(sources: Sequence[str], options: ConvertOptions, out: Path, as_jso
         source = open_source(list(sources), replace(options, watcher=watcher), rejected)
         plan = make_plan(source, options.codec, options.shard_size, limits, watcher)
         splits = plan_splits(plan, options, lenient=bool(rejected))
-        size = estimate(plan, limits, watcher)
+        likely = estimate(plan, limits, watcher)
     workers = max(processors() if options.workers is None else options.workers, 1)
-    there = next(folder for folder in out.absolute().parents if folder.is_dir())
-    about = {
-        "disk_free": shutil.disk_usage(there).free,
+    existing_folder = next(folder for folder in out.absolute().parents if folder.is_dir())
+    facts = {
+        "disk_free": shutil.disk_usage(existing_folder).free,
         "workers": workers,
-        "seconds": size.seconds / min(workers, len(plan.shards)),
+        "seconds": likely.seconds / min(workers, len(plan.shards)),
         "splits": splits,
         "rejected": rejected,
-        "choices": _choices(plan, size, options),
+        "choices": _choices(plan, likely, options),
     }
-    click.echo(indented(_document(plan, size) | about) if as_json else "\n".join(_lines(plan, size, about)))
+    click.echo(json_text(_document(plan, likely) | facts) if as_json else "\n".join(_lines(plan, likely, facts)))
 
 
-def _lines(plan: Plan, size: Estimate, about: dict[str, Any]) -> list[str]:
+def _lines(plan: Plan, likely: Estimate, facts: dict[str, Any]) -> list[str]:
     """Return the plan for people.
 
     Args:
-        about: bytes free on the disk, processes and seconds, splits, the files that --on-error skip skips, and
+        facts: bytes free on the disk, processes and seconds, splits, the files that --on-error skip skips, and
             what the codecs that `auto` chose save and cost.
     """
-    free = about["disk_free"]
-    exactly = f"{size_text(size.file_bytes)}, exactly {size.file_bytes:,} bytes and the manifest"
+    free = facts["disk_free"]
+    exactly = f"{size_text(likely.file_bytes)}, exactly {likely.file_bytes:,} bytes and the manifest"
     pairs = [
         ("source", plan.source.kind),
         ("samples", f"{plan.samples:,}"),
         ("shards", f"{shards_text([shard.raw_bytes for shard in plan.shards])} as arrays"),
         ("maps", f"of {size_text(max(shard.map_size for shard in plan.shards))} at most"),
-        ("size", exactly if size.exact else f"about {size_text(size.file_bytes)}, at most {size_text(size.most)}"),
-        ("disk", f"{size_text(size.most)} {'needed' if size.exact else 'enough'}, {size_text(free)} free"),
-        ("time", _time(size, min(about["workers"], len(plan.shards)), about["seconds"])),
+        (
+            "size",
+            exactly if likely.exact else f"about {size_text(likely.file_bytes)}, at most {size_text(likely.most)}",
+        ),
+        ("disk", f"{size_text(likely.most)} {'needed' if likely.exact else 'enough'}, {size_text(free)} free"),
+        ("time", _time(likely, min(facts["workers"], len(plan.shards)), facts["seconds"])),
     ]
-    if about["splits"]:
-        pairs.append(("splits", split_text(about["splits"], plan.samples)))
-    for choice in about["choices"]:
+    if facts["splits"]:
+        pairs.append(("splits", split_text(facts["splits"], plan.samples)))
+    for choice in facts["choices"]:
         names = choice["fields"]
-        bytes_of = f"{choice['codec']} takes {choice['share']:.2f} of the bytes of none"
+        bytes_text = f"{choice['codec']} takes {choice['share']:.2f} of the bytes of none"
         speed = f"is read at about {choice['speed']:g} of its speed; --codec {names[0]}=none for speed"
-        pairs.append(("choice", f"{first_few(names)}: {bytes_of} and {speed}"))
-    if size.most > free:
+        pairs.append(("choice", f"{first_few(names)}: {bytes_text} and {speed}"))
+    if likely.most > free:
         pairs.append(("warning", "the disk may be too small"))
     pairs += [("note", note) for note in plan.remarks]
     # A reason of several lines is wrapped as any other.
-    pairs += [("skipped", " ".join(f"{bad.file}: {bad.reason}".split("\n"))) for bad in about["rejected"]]
-    table = field_table(plan.fields, {name: _size_texts(one) for name, one in size.fields.items()})
+    pairs += [("skipped", " ".join(f"{bad.file}: {bad.reason}".split("\n"))) for bad in facts["rejected"]]
+    table = field_table(plan.fields, {name: _size_texts(field_size) for name, field_size in likely.fields.items()})
     return [*table, "", *listing(pairs)]
 
 
-def _choices(plan: Plan, size: Estimate, options: ConvertOptions) -> list[dict[str, Any]]:
+def _choices(plan: Plan, likely: Estimate, options: ConvertOptions) -> list[dict[str, Any]]:
     """Return, for each codec that `auto` chose, its fields, and bytes and speed as shares of `none`."""
     codecs = codec_by_field(options.codec, {field.name: "auto" for field in plan.fields})
     by_codec: dict[str, list[str]] = {}
@@ -155,7 +158,7 @@ def _choices(plan: Plan, size: Estimate, options: ConvertOptions) -> list[dict[s
         {
             "codec": codec,
             "fields": names,
-            "share": sum(size.fields[n].stored for n in names) / max(sum(size.fields[n].raw for n in names), 1),
+            "share": sum(likely.fields[n].stored for n in names) / max(sum(likely.fields[n].raw for n in names), 1),
             "speed": _SPEEDS[codec],
         }
         for codec, names in by_codec.items()
@@ -165,18 +168,18 @@ def _choices(plan: Plan, size: Estimate, options: ConvertOptions) -> list[dict[s
 
 def _size_texts(size: FieldEstimate) -> list[str]:
     """Return raw and stored bytes of a field and the ratio."""
-    about = "" if size.raw == size.stored else "~"
-    return [size_text(size.raw), f"{about}{size_text(size.stored)}", f"{about}{size.ratio:.2f}"]
+    mark = "" if size.raw == size.stored else "~"
+    return [size_text(size.raw), f"{mark}{size_text(size.stored)}", f"{mark}{size.ratio:.2f}"]
 
 
-def _time(size: Estimate, processes: int, seconds: float) -> str:
-    if not size.samples:
+def _time(likely: Estimate, processes: int, seconds: float) -> str:
+    if not likely.samples:
         return "not known: no sample that was tried can be read"
-    ways, tried = counted(processes, "process"), counted(size.samples, "sample")
-    return f"about {time_text(max(seconds, 0.1))} in {ways}, and what writing takes; {tried} tried"
+    processes_text, samples_text = count_text(processes, "process"), count_text(likely.samples, "sample")
+    return f"about {time_text(max(seconds, 0.1))} in {processes_text}, and what writing takes; {samples_text} tried"
 
 
-def _document(plan: Plan, size: Estimate) -> dict[str, Any]:
+def _document(plan: Plan, likely: Estimate) -> dict[str, Any]:
     """Return the plan for machines."""
     return {
         "kind": plan.source.kind,
@@ -185,11 +188,11 @@ def _document(plan: Plan, size: Estimate) -> dict[str, Any]:
             {
                 **msgspec.to_builtins(field),
                 "codec_name": codec_name(field.codec),
-                "raw_bytes": of.raw,
-                "stored_bytes": of.stored,
-                "ratio": of.ratio,
+                "raw_bytes": field_size.raw,
+                "stored_bytes": field_size.stored,
+                "ratio": field_size.ratio,
             }
-            for field, of in zip(plan.fields, size.fields.values(), strict=True)
+            for field, field_size in zip(plan.fields, likely.fields.values(), strict=True)
         ],
         "shards": [
             {
@@ -201,9 +204,9 @@ def _document(plan: Plan, size: Estimate) -> dict[str, Any]:
             }
             for shard in plan.shards
         ],
-        "exact": size.exact,
-        "file_bytes": size.file_bytes,
-        "most_bytes": size.most,
-        "samples_tried": size.samples,
+        "exact": likely.exact,
+        "file_bytes": likely.file_bytes,
+        "most_bytes": likely.most,
+        "samples_tried": likely.samples,
         "notes": plan.remarks,
     }

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from packer.cli.text import counted, indented, listing, size, size_text, time_text
+from packer.cli.text import count_text, json_text, listing, size, size_text, time_text
 
 #: Samples of a batch, of which the first needs shards: of one or many it makes hardly a difference.
 _BATCH = 64
@@ -44,41 +44,41 @@ def show_stream(dataset: str, bandwidth: int, as_json: bool) -> None:
     if bandwidth < 1:
         raise click.UsageError("--bandwidth: 1 byte a second or more is expected")
     plan = _plan(dataset, bandwidth)
-    click.echo(indented(plan) if as_json else "\n".join(listing(_lines(plan))))
+    click.echo(json_text(plan) if as_json else "\n".join(listing(_lines(plan))))
 
 
 def _plan(dataset: str, bandwidth: int) -> dict[str, Any]:
     """Return the plan for machines: bytes, seconds, and counts of shards."""
     from readers import Loader, PackedDataset  # here: torch takes seconds to load
 
-    opened = PackedDataset(dataset)
-    sizes = [shard.bytes for shard in opened.manifest.shards]
-    if not opened.manifest.samples:
+    opened_dataset = PackedDataset(dataset)
+    sizes = [shard.bytes for shard in opened_dataset.manifest.shards]
+    if not opened_dataset.manifest.samples:
         raise click.UsageError(f"{dataset}: it has no samples to read")
 
-    def way(shuffle: str | bool) -> tuple[dict[str, Any], int]:
-        loader = Loader(opened, _BATCH, shuffle, rank=0, world_size=1)
-        first, at_once = loader.shards_needed()
-        nbytes = sum(sizes[shard] for shard in first)
+    def needs_of(shuffle: str | bool) -> tuple[dict[str, Any], int]:
+        loader = Loader(opened_dataset, _BATCH, shuffle, rank=0, world_size=1)
+        first_shards, shards_at_once = loader.shards_needed()
+        nbytes = sum(sizes[shard] for shard in first_shards)
         needs = {
-            "first_batch_shards": len(first),
+            "first_batch_shards": len(first_shards),
             "first_batch_bytes": nbytes,
             "first_batch_seconds": nbytes / bandwidth,
-            "least_cache_shards": at_once,
-            "least_cache_bytes": sum(sorted(sizes, reverse=True)[:at_once]),
+            "least_cache_shards": shards_at_once,
+            "least_cache_bytes": sum(sorted(sizes, reverse=True)[:shards_at_once]),
         }
         return needs, getattr(loader.order, "hands", 1)
 
-    shuffled, most_nodes = way("shards")
+    shuffled, most_nodes = needs_of("shards")
     return {
-        "samples": opened.manifest.samples,
+        "samples": opened_dataset.manifest.samples,
         "shards": len(sizes),
         "bytes": sum(sizes),
         "bandwidth": bandwidth,
         "epoch_seconds": sum(sizes) / bandwidth,
         "most_nodes": most_nodes,
         "shuffled": shuffled,
-        "in_order": way(False)[0],
+        "in_order": needs_of(False)[0],
     }
 
 
@@ -86,21 +86,24 @@ def _lines(plan: dict[str, Any]) -> list[tuple[str, str]]:
     """Return the plan for people."""
     shuffled, in_order = plan["shuffled"], plan["in_order"]
 
-    def first(way: dict[str, Any]) -> str:
-        shards = counted(way["first_batch_shards"], "shard")
-        return f"{time_text(way['first_batch_seconds'])} ({shards}, {size_text(way['first_batch_bytes'])})"
+    def first_batch_text(needs: dict[str, Any]) -> str:
+        shards = count_text(needs["first_batch_shards"], "shard")
+        return f"{time_text(needs['first_batch_seconds'])} ({shards}, {size_text(needs['first_batch_bytes'])})"
 
-    nodes, whole = plan["most_nodes"], plan["bytes"]
+    nodes, total_bytes = plan["most_nodes"], plan["bytes"]
     share = f"; on each of up to {nodes} nodes its share of that" if nodes > 1 else ""
-    least = size_text(shuffled["least_cache_bytes"])
+    least_cache = size_text(shuffled["least_cache_bytes"])
     return [
         ("samples", f"{plan['samples']:,}"),
-        ("shards", f"{plan['shards']:,}, {size_text(whole)}"),
-        ("first batch", f"after {first(shuffled)} with shuffle='shards', {first(in_order)} without shuffling"),
+        ("shards", f"{plan['shards']:,}, {size_text(total_bytes)}"),
+        (
+            "first batch",
+            f"after {first_batch_text(shuffled)} with shuffle='shards', {first_batch_text(in_order)} without shuffling",
+        ),
         ("epoch", f"{time_text(plan['epoch_seconds'])} at {size_text(plan['bandwidth'])}/s{share}"),
         (
             "cache",
-            f"{least} at least, {size_text(in_order['least_cache_bytes'])} without shuffling; every epoch fetches what "
-            f"does not fit, so that {size_text(whole)} are fetched once",
+            f"{least_cache} at least, {size_text(in_order['least_cache_bytes'])} without shuffling; every epoch "
+            f"fetches what does not fit, so that {size_text(total_bytes)} are fetched once",
         ),
     ]

@@ -9,7 +9,7 @@ import click
 
 from packer.cli.logs import Progress, log_options, say
 from packer.cli.show_page import chosen_numbers, write_page
-from packer.cli.text import counted, size
+from packer.cli.text import count_text, size
 from packer.errors import DatasetError, UsageError
 from packer.format import manifest as manifests
 from packer.watcher import DRAWING
@@ -64,11 +64,11 @@ def show(dataset: Path, output: Path, samples: int, names: tuple[str, ...], page
         _log.warning("%s; the other fields are drawn", too_large)
     from readers import PackedDataset
 
-    opened = PackedDataset(dataset, [name for name in fields if name not in large])
-    numbers = chosen_numbers(opened, samples, names)
+    opened_dataset = PackedDataset(dataset, [name for name in fields if name not in large])
+    numbers = chosen_numbers(opened_dataset, samples, names)
     with Progress() as watcher:
         watcher.step(DRAWING, 0, len(numbers))
-        shown = write_page(output, opened, numbers, page_size, watcher.done)
-    shown_of = f"{shown:,} of " if shown < len(opened) else ""
-    more = "; --page-size makes room for more" if shown < len(numbers) else ""
-    say(f"{output}: {shown_of}{counted(len(opened), 'sample')}{more}")
+        drawn = write_page(output, opened_dataset, numbers, page_size, watcher.done)
+    drawn_of = f"{drawn:,} of " if drawn < len(opened_dataset) else ""
+    more = "; --page-size makes room for more" if drawn < len(numbers) else ""
+    say(f"{output}: {drawn_of}{count_text(len(opened_dataset), 'sample')}{more}")

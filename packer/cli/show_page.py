@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from packer.cli.info import describe, facts
-from packer.cli.show_views import Values, View, cell, real, views
+from packer.cli.show_views import Values, View, choose_views, draw_cell, real
 from packer.cli.summary import field_texts, sizes_texts
-from packer.cli.text import counted, size_text
+from packer.cli.text import count_text, size_text
 from packer.errors import UsageError
 from packer.format import Field, FieldSpec, Manifest
 
@@ -64,33 +64,42 @@ def write_page(
     """
     manifest, fields = dataset.manifest, list(dataset.fields.values())
     mean = max(manifest.raw_bytes / max(manifest.samples, 1), 1)
-    measured = [_read(dataset, number) for number in chosen_numbers(dataset, min(_SAMPLES, int(_BYTES / mean) or 1))]
-    all_views = views(fields, measured)
+    measured_samples = [
+        _read(dataset, number) for number in chosen_numbers(dataset, min(_SAMPLES, int(_BYTES / mean) or 1))
+    ]
+    all_views = choose_views(fields, measured_samples)
     splits = {name: set(np.intersect1d(manifest.split(name), numbers).tolist()) for name in manifest.splits}
     items: dict[int, str] = {}
-    room = limit
-    for place in np.random.default_rng(0).permutation(len(numbers)).tolist():
-        number = numbers[place]
+    bytes_left = limit
+    for index in np.random.default_rng(0).permutation(len(numbers)).tolist():
+        number = numbers[index]
         item = _item(
-            dataset, number, all_views, [at for at, numbers_of in enumerate(splits.values()) if number in numbers_of]
+            dataset,
+            number,
+            all_views,
+            [split_number for split_number, split_numbers in enumerate(splits.values()) if number in split_numbers],
         )
-        room -= len(item)
-        if room < 0 and items:
+        bytes_left -= len(item)
+        if bytes_left < 0 and items:
             break
-        items[place] = item
+        items[index] = item
         advance(1, len(item))
-    spreads = [spread(field, measured) for field in fields]
+    spreads = [measure_spread(field, measured_samples) for field in fields]
     # NaN and infinities are rare: without any, their column is left out.
-    heads = _HEADS if any(one.odd for one in spreads) else _HEADS[:-1]
-    rows = [_row(manifest, field, one)[: len(heads)] for field, one in zip(fields, spreads, strict=True)]
-    head = {
+    heads = _HEADS if any(field_spread.not_finite for field_spread in spreads) else _HEADS[:-1]
+    rows = [
+        _row(manifest, field, field_spread)[: len(heads)] for field, field_spread in zip(fields, spreads, strict=True)
+    ]
+    document = {
         "title": dataset.path.resolve().name,
         "about": _about(dataset, len(items)),
         "heads": heads,
         "measured": "all samples"
-        if len(measured) == manifest.samples
-        else f"{counted(len(measured), 'sample')}, evenly chosen",
-        "fields": [{"cells": row, "counts": one.counts} for row, one in zip(rows, spreads, strict=True)],
+        if len(measured_samples) == manifest.samples
+        else f"{count_text(len(measured_samples), 'sample')}, evenly chosen",
+        "fields": [
+            {"cells": row, "counts": field_spread.counts} for row, field_spread in zip(rows, spreads, strict=True)
+        ],
         "facts": facts(describe(str(dataset.path))),
         "shards": [[shard.file, f"{shard.samples:,}", size_text(shard.bytes)] for shard in manifest.shards],
         "splits": list(splits),
@@ -99,8 +108,8 @@ def write_page(
     }
     before, after = _TEMPLATE.read_text("utf-8").split(_GAP)
     with path.open("w", encoding="utf-8") as file:
-        file.write(f'{before}{_json(head)[:-1]},"items":[')
-        file.write(",".join(items[place] for place in sorted(items)))
+        file.write(f'{before}{_json(document)[:-1]},"items":[')
+        file.write(",".join(items[index] for index in sorted(items)))
         file.write(f"]}}{after}")
     return len(items)
 
@@ -129,7 +138,7 @@ def _item(dataset: PackedDataset, number: int, all_views: Sequence[View], splits
         "name": None if dataset.names is None else dataset.names[number],
         "class": int(label) if is_class else None,
         "splits": splits,
-        "cells": [cell(view, values) for view in all_views],
+        "cells": [draw_cell(view, values) for view in all_views],
     }
     return _json(document)
 
@@ -137,20 +146,20 @@ def _item(dataset: PackedDataset, number: int, all_views: Sequence[View], splits
 def _about(dataset: PackedDataset, samples: int) -> str:
     manifest = dataset.manifest
     size = f"{size_text(manifest.file_bytes)} for {size_text(manifest.raw_bytes)} of arrays"
-    shards = counted(len(manifest.shards), "shard")
+    shards = count_text(len(manifest.shards), "shard")
     all_of_them = "all are in this page" if samples == manifest.samples else f"{samples:,} of them are in this page"
     large = [field.name for field in manifest.fields if field.name not in dataset.fields]
-    left_out = f"; too large to draw: {', '.join(large)}" if large else ""
-    return f"{counted(manifest.samples, 'sample')} in {shards}, {size}; {all_of_them}{left_out}"
+    omitted = f"; too large to draw: {', '.join(large)}" if large else ""
+    return f"{count_text(manifest.samples, 'sample')} in {shards}, {size}; {all_of_them}{omitted}"
 
 
-def _row(manifest: Manifest, field: Field, of_values: Spread) -> list[str]:
+def _row(manifest: Manifest, field: Field, field_spread: Spread) -> list[str]:
     """Return the row of a field in the table."""
     cells = [*field_texts(field), *sizes_texts(manifest.columns)[field.name]]
-    if of_values.sizes:
-        cells[3] += "; any is " + ", ".join(f"{low} to {high}" for low, high in of_values.sizes)
-    cells += ["" if n is None else f"{n:.5g}" for n in (of_values.low, of_values.mean, of_values.high)]
-    return [*cells, f"{of_values.odd:,}" if of_values.odd else ""]
+    if field_spread.sizes:
+        cells[3] += "; any is " + ", ".join(f"{low} to {high}" for low, high in field_spread.sizes)
+    cells += ["" if n is None else f"{n:.5g}" for n in (field_spread.low, field_spread.mean, field_spread.high)]
+    return [*cells, f"{field_spread.not_finite:,}" if field_spread.not_finite else ""]
 
 
 class Spread(NamedTuple):
@@ -158,19 +167,19 @@ class Spread(NamedTuple):
 
     Attributes:
         sizes: the least and the largest length of each ragged axis.
-        odd: NaN and infinities.
+        not_finite: NaN and infinities.
         counts: for each channel, values in equal steps from `low` to `high`; a field without channels has one.
     """
 
     sizes: tuple[tuple[int, int], ...]
-    odd: int = 0
+    not_finite: int = 0
     low: float | None = None
     high: float | None = None
     mean: float | None = None
     counts: tuple[tuple[int, ...], ...] = ()
 
 
-def spread(field: FieldSpec, samples: Sequence[Values]) -> Spread:
+def measure_spread(field: FieldSpec, samples: Sequence[Values]) -> Spread:
     """Return the spread of one field; complex numbers by their absolute values, of text the size alone."""
     values = [sample[field.name] for sample in samples]
     if field.kind == "text":
@@ -181,17 +190,17 @@ def spread(field: FieldSpec, samples: Sequence[Values]) -> Spread:
     last = field.shape[-1] if len(field.shape) > 1 else None
     channels = last if last and last <= _MOST_CHANNELS else 1
     rows = [real(np.asarray(value)).reshape(-1, channels) for value in values]
-    flat = np.concatenate([part[:: 1 + part.size // _MOST_VALUES] for part in rows]).astype(np.float64)
-    finite = np.isfinite(flat)
-    odd = int(flat.size - finite.sum())
+    values_by_channel = np.concatenate([part[:: 1 + part.size // _MOST_VALUES] for part in rows]).astype(np.float64)
+    finite = np.isfinite(values_by_channel)
+    not_finite = int(values_by_channel.size - finite.sum())
     if not finite.any():
-        return Spread(sizes, odd)
-    low, high = float(flat[finite].min()), float(flat[finite].max())
-    mean = float(np.mean(flat[finite] / 2)) * 2
+        return Spread(sizes, not_finite)
+    low, high = float(values_by_channel[finite].min()), float(values_by_channel[finite].max())
+    mean = float(np.mean(values_by_channel[finite] / 2)) * 2
     if low == high or not math.isfinite(high - low):
-        return Spread(sizes, odd, low, high, mean)
+        return Spread(sizes, not_finite, low, high, mean)
     # A bar for each of a few whole numbers.
-    few = np.dtype(str(field.dtype)).kind in "uib" and high - low < _BINS
-    bins, edges = (int(high - low) + 1, (low - 0.5, high + 0.5)) if few else (_BINS, (low, high))
-    counts = (np.histogram(flat[finite[:, n], n], bins, edges)[0] for n in range(channels))
-    return Spread(sizes, odd, low, high, mean, tuple(tuple(c.tolist()) for c in counts))
+    is_few = np.dtype(str(field.dtype)).kind in "uib" and high - low < _BINS
+    bins, edges = (int(high - low) + 1, (low - 0.5, high + 0.5)) if is_few else (_BINS, (low, high))
+    counts = (np.histogram(values_by_channel[finite[:, n], n], bins, edges)[0] for n in range(channels))
+    return Spread(sizes, not_finite, low, high, mean, tuple(tuple(c.tolist()) for c in counts))

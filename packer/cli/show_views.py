@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from packer.cli.text import counted
+from packer.cli.text import count_text
 from packer.format import FieldSpec
 
 #: One sample, by field: images as (H, W, C), text as str.
@@ -52,52 +52,52 @@ class View:
     colour: str | None = None
 
 
-def views(fields: Sequence[FieldSpec], samples: Sequence[Values]) -> list[View]:
+def choose_views(fields: Sequence[FieldSpec], samples: Sequence[Values]) -> list[View]:
     """Return the views of all fields, a cloud first and single values last."""
-    left = list(fields)
+    fields_left = list(fields)
     all_views: list[View] = []
     cloud = next((field for field in fields if _is_cloud(field)), None)
     if cloud is not None:
-        left.remove(cloud)
-        members = [field for field in left if _belongs(field, cloud, samples)]
-        left = [field for field in left if field not in members]
+        fields_left.remove(cloud)
+        members = [field for field in fields_left if _has_value_for_each_point(field, cloud, samples)]
+        fields_left = [field for field in fields_left if field not in members]
         colours = [f.name for f in members if f.name in _COLOURS and len(f.shape) == 2 and f.shape[1] in (3, 4)]
         scalars = [f.name for f in members if len(f.shape) == 1]
         all_views.append(View("cloud", cloud.name, next(iter([*colours, *scalars]), None)))
-    all_views += [View(_kind(field), field.name) for field in left]
+    all_views += [View(_choose_kind(field), field.name) for field in fields_left]
     return sorted(all_views, key=lambda view: view.kind == "value")
 
 
-def _kind(field: FieldSpec) -> Kind:
+def _choose_kind(field: FieldSpec) -> Kind:
     axes = len(field.shape)
     if field.kind != "array":
         return "image" if field.kind == "image" else "text"
     last = field.shape[-1] if axes else None
-    few = last is not None and last <= _MOST_CURVES
-    if axes == 0 or (axes == 1 and few):
+    is_few = last is not None and last <= _MOST_CURVES
+    if axes == 0 or (axes == 1 and is_few):
         return "value"
-    if axes == 1 or (axes == 2 and few and (field.shape[0] is None or field.shape[0] >= _LONGER * (last or 1))):
+    if axes == 1 or (axes == 2 and is_few and (field.shape[0] is None or field.shape[0] >= _LONGER * (last or 1))):
         return "curves"
     if last in (1, 2, 3, 4):
         return "image" if axes == 3 and field.dtype == "uint8" else "clip" if axes == 4 else "grid"
-    return "clip" if axes == 3 and not few else "grid"
+    return "clip" if axes == 3 and not is_few else "grid"
 
 
 def _is_cloud(field: FieldSpec) -> bool:
     if field.kind != "array" or len(field.shape) != 2 or (field.shape[1] or 0) < 3:
         return False
-    many = field.shape[0] is None or field.shape[0] >= _LEAST_POINTS
-    return field.name in _POINTS or (many and field.shape[1] == 3 and str(field.dtype).startswith("float"))
+    has_many_rows = field.shape[0] is None or field.shape[0] >= _LEAST_POINTS
+    return field.name in _POINTS or (has_many_rows and field.shape[1] == 3 and str(field.dtype).startswith("float"))
 
 
-def _belongs(field: FieldSpec, cloud: FieldSpec, samples: Sequence[Values]) -> bool:
+def _has_value_for_each_point(field: FieldSpec, cloud: FieldSpec, samples: Sequence[Values]) -> bool:
     """Return whether a field has a value for each point of a cloud."""
     if field.kind != "array" or not 1 <= len(field.shape) <= 2 or field.shape[0] != cloud.shape[0]:
         return False
     return all(len(sample[field.name]) == len(sample[cloud.name]) for sample in samples)
 
 
-def pixels(image: NDArray[Any]) -> NDArray[np.uint8]:
+def to_pixels(image: NDArray[Any]) -> NDArray[np.uint8]:
     """Return (H, W, C) of any dtype as (H, W, 3) or (H, W, 4) uint8: one channel is gray, of many three are taken.
 
     uint8 stays as it is; bool becomes black and white; others are stretched from their least to their largest value,
@@ -109,7 +109,7 @@ def pixels(image: NDArray[Any]) -> NDArray[np.uint8]:
         return np.ascontiguousarray(image)
     if image.dtype == np.bool_:
         return image.astype(np.uint8) * np.uint8(255)
-    return (np.nan_to_num(stretched(image)) * 255).round().astype(np.uint8)
+    return (np.nan_to_num(stretch(image)) * 255).round().astype(np.uint8)
 
 
 def real(values: NDArray[Any]) -> NDArray[Any]:
@@ -117,7 +117,7 @@ def real(values: NDArray[Any]) -> NDArray[Any]:
     return np.abs(values) if values.dtype.kind == "c" else values
 
 
-def stretched(values: NDArray[Any]) -> NDArray[np.float64]:
+def stretch(values: NDArray[Any]) -> NDArray[np.float64]:
     """Return shares from 0 to 1 between the least and the largest finite value; NaN for what is not finite."""
     wide = real(values).astype(np.float64)
     wide[~np.isfinite(wide)] = np.nan
@@ -144,7 +144,7 @@ def first_matrix(values: NDArray[Any]) -> NDArray[Any]:
     return matrix if matrix.ndim == 2 else np.zeros((0, 0))
 
 
-def cell(view: View, sample: Values) -> str | dict[str, Any]:
+def draw_cell(view: View, sample: Values) -> str | dict[str, Any]:
     """Return what the page draws of one view of a sample: a text for a value, else its data and a `text` of its size.
 
     `text` alone says that there is nothing to draw.
@@ -154,29 +154,29 @@ def cell(view: View, sample: Values) -> str | dict[str, Any]:
         return value_text(values)
     size = " x ".join(map(str, np.shape(values)))
     if view.kind == "text":
-        drawn, size = {"letters": values[:_MOST_LETTERS]}, counted(len(values), "letter")
+        drawing, size = {"letters": values[:_MOST_LETTERS]}, count_text(len(values), "letter")
     elif view.kind == "cloud":
-        drawn, size = _cloud(view, sample), counted(len(values), "point")
+        drawing, size = _cloud(view, sample), count_text(len(values), "point")
     elif view.kind == "grid":
-        drawn = _image(first_matrix(values)[:, :, None])
+        drawing = _image(first_matrix(values)[:, :, None])
     else:
-        drawn = {"curves": _curves, "clip": _clip, "image": _image}[view.kind](values)
-    return {"text": size, **drawn}
+        drawing = {"curves": _curves, "clip": _clip, "image": _image}[view.kind](values)
+    return {"text": size, **drawing}
 
 
 def _image(values: NDArray[Any]) -> dict[str, Any]:
     if not values.size:
         return {}
     height, width, channels = values.shape
-    image = Image.fromarray(pixels(values))
+    image = Image.fromarray(to_pixels(values))
     image.thumbnail((_MOST_PIXELS, _MOST_PIXELS))
-    whole = image.size == (width, height)
+    is_whole = image.size == (width, height)
     return {
         "png": _png(image),
         "size": [height, width],
         "channels": 3 if channels > 2 else 1,
-        "exact": whole and values.dtype == np.uint8,
-        "note": "" if whole else f"shown as {image.height} x {image.width}",
+        "exact": is_whole and values.dtype == np.uint8,
+        "note": "" if is_whole else f"shown as {image.height} x {image.width}",
     }
 
 
@@ -190,17 +190,17 @@ def _clip(values: NDArray[Any]) -> dict[str, Any]:
     # Rows are left out first: a volume may be larger than everything else in the page.
     stride = max(1, max(height, width) // (2 * _MOST_CLIP_PIXELS))
     thinned = frames[numbers][:, ::stride, ::stride]
-    strip = Image.fromarray(pixels(thinned.reshape(-1, thinned.shape[2], channels)))
+    strip = Image.fromarray(to_pixels(thinned.reshape(-1, thinned.shape[2], channels)))
     share = min(1.0, _MOST_CLIP_PIXELS / max(thinned.shape[1:3]))
     if share < 1:
         tall, wide = (max(1, round(n * share)) for n in thinned.shape[1:3])
         strip = strip.resize((wide, tall * len(numbers)), Image.Resampling.BOX)
-    whole = len(numbers) == steps and stride == 1 and share == 1
+    is_whole = len(numbers) == steps and stride == 1 and share == 1
     return {
         "png": _png(strip),
         "frames": len(numbers),
         "speed": min(_FASTEST, max(_SLOWEST, len(numbers) / _CLIP_SECONDS)),
-        "note": "" if whole else f"shown as {len(numbers)} frames of {strip.height // len(numbers)} x {strip.width}",
+        "note": "" if is_whole else f"shown as {len(numbers)} frames of {strip.height // len(numbers)} x {strip.width}",
     }
 
 
@@ -211,18 +211,18 @@ def _cloud(view: View, sample: Values) -> dict[str, Any]:
     if not len(numbers):
         return {}
     numbers = numbers[np.linspace(0, len(numbers) - 1, min(len(numbers), _MOST_POINTS)).astype(np.int64)]
-    whole, points, colour = len(numbers) == len(points), points[numbers], view.colour
+    is_whole, points, colour = len(numbers) == len(points), points[numbers], view.colour
     if colour is not None and len(sample[colour]) != len(sample[view.field]):
         colour = None  # not a value for each point of this one
     colours = _colours(points[:, 2] if colour is None else real(sample[colour])[numbers])
     middle = (points.min(axis=0) + points.max(axis=0)) / 2
-    reach = float(np.linalg.norm(points - middle, axis=1).max()) or 1.0
-    places = ((points - middle) / reach * 32767).round().astype("<i2")
-    by = f"coloured by {colour or 'height'}"
+    radius = float(np.linalg.norm(points - middle, axis=1).max()) or 1.0
+    scaled_points = ((points - middle) / radius * 32767).round().astype("<i2")
+    colour_text = f"coloured by {colour or 'height'}"
     return {
-        "points": _base64(places.tobytes()),
+        "points": _base64(scaled_points.tobytes()),
         "colours": _base64((colours * 255).round().astype(np.uint8).tobytes()),
-        "note": by if whole else f"{len(points):,} of them shown, {by}",
+        "note": colour_text if is_whole else f"{len(points):,} of them shown, {colour_text}",
     }
 
 
@@ -230,9 +230,9 @@ def _colours(values: NDArray[Any]) -> NDArray[np.float64]:
     """Return colours within 0 to 1, (n, 3): of `values`, (n, 3) or (n, 4), themselves; of (n,), from low to high."""
     if values.ndim == 2:
         wide = np.nan_to_num(values.astype(np.float64), posinf=0.0, neginf=0.0)[:, :3]
-        top = np.iinfo(values.dtype).max if values.dtype.kind in "ui" else max(1.0, float(wide.max(initial=0)))
-        return np.asarray((wide / top).clip(0, 1))
-    shares, steps = np.nan_to_num(stretched(values)), np.linspace(0, 1, len(_LOW_TO_HIGH))
+        most = np.iinfo(values.dtype).max if values.dtype.kind in "ui" else max(1.0, float(wide.max(initial=0)))
+        return np.asarray((wide / most).clip(0, 1))
+    shares, steps = np.nan_to_num(stretch(values)), np.linspace(0, 1, len(_LOW_TO_HIGH))
     return np.stack([np.interp(shares, steps, tone) for tone in _LOW_TO_HIGH.T], axis=1)
 
 
@@ -244,9 +244,9 @@ def _curves(values: NDArray[Any]) -> dict[str, Any]:
     finite = columns[np.isfinite(columns)]
     if not finite.size:
         return {}
-    at = np.unique(np.linspace(0, len(columns) - 1, min(len(columns), _MOST_STEPS)).astype(np.int64))
+    steps = np.unique(np.linspace(0, len(columns) - 1, min(len(columns), _MOST_STEPS)).astype(np.int64))
     return {
-        "values": _base64(stretched(columns)[at].astype("<f4").tobytes()),
+        "values": _base64(stretch(columns)[steps].astype("<f4").tobytes()),
         "columns": columns.shape[1],
         "low": f"{float(finite.min()):.6g}",
         "high": f"{float(finite.max()):.6g}",

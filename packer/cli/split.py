@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from packer.cli.logs import log_options, say
-from packer.cli.options import named
+from packer.cli.options import pair_parser
 from packer.cli.summary import split_lines
 from packer.packing import SPLIT
 from packer.split import split as run
@@ -17,7 +17,7 @@ _RULE = f"{SPLIT}|CONDITION"
 
 @click.command()
 @click.argument("dataset", type=click.Path(path_type=Path))
-@click.argument("rules", nargs=-1, required=True, metavar=f"{_RULE}...", callback=named(_RULE, drops=True))
+@click.argument("rules", nargs=-1, required=True, metavar=f"{_RULE}...", callback=pair_parser(_RULE, drops=True))
 @click.option(
     "--by",
     type=click.Choice(["name", "folder"]),

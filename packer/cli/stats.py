@@ -10,13 +10,13 @@ import click
 from packer.cli.logs import Progress, log_options
 from packer.cli.options import fields_option
 from packer.cli.parts import part_option, parts_members, parts_text
-from packer.cli.text import counted, indented, table
+from packer.cli.text import count_text, json_text, table
 from packer.format import Field, FieldStats, Manifest, ShardEntry, ValueStats
 from packer.format import manifest as manifests
 from packer.packing import JoinedParts, shards_left
 from packer.remote import whole
 from packer.stats import part_reports, statistics, statistics_part
-from packer.stats import save as keep
+from packer.stats import save as save_statistics
 
 #: Arrays of this many axes, such as volumes and clips, or of more channels than this have one line.
 _AXES, _MOST_CHANNELS = 3, 256
@@ -51,16 +51,16 @@ def stats(dataset: str, fields: tuple[str, ...] | None, save: bool, part: str | 
         raise click.UsageError("--save keeps the statistics of the whole dataset; leave --part out")
     reports = part_reports(dataset)
 
-    def wanted(manifest: Manifest) -> Sequence[ShardEntry]:
+    def shards_needed(manifest: Manifest) -> Sequence[ShardEntry]:
         for name in fields or ():
             manifest.field(name)  # before anything is fetched
         return [] if manifest.stats else [manifest.shards[n] for n in shards_left(manifest, part, reports)]
 
-    with Progress() as watcher, whole(dataset, watcher, wanted) as folder:
+    with Progress() as watcher, whole(dataset, watcher, shards_needed) as folder:
         manifest = manifests.read(folder)
         chosen = manifest.fields if fields is None else tuple(manifest.field(name) for name in fields)
         statistics_of = {field.name: manifest.stats[field.name] for field in chosen if field.name in manifest.stats}
-        shards = wanted(manifest)
+        shards = shards_needed(manifest)
         if not manifest.stats and part is None:
             statistics_of = statistics(folder, watcher, fields, reports)
         elif not manifest.stats and part is not None:
@@ -69,17 +69,17 @@ def stats(dataset: str, fields: tuple[str, ...] | None, save: bool, part: str | 
     if part is not None:
         document |= {"part": part, "shards": len(shards)}
         reason = "; the manifest holds the statistics" if manifest.stats else ""
-        line = f"{dataset}: part {part}: {len(shards):,} of {counted(len(manifest.shards), 'shard')} read{reason}"
-        click.echo(indented(document) if as_json else line)
+        line = f"{dataset}: part {part}: {len(shards):,} of {count_text(len(manifest.shards), 'shard')} read{reason}"
+        click.echo(json_text(document) if as_json else line)
         return
     if save and not manifest.stats:
-        keep(dataset, statistics_of)
+        save_statistics(dataset, statistics_of)
     joined = JoinedParts({}) if manifest.stats else reports.join(manifest)
     document |= {"fields": statistics_of, "parts": parts_members(joined)}
     lines = _lines(chosen, statistics_of)
     if joined.parts:
         lines.append(parts_text(joined, len(manifest.shards), "read"))
-    click.echo(indented(document) if as_json else "\n".join(lines))
+    click.echo(json_text(document) if as_json else "\n".join(lines))
     reports.remove()  # not before the user has what they say
 
 
@@ -95,9 +95,9 @@ def _lines(fields: Sequence[Field], statistics_of: Mapping[str, FieldStats]) -> 
         if axes.get(name, 0) < _AXES and 1 < len(stats.channels) <= _MOST_CHANNELS:
             rows += [["", str(n), *_cells(channel)] for n, channel in enumerate(stats.channels)]
     lines = table(heads, [row[: len(heads)] for row in rows], heads[2:]) if rows else []
-    without = [field.name for field in fields if field.name not in statistics_of]
-    if without:
-        lines.append(f"no statistics of text and complex numbers: {', '.join(without)}")
+    lacking = [field.name for field in fields if field.name not in statistics_of]
+    if lacking:
+        lines.append(f"no statistics of text and complex numbers: {', '.join(lacking)}")
     return lines
 
 

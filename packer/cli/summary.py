@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 
-from packer.cli.text import counted, size_text, table, time_text
+from packer.cli.text import count_text, size_text, table, time_text
 from packer.codecs import codec_name
 from packer.convert import Report
 from packer.format import ColumnTotals, Field, FieldSpec, Manifest
@@ -21,20 +21,20 @@ def summary(report: Report) -> list[str]:
     manifest = report.manifest
     shards = len(manifest.shards)
     earlier = f" ({report.kept_shards} from an earlier run)" if report.kept_shards else ""
-    came_from = f"{size_text(report.source_bytes)} of files, " if report.source_bytes else ""
+    source_text = f"{size_text(report.source_bytes)} of files, " if report.source_bytes else ""
     # The shards of an earlier run took none of this time.
     rate = "" if report.kept_shards else f", {size_text(report.raw_bytes / report.seconds)}/s"
     return [
         *field_table(manifest.fields, sizes_texts(manifest.columns)),
         "",
         *split_lines(manifest),
-        f"{report.path}: {counted(report.samples, 'sample')} in {counted(shards, 'shard')}{earlier}",
-        f"{came_from}{size_text(report.raw_bytes)} as arrays, {size_text(report.file_bytes)} packed",
+        f"{report.path}: {count_text(report.samples, 'sample')} in {count_text(shards, 'shard')}{earlier}",
+        f"{source_text}{size_text(report.raw_bytes)} as arrays, {size_text(report.file_bytes)} packed",
         time_text(report.seconds) + rate,
     ]
 
 
-def warn_left_out(rejected: Sequence[Rejected], folder: object, manifest: Manifest) -> None:
+def warn_of_skipped(rejected: Sequence[Rejected], folder: object, manifest: Manifest) -> None:
     """Warn if files or samples were skipped when the dataset in `folder` was made: how many, and their list."""
     if rejected and manifest.left_out:
         files = "1 file or sample was" if len(rejected) == 1 else f"{len(rejected):,} files or samples were"
@@ -66,8 +66,12 @@ def field_texts(field: Field) -> list[str]:
 def sizes_texts(columns: Mapping[str, ColumnTotals]) -> dict[str, list[str]]:
     """Return bytes as arrays, stored bytes and ratio of each field."""
     return {
-        name: [size_text(one.raw), size_text(one.stored), f"{one.raw / one.stored:.2f}" if one.stored else "-"]
-        for name, one in columns.items()
+        name: [
+            size_text(totals.raw),
+            size_text(totals.stored),
+            f"{totals.raw / totals.stored:.2f}" if totals.stored else "-",
+        ]
+        for name, totals in columns.items()
     }
 
 

@@ -42,7 +42,7 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[s
     lines = []
     for row in (heads, *rows):
         cells = [
-            shortened(cell, size).rjust(size) if head in right else shortened(cell, size).ljust(size)
+            shorten(cell, size).rjust(size) if head in right else shorten(cell, size).ljust(size)
             for cell, size, head in zip(row, sizes, heads, strict=True)
         ]
         lines.append(_GAP.join(cells).rstrip())
@@ -53,28 +53,28 @@ def listing(pairs: Sequence[tuple[str, str]]) -> list[str]:
     """Return one line for each name and value; values too long go on in the next line."""
     pairs = [(printable(name), value) for name, value in pairs]
     indent = " " * (max(len(name) for name, _ in pairs) + len(_GAP))
-    return [line for name, value in pairs for line in wrapped(value, name.ljust(len(indent)), indent)]
+    return [line for name, value in pairs for line in wrap(value, name.ljust(len(indent)), indent)]
 
 
-def wrapped(text: str, head: str = "", indent: str = _GAP) -> list[str]:
+def wrap(text: str, head: str = "", indent: str = _GAP) -> list[str]:
     """Return `text`, printable, in lines as wide as the terminal: `head` before the first, `indent` before others."""
     width = max(terminal_width(), len(indent) + _NARROWEST)
     lines = textwrap.wrap(printable(text), width, initial_indent=head, subsequent_indent=indent)
     return lines or [head.rstrip()]
 
 
-def shortened(text: str, width: int) -> str:
+def shorten(text: str, width: int) -> str:
     """Return `text`, printable, cut at its end if it is wider."""
     readable = printable(text)
     return readable if len(readable) <= width else readable[: width - 3] + "..."
 
 
-def counted(count: int, noun: str) -> str:
+def count_text(count: int, noun: str) -> str:
     """Return `1 sample`, `2,400 samples`."""
     return f"{count:,} {noun}" + ("" if count == 1 else "es" if noun.endswith("s") else "s")
 
 
-def indented(document: Any) -> str:
+def json_text(document: Any) -> str:
     """Return JSON that people can read too."""
     import msgspec  # here: `packer --help` loads this module
 

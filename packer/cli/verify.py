@@ -13,7 +13,7 @@ from packer.checking import Damage, compare
 from packer.cli.logs import Progress, log_options
 from packer.cli.options import SourceCommand, conversion_options, open_shown, sources_argument
 from packer.cli.parts import part_option, parts_members, parts_text
-from packer.cli.text import counted, indented, size_text
+from packer.cli.text import count_text, json_text, size_text
 from packer.convert import ConvertOptions
 from packer.errors import printable
 from packer.format import FileEntry, Manifest
@@ -61,30 +61,30 @@ def verify(
         raise click.UsageError("--against compares the whole dataset; leave --part out")
     reports = None if against else checking.part_reports(dataset)
 
-    def wanted(manifest: Manifest) -> Sequence[FileEntry]:
+    def files_needed(manifest: Manifest) -> Sequence[FileEntry]:
         shards = [manifest.shards[number] for number in shards_left(manifest, part, reports)]
         return [*shards, *(manifest.files[len(manifest.shards) :] if part is None else [])]
 
     with ExitStack() as stack:
         with Progress() as watcher:
-            folder = stack.enter_context(whole(dataset, watcher, wanted))
+            folder = stack.enter_context(whole(dataset, watcher, files_needed))
             manifest = manifests.read(folder)
             arguments = watcher, processors(), reports
             report = verify_part(folder, part, *arguments) if part else checking.verify(folder, *arguments)
-        damages = [*report.damages, *(_compared(folder, sources, options) if against else [])]
+        damages = [*report.damages, *(_compare(folder, sources, options) if against else [])]
     checked = {"files": report.files, "bytes": report.bytes, "frames": report.frames}
     parts = {"parts": parts_members(report.parts)} if part is None else {"part": part}
     document = {"path": dataset, "good": not damages, **checked, **parts, "damages": damages}
     lines = _lines(f"{dataset}: part {part}" if part else dataset, report, damages, against)
     if report.parts.parts:
         lines.insert(-1, parts_text(report.parts, len(manifest.shards), "checked"))
-    click.echo(indented(document) if as_json else "\n".join(lines))
+    click.echo(json_text(document) if as_json else "\n".join(lines))
     if reports is not None and part is None:
         reports.remove()  # not before the user has what they say
     return 1 if damages else 0
 
 
-def _compared(dataset: Path, sources: tuple[str, ...], options: ConvertOptions) -> list[Damage]:
+def _compare(dataset: Path, sources: tuple[str, ...], options: ConvertOptions) -> list[Damage]:
     source = open_shown(sources, options)
     with Progress() as watcher:
         return compare(dataset, source, watcher, guarded=True)
@@ -95,8 +95,8 @@ def _lines(path: str, report: VerifyReport, damages: Sequence[Damage], compared:
     lines = [printable(str(damage)) for damage in damages[:_MOST]]
     if len(damages) > _MOST:
         lines.append(f"... and {len(damages) - _MOST:,} more; --json lists all")
-    amount = f"{counted(report.files, 'file')}, {size_text(report.bytes)}, {counted(report.frames, 'frame')}"
-    good = "all as the sources have it" if compared else "all as it was written"
+    amount = f"{count_text(report.files, 'file')}, {size_text(report.bytes)}, {count_text(report.frames, 'frame')}"
+    verdict = "all as the sources have it" if compared else "all as it was written"
     repair = "; run `packer repair`" if any(damage.repairable for damage in damages) else ""
-    outcome = f"{counted(len(damages), 'damage')} found{repair}" if damages else good
+    outcome = f"{count_text(len(damages), 'damage')} found{repair}" if damages else verdict
     return [*lines, f"{printable(str(path))}: {amount}: {outcome}"]

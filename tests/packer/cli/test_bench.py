@@ -112,7 +112,7 @@ def test_workers_that_die(packer, packed, monkeypatch):
 def test_the_simplest_of_the_fastest_is_recommended(packer, packed, monkeypatch, rates, code):
     """Threads, and processes even more, have to be worth it."""
     given = dict(zip([("Loader", 0), ("Loader", 4), ("DataLoader", 0), ("DataLoader", 4)], rates, strict=True))
-    monkeypatch.setattr(bench, "_measured", lambda _, setting, *__: given[setting[0], setting[2]])
+    monkeypatch.setattr(bench, "_measure", lambda _, setting, *__: given[setting[0], setting[2]])
     monkeypatch.setattr(bench, "machine_of", lambda path: replace(machine_of(path), cuda=None))
     result = packer("bench", packed, "--batch-size", "8", "--workers", "0", "--workers", "4", "-q", "--fields", "label")
     assert result.stdout.splitlines()[-1] == f"Start from  {code}"

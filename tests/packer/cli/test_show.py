@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from packer.cli.show_page import chosen_numbers
-from packer.cli.show_views import View, cell, pixels, value_text, views
+from packer.cli.show_views import View, choose_views, draw_cell, to_pixels, value_text
 from packer.convert import convert
 from packer.errors import MissingNameError, UsageError
 from packer.format import FieldSpec
@@ -75,7 +75,7 @@ def of(name, shape, dtype="float32", kind="array"):
 )
 def test_what_a_field_is_drawn_as(field, kind):
     """Pictures, matrices, curves, words, or numbers above."""
-    assert views([field], []) == [View(kind, "a")]
+    assert choose_views([field], []) == [View(kind, "a")]
 
 
 def test_clouds_take_what_belongs_to_their_points():
@@ -85,27 +85,27 @@ def test_clouds_take_what_belongs_to_their_points():
     lengths = {"xyz": 5, "rgb": 5, "normal": 5, "other": 6}
     samples = [{name: np.zeros(n) for name, n in lengths.items()}]
     cloud = View("cloud", "xyz", "rgb")
-    assert views(fields, samples) == [cloud, View("curves", "other"), View("value", "label")]
+    assert choose_views(fields, samples) == [cloud, View("curves", "other"), View("value", "label")]
     samples[0]["other"] = np.zeros(5)
     del fields[2]
-    assert views(fields, samples)[0] == View("cloud", "xyz", "other")
-    assert views([of("sampled", (1024, 3))], [])[0].kind == "cloud"
-    assert views([of("matrix", (3, 3))], [])[0].kind == "grid"
+    assert choose_views(fields, samples)[0] == View("cloud", "xyz", "other")
+    assert choose_views([of("sampled", (1024, 3))], [])[0].kind == "cloud"
+    assert choose_views([of("matrix", (3, 3))], [])[0].kind == "grid"
     sample = {"xyz": np.zeros((5, 3)), "rgb": np.zeros((4, 3), np.uint8)}  # one that was not looked at before
-    assert cell(cloud, sample)["note"] == "coloured by height"
+    assert draw_cell(cloud, sample)["note"] == "coloured by height"
 
 
 def test_pixels_of_every_dtype():
     """8 bits as they are, others stretched, NaN dark, one channel gray, few or many channels the first ones."""
-    gray = pixels(np.array([[[0], [200]]], np.uint8))
+    gray = to_pixels(np.array([[[0], [200]]], np.uint8))
     assert gray.tolist() == [[[0, 0, 0], [200, 200, 200]]]
-    assert pixels(np.array([[[100], [300]]], np.uint16))[0, :, 0].tolist() == [0, 255]
-    assert pixels(np.array([[[-1e308], [np.nan], [1e308], [np.inf]]]))[0, :, 0].tolist() == [0, 0, 255, 0]
-    assert pixels(np.full((1, 1, 1), np.nan)).tolist() == [[[0, 0, 0]]]
-    assert pixels(np.array([[[True]]])).tolist() == [[[255, 255, 255]]]
-    assert pixels(np.zeros((2, 2, 2), np.uint8)).shape == pixels(np.zeros((2, 2, 7), np.uint8)).shape == (2, 2, 3)
-    assert pixels(np.zeros((2, 2, 4), np.uint8)).shape == (2, 2, 4)
-    assert pixels(np.array([[[3 + 4j], [0j]]]))[0, :, 0].tolist() == [255, 0]
+    assert to_pixels(np.array([[[100], [300]]], np.uint16))[0, :, 0].tolist() == [0, 255]
+    assert to_pixels(np.array([[[-1e308], [np.nan], [1e308], [np.inf]]]))[0, :, 0].tolist() == [0, 0, 255, 0]
+    assert to_pixels(np.full((1, 1, 1), np.nan)).tolist() == [[[0, 0, 0]]]
+    assert to_pixels(np.array([[[True]]])).tolist() == [[[255, 255, 255]]]
+    assert to_pixels(np.zeros((2, 2, 2), np.uint8)).shape == to_pixels(np.zeros((2, 2, 7), np.uint8)).shape == (2, 2, 3)
+    assert to_pixels(np.zeros((2, 2, 4), np.uint8)).shape == (2, 2, 4)
+    assert to_pixels(np.array([[[3 + 4j], [0j]]]))[0, :, 0].tolist() == [255, 0]
 
 
 def test_values_as_text():

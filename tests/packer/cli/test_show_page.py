@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from packer.cli import show_page
-from packer.cli.show_page import spread
+from packer.cli.show_page import measure_spread
 from packer.format import FieldSpec
 from packer.split import split
 from packer.writer import DatasetWriter
@@ -149,10 +149,10 @@ def test_spreads():
     field = FieldSpec(name="x", dtype="float64", shape=(None,))
 
     def of(*values, field=field):
-        return spread(field, [{"x": np.array(value, field.np_dtype)} for value in values])
+        return measure_spread(field, [{"x": np.array(value, field.np_dtype)} for value in values])
 
     found = of([0, 48], [1.5, np.nan, np.inf])
-    assert (found.low, found.high, found.mean, found.odd, found.sizes) == (0, 48, 16.5, 2, ((2, 3),))
+    assert (found.low, found.high, found.mean, found.not_finite, found.sizes) == (0, 48, 16.5, 2, ((2, 3),))
     (counts,) = found.counts
     assert sum(counts) == 3
     assert [n for n, count in enumerate(counts) if count] == [0, 1, 47]
@@ -164,7 +164,7 @@ def test_spreads():
     pixels = FieldSpec(name="x", dtype="uint8", shape=(1, None, 2))
     assert of([[[0, 1], [0, 1]]], [[[0, 2]]], field=pixels).counts == ((3, 0, 0), (0, 2, 1))
     text = FieldSpec(name="x", dtype="uint8", kind="text", shape=(None,))
-    assert spread(text, [{"x": "ä"}, {"x": ""}]).sizes == ((0, 2),)
+    assert measure_spread(text, [{"x": "ä"}, {"x": ""}]).sizes == ((0, 2),)
 
 
 def test_spreads_are_of_more_than_is_shown(packer, tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packer.cli.text import counted, listing, shortened, size, size_text, table, terminal_width, time_text
+from packer.cli.text import count_text, listing, shorten, size, size_text, table, terminal_width, time_text
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_size_and_time_texts():
     sizes = (0, 999, 999.7, 12345, 999_499, 999_600, 10**9)
     assert [size_text(n) for n in sizes] == ["0 B", "999 B", "1.00 kB", "12.3 kB", "999 kB", "1.00 MB", "1.00 GB"]
     assert [time_text(s) for s in (0.44, 59.6, 61, 3723)] == ["0.4 s", "1:00 min", "1:01 min", "1:02:03"]
-    assert [counted(1, "shard"), counted(2400, "shard")] == ["1 shard", "2,400 shards"]
+    assert [count_text(1, "shard"), count_text(2400, "shard")] == ["1 shard", "2,400 shards"]
 
 
 def test_nothing_is_cut_in_a_pipe(monkeypatch):
@@ -84,4 +84,4 @@ def test_listings_are_wrapped_and_printable(monkeypatch):
     assert listing([("a", "x" * 12 + " zz"), ("name", "")]) == ["a     xxxxxxxxxx", "      xx zz", "name"]
     monkeypatch.setenv("COLUMNS", "1000")
     assert listing([("a", "x " * 200)]) == ["a  " + "x " * 199 + "x"]
-    assert shortened("\x1b[31mred\udcff", 80) == "\\x1b[31mred\\udcff"
+    assert shorten("\x1b[31mred\udcff", 80) == "\\x1b[31mred\\udcff"
