@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -40,8 +41,8 @@ BEAT, LOST = 2.0, 20.0
 POLL = 1.0
 #: Seconds after which a claim that is still there is the last one written, in a folder and at a URL.
 SETTLED, SETTLED_REMOTELY = 0.1, 1.0
-#: Shards whose samples are written at one time: a bucket takes a while for each.
-_WRITE_THREADS = 8
+#: Files that are put in place at one time: a bucket takes a while for each. One thread computes what is in them.
+_PUT_THREADS = 8
 
 
 class SharedPlan(msgspec.Struct, frozen=True):
@@ -137,19 +138,38 @@ def write_plan(change: Change, command: str, note: Note, plan: Plan, listing: st
         WriteError: it cannot be written.
         SourceError: a file is gone.
     """
-    place = change.place
+    place, files, digests = change.place, list[tuple[int, str]](), list[str]()
 
-    def write_shard(shard: ShardPlan) -> tuple[tuple[int, str], str]:
-        source = plan.source.part(shard.start, shard.stop)
-        digest = _write_samples(place, _samples_file(change.run, shard.number), source)
-        return source_files(source.files())[0], digest
+    def write_draft(source: Source, shard: int | None) -> tuple[Path, str]:
+        name = _samples_file(change.run, shard)
+        data, draft = encode_source(source), place.draft(name)
+        with clear_errors(draft):
+            draft.write_bytes(data)  # not synced: if a power cut takes it, another part makes the plan again
+        digests.append(xxhash.xxh3_128_hexdigest(data))
+        return draft, name
 
-    with ThreadPoolExecutor(_WRITE_THREADS) as pool:
-        files, digests = zip(*pool.map(write_shard, plan.shards), strict=True)
-    if listing:
-        digests += (_write_samples(place, _samples_file(change.run, None), plan.source),)
+    def write_drafts() -> Iterator[tuple[Path, str]]:
+        for shard in plan.shards:
+            source = plan.source.part(shard.start, shard.stop)
+            files.append(source_files(source.files())[0])
+            yield write_draft(source, shard.number)
+        if listing:
+            yield write_draft(plan.source, None)
+
+    with ThreadPoolExecutor(_PUT_THREADS) as pool:
+        for _ in pool.map(lambda draft: place.put(*draft), write_drafts()):
+            pass
     shared_plan = SharedPlan(
-        command, note, plan.fields, plan.origin, plan.shards, files, digests, listing, plan.raw_bytes, plan.exact
+        command,
+        note,
+        plan.fields,
+        plan.origin,
+        plan.shards,
+        tuple(files),
+        tuple(digests),
+        listing,
+        plan.raw_bytes,
+        plan.exact,
     )
     place.write(f"{UNFINISHED}/{change.run}.plan", msgspec.json.encode(shared_plan))
 
@@ -159,17 +179,8 @@ def _samples_file(run: str, number: int | None) -> str:
     return f"{UNFINISHED}/{run}-{'all' if number is None else f'{number:05d}'}.plan"
 
 
-def _write_samples(place: Place, name: str, source: Source) -> str:
-    """Write samples; return the digest of the file."""
-    data, draft = encode_source(source), place.draft(name)
-    with clear_errors(draft):
-        draft.write_bytes(data)  # not synced: if a power cut takes it, another part makes the plan again
-    place.put(draft, name)
-    return xxhash.xxh3_128_hexdigest(data)
-
-
 def _read_samples(place: Place, name: str, digest: str) -> Source | None:
-    """Return the samples that `_write_samples` has written; None if they were lost."""
+    """Return the samples that `write_plan` has written; None if they were lost."""
     data = place.read(name)
     if data is None or xxhash.xxh3_128_hexdigest(data) != digest:
         return None
