@@ -5,7 +5,7 @@ append("rows.packed", "other.packed")
 append("s3://bucket/rows.packed", "more.h5")
 
 The new samples are packed as `convert` packs them, beside the shards that are there. One rename puts the new manifest
-in place, and open readers go on with what they opened.
+in place. Open readers keep the samples that they opened.
 """
 
 from __future__ import annotations
@@ -69,15 +69,15 @@ def append(
 ) -> AppendReport:
     """Pack `sources` like the samples of the dataset, and add them at its end. Open readers keep what they opened.
 
-    Stopped halfway, the same call goes on. Once it has returned, the same call adds the samples again, if they have no
-    names.
+    After a crash, the same call continues. Once it has returned, calling it again adds the samples a second time,
+    unless they have names.
 
     Args:
         dataset: its folder or URL.
         sources: as for `convert`, or another packed dataset.
         options: as for `convert`; codecs are those of the dataset.
-        done: called with the report at the last moment when a call that is killed can still be repeated without adding
-            anything twice: to tell the user.
+        done: called with the report, to print it. If the process is killed before this call ends, the same append can
+            still be repeated without adding anything twice.
         changes: single options by name, over those in `options`.
 
     Raises:
@@ -129,7 +129,7 @@ def append(
 
 
 def _find_taken_names(folder: Path, manifest: Manifest, source: Source) -> list[str] | None:
-    """Return the names of a source that samples of a dataset have; None if these have no names."""
+    """Return the names of a source that the dataset has already; None if the dataset has no names."""
     if manifest.names is None:
         return None
     with closing(Names(folder, manifest)) as names:
@@ -141,8 +141,8 @@ def _split_tables(
 ) -> tuple[Sequence[NamesEntry], Sequence[str] | None]:
     """Return the tables of names that stay, and the names of the new table; None if there are no names.
 
-    New names get a table of their own, together with those of the last tables, as long as these are less than twice as
-    large. So each table is at least twice as large as the next: a thousand appends leave ten tables.
+    The new table takes over the names of the last tables, as long as they are less than twice as large. So each table
+    is at least twice as large as the next, and a thousand appends leave ten tables.
     """
     kept_tables, samples = list(manifest.name_tables), len(new_names or ())
     while kept_tables and kept_tables[-1].samples < 2 * samples:

@@ -1,4 +1,4 @@
-"""Converts sources into a packed dataset: source and plan to shards to manifest.
+"""Converts sources into a packed dataset: a plan, shards packed by workers, and the manifest.
 
 from packer.convert import convert
 report = convert(["lr=DIV2K/LR", "hr=DIV2K/HR"], "div2k.packed", workers=8)
@@ -107,8 +107,8 @@ class ConvertOptions:
             holds anyway does not count. Linux only.
         executor: packs the shards instead of processes of our own: any `concurrent.futures.Executor`. There are no
             limits of reading there: a crash while reading ends the executor's process.
-        watcher: a `packer.watcher.Watcher`: its functions hear of files that are skipped, of each step, and of how much
-            is done. Packing begins with the samples that an earlier run had finished.
+        watcher: a `packer.watcher.Watcher`, whose functions are called with bad files, each step, and the amount that
+            is done. The step `packing` starts with the samples that an earlier run has packed.
     """
 
     codec: str | Mapping[str, str] = "auto"
@@ -223,7 +223,7 @@ def convert(sources: Any, out: str | os.PathLike[str], options: ConvertOptions |
         changes: single options by name, over those in `options`.
 
     Raises:
-        UsageError: what is asked for cannot be done.
+        UsageError: sources, options or `out` do not fit together; the message says why.
         SourceError: a source file is bad, and `on_error` is `stop`; or no sample is left.
         WriteError: the output cannot be written.
         ResourceError: the system gives no more open files, memory or processes.
@@ -261,7 +261,7 @@ def convert_part(
 
     They may run on any machines that see the sources and `out`, in any order, and more than once. The first makes the
     plan and writes it to `out`; the others wait for it, and look at the files of their own shards alone. `convert` with
-    the same arguments looks whether a file came or changed meanwhile, packs what is missing, and publishes the dataset.
+    the same arguments checks that no file was added or changed, packs the missing shards, and publishes the dataset.
 
     Args:
         sources: paths, as for `convert`.
@@ -381,13 +381,13 @@ class Job:
     """A source that is to be packed, and how.
 
     Attributes:
-        files: what the note says of the source files; (0, "") for samples in memory.
+        files: `Note.files` of the source files; (0, "") for samples in memory.
         source_bytes: size of all source files.
         limits: of reading in other processes; None to read in this one.
         splits: of all samples, if none is skipped.
         rejected: bad files that were found when the source was opened.
         verb: the command.
-        base: the dataset whose shards are taken over, with the fields that the plan has as well; None to pack all.
+        base: the dataset whose columns are copied where the plan has their fields; None to pack all fields.
     """
 
     source: Source
@@ -447,7 +447,7 @@ def plan_job(source: Source, options: ConvertOptions, rejected: list[Rejected], 
 
 
 def log_plan(plan: Plan) -> None:
-    """Log what the user should know of a plan, and its shards for those who want to know more."""
+    """Log the remarks of a plan; with --verbose, its shards too."""
     for remark in plan.remarks:
         _log.info("%s", remark)
     for shard in plan.shards:
@@ -456,7 +456,7 @@ def log_plan(plan: Plan) -> None:
 
 
 def is_published(job: Job, change: Change) -> bool:
-    """Return whether an earlier run of the same command was killed when all was done but tidying up."""
+    """Return whether an earlier run of the same command had published its dataset, and was killed before `tidy`."""
     if job.files[0]:
         return change.find_published(_make_note(job))
     sources = job.parts
@@ -594,12 +594,12 @@ def plan_splits(plan: Plan, options: ConvertOptions, lenient: bool) -> Splits:
 def open_source(
     sources: Any, options: ConvertOptions, rejected: list[Rejected] | None, are_beside: bool = False
 ) -> Source:
-    """Return the source that `sources` stand for, with the fields of another dataset if it should be like one.
+    """Open `sources`; with the option `like`, the result has the fields of that dataset.
 
     Args:
         are_beside: as for `open_sources`.
-        rejected: bad files are added here if they are skipped. None if nothing will be packed; bad samples that are
-            found early then raise no error.
+        rejected: skipped files are added here. None if nothing will be packed; then a bad sample that is found early
+            raises no error.
 
     Raises:
         UsageError, SourceError, ResourceError: as `convert`.
@@ -698,7 +698,7 @@ def _input_texts(sources: Any) -> list[str] | None:
 
 
 def check_place(sources: Any, place: Place, overwrite: bool) -> None:
-    """Raise UsageError if there can be no dataset at a place; called before the sources are looked at."""
+    """Raise UsageError if no dataset can be made at a place; called before the sources are opened."""
     check_apart(sources, place)
     check_output(place, overwrite)
 

@@ -2,7 +2,7 @@
 
 drop("photos.packed", ["depth", "caption"])
 
-Every shard is written again: what is stored of the other fields is copied as it is.
+Every shard is written again. The frames of the other fields are copied as they are.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ def drop(
     workers: int | None = None,
     watcher: Watcher = NOBODY,
 ) -> Manifest:
-    """Remove fields of a dataset. Open readers keep what they opened. Stopped halfway, the same call goes on.
+    """Remove fields of a dataset. Open readers keep what they opened. After a crash, the same call continues.
 
     Args:
         dataset: its folder or URL.
         fields: their names.
         workers: processes, as for `convert`.
-        watcher: hears of the step `packing`, in samples and the bytes of their shards.
+        watcher: its step is `packing`, in samples and the bytes of their shards.
 
     Returns:
         the new manifest.

@@ -1,10 +1,10 @@
-"""Joins fields that come later to the samples of a packed dataset: embeddings, captions, new labels.
+"""Adds fields to the samples of a packed dataset: embeddings, captions, new labels.
 
 join("photos.packed", "caption=captions")
 join("rows.packed", {"embedding": "embeddings.npy"})
 join("photos.packed", [{"score": score} for score in scores])
 
-Every shard is written again: what is stored of the other fields is copied, the new fields are packed behind it.
+Every shard is written again. The frames of the old fields are copied; the new fields are packed after them.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class JoinReport:
         path: the folder, or the URL as it was given.
         manifest: the new manifest of the dataset.
         fields: the new fields.
-        by_name: whether names of samples say which value is whose; else their numbers do.
+        by_name: whether values went to samples by name; else by number.
     """
 
     path: Path | str
@@ -69,13 +69,13 @@ def join(
     """Add fields to the samples of a dataset. Open readers keep what they opened.
 
     Values go to the samples of their names. Sources without names, such as the rows of an array, go by number: they
-    need as many rows as the dataset has samples. Stopped halfway, the same call goes on.
+    need as many rows as the dataset has samples. After a crash, the same call continues.
 
     Args:
         dataset: its folder or URL.
-        sources: as for `convert`, or another packed dataset; text and files of arrays need no other files beside them.
-        options: as for `convert`; codecs are those of the new fields. With `on_error="skip"`, values whose names no
-            sample has are skipped. A sample without a value is always an error.
+        sources: as for `convert`, or another packed dataset. Text files and files of one array may stand alone here.
+        options: as for `convert`; codecs are those of the new fields. With `on_error="skip"`, a value whose name
+            matches no sample is skipped. A sample without a value is always an error.
         changes: single options by name, over those in `options`.
 
     Raises:
@@ -164,7 +164,7 @@ def _names(fields: Sequence[Field]) -> list[str]:
 
 
 def _digest(source: Source) -> str:
-    """Return the xxh3-128 of samples in memory, in hex: no files say whether they are the same."""
+    """Return the xxh3-128 of samples in memory, in hex: it identifies them, as sizes and times identify files."""
     digest = xxhash.xxh3_128()
     for block in source.read():
         for name, values in block.items():

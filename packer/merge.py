@@ -49,7 +49,7 @@ def merge(
 
     Args:
         overwrite: whether a dataset at `out` may be replaced.
-        watcher: hears of the step `merging`, in samples.
+        watcher: its step is `merging`, in samples.
 
     Returns:
         the manifest of `out`.

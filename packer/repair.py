@@ -1,7 +1,7 @@
 """Repairs a packed dataset: packs damaged shards again from the sources, and takes a damaged manifest from its copy.
 
-What is made again gets a new name, and one rename of the manifest puts it in place: readers that are open are not
-disturbed.
+A file that is made again gets a new name, and one rename of the manifest puts all of them in place. Open readers keep
+the files that they opened.
 """
 
 from __future__ import annotations
@@ -64,16 +64,16 @@ def repair(
     Args:
         source: opened with the options of the conversion; needed if a shard or the constants are damaged. For a dataset
             that was merged or appended to: the source of one part, or of all parts in their order.
-        watcher: hears of the steps `checking`, in bytes, and `packing`, in samples.
+        watcher: its steps are `checking`, in bytes, and `packing`, in samples.
         workers: processes that check shards, see `verify`. If there are any, shards are packed in a process too, so
             that a sample that crashes it is treated as in the conversion.
 
     Returns:
-        the files that were made again; a warning says what is lost.
+        the files that were made again. A warning says what is lost.
 
     Raises:
         DatasetError: a shard or the constants are damaged and no source was given; or too much is lost.
-        SourceError: the source no longer gives the bytes that were packed.
+        SourceError: the source no longer has the values that were packed.
         UsageError: the source does not fit the dataset, or something else is changing the dataset.
         WriteError: the folder cannot be written.
     """

@@ -1,10 +1,11 @@
 """Statistics of a packed dataset's values, per field and channel, to normalise the input of a model with.
 
-found = statistics("div2k.packed")
-found["lr"].channels[0].mean
+stats = statistics("div2k.packed")
+stats["lr"].channels[0].mean
 
-Machines share it out by `statistics_part("div2k.packed", "3/400")`, which writes a report into the dataset;
-`statistics("div2k.packed", reports=part_reports("div2k.packed"))` takes what the reports say, and reads the rest.
+To share the work among machines, each calls `statistics_part("div2k.packed", "3/400")`, which writes a report into
+the dataset. Then `statistics("div2k.packed", reports=part_reports("div2k.packed"))` joins the reports, and reads the
+shards that have none.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ _Sums = tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]
 
 
 class Moments(msgspec.Struct, frozen=True):
-    """What is known of the values of a field in one shard, of each channel: a list each.
+    """Statistics of the values of a field in one shard. Each attribute is a list with an entry for each channel.
 
     Attributes:
         count, mean, squares: of the finite values; `squares` is the sum of their squared deviations from the mean.
-        nan, inf: how many values are no number, and how many are infinite.
+        nan, inf: how many values are NaN, and how many are infinite.
         low, high: extremes; infinite if there is no finite value.
     """
 
@@ -100,9 +101,9 @@ def statistics(
 
     Args:
         fields: names of the fields to read; all by default.
-        watcher: hears of the step `reading`, in samples.
-        reports: of parts that read the same fields. Shards that they tell of are not read again, so `dataset` need not
-            hold them. The result is the same.
+        watcher: its step is `reading`, in samples.
+        reports: of parts that read the same fields. Shards that have a report are not read again, so `dataset` need
+            not hold them. The result is the same.
 
     Raises:
         DatasetError: there is no packed dataset, or it is damaged.
@@ -128,7 +129,7 @@ def statistics(
 
 
 def _choose_fields(manifest: Manifest, fields: Sequence[str] | None) -> list[Field]:
-    """Return the fields of these names, all by default, so far as they have statistics."""
+    """Return the fields of these names that have statistics; None stands for all names."""
     chosen = manifest.fields if fields is None else [manifest.field(name) for name in fields]
     return [field for field in chosen if has_statistics(field)]
 
@@ -136,7 +137,7 @@ def _choose_fields(manifest: Manifest, fields: Sequence[str] | None) -> list[Fie
 def _shard_moments(
     folder: Path, manifest: Manifest, number: int, fields: Sequence[Field], watcher: Watcher
 ) -> dict[str, Moments]:
-    """Return what is known of the values of each field in one shard, in blocks, so that memory does not grow."""
+    """Return the statistics of each field in one shard. It is read in blocks, so that memory does not grow."""
     entry = manifest.shards[number]
     columns = [(manifest.fields.index(field), field) for field in fields]
     source = PackedSource(str(folder), [entry], columns, np.arange(entry.samples), None, {})
@@ -159,13 +160,13 @@ def save(dataset: str | os.PathLike[str], stats: dict[str, FieldStats]) -> None:
 
     Raises:
         DatasetError: there is no packed dataset.
-        UsageError: the dataset has changed since they were taken, or something else is changing it.
+        UsageError: the dataset has changed since its statistics were computed, or another process is changing it.
         WriteError: the folder cannot be written.
     """
     place = place_of(dataset)
     with changing_dataset(place) as (change, manifest):
         try:
-            # Which compares them with the sizes of the columns.
+            # The manifest compares the statistics with the sizes of its columns.
             with_stats = msgspec.structs.replace(manifest, stats=stats)
         except ValueError as error:
             raise UsageError(f"{place}: the dataset has changed since its statistics were taken: {error}") from None
@@ -190,7 +191,7 @@ class _FieldMoments:
         self._high: list[int | float] = [-math.inf] * self._channels
 
     def add(self, values: NDArray[Any] | list[NDArray[Any]]) -> None:
-        """Take in samples as a block holds them."""
+        """Add the samples of a block."""
         parts = [values] if isinstance(values, np.ndarray) else values
         if not parts:
             return
@@ -203,7 +204,7 @@ class _FieldMoments:
             self._add_piece(np.ascontiguousarray(rows[start : start + step].T))
 
     def _add_piece(self, values: NDArray[Any]) -> None:
-        """Take in `values`, (channels, n)."""
+        """Add `values`, (channels, n)."""
         x = values.astype(np.float64)
         count = np.full(len(x), x.shape[1])
         low, high = values, values
@@ -225,12 +226,12 @@ class _FieldMoments:
             self._sums = _join_sums(self._sums, (count, mean, np.einsum("cn,cn->c", x, x)))
 
     def moments(self) -> Moments:
-        """Return what is known so far."""
+        """Return the statistics of all values added so far."""
         count, mean, squares, nan, inf = (array.tolist() for array in (*self._sums, self._nan, self._inf))
         return Moments(count, mean, squares, nan, inf, self._low, self._high)
 
     def join(self, other: Moments) -> None:
-        """Take in the values of a shard."""
+        """Add the statistics of a shard."""
         count, mean, squares = (np.array(sums) for sums in (other.count, other.mean, other.squares))
         with np.errstate(over="ignore", invalid="ignore"):
             self._sums = _join_sums(self._sums, (count, mean, squares))

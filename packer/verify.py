@@ -87,7 +87,7 @@ def verify_part(
         reports: where the report goes; by default into the dataset.
 
     Returns:
-        what was checked; damages name the numbers of samples, and not their names.
+        what was checked. Damages give the numbers of samples without their names.
 
     Raises:
         UsageError: there is no such part.
@@ -115,10 +115,10 @@ def verify(
     """Check every byte of a packed dataset.
 
     Args:
-        watcher: hears of the step `checking`, in bytes.
+        watcher: its step is `checking`, in bytes.
         workers: processes that check shards; 0 checks in this one. The system kills a process (SIGBUS) if the disk
-            cannot read a page of a file, or a file is cut short meanwhile.
-        reports: of parts. Shards that they tell of are not read again, so `dataset` need not hold them.
+            cannot read a page of a file, or if another program cuts the file short.
+        reports: of parts. Shards that have a report are not read again, so `dataset` need not hold them.
 
     Raises:
         DatasetError: there is no packed dataset, or its manifest is wrong, so that nothing else can be checked; or a
@@ -173,7 +173,7 @@ def _check_unchanged(folder: Path, manifest: Manifest, damages: Sequence[Damage]
 
 @contextlib.contextmanager
 def _collect_damages(damages: list[Damage], folder: Path, file: str) -> Iterator[None]:
-    """Note the damage of a file, and go on.
+    """Collect the damage of a file instead of raising it.
 
     Raises:
         DatasetError: the file cannot be opened: no permission, or too many open files. This is no damage.
@@ -185,9 +185,9 @@ def _collect_damages(damages: list[Damage], folder: Path, file: str) -> Iterator
 
 
 def _find_unknown_files(folder: Path, manifest: Manifest, good: Sequence[FileEntry]) -> list[Damage]:
-    """Return the shards, and the lines of the list of what was skipped, that the manifest does not know.
+    """Return shards, and lines in the list of skipped samples, that the manifest does not name.
 
-    They are no damage while a run is under way or was stopped, or if the dataset changed while it was checked.
+    The result is empty while a run is under way or was stopped, and if the dataset changed during the check.
     """
     shards = folder / SHARD_FOLDER
     files = {f"{SHARD_FOLDER}/{path.name}" for path in shards.iterdir()} if shards.is_dir() else set()

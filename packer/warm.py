@@ -1,4 +1,4 @@
-"""Reads a dataset into memory, from beginning to end and in large pages, before it is read in random order.
+"""Reads a dataset into memory, from beginning to end and in large pages, before random reads begin.
 
 from packer.warm import warm
 warm(Path("div2k.packed"))
@@ -32,7 +32,7 @@ def warm(folder: Path, watcher: Watcher = NOBODY, again: bool = True) -> int:
     """Read all shards of the dataset in `folder`, and return how many bytes they have.
 
     Args:
-        watcher: hears of the step `warming`, in bytes.
+        watcher: its step is `warming`, in bytes.
         again: whether to drop what lies in memory already, and read it again, in large pages.
 
     Raises:
@@ -48,8 +48,8 @@ def warm(folder: Path, watcher: Watcher = NOBODY, again: bool = True) -> int:
             if again:
                 drop_files([path])
             warm_file(path, watcher)
-        except (OSError, ValueError) as error:  # ValueError: it became shorter meanwhile
-            reason = "the disk does not give all of it, or it was cut short meanwhile"
+        except (OSError, ValueError) as error:  # ValueError: it was cut short while it was read
+            reason = "the disk does not give all of it, or it was cut short while it was read"
             if isinstance(error, OSError) and error.errno != errno.EFAULT:
                 reason = error.strerror or str(error)
             raise DamagedError(f"{path} cannot be read: {reason}; `packer verify` says what is damaged") from None

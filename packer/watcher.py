@@ -1,6 +1,6 @@
-"""What a verb reports while it works: files that are bad, the step that it is at, and how much of it is done.
+"""What a verb reports while it works: bad files, the current step, and how much of it is done.
 
-Whoever calls a verb makes one `Watcher`, and every function below the verb is handed the same one.
+The caller of a verb makes one `Watcher`; the verb hands it to every function below.
 
     convert("photos", "photos.packed", watcher=Watcher(step=lambda name, done, total: print(name, done, total)))
 """

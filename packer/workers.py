@@ -3,8 +3,8 @@
     for number, result in run_in_processes(function, items, workers=2, limits=Limits(seconds=60)):
         ...
 
-A process that crashes, hangs or takes too much memory harms nothing else: the result of its item is a `Lost`, and
-another process goes on with the other items. `call_guarded` is the same for one process, with results in order.
+A process that crashes, hangs or takes too much memory costs its own item alone: the result of this item is a `Lost`,
+and another process takes the other items. `call_guarded` uses one process, and keeps the order.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Limits:
 
 @contextlib.contextmanager
 def memory_within(nbytes: int | None) -> Iterator[None]:
-    """Let the process take no more than `nbytes` further bytes of memory within the block; more is a MemoryError.
+    """Limit the memory that the process may allocate within the block to `nbytes`; more raises MemoryError.
 
     RLIMIT_DATA counts the memory of the process alone, and refuses memory before it is taken. RLIMIT_AS would count
     mapped files too (the shard's map is as large as the shard); watching /proc from outside comes too late. Linux alone
@@ -206,7 +206,7 @@ def _wait_for_workers(running: dict[Connection, _Worker], limits: Limits) -> lis
 
 
 class _Worker:
-    """A process, as its parent sees it; it starts when it is made.
+    """A worker process, seen from its parent. The constructor starts it.
 
     Attributes:
         number: of its item.
@@ -237,13 +237,13 @@ class _Worker:
         other_end.close()
 
     def take(self, number: int) -> None:
-        """Send it the next item. If it has died, the next `receive` finds that out."""
+        """Send it the next item. If it has died, the next `receive` reports that."""
         self.number, self._last_step = number, _NO_STEP
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self.connection.send(number)
 
     def check_time(self, seconds: float) -> None:
-        """Note whether it is late, `seconds` after the last look."""
+        """Add `seconds` to the time of its step, and set `is_late`."""
         step = self._step.value
         self._step_seconds = self._step_seconds + seconds if step == self._last_step != _NO_STEP else 0.0
         self._last_step = step
@@ -312,7 +312,7 @@ def hold_signals() -> Iterator[None]:
 
 
 class Reporter:
-    """A process, as the function in it sees it: the function names its steps, and sends reports to the parent."""
+    """What a function in a worker process calls: it marks its steps, and reports to the parent."""
 
     def __init__(self, limits: Limits, step: Any, connection: Connection) -> None:
         self._limits, self._step, self.connection = limits, step, connection
@@ -322,7 +322,7 @@ class Reporter:
         """Do one step, within the limits.
 
         Raises:
-            MemoryError: it took too much memory; the parent then knows the number of the step.
+            MemoryError: it took too much memory. The parent reads the number of the step from shared memory.
         """
         self._step.value = number
         try:
@@ -358,7 +358,7 @@ def _serve(function: Callable[[Any, Reporter], Any], items: Sequence[Any], repor
 
 
 def begin() -> None:
-    """Prepare a process of ours. It dies with its parent, since nobody else would stop it or take its results."""
+    """Prepare a worker process: it ignores Ctrl-C, dies with its parent, and keeps freed memory for the next sample."""
     # Ctrl-C reaches the whole group; the parent alone decides what it means. SIGTERM ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -55,7 +55,7 @@ class Damage:
 
     @classmethod
     def of(cls, error: DatasetError, folder: Path, file: str) -> Damage:
-        """Return an error about a file as a damage, without the dataset's path and the advice at its end."""
+        """Make a damage from an error about a file, without the dataset's path and the advice at its end."""
         reason = str(error).removeprefix(f"{folder / file}: ").replace(f"{folder}{os.sep}", "")
         return cls(file, _ADVICE.sub("", reason))
 
@@ -79,8 +79,8 @@ def compare(
 
     Args:
         source: opened with the options of the conversion.
-        watcher: hears of the step `comparing`, in samples.
-        guarded: whether to read in another process: a source that crashes is a SourceError then.
+        watcher: its step is `comparing`, in samples.
+        guarded: whether to read in another process; a source that crashes it raises SourceError.
 
     Raises:
         UsageError: the source has other fields, another number of samples, or another order.
@@ -153,7 +153,7 @@ def _find_differences(
     folder: Path, fields: Sequence[Field], entry: ShardEntry, part: Source, first: int
 ) -> list[Damage]:
     damages: list[Damage] = []
-    make_damage = partial(Damage, entry.file, repairable=False)  # the shard is as it was written: nothing to repair
+    make_damage = partial(Damage, entry.file, repairable=False)  # the shard is undamaged: nothing to repair
     rejected: dict[int, Rejected] | None = {} if entry.rejected else None
     with Shard(folder / entry.file, entry.bytes, entry.index) as shard:
         columns = [shard.column(number, field, entry.samples) for number, field in enumerate(fields)]
@@ -194,7 +194,7 @@ def _find_differing_runs(column: Column, first: int, values: Sequence[Any] | NDA
 
 
 def differing_samples(column: Column, first: int, values: Sequence[Any] | NDArray[Any]) -> NDArray[np.int64]:
-    """Return the places in `values`, (differing,), that are not bit for bit the samples of a column from `first` on.
+    """Return the indices in `values`, (differing,), that differ in any bit from the column's samples from `first` on.
 
     NaN equals itself, 0.0 differs from -0.0. The samples are decoded into memory; for a `LargeArray`, band by band.
 

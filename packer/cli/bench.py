@@ -149,7 +149,7 @@ def _measure(dataset: PackedDataset, setting: Setting, by_blocks: bool, seconds:
     except RuntimeError as error:
         if way == LOADER or not workers:
             raise
-        # Worker processes fail for want of shared memory, which is no fault of the dataset.
+        # Worker processes fail if /dev/shm is full; the dataset is not at fault.
         _log.warning("%s %d, batch %d: %s", way, workers, size, str(error).strip().splitlines()[0])
         return None
     return median(rates[1:])

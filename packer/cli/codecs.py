@@ -70,7 +70,7 @@ def codecs(sources: tuple[str, ...], options: ConvertOptions, as_json: bool) -> 
     """Try every codec on some samples of the SOURCEs: ratio, speed of packing and of reading, for each field.
 
     The samples that `auto` looks at are packed with each codec into a temporary folder, and read by Loader. Speeds
-    count raw bytes, on one processor of this machine. A star marks the choice of `auto`, which goes by the ratios
+    count raw bytes, on one processor of this machine. A star marks the choice of `auto`, which compares the ratios
     alone, so that it is the same on every machine. `packer convert --codec FIELD=CODEC` chooses another.
 
     \b

@@ -1,4 +1,4 @@
-"""`packer doctor`: which settings suit this machine, and what will hurt."""
+"""`packer doctor`: recommended settings for this machine, and its bottlenecks."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Finding:
 def doctor(dataset: Path, as_json: bool) -> None:
     """Say how this machine suits the packed dataset DATASET: disk, memory, processors, GPU.
 
-    It ends with the settings to start from. An exclamation mark shows what will make training slow, or fail.
+    It ends with the settings to start from. An exclamation mark shows what makes training slow, or fail.
 
     \b
     $ packer doctor div2k.packed

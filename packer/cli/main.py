@@ -32,7 +32,7 @@ GROUPS = {
         "stats": "Say minimum, maximum, mean and deviation of each field and channel.",
         "verify": "Check every byte of a packed dataset, and say what is damaged.",
         "bench": "Measure how many samples a second are read on this machine.",
-        "doctor": "Say which settings suit this machine, and what will hurt.",
+        "doctor": "Recommend settings for this machine, and warn of bottlenecks.",
         "warm": "Put a dataset into memory before it is read.",
     },
     "Change": {
@@ -57,7 +57,7 @@ class Program(click.Group):
     """A click group whose commands are imported when they are called."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Show the help if nothing was asked for, which is wrong usage."""
+        """Show the help if there are no arguments, and exit with 2: wrong usage."""
         if not args and not ctx.resilient_parsing:
             click.echo(ctx.get_help(), err=True)
             ctx.exit(2)
@@ -75,7 +75,7 @@ class Program(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that is asked for; if there is none, name those that are spelled alike."""
+        """Return the command of this name; an unknown name is an error that suggests similar ones."""
         if args[0] not in COMMANDS and not ctx.resilient_parsing:
             from difflib import get_close_matches
 
@@ -95,7 +95,7 @@ class Program(click.Group):
         if not standalone_mode:
             return run(*args, standalone_mode=False, **extra)
         for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-            if getattr(sys, name) is None:  # closed: a file that is opened later would be taken for it
+            if getattr(sys, name) is None:  # closed: the next opened file would get its number
                 setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115, PTH123
         if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
             sys.stdout.reconfigure(errors="backslashreplace")  # what an old character set lacks, as on stderr
@@ -128,7 +128,7 @@ def main() -> None:
 def run() -> NoReturn:
     """Run `packer` as a program: SIGTERM stops it as Ctrl-C does, and the process ends as soon as the command has.
 
-    Python takes some 50 ms to shut down. An append that is killed meanwhile would be done and look as if it were not.
+    Python takes some 50 ms to shut down. A kill in these 50 ms would make a finished append look like a failed one.
     Functions registered with atexit are called: numcodecs holds a semaphore, which Python 3.14 would miss.
     """
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -38,7 +38,10 @@ def fields_option(text: str) -> Option:
 def pair_parser(
     form: str, drops: bool = False
 ) -> Callable[[click.Context, click.Parameter, Sequence[str]], dict[str, str]]:
-    """Return a callback that maps `NAME=VALUE` texts; another form, or a name given twice, is a UsageError.
+    """Return a callback of click that turns `NAME=VALUE` texts into a dict.
+
+    Another form, or a name given twice, is a UsageError.
+
 
     Args:
         form: what is expected, in words.

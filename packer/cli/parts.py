@@ -1,4 +1,4 @@
-"""Parts of commands that read a dataset: the option `--part`, and what the call that joins them says of them."""
+"""Parts of commands that read a dataset: the option `--part`, and the summary of the joined reports."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def part_option(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def parts_text(joined: JoinedParts, shards: int, done: str) -> str:
-    """Return what reports of parts gave: on how many of the shards, and from when.
+    """Say how many shards the reports of parts cover, and when these were written.
 
     Args:
         done: what the parts did with a shard, such as `checked`.

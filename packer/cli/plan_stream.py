@@ -9,7 +9,7 @@ import click
 
 from packer.cli.text import count_text, json_text, listing, size, size_text, time_text
 
-#: Samples of a batch, of which the first needs shards: of one or many it makes hardly a difference.
+#: Samples of the first batch. Its size hardly changes how many shards it needs.
 _BATCH = 64
 
 #: A rate of a network, in bits.

@@ -33,7 +33,7 @@ _LARGEST = 2**29
     type=size,
     default="64MB",
     show_default=True,
-    help="Limit for the samples in the page; if they take more, some are left out at random.",
+    help="Limit for the samples in the page; if they take more, some are omitted at random.",
 )
 @log_options
 def show(dataset: Path, output: Path, samples: int, names: tuple[str, ...], page_size: int) -> None:

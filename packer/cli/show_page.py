@@ -59,7 +59,7 @@ def write_page(
 
     Args:
         numbers: of the samples to show, in their order.
-        limit: bytes that the samples may take in the page; if they take more, some are left out at random.
+        limit: bytes that the samples may take in the page; if they take more, some are omitted at random.
         advance: called with 1 and the bytes of each sample that is done.
     """
     manifest, fields = dataset.manifest, list(dataset.fields.values())
@@ -85,7 +85,7 @@ def write_page(
         items[index] = item
         advance(1, len(item))
     spreads = [measure_spread(field, measured_samples) for field in fields]
-    # NaN and infinities are rare: without any, their column is left out.
+    # NaN and infinities are rare: without any, their column is omitted.
     heads = _HEADS if any(field_spread.not_finite for field_spread in spreads) else _HEADS[:-1]
     rows = [
         _row(manifest, field, field_spread)[: len(heads)] for field, field_spread in zip(fields, spreads, strict=True)

@@ -187,7 +187,7 @@ def _clip(values: NDArray[Any]) -> dict[str, Any]:
     frames = values if values.ndim == 4 else values[..., None]
     steps, height, width, channels = frames.shape
     numbers = np.linspace(0, steps - 1, min(steps, _MOST_FRAMES)).round().astype(np.int64)
-    # Rows are left out first: a volume may be larger than everything else in the page.
+    # Rows are thinned out first: a volume may be larger than everything else in the page.
     stride = max(1, max(height, width) // (2 * _MOST_CLIP_PIXELS))
     thinned = frames[numbers][:, ::stride, ::stride]
     strip = Image.fromarray(to_pixels(thinned.reshape(-1, thinned.shape[2], channels)))
@@ -205,7 +205,7 @@ def _clip(values: NDArray[Any]) -> dict[str, Any]:
 
 
 def _cloud(view: View, sample: Values) -> dict[str, Any]:
-    """Draw evenly spread points, the same ones whenever the page is made; points that are not finite are left out."""
+    """Draw evenly spread points, the same ones whenever the page is made; points that are not finite are skipped."""
     points = real(sample[view.field])[:, :3].astype(np.float64)
     numbers = np.flatnonzero(np.isfinite(points).all(axis=1))
     if not len(numbers):

@@ -34,8 +34,8 @@ def stats(dataset: str, fields: tuple[str, ...] | None, save: bool, part: str | 
     """Say count, minimum, maximum, mean and standard deviation of each field of DATASET, and of its channels.
 
     Channels are those of images, and the columns of clouds and tables. Arrays of three axes and more, and of more than
-    256 columns, have one line; --json has each index of their last axis. NaN and infinities are counted, and left out
-    of all other figures. Text and complex numbers have no statistics. The whole dataset is read once, unless its
+    256 columns, have one line; --json has each index of their last axis. NaN and infinities are counted, and excluded
+    from all other figures. Text and complex numbers have no statistics. The whole dataset is read once, unless its
     manifest holds the statistics. DATASET may be a URL such as s3://bucket/set: shards that are not in the cache are
     fetched. Machines share the work out by --part. The call without it then reads the shards that no part has read.
 

@@ -96,7 +96,7 @@ def _lines(path: str, report: VerifyReport, damages: Sequence[Damage], compared:
     if len(damages) > _MOST:
         lines.append(f"... and {len(damages) - _MOST:,} more; --json lists all")
     amount = f"{count_text(report.files, 'file')}, {size_text(report.bytes)}, {count_text(report.frames, 'frame')}"
-    verdict = "all as the sources have it" if compared else "all as it was written"
+    verdict = "no damage found" + (", all values as in the sources" if compared else "")
     repair = "; run `packer repair`" if any(damage.repairable for damage in damages) else ""
-    outcome = f"{count_text(len(damages), 'damage')} found{repair}" if damages else verdict
+    outcome = f"{count_text(len(damages), 'problem')} found{repair}" if damages else verdict
     return [*lines, f"{printable(str(path))}: {amount}: {outcome}"]

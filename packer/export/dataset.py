@@ -56,7 +56,7 @@ class ExportOptions:
         fields: names of the fields to export; None for all.
         values: with `basicsr-lmdb`: `png`, which is small, or `bmp`, which BasicSR decodes fastest; None for png.
         overwrite: whether the folder may hold something already; files of one name are replaced.
-        watcher: hears of the step `exporting`, in samples.
+        watcher: its step is `exporting`, in samples.
     """
 
     to: str | None = None
@@ -81,7 +81,7 @@ class ExportReport:
     Attributes:
         to: kind of the files.
         bytes: their size.
-        notes: sentences on what could not be written as it was in the source.
+        notes: sentences on what the files lack, or hold in another form than the source.
     """
 
     path: Path

@@ -1,4 +1,4 @@
-"""The output of every export: a folder with safe paths made from names, and files that are whole or not there."""
+"""The output of every export: a folder, safe paths made from names, and files that are complete or absent."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Writer:
 
     Attributes:
         keeps_constants: whether these files hold what all samples share.
-        names_files: whether files have the names of samples; then a name that is no path is refused.
-        notes: sentences on what could not be written as it was in the source; each may come several times.
+        names_files: whether files are named after samples; a name that is not a plain path is then refused.
+        notes: sentences on what the files hold in another form than the source; a sentence may be there several times.
     """
 
     keeps_constants = False
@@ -54,7 +54,7 @@ class Files:
         bytes: their size.
 
     Raises:
-        UsageError: the folder holds something and may not be written over, or it is a file.
+        UsageError: the folder is not empty and `overwrite` is not set, or it is a file.
     """
 
     def __init__(self, folder: Path, overwrite: bool) -> None:
@@ -68,7 +68,7 @@ class Files:
 
     @contextmanager
     def partial(self, name: str, suffix: str) -> Iterator[Path]:
-        """Give the temporary path of a file, which gets its name at the end of the block, or is removed on an error.
+        """Yield a temporary path to write a file to. The end of the block renames it; an error removes it.
 
         Folders in the name are made.
 
@@ -93,7 +93,7 @@ class Files:
 
     @contextmanager
     def create(self, name: str, suffix: str) -> Iterator[BinaryIO]:
-        """Open a file to write to, under a temporary name until all is in it."""
+        """Open a new file to write to. It has a temporary name until the end of the block."""
         with self.partial(name, suffix) as path, path.open("wb") as file:
             yield file
 

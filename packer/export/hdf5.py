@@ -1,8 +1,8 @@
-"""HDF5 files: as the sources were if the dataset was packed from HDF5, else one file with a dataset a field.
+"""HDF5 files: one for each source file if the dataset was packed from HDF5, else one file for all.
 
-Every field is a dataset of native numbers or text at the path that it came from: a compound becomes a group. Text
-becomes strings, lists of numbers become variable-length values; other ragged fields become groups, see `_RaggedRows`.
-Constants are in every file, below its root, and so are the attributes that were kept.
+Every field becomes a dataset of native numbers or text, at the path that it was read from; a compound becomes a group.
+Text becomes strings, and lists of numbers become variable-length values. Other ragged fields become groups, see
+`_RaggedRows`. Every file holds the constants and the attributes that were kept.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _Segment:
 
     Attributes:
         file: its name.
-        origin: what is known of its source.
+        origin: of the samples, as the manifest has it.
         attributes: of groups of the source file, by path.
         roots: path of the group or dataset of each sample, empty for the file itself; None if samples are rows.
         paths: of the fields in the file, or in the group of each sample.
@@ -156,7 +156,11 @@ class Hdf5Writer(Writer):
             yield path_of.get(name, name.replace(".", "/")).strip("/"), values
 
     def _field_paths(self, segment: _Segment) -> dict[str, str]:
-        """Return the path of each field in a file, or in the group of a sample. Raises UsageError if it cannot be."""
+        """Return the path of each field in a file, or in the group of a sample.
+
+        Raises:
+            UsageError: HDF5 cannot hold a path.
+        """
         origin = segment.origin
         names = [name for name in self._specs if segment.roots is None or name not in origin.attrs]
         paths = {name: origin.paths.get(name) or "/" + name.replace(".", "/") for name in names}
@@ -327,8 +331,8 @@ def _set_attributes(file: h5py.File, path: str, attributes: Mapping[str, Any]) -
 class _Sink(io.FileIO):
     """A new file for h5py that never fails while libhdf5 writes; `check` raises the error afterwards.
 
-    libhdf5 cannot close a file that it cannot write to, and often crashes the process later. So writes after an error
-    are dropped, and read as zeros; `check` is called after every block, and at the end.
+    libhdf5 cannot close a file once a write has failed, and often crashes the process later. So after an error this
+    file drops all writes, and reads zeros. `check` is called after every block, and at the end.
 
     Raises:
         OSError: the file cannot be made.
@@ -346,7 +350,7 @@ class _Sink(io.FileIO):
         """
         Raises:
             OSError: something could not be written.
-            BaseException: any other that came while libhdf5 was writing, such as KeyboardInterrupt.
+            BaseException: any other error raised while libhdf5 was writing, such as KeyboardInterrupt.
         """
         if self._error is not None:
             raise self._error

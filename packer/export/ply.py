@@ -1,4 +1,4 @@
-"""PLY files, one a sample: OUT/NAME.ply, with a header made for the fields, as the PLY source would take them apart.
+"""PLY files, one a sample: OUT/NAME.ply. The PLY source reads the same fields from them again.
 
     xyz (n, 3), label (n,)             vertex x y z label; also normal, rgb, rgba
     f_rest (n, 45)                     vertex f_rest_0 to f_rest_44
@@ -126,9 +126,9 @@ def _write_file(file: BinaryIO, properties: Sequence[_Property], sample: Mapping
 
 
 def _columns(properties: Sequence[_Property], sample: Mapping[str, Any]) -> tuple[int, list[tuple[_Property, Any]]]:
-    """Return how many rows an element has, and its columns; columns without rows are omitted if others have rows.
+    """Return how many rows an element has, and its columns. An empty column is omitted if others have rows.
 
-    If a source file lacked a property that other files had, its sample has no rows of it.
+    A column is empty if the source file of the sample lacked a property that other files have.
     """
     columns = [(prop, _column(prop, sample)) for prop in properties]
     rows = max(len(values) for _, values in columns)

@@ -39,11 +39,11 @@ def test_what_repairing_cannot_mend(packer, pairs, packed):
     stranger.write_bytes(b"")
     result = packer("verify", packed, status=1)
     assert "does not know this file; remove it" in result.stdout
-    assert result.stdout.endswith("1 damage found\n")
+    assert result.stdout.endswith("1 problem found\n")
     stranger.unlink()
     Image.fromarray(pairs.hr[8] ^ 1).save(pairs.folder / "hr" / "008.png")
     result = packer("verify", packed, "--against", *pairs.sources, status=1)
-    assert result.stdout.endswith(": 1 damage found\n")
+    assert result.stdout.endswith(": 1 problem found\n")
 
 
 def test_a_good_dataset(packer, pairs, packed):
@@ -51,9 +51,9 @@ def test_a_good_dataset(packer, pairs, packed):
     result = packer("verify", packed)
     assert result.stderr == ""
     size = size_text(sum(path.stat().st_size for path in packed.rglob("*.lmdb")))
-    assert result.stdout.splitlines() == [f"{packed}: 4 files, {size}, 4 frames: all as it was written"]
+    assert result.stdout.splitlines() == [f"{packed}: 4 files, {size}, 4 frames: no damage found"]
     against = packer("verify", packed, "--against", *pairs.sources)
-    assert against.stdout.rstrip().endswith("all as the sources have it")
+    assert against.stdout.rstrip().endswith("no damage found, all values as in the sources")
 
 
 def test_damage_is_named_and_exits_with_1(packer, pairs, packed):
@@ -63,7 +63,7 @@ def test_damage_is_named_and_exits_with_1(packer, pairs, packed):
     first, last = packer("verify", packed, status=1).stdout.splitlines()
     where = "shards/00001.lmdb, field 'hr', samples 6 to 11 (006, 007, 008, 009, 010, ...)"
     assert first == f"{where}: the checksum of frame 0 is wrong"
-    assert last.endswith("1 damage found; run `packer repair`")
+    assert last.endswith("1 problem found; run `packer repair`")
     found = json.loads(packer("verify", packed, "--json", status=1).stdout)
     assert (found["good"], found["files"]) == (False, 4)
     (only,) = found["damages"]
@@ -130,10 +130,10 @@ def test_parts_are_joined(packer, refused, pairs, packed):
     assert (first["good"], first["part"], first["files"]) == (True, "1/2", 1)
     lines = packer("verify", packed, "--part", "0/2", status=1).stdout.splitlines()
     assert lines[0] == "shards/00001.lmdb, field 'hr', samples 6 to 11: the checksum of frame 0 is wrong"
-    assert re.fullmatch(r".*packed: part 0/2: 1 file, .*: 1 damage found; run `packer repair`", lines[1])
+    assert re.fullmatch(r".*packed: part 0/2: 1 file, .*: 1 problem found; run `packer repair`", lines[1])
     whole = packer("verify", packed, "--against", *pairs.sources, status=1).stdout  # reads all, and leaves the reports
     joined = packer("verify", packed, status=1).stdout.splitlines()
     time = r"\d{4}-\d\d-\d\d \d\d:\d\d"
     assert re.fullmatch(rf"2 of 2 shards checked by 2 parts, from {time} to {time} UTC", joined.pop(1))
-    assert joined == [whole.splitlines()[0], whole.splitlines()[-1].replace("2 damages", "1 damage")]
+    assert joined == [whole.splitlines()[0], whole.splitlines()[-1].replace("2 problems", "1 problem")]
     assert json.loads(packer("verify", packed, "--json", status=1).stdout)["parts"]["parts"] == 0
