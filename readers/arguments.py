@@ -147,10 +147,7 @@ def keep_frames(dataset: PackedDataset, window: int, batch_size: int) -> None:
     # The items of a window lie among more samples in a split, among fewer if they are windows of steps.
     window = window * dataset.items.total // len(dataset) + _block_samples(dataset)
     for reader in dataset.opened.readers.values():
-        run = max(batch_size, reader.run_bytes // max(int(reader.sample_bytes), 1))
-        # Each sample of a run may lie in another frame, but no run has more frames than a window.
-        touched = min(run * (reader.field.frame.samples or 1), window)
-        reader.keep(window + 2 * touched)
+        reader.keep(window, batch_size)
 
 
 # ---------------------------------------------------------------- threads

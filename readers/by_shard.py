@@ -9,18 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from packer.format import Manifest, Numbers, starts_of
+from packer.format import Numbers, starts_of
 from packer.remote import Ahead, Lease, Mirror
 from readers.draws import Visits
 from readers.fields import FieldReader, gather_samples
 from readers.gather import Allocate, Pool, fresh
 from readers.joined import group_by_part, join_parts, parts_of
 from readers.opened import Opened
+from readers.shards import OpenShard
 
-#: Opens one shard, by number, with a lease on its file; see `PackedDataset.shard_readers`.
-OpenOneShard = Callable[[int, object], tuple[Opened, Mapping[str, FieldReader]]]
-#: Where the samples of one shard stand among those asked for, (m,); their numbers in the shard, (m,); the open shard.
-ShardPart = tuple[Numbers, Numbers, Opened, Mapping[str, FieldReader]]
+#: Makes a reader of each field, once a shard is open; see `PackedDataset.make_readers`.
+MakeReaders = Callable[[Opened, int], Mapping[str, FieldReader]]
 
 
 class ShardByShard:
@@ -28,42 +27,46 @@ class ShardByShard:
 
     Args:
         mirror: fetches the shards.
-        manifest: of the dataset.
+        opened: opens them; an attribute, too.
     """
 
-    def __init__(self, mirror: Mirror, manifest: Manifest) -> None:
+    def __init__(self, mirror: Mirror, opened: Opened) -> None:
+        self.opened = opened
         self._mirror = mirror
-        self._entries = manifest.shards
-        self._starts = starts_of([entry.samples for entry in manifest.shards])
-        self._last: tuple[int, Lease, Opened, Mapping[str, FieldReader]] | None = None
+        self._starts = starts_of(opened.shards.samples)
+        self._readers: Mapping[str, FieldReader] = {}
+        self._last: tuple[int, Lease, OpenShard] | None = None
 
-    def parts(self, samples: Numbers, open_shard: OpenOneShard) -> Iterator[ShardPart]:
-        """Yield the samples (n,) of one shard after another, numbers in the whole dataset.
+    def parts(self, samples: Numbers) -> Iterator[tuple[int, Numbers]]:
+        """Yield one shard after another while it is open: its number, and where its samples stand in `samples`, (m,).
+
+        Args:
+            samples: numbers in the whole dataset, (n,).
 
         Raises:
             DatasetError: other processes have open what the cache holds.
             DamagedError, RemoteError: as `Mirror.fetch_shards`.
         """
-        last = self._last
+        last, entries = self._last, self.opened.shards.entries
         shards = group_by_part(parts_of(samples, self._starts))
         if last is not None:
             opened = last[0]
             shards.sort(key=lambda part: part[0] != opened)
-        missing = [self._entries[shard] for shard, _ in shards if last is None or shard != last[0]]
+        missing = [entries[shard] for shard, _ in shards if last is None or shard != last[0]]
         with Ahead(self._mirror, missing) as ahead:
             for shard, positions in shards:
                 if last is None or last[0] != shard:
                     if last is not None:
                         last[1].close()  # the next one may need its room
                     last = self._last = None
-                    lease = ahead.take(self._entries[shard])
-                    last = self._last = shard, lease, *open_shard(shard, lease)
-                yield positions, samples[positions] - self._starts[shard], *last[2:]
+                    lease = ahead.take(entries[shard])
+                    last = self._last = shard, lease, self.opened.open_shard(shard)
+                yield shard, positions
 
     def gather(
         self,
         samples: Numbers,
-        open_shard: OpenOneShard,
+        make_readers: MakeReaders,
         fields: Sequence[str] | None,
         allocate: Allocate | Pool | None = None,
         visits: Visits | None = None,
@@ -75,14 +78,15 @@ class ShardByShard:
             fields: to read; all by default. The others are those of `gather_samples`.
         """
         parts = []
-        for positions, shard_numbers, opened, readers in self.parts(samples, open_shard):
+        for shard, positions in self.parts(samples):
+            readers = self._readers = self._readers or make_readers(self.opened, shard)
             part_visits = None if visits is None else visits[positions]
             part_anchors = None if anchors is None else anchors[positions]
             field_readers = readers if fields is None else {name: readers[name] for name in fields}
             # Values of several shards are copied once more, into the batch.
             memory = allocate if len(positions) == len(samples) else None
-            parts.append((positions, gather_samples(field_readers, shard_numbers, memory, part_visits, part_anchors)))
-            del opened, readers, field_readers  # so that the shard is closed when the next one is fetched
+            values = gather_samples(field_readers, samples[positions], memory, part_visits, part_anchors)
+            parts.append((positions, values))
         first = parts[0][1]
         if len(parts) == 1:
             return first

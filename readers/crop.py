@@ -369,33 +369,42 @@ class CropReader(PartReader):
         self._is_whole = True
 
     def check_sizes(self, samples: Items) -> None:
-        """Raise UsageError if a sample does not have the size that the scale asks for; called once, before it is read.
+        """Raise UsageError if a sample does not have the size that the scale asks for; called before any is read.
 
         Args:
             samples: those that may be read.
         """
         for first in range(0, samples.samples, _CHECKED):
             numbers = samples.in_whole(np.arange(first, min(first + _CHECKED, samples.samples)))
-            sizes, lengths = self._placing.sizes(numbers), super().locate(numbers).shape[:, self._cropped]
-            wrong = (lengths * self._scale != sizes).any(axis=1)
-            if wrong.any():
-                item = int(wrong.argmax())
-                note = f" (one of {int(wrong.sum()):,} such samples)" if wrong.sum() > 1 else ""
-                raise UsageError(
-                    f"{self._placing.describe(int(numbers[item]))}: field {self.field.name!r} has "
-                    f"{size_text(lengths[item])} pixels and {self._placing.crop.of!r} {size_text(sizes[item])}; "
-                    f"exactly {self._scale} times as many are expected on {'both' if len(self._crop) == 2 else 'all'} "
-                    f"axes{note}; read a split without it, or convert again with --on-error skip"
-                )
+            self._check_sizes(super().locate(numbers), self._placing.sizes(numbers))
+
+    def _check_sizes(self, located: Located, sizes: Numbers) -> None:
+        """Raise UsageError if samples do not have the size that the scale asks for.
+
+        Args:
+            sizes: of the same samples of the field `crop.of`, (n, axes).
+        """
+        lengths = located.shape[:, self._cropped]
+        wrong = (lengths * self._scale != sizes).any(axis=1)
+        if wrong.any():
+            item = int(wrong.argmax())
+            note = f" (one of {int(wrong.sum()):,} such samples)" if wrong.sum() > 1 else ""
+            raise UsageError(
+                f"{self._placing.describe(int(located.number[item]))}: field {self.field.name!r} has "
+                f"{size_text(lengths[item])} pixels and {self._placing.crop.of!r} {size_text(sizes[item])}; "
+                f"exactly {self._scale} times as many are expected on {'both' if len(self._crop) == 2 else 'all'} "
+                f"axes{note}; read a split without it, or convert again with --on-error skip"
+            )
 
     def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Located:
         """Return where samples lie, their anchor steps, and the first pixels and orientations of their crops.
 
         Raises:
-            UsageError: a sample is smaller than a crop.
+            UsageError: a sample is smaller than a crop, or does not have the size that the scale asks for.
         """
         located = super().locate(numbers)
-        _, places, ways = self._placing.place(numbers, visits)
+        sizes, places, ways = self._placing.place(numbers, visits)
+        self._check_sizes(located, sizes)
         anchors = np.zeros_like(numbers) if anchors is None else anchors
         return located.adding(crop=places // self._scale, way=ways, anchor=anchors)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from torch.utils.data import Dataset
 
 from packer.errors import MissingNameError, UsageError
-from packer.format import Constants, Field, Manifest, Names, Numbers, Ranges
+from packer.format import Constants, Field, Manifest, Names, Numbers, Ranges, starts_of
 from packer.format import manifest as manifests
 from packer.remote import is_url
 from readers.batch import Sample, Several, as_result, batch_of, flatten_results, item_of, join, only_item
@@ -23,7 +23,7 @@ from readers.crop import Crop
 from readers.draws import Visits, draw_visits, visits_of
 from readers.fields import NAME, FieldReader, KnownReader, as_images, gather_samples
 from readers.gather import Allocate, Pool
-from readers.indexing import Chosen, Items, Listed, OfShard, SampleNames, is_single, resolve_number, resolve_numbers
+from readers.indexing import Chosen, Items, Listed, SampleNames, is_single, resolve_number, resolve_numbers
 from readers.opened import CheckedReader, Opened, describe, in_words, open_names
 from readers.order import check_epoch
 from readers.parts import Parts
@@ -38,7 +38,7 @@ from readers.windows import Windows
 
 if TYPE_CHECKING:
     from packer.remote import Mirror
-    from readers.by_shard import ShardByShard, ShardPart
+    from readers.by_shard import ShardByShard
 
 #: Arguments of earlier versions, and their replacements.
 _RENAMED = {
@@ -493,7 +493,7 @@ class PackedDataset(Dataset[Any]):
         """
         samples, anchors = self.items.resolve(numbers, visits)
         if self.exceeds_cache:
-            return self._by_shard.gather(samples, self.shard_readers, None, allocate, visits, anchors)
+            return self._by_shard.gather(samples, self.make_readers, None, allocate, visits, anchors)
         return gather_samples(self.readers, samples, allocate, visits, anchors)
 
     def read(self, index: Any, field: str, rows: slice | None = None, columns: slice | None = None) -> Any:
@@ -516,12 +516,13 @@ class PackedDataset(Dataset[Any]):
         check_read(str(self.path), [field], self.fields)
         item = resolve_number(index, self._samples.samples, self.sample_numbers)
         (number,) = self._samples.in_whole(np.array([item])).tolist()
-        (_, inside, opened, _), *_ = self._opened_parts(np.array([number]))
+        parts = self._opened_parts(np.array([number]))  # kept until the end, and with it the shard
+        opened, _ = next(parts)
         reader: FieldReader = opened.readers[field]
         if rows is not None or columns is not None:
             reader = RegionReader(opened.places[field], rows, columns)
-        reader = self._with_checks(reader, opened, number - int(inside[0]))
-        values = as_images(reader.field, reader.read(reader.locate(inside)))
+        reader = self._with_checks(reader, opened)
+        values = as_images(reader.field, reader.read(reader.locate(np.array([number]))))
         return item_of({field: values}, 0, 1)[field]
 
     def shapes(self, field: str) -> Numbers:
@@ -538,9 +539,8 @@ class PackedDataset(Dataset[Any]):
             )
         samples = self._samples.in_whole(np.arange(self._samples.samples))
         shapes = np.empty((len(samples), len(self.fields[field].shape)), np.int64)
-        for positions, shard_numbers, opened, readers in self._opened_parts(samples):
-            shapes[positions] = opened.places[field].locate(shard_numbers).shape
-            del opened, readers  # so that the shard is closed when the next one is fetched
+        for opened, positions in self._opened_parts(samples):
+            shapes[positions] = opened.places[field].locate(samples[positions]).shape
         return shapes
 
     def column(self, field: str) -> Any:
@@ -563,7 +563,7 @@ class PackedDataset(Dataset[Any]):
         visits = visits_of(0, 0, numbers) if self.draws else None
         samples, anchors = self.items.resolve(numbers, visits)
         if self.exceeds_cache:
-            return self._by_shard.gather(samples, self.shard_readers, [field], None, visits, anchors)[field]
+            return self._by_shard.gather(samples, self.make_readers, [field], None, visits, anchors)[field]
         return gather_samples({field: self.readers[field]}, samples, None, visits, anchors)[field]
 
     # ------------------------------------------------------------ what is open
@@ -589,13 +589,24 @@ class PackedDataset(Dataset[Any]):
         """Return the reader of each field, of whole samples or of parts of them."""
         session = self._session
         if session.readers is None:
-            opened = self.opened
-            # Not a bound method: dataset and readers would refer to each other, and files stay open for a while.
-            describe_sample = partial(describe, self.path, self.manifest)
-            parts = self._parts.readers(self.fields, opened.places, self._samples, describe_sample)
-            checked = {name: self._with_checks(reader, opened) for name, reader in {**opened.readers, **parts}.items()}
-            session.readers = {**checked, **self._number_readers()}
+            session.readers = self.make_readers(self.opened)
         return session.readers
+
+    def make_readers(self, opened: Opened, shard: int | None = None) -> Mapping[str, FieldReader]:
+        """Return a reader of each field, of whole samples or of parts of them.
+
+        Args:
+            shard: one that is open, the only one whose samples are compared before they are read; by default all are.
+
+        Raises:
+            As `Parts.readers`.
+        """
+        # Not a bound method: dataset and readers would refer to each other, and files stay open for a while.
+        describe_sample = partial(describe, self.path, self.manifest)
+        compared = None if shard is None else np.arange(*starts_of(opened.shards.samples)[shard : shard + 2])
+        parts = self._parts.readers(self.fields, opened.places, self._samples, describe_sample, compared)
+        checked = {name: self._with_checks(reader, opened) for name, reader in {**opened.readers, **parts}.items()}
+        return {**checked, **self._number_readers()}
 
     @property
     def mirror(self) -> Mirror | None:
@@ -615,14 +626,20 @@ class PackedDataset(Dataset[Any]):
         session = self._session
         if session.by_shard is None:
             assert self._mirror is not None, "a folder has no cache"
-            session.by_shard = ShardByShard(self._mirror, self.manifest)
+            session.by_shard = ShardByShard(self._mirror, self.open_alone())
         return session.by_shard
 
-    def _opened_parts(self, samples: Numbers) -> Iterable[ShardPart]:
-        """Return the samples (n,), numbers in the whole dataset, with what is open of it: all, or shard after shard."""
-        if self.exceeds_cache:
-            return self._by_shard.parts(samples, self.shard_readers)
-        return [(np.arange(len(samples)), samples, self.opened, self.opened.readers)]
+    def _opened_parts(self, samples: Numbers) -> Iterator[tuple[Opened, Numbers]]:
+        """Yield what is open, and the positions (m,) of the samples that can be read: of all, or shard after shard.
+
+        Args:
+            samples: numbers in the whole dataset, (n,).
+        """
+        if not self.exceeds_cache:
+            yield self.opened, np.arange(len(samples))
+            return
+        for _, positions in self._by_shard.parts(samples):
+            yield self._by_shard.opened, positions
 
     @property
     def is_open(self) -> bool:
@@ -630,35 +647,13 @@ class PackedDataset(Dataset[Any]):
         opened = self._session.opened
         return opened is not None and opened.shards.are_mapped
 
-    def shard_readers(
-        self, shard: int, lease: object, frame_bytes: int = 0
-    ) -> tuple[Opened, Mapping[str, FieldReader]]:
-        """Open one shard alone; return it, and a reader of each field, by numbers from its first sample on.
+    def open_alone(self) -> Opened:
+        """Return what opens shards one by one, and closes them again; their files are in the folder meanwhile."""
+        return Opened(self.path, self.manifest, list(self.fields), extras=self.extras, closes=True)
 
-        Args:
-            lease: kept as long as the shard is open.
-            frame_bytes: how many bytes of decoded frames to keep, since samples come in random order; few by default.
-
-        Raises:
-            As `Opened`.
-        """
-        entry = self.manifest.shards[shard]
-        first = sum(earlier.samples for earlier in self.manifest.shards[:shard])
-        opened = Opened(self.path, self.manifest, list(self.fields), extras=self.extras, only_shard=(entry, lease))
-        samples = OfShard(self._samples, first, entry.samples)
-        describe_sample = partial(_describe_from, self.path, self.manifest, first)
-        parts = self._parts.readers(self.fields, opened.places, samples, describe_sample)
-        checked = {
-            name: self._with_checks(reader, opened, first) for name, reader in {**opened.readers, **parts}.items()
-        }
-        sample_bytes = sum(int(reader.sample_bytes) for reader in opened.readers.values())
-        for reader in opened.readers.values():
-            reader.keep(min(entry.samples, frame_bytes // max(1, sample_bytes)))
-        return opened, {**checked, **self._number_readers(samples)}
-
-    def _number_readers(self, samples: Items | None = None) -> dict[str, FieldReader]:
+    def _number_readers(self) -> dict[str, FieldReader]:
         """Return the readers of the extras `number` and `step`."""
-        items = self._samples if samples is None else samples
+        items = self._samples
         values: dict[str, Callable[..., Any]] = {
             NUMBER: lambda numbers, visits, anchors: items.in_split(numbers),
             STEP: lambda numbers, visits, anchors: anchors,
@@ -666,16 +661,12 @@ class PackedDataset(Dataset[Any]):
         functions = {extra: values[extra] for extra in self.extras if extra != NAME}
         return {extra: KnownReader(Field(name=extra, dtype="int64"), function) for extra, function in functions.items()}
 
-    def _with_checks(self, reader: FieldReader, opened: Opened, first: int = 0) -> FieldReader:
-        """Return a reader that compares frames with their checksums first, if `verify` says so.
-
-        Args:
-            first: number of the sample that the reader's numbers begin with.
-        """
+    def _with_checks(self, reader: FieldReader, opened: Opened) -> FieldReader:
+        """Return a reader that compares frames with their checksums first, if `verify` says so."""
         name = reader.field.name
         if not self.verify or name not in self.fields:
             return reader
-        return CheckedReader(reader, opened.places[name], partial(_in_words_from, self.path, self.manifest, first))
+        return CheckedReader(reader, opened.places[name], partial(in_words, self.path, self.manifest))
 
     @property
     def name_table(self) -> Names:
@@ -717,14 +708,6 @@ def _open_manifest(
 
     mirror, manifest, _ = Mirror.open(path, cache, cache_bytes)
     return mirror, mirror.folder, manifest
-
-
-def _describe_from(path: Path, manifest: Manifest, first: int, number: int) -> str:
-    return describe(path, manifest, first + number)
-
-
-def _in_words_from(path: Path, manifest: Manifest, first: int, number: int) -> str:
-    return in_words(path, manifest, first + number)
 
 
 def _choose_fields(manifest: Manifest, chosen: Sequence[str] | None, path: Path) -> dict[str, Field]:

@@ -53,15 +53,16 @@ class Places(Locator):
         super().__init__(field, samples, MEMORY.array, opening)
         self.sample_bytes = sample_bytes
 
-    def has_shapes_of(self, other: Places) -> bool:
-        """Return whether each sample has the same lengths of its ragged axes in another field of the dataset."""
+    def has_shapes_of(self, other: Places, numbers: Numbers | None = None) -> bool:
+        """Return whether each sample has the same lengths of its ragged axes in another field of the dataset.
+
+        Args:
+            numbers: samples whose shards are compared, (n,); all by default.
+        """
         if other is self:
             return True
-        pairs = zip(self.open().indexes, other.open().indexes, strict=True)
-        return all(
-            index and other_index and np.array_equal(index.arrays["shapes"], other_index.arrays["shapes"])
-            for index, other_index in pairs
-        )
+        pairs = zip(self.indexes(numbers), other.indexes(numbers), strict=True)
+        return all(np.array_equal(one.arrays["shapes"], two.arrays["shapes"]) for one, two in pairs)
 
 
 class FieldReader:
@@ -92,8 +93,12 @@ class FieldReader:
         """Return the bytes of each sample when it is read, (n,)."""
         return located.nbytes if self.is_ragged else np.full(len(located), self.field.fixed_bytes)
 
-    def keep(self, samples: int) -> None:
-        """Make room for the decoded frames of about `samples` samples, where frames hold several."""
+    def keep(self, window: int, batch_size: int) -> None:
+        """Make room for the decoded frames of so many samples and of two runs, where frames hold several samples.
+
+        Args:
+            window: samples that come in random order.
+        """
 
     def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Located:
         """Return where samples (n,) lie.
@@ -238,11 +243,14 @@ class WholeReader(FieldReader):
         """Return the raw bytes of a sample; the mean if they differ."""
         return self.places.sample_bytes
 
-    def keep(self, samples: int) -> None:
-        """Make room for the decoded frames of about `samples` samples, where frames hold several."""
+    def keep(self, window: int, batch_size: int) -> None:
+        """Make room for the decoded frames of a window and of two runs, see `FieldReader`."""
         if self.field.codec and self._per_frame > 1:
             # One frame more, for the end of the memory; half as much again where frames may be larger than the mean.
             spare = 1.5 if self.is_ragged else 1
+            run = max(batch_size, self.run_bytes // max(int(self.sample_bytes), 1))
+            # Each sample of a run may lie in another frame, but no run has more frames than a window.
+            samples = window + 2 * min(run * self._per_frame, window)
             cache = self.places.cache
             with cache.lock, suppress(MemoryError, ValueError):  # another thread may be filling it, or reading from it
                 # If memory is short, the cache keeps its size, and frames are decoded more than once.

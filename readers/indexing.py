@@ -164,10 +164,6 @@ class Chosen:
         place = self._before[1:].searchsorted(samples, side="right")
         return samples + (self._starts - self._before[:-1])[place]
 
-    def in_order(self, places: Numbers) -> Numbers:
-        """Return the numbers in the whole dataset of the samples at some places (n,) of the ascending order."""
-        return self.in_whole(places)
-
     def before(self, samples: Numbers) -> Numbers:
         """Return how many chosen samples come before each of some samples (n,) of the whole dataset."""
         place = self._starts.searchsorted(samples)  # ranges that begin before
@@ -215,10 +211,6 @@ class Listed(Chosen):
     def in_whole(self, samples: Numbers) -> Numbers:
         """Return the numbers in the whole dataset of the samples (n,) by their place among the chosen ones."""
         return self._numbers[samples]
-
-    def in_order(self, places: Numbers) -> Numbers:
-        """Return the numbers in the whole dataset of the samples at some places (n,) of the ascending order."""
-        return self._ascending[0][places]
 
     def before(self, samples: Numbers) -> Numbers:
         """Return how many chosen samples come before each of some samples (n,) of the whole dataset."""
@@ -286,10 +278,6 @@ class Items:
         """Return the numbers among those read of samples of the whole dataset (n,); -1 if one is not read."""
         return samples if self._chosen is None else self._chosen.in_chosen(samples)
 
-    def in_order(self, places: Numbers) -> Numbers:
-        """Return the numbers in the whole dataset of the samples at some places (n,) of the ascending order."""
-        return places if self._chosen is None else self._chosen.in_order(places)
-
     def before(self, samples: Numbers) -> Numbers:
         """Return how many items lie in samples before each of `samples` (n,), numbers in the whole dataset.
 
@@ -297,30 +285,6 @@ class Items:
         """
         place = samples if self._chosen is None else self._chosen.before(samples)
         return place if self._are_samples else np.append(0, self._ends)[place]
-
-
-class OfShard(Items):
-    """The samples that are read of one shard, which counts its own from 0.
-
-    Args:
-        items: of the whole dataset.
-        first: number of the first sample of the shard.
-        count: samples of the shard.
-    """
-
-    def __init__(self, items: Items, first: int, count: int) -> None:
-        super().__init__(count)
-        begin, end = items.before(np.array([first, first + count])).tolist()
-        self.samples = end - begin
-        self._whole, self._first, self._begin = items, first, begin
-
-    def in_whole(self, samples: Numbers) -> Numbers:
-        """Return the numbers in the shard of the samples (n,) that are read, which ascend here."""
-        return self._whole.in_order(samples + self._begin) - self._first
-
-    def in_split(self, samples: Numbers) -> Numbers:
-        """Return the numbers among those read of the whole dataset, of samples of the shard (n,)."""
-        return self._whole.in_split(samples + self._first)
 
 
 class SampleNames(Sequence[str]):

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from packer.errors import DamagedError, DatasetError
-from packer.format import Located, Manifest, Names, Numbers, Shard, ShardEntry, distinct
+from packer.format import Located, Manifest, Names, Numbers, Shard, distinct
 from readers.draws import Visits
 from readers.fields import NAME, Describe, FieldReader, FixedRaw, NameReader, Places, WholeReader
 from readers.gather import Allocate
-from readers.shards import Shards
+from readers.shards import OpenShard, Shards
 
 if TYPE_CHECKING:
     from packer.remote import Mirror
@@ -27,7 +27,7 @@ class Opened:
     """The shards of a dataset and one reader a field.
 
     Attributes:
-        shards: opened one by one, see `Shards`.
+        shards: opened one by one.
         places: by field, where its samples lie.
         readers: by field, of whole samples.
         is_warm: whether a loader's last reads came from memory, not from the disk.
@@ -38,7 +38,7 @@ class Opened:
         fields: names of the fields to open, in order.
         mirror: fetches the shards; None if they are in the folder.
         extras: of these, names are read as a field is.
-        only_shard: the only shard to open, and the lease on its file; by default all that hold samples.
+        closes: whether shards are opened by `open_shard` alone, and closed again; see `Shards`.
 
     Raises:
         DamagedError: a shard is missing, or cut short.
@@ -52,9 +52,9 @@ class Opened:
         fields: Sequence[str],
         mirror: Mirror | None = None,
         extras: Sequence[str] = (),
-        only_shard: tuple[ShardEntry, object] | None = None,
+        closes: bool = False,
     ) -> None:
-        self.shards = shards = Shards(folder, manifest, fields, mirror, NAME in extras, only_shard)
+        self.shards = shards = Shards(folder, manifest, fields, mirror, NAME in extras, closes)
         self.is_warm = False
         self.places: dict[str, Places] = {}
         self.readers: dict[str, FieldReader] = {}
@@ -64,6 +64,16 @@ class Opened:
             self.readers[name] = WholeReader(places) if field.codec or field.is_ragged else FixedRaw(places)
         if NAME in extras:
             self.readers[NAME] = NameReader(shards)
+
+    def open_shard(self, number: int) -> OpenShard:
+        """Open a shard, which is closed when nobody keeps what is returned; raises errors as `Shards.open`.
+
+        Whoever locates samples of it or reads them keeps it meanwhile.
+        """
+        (shard,) = self.shards.open([number])
+        for name, places in self.places.items():
+            places.add([number], [(shard.indexes[name], shard.start)])
+        return shard
 
     @property
     def addressed(self) -> tuple[Numbers, Sequence[Shard]]:

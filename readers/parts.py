@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from packer.errors import UsageError
-from packer.format import Field
+from packer.format import Field, Numbers
 from readers.crop import IS_DATA, Crop, CropReader, Placing, is_random, make_is_data_reader
 from readers.fields import Describe, FieldReader, Places, WholeReader
 from readers.indexing import Items
@@ -76,7 +76,12 @@ class Parts:
             points.candidates(fields)
 
     def readers(
-        self, fields: Mapping[str, Field], places: Mapping[str, Places], samples: Items, describe: Describe
+        self,
+        fields: Mapping[str, Field],
+        places: Mapping[str, Places],
+        samples: Items,
+        describe: Describe,
+        compared: Numbers | None = None,
     ) -> dict[str, FieldReader]:
         """Return the readers of the fields of which parts are read, by name; the others are read whole.
 
@@ -85,6 +90,8 @@ class Parts:
             places: by field, where its samples lie.
             samples: those of the whole dataset, or of a split.
             describe: gives a sample in words, by its number.
+            compared: samples whose shapes are compared, (n,), by numbers in the whole dataset; by default all. Others
+                are compared when they are read.
 
         Raises:
             UsageError: a field would have to be cropped and sampled by points, or fields that are cropped together do
@@ -100,7 +107,7 @@ class Parts:
             placing = Placing(crop, places[crop.of], axes[crop.of], describe, samples)
             for name, scale in crop.scales.items():
                 readers[name] = crops = CropReader(places[name], axes[name], placing, scale, steps.get(name))
-                if name != crop.of:
+                if name != crop.of and compared is None:
                     crops.check_sizes(samples)
                 if crop.pad:
                     readers[name + IS_DATA] = make_is_data_reader(crops)
@@ -108,9 +115,9 @@ class Parts:
             tied = points.candidates(fields)
             if isinstance(points, VoxelSample) or points.fields is None:
                 first = places[tied[0]]
-                untied = [name for name in tied if not places[name].has_shapes_of(first)]
+                untied = [name for name in tied if not places[name].has_shapes_of(first, compared)]
                 for name in untied:
-                    _check_untied(places[name], first, describe)
+                    _check_untied(places[name], first, describe, compared)
                 tied = [name for name in tied if name not in untied]
             if set(tied) & set(readers):
                 raise UsageError(
@@ -130,12 +137,12 @@ class Parts:
         return readers
 
 
-def _check_untied(field: Places, first: Places, describe: Describe) -> None:
+def _check_untied(field: Places, first: Places, describe: Describe, compared: Numbers | None) -> None:
     """Raise UsageError if a field has a row for each point in most samples, but not in all.
 
     It would come whole beside the chosen points, without a word. Faces of a mesh have a length of their own everywhere.
     """
-    numbers = np.arange(field.first[-1])
+    numbers = np.arange(field.first[-1]) if compared is None else compared
     lengths, points = field.lengths(numbers), first.lengths(numbers)
     wrong = np.flatnonzero(lengths != points)
     if 2 * len(wrong) < len(lengths):

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import DamagedError, DatasetError
-from packer.format import ColumnIndex, Manifest, Numbers, Shard, ShardEntry
+from packer.format import ColumnIndex, Manifest, Numbers, Shard
 from packer.format import manifest as manifests
 from readers.gather import MEMORY
 
@@ -21,16 +22,18 @@ if TYPE_CHECKING:
     from packer.remote import Mirror
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class OpenShard:
-    """A shard whose index has been checked.
+    """A shard whose index has been checked; it can be read as long as this is kept.
 
     Attributes:
+        shard: its map.
         start: address of its first byte.
         indexes: of the columns that are read, by field.
         names: UTF-8 names of its samples, and where each begins, see `Shard.name_table`; empty if they are not read.
     """
 
+    shard: Shard
     start: int
     indexes: dict[str, ColumnIndex]
     names: tuple[memoryview, NDArray[np.uint64]]
@@ -43,6 +46,7 @@ class Shards:
     is read before they are opened. Those at a URL are fetched and mapped when they are opened, if not all are here.
 
     Attributes:
+        entries: of these shards; they are numbered in this order.
         samples: of each shard.
 
     Args:
@@ -51,7 +55,8 @@ class Shards:
         fields: names of the fields that are read.
         mirror: fetches the shards; None if they are in the folder.
         has_names: whether names are read, too.
-        only_shard: the only shard to open, which is in the folder, and the lease on its file.
+        closes: whether each shard is mapped when it is opened, and closed when nobody keeps what `open` returned. Its
+            file must be in the folder meanwhile.
 
     Raises:
         DamagedError: a shard is missing, or cut short.
@@ -65,7 +70,7 @@ class Shards:
         fields: Sequence[str],
         mirror: Mirror | None = None,
         has_names: bool = False,
-        only_shard: tuple[ShardEntry, object] | None = None,
+        closes: bool = False,
     ) -> None:
         self._folder = folder
         self._manifest = manifest
@@ -73,18 +78,18 @@ class Shards:
         self._fields = list(fields)
         self._mirror = mirror
         self._has_names = has_names
-        self._entries = [entry for entry in manifest.shards if entry.samples] if only_shard is None else [only_shard[0]]
-        self.samples = [entry.samples for entry in self._entries]
+        self.entries = [entry for entry in manifest.shards if entry.samples]
+        self.samples = [entry.samples for entry in self.entries]
         self._maps: dict[int, Shard] = {}
-        self._opened: dict[int, OpenShard] = {}
+        self._opened: MutableMapping[int, OpenShard] = WeakValueDictionary() if closes else {}
         self._addressed: tuple[Numbers, Sequence[Shard]] = np.zeros(0, np.int64), []
         self._lock = threading.Lock()
         #: Keeps the cache from removing the files.
-        self._lease: object = None if only_shard is None else only_shard[1]
-        everything = range(len(self._entries))
-        if only_shard is not None:
-            self._map(everything)
-        elif mirror is None:
+        self._lease: object = None
+        everything = range(len(self.entries))
+        if closes:
+            return
+        if mirror is None:
             with not_replaced(folder, manifest):
                 self._map(everything)
         elif mirror.is_fetched(manifest):
@@ -94,7 +99,7 @@ class Shards:
     @property
     def are_mapped(self) -> bool:
         """Return whether all shards are mapped."""
-        return len(self._maps) == len(self._entries)
+        return len(self._maps) == len(self.entries)
 
     @property
     def addressed(self) -> tuple[Numbers, Sequence[Shard]]:
@@ -102,7 +107,7 @@ class Shards:
         if len(self._addressed[1]) != len(self._opened):
             numbers = sorted(self._opened)
             starts = np.array([self._opened[number].start for number in numbers], np.int64)
-            self._addressed = starts, [self._maps[number] for number in numbers]
+            self._addressed = starts, [self._opened[number].shard for number in numbers]
         return self._addressed
 
     def open(self, numbers: Sequence[int]) -> list[OpenShard]:
@@ -112,21 +117,18 @@ class Shards:
             DamagedError: a shard is missing, cut short, that of another dataset, or its index is broken.
             RemoteError: it cannot be fetched.
         """
-        missing = [number for number in numbers if number not in self._opened]
-        unmapped = [number for number in missing if number not in self._maps]
-        if unmapped:
-            assert self._mirror is not None, "the shards of a folder are mapped"
+        unmapped = [number for number in numbers if number not in self._opened and number not in self._maps]
+        if unmapped and self._mirror is not None:
             # Without the lock: no thread waits for another's shards, and two that fetch one shard wait for its file.
-            lease = self._mirror.fetch_shards(self._manifest, [self._entries[number] for number in unmapped])
+            lease = self._mirror.fetch_shards(self._manifest, [self.entries[number] for number in unmapped])
             with self._lock:
                 self._lease = self._lease or lease
                 self._map(unmapped)
-        if missing:
+        opened = [shard for number in numbers if (shard := self._opened.get(number))]
+        if len(opened) < len(numbers):
             with self._lock:
-                for number in missing:
-                    if number not in self._opened:
-                        self._opened[number] = self._open(self._maps[number], self._entries[number])
-        return [self._opened[number] for number in numbers]
+                opened = [self._opened.get(number) or self._open(number) for number in numbers]
+        return opened
 
     def columns(self, field: str, numbers: Sequence[int]) -> list[tuple[ColumnIndex, int]]:
         """Return the index of a field in some shards, and the address of each shard; raises errors as `open` does."""
@@ -135,20 +137,25 @@ class Shards:
     def _map(self, numbers: Sequence[int]) -> None:
         for number in numbers:
             if number not in self._maps:
-                entry = self._entries[number]
-                self._maps[number] = Shard(f"{self._folder}/{entry.file}", entry.bytes, is_read=False)
+                self._maps[number] = self._map_file(number)
 
-    def _open(self, shard: Shard, entry: ShardEntry) -> OpenShard:
+    def _map_file(self, number: int) -> Shard:
+        entry = self.entries[number]
+        return Shard(f"{self._folder}/{entry.file}", entry.bytes, is_read=False)
+
+    def _open(self, number: int) -> OpenShard:
+        entry, shard = self.entries[number], self._maps.get(number) or self._map_file(number)
         shard.read_tree(entry.index)
         shard.check_header(self._manifest.fields, entry.samples)
         indexes = {}
         for name in self._fields:
-            number = self._columns[name]
-            indexes[name] = shard.index(number, self._manifest.fields[number], entry.samples)
+            column = self._columns[name]
+            indexes[name] = shard.index(column, self._manifest.fields[column], entry.samples)
         no_names = memoryview(b""), np.zeros(0, np.uint64)
         names = shard.name_table(entry.samples) if self._has_names else no_names
         shard.forget()
-        return OpenShard(MEMORY.address(shard.bytes), indexes, names)
+        self._opened[number] = opened = OpenShard(shard, MEMORY.address(shard.bytes), indexes, names)
+        return opened
 
 
 @contextmanager

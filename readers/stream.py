@@ -32,9 +32,9 @@ from readers.draws import Visits
 from readers.fields import RUN_BYTES, FieldReader, read_located
 from readers.gather import Pool, split_with_own_storage
 from readers.mix import Mix
-from readers.opened import Opened
 from readers.order import GROUP_SAMPLES, Batches
 from readers.readahead import with_readahead
+from readers.shards import OpenShard
 from readers.streamed import ShardStream
 from readers.valid import remark
 
@@ -80,8 +80,8 @@ class ReadPlan:
 
     @cached_property
     def readers(self) -> Mapping[str, FieldReader]:
-        """Return what reads each field of the whole dataset, by name."""
-        return self.dataset.readers
+        """Return what reads each field, by name; of a stream once the first shards are open."""
+        return self.dataset.readers if self.stream is None else self.stream.readers
 
     @property
     def group_samples(self) -> int:
@@ -94,9 +94,10 @@ class ReadPlan:
         sample_bytes = sum(reader.sample_bytes for reader in self.readers.values())
         return max(1, min(GROUP_SAMPLES, int(ASKED_BYTES / max(1, sample_bytes))))
 
-    def run_bytes(self, readers: Mapping[str, FieldReader]) -> int:
+    @property
+    def run_bytes(self) -> int:
         """Return up to how many bytes of batches are read at once; 0 reads each batch by itself."""
-        preferred = [reader.run_bytes for reader in readers.values()]
+        preferred = [reader.run_bytes for reader in self.readers.values()]
         # A transform may take any time and return any number of bytes, so its batches are read ahead one by one. Parts
         # of pinned memory would have to be copied once more, each into pinned memory of its own.
         one_by_one = (self.threads and self.dataset.transforms) or self.pool.pinned or 0 in preferred
@@ -107,21 +108,19 @@ class Run(NamedTuple):
     """Some batches that are read by one call a field.
 
     Attributes:
-        readers: of each field.
         numbers: of their items, (n,).
         located: where their samples lie, by field.
         sizes: samples of each batch. From this and from `visits`, `read` removes damaged samples.
         visits: of each batch, those of its samples, (n,), or None.
-        opened: what must stay open until they are read; `read` empties it.
+        opened: shards of a stream, which must stay open until they are read; `read` empties it.
         error: why the only batch cannot be located; it is raised when the batch is due.
     """
 
-    readers: Mapping[str, FieldReader]
     numbers: Numbers
     located: Sequence[Located]
     sizes: list[int]
     visits: list[Visits | None]
-    opened: list[Opened]
+    opened: list[OpenShard]
     error: Exception | None = None
 
 
@@ -133,9 +132,8 @@ def read_batches(plan: ReadPlan) -> Generator[Any, None, None]:
 
     def spans(run: Run) -> Numbers:
         """Return start and end of the bytes that a run reads, (n, 2); none for a run that cannot be located."""
-        parts = [
-            reader.spans(field_located) for reader, field_located in zip(run.readers.values(), run.located, strict=True)
-        ]
+        readers: Mapping[str, FieldReader] = {} if run.error else plan.readers
+        parts = [reader.spans(located) for reader, located in zip(readers.values(), run.located, strict=True)]
         return np.concatenate([np.zeros((0, 2), np.int64), *parts])
 
     runs = locate_runs(plan)
@@ -218,7 +216,7 @@ def locate_runs(plan: ReadPlan) -> Iterator[Run]:
                 runs = _make_runs(plan, first, stop)
         except Exception as error:
             if stop - first == 1:
-                yield Run({}, np.zeros(0, np.int64), [], [0], [None], [], error)
+                yield Run(np.zeros(0, np.int64), [], [0], [None], [], error)
                 return
             has_error = True
             # One of these batches is wrong; now one by one, so that those before it come first.
@@ -237,12 +235,8 @@ def _make_runs(plan: ReadPlan, first: int, stop: int) -> list[Run]:
     numbers, positions, edges = plan.batches.group(first, stop)
     visits = None if plan.visits is None else plan.visits(positions)
     samples, anchors = plan.dataset.items.resolve(numbers, visits)
-    readers: Mapping[str, FieldReader]
-    opened: Sequence[Opened] = ()
-    if plan.stream is None:
-        readers = plan.readers
-    else:
-        readers, samples, opened = plan.stream.readers(samples, positions)
+    opened = [] if plan.stream is None else plan.stream.open(samples, positions)
+    readers = plan.readers
     located = [reader.locate(samples, visits, anchors) for reader in readers.values()]
     nbytes = np.zeros(len(samples), np.int64)
     for reader, field_located in zip(readers.values(), located, strict=True):
@@ -251,16 +245,13 @@ def _make_runs(plan: ReadPlan, first: int, stop: int) -> list[Run]:
     sizes, bounds = np.diff(edges).tolist(), edges.tolist()
     return [
         Run(
-            readers,
             numbers[bounds[begin] : bounds[end]],
             [field_located[bounds[begin] : bounds[end]] for field_located in located],
             sizes[begin:end],
             [None if visits is None else visits[bounds[number] : bounds[number + 1]] for number in range(begin, end)],
             list(opened),
         )
-        for begin, end in itertools.pairwise(
-            _cut_runs(np.add.reduceat(nbytes, edges[:-1]).tolist(), plan.run_bytes(readers))
-        )
+        for begin, end in itertools.pairwise(_cut_runs(np.add.reduceat(nbytes, edges[:-1]).tolist(), plan.run_bytes))
     ]
 
 
@@ -283,11 +274,11 @@ def read_run(plan: ReadPlan, run: Run) -> list[Any]:
     if run.error is not None:
         raise run.error
     try:
-        batch = read_located(run.readers, run.located, plan.pool)
+        batch = read_located(plan.readers, run.located, plan.pool)
     except DamagedError:
         if plan.skipped is None:
             raise
-        batch = read_located(run.readers, _locate_sound(run, plan.skipped), plan.pool)
+        batch = read_located(plan.readers, _locate_sound(plan.readers, run, plan.skipped), plan.pool)
     run.opened.clear()
     if len(run.sizes) == 1:
         return [batch]
@@ -295,7 +286,7 @@ def read_run(plan: ReadPlan, run: Run) -> list[Any]:
     return [dict(zip(batch, values, strict=True)) for values in zip(*parts, strict=True)]
 
 
-def _locate_sound(run: Run, skipped: dict[int, str]) -> list[Located]:
+def _locate_sound(readers: Mapping[str, FieldReader], run: Run, skipped: dict[int, str]) -> list[Located]:
     """Return where the samples of a run lie that can be read, by field; remove the others from the run.
 
     Raises:
@@ -306,7 +297,7 @@ def _locate_sound(run: Run, skipped: dict[int, str]) -> list[Located]:
     def check(first: int, stop: int) -> None:
         """Read some samples; if one of them is damaged, each half of them."""
         try:
-            read_located(run.readers, [field_located[first:stop] for field_located in run.located], None)
+            read_located(readers, [field_located[first:stop] for field_located in run.located], None)
         except DamagedError as error:
             if stop - first > 1:
                 check(first, (first + stop) // 2)

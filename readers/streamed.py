@@ -18,11 +18,11 @@ from packer.machine import usual_memory
 from packer.remote import STREAMS, Ahead, Mirror
 from readers.dataset import PackedDataset
 from readers.fields import FieldReader
-from readers.joined import JoinedReader, group_by_part, parts_of
+from readers.joined import parts_of
 from readers.mix import Mix
-from readers.opened import Opened
 from readers.order import Order, Sequential, Share
 from readers.shard_order import ShardShuffled
+from readers.shards import OpenShard
 
 #: Bytes of stored samples that are located at once: all shards of these are open together.
 GROUP_BYTES = 8 * 2**20
@@ -39,6 +39,7 @@ class ShardStream:
         window: how many shards are read side by side.
 
     Attributes:
+        readers: of each field, by name; none before the first shard is open.
         group_samples: how many to locate at once.
     """
 
@@ -46,22 +47,27 @@ class ShardStream:
         self, dataset: PackedDataset, mirror: Mirror, needs: Numbers, later: Numbers, share: Share, window: int
     ) -> None:
         self._dataset = dataset
-        self._entries = dataset.manifest.shards
-        self._starts = starts_of([entry.samples for entry in self._entries])
-        self._last: dict[int, int] = {}
-        for shard, _, last in needs.tolist():
-            self._last[shard] = max(last, self._last.get(shard, 0))
-        self._open: dict[int, tuple[Opened, Mapping[str, FieldReader]]] = {}
-        self._finalizers: list[weakref.finalize[..., Opened]] = []
+        self._opened = dataset.open_alone()
+        self.readers: Mapping[str, FieldReader] = {}
+        self._entries = self._opened.shards.entries
+        self._starts = starts_of(self._opened.shards.samples)
         entries, later_entries = (
-            [self._entries[shard] for shard in shards.tolist()] for shards in (needs[:, 0], later)
+            [dataset.manifest.shards[shard] for shard in shards.tolist()] for shards in (needs[:, 0], later)
         )
+        self._last: dict[ShardEntry, int] = {}
+        for entry, last in zip(entries, needs[:, 2].tolist(), strict=True):
+            self._last[entry] = max(last, self._last.get(entry, 0))
+        self._open: dict[int, OpenShard] = {}
+        self._finalizers: list[weakref.finalize[..., OpenShard]] = []
         self._ahead = Ahead(
             mirror, entries, later_entries, _depth({*entries, *later_entries}, mirror.cache.limit, window)
         )
-        # Of the shards of a window and of the next, as far as samples of a window come in random order.
-        self._frame_bytes = usual_memory() // (2 * max(1, window))
-        sample_bytes = max(1, sum(entry.bytes for entry in self._entries) // max(int(self._starts[-1]), 1))
+        # Decoded frames of the shards of a window and of the next: samples of a window come in random order.
+        readers = self._opened.readers.values()
+        most = int(usual_memory() / max(1, 3 * sum(reader.sample_bytes for reader in readers)))
+        for reader in readers:
+            reader.keep(min(most, 2 * max(1, window) * max(self._opened.shards.samples)), share.batch_size)
+        sample_bytes = max(1, sum(entry.bytes for entry in self._entries) // int(self._starts[-1]))
         # Samples to locate at once: of all ranks together no more than a shard has, or a group needs more shards.
         batches = max(1, int(self._starts[-1]) // len(self._entries) // share.global_batch_size)
         self.group_samples = max(1, min(GROUP_BYTES // sample_bytes, batches * share.batch_size))
@@ -78,7 +84,7 @@ class ShardStream:
             release()
         self._ahead.close()
 
-    def readers(self, samples: Numbers, positions: Numbers) -> tuple[Mapping[str, FieldReader], Numbers, list[Opened]]:
+    def open(self, samples: Numbers, positions: Numbers) -> list[OpenShard]:
         """Wait for the shards of some samples, and close those that no later position needs.
 
         Args:
@@ -86,31 +92,27 @@ class ShardStream:
             positions: of these in the epoch, (n,), each above those of all earlier calls.
 
         Returns:
-            A reader of each field, the numbers of the samples for these, (n,), and what must live until they are read.
+            The shards, which must be kept until the samples are read.
         """
-        for shard in [shard for shard in self._open if self._last.get(shard, -1) < positions.min()]:
-            del self._open[shard]
-        parts = group_by_part(parts_of(samples, self._starts))
-        for shard, _ in parts:
+        first = positions.min()
+        self._open = {
+            shard: opened for shard, opened in self._open.items() if self._last.get(self._entries[shard], -1) >= first
+        }
+        shards = np.unique(parts_of(samples, self._starts)).tolist()
+        for shard in shards:
             if shard not in self._open:
                 self._open[shard] = self._open_shard(shard)
-        opened = [self._open[shard] for shard, _ in parts]
-        starts = starts_of([self._entries[shard].samples for shard, _ in parts])
-        local_numbers = np.empty_like(samples)
-        for start, (shard, positions_of_part) in zip(starts[:-1].tolist(), parts, strict=True):
-            local_numbers[positions_of_part] = samples[positions_of_part] - self._starts[shard] + start
-        names = opened[0][1]
-        readers = {name: JoinedReader([of_shard[name] for _, of_shard in opened], starts) for name in names}
-        return readers, local_numbers, [of_shard for of_shard, _ in opened]
+        self.readers = self.readers or self._dataset.make_readers(self._opened, shards[0])
+        return [self._open[shard] for shard in shards]
 
-    def _open_shard(self, shard: int) -> tuple[Opened, Mapping[str, FieldReader]]:
-        """Return an open shard, which is let go of when nobody reads from it any more, and its readers."""
+    def _open_shard(self, shard: int) -> OpenShard:
+        """Return an open shard, which is let go of when nobody reads from it any more."""
         entry = self._entries[shard]
         lease = self._ahead.take(entry)
-        opened, readers = self._dataset.shard_readers(shard, lease, self._frame_bytes)
+        opened = self._opened.open_shard(shard)
         self._finalizers = [finalizer for finalizer in self._finalizers if finalizer.alive]
         self._finalizers.append(weakref.finalize(opened, self._ahead.let_go, entry, lease))
-        return opened, readers
+        return opened
 
 
 def item_edges(dataset: PackedDataset) -> Numbers:

@@ -150,6 +150,16 @@ class Voxels:
             )
         return ChosenPoints(rows[: offsets[-1]], offsets, cloud)
 
+    def check_rows(self, name: str, located: Located, chosen: ChosenPoints) -> None:
+        """Raise UsageError if a field does not have a row for each point of the samples (n,)."""
+        lengths, points = located.shape[:, 0], np.diff(chosen.cloud.offsets.numpy())
+        if (lengths != points).any():
+            item = int((lengths != points).argmax())
+            raise UsageError(
+                f"{self._describe(int(located.number[item]))}: field {name!r} has {lengths[item]} rows and "
+                f"{self.name!r} {points[item]}; fields that are sampled together need a row for each point"
+            )
+
 
 class VoxelReader(WholeReader):
     """The chosen points of one field. Reads like any other field that is ragged in its first axis."""
@@ -168,12 +178,13 @@ class VoxelReader(WholeReader):
         """Return the points, in new memory or in what `allocate` gives.
 
         Raises:
-            UsageError: a point lies in no voxel.
+            UsageError: a point lies in no voxel, or the field does not have a row for each point.
             DamagedError: a frame cannot be decoded.
         """
         chosen: ChosenPoints = self._voxels.chosen(located.visit, located.number)
         cloud = chosen.cloud if self.field.name == self._voxels.name else super().read(located)
         assert isinstance(cloud, Ragged), "fields of one element are ragged in their first axis"
+        self._voxels.check_rows(self.field.name, located, chosen)
         count, row = len(chosen.rows), self.field.fixed_bytes
         flat = (allocate or fresh)(count * row)
         if len(flat):

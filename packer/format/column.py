@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -92,14 +93,14 @@ class OpenShards:
     """What a locator knows of the shards that are open. It is never changed: threads read it while others open shards.
 
     Args:
-        indexes: of the field's column in each shard, (shards,); None if the shard is not open.
+        indexes: weak references to that of the field's column in each shard, (shards,); None if it was never open.
         table: `_chunk_table` of all shards, one after another, (5, chunks).
         counts: chunks of each shard in it, (shards,).
         frames: of each shard, (shards,); an attribute, too.
         arrays: where each index array of each shard starts in memory, (shards,), by name.
 
     Attributes:
-        are_all: whether all shards are open.
+        are_all: whether all shards were opened.
         zero_at: address of sample 0 of all, as seen from each chunk, (chunks,), if samples lie there one after another.
         span_at: address of byte 0 of the column's stored bytes, as seen from each chunk, (chunks,).
         low: address of the first byte of each chunk, (chunks,).
@@ -110,7 +111,7 @@ class OpenShards:
 
     def __init__(
         self,
-        indexes: list[ColumnIndex | None],
+        indexes: list[weakref.ref[ColumnIndex] | None],
         table: Numbers,
         counts: Numbers,
         frames: Numbers,
@@ -129,24 +130,25 @@ class OpenShards:
     def adding(
         self, shards: Sequence[int], indexes: Sequence[ColumnIndex], tables: Sequence[Numbers], base: int
     ) -> OpenShards:
-        """Return a copy in which some more shards, which ascend, are open; `base` is the position of the memory."""
-        held, counts, frames = list(self.indexes), self._counts.copy(), self.frames.copy()
+        """Return a copy with some more shards, which ascend, or some opened again; `base`: position of the memory."""
+        references, counts, frames = list(self.indexes), self._counts.copy(), self.frames.copy()
         edges = starts_of(counts).tolist()
         arrays = {name: array.copy() for name, array in self.arrays.items()}
         parts, at = [], 0
         for shard, index, table in zip(shards, indexes, tables, strict=True):
             parts += [self._table[:, at : edges[shard]], table]
             at = edges[shard + 1]
-            held[shard], counts[shard], frames[shard] = index, table.shape[1], index.frames
+            references[shard], counts[shard], frames[shard] = weakref.ref(index), table.shape[1], index.frames
             for name, array in arrays.items():
                 array[shard] = _position(index.arrays[name]) - base
-        return OpenShards(held, np.concatenate([*parts, self._table[:, at:]], axis=1), counts, frames, arrays)
+        return OpenShards(references, np.concatenate([*parts, self._table[:, at:]], axis=1), counts, frames, arrays)
 
 
 class Locator:
     """Finds and decodes the samples of one field in some shards. It holds a few numbers a chunk and a shard.
 
-    A shard is opened when one of its samples is first located.
+    A shard is opened when one of its samples is first located, and stays open while `opening` keeps its index. Whoever
+    lets go of an index opens the shard again, by `add`, before its samples are located again.
 
     Args:
         samples: how many each shard holds, (shards,).
@@ -191,15 +193,22 @@ class Locator:
         """
         held = self._held
         if not held.are_all:
-            shards = range(len(held.indexes)) if numbers is None else np.unique(self.shard_of(numbers)).tolist()
-            if missing := [shard for shard in shards if held.indexes[shard] is None]:
-                indexes, starts = zip(*self._opening(missing), strict=True)
-                tables = [
-                    _chunk_table(int(self.first[s]), at, i) for s, i, at in zip(missing, indexes, starts, strict=True)
-                ]
-                with self._lock:
-                    held = self._held = self._held.adding(missing, indexes, tables, _position(self._bytes))
+            if missing := [shard for shard in self._shards(numbers) if held.indexes[shard] is None]:
+                self.add(missing, self._opening(missing))
+            held = self._held
         return held
+
+    def add(self, shards: Sequence[int], opened: Sequence[tuple[ColumnIndex, int]]) -> None:
+        """Take shards, which ascend, as open: what `opening` returns of each; also of one that was open before."""
+        indexes, starts = zip(*opened, strict=True)
+        tables = [_chunk_table(int(self.first[s]), at, i) for s, i, at in zip(shards, indexes, starts, strict=True)]
+        with self._lock:
+            self._held = self._held.adding(shards, indexes, tables, _position(self._bytes))
+
+    def indexes(self, numbers: Numbers | None = None) -> list[ColumnIndex]:
+        """Return the indexes of the shards of samples (n,), in order; of all by default; raises errors as `open`."""
+        self.open(numbers)
+        return list(map(self._index, self._shards(numbers)))
 
     @property
     def odd(self) -> int:
@@ -211,9 +220,14 @@ class Locator:
         return self._index(shard).path
 
     def _index(self, shard: int) -> ColumnIndex:
-        index = self._held.indexes[shard]
+        reference = self._held.indexes[shard]
+        index = None if reference is None else reference()
         assert index is not None, "what is located lies in open shards"
         return index
+
+    def _shards(self, numbers: Numbers | None) -> Sequence[int]:
+        """Return the shards of samples (n,), in order; all shards if that is None."""
+        return range(len(self.first) - 1) if numbers is None else np.unique(self.shard_of(numbers)).tolist()
 
     def shard_of(self, numbers: Numbers) -> Numbers:
         """Return the shard of each sample, (n,)."""
@@ -361,7 +375,8 @@ class Locator:
             DamagedError: a frame cannot be decoded, or two samples of one frame differ in its decoded size.
         """
         located = located[located.nbytes > 0]  # others lie nowhere
-        _, item, inverse = distinct(located.start)
+        # The first sample of a frame stands for it: another shard may be mapped where one was that is closed.
+        first, item, inverse = distinct(self.first.take(located.shard) + located.frame * self._together)
         frames = located[item]
         if (located.decoded != frames.decoded[inverse]).any():
             raise self.damaged()
@@ -378,7 +393,7 @@ class Locator:
             self.decode_frames(frames[numbers], memory, places)
 
         with self.cache.lock:
-            begin = self.cache.fill(frames.start, frames.decoded, decode)[inverse] + located.before
+            begin = self.cache.fill(first, frames.decoded, decode)[inverse] + located.before
             if self._axes:
                 join(self.cache.memory, begin, located.nbytes, out)
             else:

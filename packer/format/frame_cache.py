@@ -30,7 +30,7 @@ class FrameCache:
         self.memory = np.empty(0, np.uint8)
         self._limit = limit
         self._end = 0
-        self._held: OrderedDict[int, int] = OrderedDict()  # address of a frame: its first byte; the oldest first
+        self._held: OrderedDict[int, int] = OrderedDict()  # key of a frame: its first byte; the oldest first
 
     def grow(self, nbytes: int) -> None:
         """Make room for at least `nbytes` bytes of frames; if memory has to grow, all held frames are forgotten."""
@@ -45,12 +45,12 @@ class FrameCache:
         return int(sizes.sum() + sizes.max(initial=0)) > self._limit // 2
 
     def fill(
-        self, addresses: Numbers, sizes: Numbers, decode: Callable[[Numbers, Numbers, NDArray[np.uint8]], None]
+        self, keys: Numbers, sizes: Numbers, decode: Callable[[Numbers, Numbers, NDArray[np.uint8]], None]
     ) -> Numbers:
         """Return the place in `memory` of each frame, (n,), after decoding those that are not held.
 
         Args:
-            addresses: of the frames, each once, (n,).
+            keys: numbers that stand for the frames, each once, (n,).
             sizes: bytes that each decodes to, (n,).
             decode: decodes some of the frames, (m,), to places (m,) in memory.
         """
@@ -60,7 +60,7 @@ class FrameCache:
         room = len(self.memory)
         while self._held and next(iter(self._held.values())) < self._end + need - room:
             self._held.popitem(last=False)
-        begins = [self._held.get(address, -1) for address in addresses.tolist()]
+        begins = [self._held.get(key, -1) for key in keys.tolist()]
         missing = [i for i, begin in enumerate(begins) if begin < 0]
         if missing:
             end = self._end
@@ -71,6 +71,6 @@ class FrameCache:
                 end += size
             decode(np.array(missing), np.array(begins)[missing] % room, self.memory)
             # Only now: a frame that cannot be decoded is not held.
-            self._held.update(zip(addresses[missing].tolist(), [begins[i] for i in missing], strict=True))
+            self._held.update(zip(keys[missing].tolist(), [begins[i] for i in missing], strict=True))
             self._end = end
         return np.array(begins, np.int64) % max(room, 1)

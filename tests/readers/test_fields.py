@@ -101,7 +101,7 @@ def test_slots_do_not_change_while_a_batch_is_read(pack: Any, tmp_path: Path) ->
     with ThreadPoolExecutor(2) as threads:
         batch = threads.submit(ds.__getitem__, [3, 30, 17])
         assert began.wait(30)
-        keeping = threads.submit(reader.keep, 4000)
+        keeping = threads.submit(reader.keep, 4000, 1)
         wait([keeping], 0.1)
         waited = not keeping.done()
         go_on.set()

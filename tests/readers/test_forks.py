@@ -154,7 +154,7 @@ def test_slots_left_half_done_are_not_read(shared: Path) -> None:
     """A child trusts no slot that a thread of its parent may have been writing to."""
     ds = PackedDataset(shared)
     reader: Any = ds.opened.readers["x"]
-    reader.keep(COUNT)
+    reader.keep(COUNT, 1)
     check(ds, 1)
     reader.places.cache.memory.fill(0)
     assert in_child(lambda: check(ds, 1)) == 0

@@ -287,10 +287,9 @@ def reads_what_it_says(case: Case, visits: Visits) -> None:
 def nothing_but(dataset: PackedDataset, spans: NDArray[np.int64]) -> Iterator[None]:
     """Overwrites all chunks of the field `x` but for some spans, in the files that are mapped."""
     opened = dataset.opened
-    indexes = opened.places["x"].open().indexes
+    indexes = opened.places["x"].indexes()
     starts, shards = opened.addressed
     for shard, index, start in zip(shards, indexes, starts.tolist(), strict=True):
-        assert index is not None
         kept = bytearray(Path(shard.path).read_bytes())
         sizes = np.diff(index.arrays["chunks"][:, 2].astype(np.int64), prepend=0)
         with Path(shard.path).open("r+b") as file:

@@ -235,17 +235,3 @@ def test_nobody_waits_for_a_shard_of_others(folder: Path) -> None:
             comes.set()
         assert here == [0, first[1] * 1000]
         assert [each.result()["n"].tolist() for each in waiting] == 2 * [[first[0] * 1000]]
-
-
-def test_a_shard_keeps_few_decoded_frames(tmp_path):
-    """A shard that is open alone keeps so many bytes of decoded frames, or those of all its samples."""
-    with DatasetWriter(tmp_path / "set", codec="zstd") as writer:
-        for number in range(512):
-            writer.add({"x": np.full(1000, number, np.int16)})
-    dataset = PackedDataset(tmp_path / "set")
-    sizes = []
-    for nbytes in (0, 200_000, 2**30):
-        opened, readers = dataset.shard_readers(0, None, nbytes)
-        assert int(readers["x"].read(readers["x"].locate(np.array([7])))[0, 0]) == 7
-        sizes.append(len(opened.places["x"].cache.memory))
-    assert sizes[0] <= 200_000 <= sizes[1] <= 300_000 < 1_000_000 <= sizes[2] <= 1_200_000

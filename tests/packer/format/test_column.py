@@ -320,7 +320,7 @@ def test_a_frame_that_cannot_be_decoded_names_its_samples() -> None:
 def test_samples_of_several_shards_come_back(
     column: tuple[Field, Samples], chunk_bytes: int, data: st.DataObject
 ) -> None:
-    """Whenever their shards are opened, in any order: bytes, shapes and shards, and the checksums of all frames."""
+    """Whenever their shards are opened, in any order, and again elsewhere: bytes, shapes, shards, and checksums."""
     field, samples = column
     shards, edges = [], data.draw(st.lists(st.integers(0, len(samples)), max_size=2).map(sorted))
     bounds = [0, *edges, len(samples)]
@@ -328,26 +328,35 @@ def test_samples_of_several_shards_come_back(
         shards.append(Stored(field, chunk_bytes))
         add(shards[-1].writer, samples[start:stop], 4)
         shards[-1].finish()
-    memory = np.frombuffer(b"".join(bytes(shard.memory) for shard in shards), np.uint8)
-    starts = np.cumsum([0, *(len(shard.memory) for shard in shards)])[:-1]
+    *starts, size = itertools.accumulate((len(shard.memory) for shard in shards), initial=0)
+    memory = np.frombuffer(2 * b"".join(bytes(shard.memory) for shard in shards), np.uint8)
+    indexes = []  # a locator does not keep them
 
-    def opening(numbers: Sequence[int]) -> list[tuple[ColumnIndex, int]]:
-        return [(shards[number].index_in(memory[starts[number] :]), int(starts[number])) for number in numbers]
+    def opening(numbers: Sequence[int], first: int = 0) -> list[tuple[ColumnIndex, int]]:
+        opened = [(shards[n].index_in(memory[first + starts[n] :]), first + starts[n]) for n in numbers]
+        indexes.extend(opened)
+        return opened
 
     locator = Locator(field, [stop - start for start, stop in itertools.pairwise(bounds)], memory, opening)
     for few in data.draw(st.lists(st.lists(st.integers(0, len(samples) - 1)), max_size=2)) if samples else []:
         locator.locate(np.array(few, np.int64))  # shards are opened one after another, in any order
     asked = data.draw(st.lists(st.integers(0, len(samples) - 1), max_size=9)) if samples else []
-    located = locator.locate(np.array(asked, np.int64))
-    assert located.number.tolist() == asked
-    assert located.shard.tolist() == [sum(number >= edge for edge in edges) for number in asked]
-    assert located.shape.tolist() == [[*samples[number].shape] for number in asked]
-    assert located.nbytes.tolist() == [samples[number].nbytes for number in asked]
-    out = np.empty(int(located.nbytes.sum()), np.uint8)
-    locator.decode(located, out)
-    assert out.tobytes() == b"".join(samples[number].tobytes() for number in asked)
-    frames = locator.frames(located)
-    assert not locator.are_wrong(frames).any()
+    moved = data.draw(st.lists(st.integers(0, len(shards) - 1), unique=True))
+    for again in ([], moved):
+        for shard in again:
+            locator.add([shard], opening([shard], size))
+        located = locator.locate(np.array(asked, np.int64))
+        assert located.number.tolist() == asked
+        assert located.shard.tolist() == [sum(number >= edge for edge in edges) for number in asked]
+        assert located.shape.tolist() == [[*samples[number].shape] for number in asked]
+        assert located.nbytes.tolist() == [samples[number].nbytes for number in asked]
+        lies = located[located.nbytes > 0]
+        assert ((lies.start >= size) == np.isin(lies.shard, again)).all()
+        out = np.empty(int(located.nbytes.sum()), np.uint8)
+        locator.decode(located, out)
+        assert out.tobytes() == b"".join(samples[number].tobytes() for number in asked)
+        frames = locator.frames(located)
+        assert not locator.are_wrong(frames).any()
     assert np.bincount(frames.item, minlength=len(asked)).tolist() == located.frames.tolist()
 
 

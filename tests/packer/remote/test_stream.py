@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,11 @@ from made_datasets import make_plain
 from torch.utils.data import DataLoader
 
 from packer.errors import DamagedError, DatasetError, UsageError
+from packer.format import Located, Locator
 from packer.format import manifest as manifests
 from packer.remote import ahead, store
 from packer.writer import DatasetWriter
-from readers import Crop, Loader, PackedDataset
+from readers import Crop, Loader, PackedDataset, VoxelSample
 
 SHARDS, SAMPLES = 12, 16
 URL = "s3://bucket/stream/many"
@@ -148,6 +150,71 @@ def test_the_order_is_that_of_a_local_dataset(many, room, folder) -> None:
         for url, limits in ways.items()
     ]
     assert orders[0] == orders[1]
+
+
+def test_frames_of_closed_shards_are_not_those_of_others(s3, tmp_path, monkeypatch) -> None:
+    """Shards take each other's addresses; values are right, few are mapped, and a frame is decoded once an epoch."""
+    with DatasetWriter(tmp_path / "coded", codec="lz4", shard_size=17_000) as writer:
+        for number in range(320):
+            values = np.full((number % 4 + 2, 60), number, np.int16)
+            writer.add({"row": values[0], "rows": values, "label": np.int64(number)}, name=f"n{number:03}")
+    shards = manifests.read(make_plain(tmp_path / "coded")).shards
+    assert len(shards) == 10
+    s3.fs.put(str(tmp_path / "coded"), f"{s3.url}/coded", recursive=True)
+    limits: dict[str, Any] = {
+        "cache": tmp_path / "cache",
+        "cache_bytes": sum(entry.bytes for entry in shards) * 7 // 10,
+    }
+    dataset = PackedDataset(f"{s3.url}/coded", **limits, extras=["name"], verify=True)
+    decode, decoded, mapped = Locator.decode_frames, [], []
+
+    def count_frames(self: Locator, frames: Located, *others: Any) -> None:
+        keys = zip(frames.shard.tolist(), frames.frame.tolist(), strict=True)
+        decoded.extend((self.field.name, *key) for key in keys)
+        decode(self, frames, *others)
+
+    monkeypatch.setattr(Locator, "decode_frames", count_frames)
+    loader = Loader(dataset, 7, shuffle="shards", shuffle_window=100, threads=2)
+    for _ in range(2):
+        numbers = []
+        for batch in loader:
+            numbers += batch["label"].tolist()
+            assert batch["name"] == [f"n{number:03}" for number in batch["label"].tolist()]
+            assert (batch["row"] == batch["label"][:, None]).all()
+            assert [rows.unique().tolist() for rows in batch["rows"].to_list()] == batch["label"][:, None].tolist()
+            maps = Path("/proc/self/maps")
+            mapped.append(maps.read_text().count(f"{tmp_path}/cache") if maps.exists() else 0)
+        assert sorted(numbers) == list(range(320))
+        assert len(decoded) == len(set(decoded))
+        decoded.clear()
+    assert max(mapped) < len(shards)
+
+
+def test_what_does_not_fit_in_a_later_shard_is_an_error(s3, tmp_path) -> None:
+    """Fields that are read together are compared when their samples are read, where shards come and go."""
+    rng = np.random.default_rng(1)
+    with DatasetWriter(tmp_path / "set", codec="none", shard_size=1000) as writer:
+        for number in range(6):
+            sides, points = (8 + number % 2, 8), 9 + number % 3
+            large = (2 * sides[0], 2 * sides[1] + (number == 5))
+            small_image, large_image = (rng.integers(0, 256, (*size, 3), np.uint8) for size in (sides, large))
+            clouds = {"xyz": rng.random((points, 3)), "colour": rng.random((points + (number == 5), 2))}
+            writer.add({"small": small_image, "large": large_image, **clouds})
+    shards = manifests.read(make_plain(tmp_path / "set")).shards
+    s3.fs.put(str(tmp_path / "set"), f"{s3.url}/set", recursive=True)
+    limits: dict[str, Any] = {"cache": tmp_path / "cache", "cache_bytes": 4 * shards[0].bytes}
+    assert len(shards) == 6
+    parts: dict[str, dict[str, Any]] = {
+        "exactly 2 times as many": {"crop": Crop(4, of="large", aligned={"small": 2})},
+        "need a row for each point": {"points": VoxelSample(0.1)},
+    }
+    for wrong, part in parts.items():
+        dataset = PackedDataset(f"{s3.url}/set", **limits, **part)
+        batches = iter(Loader(dataset, 2))
+        assert dataset[0].keys() == next(batches).keys()
+        for read in (partial(dataset.__getitem__, 5), partial(list, batches)):
+            with pytest.raises(UsageError, match=f"sample 5: .*{wrong}"):
+                read()
 
 
 def test_a_state_goes_on_with_the_windows_under_way(many, s3, tmp_path, room) -> None:
