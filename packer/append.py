@@ -21,7 +21,9 @@ from typing import Any
 
 import msgspec
 
-from packer.convert import (
+from packer.errors import UsageError
+from packer.format import Manifest, Names, NamesEntry
+from packer.jobs import (
     ConvertOptions,
     check_apart,
     fetch_rejected,
@@ -32,8 +34,6 @@ from packer.convert import (
     packed_folder,
     plan_job,
 )
-from packer.errors import UsageError
-from packer.format import Manifest, Names, NamesEntry
 from packer.merge import check_names, joined_manifest
 from packer.packing import LocalPlace, Rejected, changing_dataset, place_of
 from packer.sources import Source, names_of, open_packed

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from packer.convert import ConvertOptions, Job, is_published, reading_limits
 from packer.errors import UsageError
 from packer.format import Manifest
+from packer.jobs import ConvertOptions, Job, is_published, reading_limits
 from packer.join import publish
 from packer.packing import Plan, ShardPlan, changing_dataset, place_of, with_fields
 from packer.sources import PackedSource

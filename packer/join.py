@@ -19,7 +19,9 @@ import msgspec
 import numpy as np
 import xxhash
 
-from packer.convert import (
+from packer.errors import UsageError, first_few
+from packer.format import Field, Manifest, check_count
+from packer.jobs import (
     ConvertOptions,
     Job,
     check_apart,
@@ -30,8 +32,6 @@ from packer.convert import (
     packed_folder,
     reading_limits,
 )
-from packer.errors import UsageError, first_few
-from packer.format import Field, Manifest, check_count
 from packer.packing import (
     Change,
     LocalPlace,

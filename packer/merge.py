@@ -14,10 +14,10 @@ from pathlib import Path
 import msgspec
 
 import packer
-from packer.convert import check_apart, check_classes, constants_error, fetch_rejected
 from packer.errors import UsageError
 from packer.format import Field, Manifest, ShardEntry, check_file, clear_errors, read_errors
 from packer.format import manifest as manifests
+from packer.jobs import check_apart, check_classes, constants_error, fetch_rejected
 from packer.packing import (
     LocalPlace,
     Note,

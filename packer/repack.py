@@ -13,9 +13,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from packer.convert import ConvertOptions, Report, check_apart, convert
+from packer.convert import Report, convert
 from packer.errors import UsageError
 from packer.format import manifest as manifests
+from packer.jobs import ConvertOptions, check_apart
 from packer.packing import LocalPlace, codec_by_field, place_of
 from packer.sources import open_packed
 

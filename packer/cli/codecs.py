@@ -17,9 +17,10 @@ from packer.cli.options import SourceCommand, conversion_options, open_shown, so
 from packer.cli.summary import shape_text
 from packer.cli.text import count_text, json_text, shorten, size_text, table, terminal_width
 from packer.codecs import JPEG, NAMED, codec_name, compiled, file_of
-from packer.convert import ConvertOptions, convert, reading_limits
+from packer.convert import convert
 from packer.errors import SourceError, UsageError
 from packer.format import FieldSpec
+from packer.jobs import ConvertOptions, reading_limits
 from packer.packing import field_sizes, read_examples, stored_fields
 from packer.sources import SampleSource, Source
 

@@ -15,8 +15,8 @@ from packer import convert as conversion
 from packer.cli.logs import Progress, log_options, say
 from packer.cli.options import SourceCommand, conversion_options, sources_argument
 from packer.cli.summary import summary, warn_of_skipped
-from packer.convert import ConvertOptions
 from packer.errors import SourceError
+from packer.jobs import ConvertOptions, check_place
 from packer.packing import executor_at, place_of
 from packer.remote import is_url
 
@@ -68,7 +68,7 @@ def convert(
     if dry_run:
         from packer.cli.plan import show_plan
 
-        conversion.check_place(list(sources), place_of(out), options.overwrite)
+        check_place(list(sources), place_of(out), options.overwrite)
         show_plan(sources, options, Path("out") if is_url(out) else Path(out), as_json=False)
         return
     if scheduler is not None and options.workers is not None:

@@ -6,8 +6,8 @@ import click
 
 from packer.cli.logs import Progress, log_options, say
 from packer.cli.options import conversion_options
-from packer.convert import ConvertOptions
 from packer.drop import drop as run
+from packer.jobs import ConvertOptions
 
 
 @click.command()

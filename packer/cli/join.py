@@ -7,7 +7,7 @@ import click
 from packer.cli.logs import Progress, log_options, say
 from packer.cli.options import SourceCommand, conversion_options, sources_argument
 from packer.cli.text import count_text
-from packer.convert import ConvertOptions
+from packer.jobs import ConvertOptions
 from packer.join import join as run
 
 

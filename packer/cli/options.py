@@ -13,7 +13,7 @@ import click
 
 from packer.cli.logs import Progress
 from packer.cli.text import size
-from packer.convert import ConvertOptions, open_source
+from packer.jobs import ConvertOptions, open_source
 from packer.machine import usual_memory
 from packer.packing import SPLIT
 from packer.sources import Source, SourceOptions, flag_of

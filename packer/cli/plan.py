@@ -18,9 +18,9 @@ from packer.cli.plan_stream import rate, show_stream
 from packer.cli.summary import field_table, shards_text
 from packer.cli.text import count_text, json_text, listing, size_text, time_text
 from packer.codecs import codec_name
-from packer.convert import ConvertOptions, open_source, plan_splits, reading_limits
 from packer.errors import first_few
 from packer.format import MANIFEST
+from packer.jobs import ConvertOptions, open_source, plan_splits, reading_limits
 from packer.machine import processors
 from packer.packing import (
     Estimate,

@@ -14,10 +14,10 @@ from packer.cli.logs import Progress, log_options
 from packer.cli.options import SourceCommand, conversion_options, open_shown, sources_argument
 from packer.cli.parts import part_option, parts_members, parts_text
 from packer.cli.text import count_text, json_text, size_text
-from packer.convert import ConvertOptions
 from packer.errors import printable
 from packer.format import FileEntry, Manifest
 from packer.format import manifest as manifests
+from packer.jobs import ConvertOptions
 from packer.machine import processors
 from packer.packing import shards_left
 from packer.remote import whole

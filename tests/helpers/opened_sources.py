@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.convert import ConvertOptions, open_source
+from packer.convert import ConvertOptions
 from packer.errors import SourceError
+from packer.jobs import open_source
 from packer.sources import Source, SourceOptions, open_sources
 from packer.watcher import NOBODY, Watcher
 

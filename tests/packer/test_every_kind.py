@@ -14,10 +14,10 @@ import h5py
 import numpy as np
 import pytest
 
-from packer.convert import open_source
 from packer.drop import drop
 from packer.format import Constants
 from packer.format import manifest as manifests
+from packer.jobs import open_source
 from packer.join import join
 from packer.sources import UNITS_OF, Source, decode_source, encode_source, open_packed
 from packer.verify import verify

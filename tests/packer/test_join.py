@@ -17,6 +17,7 @@ from packer.errors import DamagedError, DatasetError, SourceError, UsageError
 from packer.format import Shard
 from packer.format import manifest as manifests
 from packer.join import join
+from packer.packing import run_tasks
 from packer.repack import repack
 from packer.repair import repair
 from packer.sources import SampleSource, SourceOptions
@@ -201,10 +202,7 @@ def test_classes_go_with_their_label(tmp_path):
 
 def test_the_same_values_go_on_where_others_begin_anew(tmp_path, packed, monkeypatch):
     """A join of samples in memory that was stopped keeps its shards if it is made with the same values."""
-    from packer import convert as module
-
     calls = []
-    run_tasks = module.run_tasks
 
     def stopped(tasks, *more):
         calls.append(len(tasks))
@@ -212,7 +210,7 @@ def test_the_same_values_go_on_where_others_begin_anew(tmp_path, packed, monkeyp
         yield next(reports)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module, "run_tasks", stopped)
+    monkeypatch.setattr("packer.jobs.job.run_tasks", stopped)
     shards = len(manifests.read(packed).shards)
     for value in (1, 1, 2):
         with pytest.raises(KeyboardInterrupt):

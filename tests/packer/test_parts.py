@@ -46,7 +46,7 @@ def sources(tmp_path: Path) -> list[str]:
 def plans(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """The plans that are made in this process."""
     made: list[object] = []
-    monkeypatch.setattr(module, "log_plan", made.append)
+    monkeypatch.setattr("packer.jobs.job.log_plan", made.append)
     return made
 
 
@@ -258,16 +258,16 @@ def test_a_late_part_changes_nothing(sources: list[str], tmp_path: Path) -> None
 @pytest.fixture
 def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], None]:
     """Makes a call right after the next part has packed its shards."""
-    pack_shards = module._pack_shards
+    pack_shards = module.pack_shards
 
     def patch(call: Callable[[], object]) -> None:
         def overtaken(*arguments: Any) -> list[Any]:
             reports = list(pack_shards(*arguments))
-            monkeypatch.setattr(module, "_pack_shards", pack_shards)
+            monkeypatch.setattr(module, "pack_shards", pack_shards)
             call()
             return reports
 
-        monkeypatch.setattr(module, "_pack_shards", overtaken)
+        monkeypatch.setattr(module, "pack_shards", overtaken)
 
     return patch
 

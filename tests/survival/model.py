@@ -24,10 +24,11 @@ from PIL import Image
 from soaking.kills import kill_at_step
 
 from packer.append import append
-from packer.convert import ConvertOptions, convert, open_source
+from packer.convert import ConvertOptions, convert
 from packer.drop import drop
 from packer.errors import DatasetError, PackerError, UsageError
 from packer.export import export
+from packer.jobs import open_source
 from packer.join import join
 from packer.merge import merge
 from packer.repack import repack

@@ -8,7 +8,8 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from packer.convert import ConvertOptions, convert, open_source
+from packer.convert import ConvertOptions, convert
+from packer.jobs import open_source
 from packer.packing import estimate, make_plan, read_examples
 from packer.packing.plan import TRIAL_RUN_BYTES, TRIAL_RUNS
 from packer.sources import SampleSource

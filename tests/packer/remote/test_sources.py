@@ -16,8 +16,9 @@ from urllib.parse import quote
 import fsspec
 import pytest
 
-from packer.convert import ConvertOptions, convert, open_source
+from packer.convert import ConvertOptions, convert
 from packer.errors import SourceError
+from packer.jobs import open_source
 from packer.remote import local_inputs, store
 from packer.remote.cache import remove_unused
 from packer.remote.sources import fetch_source

@@ -19,11 +19,12 @@ from PIL import Image
 
 from packer import stats
 from packer.append import append
-from packer.convert import ConvertOptions, convert, open_source
+from packer.convert import ConvertOptions, convert
 from packer.drop import drop
 from packer.errors import DatasetError, UsageError
 from packer.export import export
 from packer.format import MANIFEST, MANIFEST_COPY
+from packer.jobs import open_source
 from packer.join import join
 from packer.merge import merge
 from packer.packing import LOCK

@@ -1,0 +1,160 @@
+"""What to pack: opens the sources that a verb is given, and checks that they fit the dataset and its place."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from packer.errors import SourceError, UsageError
+from packer.format import MANIFEST, Manifest, encode_constants, same_constants
+from packer.jobs.options import ConvertOptions, reading_limits
+from packer.packing import (
+    LocalPlace,
+    Place,
+    Rejected,
+    check_output,
+    classes_of,
+    origin_of,
+    place_of,
+    read_manifest,
+    read_rejected,
+)
+from packer.remote import local_inputs
+from packer.sources import (
+    FittedSource,
+    LabelledSource,
+    PackedSource,
+    SampleSource,
+    Source,
+    SourceOptions,
+    open_sources,
+)
+from packer.watcher import NOBODY
+
+
+def open_source(
+    sources: Any, options: ConvertOptions, rejected: list[Rejected] | None, are_beside: bool = False
+) -> Source:
+    """Open `sources`; with the option `like`, the result has the fields of that dataset.
+
+    Args:
+        are_beside: as for `open_sources`.
+        rejected: skipped files are added here. None if nothing will be packed; then a bad sample that is found early
+            raises no error.
+
+    Raises:
+        UsageError, SourceError, ResourceError: as `convert`.
+    """
+
+    if options.like is not None:
+        like = read_manifest(place_of(options.like))
+        source = open_source(sources, replace(options, like=None, fields=like.fields), rejected)
+        return fit_source(source, like)
+
+    def report_bad(error: SourceError) -> None:
+        is_early = error.sample is not None  # it comes again when the sample is read
+        if options.on_error == "stop" and not (is_early and rejected is None):
+            raise error
+        if options.watcher.bad is not NOBODY.bad:  # which would stop here too
+            options.watcher.bad(error)
+        if rejected is not None and not is_early:
+            rejected.append(Rejected.of(error))
+
+    if isinstance(sources, Source):
+        if options.source != SourceOptions():
+            raise UsageError("SourceOptions are for paths, and this source has been opened already; leave them out")
+        if isinstance(sources, PackedSource) and rejected is not None:
+            # Its shards are not those of the new dataset.
+            folder = LocalPlace(Path(sources.folder))
+            old_rejected = read_rejected(folder.path, read_manifest(folder))
+            rejected += [msgspec.structs.replace(bad, shard=None) for bad in old_rejected]
+        return sources
+    inputs = input_texts(sources)
+    if inputs is not None:
+        inputs, leases = local_inputs(inputs, options.watcher)
+        limits = reading_limits(options, in_memory=False)
+        watcher = replace(options.watcher, bad=report_bad)
+        source = open_sources(inputs, options.source, watcher, limits, are_beside)
+        weakref.finalize(source, leases.clear)  # what was fetched stays in the cache as long as the source lives
+        return source
+    if isinstance(sources, Mapping) or not (hasattr(sources, "__len__") and hasattr(sources, "__getitem__")):
+        shown = f"an object of type {type(sources).__name__}"
+        raise UsageError(f"cannot pack {shown}; paths or a sequence of dicts are expected")
+    if options.source != SourceOptions():
+        raise UsageError("SourceOptions are for files, and these are samples in memory; leave them out")
+    return SampleSource(sources, options.fields)
+
+
+def packed_folder(sources: Any) -> str | os.PathLike[str] | None:
+    """Return the folder of the packed dataset that `sources` name; None if they are anything else."""
+    inputs = [sources] if isinstance(sources, (str, os.PathLike)) else sources
+    folder = inputs[0] if isinstance(inputs, (list, tuple)) and len(inputs) == 1 else None
+    return folder if isinstance(folder, (str, os.PathLike)) and (Path(folder) / MANIFEST).exists() else None
+
+
+def fit_source(source: Source, like: Manifest) -> Source:
+    """Return a source whose samples are packed as those of a dataset.
+
+    Raises:
+        UsageError: it does not fit; the message names the difference.
+    """
+    if isinstance(source, SampleSource):
+        return source  # opened with the fields of the dataset; it has no classes and constants of its own
+    if isinstance(source, LabelledSource) and set(source.classes) <= set(like.classes):
+        source.number_as(like.classes)
+    fitted = FittedSource(source, like.fields)
+    check_classes(like.classes, classes_of(origin_of(source), len(source)), "the source")
+    if not same_constants(like.constants, encode_constants(source.constants)):
+        raise constants_error("the source")
+    return fitted
+
+
+def check_classes(first: Sequence[str], other: Sequence[str], where: str) -> None:
+    """Raise UsageError if a number of the field `label` means different classes in the two."""
+    if first != other:
+        texts = [", ".join(names) if names else "none" for names in (other, first)]
+        raise UsageError(
+            f"{where} has the classes {texts[0]}, but {texts[1]} are expected: a label would mean several classes; "
+            "convert all sources as one, or with a folder for each class, even if it is empty"
+        )
+
+
+def constants_error(where: str) -> UsageError:
+    """Return the error of datasets, or sources, that have different constants."""
+    return UsageError(
+        f"{where}: what is kept once for all samples differs; `packer export` gives the samples back, to be packed "
+        "without --once"
+    )
+
+
+def input_texts(sources: Any) -> list[str] | None:
+    """Return the paths, as text; None if `sources` are no paths."""
+    if isinstance(sources, (str, os.PathLike)):
+        return [os.fspath(sources)]
+    if isinstance(sources, Mapping) and sources and all(isinstance(s, (str, os.PathLike)) for s in sources.values()):
+        return [f"{field}={os.fspath(path)}" for field, path in sources.items()]
+    if isinstance(sources, (list, tuple)) and sources and all(isinstance(s, (str, os.PathLike)) for s in sources):
+        return [os.fspath(source) for source in sources]
+    return None
+
+
+def check_place(sources: Any, place: Place, overwrite: bool) -> None:
+    """Raise UsageError if no dataset can be made at a place; called before the sources are opened."""
+    check_apart(sources, place)
+    check_output(place, overwrite)
+
+
+def check_apart(sources: Any, place: Place) -> None:
+    """Raise UsageError if a place lies within a source folder: a second run would find its own output."""
+    if not isinstance(place, LocalPlace):
+        return
+    for text in input_texts(sources) or []:
+        for folder in (Path(text), Path(text.partition("=")[2] or text)):
+            if folder.is_dir() and place.path.resolve().is_relative_to(folder.resolve()):
+                raise UsageError(f"{place} lies within the source {folder}; name a folder outside of it")
