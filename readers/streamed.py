@@ -62,11 +62,6 @@ class ShardStream:
         self._ahead = Ahead(
             mirror, entries, later_entries, _depth({*entries, *later_entries}, mirror.cache.limit, window)
         )
-        # Decoded frames of the shards of a window and of the next: samples of a window come in random order.
-        readers = self._opened.readers.values()
-        most = int(usual_memory() / max(1, 3 * sum(reader.sample_bytes for reader in readers)))
-        for reader in readers:
-            reader.keep(min(most, 2 * max(1, window) * max(self._opened.shards.samples)), share.batch_size)
         sample_bytes = max(1, sum(entry.bytes for entry in self._entries) // int(self._starts[-1]))
         # Samples to locate at once: of all ranks together no more than a shard has, or a group needs more shards.
         batches = max(1, int(self._starts[-1]) // len(self._entries) // share.global_batch_size)
@@ -83,6 +78,13 @@ class ShardStream:
         for release in self._finalizers:
             release()
         self._ahead.close()
+
+    def keep_frames(self, shards: int, batch_size: int) -> None:
+        """Make room for the decoded frames of so many shards, whose samples come in random order, as memory allows."""
+        readers = self._opened.readers.values()
+        most = int(usual_memory() / max(1, 3 * sum(reader.sample_bytes for reader in readers)))
+        for reader in readers:
+            reader.keep(min(most, shards * max(self._opened.shards.samples)), batch_size)
 
     def open(self, samples: Numbers, positions: Numbers) -> list[OpenShard]:
         """Wait for the shards of some samples, and close those that no later position needs.
@@ -140,8 +142,11 @@ def open_stream(dataset: PackedDataset | Mix, order: Order, epoch: int, share: S
         needs, later = order.needs(epoch, share), order.needs(epoch + 1, share)
     else:
         needs = later = _needs_in_order(item_edges(dataset))
-    window = _most_shards(dataset, order, share) // 2
-    return ShardStream(dataset, dataset.mirror, needs[needs[:, 2] >= done], later[:, 0], share, window)
+    shards = _most_shards(dataset, order, share)
+    stream = ShardStream(dataset, dataset.mirror, needs[needs[:, 2] >= done], later[:, 0], share, shards // 2)
+    if isinstance(order, ShardShuffled):
+        stream.keep_frames(shards, share.batch_size)
+    return stream
 
 
 def exceeds_cache(dataset: PackedDataset | Mix) -> bool:
