@@ -19,7 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
@@ -365,12 +365,19 @@ def begin() -> None:
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
     if sys.platform.startswith("linux"):
-        libc = ctypes.CDLL(None)
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if hasattr(libc, "mallopt"):  # musl has no such call
-            # Keep the memory of one sample for the next: if it is given back, it is mapped page by page again.
-            libc.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
-            libc.mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    keep_memory()
     parent = multiprocessing.parent_process()
     if parent is not None and os.getppid() != parent.pid:
         os._exit(1)  # the parent died before the call of prctl
+
+
+@cache
+def keep_memory() -> None:
+    """Let this process keep the memory of one sample for the next: given back, it is mapped page by page again.
+
+    glibc comes to such thresholds by itself in a process that has freed a larger array.
+    """
+    if sys.platform.startswith("linux") and hasattr(libc := ctypes.CDLL(None), "mallopt"):  # musl has no such call
+        libc.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+        libc.mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES)

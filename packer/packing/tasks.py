@@ -29,7 +29,7 @@ from packer.packing.plan import ShardPlan
 from packer.packing.rejected import Rejected
 from packer.sources import BLOCK_BYTES, Block, Source, block_bytes, count, read_through
 from packer.watcher import NOBODY, Watcher
-from packer.workers import Limits, Lost, Reporter, run_in_processes
+from packer.workers import Limits, Lost, Reporter, keep_memory, run_in_processes
 
 _log = logging.getLogger(__name__)
 
@@ -101,6 +101,7 @@ def write_shard(task: ShardTask, watcher: Watcher = NOBODY, step: Step = context
         WriteError: the shard cannot be written.
         DamagedError: the shard whose columns are taken over is damaged.
     """
+    keep_memory()
     number = task.shard.number if task.number is None else task.number
     file = shard_file(task.run, number)
     # A draft of its own: a process that its scheduler has given up may go on for a while, and must not rename a file

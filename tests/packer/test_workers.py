@@ -54,10 +54,14 @@ def test_a_daemon_is_told_what_it_can_do(tmp_path, codec):
 
 #: Takes and frees 24 MB again and again; prints how many bytes were mapped for that.
 _TAKING = """
-import resource
+import resource, sys
 from packer import workers
+from packer.convert import convert
 
-workers.begin()
+if sys.argv[1:]:
+    convert([{"x": 0.5}], sys.argv[1], workers=0)
+else:
+    workers.begin()
 for turn in range(30):
     if turn == 10:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -68,12 +72,17 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) * resource.g
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc alone has a setting for it")
-def test_memory_of_one_sample_serves_the_next():
-    """24 MB that are taken 20 times are 480 MB where they are given back to the system each time."""
+@pytest.mark.parametrize("is_worker", [True, False])
+def test_memory_of_one_sample_serves_the_next(tmp_path, is_worker):
+    """24 MB that are taken 20 times are 480 MB where they are given back to the system each time.
+
+    That holds for a process of ours, and for one that packs by itself.
+    """
     if not hasattr(ctypes.CDLL(None), "mallopt"):
         pytest.skip("not glibc")
     # An interpreter of its own: the heap of this one has been grown by other tests.
-    done = subprocess.run([sys.executable, "-c", _TAKING], capture_output=True, text=True, check=True)
+    arguments = [] if is_worker else [str(tmp_path / "out")]
+    done = subprocess.run([sys.executable, "-c", _TAKING, *arguments], capture_output=True, text=True, check=True)
     assert int(done.stdout) < 24_000_000
 
 
