@@ -92,8 +92,8 @@ class PackedDataset(Dataset[Any]):
         path: folder of the packed dataset, or its URL as fsspec takes it, such as `s3://bucket/set`. From a URL the
             manifest is fetched at once, the names when the first name is asked for, and each shard (whole, checked by
             its digest) when one of its samples is asked for. `Loader` asks for those of the next batches, `windows` for
-            those of all samples that are read, and so do a crop of several fields and points of several fields, which
-            are compared. They stay in the cache.
+            those of all samples that are read. They stay in the cache. Fields that are cropped or sampled together are
+            compared before the first sample is read where all shards are here, else when their samples are read.
         fields: names of the fields to read, in order, or the name of one; all by default. The others are not touched.
         batch_transform: called once with each batch, and with a batch of one for `ds[3]`, which then is the sample in
             what it returns. It runs in the thread that reads: with `Loader(threads=n)` in n threads at once, with
@@ -589,14 +589,16 @@ class PackedDataset(Dataset[Any]):
         """Return the reader of each field, of whole samples or of parts of them."""
         session = self._session
         if session.readers is None:
-            session.readers = self.make_readers(self.opened)
+            opened = self.opened
+            # What is not here is not fetched to be compared, but for the first shard, if points of several fields are.
+            session.readers = self.make_readers(opened, None if opened.shards.are_mapped else 0)
         return session.readers
 
     def make_readers(self, opened: Opened, shard: int | None = None) -> Mapping[str, FieldReader]:
         """Return a reader of each field, of whole samples or of parts of them.
 
         Args:
-            shard: one that is open, the only one whose samples are compared before they are read; by default all are.
+            shard: the only one whose samples are compared before they are read; by default all are.
 
         Raises:
             As `Parts.readers`.

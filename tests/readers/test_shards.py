@@ -33,6 +33,8 @@ FIELDS = [
     FieldSpec(name="cloud", dtype="float64", shape=(None, 3)),
     FieldSpec(name="counts", dtype="uint32", shape=(None,)),
     FieldSpec(name="text", dtype="uint8", kind="text", shape=(None,)),
+    FieldSpec(name="flat", dtype="uint8", kind="image", shape=(None, None, 1)),
+    FieldSpec(name="heights", dtype="float32", shape=(None,)),
 ]
 COUNT = 60
 
@@ -70,6 +72,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
                     "cloud": rng.random((number % 4 * 30, 3)),
                     "counts": rng.integers(0, 2**32 - 1, number % 3, np.uint32),
                     "text": "ü" * (number % 5),
+                    "flat": rng.integers(0, 255, (6, 8, 1), np.uint8),
+                    "heights": rng.random(number % 4 * 30, np.float32),
                 }
             )
     return out
@@ -120,7 +124,10 @@ def test_shards_are_fetched_when_they_are_needed(folder: Path) -> None:
     assert asked_by(lambda ds: ds.read(number, "x", rows=slice(1, 2))) == [files[1]]
     assert asked_by(lambda ds: ds[number], verify=True) == [files[1]]
     assert asked_by(lambda ds: ds[number], ["picture"], crop=Crop(4, "picture")) == [files[1]]
+    together = Crop(4, of="picture", aligned={"flat": 1})
+    assert asked_by(lambda ds: ds[number], ["picture", "flat"], crop=together) == [files[1]]
     assert asked_by(lambda ds: ds[number], ["cloud"], points=3) == [files[1]]
+    assert sorted(asked_by(lambda ds: ds[number], ["cloud", "heights"], points=3)) == files[:2]
     assert asked_by(lambda ds: ds[:], ["cloud"], windows=Windows(2), samples=second) == [files[1]]
     assert asked_by(lambda ds: ds.shapes("cloud"), samples=second) == [files[1]]
     assert asked_by(lambda ds: list(Loader(ds, 2, sampler=second))) == [files[1]]
