@@ -170,6 +170,8 @@ class Loader(DataLoader[Any]):
                 instead = _INSTEAD.get(name, "it reads in this process, without workers; leave it out")
                 raise UsageError(f"Loader takes no {name}: {instead}")
         dataset, subset = _without_subsets(dataset)
+        if isinstance(dataset, str | os.PathLike):
+            raise UsageError(f"Loader reads a dataset, not its path: Loader(PackedDataset({str(dataset)!r}), ...)")
         if not isinstance(dataset, Mix) and not reads_batches(dataset):
             raise UsageError(
                 f"Loader reads a PackedDataset, not a {type(dataset).__name__}; for others, and for subclasses that "
@@ -229,6 +231,11 @@ class Loader(DataLoader[Any]):
         self._position = Position(self._make_order(self.share.global_batch_size))
         self.share = replace(self.share, nodes=self._count_nodes(self.order, self.share.world_size))
         check_fits(dataset, self.order, self.share)
+        if drop_last and len(self.order) and not self.share.batches(len(self.order)):
+            remark(
+                f"an epoch has no batch: drop_last=True leaves out the only one, which has {len(self.order):,} samples "
+                f"of {self.share.global_batch_size:,}; take smaller batches"
+            )
         own_sampler, common_sampler = (EpochSampler(self._position, share) for share in (self.share, Share(batch_size)))
         super().__init__(dataset, batch_size, sampler=own_sampler, drop_last=drop_last, pin_memory=pin_memory)
         # torch would make it from `own_sampler`; frameworks that take batches from it share them among the ranks

@@ -15,6 +15,7 @@ from packer import convert as conversion
 from packer.cli.logs import Progress, log_options, say
 from packer.cli.options import SourceCommand, conversion_options, sources_argument
 from packer.cli.summary import summary, warn_of_skipped
+from packer.cli.text import count_text
 from packer.errors import SourceError
 from packer.jobs import ConvertOptions, check_place
 from packer.packing import executor_at, place_of
@@ -96,7 +97,8 @@ def _say_part(part: str, report: conversion.PartReport) -> None:
         )
     earlier = f", {report.kept_shards:,} of them by an earlier run" if report.kept_shards else ""
     say(f"{report.path}: part {part}: {report.shards:,} of {report.of:,} shards are packed{earlier}")
-    missing = f"{report.missing:,} shards are missing" if report.missing else "all shards are there"
+    is_or_are = "is" if report.missing == 1 else "are"
+    missing = f"{count_text(report.missing, 'shard')} {is_or_are} missing" if report.missing else "all shards are there"
     say(f"{missing}; the same command without --part publishes the dataset")
 
 

@@ -52,6 +52,8 @@ def show(dataset: Path, output: Path, samples: int, names: tuple[str, ...], page
     """
     if output.suffix.lower() not in (".html", ".htm"):
         raise UsageError(f"{output}: a page is written; give a name that ends in .html")
+    if not output.absolute().parent.is_dir():
+        raise UsageError(f"{output}: there is no folder {output.parent}; make it first, or name another")
     manifest = manifests.read(dataset)  # before torch is loaded, which takes seconds
     if not manifest.samples:
         raise DatasetError(f"{dataset}: it has no samples; there is nothing to draw")

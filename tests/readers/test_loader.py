@@ -15,6 +15,7 @@ from packer.codecs import NAMED
 from packer.errors import UsageError
 from packer.format import Field, FrameRule
 from readers import Loader, PackedDataset
+from readers.valid import remark
 
 gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -38,13 +39,17 @@ def test_each_sample_comes_once(rows, shuffle, threads):
 
 
 @pytest.mark.parametrize("threads", [0, 2])
-def test_drop_last_leaves_out_what_is_not_full(rows, threads):
-    """With drop_last all batches are full; without it the last one holds what is left."""
+def test_drop_last_leaves_out_what_is_not_full(rows, threads, caplog):
+    """With drop_last all batches are full; a remark says if there is none. Without it the last holds what is left."""
+    remark.cache_clear()
     dataset = PackedDataset(rows)
     sizes = [len(batch["y"]) for batch in Loader(dataset, 128, threads=threads)]
     assert sizes == [128] * 7 + [104]
     assert [len(batch["y"]) for batch in Loader(dataset, 128, drop_last=True, threads=threads)] == [128] * 7
     assert len(Loader(dataset, 128, drop_last=True)) == 7
+    assert not caplog.messages
+    assert len(Loader(dataset, 1001, drop_last=True, threads=threads)) == 0
+    assert "drop_last=True leaves out the only one, which has 1,000 samples of 1,001; take smaller" in caplog.text
 
 
 @pytest.mark.parametrize("shuffle", [True, "block"])
@@ -196,6 +201,8 @@ def test_other_datasets_and_samplers_of_one_rank_are_refused(rows):
     """Loader reads packed datasets, and shares the order itself."""
     with pytest.raises(UsageError, match="list"):
         Loader([1, 2, 3])
+    with pytest.raises(UsageError, match=r"not its path: Loader\(PackedDataset\('.*rows'\)"):
+        Loader(str(rows))
     dataset = PackedDataset(rows)
     with pytest.raises(UsageError, match="DistributedSampler"):
         Loader(dataset, sampler=DistributedSampler(dataset, num_replicas=2, rank=0))

@@ -120,4 +120,4 @@ def test_refusals(refused, packed, tmp_path):
     refused(2, ["show", packed], "--output")
     refused(2, ["show", packed, "-o", tmp_path / "a.png"], "a.png", "ends in .html")
     refused(1, ["show", packed, "-o", tmp_path / "a.html", "--names", "zebra"], "'zebra'")
-    refused(1, ["show", packed, "-o", tmp_path / "no" / "a.html"], "No such file")
+    refused(2, ["show", packed, "-o", tmp_path / "no" / "a.html"], f"there is no folder {tmp_path / 'no'}; make it")
