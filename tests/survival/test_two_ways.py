@@ -74,12 +74,14 @@ def test_processes_read_alike() -> None:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="damages as the soak does, which forks")
-def test_bounds_are_kept(tmp_path: Path) -> None:
+def test_bounds_are_kept(tmp_path: Path, pytestconfig: pytest.Config) -> None:
     """Machine code that checks every index stays within its arrays, over damaged frames as well.
 
-    It takes 13 s: the loops are compiled once more, with these checks.
+    After a change of the loops it takes 13 s: they are compiled once more, with these checks, and kept for next time.
     """
-    environment = os.environ | {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    cache = getattr(pytestconfig, "cache", None)
+    compiled = tmp_path if cache is None else cache.mkdir("loops-with-checks")
+    environment = os.environ | {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(compiled)}
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "soak")])
     command = [sys.executable, ROOT / "tests" / "survival" / "bounds.py", tmp_path, "24"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
