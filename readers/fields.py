@@ -267,21 +267,20 @@ class WholeReader(FieldReader):
         Raises:
             DamagedError: a frame cannot be decoded.
         """
-        edges = starts_of(located.nbytes)
-        flat = (allocate or fresh)(int(edges[-1]))
+        flat = (allocate or fresh)(int(located.nbytes.sum()))
         self.places.decode(located, flat.numpy())
-        if self.field.kind == "text":
-            return self._decode_texts(flat, edges)
         if not self.is_ragged:
             return self._shaped(flat, len(located))
+        if self.field.kind == "text":
+            return self._decode_texts(located, flat)
         if self._is_list:
-            return self._split_samples(located, flat, edges)
+            return self._split_samples(located, flat)
         offsets = starts_of(located.shape[:, 0])
         values = flat.view(self._dtype).view(int(offsets[-1]), *self._shape[1:])
         return Ragged(values, torch.from_numpy(offsets))
 
-    def _decode_texts(self, flat: torch.Tensor, edges: Numbers) -> list[str]:
-        joined = flat.numpy().tobytes()
+    def _decode_texts(self, located: Located, flat: torch.Tensor) -> list[str]:
+        joined, edges = flat.numpy().tobytes(), starts_of(located.nbytes)
         try:
             return [joined[start:stop].decode() for start, stop in itertools.pairwise(edges.tolist())]
         except UnicodeDecodeError as error:
@@ -290,10 +289,10 @@ class WholeReader(FieldReader):
                 "tells which, `packer repair` packs its shard again"
             ) from None
 
-    def _split_samples(self, located: Located, flat: torch.Tensor, edges: Numbers) -> list[torch.Tensor]:
+    def _split_samples(self, located: Located, flat: torch.Tensor) -> list[torch.Tensor]:
         if not len(located):
             return []
-        sizes, values = (np.diff(edges) // self.field.itemsize).tolist(), flat.view(self._dtype)
+        sizes, values = (located.nbytes // self.field.itemsize).tolist(), flat.view(self._dtype)
         # A worker process sends them as one piece of shared memory. Parts made by `split` would share a version
         # counter: writing to one sample would fail the backward pass of another.
         is_shared = flat.is_shared()  # type: ignore[no-untyped-call]

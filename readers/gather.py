@@ -76,16 +76,14 @@ def split_with_own_storage(tensor: torch.Tensor, sizes: Sequence[int]) -> list[t
     Sharing a tensor with another process frees the memory of its storage. The numpy array of another tensor on the same
     storage would then point to freed memory.
     """
-    edges = list(itertools.accumulate(sizes, initial=0))
+    if len(set(sizes)) == 1 and not tensor.is_pinned():  # by one call for all
+        return list(map(torch.from_numpy, tensor.numpy().reshape(len(sizes), sizes[0], *tensor.shape[1:])))
+    edges = itertools.pairwise(itertools.accumulate(sizes, initial=0))
     if tensor.is_pinned():  # torch waits for copies to a device only of memory that it gave out itself
-        parts = [torch.empty_like(tensor[start:stop], pin_memory=True) for start, stop in itertools.pairwise(edges)]
-        return [
-            part.copy_(tensor[start:stop]) for part, (start, stop) in zip(parts, itertools.pairwise(edges), strict=True)
-        ]
+        pieces = [tensor[start:stop] for start, stop in edges]
+        return [torch.empty_like(piece, pin_memory=True).copy_(piece) for piece in pieces]
     array = tensor.numpy()
-    if len(set(sizes)) == 1:  # by one call for all
-        return list(map(torch.from_numpy, array.reshape(len(sizes), sizes[0], *array.shape[1:])))
-    return [torch.from_numpy(array[start:stop]) for start, stop in itertools.pairwise(edges)]
+    return [torch.from_numpy(array[start:stop]) for start, stop in edges]
 
 
 class Memory:

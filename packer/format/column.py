@@ -613,13 +613,12 @@ def starts_of(sizes: Sequence[int] | Numbers) -> Numbers:
 
 def join(memory: NDArray[np.uint8], starts: Numbers, sizes: Numbers, out: NDArray[np.uint8]) -> None:
     """Copy stretches of `memory` into `out`, one after another, by one call; neighbours are one stretch."""
-    has_bytes = sizes > 0
-    starts, ends = starts[has_bytes], (starts + sizes)[has_bytes]
+    ends = starts + sizes
     apart = starts[1:] != ends[:-1]
-    firsts, lasts = starts[np.append(True, apart)[: len(starts)]], ends[np.append(apart, True)[: len(ends)]]
-    parts = [memory[start:end] for start, end in zip(firsts.tolist(), lasts.tolist(), strict=True)]
-    if parts:
-        np.concatenate(parts, out=out)
+    if not apart.all():
+        starts, ends = starts[np.append(True, apart)], ends[np.append(apart, True)]
+    if len(starts):
+        np.concatenate([memory[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)], out=out)
 
 
 def take_rows(memory: NDArray[np.uint8], rows: Numbers, out: NDArray[np.uint8]) -> None:
