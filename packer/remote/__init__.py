@@ -14,6 +14,7 @@ from packer.remote.cache import Lease, default_cache
 from packer.remote.mirror import Mirror, whole
 from packer.remote.sources import local_inputs
 from packer.remote.store import (
+    BLOCK_BYTES,
     STREAMS,
     RemoteFile,
     RemoteFolder,
@@ -26,6 +27,7 @@ from packer.remote.store import (
 )
 
 __all__ = [
+    "BLOCK_BYTES",
     "STREAMS",
     "Ahead",
     "Lease",

@@ -5,13 +5,13 @@
 
 Pairs of images, 13 kB each, lie in an S3 server of this machine (moto), behind a proxy of fixed bandwidth and delay.
 Each system reads two epochs in a process of its own, with an empty cache and a limit; packed datasets also by two nodes
-with a cache of their own each, which share the bandwidth.
+with a cache of their own each, which share the bandwidth. Two rows say what is possible: the same dataset in a folder,
+and the bytes of its files, fetched by s3fs in as many requests at a time, and read by nobody.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import os
 import re
@@ -23,6 +23,7 @@ import threading
 import time
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from multiprocessing import get_context
 from pathlib import Path
@@ -32,6 +33,7 @@ from typing import Any
 import fsspec
 import numpy as np
 
+from packer.remote import BLOCK_BYTES, STREAMS
 from packer.writer import DatasetWriter
 from readers import Loader, PackedDataset
 
@@ -44,6 +46,8 @@ CACHES = (1.2, 1 / 3, 1 / 4)
 FORKED: dict[str, Any] = {"num_workers": WORKERS, "multiprocessing_context": "fork"}
 #: Bytes a second, and seconds before each piece of a request arrives.
 BANDWIDTH, DELAY = 100e6, 0.02
+#: Seconds that a link catches up after a thread of it woke too late, else it would give less than its bandwidth.
+SLACK = 0.02
 _PIECE = 2**17
 #: An epoch that takes so many times as long as the link needs is given up: MDS may hang where its cache is small.
 PATIENCE = 3
@@ -86,7 +90,7 @@ class Link:
         with self._lock:
             self.nbytes += nbytes
             now = time.monotonic()
-            self._free = max(self._free, now) + nbytes / BANDWIDTH
+            self._free = max(self._free, now - SLACK) + nbytes / BANDWIDTH
             rest = self._free - now
         time.sleep(max(rest, 0))
 
@@ -192,7 +196,36 @@ def read_nodes(url: str, cache: Path, limit: int) -> Callable[[], Iterable[Any]]
         )
         for node in range(2)
     ]
-    return lambda: itertools.chain.from_iterable(zip(*loaders, strict=True))
+
+    def epoch() -> Iterator[Any]:
+        loops = [iter(loader) for loader in loaders]
+        with ThreadPoolExecutor(len(loops)) as pool:
+            while None not in (batches := list(pool.map(lambda loop: next(loop, None), loops))):
+                yield from batches
+
+    return epoch
+
+
+def read_folder(folder: str, cache: Path, limit: int) -> Callable[[], Iterable[Any]]:
+    loader = Loader(PackedDataset(folder), BATCH, shuffle="shards")
+    return lambda: loader
+
+
+def read_bytes(url: str, cache: Path, limit: int) -> Callable[[], Iterable[Any]]:
+    """Fetch the files of the dataset in as many requests as `packer` does, and do nothing with them."""
+    fs = fsspec.filesystem("s3")
+    blocks = [
+        (path, start, min(start + BLOCK_BYTES, size))
+        for path, size in fs.du(f"{url}/shards", total=False).items()
+        for start in range(0, size, BLOCK_BYTES)
+    ]
+
+    def epoch() -> Iterator[Any]:
+        with ThreadPoolExecutor(STREAMS) as pool:
+            for block in pool.map(lambda block: fs.cat_file(block[0], start=block[1], end=block[2]), blocks):
+                yield {"lr": range(round(len(block) / SAMPLE))}
+
+    return epoch
 
 
 def read_mds(url: str, cache: Path, limit: int) -> Callable[[], Iterable[Any]]:
@@ -219,10 +252,20 @@ def read_litdata(url: str, cache: Path, limit: int) -> Callable[[], Iterable[Any
 Read = Callable[[str, Path, int], Callable[[], Iterable[Any]]]
 #: How each system writes the pairs, and by row of the table how it reads them.
 SYSTEMS: dict[str, tuple[Callable[[Path, int, int], None], dict[str, Read]]] = {
-    "packer": (write_packed, {"packer": read_packed, "packer, 2 nodes": read_nodes}),
+    "packer": (
+        write_packed,
+        {
+            "packer": read_packed,
+            "packer, 2 nodes": read_nodes,
+            "packer, a folder": read_folder,
+            "s3fs, bytes alone": read_bytes,
+        },
+    ),
     "LitData": (write_litdata, {"LitData": read_litdata}),
     "MDS": (write_mds, {"MDS": read_mds}),
 }
+#: Rows that need no cache.
+WITHOUT_CACHE = (read_folder, read_bytes)
 
 
 def _size(folder: Path) -> int:
@@ -329,10 +372,14 @@ def compare(
                 (place / "done").touch()
             fs.put(str(place / "data"), f"bucket/{name}", recursive=True)
             for row, read in rows.items():
-                for cache in caches or [round(share * megabytes) for share in CACHES]:
-                    limit, seconds = cache * 1_000_000, PATIENCE * count * SAMPLE / BANDWIDTH + 30
-                    cells = cells_of(read, f"s3://bucket/{name}", Path(scratch) / "cache", limit, seconds, passed)
-                    lines.append(f"| {row} | {cache:,} | {' | '.join(cells + [''] * (6 - len(cells)))} |")
+                source = str(place / "data") if read is read_folder else f"s3://bucket/{name}"
+                limits = caches or [round(share * megabytes) for share in CACHES]
+                for cache in [0] if read in WITHOUT_CACHE else limits:
+                    seconds = PATIENCE * count * SAMPLE / BANDWIDTH + 30
+                    cells = cells_of(read, source, Path(scratch) / "cache", cache * 1_000_000, seconds, passed)
+                    lines.append(
+                        f"| {row} | {f'{cache:,}' if cache else ''} | {' | '.join(cells + [''] * (6 - len(cells)))} |"
+                    )
                     print(lines[-1], file=sys.stderr)
             fs.rm(f"bucket/{name}", recursive=True)
     most = BANDWIDTH / SAMPLE
