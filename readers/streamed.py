@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from types import TracebackType
 
 import numpy as np
+from numpy.typing import NDArray
 
 from packer.errors import UsageError
 from packer.format import Numbers, ShardEntry, starts_of
@@ -141,7 +142,8 @@ def open_stream(dataset: PackedDataset | Mix, order: Order, epoch: int, share: S
     if isinstance(order, ShardShuffled):
         needs, later = order.needs(epoch, share), order.needs(epoch + 1, share)
     else:
-        needs = later = _needs_in_order(item_edges(dataset))
+        needs = _needs_in_order(item_edges(dataset))
+        needs, later = (needs[_are_read(needs, len(order), share, start)] for start in (done, 0))
     shards = _most_shards(dataset, order, share)
     stream = ShardStream(dataset, dataset.mirror, needs[needs[:, 2] >= done], later[:, 0], share, shards // 2)
     if isinstance(order, ShardShuffled):
@@ -213,3 +215,14 @@ def _needs_in_order(edges: Numbers) -> Numbers:
     needs: Numbers = np.stack([np.arange(len(edges) - 1), edges[:-1], edges[1:] - 1], 1)
     present: Numbers = needs[np.diff(edges) > 0]
     return present
+
+
+def _are_read(needs: Numbers, n: int, share: Share, done: int) -> NDArray[np.bool_]:
+    """Return of which shards one rank reads a sample, (m,), if `done` of `n` samples were read before, in order."""
+    full = (n - done) // share.global_batch_size
+    begins, ends = np.maximum(needs[:, 1] - done, 0), np.minimum(needs[:, 2] + 1 - done, full * share.global_batch_size)
+    # The next position from the beginning of a shard on that is in a batch of this rank.
+    beyond = (begins - share.rank * share.batch_size) % share.global_batch_size
+    begins += np.where(beyond < share.batch_size, 0, share.global_batch_size - beyond)
+    last, _ = share.positions(n, done, full, share.batches(n, done))
+    return (begins < ends) | np.isin(needs[:, 0], needs[needs[:, 2].searchsorted(last), 0])

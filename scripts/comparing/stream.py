@@ -12,6 +12,7 @@ and the bytes of its files, fetched by s3fs in as many requests at a time, and r
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import re
@@ -49,6 +50,14 @@ BANDWIDTH, DELAY = 100e6, 0.02
 #: Seconds that a link catches up after a thread of it woke too late, else it would give less than its bandwidth.
 SLACK = 0.02
 _PIECE = 2**17
+#: What MDS imports and needs no part of here.
+_CLASSES = {
+    "torchvision.datasets": ["VisionDataset"],
+    "torchvision.transforms.functional": ["to_tensor"],
+    "transformers.feature_extraction_utils": ["BatchFeature"],
+    "transformers.tokenization_utils_base": ["BatchEncoding"],
+    "transformers.models.auto.tokenization_auto": ["AutoTokenizer"],
+}
 #: An epoch that takes so many times as long as the link needs is given up: MDS may hang where its cache is small.
 PATIENCE = 3
 
@@ -147,7 +156,7 @@ def write_packed(folder: Path, count: int, shard: int) -> None:
 
 
 def write_mds(folder: Path, count: int, shard: int) -> None:
-    _stub_torchvision()
+    _stub_imports()
     from streaming import MDSWriter
 
     columns = {"lr": "ndarray:uint8:16,16,3", "hr": "ndarray:uint8:64,64,3"}
@@ -163,17 +172,16 @@ def write_litdata(folder: Path, count: int, shard: int) -> None:
     litdata.optimize(_sample, list(range(count)), str(folder), chunk_bytes=shard, **options)
 
 
-def _stub_torchvision() -> None:
-    """Let MDS be imported without torchvision, whose classes it only derives from."""
-    with suppress(ImportError):
-        import transformers.feature_extraction_utils  # noqa: F401  # it asks whether there is torchvision
-    try:
-        import torchvision  # noqa: F401
-    except ImportError:
-        for name in ("", ".datasets", ".transforms", ".transforms.functional"):
-            sys.modules["torchvision" + name] = types.ModuleType("torchvision" + name)
-        for place, name in (("datasets", "VisionDataset"), ("transforms.functional", "to_tensor")):
-            setattr(sys.modules[f"torchvision.{place}"], name, type(name, (), {}))
+def _stub_imports() -> None:
+    """Let MDS be imported without torchvision and transformers: it derives from their classes, or asks for them."""
+    for name, classes in _CLASSES.items():
+        try:
+            importlib.import_module(name)
+        except ImportError:
+            parts = name.split(".")
+            for end in range(1, len(parts) + 1):
+                sys.modules.setdefault(".".join(parts[:end]), types.ModuleType(".".join(parts[:end])))
+            vars(sys.modules[name]).update({called: type(called, (), {}) for called in classes})
 
 
 # ---------------------------------------------------------------- reading
@@ -229,7 +237,7 @@ def read_bytes(url: str, cache: Path, limit: int) -> Callable[[], Iterable[Any]]
 
 
 def read_mds(url: str, cache: Path, limit: int) -> Callable[[], Iterable[Any]]:
-    _stub_torchvision()
+    _stub_imports()
     from streaming import StreamingDataset
     from torch.utils.data import DataLoader
 

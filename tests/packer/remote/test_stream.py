@@ -24,6 +24,7 @@ from packer.errors import DamagedError, DatasetError, UsageError
 from packer.format import Located, Locator
 from packer.format import manifest as manifests
 from packer.remote import ahead, store
+from packer.split import split
 from packer.writer import DatasetWriter
 from readers import Crop, Loader, PackedDataset, VoxelSample
 
@@ -41,6 +42,7 @@ def folder(_settings: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
             image = rng.integers(0, 256, (32, 32, 3), np.uint8)
             writer.add({"image": image, "label": np.int64(number)}, name=f"n{number:03}")
     make_plain(folder)
+    split(folder, {"few": [f"n{number:03}" for number in range(100, 120)]})
     assert len(manifests.read(folder).shards) == SHARDS
     fsspec.filesystem("s3").put(str(folder), URL, recursive=True)
     return folder
@@ -325,17 +327,28 @@ def test_a_data_loader_reads_by_number(many, tmp_path, room) -> None:
     assert watched.most <= limits["cache_bytes"] + 4096
 
 
-def test_what_is_read_is_what_is_fetched(many, s3, tmp_path) -> None:
-    """A sampler, a split and the share of a rank fetch the shards of their own samples, where all would fit."""
+def test_what_is_read_is_what_is_fetched(many, s3, tmp_path, room) -> None:
+    """A sampler, a split, a rank and a field fetch the shards of their own samples, where all would fit and where not.
+
+    A field is kept in the shards of all others.
+    """
     cache = {"cache": tmp_path / "cache"}
     assert labels(Loader(PackedDataset(many, **cache), 4, sampler=[20, 3, 21])) == [20, 3, 21]
     assert fetched(s3) == [1, 1, *[0] * (SHARDS - 2)]
-    chosen = PackedDataset(many, samples=range(100, 120), **cache)
-    assert sorted(labels(Loader(chosen, 4, shuffle=True))) == list(range(100, 120))
+    few = PackedDataset(many, split="few", **cache)
+    assert sorted(labels(Loader(few, 4, shuffle=True))) == list(range(100, 120))
     assert fetched(s3) == [1, 1, 0, 0, 0, 0, 1, 1, 0, 0, 0, 0]
-    mine = range(3 * 48, 4 * 48)
-    assert labels(Loader(PackedDataset(many, ["label"], **cache), 4, sampler=mine)) == list(mine)
-    assert fetched(s3) == [1, 1, 0, 0, 0, 0, 1, 1, 0, 1, 1, 1]
+    assert PackedDataset(many, ["label"], **cache)[[150, 40]]["label"].tolist() == [150, 40]
+    assert fetched(s3) == [1, 1, 1, 0, 0, 0, 1, 1, 0, 1, 0, 0]
+    for limits in (cache, room(6.2)):
+        everything = []
+        for rank in range(3):  # in batches of a shard and a half
+            s3.proxy.clear()
+            dataset = PackedDataset(many, **{**limits, "cache": tmp_path / f"{len(limits)}{rank}"})
+            numbers = labels(Loader(dataset, 24, rank=rank, world_size=3))
+            assert fetched(s3) == [shard in {number // SAMPLES for number in numbers} for shard in range(SHARDS)]
+            everything += numbers
+        assert sorted(everything) == list(range(SHARDS * SAMPLES))
 
 
 def test_what_does_not_fit_is_refused_when_the_loader_is_made(many, room, folder) -> None:
