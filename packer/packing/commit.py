@@ -491,8 +491,10 @@ def check_output(place: Place, overwrite: bool) -> None:
     """Raise UsageError if no dataset can be made at a place; called before the sources are opened. Writes nothing.
 
     Raises:
-        UsageError: it holds something else, or a dataset that may not be replaced.
+        UsageError: it holds something else, or a dataset that may not be replaced; or `overwrite` is no bool.
     """
+    if not isinstance(overwrite, bool):
+        raise UsageError(f"overwrite {overwrite!r}: True or False is expected")
     if isinstance(place, LocalPlace) and place.path.exists() and not place.path.is_dir():
         raise UsageError(f"{place} is a file; name a folder that does not exist yet")
     files = place.files()

@@ -132,6 +132,15 @@ REFUSED = [
 ]
 
 
+def test_overwrite_is_true_or_false(tmp_path) -> None:
+    """A text of a file of settings, such as "no", does not replace a dataset."""
+    with DatasetWriter(tmp_path / "d") as writer:
+        writer.add({"x": np.zeros(2, np.float32)})
+    with pytest.raises(UsageError, match="overwrite 'no': True or False is expected"):
+        DatasetWriter(tmp_path / "d", overwrite="no")  # type: ignore[arg-type]
+    assert len(PackedDataset(tmp_path / "d")) == 1
+
+
 @pytest.mark.parametrize(("sample", "name", "said"), REFUSED)
 @pytest.mark.parametrize("bad_at", [1, HOLD_SAMPLES - 1, HOLD_SAMPLES + 9])
 @pytest.mark.parametrize("given", [True, False])
