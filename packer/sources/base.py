@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,8 +36,6 @@ BLOCK_BYTES = 8 * 2**20
 LARGE_BYTES = 32 * 2**20
 #: Bytes of a large array that are read at once.
 PIECE_BYTES = 8 * 2**20
-
-Layout = TypeVar("Layout", bound=Hashable)
 
 
 @contextmanager
@@ -279,40 +276,6 @@ def _nbytes(values: Any) -> int:
     if isinstance(values, str):
         return len(values)
     return sum(map(_nbytes, values)) if isinstance(values, list) else values.nbytes
-
-
-def usual(kinds: Iterable[Layout]) -> Layout:
-    """Return the most frequent kind, the first one if several are; there must be at least one.
-
-    It is the kind of the dataset. A file of another kind is bad, even if it is the first file.
-    """
-    ((kind, _),) = Counter(kinds).most_common(1)
-    return kind
-
-
-def difference(expected: Mapping[str, str], actual: Mapping[str, str]) -> str:
-    """Return how fields, described by name, differ from those wanted, as in `x is int16, not float32`; empty if not."""
-    return "; ".join(
-        f"{name} is {actual.get(name, 'missing')}, not {expected.get(name, 'missing')}"
-        for name in {**expected, **actual}
-        if actual.get(name) != expected.get(name)
-    )
-
-
-def misfits(kinds: Mapping[Layout, Mapping[str, str]]) -> tuple[Layout, dict[Layout, str]]:
-    """Return the first sample with the most frequent fields, and by sample how all others differ from it.
-
-    Args:
-        kinds: by sample, its fields in words.
-
-    Raises:
-        SourceError: there is no sample.
-    """
-    if not kinds:
-        raise SourceError("no sample is left: each has a bad file, or lacks a partner; fix the files first")
-    most = usual(frozenset(kind.items()) for kind in kinds.values())
-    model = next(sample for sample, kind in kinds.items() if kind.items() == most)
-    return model, {sample: how for sample, kind in kinds.items() if (how := difference(kinds[model], kind))}
 
 
 def common_shape(shapes: Iterable[Sequence[int | None]]) -> tuple[int | None, ...]:

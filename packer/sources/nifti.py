@@ -26,8 +26,9 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError, first_few
 from packer.format import DTYPES, FieldSpec
-from packer.sources.base import Block, Source, common_shape, faults_of, joined, misfits
+from packer.sources.base import Block, Source, common_shape, faults_of, joined
 from packer.sources.files import FileSet
+from packer.sources.headers import count_looks, misfits
 from packer.sources.options import SourceOptions
 from packer.sources.pairing import partners
 from packer.watcher import HEADERS, Watcher
@@ -82,8 +83,9 @@ def open_nifti(inputs: Mapping[str, FileSet], options: SourceOptions, watcher: W
             rows[name] = _with_headers({field: volumes[field][files[number]] for field, files in paired.files.items()})
         except SourceError as error:
             watcher.bad(error)
-    _, odd = misfits({name: {field: volume.kind for field, volume in row.items()} for name, row in rows.items()})
-    for name, how in odd.items():
+    kinds = [{field: volume.kind for field, volume in row.items()} for row in rows.values()]
+    _, odd = misfits(kinds, count_looks(np.arange(len(kinds), dtype=np.uint32)))
+    for name, how in [(list(rows)[number], how) for number, how in odd.items()]:
         first, *_ = rows.pop(name).values()
         watcher.bad(SourceError(f"differs from most volumes: {how}; fix it or move it away", first.paths[0]))
     fields = []

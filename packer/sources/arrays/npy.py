@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from packer.errors import SourceError, UsageError
 from packer.sources.arrays.fields import leaves_of, rows_in_words
 from packer.sources.arrays.tree import CACHE_BYTES, Entry, PartFiles, Tree, never
-from packer.sources.base import usual
 from packer.sources.files import refuse_pointer, unreadable
+from packer.sources.headers import usual
 from packer.sources.units import pattern_of
 
 _READERS: dict[tuple[int, int], Any] = {

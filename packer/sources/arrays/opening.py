@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 from natsort import natsorted
 
 from packer.errors import SourceError, UsageError, as_text, first_few
@@ -28,9 +29,10 @@ from packer.sources.arrays.origin import ArraysOrigin, KeptFile, KeptOptions
 from packer.sources.arrays.source import ArraySource, RowSource, RowTable, TreeRows, UnitSource
 from packer.sources.arrays.tree import PartFiles, TreePlace, open_tree, paths_of
 from packer.sources.arrays.units import LEFT_OUT, Listing, Remark, Unit, are_numbered, units_of
-from packer.sources.base import Source, misfits
+from packer.sources.base import Source
 from packer.sources.episodes import EpisodeSource
 from packer.sources.files import FileSet
+from packer.sources.headers import count_looks, misfits
 from packer.sources.options import SourceOptions, naming
 from packer.sources.pairing import names_by_folder, partners
 from packer.sources.units import UnitChoice, by_folder, folder_of, pattern_of, refuse_strays, unit_name, unit_of
@@ -262,10 +264,13 @@ def _listed(
                 good.append(unit._replace(leaves=leaves, name=name if is_named else ""))
     if not good:
         raise SourceError("every file or sample of it is bad; nothing is left to pack", text)
-    looks = {leaves: {leaf.spec.name: _looks(leaf) for leaf in leaves} for leaves in layouts}
-    model, apart = misfits({number: looks[unit.leaves] for number, unit in enumerate(good)})
-    for number, how in apart.items():
-        unit = good[number]
+    in_words = [{leaf.spec.name: _looks(leaf) for leaf in leaves} for leaves in layouts]
+    numbers = {id(leaves): number for number, leaves in enumerate(layouts)}
+    looks = np.array([numbers[id(unit.leaves)] for unit in good], np.uint32)
+    most, apart = misfits(in_words, count_looks(looks))
+    model = int(np.argmax(looks == most))
+    for number in np.flatnonzero(np.isin(looks, list(apart))).tolist():
+        unit, how = good[number], apart[int(looks[number])]
         who = f"sample {unit.name!r} " if unit.name else f"{unit.kind} {unit.root} " if unit.root else ""
         advice = (
             "pick the same fields with --field, leave some out with --skip or this one with --on-error skip, or take "
@@ -273,7 +278,7 @@ def _listed(
         )
         reason = f"{who}does not fit most, such as {good[model]}: field {how}; {advice}"
         watcher.bad(SourceError(reason, unit.path))
-    units = [_in_order(unit, good[model]) for number, unit in enumerate(good) if number not in apart]
+    units = [_in_order(unit, good[model]) for unit, look in zip(good, looks.tolist(), strict=True) if look not in apart]
     return units, used, remarks + [remark for unit in units for remark in unit.remarks]
 
 

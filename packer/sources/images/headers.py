@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError
 from packer.format import FieldSpec
-from packer.sources.base import difference, misfits
 from packer.sources.files import FileSet, join
+from packer.sources.headers import count_looks, misfits
 from packer.sources.images.formats import ByteRange, ImageHeader, ImageOptions, is_mask_name, quiet, read_header
 from packer.sources.images.source import misfitting_sizes
 from packer.sources.pairing import Pairing
@@ -170,22 +170,18 @@ def _of_most(
         words = {text: code for code, text in enumerate(dict.fromkeys(column.in_words))}
         codes = np.array([words[text] for text in column.in_words], np.int64)
         combined = combined * (len(words) or 1) + (codes[column.looks] if len(codes) else 0)
-    _, firsts, kind_of, counts = np.unique(combined, return_index=True, return_inverse=True, return_counts=True)
-    kinds = {
-        int(first): {name: column.in_words[column.looks[first]] for name, column in columns.items()} for first in firsts
-    }
-    if not kinds:
-        misfits(kinds)
-    # The most frequent one, and the first of several.
-    most = min(range(len(firsts)), key=lambda kind: (-counts[kind], firsts[kind]))
-    model = kinds[int(firsts[most])]
-    is_of_most: NDArray[np.bool_] = kind_of == most
-    for at in np.flatnonzero(~is_of_most).tolist():
-        kind = kinds[int(firsts[kind_of[at]])]
-        name = next(name for name in columns if kind[name] != model[name])
+    _, firsts, looks = np.unique(combined, return_index=True, return_inverse=True)
+    in_words = [
+        {name: column.in_words[column.looks[first]] for name, column in columns.items()} for first in firsts.tolist()
+    ]
+    model, apart = misfits(in_words, count_looks(looks))
+    for at in np.flatnonzero(looks != model).tolist():
+        look = int(looks[at])
+        name = next(name for name in columns if in_words[look][name] != in_words[model][name])
         advice = "convert channels with --mode gray, rgb or rgba, save it with the bits of the others, or pack it apart"
         path = file_sets[name].path(paired.files[name][numbers[at]])
-        watcher.bad(SourceError(f"differs from most images: {difference(model, kind)}; {advice}", path))
+        watcher.bad(SourceError(f"differs from most images: {apart[look]}; {advice}", path))
+    is_of_most: NDArray[np.bool_] = looks == model
     return is_of_most
 
 

@@ -15,21 +15,23 @@ Columns that are given for a field, as in boxes=cls,x,y,w,h:float32, are that on
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError
-from packer.sources.files import LABELS, FileSet, refuse_pointer, suffix_of, unreadable
+from packer.sources.files import LABELS, FileSet, join, open_raw, refuse_pointer, suffix_of, unreadable
+from packer.sources.headers import wait_if_large
 from packer.sources.options import SourceOptions, columns_by_field
-from packer.sources.ply.fields import Lengths, Member, Rule, rules_of
+from packer.sources.ply.fields import Rule, rules_of
 from packer.sources.ply.header import SIZES, TYPES, Element, Header, Property
-from packer.sources.ply.source import Contents, PointSource, members_of
+from packer.sources.ply.members import Member, read_members
+from packer.sources.ply.source import Contents, PointSource
 from packer.sources.ply.table import Table, least_row, read_binary
 from packer.sources.ply.text import count_rows, line_of, read_text
 from packer.watcher import Watcher
@@ -78,10 +80,10 @@ def open_clouds(inputs: Mapping[str, FileSet], options: SourceOptions, watcher: 
     header = Header("ascii" if is_text else "binary_little_endian", (element,), (0,))
     rows = _text_rows if is_text else _binary_rows
 
-    def member(path: str, name: str) -> Member:
-        return Member(path, name, rules, dict.fromkeys(rules, Lengths(rows(path, element))))
+    def member(path: str) -> Member:
+        return Member(rules, {element.name: rows(path, element)})
 
-    members = members_of(listing, files, member, watcher)
+    members = read_members(listing, files, member, watcher)
     source = PointSource.of("clouds", members, rules, partial(_read, header=header, rules=rules), {"columns": columns})
     if not is_text:
         source.remarks += _other_widths(source, element)
@@ -148,7 +150,8 @@ def _read(path: str, header: Header, rules: Mapping[str, Rule]) -> Contents:
 
 def _load(path: str) -> bytes:
     try:
-        data = Path(path).read_bytes()
+        with open_raw(path) as file:
+            data = file.readall()
     except OSError as error:
         raise unreadable(error, path) from error
     refuse_pointer(data[:_POINTER_BYTES], path)
@@ -165,7 +168,7 @@ def _binary_rows(path: str, element: Element) -> int:
         SourceError: it does not hold whole rows, or cannot be read.
     """
     try:
-        size = Path(path).stat().st_size
+        size = os.stat(path).st_size  # noqa: PTH116
     except OSError as error:
         raise unreadable(error, path) from error
     if size < _POINTER_BYTES:
@@ -194,10 +197,10 @@ def _other_widths(source: PointSource, element: Element) -> list[str]:
     if {p.dtype for p in element.properties} != {"float32"}:
         return []
     counts = next(iter(source.lengths.values())) * width
-    values = np.frombuffer(_load(source.paths[int(np.argmax(counts))]), "<f4").astype(np.float64)
+    values = np.frombuffer(_load(join(source.folder, source.paths[int(np.argmax(counts))])), "<f4").astype(np.float64)
     spreads = {width: _spread(values, width)}
     spreads |= {k: _spread(values, k) for k in _USUAL_WIDTHS if k != width and not (counts % k).any()}
-    if min(spreads.values()) > spreads[width] - _LOOKS_BETTER:
+    if not min(spreads.values()) < spreads[width] - _LOOKS_BETTER:  # all are infinite if files have one row
         return []
     best = min(k for k in spreads if spreads[k] < min(spreads.values()) + _LOOKS_BETTER / 2)  # 3 rather than 6
     names = ", ".join(p.name for p in element.properties)
@@ -250,7 +253,12 @@ def _without_count(text: bytes, path: str) -> bytes:
 
 def _text_rows(path: str, element: Element) -> int:
     """Return the rows of a file; raises SourceError if it cannot be read, or a row does not hold a number a column."""
-    return _rows_of(_lines(path, element), path, element)
+    try:
+        size = os.stat(path).st_size  # noqa: PTH116
+    except OSError as error:
+        raise unreadable(error, path) from error
+    with wait_if_large(size):
+        return _rows_of(_lines(path, element), path, element)
 
 
 def _rows_of(text: bytes, path: str, element: Element) -> int:

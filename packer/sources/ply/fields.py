@@ -1,4 +1,4 @@
-"""Says which fields the properties of PLY files become, in one file and in a set of files.
+"""Says which fields the properties of a PLY file become.
 
     vertex x y z              xyz (n, 3)
     vertex nx ny nz           normal (n, 3)
@@ -19,29 +19,17 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-from packer.errors import SourceError, UsageError, first_few
+from packer.errors import SourceError, UsageError
 from packer.format import FieldSpec, check_field_name
-from packer.sources.base import difference, misfits, usual
 from packer.sources.ply.header import Element
-from packer.watcher import Watcher
 
-#: Which fields are packed: those of every file, which must agree (`same`); those that all files have; those
-#: that any file has, empty if a file has none; or those named.
-Choice = Literal["same", "common", "all"] | Sequence[str]
 Part = Literal["numbers", "table", "entries", "sizes"]
 
-_ADVICE = (
-    "pack the files apart, choose with --fields (common, all or names), give a field one type with --cast, or keep "
-    "numbered properties apart with --group none"
-)
 #: Vertex properties that become one field, in the order they are looked for.
 _GROUPS = (
     ("xyz", ("x", "y", "z")),
@@ -58,9 +46,6 @@ _SCALAR = "scalar_"
 _FACE_LISTS = ("vertex_indices", "vertex_index")
 #: The name and the number of a numbered property.
 _NUMBERED = re.compile(r"(.+)_(0|[1-9][0-9]*)")
-
-
-# ---------------------------------------------------------------- of one file
 
 
 class Grouping(NamedTuple):
@@ -215,34 +200,6 @@ def corners_of(rules: Mapping[str, Rule]) -> Rule | None:
     return next((rule for rule in rules.values() if rule.is_face), None)
 
 
-# ---------------------------------------------------------------- of a set of files
-
-
-class Lengths(NamedTuple):
-    """How much of a field a file holds: rows, entries of all lists, and the length of each list (None: they differ).
-
-    `width` is -1 if there are no lists at all.
-    """
-
-    rows: int = 0
-    entries: int = 0
-    width: int | None = -1
-
-
-@dataclass(frozen=True)
-class Member:
-    """One file of a set, as its header and the lengths of its lists describe it.
-
-    `lengths` is by field, `extra` how many bytes follow the last row.
-    """
-
-    path: str
-    name: str
-    rules: Mapping[str, Rule]
-    lengths: Mapping[str, Lengths]
-    extra: int = 0
-
-
 @dataclass(frozen=True)
 class PlyField:
     """A field as it is packed, and how it comes from its rule.
@@ -254,101 +211,3 @@ class PlyField:
     spec: FieldSpec
     rule: Rule
     part: Part
-
-
-def agreeing(
-    members: Sequence[Member], choice: Choice, watcher: Watcher
-) -> tuple[list[Member], dict[str, Rule], list[str]]:
-    """Return the members that have the fields of most members, the rules of their fields, and remarks for the plan.
-
-    `watcher.bad` is called for each other member.
-
-    Raises:
-        UsageError: a field is asked for that most files do not have, or the files have none in common.
-    """
-    kinds = [
-        {name: str(rule) for name, rule in member.rules.items() if isinstance(choice, str) or name in choice}
-        for member in members
-    ]
-    widths = _widths(members)
-    if choice in ("common", "all"):
-        if choice == "common":
-            kinds = [{name: kind[name] for name in kind if name not in widths} for kind in kinds]
-        names = dict.fromkeys(name for kind in kinds for name in kind)
-        most = {name: usual(kind[name] for kind in kinds if name in kind) for name in names}
-        apart = {n: difference({name: most[name] for name in kind}, kind) for n, kind in enumerate(kinds)}
-    else:
-        model, apart = misfits(dict(enumerate(kinds)))
-        if not isinstance(choice, str) and (unknown := [name for name in choice if name not in kinds[model]]):
-            has = ", ".join(members[model].rules)
-            raise UsageError(f"{members[model].path}: has no field {', '.join(unknown)}; it has {has}")
-    good: list[Member] = []
-    chosen: dict[str, Rule] = {}
-    advice = _advice(widths, {name for kind in kinds for name in kind})
-    for n, member in enumerate(members):
-        if how := apart.get(n):
-            reason = f"its fields differ from those of most files: {how}; {advice}"
-            watcher.bad(SourceError(reason, member.path))
-            continue
-        good.append(member)
-        for name in kinds[n]:
-            chosen.setdefault(name, member.rules[name])
-    remarks = []
-    if choice == "common":
-        chosen = {name: rule for name, rule in chosen.items() if all(name in member.rules for member in good)}
-        counts = Counter(name for member in good for name in member.rules if name not in chosen)
-        omitted = [f"{name} (in {count:,} of {len(good):,} files)" for name, count in counts.items()]
-        if omitted:
-            remarks.append(f"--fields common skips {first_few(omitted)}, which not all files have alike")
-    if good and not chosen:
-        raise UsageError("the files have no field in common; take --fields all, or pack them apart")
-    return good, chosen, remarks
-
-
-def _widths(members: Sequence[Member]) -> dict[str, dict[int, list[str]]]:
-    """Return the files by number of columns of each numbered field that has more of them in some files than in others.
-
-    Spherical harmonics of Gaussians are such fields: each degree has its own number of columns.
-    """
-    widths: dict[str, dict[int, list[str]]] = {}
-    for member in members:
-        for name, rule in member.rules.items():
-            widths.setdefault(name, {}).setdefault(len(rule.properties), []).append(member.name)
-    return {name: files for name, files in widths.items() if len(files) > 1}
-
-
-def _advice(widths: Mapping[str, Mapping[int, list[str]]], wanted_fields: Container[str]) -> str:
-    """Return what to do about files that differ, given the `_widths` of fields and the fields that are wanted."""
-    for name in filter(wanted_fields.__contains__, widths):
-        files = "; ".join(f"{width} in {first_few(names)}" for width, names in sorted(widths[name].items()))
-        return (
-            f"columns of {name}: {files}; pack the files of each number apart, leave {name} out with --fields common, "
-            "or make every column a field with --group none --fields all"
-        )
-    return _ADVICE
-
-
-def columns_of(members: Sequence[Member], rules: Mapping[str, Rule]) -> Iterator[tuple[PlyField, NDArray[np.int64]]]:
-    """Yield the columns that the members' fields become, and the length of each in every member, (members,).
-
-    Lists become a table if all have the same length; lists of faces only if they are triangles.
-    """
-
-    def column(name: str, dtype: str, width: int | None, part: Part) -> PlyField:
-        shape = (None,) if width is None else (None, width)
-        return PlyField(FieldSpec(name=name, dtype=dtype, shape=shape), rule, part)
-
-    for rule in rules.values():
-        lengths = [member.lengths.get(rule.field, Lengths()) for member in members]
-        rows, entries = np.array([length[:2] for length in lengths], np.int64).T
-        if not rule.is_list:
-            width = len(rule.properties)
-            yield column(rule.field, rule.dtype, width if width > 1 else None, "numbers"), rows
-            continue
-        widths = {length.width for length in lengths} - {-1} or ({3} if rule.is_face else {None})
-        common = widths.pop() if len(widths) == 1 else None
-        if common is not None and (common == 3 or not rule.is_face):
-            yield column(rule.field, rule.dtype, common, "table"), rows
-        else:
-            yield column(rule.field, rule.dtype, None, "entries"), entries
-            yield column(f"{rule.field}_size", "int32", None, "sizes"), rows

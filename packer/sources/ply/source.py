@@ -10,7 +10,7 @@ Clouds without a header, whose columns the user names, are the same `PointSource
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -22,21 +22,22 @@ from numpy.typing import NDArray
 from packer.errors import SourceError, UsageError, first_few
 from packer.format import DTYPES, FieldSpec
 from packer.sources.base import Block, Source, faults_of, joined
-from packer.sources.files import FileSet
+from packer.sources.files import FileSet, join
+from packer.sources.headers import wait_if_large
 from packer.sources.options import SourceOptions
-from packer.sources.ply.fields import (
+from packer.sources.ply.fields import Grouping, PlyField, Rule, corners_of, rules_of
+from packer.sources.ply.header import Header, opened
+from packer.sources.ply.members import (
+    NO_LISTS,
+    UNEQUAL,
     Choice,
-    Grouping,
-    Lengths,
     Member,
-    PlyField,
-    Rule,
+    Members,
     agreeing,
     columns_of,
-    corners_of,
-    rules_of,
+    read_members,
+    sample_name,
 )
-from packer.sources.ply.header import Header, opened
 from packer.sources.ply.table import (
     DoesNotFitError,
     Order,
@@ -49,7 +50,7 @@ from packer.sources.ply.table import (
     triangulated,
 )
 from packer.sources.ply.text import read_text
-from packer.watcher import HEADERS, Watcher
+from packer.watcher import Watcher
 
 
 def open_ply(inputs: Mapping[str, FileSet], options: SourceOptions, watcher: Watcher) -> PointSource:
@@ -75,10 +76,10 @@ def open_ply(inputs: Mapping[str, FileSet], options: SourceOptions, watcher: Wat
             raise UsageError(f"--cast {name}={dtype}: a numeric dtype such as float32 or int64 is expected")
     grouping = Grouping.of(options.group)
     read = partial(_read, options=options, grouping=grouping)
-    good = members_of(listing, listing.pick(watcher), partial(_member, read=read), watcher)
+    good = read_members(listing, listing.pick(watcher), partial(_member, read=read), watcher)
     members, rules, remarks = agreeing(good, choice, watcher)
     for name, properties in grouping.named:
-        if not any(name in member.rules for member in good):
+        if not any(name in rules_of_look for rules_of_look in good.rules):
             raise UsageError(f"--group {name}: no file has vertices with the properties {', '.join(properties)}")
     if unknown := [name for name in options.cast if name not in rules]:
         raise UsageError(f"--cast: there is no field {', '.join(unknown)}; fields are {', '.join(rules)}")
@@ -86,51 +87,28 @@ def open_ply(inputs: Mapping[str, FileSet], options: SourceOptions, watcher: Wat
         raise UsageError(
             f"--triangulate: there is no field face; fields are {', '.join(rules)}; leave --triangulate out"
         )
-    if extra := [f"{Path(member.path).name} ({member.extra:,} bytes)" for member in members if member.extra]:
+    numbers = np.flatnonzero(members.extra).tolist()
+    if extra := [f"{Path(members.files[number]).name} ({members.extra[number]:,} bytes)" for number in numbers]:
         remarks.append(f"bytes after the last row are not packed: {first_few(extra)}")
     source = PointSource.of("ply", members, rules, read, _origin_of(choice, options))
     source.remarks = remarks
     return source
 
 
-def members_of(
-    listing: FileSet, files: Sequence[str], member: Callable[[str, str], Member], watcher: Watcher
-) -> list[Member]:
-    """Return the members of a set of files; a sample is named by the path of its file, without suffix.
-
-    Args:
-        files: the files of `listing` to read.
-        member: returns the member for the path of a file and the name of its sample; a bad file is a SourceError.
-
-    Raises:
-        SourceError: what `watcher.bad` raises, which is called with the error of every bad file; or no file is good.
-    """
-    good: dict[str, Member] = {}
-    for file in watcher.watch(files, HEADERS, len(files)):
-        place, name = listing.path(file), file.rpartition(".")[0]
-        try:
-            if name in good:
-                raise SourceError(f"has the same sample name, {name}, as {good[name].path}; rename one of them", place)
-            good[name] = member(place, name)
-        except SourceError as error:
-            watcher.bad(error)
-    if not good:
-        raise SourceError("none of its files can be packed", listing.text)
-    return list(good.values())
-
-
-def _member(path: str, name: str, read: Callable[..., Contents]) -> Member:
+def _member(path: str, read: Callable[..., Contents]) -> Member:
     """Return a file as a member, by its header, and by its body if that holds lists; raises SourceError as `_read`."""
     header, rules, tables, extra = read(path, with_numbers=False)
-    counts = {element.name: count for element, count in zip(header.kinds, header.counts, strict=True)}
-    lengths = {}
+    rows = {element.name: count for element, count in zip(header.kinds, header.counts, strict=True)}
+    rows |= {name: len(table) for name, table in tables.items()}
+    entries, widths = dict[str, int](), dict[str, int]()
     for rule in rules.values():
-        table = tables.get(rule.element)
-        rows = counts[rule.element] if table is None else len(table)
-        sizes = np.empty(0, np.int64) if table is None or not rule.is_list else table.lists[rule.properties[0]].sizes
-        width = -1 if not len(sizes) else int(sizes[0]) if (sizes == sizes[0]).all() else None
-        lengths[rule.field] = Lengths(rows, int(sizes.sum()), width)
-    return Member(path, name, rules, lengths, extra)
+        if rule.is_list:
+            table = tables.get(rule.element)
+            sizes = np.empty(0, np.int64) if table is None else table.lists[rule.properties[0]].sizes
+            entries[rule.field] = int(sizes.sum())
+            are_equal = bool((sizes == sizes[:1]).all())
+            widths[rule.field] = NO_LISTS if not len(sizes) else int(sizes[0]) if are_equal else UNEQUAL
+    return Member(rules, rows, entries, widths, extra)
 
 
 class Contents(NamedTuple):
@@ -155,23 +133,25 @@ def _read(path: str, options: SourceOptions, grouping: Grouping, with_numbers: b
         SourceError: the file cannot be read, or is not what its header declares; names element, row and property.
     """
     with opened(path) as (header, file):
-        extra = _extra_bytes(header, os.fstat(file.fileno()).st_size, path)
+        size = os.fstat(file.fileno()).st_size
+        extra = _extra_bytes(header, size, path)
         with faults_of(path):
             rules = rules_of(header.kinds, tuple(options.cast.items()), grouping)
         if not (with_numbers or header.has_lists):
             return Contents(header, rules, {}, extra)
-        # Read on its own the body lies aligned in memory, and a cloud of one field needs no copy.
-        file.seek(header.body)
-        body = file.readall()
-    if header.format == "ascii":
-        read = read_text(header.elements, body, path, header.lines)
-    else:
-        order: Order = "<" if header.format == "binary_little_endian" else ">"
-        read, end = read_binary(header.elements, body, order, path)
-        extra = len(body) - end
-    tables = {table.element.name: table for table in read}
-    if options.triangulate and (corners := corners_of(rules)):
-        tables[corners.element] = triangulated(tables[corners.element], corners.properties[0], path)
+        with wait_if_large(0 if with_numbers else size):
+            # Read on its own the body lies aligned in memory, and a cloud of one field needs no copy.
+            file.seek(header.body)
+            body = file.readall()
+            if header.format == "ascii":
+                read = read_text(header.elements, body, path, header.lines)
+            else:
+                order: Order = "<" if header.format == "binary_little_endian" else ">"
+                read, end = read_binary(header.elements, body, order, path)
+                extra = len(body) - end
+            tables = {table.element.name: table for table in read}
+            if options.triangulate and (corners := corners_of(rules)):
+                tables[corners.element] = triangulated(tables[corners.element], corners.properties[0], path)
     return Contents(header, rules, tables, extra)
 
 
@@ -211,11 +191,14 @@ class PointSource(Source):
     """Files of points, of one set of fields.
 
     Attributes:
+        folder: the folder that `paths` count from.
+        paths: the file of every sample, relative.
         lengths: by field, length of every sample's first axis, int64 (samples,).
         contents: reads the file at a path; raises SourceError if it cannot.
     """
 
     kind: str
+    folder: str
     paths: list[str]
     names: list[str]
     columns: tuple[PlyField, ...]
@@ -233,7 +216,7 @@ class PointSource(Source):
     def of(
         cls,
         kind: str,
-        members: Sequence[Member],
+        members: Members,
         rules: Mapping[str, Rule],
         contents: Callable[[str], Contents],
         origin: dict[str, Any],
@@ -241,8 +224,9 @@ class PointSource(Source):
         """Return the members as samples, with the fields of `rules`; `origin` goes into the manifest."""
         columns = list(columns_of(members, rules))
         lengths = {column.spec.name: lengths for column, lengths in columns}
-        paths, names = [m.path for m in members], [m.name for m in members]
-        return cls(kind, paths, names, tuple(column for column, _ in columns), lengths, contents, origin)
+        names = [sample_name(file) for file in members.files]
+        fields = tuple(column for column, _ in columns)
+        return cls(kind, members.folder, members.files, names, fields, lengths, contents, origin)
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -254,17 +238,19 @@ class PointSource(Source):
 
     def part(self, start: int, stop: int) -> PointSource:
         within = slice(start, stop)
-        lengths = {name: lengths[within] for name, lengths in self.lengths.items()}
+        # Fields of one element share their lengths.
+        cut = {id(lengths): lengths[within] for lengths in self.lengths.values()}
+        lengths = {name: cut[id(lengths)] for name, lengths in self.lengths.items()}
         return replace(self, paths=self.paths[within], names=self.names[within], lengths=lengths, origin={}, remarks=[])
 
     def files(self) -> list[str]:
-        return list(self.paths)
+        return [join(self.folder, path) for path in self.paths]
 
     def read(self) -> Iterator[Block]:
         return joined(self._samples(), self.fields)
 
     def _samples(self) -> Iterator[dict[str, NDArray[Any]]]:
-        for number, path in enumerate(self.paths):
+        for number, path in enumerate(self.files()):
             with faults_of(sample=number):
                 contents = self.contents(path)
                 sample = {c.spec.name: _array(c, contents, path) for c in self.columns}

@@ -102,15 +102,39 @@ def pairs(folder: Path, count: int) -> list[str]:
     return [f"lr={folder / 'lr'}", f"hr={folder / 'hr'}"]
 
 
-@pytest.mark.parametrize("make", [pairs])
+def links(folder: Path, count: int, first: Path) -> list[str]:
+    """Make links to a file."""
+    folder.mkdir()
+    for number in range(count):
+        os.link(first, folder / f"{number:07}{first.suffix}")
+    return [str(folder)]
+
+
+def clouds(folder: Path, count: int) -> list[str]:
+    """Make clouds of PLY."""
+    first = folder.parent / "first.ply"
+    first.write_text("ply\nformat ascii 1.0\nelement vertex 1\nproperty float x\nproperty uchar y\nend_header\n1 2\n")
+    return links(folder, count, first)
+
+
+def scans(folder: Path, count: int) -> list[str]:
+    """Make clouds without headers."""
+    (first := folder.parent / "first.bin").write_bytes(bytes(32))
+    return links(folder, count, first)
+
+
+OPTIONS = {scans: SourceOptions(columns=("x,y,z,i:float32",))}
+
+
+@pytest.mark.parametrize("make", [pairs, clouds, scans])
 def test_a_file_takes_300_bytes_of_memory(tmp_path: Path, make: Any) -> None:
     """At most, at any time while sources are opened and their files are looked at; so a million pairs fit anywhere."""
-    peaks = []
+    peaks, options = [], OPTIONS.get(make)
     for count in (100, 1600):
         sources = make(tmp_path / str(count), count)
-        source_files(open_sources(sources).files())  # whatever is loaded or kept for all files
+        source_files(open_sources(sources, options).files())  # whatever is loaded or kept for all files
         tracemalloc.start()
-        number = source_files(open_sources(sources).files())[0][0]
+        number = source_files(open_sources(sources, options).files())[0][0]
         peaks.append((number, tracemalloc.get_traced_memory()[1]))
         tracemalloc.stop()
     (few, least), (many, most) = peaks

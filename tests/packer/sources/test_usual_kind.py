@@ -13,7 +13,7 @@ from plyfile import PlyData, PlyElement
 from packer.convert import ConvertOptions, convert
 from packer.errors import SourceError
 from packer.sources import SourceOptions
-from packer.sources.base import usual
+from packer.sources.headers import usual
 from readers import PackedDataset
 from tests.helpers.kinds import write_hdf5
 from tests.helpers.picture_files import picture, save

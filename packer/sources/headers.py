@@ -1,0 +1,130 @@
+"""The headers of many files: read in threads where the disk is slow, and compared with each other.
+
+A source keeps what headers say in columns (numpy arrays), and each look, all that many headers have in common, once.
+So a million files take some bytes each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from array import array
+from collections import Counter
+from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.errors import SourceError
+from packer.threads import in_threads
+from packer.watcher import HEADERS, Watcher
+
+Item = TypeVar("Item")
+Header = TypeVar("Header")
+Layout = TypeVar("Layout", bound=Hashable)
+
+#: Files that have to be read whole are read one at a time if they have more bytes: many of them fill the memory.
+_LARGE_BYTES = 2**22
+_large_file = threading.Lock()
+
+
+def read_headers(
+    read: Callable[[Item], Header], items: Iterable[Item], total: int, watcher: Watcher
+) -> Generator[Header | SourceError, None, None]:
+    """Yield what `read` returns of every item, in order, or the SourceError that it raises.
+
+    Args:
+        total: how many items there are.
+        watcher: its `step` is called.
+
+    Raises:
+        Any other error of `read`.
+    """
+    with contextlib.closing(in_threads(partial(_read, read), items)) as results:
+        yield from watcher.watch(results, HEADERS, total)
+
+
+def _read(read: Callable[[Item], Header], item: Item) -> Header | SourceError:
+    try:
+        return read(item)
+    except SourceError as error:
+        return error
+
+
+def wait_if_large(nbytes: int) -> contextlib.AbstractContextManager[Any]:
+    """Let no other thread be in such a block if a file of `nbytes` that is read whole in it is a large one."""
+    return _large_file if nbytes > _LARGE_BYTES else contextlib.nullcontext()
+
+
+class Columns(dict[str, "array[int]"]):
+    """Columns of int64 by name, filled row by row; rows in which a column has no number have `missing`."""
+
+    def __init__(self, missing: int = 0) -> None:
+        super().__init__()
+        self._missing = missing
+
+    def put(self, row: int, numbers: Mapping[str, int]) -> None:
+        """Put a number into each column named; rows ascend."""
+        for name, number in numbers.items():
+            self._filled(name, row).append(number)
+
+    def arrays(self, rows: int) -> dict[str, NDArray[np.int64]]:
+        """Return the columns, (rows,) each."""
+        return {name: np.array(self._filled(name, rows), np.int64) for name in self}
+
+    def _filled(self, name: str, rows: int) -> array[int]:
+        column = self.setdefault(name, array("q"))
+        if len(column) < rows:
+            column.extend([self._missing] * (rows - len(column)))
+        return column
+
+
+def usual(kinds: Iterable[Layout]) -> Layout:
+    """Return the most frequent kind, the first one if several are; there must be at least one.
+
+    It is the kind of the dataset. A file of another kind is bad, even if it is the first file.
+    """
+    ((kind, _),) = Counter(kinds).most_common(1)
+    return kind
+
+
+def count_looks(looks: NDArray[np.integer[Any]]) -> dict[int, int]:
+    """Return how many samples have each look, by the numbers of looks, in the order of their first samples.
+
+    Args:
+        looks: (n,) of every sample the number of its look.
+    """
+    numbers, firsts, counts = np.unique(looks, return_index=True, return_counts=True)
+    order = np.argsort(firsts)
+    return dict(zip(numbers[order].tolist(), counts[order].tolist(), strict=True))
+
+
+def difference(expected: Mapping[str, str], actual: Mapping[str, str]) -> str:
+    """Return how fields, described by name, differ from those wanted, as in `x is int16, not float32`; empty if not."""
+    return "; ".join(
+        f"{name} is {actual.get(name, 'missing')}, not {expected.get(name, 'missing')}"
+        for name in {**expected, **actual}
+        if actual.get(name) != expected.get(name)
+    )
+
+
+def misfits(in_words: Sequence[Mapping[str, str]], counts: Mapping[int, int]) -> tuple[int, dict[int, str]]:
+    """Return the number of the look that most samples have, and by number how all others differ from it.
+
+    Args:
+        in_words: of every look, its fields in words; they may be equal.
+        counts: as `count_looks` returns them.
+
+    Raises:
+        SourceError: there is no sample.
+    """
+    if not counts:
+        raise SourceError("no sample is left: each has a bad file, or lacks a partner; fix the files first")
+    frequent: Counter[frozenset[tuple[str, str]]] = Counter()
+    for look, count in counts.items():
+        frequent[frozenset(in_words[look].items())] += count
+    ((most, _),) = frequent.most_common(1)
+    model = next(look for look in counts if in_words[look].items() == most)
+    return model, {look: how for look in counts if (how := difference(in_words[model], in_words[look]))}

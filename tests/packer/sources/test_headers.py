@@ -1,0 +1,69 @@
+"""Headers are read by several threads where the disk is slow; errors come in the order of the files."""
+
+from __future__ import annotations
+
+import io
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from packer.errors import SourceError
+from packer.sources import SourceOptions, open_sources
+from packer.threads import ITEMS_AT_ONCE
+from packer.watcher import Watcher
+
+COUNT = 2 * ITEMS_AT_ONCE + 40
+#: Files that are damaged, of `COUNT` in the order of their names.
+BAD = (3, ITEMS_AT_ONCE + 7, 2 * ITEMS_AT_ONCE + 9, COUNT - 1)
+
+
+def ply(path: Path) -> None:
+    path.write_text("ply\nformat ascii 1.0\nelement vertex 1\nproperty float x\nend_header\n1\n")
+
+
+def scan(path: Path) -> None:
+    path.write_bytes(bytes(16))
+
+
+def points(path: Path) -> None:
+    path.write_text("1 2 3 4\n")
+
+
+COLUMNS = SourceOptions(columns=("x,y,z,i:float32",))
+
+
+@pytest.mark.parametrize(
+    ("make", "suffix", "options"),
+    [(ply, ".ply", None), (scan, ".bin", COLUMNS), (points, ".xyz", COLUMNS)],
+)
+def test_headers_are_read_by_several_threads(
+    tmp_path: Path, monkeypatch: Any, make: Callable[[Path], None], suffix: str, options: SourceOptions | None
+) -> None:
+    """A file that takes long to open does not hold up the others; the errors are those of the files, in their order."""
+    make(first := tmp_path.parent / f"{tmp_path.name}{suffix}")
+    for number in range(COUNT):
+        if number in BAD:
+            (tmp_path / f"{number}{suffix}").write_bytes(b"damaged")
+        else:
+            os.link(first, tmp_path / f"{number}{suffix}")
+    threads, opened = set[str](), io.open
+
+    def open_slowly(*args: Any, **kwargs: Any) -> Any:
+        threads.add(threading.current_thread().name)
+        time.sleep(0.0005)
+        return opened(*args, **kwargs)
+
+    errors: list[SourceError] = []
+    monkeypatch.setattr("builtins.open", open_slowly)
+    monkeypatch.setattr("io.open", open_slowly)
+    source = open_sources([str(tmp_path)], options, Watcher(errors.append))
+    assert len(threads) > 2
+    assert [Path(error.path or "").name for error in errors] == [f"{number}{suffix}" for number in BAD]
+    assert len({error.reason for error in errors}) == 1
+    names = [str(number) for number in range(COUNT) if number not in BAD]
+    assert list(source.names or ()) == names
