@@ -33,6 +33,8 @@ def in_threads(function: Callable[[Item], Result], items: Iterable[Item]) -> Gen
         yield from results
         if waited > len(part) * SLOW_SECONDS:
             break
+    else:
+        return
     pool = ThreadPoolExecutor(THREADS, "packer-files")
     try:
         waiting = [pool.submit(_call_all, function, part) for part in islice(parts, 2 * THREADS)]

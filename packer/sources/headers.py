@@ -10,7 +10,7 @@ import contextlib
 import threading
 from array import array
 from collections import Counter
-from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -32,7 +32,7 @@ _large_file = threading.Lock()
 
 def read_headers(
     read: Callable[[Item], Header], items: Iterable[Item], total: int, watcher: Watcher
-) -> Generator[Header | SourceError, None, None]:
+) -> Iterator[Header | SourceError]:
     """Yield what `read` returns of every item, in order, or the SourceError that it raises.
 
     Args:

@@ -28,10 +28,10 @@ from packer.errors import SourceError, UsageError, first_few
 from packer.format import DTYPES, FieldSpec
 from packer.sources.base import Block, Source, common_shape, faults_of, joined
 from packer.sources.files import FileSet
-from packer.sources.headers import count_looks, misfits
+from packer.sources.headers import count_looks, misfits, read_headers
 from packer.sources.options import SourceOptions
 from packer.sources.pairing import partners
-from packer.watcher import HEADERS, Watcher
+from packer.watcher import Watcher
 
 _PLACE = (
     FieldSpec(name="affine", dtype="float64", shape=(4, 4)),
@@ -78,11 +78,16 @@ def open_nifti(inputs: Mapping[str, FileSet], options: SourceOptions, watcher: W
     names = {name: [volume.name for volume in of_field.values()] for name, of_field in volumes.items()}
     paired, remarks = partners(firsts, watcher, names)
     rows: dict[str, dict[str, _Volume]] = {}
-    for number, name in enumerate(watcher.watch(paired.names, HEADERS, len(paired.names))):
-        try:
-            rows[name] = _with_headers({field: volumes[field][files[number]] for field, files in paired.files.items()})
-        except SourceError as error:
-            watcher.bad(error)
+    unread = (
+        {field: volumes[field][files[number]] for field, files in paired.files.items()}
+        for number in range(len(paired.names))
+    )
+    headers = read_headers(_with_headers, unread, len(paired.names), watcher)
+    for name, row in zip(paired.names, headers, strict=True):
+        if isinstance(row, SourceError):
+            watcher.bad(row)
+        else:
+            rows[name] = row
     kinds = [{field: volume.kind for field, volume in row.items()} for row in rows.values()]
     _, odd = misfits(kinds, count_looks(np.arange(len(kinds), dtype=np.uint32)))
     for name, how in [(list(rows)[number], how) for number, how in odd.items()]:

@@ -26,6 +26,7 @@ from packer.sources.arrays.tree import CACHE_BYTES, Entry, PartFiles, Tree, neve
 from packer.sources.files import refuse_pointer, unreadable
 from packer.sources.headers import usual
 from packer.sources.units import pattern_of
+from packer.threads import in_threads
 
 _READERS: dict[tuple[int, int], Any] = {
     (1, 0): np.lib.format.read_array_header_1_0,
@@ -48,8 +49,10 @@ class NpyTree(Tree):
     def entries(
         self, root: str = "", is_out: Callable[[str], bool] = never, is_unit: Callable[[str], bool] = never
     ) -> Iterator[Entry]:
+        pairs = [(files.base, path) for files in self.place for path in files.paths]
+        listed = in_threads(_list_headers, pairs)
         for number, files in enumerate(self.place):
-            entries = [entry for path in files.paths for entry in _headers(files.base, path)]
+            entries = [entry for _ in files.paths for entry in next(listed)]
             if len(files.paths) > 1:
                 entries, rows = _as_one(entries, files)
                 self.place = (*self.place[:number], files._replace(rows=rows), *self.place[number + 1 :])
@@ -128,6 +131,10 @@ def _faults(path: str) -> Iterator[None]:
             raise unreadable(error, path) from error
         kind, function = (".npz", "np.savez") if _is_archive(path) else (".npy", "np.save")
         raise SourceError(f"is damaged, or not a {kind} file ({error}); save it again with {function}", path) from error
+
+
+def _list_headers(pair: tuple[str, str]) -> list[Entry]:
+    return list(_headers(*pair))
 
 
 def _headers(base: str, path: str) -> Iterator[Entry]:

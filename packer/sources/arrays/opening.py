@@ -32,7 +32,7 @@ from packer.sources.arrays.units import LEFT_OUT, Listing, Remark, Unit, are_num
 from packer.sources.base import Source
 from packer.sources.episodes import EpisodeSource
 from packer.sources.files import FileSet
-from packer.sources.headers import count_looks, misfits
+from packer.sources.headers import count_looks, misfits, read_headers
 from packer.sources.options import SourceOptions, naming
 from packer.sources.pairing import names_by_folder, partners
 from packer.sources.units import UnitChoice, by_folder, folder_of, pattern_of, refuse_strays, unit_name, unit_of
@@ -76,8 +76,12 @@ def open_arrays(
     file_sets = {name: files._replace(files=files.pick(watcher)) for name, files in inputs.items()}
     notes: list[str] = []
     places = _places(kind, file_sets, choice, options.axis, watcher, notes)
-    results = call_guarded(partial(units_of, files=kind, choice=choice, options=options), list(places.values()), limits)
-    read = watcher.watch(zip(places.items(), results, strict=True), HEADERS, len(places))
+    list_units = partial(units_of, files=kind, choice=choice, options=options)
+    if kind == "npy":
+        results = read_headers(list_units, places.values(), len(places), watcher)
+    else:  # threads would wait for the one lock of h5py, and zarr has threads of its own
+        results = watcher.watch(call_guarded(list_units, list(places.values()), limits), HEADERS, len(places))
+    read = zip(places.items(), results, strict=True)
     units, used, remarks = _listed(read, text, watcher, is_named=kind == "npy" and not is_table)
     if useless := set(options.skip) - used:
         raise UsageError(f"--skip {min(useless)}: {text} has no such array or group")
