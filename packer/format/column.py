@@ -183,7 +183,9 @@ class Locator:
         count = len(samples)
         closed = _no_chunks(self.first[1:] if count else self.first)
         arrays = {name: np.zeros(count, np.int64) for name in index_arrays(field)}
-        self._held = OpenShards([None] * count, closed, np.ones(count, np.int64), np.zeros(count, np.int64), arrays)
+        self._open_shards = OpenShards(
+            [None] * count, closed, np.ones(count, np.int64), np.zeros(count, np.int64), arrays
+        )
 
     def open(self, numbers: Numbers | None = None) -> OpenShards:
         """Return what is known of the shards, once those of the samples (n,) are open; of all samples by default.
@@ -191,19 +193,19 @@ class Locator:
         Raises:
             DamagedError: a shard is missing or damaged.
         """
-        held = self._held
-        if not held.are_all:
-            if missing := [shard for shard in self._shards(numbers) if held.indexes[shard] is None]:
+        open_shards = self._open_shards
+        if not open_shards.are_all:
+            if missing := [shard for shard in self._shards(numbers) if open_shards.indexes[shard] is None]:
                 self.add(missing, self._opening(missing))
-            held = self._held
-        return held
+            open_shards = self._open_shards
+        return open_shards
 
     def add(self, shards: Sequence[int], opened: Sequence[tuple[ColumnIndex, int]]) -> None:
         """Take shards, which ascend, as open: what `opening` returns of each; also of one that was open before."""
         indexes, starts = zip(*opened, strict=True)
         tables = [_chunk_table(int(self.first[s]), at, i) for s, i, at in zip(shards, indexes, starts, strict=True)]
         with self._lock:
-            self._held = self._held.adding(shards, indexes, tables, _position(self._bytes))
+            self._open_shards = self._open_shards.adding(shards, indexes, tables, _position(self._bytes))
 
     def indexes(self, numbers: Numbers | None = None) -> list[ColumnIndex]:
         """Return the indexes of the shards of samples (n,), in order; of all by default; raises errors as `open`."""
@@ -213,14 +215,14 @@ class Locator:
     @property
     def odd(self) -> int:
         """Return a number that is a multiple of 2**k, k up to 3, only if the addresses of all open chunks are."""
-        return self._held.odd
+        return self._open_shards.odd
 
     def path_of(self, shard: int) -> str:
         """Return the file of an open shard."""
         return self._index(shard).path
 
     def _index(self, shard: int) -> ColumnIndex:
-        reference = self._held.indexes[shard]
+        reference = self._open_shards.indexes[shard]
         index = None if reference is None else reference()
         assert index is not None, "what is located lies in open shards"
         return index
@@ -411,11 +413,11 @@ class Locator:
         Raises:
             DamagedError: they lie outside the chunk that holds the sample; reading there could crash.
         """
-        held = self._held
-        chunk = held.find_chunk(numbers)
-        addresses: Numbers = offsets + held.span_at.take(chunk)[:, None]
+        open_shards = self._open_shards
+        chunk = open_shards.find_chunk(numbers)
+        addresses: Numbers = offsets + open_shards.span_at.take(chunk)[:, None]
         start, end = addresses.T
-        inside = (start >= held.low.take(chunk)) & (end <= held.high.take(chunk))
+        inside = (start >= open_shards.low.take(chunk)) & (end <= open_shards.high.take(chunk))
         # Samples of no bytes lie nowhere.
         self._check((start == end) | (start < end) & inside, numbers)
         return addresses
@@ -451,7 +453,7 @@ class Locator:
         if not self._axes:
             return local * self.field.bands, counts
         first, last = self._words("sample_frames", shard, local, 2).T
-        self._check((first >= 0) & (last - first == counts) & (last <= self._held.frames[shard]), numbers)
+        self._check((first >= 0) & (last - first == counts) & (last <= self._open_shards.frames[shard]), numbers)
         return first, counts
 
     def _raw_offsets(self, shard: Numbers, first: Numbers, stop: Numbers) -> Numbers:
@@ -476,7 +478,7 @@ class Locator:
             return np.empty((0, count), np.int64)
         if count not in self._records:
             self._records[count] = items_of(self._bytes, 8 * count)  # a small array lies at any byte
-        words: NDArray[Any] = self._records[count][self._held.arrays[array][shard] + 8 * at]
+        words: NDArray[Any] = self._records[count][self._open_shards.arrays[array][shard] + 8 * at]
         return words.view("<i8").reshape(-1, count)
 
 

@@ -30,7 +30,7 @@ class FrameCache:
         self.memory = np.empty(0, np.uint8)
         self._limit = limit
         self._end = 0
-        self._held: OrderedDict[int, int] = OrderedDict()  # key of a frame: its first byte; the oldest first
+        self._begins: OrderedDict[int, int] = OrderedDict()  # key of a frame: its first byte; the oldest first
 
     def grow(self, nbytes: int) -> None:
         """Make room for at least `nbytes` bytes of frames; if memory has to grow, all held frames are forgotten."""
@@ -38,7 +38,7 @@ class FrameCache:
             # First: if the allocation fails, nothing has changed.
             self.memory = np.empty(nbytes, np.uint8)
             self._end = 0
-            self._held.clear()
+            self._begins.clear()
 
     def is_too_small(self, sizes: Numbers) -> bool:
         """Return whether frames of these sizes (n,) should not be held all at once."""
@@ -58,9 +58,9 @@ class FrameCache:
         need = int(sizes.sum() + sizes.max(initial=0))
         self.grow(max(need, min(2 * need, self._limit)))
         room = len(self.memory)
-        while self._held and next(iter(self._held.values())) < self._end + need - room:
-            self._held.popitem(last=False)
-        begins = [self._held.get(key, -1) for key in keys.tolist()]
+        while self._begins and next(iter(self._begins.values())) < self._end + need - room:
+            self._begins.popitem(last=False)
+        begins = [self._begins.get(key, -1) for key in keys.tolist()]
         missing = [i for i, begin in enumerate(begins) if begin < 0]
         if missing:
             end = self._end
@@ -71,6 +71,6 @@ class FrameCache:
                 end += size
             decode(np.array(missing), np.array(begins)[missing] % room, self.memory)
             # Only now: a frame that cannot be decoded is not held.
-            self._held.update(zip(keys[missing].tolist(), [begins[i] for i in missing], strict=True))
+            self._begins.update(zip(keys[missing].tolist(), [begins[i] for i in missing], strict=True))
             self._end = end
         return np.array(begins, np.int64) % max(room, 1)
