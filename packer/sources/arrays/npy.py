@@ -50,7 +50,8 @@ class NpyTree(Tree):
         self, root: str = "", is_out: Callable[[str], bool] = never, is_unit: Callable[[str], bool] = never
     ) -> Iterator[Entry]:
         pairs = [(files.base, path) for files in self.place for path in files.paths]
-        listed = in_threads(_list_headers, pairs)
+        # A tree of one file is itself one of many that threads list.
+        listed = in_threads(_list_headers, pairs) if len(pairs) > 1 else map(_list_headers, pairs)
         for number, files in enumerate(self.place):
             entries = [entry for _ in files.paths for entry in next(listed)]
             if len(files.paths) > 1:
