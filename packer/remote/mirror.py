@@ -137,9 +137,11 @@ class Mirror:
         if cache_bytes is not None and cache_bytes < 0:
             raise UsageError(f"cache_bytes is {cache_bytes}; 0 or more is expected")
         local_cache = Cache(default_cache() if cache is None else Path(cache).absolute(), cache_bytes)
-        data = _manifest_bytes(url)
+        remote = RemoteFolder(url)
+        data = _manifest_bytes(remote)
         manifest = manifests.decode(data, f"{url}/{MANIFEST}")
         mirror = cls(url.rstrip("/"), local_cache, local_cache.datasets / label(url, data))
+        vars(mirror)["_clients"] = {os.getpid(): remote}
         with _writing(mirror.folder):
             lease = Lease(mirror.folder)
             mirror._keep(data)
@@ -165,7 +167,7 @@ class Mirror:
         """
         with _writing(self.folder), contextlib.closing(Lease(self.folder)):
             if not (self.folder / MANIFEST).exists():
-                data = _manifest_bytes(self.url)
+                data = _manifest_bytes(self.remote)
                 if self.folder.name != label(self.url, data):
                     raise self._replaced()
                 self._keep(data)
@@ -244,7 +246,7 @@ class Mirror:
         try:
             yield
         except DamagedError:
-            if self.folder.name != label(self.url, _manifest_bytes(self.url)):
+            if self.folder.name != label(self.url, _manifest_bytes(self.remote)):
                 raise self._replaced() from None
             raise
 
@@ -285,11 +287,11 @@ def whole(
         yield mirror.folder
 
 
-def _manifest_bytes(url: str) -> bytes:
+def _manifest_bytes(remote: RemoteFolder) -> bytes:
     try:
-        return RemoteFolder(url).read(MANIFEST, MAX_MANIFEST_BYTES)
+        return remote.read(MANIFEST, MAX_MANIFEST_BYTES)
     except FileNotFoundError:
         raise NoDatasetError(
-            f"{url} is not a packed dataset: it has no {MANIFEST}; an upload that was interrupted is finished by the "
-            "same `packer convert`"
+            f"{remote.url} is not a packed dataset: it has no {MANIFEST}; an upload that was interrupted is finished "
+            "by the same `packer convert`"
         ) from None

@@ -287,11 +287,10 @@ def test_a_dataset_with_samples_left_out_is_verified(new_pairs, tmp_path, monkey
 
 
 def test_a_dataset_is_fetched_by_one_client(dataset, tmp_path, monkeypatch) -> None:
-    """Shards that are asked for one after another need one client of S3, and a pickled copy one of its own."""
+    """A manifest and shards that are asked for one after another need one client, and a pickled copy one of its own."""
     made = []
     monkeypatch.setattr("packer.remote.mirror.RemoteFolder", lambda url: made.append(url) or store.RemoteFolder(url))
     mirror, manifest, lease = Mirror.open(dataset, tmp_path / "cache")
-    made.clear()
     for shard in manifest.shards:
         mirror.fetch_shards(manifest, [shard]).close()
     assert len(made) == 1

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -446,21 +445,13 @@ def test_room_that_others_hold_is_an_error_in_time(many, s3, monkeypatch, room) 
     assert sorted(labels(held)) == list(range(SHARDS * SAMPLES))
 
 
-_EPOCHS = """
-import os, sys
-from readers import Loader, PackedDataset
-children = []
-for cache in sys.argv[3:]:
-    children.append(os.fork())
-    if not children[-1]:
-        loader = Loader(PackedDataset(sys.argv[1], cache=cache, cache_bytes=int(sys.argv[2])), 8, shuffle="shards")
-        for number, batch in enumerate(loader):
-            if number == 3:
-                print(os.path.basename(cache), os.getpid(), flush=True)
-                sys.stdin.readline()
-        os._exit(0)
-sys.exit(sum(not os.waitpid(child, 0)[1] for child in children))
-"""
+def read_until_stopped(url: str, limits: dict[str, Any], pipe: Any) -> None:
+    """Read some batches of an epoch, say so, and wait for a signal."""
+    loop = iter(Loader(PackedDataset(url, **limits), 8, shuffle="shards"))
+    for _ in range(3):
+        next(loop)
+    pipe.send(None)
+    pipe.recv()
 
 
 @pytest.fixture
@@ -474,20 +465,18 @@ def shm() -> Iterator[None]:
 def test_a_process_that_is_stopped_leaves_nothing_that_stays(many, tmp_path, shm, room) -> None:
     """After any signal the next run reads every sample, within the limit."""
     limits = room(5.2)
-    caches = {kind.name: tmp_path / kind.name for kind in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)}
-    given = [many, str(limits["cache_bytes"]), *map(str, caches.values())]
-    command = [sys.executable, "-c", _EPOCHS, *given]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        for _ in caches:
-            name, pid = process.stdout.readline().split()
-            os.kill(int(pid), signal.Signals[name])
-        process.communicate(timeout=20)
-    assert process.returncode == 0  # none of them came to its end
-    for cache in caches.values():
-        loader = Loader(PackedDataset(many, cache=cache, cache_bytes=limits["cache_bytes"]), 8, shuffle="shards")
-        with Watched(cache) as watched:
-            assert sorted(labels(loader)) == list(range(SHARDS * SAMPLES))
+    context = get_context("fork")
+    for kind in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        limits["cache"] = tmp_path / kind.name
+        own, other = context.Pipe()
+        process = context.Process(target=read_until_stopped, args=(many, limits, other))
+        process.start()
+        own.recv()
+        assert process.pid is not None
+        os.kill(process.pid, kind)
+        process.join(20)
+        assert process.exitcode == (1 if kind == signal.SIGINT else -kind)
+        with Watched(limits["cache"]) as watched:
+            numbers = labels(Loader(PackedDataset(many, **limits), 8, shuffle="shards"))
+        assert sorted(numbers) == list(range(SHARDS * SAMPLES))
         assert watched.most <= limits["cache_bytes"] + 4096
