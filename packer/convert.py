@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -55,10 +55,7 @@ from packer.packing import (
     write_plan,
 )
 from packer.remote import is_url
-from packer.sources import (
-    Source,
-    list_files,
-)
+from packer.sources import Source, list_files
 
 __all__ = ["ConvertOptions", "PartReport", "Report", "convert", "convert_part"]
 
@@ -192,19 +189,16 @@ def convert_part(
     change = Change(place, is_alone=False)
     command = _command_digest(sources, options)
     with claim_plan(place, command, partial(find_plan, change, command)) as shared_plan:
-        plan: Plan | SharedPlan | None = shared_plan
+        plan: Plan | SharedPlan
         parts: Mapping[int, Source] | None = None
         if shared_plan is not None:
             change.begin(shared_plan.note, options.overwrite)
-            numbers = part_shards(part, len(shared_plan.shards))
-            finished = change.reports(ShardReport, numbers)
-            missing = [shard for shard in numbers if shard not in finished]
+            plan = shared_plan
+            numbers, finished, missing = _find_missing(change, part, plan)
             parts = shared_plan.sources(place, change.run, missing, is_strict=not options.overwrite)
-        if plan is None or parts is None:
+        if parts is None:
             plan, parts = _share_plan(sources, options, change, command)
-    numbers = part_shards(part, len(plan.shards))
-    finished = change.reports(ShardReport, numbers)
-    missing = [shard for shard in numbers if shard not in finished]
+            numbers, finished, missing = _find_missing(change, part, plan)
     limits = reading_limits(options, in_memory=False)
     begin_packing(
         options.watcher,
@@ -219,6 +213,15 @@ def convert_part(
     seconds = time.perf_counter() - start_time
     kept_shards = len(numbers) - len(reports)
     return PartReport(path, len(numbers), kept_shards, len(plan.shards), unfinished, tuple(rejected), seconds)
+
+
+def _find_missing(
+    change: Change, part: str, plan: Plan | SharedPlan
+) -> tuple[Sequence[int], dict[int, ShardReport], list[int]]:
+    """Return the shards of a part, the reports of those that are finished, and the numbers of the others."""
+    numbers = part_shards(part, len(plan.shards))
+    finished = change.reports(ShardReport, numbers)
+    return numbers, finished, [shard for shard in numbers if shard not in finished]
 
 
 def _share_plan(

@@ -61,8 +61,10 @@ class Places(Locator):
         """
         if other is self:
             return True
-        pairs = zip(self.indexes(numbers), other.indexes(numbers), strict=True)
-        return all(np.array_equal(one.arrays["shapes"], two.arrays["shapes"]) for one, two in pairs)
+        shapes, other_shapes = (
+            [index.arrays["shapes"] for index in places.indexes(numbers)] for places in (self, other)
+        )
+        return all(map(np.array_equal, shapes, other_shapes))
 
 
 class FieldReader:

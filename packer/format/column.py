@@ -130,18 +130,25 @@ class OpenShards:
     def adding(
         self, shards: Sequence[int], indexes: Sequence[ColumnIndex], tables: Sequence[Numbers], base: int
     ) -> OpenShards:
-        """Return a copy with some more shards, which ascend, or some opened again; `base`: position of the memory."""
+        """Return a copy that knows of more shards, or of shards opened again.
+
+        Args:
+            shards: numbers of these, which ascend.
+            tables: `_chunk_table` of each.
+            base: position of the memory.
+        """
         references, counts, frames = list(self.indexes), self._counts.copy(), self.frames.copy()
         edges = starts_of(counts).tolist()
         arrays = {name: array.copy() for name, array in self.arrays.items()}
-        parts, at = [], 0
+        parts, first_chunk = [], 0
         for shard, index, table in zip(shards, indexes, tables, strict=True):
-            parts += [self._table[:, at : edges[shard]], table]
-            at = edges[shard + 1]
+            parts += [self._table[:, first_chunk : edges[shard]], table]
+            first_chunk = edges[shard + 1]
             references[shard], counts[shard], frames[shard] = weakref.ref(index), table.shape[1], index.frames
             for name, array in arrays.items():
                 array[shard] = _position(index.arrays[name]) - base
-        return OpenShards(references, np.concatenate([*parts, self._table[:, at:]], axis=1), counts, frames, arrays)
+        table = np.concatenate([*parts, self._table[:, first_chunk:]], axis=1)
+        return OpenShards(references, table, counts, frames, arrays)
 
 
 class Locator:
@@ -201,9 +208,17 @@ class Locator:
         return open_shards
 
     def add(self, shards: Sequence[int], opened: Sequence[tuple[ColumnIndex, int]]) -> None:
-        """Take shards, which ascend, as open: what `opening` returns of each; also of one that was open before."""
+        """Add shards that were opened, for the first time or again.
+
+        Args:
+            shards: numbers of these, which ascend.
+            opened: what `opening` returns of each.
+        """
         indexes, starts = zip(*opened, strict=True)
-        tables = [_chunk_table(int(self.first[s]), at, i) for s, i, at in zip(shards, indexes, starts, strict=True)]
+        tables = [
+            _chunk_table(int(self.first[shard]), start, index)
+            for shard, index, start in zip(shards, indexes, starts, strict=True)
+        ]
         with self._lock:
             self._open_shards = self._open_shards.adding(shards, indexes, tables, _position(self._bytes))
 

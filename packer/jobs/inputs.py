@@ -51,7 +51,6 @@ def open_source(
     Raises:
         UsageError, SourceError, ResourceError: as `convert`.
     """
-
     if options.like is not None:
         like = read_manifest(place_of(options.like))
         source = open_source(sources, replace(options, like=None, fields=like.fields), rejected)

@@ -43,10 +43,7 @@ from packer.packing import (
     run_tasks,
     source_files,
 )
-from packer.sources import (
-    SampleSource,
-    Source,
-)
+from packer.sources import SampleSource, Source
 from packer.watcher import PACKING, Watcher
 from packer.workers import Limits, check_may_start
 

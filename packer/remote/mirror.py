@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -115,6 +115,7 @@ class Mirror:
     url: str
     cache: Cache
     folder: Path
+    _clients: dict[int, RemoteFolder] = field(default_factory=dict, repr=False, compare=False)  # by process
 
     @classmethod
     def open(
@@ -140,8 +141,8 @@ class Mirror:
         remote = RemoteFolder(url)
         data = _manifest_bytes(remote)
         manifest = manifests.decode(data, f"{url}/{MANIFEST}")
-        mirror = cls(url.rstrip("/"), local_cache, local_cache.datasets / label(url, data))
-        vars(mirror)["_clients"] = {os.getpid(): remote}
+        folder = local_cache.datasets / label(url, data)
+        mirror = cls(url.rstrip("/"), local_cache, folder, {os.getpid(): remote})
         with _writing(mirror.folder):
             lease = Lease(mirror.folder)
             mirror._keep(data)
@@ -150,14 +151,13 @@ class Mirror:
     @property
     def remote(self) -> RemoteFolder:
         """Return the folder at the URL, one for all requests of a process: a client of S3 takes 0.15 s to make."""
-        clients: dict[int, RemoteFolder] = vars(self).setdefault("_clients", {})
-        if os.getpid() not in clients:
-            clients.clear()  # that of the process which this one was forked from
-            clients[os.getpid()] = RemoteFolder(self.url)
-        return clients[os.getpid()]
+        if os.getpid() not in self._clients:
+            self._clients.clear()  # that of the process which this one was forked from
+            self._clients[os.getpid()] = RemoteFolder(self.url)
+        return self._clients[os.getpid()]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_clients"}
+        return {**vars(self), "_clients": {}}
 
     def manifest(self) -> Manifest:
         """Return the manifest of this very version, even if the one at the URL has been replaced.

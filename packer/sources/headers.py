@@ -1,6 +1,6 @@
 """The headers of many files: read in threads where the disk is slow, and compared with each other.
 
-A source keeps what headers say in columns (numpy arrays), and each look, all that many headers have in common, once.
+A source keeps what headers say in columns (numpy arrays), and each layout, all that many headers have in common, once.
 So a million files take some bytes each.
 """
 
@@ -90,13 +90,13 @@ def usual(kinds: Iterable[Layout]) -> Layout:
     return kind
 
 
-def count_looks(looks: NDArray[np.integer[Any]]) -> dict[int, int]:
-    """Return how many samples have each look, by the numbers of looks, in the order of their first samples.
+def count_layouts(layouts: NDArray[np.integer[Any]]) -> dict[int, int]:
+    """Return how many samples have each layout, by the numbers of layouts, in the order of their first samples.
 
     Args:
-        looks: (n,) of every sample the number of its look.
+        layouts: (n,) of every sample the number of its layout.
     """
-    numbers, firsts, counts = np.unique(looks, return_index=True, return_counts=True)
+    numbers, firsts, counts = np.unique(layouts, return_index=True, return_counts=True)
     order = np.argsort(firsts)
     return dict(zip(numbers[order].tolist(), counts[order].tolist(), strict=True))
 
@@ -111,11 +111,11 @@ def difference(expected: Mapping[str, str], actual: Mapping[str, str]) -> str:
 
 
 def misfits(in_words: Sequence[Mapping[str, str]], counts: Mapping[int, int]) -> tuple[int, dict[int, str]]:
-    """Return the number of the look that most samples have, and by number how all others differ from it.
+    """Return the number of the layout that most samples have, and by number how all others differ from it.
 
     Args:
-        in_words: of every look, its fields in words; they may be equal.
-        counts: as `count_looks` returns them.
+        in_words: of every layout, its fields in words; they may be equal.
+        counts: as `count_layouts` returns them.
 
     Raises:
         SourceError: there is no sample.
@@ -123,8 +123,8 @@ def misfits(in_words: Sequence[Mapping[str, str]], counts: Mapping[int, int]) ->
     if not counts:
         raise SourceError("no sample is left: each has a bad file, or lacks a partner; fix the files first")
     frequent: Counter[frozenset[tuple[str, str]]] = Counter()
-    for look, count in counts.items():
-        frequent[frozenset(in_words[look].items())] += count
+    for layout, count in counts.items():
+        frequent[frozenset(in_words[layout].items())] += count
     ((most, _),) = frequent.most_common(1)
-    model = next(look for look in counts if in_words[look].items() == most)
-    return model, {look: how for look in counts if (how := difference(in_words[model], in_words[look]))}
+    model = next(layout for layout in counts if in_words[layout].items() == most)
+    return model, {layout: how for layout in counts if (how := difference(in_words[model], in_words[layout]))}

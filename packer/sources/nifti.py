@@ -28,7 +28,7 @@ from packer.errors import SourceError, UsageError, first_few
 from packer.format import DTYPES, FieldSpec
 from packer.sources.base import Block, Source, common_shape, faults_of, joined
 from packer.sources.files import FileSet
-from packer.sources.headers import count_looks, misfits, read_headers
+from packer.sources.headers import count_layouts, misfits, read_headers
 from packer.sources.options import SourceOptions
 from packer.sources.pairing import partners
 from packer.watcher import Watcher
@@ -89,9 +89,10 @@ def open_nifti(inputs: Mapping[str, FileSet], options: SourceOptions, watcher: W
         else:
             rows[name] = row
     kinds = [{field: volume.kind for field, volume in row.items()} for row in rows.values()]
-    _, odd = misfits(kinds, count_looks(np.arange(len(kinds), dtype=np.uint32)))
-    for name, how in [(list(rows)[number], how) for number, how in odd.items()]:
-        first, *_ = rows.pop(name).values()
+    _, odd = misfits(kinds, count_layouts(np.arange(len(kinds), dtype=np.uint32)))
+    names_of_rows = list(rows)
+    for number, how in odd.items():
+        first, *_ = rows.pop(names_of_rows[number]).values()
         watcher.bad(SourceError(f"differs from most volumes: {how}; fix it or move it away", first.paths[0]))
     fields = []
     for name, volume in next(iter(rows.values())).items():

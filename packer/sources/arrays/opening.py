@@ -32,7 +32,7 @@ from packer.sources.arrays.units import LEFT_OUT, Listing, Remark, Unit, are_num
 from packer.sources.base import Source
 from packer.sources.episodes import EpisodeSource
 from packer.sources.files import FileSet
-from packer.sources.headers import count_looks, misfits, read_headers
+from packer.sources.headers import count_layouts, misfits, read_headers
 from packer.sources.options import SourceOptions, naming
 from packer.sources.pairing import names_by_folder, partners
 from packer.sources.units import UnitChoice, by_folder, folder_of, pattern_of, refuse_strays, unit_name, unit_of
@@ -268,13 +268,13 @@ def _listed(
                 good.append(unit._replace(leaves=leaves, name=name if is_named else ""))
     if not good:
         raise SourceError("every file or sample of it is bad; nothing is left to pack", text)
-    in_words = [{leaf.spec.name: _looks(leaf) for leaf in leaves} for leaves in layouts]
+    in_words = [{leaf.spec.name: _in_words(leaf) for leaf in leaves} for leaves in layouts]
     numbers = {id(leaves): number for number, leaves in enumerate(layouts)}
-    looks = np.array([numbers[id(unit.leaves)] for unit in good], np.uint32)
-    most, apart = misfits(in_words, count_looks(looks))
-    model = int(np.argmax(looks == most))
-    for number in np.flatnonzero(np.isin(looks, list(apart))).tolist():
-        unit, how = good[number], apart[int(looks[number])]
+    layout_numbers = np.array([numbers[id(unit.leaves)] for unit in good], np.uint32)
+    most, apart = misfits(in_words, count_layouts(layout_numbers))
+    model = int(np.argmax(layout_numbers == most))
+    for number in np.flatnonzero(np.isin(layout_numbers, list(apart))).tolist():
+        unit, how = good[number], apart[int(layout_numbers[number])]
         who = f"sample {unit.name!r} " if unit.name else f"{unit.kind} {unit.root} " if unit.root else ""
         advice = (
             "pick the same fields with --field, leave some out with --skip or this one with --on-error skip, or take "
@@ -282,7 +282,11 @@ def _listed(
         )
         reason = f"{who}does not fit most, such as {good[model]}: field {how}; {advice}"
         watcher.bad(SourceError(reason, unit.path))
-    units = [_in_order(unit, good[model]) for unit, look in zip(good, looks.tolist(), strict=True) if look not in apart]
+    units = [
+        _in_order(unit, good[model])
+        for unit, layout in zip(good, layout_numbers.tolist(), strict=True)
+        if layout not in apart
+    ]
     return units, used, remarks + [remark for unit in units for remark in unit.remarks]
 
 
@@ -296,7 +300,7 @@ def _in_order(unit: Unit, model: Unit) -> Unit:
     return unit._replace(leaves=leaves, shapes=tuple(unit.shapes[number] for number in order))
 
 
-def _looks(leaf: ArrayLeaf) -> str:
+def _in_words(leaf: ArrayLeaf) -> str:
     """Return type and place of a field in words; fields that differ in them cannot be packed together."""
     where = f"attribute {leaf.attribute}" if leaf.attribute else leaf.array
     where += "".join(f"[{member}]" for member in leaf.members)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from packer.errors import SourceError, UsageError
 from packer.format import FieldSpec
 from packer.sources.files import FileSet, join
-from packer.sources.headers import count_looks, misfits
+from packer.sources.headers import count_layouts, misfits
 from packer.sources.images.formats import ByteRange, ImageHeader, ImageOptions, is_mask_name, quiet, read_header
 from packer.sources.images.source import misfitting_sizes
 from packer.sources.pairing import Pairing
@@ -33,27 +33,26 @@ class HeaderColumn(NamedTuple):
 
     Attributes:
         sizes: (n, 2) int32: height and width.
-        looks: (n,) the number of the look of each in `kinds`.
-        kinds: all there is to a header but its size: each look once, of height and width 0.
+        layouts: (n,) the number of the layout of each in `kinds`.
+        kinds: all there is to a header but its size: each layout once, of height and width 0.
     """
 
     sizes: NDArray[np.int32]
-    looks: NDArray[np.uint32]
+    layouts: NDArray[np.uint32]
     kinds: Sequence[ImageHeader]
 
     def take(self, numbers: NDArray[np.intp]) -> HeaderColumn:
         """Return the headers of some samples."""
-        return self._replace(sizes=self.sizes[numbers], looks=self.looks[numbers])
+        return self._replace(sizes=self.sizes[numbers], layouts=self.layouts[numbers])
 
     def counts(self) -> list[tuple[ImageHeader, int]]:
-        """Return every look and how many images have it, in the order of their first images."""
-        looks, first, counts = np.unique(self.looks, return_index=True, return_counts=True)
-        return [(self.kinds[looks[at]], int(counts[at])) for at in np.argsort(first).tolist()]
+        """Return every layout and how many images have it, in the order of their first images."""
+        return [(self.kinds[layout], count) for layout, count in count_layouts(self.layouts).items()]
 
     @property
     def in_words(self) -> list[str]:
-        """Return channels and dtype of every look, which all images of a field must share."""
-        return [f"{_KINDS[look.channels]} {look.dtype}" for look in self.kinds]
+        """Return channels and dtype of every layout, which all images of a field must share."""
+        return [f"{_KINDS[layout.channels]} {layout.dtype}" for layout in self.kinds]
 
     def spec(self, field: str) -> FieldSpec:
         """Return the spec of the field: its dtype and channels, and its size if all images have the same.
@@ -61,7 +60,7 @@ class HeaderColumn(NamedTuple):
         Raises:
             UsageError: the field cannot have this name.
         """
-        first = self.kinds[self.looks[0]]
+        first = self.kinds[self.layouts[0]]
         size = [int(side[0]) if (side == side[0]).all() else None for side in self.sizes.T]
         try:
             return FieldSpec(name=field, dtype=first.dtype, kind="image", shape=(*size, first.channels))
@@ -92,7 +91,7 @@ def read_headers(
     numbers, columns = _read(paired, file_sets, places, options, watcher)
     masks = _masks(columns) if chooses and len(numbers) else set()
     for name in masks:
-        kinds = [look._replace(channels=1) if look.has_palette else look for look in columns[name].kinds]
+        kinds = [layout._replace(channels=1) if layout.has_palette else layout for layout in columns[name].kinds]
         columns[name] = columns[name]._replace(kinds=kinds)
     alike = _of_most(numbers, columns, paired, file_sets, watcher)
     if not alike.all():
@@ -116,7 +115,7 @@ def _read(
                 for name, files in paired.files.items()
             ]
 
-    sides, looks = {name: array("i") for name in paired.files}, {name: array("I") for name in paired.files}
+    sides, layouts = {name: array("i") for name in paired.files}, {name: array("I") for name in paired.files}
     kinds: dict[str, dict[tuple[object, ...], int]] = {name: {} for name in paired.files}
     numbers = array("q")
     with quiet(), contextlib.closing(in_threads(partial(_headers, options=options), rows())) as read:
@@ -126,15 +125,15 @@ def _read(
                 numbers.append(number)
                 for name, header in zip(paired.files, headers, strict=True):
                     sides[name].extend(header[:2])
-                    looks[name].append(kinds[name].setdefault(header[2:], len(kinds[name])))
+                    layouts[name].append(kinds[name].setdefault(header[2:], len(kinds[name])))
             for error in row:
                 if isinstance(error, SourceError):
                     watcher.bad(error)
     columns = {
         name: HeaderColumn(
             np.array(sides[name], np.int32).reshape(-1, 2),
-            np.array(looks[name], np.uint32),
-            [ImageHeader(0, 0, *look) for look in kinds[name]],  # type: ignore[arg-type]
+            np.array(layouts[name], np.uint32),
+            [ImageHeader(0, 0, *layout) for layout in kinds[name]],  # type: ignore[arg-type]
         )
         for name in paired.files
     }
@@ -169,19 +168,19 @@ def _of_most(
     for column in columns.values():
         words = {text: code for code, text in enumerate(dict.fromkeys(column.in_words))}
         codes = np.array([words[text] for text in column.in_words], np.int64)
-        combined = combined * (len(words) or 1) + (codes[column.looks] if len(codes) else 0)
-    _, firsts, looks = np.unique(combined, return_index=True, return_inverse=True)
+        combined = combined * (len(words) or 1) + (codes[column.layouts] if len(codes) else 0)
+    _, firsts, layouts = np.unique(combined, return_index=True, return_inverse=True)
     in_words = [
-        {name: column.in_words[column.looks[first]] for name, column in columns.items()} for first in firsts.tolist()
+        {name: column.in_words[column.layouts[first]] for name, column in columns.items()} for first in firsts.tolist()
     ]
-    model, apart = misfits(in_words, count_looks(looks))
-    for at in np.flatnonzero(looks != model).tolist():
-        look = int(looks[at])
-        name = next(name for name in columns if in_words[look][name] != in_words[model][name])
+    model, apart = misfits(in_words, count_layouts(layouts))
+    for position in np.flatnonzero(layouts != model).tolist():
+        layout = int(layouts[position])
+        name = next(name for name in columns if in_words[layout][name] != in_words[model][name])
         advice = "convert channels with --mode gray, rgb or rgba, save it with the bits of the others, or pack it apart"
-        path = file_sets[name].path(paired.files[name][numbers[at]])
-        watcher.bad(SourceError(f"differs from most images: {apart[look]}; {advice}", path))
-    is_of_most: NDArray[np.bool_] = looks == model
+        path = file_sets[name].path(paired.files[name][numbers[position]])
+        watcher.bad(SourceError(f"differs from most images: {apart[layout]}; {advice}", path))
+    is_of_most: NDArray[np.bool_] = layouts == model
     return is_of_most
 
 
@@ -208,9 +207,11 @@ def without_misfitting_sizes(
 
 def _masks(headers: Mapping[str, HeaderColumn]) -> set[str]:
     """Return the fields whose palettes stand for classes: by their name, or as all have one beside photographs."""
-    with_palette = {name for name, column in headers.items() if any(look.has_palette for look in column.kinds)}
+    with_palette = {name for name, column in headers.items() if any(layout.has_palette for layout in column.kinds)}
     plain = {
-        name for name, column in headers.items() if all(look.has_palette or look.channels == 1 for look in column.kinds)
+        name
+        for name, column in headers.items()
+        if all(layout.has_palette or layout.channels == 1 for layout in column.kinds)
     }
     photographs = headers.keys() - plain
     return {name for name in with_palette if is_mask_name(name) or (name in plain and photographs)}
@@ -219,7 +220,7 @@ def _masks(headers: Mapping[str, HeaderColumn]) -> set[str]:
 def palettes(headers: Mapping[str, HeaderColumn], masks: set[str]) -> Iterator[str]:
     """Yield sentences on what is packed of files with a palette."""
     for name, column in headers.items():
-        if files := sum(count for look, count in column.counts() if look.has_palette):
+        if files := sum(count for layout, count in column.counts() if layout.has_palette):
             done = (
                 "the numbers of the colours are packed, as of masks; --palette colour packs the colours"
                 if name in masks
@@ -233,7 +234,7 @@ def changes(headers: Mapping[str, HeaderColumn]) -> list[str]:
     sentences = []
     for name, column in headers.items():
         notes = Counter[str]()
-        for look, count in column.counts():
-            notes[look.note] += count
+        for layout, count in column.counts():
+            notes[layout.note] += count
         sentences += [f"field {name}, {n} {'file' if n == 1 else 'files'}: {note}" for note, n in notes.items() if note]
     return sentences

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from packer.errors import SourceError, UsageError, first_few
 from packer.format import FieldSpec
 from packer.sources.files import FileSet, join
-from packer.sources.headers import Columns, count_looks, difference, misfits, read_headers
+from packer.sources.headers import Columns, count_layouts, difference, misfits, read_headers
 from packer.sources.ply.fields import Part, PlyField, Rule
 from packer.watcher import Watcher
 
@@ -55,8 +55,8 @@ class Members:
     Attributes:
         folder: the folder that `files` count from.
         files: relative paths, (n,).
-        rules: the fields of each look, which many files share; by their names.
-        looks: (n,) the number of the look of each in `rules`.
+        rules: the fields of each layout, which many files share; by their names.
+        layouts: (n,) the number of the layout of each in `rules`.
         rows, entries, widths: columns of (n,), as for `Member`.
         extra: (n,) as for `Member`.
     """
@@ -64,7 +64,7 @@ class Members:
     folder: str
     files: list[str]
     rules: Sequence[Mapping[str, Rule]]
-    looks: NDArray[np.uint32]
+    layouts: NDArray[np.uint32]
     rows: Mapping[str, NDArray[np.int64]]
     entries: Mapping[str, NDArray[np.int64]]
     widths: Mapping[str, NDArray[np.int64]]
@@ -83,19 +83,19 @@ class Members:
             for columns in (self.rows, self.entries, self.widths)
         )
         files = [self.files[number] for number in np.flatnonzero(are_kept)]
-        looks, extra = self.looks[are_kept], self.extra[are_kept]
-        return replace(self, files=files, looks=looks, rows=rows, entries=entries, widths=widths, extra=extra)
+        layouts, extra = self.layouts[are_kept], self.extra[are_kept]
+        return replace(self, files=files, layouts=layouts, rows=rows, entries=entries, widths=widths, extra=extra)
 
     def rows_of(self, field: str) -> NDArray[np.int64]:
         """Return the rows of a field in every file, (n,): none in files that lack it."""
         elements = [rules[field].element if field in rules else None for rules in self.rules]
-        present = {elements[look] for look in np.unique(self.looks)}
+        present = {elements[layout] for layout in np.unique(self.layouts)}
         if len(present) == 1 and (element := present.pop()) is not None:
             return self.rows[element]
         rows = np.zeros(len(self.files), np.int64)
-        for look, element in enumerate(elements):
+        for layout, element in enumerate(elements):
             if element is not None:
-                np.copyto(rows, self.rows[element], where=self.looks == look)
+                np.copyto(rows, self.rows[element], where=self.layouts == layout)
         return rows
 
 
@@ -118,7 +118,7 @@ def read_members(file_set: FileSet, files: list[str], read: Callable[[str], Memb
     named: dict[str, str] = {}  # only files whose suffixes differ can have one name
     good: list[str] = []
     rules: dict[tuple[Rule, ...], int] = {}
-    looks, extra, rows, entries, widths = array("I"), array("q"), Columns(), Columns(), Columns(missing=NO_LISTS)
+    layouts, extra, rows, entries, widths = array("I"), array("q"), Columns(), Columns(), Columns(missing=NO_LISTS)
     for file, member in zip(files, read_headers(read, map(file_set.path, files), len(files), watcher), strict=True):
         path, name = file_set.path(file), sample_name(file)
         if name in named:
@@ -132,7 +132,7 @@ def read_members(file_set: FileSet, files: list[str], read: Callable[[str], Memb
             named[name] = path
         for columns, numbers in ((rows, member.rows), (entries, member.entries), (widths, member.widths)):
             columns.put(len(good), numbers)
-        looks.append(rules.setdefault(tuple(member.rules.values()), len(rules)))
+        layouts.append(rules.setdefault(tuple(member.rules.values()), len(rules)))
         extra.append(member.extra)
         good.append(file)
     if not good:
@@ -140,8 +140,8 @@ def read_members(file_set: FileSet, files: list[str], read: Callable[[str], Memb
     return Members(
         file_set.folder,
         files if len(good) == len(files) else good,
-        [{rule.field: rule for rule in look} for look in rules],
-        np.array(looks, np.uint32),
+        [{rule.field: rule for rule in layout} for layout in rules],
+        np.array(layouts, np.uint32),
         rows.arrays(len(good)),
         entries.arrays(len(good)),
         widths.arrays(len(good)),
@@ -161,39 +161,40 @@ def agreeing(members: Members, choice: Choice, watcher: Watcher) -> tuple[Member
         {name: str(rule) for name, rule in rules.items() if isinstance(choice, str) or name in choice}
         for rules in members.rules
     ]
-    counts, widths = count_looks(members.looks), _widths(members)
+    counts, widths = count_layouts(members.layouts), _widths(members)
     if choice in ("common", "all"):
         if choice == "common":
-            in_words = [{name: look[name] for name in look if name not in widths} for look in in_words]
+            in_words = [{name: layout[name] for name in layout if name not in widths} for layout in in_words]
         types: dict[str, Counter[str]] = {}
-        for look, count in counts.items():
-            for name, words in in_words[look].items():
+        for layout, count in counts.items():
+            for name, words in in_words[layout].items():
                 types.setdefault(name, Counter())[words] += count
         most = {name: of_field.most_common(1)[0][0] for name, of_field in types.items()}
-        expected = {look: {name: most[name] for name in in_words[look]} for look in counts}
-        apart = {look: how for look in counts if (how := difference(expected[look], in_words[look]))}
+        expected = {layout: {name: most[name] for name in in_words[layout]} for layout in counts}
+        apart = {layout: how for layout in counts if (how := difference(expected[layout], in_words[layout]))}
     else:
         model, apart = misfits(in_words, counts)
         if not isinstance(choice, str) and (unknown := [name for name in choice if name not in in_words[model]]):
             has = ", ".join(members.rules[model])
-            path = members.path(int(np.argmax(members.looks == model)))
+            path = members.path(int(np.argmax(members.layouts == model)))
             raise UsageError(f"{path}: has no field {', '.join(unknown)}; it has {has}")
-    advice = _advice(widths, {name for look in in_words for name in look})
-    are_good = ~np.isin(members.looks, list(apart))
+    advice = _advice(widths, {name for layout in in_words for name in layout})
+    are_good = ~np.isin(members.layouts, list(apart))
     for number in np.flatnonzero(~are_good).tolist():
-        reason = f"its fields differ from those of most files: {apart[int(members.looks[number])]}; {advice}"
+        reason = f"its fields differ from those of most files: {apart[int(members.layouts[number])]}; {advice}"
         watcher.bad(SourceError(reason, members.path(number)))
-    good, good_counts = members.take(are_good), {look: count for look, count in counts.items() if look not in apart}
+    good = members.take(are_good)
+    good_counts = {layout: count for layout, count in counts.items() if layout not in apart}
     chosen: dict[str, Rule] = {}
-    for look in good_counts:
-        for name in in_words[look]:
-            chosen.setdefault(name, members.rules[look][name])
+    for layout in good_counts:
+        for name in in_words[layout]:
+            chosen.setdefault(name, members.rules[layout][name])
     remarks = []
     if choice == "common":
-        chosen = {n: rule for n, rule in chosen.items() if all(n in members.rules[look] for look in good_counts)}
+        chosen = {n: rule for n, rule in chosen.items() if all(n in members.rules[layout] for layout in good_counts)}
         omitted: Counter[str] = Counter()
-        for look, count in good_counts.items():
-            omitted.update({name: count for name in members.rules[look] if name not in chosen})
+        for layout, count in good_counts.items():
+            omitted.update({name: count for name in members.rules[layout] if name not in chosen})
         if omitted:
             listed = [f"{name} (in {count:,} of {len(good.files):,} files)" for name, count in omitted.items()]
             remarks.append(f"--fields common skips {first_few(listed)}, which not all files have alike")
@@ -208,15 +209,15 @@ def _widths(members: Members) -> dict[str, dict[int, list[str]]]:
     Spherical harmonics of Gaussians are such fields: each degree has its own number of columns.
     """
     widths: dict[str, dict[int, list[int]]] = {}
-    for look, rules in enumerate(members.rules):
+    for layout, rules in enumerate(members.rules):
         for name, rule in rules.items():
-            widths.setdefault(name, {}).setdefault(len(rule.properties), []).append(look)
+            widths.setdefault(name, {}).setdefault(len(rule.properties), []).append(layout)
 
-    def names(looks: Sequence[int]) -> list[str]:
-        return [sample_name(members.files[number]) for number in np.flatnonzero(np.isin(members.looks, looks))]
+    def names(layouts: Sequence[int]) -> list[str]:
+        return [sample_name(members.files[number]) for number in np.flatnonzero(np.isin(members.layouts, layouts))]
 
     return {
-        name: {width: names(looks) for width, looks in of_field.items()}
+        name: {width: names(layouts) for width, layouts in of_field.items()}
         for name, of_field in widths.items()
         if len(of_field) > 1
     }

@@ -79,7 +79,7 @@ def open_ply(inputs: Mapping[str, FileSet], options: SourceOptions, watcher: Wat
     good = read_members(listing, listing.pick(watcher), partial(_member, read=read), watcher)
     members, rules, remarks = agreeing(good, choice, watcher)
     for name, properties in grouping.named:
-        if not any(name in rules_of_look for rules_of_look in good.rules):
+        if not any(name in rules_of_layout for rules_of_layout in good.rules):
             raise UsageError(f"--group {name}: no file has vertices with the properties {', '.join(properties)}")
     if unknown := [name for name in options.cast if name not in rules]:
         raise UsageError(f"--cast: there is no field {', '.join(unknown)}; fields are {', '.join(rules)}")
