@@ -7,12 +7,16 @@
 The limit is for `datasets`. An open dataset, and a source that is packed, holds a lease: a shared lock on a file of its
 folder. Files are removed only from folders without one. Where shards come and go (`packer/remote/ahead.py`), each that
 is open has a lease of its own, a shared lock on itself. Anything in the cache may be deleted by hand.
+
+Nothing else is ever removed, or counted: the user may keep other things in these folders. What was put here is known
+by its folder, whose name ends in a digest, and in `datasets` by its own name, too: that of a file of a packed dataset.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import time
 import weakref
@@ -22,7 +26,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from packer.errors import DatasetError, UsageError
-from packer.format import FileEntry, flock, held_lock
+from packer.format import MANIFEST, FileEntry, flock, held_lock
 
 try:
     import fcntl
@@ -32,6 +36,10 @@ except ImportError:  # Windows, where a file that is open cannot be removed anyw
 _IN_USE = ".in-use"
 PARTIAL = ".partial"
 LOCK = ".lock"
+#: Names of folders that `label` gives; one that is being removed begins with a dot.
+_FOLDER = re.compile(r"\.?[A-Za-z0-9_-][A-Za-z0-9._-]*-[0-9a-f]{32}|\.?-[0-9a-f]{32}")
+#: Names of files that are fetched, or under way.
+_FETCHED = re.compile(rf"{re.escape(MANIFEST)}|.*\.(lmdb|npz|jsonl|partial)")
 
 
 def default_cache() -> Path:
@@ -76,7 +84,7 @@ class Lease:
 
 def remove_unused(folder: Path, seconds: float) -> None:
     """Remove the folders within `folder` that nobody used for so long, unless a lease is held on them."""
-    for path in folder.iterdir():
+    for path in (path for path in folder.iterdir() if _FOLDER.fullmatch(path.name)):
         removed = path
         with contextlib.suppress(OSError):  # it is in use, or another process removes it
             if not path.name.startswith("."):  # else a process was killed while it removed it
@@ -203,7 +211,7 @@ def aside(folder: Path, entry: FileEntry, suffix: str) -> Path:
 
 
 def _files(folder: Path) -> tuple[dict[Path, int], dict[Path, int]]:
-    """Return the time of use (ns) and the size of every file below a folder but locks, each once.
+    """Return the time of use (ns) and the size of every fetched file below a folder, each once.
 
     A file may get its name meanwhile, when it is whole: `.fetching` is listed before `shards`, so none is missed.
     """
@@ -211,8 +219,11 @@ def _files(folder: Path) -> tuple[dict[Path, int], dict[Path, int]]:
     sizes: dict[Path, int] = {}
     seen: set[tuple[int, int]] = set()
     for parent, folders, names in os.walk(folder):
+        if parent == str(folder):
+            folders[:] = [name for name in folders if _FOLDER.fullmatch(name)]
+            continue
         folders.sort()
-        for path in (Path(parent) / name for name in names if name != _IN_USE and not name.endswith(LOCK)):
+        for path in (Path(parent) / name for name in names if _FETCHED.fullmatch(name)):
             with contextlib.suppress(OSError):  # renamed or removed meanwhile
                 info = path.stat()
                 if (info.st_dev, info.st_ino) not in seen:

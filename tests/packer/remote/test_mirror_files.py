@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
@@ -14,7 +15,7 @@ import pytest
 from packer.errors import DatasetError
 from packer.format import FileEntry, file_digest
 from packer.format import manifest as manifests
-from packer.remote import Lease, Mirror, RemoteFolder, cache, default_cache, local_inputs
+from packer.remote import Lease, Mirror, RemoteFolder, cache, default_cache, label, local_inputs
 from packer.remote.cache import PARTIAL, aside, is_whole
 from packer.remote.mirror import fetch_all
 
@@ -95,10 +96,10 @@ def test_room_is_not_made_of_a_manifest_that_is_opened(tmp_path: Path, packed: P
     assert manifest == manifests.read(mirror.folder)
     other = FileEntry(file="shards/00000.lmdb", bytes=len(data), digest="")
     with pytest.raises(DatasetError, match="open datasets take too much"):
-        mirror.cache.reserve(mirror.cache.datasets / "other", [other])
+        mirror.cache.reserve(mirror.cache.datasets / label("memory://other"), [other])
     assert (mirror.folder / "manifest.json").exists()
     lease.close()
-    mirror.cache.reserve(mirror.cache.datasets / "other", [other])
+    mirror.cache.reserve(mirror.cache.datasets / label("memory://other"), [other])
     assert not (mirror.folder / "manifest.json").exists()
 
 
@@ -116,7 +117,7 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, packed: Path) -
 def test_what_is_on_its_way_counts(tmp_path: Path) -> None:
     """Room that is set aside for a file is not given to another, until whoever fetched it is gone."""
     place, entry = cache.Cache(tmp_path, 150), FileEntry(file="shards/00000.lmdb", bytes=100, digest="0" * 32)
-    first, second = place.datasets / "first", place.datasets / "second"
+    first, second = place.datasets / label("memory://first"), place.datasets / label("memory://second")
     lease, other = Lease(first), Lease(second)
     place.reserve(first, [entry])
     with pytest.raises(DatasetError, match="may hold 150 bytes, and open datasets take too much of them: 50 more"):
@@ -127,6 +128,23 @@ def test_what_is_on_its_way_counts(tmp_path: Path) -> None:
     with pytest.raises(DatasetError):
         cache.Cache(tmp_path, 149).reserve(first, [entry])
     other.close()
+
+
+def test_what_others_keep_in_the_cache_stays(tmp_path: Path) -> None:
+    """Files that were not fetched are neither removed nor counted, however old they are."""
+    place, entry = cache.Cache(tmp_path, 100), FileEntry(file="shards/00000.lmdb", bytes=100, digest="0" * 32)
+    ours, old = place.datasets / label("memory://ours"), place.datasets / label("memory://old")
+    names = ("mine/manifest.json", "mine/shards/00000.lmdb", "mine/1.png", "1.png", f"{old.name}/notes.txt")
+    foreign = [place.datasets / name for name in names]
+    for path in (*foreign, old / entry.file):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(bytes(100))
+        os.utime(path, (1, 1))
+    with contextlib.closing(Lease(ours)):
+        place.reserve(ours, [entry])
+    assert not (old / entry.file).exists()
+    assert [path.stat().st_mtime for path in foreign] == [1] * len(foreign)
+    assert sorted(path.name for path in (place.datasets / "mine").iterdir()) == ["1.png", "manifest.json", "shards"]
 
 
 def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:

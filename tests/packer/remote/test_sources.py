@@ -223,7 +223,7 @@ def test_a_size_that_is_not_known_is_refused(monkeypatch, tmp_path) -> None:
 
 
 def test_sources_that_nobody_uses_leave_the_cache(monkeypatch, tmp_path) -> None:
-    """After a month without use, when another is fetched; never while a source is open."""
+    """After a month without use, when another is fetched; never while a source is open, and nothing else there."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     for name in ("old", "open", "new"):
         fsspec.filesystem("memory").pipe_file(f"/unused/{name}/a.txt", b"hello")
@@ -232,7 +232,11 @@ def test_sources_that_nobody_uses_leave_the_cache(monkeypatch, tmp_path) -> None
     held, lease = fetch_source("memory://unused/open")
     for place in (tmp_path / "lmdb-packer" / "sources").iterdir():
         os.utime(place / ".in-use", (1e9, 1e9))
+    mine = tmp_path / "lmdb-packer" / "sources" / "mine"
+    mine.mkdir()
+    os.utime(mine, (1e9, 1e9))
     fetch_source("memory://unused/new")[1].close()
+    assert mine.exists()
     assert not Path(old).parent.exists()
     assert (Path(held) / "a.txt").exists()
     lease.close()
