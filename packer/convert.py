@@ -152,7 +152,7 @@ def convert(sources: Any, out: str | os.PathLike[str], options: ConvertOptions |
             manifest = change.write_tables(packed.manifest, packed.names, packed.rejected)
             constants = change.write_constants(encode_constants(job.source.constants))
             change.publish(msgspec.structs.replace(manifest, constants=constants))
-            rejected, kept_shards = packed.rejected, packed.kept
+            rejected, kept_shards = packed.rejected, packed.kept_shards
         change.tidy()
     path = place.path if isinstance(place, LocalPlace) else str(place)
     seconds = time.perf_counter() - start_time
@@ -197,15 +197,13 @@ def convert_part(
             numbers, finished, missing = _find_missing(change, part, plan)
             parts = shared_plan.sources(place, change.run, missing, is_strict=not options.overwrite)
         if parts is None:
-            plan, parts = _share_plan(sources, options, change, command)
+            job = _share_plan(sources, options, change, command)
+            plan = job.plan
             numbers, finished, missing = _find_missing(change, part, plan)
+            parts = {number: job.part(number) for number in missing}
     limits = reading_limits(options, in_memory=False)
-    begin_packing(
-        options.watcher,
-        [finished[shard] for shard in numbers if shard in finished],
-        sum(plan.shards[shard].samples for shard in numbers),
-    )
-    reports = list(pack_shards(change, options, limits, plan, {shard: parts[shard] for shard in missing}))
+    begin_packing(options.watcher, list(finished.values()), sum(plan.shards[number].samples for number in numbers))
+    reports = list(pack_shards(change, options, limits, plan, parts))
     change.forget_late(numbers)
     unfinished = len(plan.shards) - change.count_reports()
     rejected = [bad for report in reports for _, bad in sorted(report.rejected.items())]
@@ -224,10 +222,13 @@ def _find_missing(
     return numbers, finished, [shard for shard in numbers if shard not in finished]
 
 
-def _share_plan(
-    sources: Any, options: ConvertOptions, change: Change, command: str
-) -> tuple[Plan, Mapping[int, Source]]:
-    """Make a plan, and write it for the other parts; return it, and the samples of each shard."""
+def _share_plan(sources: Any, options: ConvertOptions, change: Change, command: str) -> Job:
+    """Plan a conversion, begin its run, and write the plan for the other parts.
+
+    Raises:
+        UsageError: the samples are in memory; also as `convert`.
+        SourceError, WriteError, ResourceError, DatasetError: as `convert`.
+    """
     rejected: list[Rejected] = []
     listing = _list_digest(sources, options) if command else ""  # before the files are opened: more may arrive
     job = plan_job(open_source(sources, options, rejected), options, rejected)
@@ -239,7 +240,7 @@ def _share_plan(
     change.begin(note, options.overwrite)
     if command:
         write_plan(change, command, note, job.plan, "" if rejected else listing)
-    return job.plan, dict(enumerate(job.parts))
+    return job
 
 
 def _find_job(sources: Any, options: ConvertOptions, place: Place) -> Job | None:

@@ -75,10 +75,10 @@ class Job:
     verb: str
     base: Manifest | None = None
 
-    @property
-    def parts(self) -> list[Source]:
-        """Return the samples of each shard."""
-        return [self.source.part(shard.start, shard.stop) for shard in self.plan.shards]
+    def part(self, number: int) -> Source:
+        """Return the samples of a shard."""
+        shard = self.plan.shards[number]
+        return self.source.part(shard.start, shard.stop)
 
 
 @dataclass(frozen=True)
@@ -89,13 +89,13 @@ class Packed:
         manifest: of these samples alone, without tables.
         names: of the samples; None if they have none.
         rejected: all that was skipped.
-        kept: how many shards an earlier run had finished.
+        kept_shards: how many shards an earlier run had finished.
     """
 
     manifest: Manifest
     names: Sequence[str] | None
     rejected: list[Rejected]
-    kept: int
+    kept_shards: int
 
 
 def plan_job(source: Source, options: ConvertOptions, rejected: list[Rejected], verb: str = "convert") -> Job:
@@ -172,21 +172,18 @@ def is_published(job: Job, change: Change) -> bool:
     """Return whether an earlier run of the same command had published its dataset, and was killed before `tidy`."""
     if job.files[0]:
         return change.find_published(make_note(job))
-    sources = job.parts
+    count = len(job.plan.shards)
 
     def are_same(entries: Sequence[ShardEntry]) -> bool:
-        return len(entries) == len(sources) and all(
-            map(partial(_has_same_samples, job, change.place), entries, range(len(sources)))
-        )
+        return len(entries) == count and all(map(partial(_has_same_samples, job, change.place), entries, range(count)))
 
     return change.find_published(make_note(job), are_same)
 
 
 def _has_same_samples(job: Job, place: Place, entry: ShardEntry, number: int) -> bool:
     """Return whether a shard holds the samples that it should; for samples in memory, which no files identify."""
-    shard = job.plan.shards[number]
-    part = job.source.part(shard.start, shard.stop)
-    problems = compare_shard(place.local([entry]), job.plan.fields, (entry, part, shard.start))
+    part, start = job.part(number), job.plan.shards[number].start
+    problems = compare_shard(place.local([entry]), job.plan.fields, (entry, part, start))
     if problems:
         _log.warning("%s; it is packed again", problems[0])
     return not problems
@@ -212,21 +209,13 @@ def pack(job: Job, change: Change, overwrite: bool = True) -> Packed:
     if isinstance(place, LocalPlace):
         _warn_of_full_disk(place.path, plan.file_bytes - sum(report.entry.bytes for report in reports))
     begin_packing(options.watcher, reports, plan.samples if job.base is None else job.base.samples)
-    missing = [shard for shard in plan.shards if shard.number not in finished]
-    parts = {shard.number: source.part(shard.start, shard.stop) for shard in missing}
+    parts = {shard.number: job.part(shard.number) for shard in plan.shards if shard.number not in finished}
     reports += pack_shards(change, options, job.limits, plan, parts, job.base)
     reports.sort(key=lambda report: report.number)
     rejected = job.rejected + [entry for report in reports for _, entry in sorted(report.rejected.items())]
     shards, names, splits = [report.entry for report in reports], source.names, job.splits
     if any(report.rejected for report in reports):
-        if names is not None:
-            pairs = zip(plan.shards, reports, strict=True)
-            names = [
-                names[n]
-                for shard, report in pairs
-                for n in range(shard.start, shard.stop)
-                if n - shard.start not in report.rejected
-            ]
+        names = None if names is None else _packed_names(names, plan, reports)
         if splits:
             samples = Samples(sum(shard.samples for shard in shards), names, plan.origin)
             splits = make_splits(samples, options.splits, source.splits, lenient=True)
@@ -235,6 +224,16 @@ def pack(job: Job, change: Change, overwrite: bool = True) -> Packed:
         shards, columns, plan.fields, plan.origin, rejected, planned_bytes=plan.file_bytes, splits=splits
     )
     return Packed(manifest, names, rejected, len(finished))
+
+
+def _packed_names(names: Sequence[str], plan: Plan, reports: Sequence[ShardReport]) -> list[str]:
+    """Return those of the names of all samples whose sample was packed and not skipped."""
+    return [
+        names[shard.start + number]
+        for shard, report in zip(plan.shards, reports, strict=True)
+        for number in range(shard.samples)
+        if number not in report.rejected
+    ]
 
 
 def begin_packing(watcher: Watcher, finished: Sequence[ShardReport], samples: int) -> None:
