@@ -231,7 +231,7 @@ class Loader(DataLoader[Any]):
         self._position = Position(self._make_order(self.share.global_batch_size))
         self.share = replace(self.share, nodes=self._count_nodes(self.order, self.share.world_size))
         check_fits(dataset, self.order, self.share)
-        if drop_last and len(self.order) and not self.share.batches(len(self.order)):
+        if drop_last and len(self.order) and not self.share.count_batches(len(self.order)):
             remark(
                 f"an epoch has no batch: drop_last=True leaves out the only one, which has {len(self.order):,} samples "
                 f"of {self.share.global_batch_size:,}; take smaller batches"
@@ -265,12 +265,12 @@ class Loader(DataLoader[Any]):
         """
         self._update_share()
         epoch = self._position.epoch
-        return self.share.batches(len(epoch.order), epoch.done)
+        return self.share.count_batches(len(epoch.order), epoch.done)
 
     def __len__(self) -> int:
         """Return the number of batches of a whole epoch, on this rank."""
         self._update_share()
-        return self.share.batches(len(self.order))
+        return self.share.count_batches(len(self.order))
 
     def shards_needed(self) -> tuple[list[int], int]:
         """Return the shards that the first batch of the first epoch needs, and how many a node may need at once.
@@ -332,16 +332,15 @@ class Loader(DataLoader[Any]):
         self._update_share()
         order = self.order.resume(state)
         check_state(state, order)
-        self.share.batches(len(order), state["done"])
+        self.share.check_done(len(order), state["done"])
         self._position.choose(Epoch(order if state["done"] else self.order, index(state["epoch"]), state["done"]))
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch's own iterator has more, which nobody calls
         """Yield the rest of this epoch, or all of the next; which one is decided when the first batch is asked for.
 
         Raises:
-            UsageError: the sampler gives a number that no sample has, or a sample does not have the size that its crop
-                or points ask for.
-            UsageError: the loop goes on in a process that was forked within it.
+            UsageError: the sampler gives a number that no sample has, a sample does not have the size that its crop or
+                points ask for, or the loop goes on in a process that was forked within it.
             DamagedError: a stored frame cannot be decoded.
         """
         process = os.getpid()
@@ -466,7 +465,7 @@ class EpochSampler(DistributedSampler[int]):
 
     def __len__(self) -> int:
         n, share = len(self._position.order), self._share
-        batches = share.batches(n)
+        batches = share.count_batches(n)
         remaining = 0 if share.drop_last else n % share.global_batch_size
         return (batches - bool(remaining)) * share.batch_size + -(-remaining // share.world_size)
 

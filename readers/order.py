@@ -79,7 +79,7 @@ class Order:
         Raises:
             UsageError: the order has fewer numbers than `done`.
         """
-        share.batches(len(self), done)
+        share.check_done(len(self), done)
         return SharedBatches(self.at(epoch), len(self), share, done)
 
     @property
@@ -290,22 +290,22 @@ class Repeated(Order):
 
     def at(self, epoch: int) -> Callable[[Numbers], Numbers]:
         """Return a function that gives the samples at positions (n,) of this epoch, (n,)."""
-        opened: dict[int, Callable[[Numbers], Numbers]] = {}
+        functions: dict[int, Callable[[Numbers], Numbers]] = {}  # those of the last call, by the number of their pass
 
-        def numbers(positions: Numbers) -> Numbers:
+        def samples_at(positions: Numbers) -> Numbers:
             passes = positions // len(self.order)
             samples = np.empty(len(positions), np.int64)
-            present = np.unique(passes).tolist()
-            for number in set(opened) - set(present):
-                del opened[number]
-            for number in present:
-                if number not in opened:
-                    opened[number] = self.order.at(epoch * self.times + number)
-                of_pass = passes == number
-                samples[of_pass] = opened[number](positions[of_pass] - number * len(self.order))
+            numbers = np.unique(passes).tolist()
+            for number in set(functions) - set(numbers):
+                del functions[number]
+            for number in numbers:
+                if number not in functions:
+                    functions[number] = self.order.at(epoch * self.times + number)
+                is_in_pass = passes == number
+                samples[is_in_pass] = functions[number](positions[is_in_pass] - number * len(self.order))
             return samples
 
-        return numbers
+        return samples_at
 
     @property
     def is_drawn(self) -> bool:  # type: ignore[override]
@@ -425,8 +425,8 @@ class Mixed(Order):
         weights = state.get("weights")
         if weights is None:
             return self
-        numbers = isinstance(weights, Sequence) and all(isinstance(w, int | float) and w > 0 for w in weights)
-        if not numbers or len(weights) != len(self.weights):
+        are_positive = isinstance(weights, Sequence) and all(isinstance(w, int | float) and w > 0 for w in weights)
+        if not are_positive or len(weights) != len(self.weights):
             raise UsageError(f"the state's weights are {weights!r}; {len(self.weights)} numbers above 0 are expected")
         return replace(self, weights=tuple(weights))
 
@@ -533,7 +533,7 @@ class BatchOrder(SamplerOrder):
     def batches(self, epoch: int, share: Share, done: int) -> Batches:
         """Return the batches of an epoch that are left: they are this rank's."""
         batches = self.epoch(epoch)
-        share.batches(len(batches), done)
+        share.check_done(len(batches), done)
         return GivenBatches(batches[done:].tolist(), sum(map(len, batches[:done])))
 
     def _numbers(self) -> NDArray[Any]:
@@ -612,14 +612,18 @@ class Share:
         """Return the samples that all ranks together take for one batch each; at an epoch's end it may be fewer."""
         return self.batch_size * self.world_size
 
-    def batches(self, n: int, done: int = 0) -> int:
+    def check_done(self, n: int, done: int) -> None:
+        """Raise UsageError if `done` numbers cannot have been taken of an order of `n`."""
+        if not 0 <= done <= n:
+            raise UsageError(f"{done} of {n} samples done: the saved state is of another dataset or sampler")
+
+    def count_batches(self, n: int, done: int = 0) -> int:
         """Return how many batches each rank still has of an order of `n` numbers, of which `done` were taken.
 
         Raises:
             UsageError: there are fewer numbers.
         """
-        if not 0 <= done <= n:
-            raise UsageError(f"{done} of {n} samples done: the saved state is of another dataset or sampler")
+        self.check_done(n, done)
         return (n - done) // self.global_batch_size if self.drop_last else -(-(n - done) // self.global_batch_size)
 
     def positions(self, n: int, done: int, first: int, stop: int) -> tuple[Numbers, Numbers]:
@@ -679,25 +683,25 @@ class SharedBatches(Batches):
     """A rank's share of an order.
 
     Attributes:
-        numbers: gives the samples at positions (m,) of the order, (m,).
+        samples_at: gives the samples at positions (m,) of the order, (m,).
         n: numbers of the order.
         done: how many of these were taken before.
     """
 
-    numbers: Callable[[Numbers], Numbers]
+    samples_at: Callable[[Numbers], Numbers]
     n: int
     share: Share
     done: int = 0
 
     def __len__(self) -> int:
-        return self.share.batches(self.n, self.done)
+        return self.share.count_batches(self.n, self.done)
 
     def group_end(self, first: int, samples: int) -> int:
         return min(first + -(-samples // self.share.batch_size), len(self))
 
     def group(self, first: int, stop: int) -> tuple[Numbers, Numbers, Numbers]:
         positions, edges = self.share.positions(self.n, self.done, first, stop)
-        return self.numbers(positions), positions, edges
+        return self.samples_at(positions), positions, edges
 
 
 class GivenBatches(Batches):

@@ -180,7 +180,7 @@ class ShardShuffled(Order):
 
     def batches(self, epoch: int, share: Share, done: int) -> Batches:
         """Return the batches that one rank still has of an epoch: of the hands of its node."""
-        share.batches(len(self), done)
+        share.check_done(len(self), done)
         return _HandBatches(self.at(epoch), len(self), share, done)
 
     def needs(self, epoch: int, share: Share) -> Numbers:
@@ -252,4 +252,4 @@ class _HandBatches(SharedBatches):
             places = np.concatenate([places, last])
             edges = np.append(edges, len(places))
         positions = node + nodes * places
-        return self.numbers(positions), positions, edges
+        return self.samples_at(positions), positions, edges

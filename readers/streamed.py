@@ -224,5 +224,5 @@ def _are_read(needs: Numbers, n: int, share: Share, done: int) -> NDArray[np.boo
     # The next position from the beginning of a shard on that is in a batch of this rank.
     beyond = (begins - share.rank * share.batch_size) % share.global_batch_size
     begins += np.where(beyond < share.batch_size, 0, share.global_batch_size - beyond)
-    last, _ = share.positions(n, done, full, share.batches(n, done))
+    last, _ = share.positions(n, done, full, share.count_batches(n, done))
     return (begins < ends) | np.isin(needs[:, 0], needs[needs[:, 2].searchsorted(last), 0])

@@ -73,7 +73,7 @@ def test_resuming_with_other_ranks_and_batches(n, parts):
     done, seen = 0, []
     for batch_size, world_size, steps in [*parts, (7, 3, n + 1)]:
         share = Share(batch_size, 0, world_size)
-        steps = min(steps, share.batches(n, done))
+        steps = min(steps, share.count_batches(n, done))
         ranks = [batches[:steps] for batches in all_ranks(order, batch_size, world_size, done=done)]
         after = min(done + steps * share.global_batch_size, n)
         seen.append(in_global_order(ranks)[: after - done])
