@@ -149,12 +149,12 @@ class BTree:
             number = children[bisect_right(keys, key, 1) - 1]
         page = self._page(number, _LEAF)
         try:
-            at = bisect_left(page.slots, key, key=partial(_key, page.data))
+            entry = bisect_left(page.slots, key, key=partial(_key, page.data))
         except struct.error:
             raise self._damaged_page(number, "has an entry outside itself") from None
-        if at == len(page.slots):
+        if entry == len(page.slots):
             return None
-        key_there, offset, size = self._value(page, page.slots[at])
+        key_there, offset, size = self._value(page, page.slots[entry])
         return bytes(self._buffer[offset : offset + size]) if key_there == key else None
 
     def close(self) -> None:

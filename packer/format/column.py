@@ -290,7 +290,7 @@ class Locator:
             if self._together > 1:
                 begin, end = self._shared(numbers, shard, local, raw).T
                 before, decoded = raw[:, 0] - begin, end - begin
-            ends = [self._words("frame_offsets", shard, at) for at in (frame, frame + frames)]
+            ends = [self._words("frame_offsets", shard, number) for number in (frame, frame + frames)]
             offsets = np.concatenate(ends, axis=1)
         start, end = self._addresses(numbers, offsets).T
         return Located(
@@ -318,28 +318,29 @@ class Locator:
         if item is None or band is None:
             item = np.arange(len(located)).repeat(located.frames)
             band = np.arange(len(item)) - (located.frames.cumsum() - located.frames)[item]
-        of = located[item]
-        shard, frame, start, stored, decoded, shape = of.shard, of.frame, of.start, of.stored, of.decoded, of.shape
+        samples = located[item]
+        shard, frame, start, stored = samples.shard, samples.frame, samples.start, samples.stored
+        decoded, shape = samples.decoded, samples.shape
         band_rows = self.field.frame.rows
         if band_rows is not None:
             frame = frame + band
-            row_bytes = of.nbytes // np.maximum(shape[:, 0], 1)
+            row_bytes = samples.nbytes // np.maximum(shape[:, 0], 1)
             rows = np.minimum(shape[:, 0] - band * band_rows, band_rows)
             shape = np.column_stack([rows, shape[:, 1:]])
             decoded = rows * row_bytes
             if self.field.codec:
-                shift = start - self._words("frame_offsets", shard, of.frame)[:, 0]
+                shift = start - self._words("frame_offsets", shard, samples.frame)[:, 0]
                 begin, end = self._words("frame_offsets", shard, frame, 2).T + shift
-                if not ((start <= begin) & (begin <= end) & (end <= start + of.stored)).all():
+                if not ((start <= begin) & (begin <= end) & (end <= start + samples.stored)).all():
                     raise self.damaged()
                 start, stored = begin, end - begin
             else:
                 start, stored = start + band * band_rows * row_bytes, decoded
         elif not self.field.codec and self._together > 1:
             # Uncompressed, a frame begins with its first sample and ends with its last.
-            local = of.number - self.first[shard]
-            offsets = self._shared(of.number, shard, local, self._raw_offsets(shard, local, local + 1))
-            start, end = self._addresses(of.number, offsets).T
+            local = samples.number - self.first[shard]
+            offsets = self._shared(samples.number, shard, local, self._raw_offsets(shard, local, local + 1))
+            start, end = self._addresses(samples.number, offsets).T
             stored = decoded = end - start
         return Located(shard=shard, frame=frame, start=start, stored=stored, decoded=decoded, shape=shape, item=item)
 
@@ -475,7 +476,7 @@ class Locator:
         """Return the raw bytes of all samples of a shard before sample `first`, and before `stop`; (n, 2)."""
         if not self._axes:
             return np.stack([first, stop], axis=1) * self.field.fixed_bytes
-        return np.concatenate([self._words("sample_offsets", shard, at) for at in (first, stop)], axis=1)
+        return np.concatenate([self._words("sample_offsets", shard, number) for number in (first, stop)], axis=1)
 
     def _shared(self, numbers: Numbers, shard: Numbers, local: Numbers, raw: Numbers) -> Numbers:
         """Return where the shared frames of samples begin and end, (n, 2), as `raw`, which has the samples' offsets."""
@@ -487,13 +488,13 @@ class Locator:
         self._check(sound, numbers)
         return shared
 
-    def _words(self, array: str, shard: Numbers, at: Numbers, count: int = 1) -> Numbers:
-        """Return `count` numbers of an index array from number `at` (n,) on, (n, count); 2**63 and more wrap."""
-        if not len(at):
+    def _words(self, array: str, shard: Numbers, first: Numbers, count: int = 1) -> Numbers:
+        """Return `count` numbers of an index array from number `first` (n,) on, (n, count); 2**63 and more wrap."""
+        if not len(first):
             return np.empty((0, count), np.int64)
         if count not in self._records:
             self._records[count] = items_of(self._bytes, 8 * count)  # a small array lies at any byte
-        words: NDArray[Any] = self._records[count][self._open_shards.arrays[array][shard] + 8 * at]
+        words: NDArray[Any] = self._records[count][self._open_shards.arrays[array][shard] + 8 * first]
         return words.view("<i8").reshape(-1, count)
 
 
@@ -553,11 +554,9 @@ class Column(Locator):
         field = self.field
         if not (field.is_ragged or self.codec.is_jpeg):
             out = np.empty((len(numbers), *(n or 0 for n in field.shape)), field.np_dtype)
-            for at in range(0, len(numbers), _CHECKED):  # so that places of many small samples take little memory
-                piece = out[at : at + _CHECKED]
-                self.decode(
-                    self.locate(np.asarray(numbers[at : at + _CHECKED], np.int64)), piece.reshape(-1).view(np.uint8)
-                )
+            for first in range(0, len(numbers), _CHECKED):  # so that places of many small samples take little memory
+                located = self.locate(np.asarray(numbers[first : first + _CHECKED], np.int64))
+                self.decode(located, out[first : first + _CHECKED].reshape(-1).view(np.uint8))
             return out
         located = self.locate(np.asarray(numbers, np.int64))
         whole = np.empty(int(located.nbytes.sum()), np.uint8)
@@ -579,9 +578,9 @@ class Column(Locator):
             DamagedError: as `read`.
         """
         frames = self.frames_of(np.array([number]))
-        for at, shape in enumerate(frames.shape.tolist()):
+        for index, shape in enumerate(frames.shape.tolist()):
             band = np.empty(shape, self.field.np_dtype)
-            self.decode_frames(frames[at : at + 1], band.reshape(-1).view(np.uint8))
+            self.decode_frames(frames[index : index + 1], band.reshape(-1).view(np.uint8))
             yield band
 
 

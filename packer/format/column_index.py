@@ -85,30 +85,30 @@ class ColumnIndex:
         if count != self.frames:
             raise self._damaged(f"{self.frames} checksums for {count} frames")
 
-    def _check_chunks(self, find: Callable[[NDArray[np.int64]], NDArray[np.int64]]) -> NDArray[np.int64]:
-        """Return where each chunk of the table lies; each has its size, and all frames are there."""
+    def _check_chunks(self, find_chunks: Callable[[NDArray[np.int64]], NDArray[np.int64]]) -> NDArray[np.int64]:
+        """Return the file offset of each chunk of the table, (chunks,), after a check of sizes and counts."""
         field, table = self.field, self.arrays["chunks"].astype(np.int64)
         lengths = np.diff(table[:, 1:], axis=0, prepend=0)
         if (lengths[:, 0] <= 0).any() or (lengths[:, 1] < 0).any():
             raise self._damaged("the table of chunks does not ascend")
-        at, size = find(table[:, 0]).T
-        wrong = size != lengths[:, 1]
+        offsets, sizes = find_chunks(table[:, 0]).T
+        wrong = sizes != lengths[:, 1]
         if wrong.any():
             first = int(wrong.argmax())
-            raise self._damaged(f"chunk {table[first, 0]} has {size[first]} bytes, {lengths[first, 1]} expected")
+            raise self._damaged(f"chunk {table[first, 0]} has {sizes[first]} bytes, {lengths[first, 1]} expected")
         frames, nbytes = table[-1, 1:].tolist() if len(table) else (0, 0)
         if frames != self.frames:
             raise self._damaged(f"the chunks hold {frames} frames of {self.frames}")
         # Addresses of raw samples of one shape assume that each chunk has exactly the bytes of its samples.
-        of_samples = self.samples_of(table[:, 1] - 1)[:, 1] * field.fixed_bytes
-        if not field.codec and not field.is_ragged and (of_samples != table[:, 2]).any():
+        end_bytes = self.samples_of(table[:, 1] - 1)[:, 1] * field.fixed_bytes
+        if not field.codec and not field.is_ragged and (end_bytes != table[:, 2]).any():
             raise self._damaged("a chunk has not the size of its samples")
         raw = int(self.arrays["sample_offsets"][-1]) if field.is_ragged else self.samples * field.fixed_bytes
         stored = int(self.arrays["frame_offsets"][-1]) if field.codec else raw
         if stored != nbytes:
             raise self._damaged(f"the chunks hold {nbytes} bytes, {stored} expected")
         self.totals = ColumnTotals(raw=raw, stored=stored)
-        return np.ascontiguousarray(at)
+        return np.ascontiguousarray(offsets)
 
     def _damaged(self, problem: str) -> DamagedError:
         return DamagedError(

@@ -81,7 +81,7 @@ class ColumnWriter:
         stored = sample.nbytes if self._codec.is_raw else 0
         for piece in sample.pieces(rows) if hasattr(sample, "pieces") else [np.ascontiguousarray(sample)]:
             _check_size(stored)
-            bands = (piece[at : at + rows] for at in range(0, len(piece), rows))
+            bands = (piece[first : first + rows] for first in range(0, len(piece), rows))
             band_frames = [self._codec.encode(self._codec.filtered(band[None])) for band in bands]
             stored += 0 if self._codec.is_raw else sum(map(len, band_frames))
             frames += band_frames

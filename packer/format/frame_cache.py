@@ -55,10 +55,10 @@ class FrameCache:
             decode: decodes some of the frames, (m,), to places (m,) in memory.
         """
         # A frame that would cross the end of the memory begins at its start; less than one frame is left unused.
-        need = int(sizes.sum() + sizes.max(initial=0))
-        self.grow(max(need, min(2 * need, self._limit)))
+        most_bytes = int(sizes.sum() + sizes.max(initial=0))
+        self.grow(max(most_bytes, min(2 * most_bytes, self._limit)))
         room = len(self.memory)
-        while self._begins and next(iter(self._begins.values())) < self._end + need - room:
+        while self._begins and next(iter(self._begins.values())) < self._end + most_bytes - room:
             self._begins.popitem(last=False)
         begins = [self._begins.get(key, -1) for key in keys.tolist()]
         missing = [i for i, begin in enumerate(begins) if begin < 0]

@@ -150,8 +150,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     columns: dict[str, ColumnTotals]
     origin: dict[str, Any]
     planned_bytes: Count | None = None
-    #: The list of samples that were skipped; None if there are none. The file may be longer: lines of an
-    #: append that was killed are no part of the dataset.
+    #: The list of samples that were skipped; None if there are none. The file may be longer: what an append of an
+    #: earlier version added, and was killed before it published it, is no part of the dataset.
     left_out: FileEntry | None = None
     #: Arrays that are the same for every sample; None if there are none.
     constants: FileEntry | None = None
@@ -211,8 +211,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             UsageError: there is no such split; the message says which there are.
         """
         if name not in self.splits:
-            there = f"it has {', '.join(self.splits)}" if self.splits else "it has none; `packer split` makes some"
-            raise UsageError(f"the dataset has no split {name!r}; {there}")
+            others = f"it has {', '.join(self.splits)}" if self.splits else "it has none; `packer split` makes some"
+            raise UsageError(f"the dataset has no split {name!r}; {others}")
         return self.splits[name]
 
     @property
@@ -370,8 +370,7 @@ def read_errors(path: str | Path) -> Iterator[None]:
 
     Raises:
         DamagedError: it is missing or no file, or the disk cannot read it.
-        DatasetError: it cannot be opened, for want of permission, memory or room for open files, which says nothing of
-            the file.
+        DatasetError: it cannot be opened (permission, memory, too many open files); the file itself may be fine.
     """
     try:
         yield
@@ -431,10 +430,10 @@ def _absent(folder: Path) -> DatasetError:
         with contextlib.suppress(OSError, msgspec.DecodeError, KeyError, TypeError):
             total = msgspec.json.decode(notes[0].read_bytes())["shards"]
         done = len(list((folder / UNFINISHED).glob(f"{notes[0].stem}-*.json")))
-        of, advice = "", "write it again with overwrite=True"
+        count, advice = f"{done}", "write it again with overwrite=True"
         if total is not None:
-            of, advice = f" of {total}", "run the same `packer convert` again to go on"
-        return UnfinishedError(f"{folder} is unfinished: {done}{of} shards are done; {advice}")
+            count, advice = f"{done} of {total}", "run the same `packer convert` again to go on"
+        return UnfinishedError(f"{folder} is unfinished: {count} shards are done; {advice}")
     if (folder / MANIFEST_COPY).exists():
         return ManifestError(f"{folder} has no {MANIFEST}, but a copy of it; run `packer repair`, which takes the copy")
     return NoDatasetError(f"{folder} is not a packed dataset: it has no {MANIFEST}; make one with `packer convert`")

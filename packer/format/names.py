@@ -118,7 +118,7 @@ class Names:
         self._firsts = [table.first for table in self.tables]
 
     def numbers(self, names: Sequence[str]) -> NDArray[np.int64]:
-        """Return the number of each sample named.
+        """Return the number of each sample named, (n,).
 
         Raises:
             MissingNameError: no sample has one of the names.

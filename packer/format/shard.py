@@ -183,8 +183,8 @@ class Shard:
                 start = offset // PAGE_SIZE * PAGE_SIZE
                 self.map.madvise(mmap.MADV_WILLNEED, start, offset + size - start)
         for offset, size in spans:
-            for at in range(offset, offset + size, _BLOCK):
-                digest.update(self.bytes[at : min(at + _BLOCK, offset + size)])
+            for first in range(offset, offset + size, _BLOCK):
+                digest.update(self.bytes[first : min(first + _BLOCK, offset + size)])
             self._advise("MADV_DONTNEED")  # pages that were read count as memory of the process
         return digest.hexdigest()
 
@@ -205,8 +205,8 @@ class Shard:
         """
         data, ends = self.name_table(samples)
         for first in range(0, samples, _CUT):
-            for a, b in itertools.pairwise(ends[first : first + _CUT + 1].tolist()):
-                yield bytes(data[a:b])
+            for start, stop in itertools.pairwise(ends[first : first + _CUT + 1].tolist()):
+                yield bytes(data[start:stop])
             self._advise("MADV_DONTNEED")  # pages that were read count as memory of the process
 
     def name_table(self, samples: int) -> tuple[memoryview, NDArray[np.uint64]]:

@@ -100,11 +100,11 @@ def file_bytes(entries: Iterable[tuple[int, int]]) -> int:
                 edge.append((first, 0))
                 tree_pages += 1
             used, last_key = edge[level]
-            need = _entry_bytes(entered, inline_bytes)
-            if ROOM - used >= need:
-                edge[level] = used + need, entered
+            room = _entry_bytes(entered, inline_bytes)
+            if ROOM - used >= room:
+                edge[level] = used + room, entered
                 break
-            edge[level] = first + need, entered
+            edge[level] = first + room, entered
             tree_pages += 1
             # The last entry of a full branch page moves to its sibling, and comes first there.
             entered, inline_bytes = last_key if level else entered, 0
@@ -134,7 +134,8 @@ def column_sizes(field: Field, samples: int, shapes: NDArray[np.int64] | None, l
     """Return the chunks of the column of `field`; mirrors `ColumnWriter`.
 
     Args:
-        shapes: full shapes (samples, axes) of a ragged field.
+        samples: how many there are.
+        shapes: full shapes (samples, axes) of a ragged field; None of any other.
         limit: bytes of a chunk.
     """
     # Groups that must lie in one chunk: a frame of `step` samples, or all bands of one sample.
@@ -152,14 +153,14 @@ def column_sizes(field: Field, samples: int, shapes: NDArray[np.int64] | None, l
     ends = np.cumsum(groups)
     chunks: list[int] = []
     after: list[float] = []
-    at, done = 0, 0
-    while frames and at < len(groups):
-        stop = max(int(np.searchsorted(ends, done + limit, side="right")), at + 1)
-        if int(ends[stop - 1]) == done and stop < len(groups):
+    first_group, first_byte = 0, 0  # of the next chunk
+    while frames and first_group < len(groups):
+        stop = max(int(np.searchsorted(ends, first_byte + limit, side="right")), first_group + 1)
+        if int(ends[stop - 1]) == first_byte and stop < len(groups):
             stop += 1  # nothing but empty groups so far: even one that is too large joins them
-        chunks.append(int(ends[stop - 1]) - done)
-        at, done = stop, int(ends[stop - 1])
-        after.append(min(at * step, samples) if at < len(groups) else np.inf)
+        chunks.append(int(ends[stop - 1]) - first_byte)
+        first_group, first_byte = stop, int(ends[stop - 1])
+        after.append(min(first_group * step, samples) if first_group < len(groups) else np.inf)
     return ColumnSizes(chunks, after, frames)
 
 
@@ -174,6 +175,8 @@ def shard_bytes(
     """Return the most bytes that the shard's file can have, and how many of these allow for waste by encoding.
 
     Args:
+        number: of the shard.
+        samples: how many it holds.
         shapes: full shapes (samples, axes) of every ragged field.
         name_bytes: bytes of all names together; None if samples have no names.
     """

@@ -101,14 +101,14 @@ def flock(descriptor: int, operation: int) -> bool:
     return True
 
 
-def write_synced(path: Path, data: bytes, look: Callable[[], None] | None = None) -> None:
+def write_synced(path: Path, data: bytes, check: Callable[[], None] | None = None) -> None:
     """Write a file under a temporary name, down to the disk, then rename it: whatever happens it is old, new or absent.
 
     A file that is renamed before it is on the disk may come back empty after a power cut. The rename lasts once
     `sync_folder` has returned, which matters if something else leads to the file.
 
     Args:
-        look: called right before the rename; may raise.
+        check: called right before the rename; may raise.
 
     Raises:
         WriteError: it cannot be written.
@@ -120,8 +120,8 @@ def write_synced(path: Path, data: bytes, look: Callable[[], None] | None = None
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            if look is not None:
-                look()
+            if check is not None:
+                check()
             partial.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):
