@@ -58,6 +58,7 @@ class ShardStream:
         self._last: dict[ShardEntry, int] = {}
         for entry, last in zip(entries, needs[:, 2].tolist(), strict=True):
             self._last[entry] = max(last, self._last.get(entry, 0))
+        self._by_last = sorted(self._last, key=self._last.__getitem__, reverse=True)
         self._open: dict[int, OpenShard] = {}
         self._finalizers: list[weakref.finalize[..., OpenShard]] = []
         self._ahead = Ahead(
@@ -101,6 +102,10 @@ class ShardStream:
         self._open = {
             shard: opened for shard, opened in self._open.items() if self._last.get(self._entries[shard], -1) >= first
         }
+        passed = []
+        while self._by_last and self._last[self._by_last[-1]] < first:
+            passed.append(self._by_last.pop())
+        self._ahead.pass_by(passed)
         shards = np.unique(parts_of(samples, self._starts)).tolist()
         for shard in shards:
             if shard not in self._open:

@@ -57,6 +57,7 @@ class Ahead:
         self._began = time.time()
         self._coming.reverse()
         self._ready: dict[FileEntry, Lease | BaseException] = {}
+        self._passed: set[FileEntry] = set()
         self._changed = threading.Condition()
         self._turn = threading.Lock()
         self._due: set[FileEntry] = set()
@@ -102,6 +103,7 @@ class Ahead:
             As `Mirror.fetch_shards`.
         """
         with self._changed:
+            self._passed.discard(entry)
             self._due.add(entry)
             self._last_taken = max(self._last_taken, self._positions.get(entry, -1))
             self._changed.notify_all()
@@ -116,6 +118,16 @@ class Ahead:
             with self._changed:
                 self._due.discard(entry)
                 self._coming_in.discard(entry)
+
+    def pass_by(self, entries: Iterable[FileEntry]) -> None:
+        """Give up shards that are not needed any more, whether they were taken or not: others of the node read them."""
+        with self._changed:
+            self._passed.update(entries)
+            leases = {entry: self._ready.pop(entry) for entry in list(self._ready) if entry in self._passed}
+            self._changed.notify_all()
+        for entry, lease in leases.items():
+            if isinstance(lease, Lease):
+                self.let_go(entry, lease)
 
     def let_go(self, entry: FileEntry, lease: Lease) -> None:
         """Give back a shard that was read: it is removed when room is needed, the one that is needed last first."""
@@ -142,6 +154,9 @@ class Ahead:
                     if not self._coming:
                         return
                     entry = self._coming.pop()
+                    if entry in self._passed:
+                        self._pending.discard(entry)
+                        continue
                 result: Lease | BaseException
                 try:
                     result = self._mirror.fetch_one(entry, self._transfer, partial(self._make_room, entry, turn))
@@ -155,6 +170,7 @@ class Ahead:
                 self._coming_in.discard(entry)
                 self._changed.notify_all()
             del result  # whoever takes the lease lets go of it
+            self.pass_by([])  # it may have been passed meanwhile
 
     def _make_room(self, entry: FileEntry, turn: _Turn | None = None) -> None:
         """Set room aside for a shard; wait until there is, and then let the next thread have its turn.
@@ -173,7 +189,7 @@ class Ahead:
             with self._changed:
                 if self._due <= self._coming_in:
                     since = time.monotonic()
-                if self._transfer.is_stopped or time.monotonic() - since > PATIENCE:
+                if self._transfer.is_stopped or entry in self._passed or time.monotonic() - since > PATIENCE:
                     raise cache.too_full(over)
                 self._changed.wait(LOOK)
         with self._changed:

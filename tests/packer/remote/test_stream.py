@@ -267,6 +267,16 @@ def test_ranks_of_one_node_fetch_once(many, s3, tmp_path, room) -> None:
     assert watched.most <= limits["cache_bytes"] + 4096
 
 
+def test_a_rank_does_not_hold_the_shards_of_others(many, s3, monkeypatch, room) -> None:
+    """Where a batch has a whole shard, the ranks of a node read every other one; each lets go of those gone by."""
+    monkeypatch.setattr(ahead, "PATIENCE", 0.5)
+    for rank in range(2):
+        dataset = PackedDataset(many, **room(4.2))
+        loader = Loader(dataset, SAMPLES, "shards", shuffle_window=SAMPLES, rank=rank, world_size=2)
+        assert len(set(labels(loader))) == SHARDS * SAMPLES // 2
+    assert max(fetched(s3)) <= 2
+
+
 @pytest.mark.parametrize("shuffle", [False, "shards"])
 def test_a_split_of_crops_streams_too(many, s3, shuffle, room, folder) -> None:
     """Crops, extras, checksums and chosen samples are those of a local dataset; other shards are not fetched."""
