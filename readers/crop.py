@@ -169,7 +169,11 @@ class Crop:
 
     @cached_property
     def given(self) -> NDArray[np.int64] | None:
-        """Return the places in `at`, (axes,) or (samples, axes); None if there are none."""
+        """Return the places in `at`, (axes,) or (samples, axes); None if there are none.
+
+        Raises:
+            UsageError: `at` is a text other than `center`, or no places.
+        """
         if self.at is None or isinstance(self.at, str) or callable(self.at):
             if isinstance(self.at, str) and self.at != "center":
                 raise UsageError(f"crop: at {self.at!r}: None, 'center', (row, column) or an array of them is expected")

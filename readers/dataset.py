@@ -59,7 +59,6 @@ class _Session:
     """Everything that one process has open of a dataset, each part opened when it is first needed.
 
     It survives neither fork nor pickle: a lock may be held by a parent thread that does not exist in the child.
-
     """
 
     process: int = field(default_factory=os.getpid)
@@ -247,7 +246,12 @@ class PackedDataset(Dataset[Any]):
 
     @property
     def items(self) -> Items:
-        """Return which sample each number means; the windows are counted when they are first asked for."""
+        """Return which sample each number means; the windows are counted when they are first asked for.
+
+        Raises:
+            UsageError: with `one=True`, a sample has no window.
+            DamagedError: to count windows, a shard is read that is missing or damaged.
+        """
         if self._items is None:
             assert self.windows is not None
             offsets = self.windows.offsets(self.fields)
@@ -392,7 +396,12 @@ class PackedDataset(Dataset[Any]):
         return other
 
     def numbers(self, index: Any) -> Numbers:
-        """Return the numbers of the items that an index of many asks for, (n,) int64."""
+        """Return the numbers of the items that an index of many asks for, (n,) int64.
+
+        Raises:
+            SampleIndexError, MissingNameError: as when these items are read.
+            UsageError: names are given, and the items are windows.
+        """
         return resolve_numbers(index, len(self), self._numbers_of)
 
     @property
@@ -490,6 +499,10 @@ class PackedDataset(Dataset[Any]):
             numbers: within 0 to len(self) - 1.
             allocate: allocates the memory of each field; a `Pool` is used only where reuse pays. New memory by default.
             visits: of the items, (n,); needed if random parts are read.
+
+        Raises:
+            DamagedError: a stored frame cannot be decoded.
+            RemoteError: a shard at a URL cannot be fetched.
         """
         samples, anchors = self.items.resolve(numbers, visits)
         if self.exceeds_cache:

@@ -83,7 +83,7 @@ def _mix(z: Words) -> Words:
 
 
 def draw_below(words: Words, ends: Numbers) -> Numbers:
-    """Return random numbers from 0 to `ends` - 1, from as many words; `ends` are from 1 to 2**32."""
+    """Return random numbers from 0 to `ends` - 1, as many as words; `ends` are from 1 to 2**32, of the same shape."""
     # Multiplied and shifted, not divided: no number is more likely than another by more than ends / 2**32.
     return (((words >> np.uint64(32)) * ends.astype(np.uint64)) >> np.uint64(32)).astype(np.int64)
 

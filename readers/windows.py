@@ -97,7 +97,7 @@ class Windows:
                 _check_offsets(name, offsets, self.step)
 
     def offsets(self, fields: Mapping[str, Field]) -> dict[str, Numbers]:
-        """Return the offsets from the anchor step, (T,), of every field that has windows.
+        """Return the offsets from the anchor step of every field that has windows, (T,) int64 each, by field.
 
         Raises:
             UsageError: there is none, or a named one has no steps.

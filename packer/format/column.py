@@ -645,7 +645,7 @@ def take_rows(memory: NDArray[np.uint8], rows: Numbers, out: NDArray[np.uint8]) 
 
 
 def items_of(memory: NDArray[np.uint8], nbytes: int) -> NDArray[np.void]:
-    """Return memory as overlapping items of `nbytes` bytes, one beginning at each byte.
+    """Return memory as overlapping items of `nbytes` bytes, one beginning at each byte, (len(memory) - nbytes + 1,).
 
     To numpy each is one opaque item, so a gather is one memcpy an item.
     """

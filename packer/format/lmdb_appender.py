@@ -65,14 +65,24 @@ class LmdbAppender:
             self.abort()
 
     def put(self, key: bytes, value: Buffer) -> None:
-        """Append a value; `key` must be greater than all before it. The value must not change until the commit."""
+        """Append a value; `key` must be greater than all before it. The value must not change until the commit.
+
+        Raises:
+            lmdb.Error: as `commit`, which a full batch calls.
+            UsageError: likewise.
+        """
         self._batch.append((key, value))
         self._batch_bytes += len(key) + len(value)
         if self._batch_bytes >= sizes.COMMIT_BYTES:
             self.commit()
 
     def commit(self) -> None:
-        """Commit the batch; the map doubles until the batch fits."""
+        """Commit the batch; the map doubles until the batch fits.
+
+        Raises:
+            UsageError: the batch does not fit into the largest map that is allowed.
+            lmdb.Error: the file cannot be written.
+        """
         while True:
             try:
                 with self._env.begin(write=True) as txn:

@@ -138,7 +138,11 @@ class Shard:
         return spans[numbers]
 
     def header(self) -> ShardHeader:
-        """Return the shard's own header."""
+        """Return the shard's own header.
+
+        Raises:
+            DamagedError: there is none, it is damaged, or of another format or version.
+        """
         try:
             header = msgspec.json.decode(self.value(HEADER), type=ShardHeader)
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
@@ -189,12 +193,16 @@ class Shard:
         return digest.hexdigest()
 
     def index(self, number: int, field: Field, samples: int) -> ColumnIndex:
-        """Return the checked index of the column of field `number`."""
+        """Return the checked index of the column of field `number`.
+
+        Raises:
+            DamagedError: an index array is missing or damaged.
+        """
         arrays = {name: self.value(column_key(number, name)) for name in index_arrays(field)}
         return ColumnIndex(field, samples, arrays, self.chunks, self.path)
 
     def column(self, number: int, field: Field, samples: int) -> Column:
-        """Return the column of field `number`, for decoding."""
+        """Return the column of field `number`, for decoding; raises as `index`."""
         return Column(self.index(number, field, samples), self.bytes)
 
     def names(self, samples: int) -> Iterator[bytes]:

@@ -42,7 +42,11 @@ _NO_FOLDERS = (errno.EINVAL, errno.EBADF, errno.ENOTSUP, errno.ENOSYS)
 
 @contextlib.contextmanager
 def clear_errors(path: Path) -> Iterator[None]:
-    """Turn errors of LMDB and the system while writing into a WriteError that names the file."""
+    """Turn errors of LMDB and the system while writing into one that names the file.
+
+    Raises:
+        WriteError: the file cannot be written; the message says what to do.
+    """
     try:
         yield
     except (lmdb.Error, OSError) as error:

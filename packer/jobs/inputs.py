@@ -114,10 +114,14 @@ def fit_source(source: Source, like: Manifest) -> Source:
     return fitted
 
 
-def check_classes(first: Sequence[str], other: Sequence[str], where: str) -> None:
-    """Raise UsageError if a number of the field `label` means different classes in the two."""
-    if first != other:
-        texts = [", ".join(names) if names else "none" for names in (other, first)]
+def check_classes(expected: Sequence[str], classes: Sequence[str], where: str) -> None:
+    """Raise UsageError if a number of the field `label` means another class than expected.
+
+    Args:
+        where: what has the classes, in words.
+    """
+    if classes != expected:
+        texts = [", ".join(names) if names else "none" for names in (classes, expected)]
         raise UsageError(
             f"{where} has the classes {texts[0]}, but {texts[1]} are expected: a label would mean several classes; "
             "convert all sources as one, or with a folder for each class, even if it is empty"

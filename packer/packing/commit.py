@@ -105,11 +105,11 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
                 return f"{name} was {_shorten(old)} and is now {_shorten(new)}"
         return None
 
-    def run(self, taken: Iterable[str]) -> str:
-        """Return the name of the run: a digest of the note, other than those that are taken."""
+    def run(self, used_runs: Container[str]) -> str:
+        """Return the name of the run: a digest of the note, other than the names that are used."""
         data = msgspec.json.encode(self, order="sorted")
         digests = (xxhash.xxh3_64_hexdigest(data, seed)[:8] for seed in itertools.count())
-        return next(digest for digest in digests if digest not in taken)
+        return next(digest for digest in digests if digest not in used_runs)
 
 
 @contextlib.contextmanager
@@ -164,6 +164,7 @@ class Change:
     Attributes:
         place: where it is.
         run: name of the run; empty until `begin`.
+        manifest: of the dataset that is there; None if there is none, or if it is damaged.
     """
 
     def __init__(self, place: Place, is_alone: bool) -> None:
@@ -173,7 +174,6 @@ class Change:
         self._data = place.read(MANIFEST)
         self._new_data: bytes | None = None
         self._note = b""
-        #: The dataset that is there; None if there is none, or its manifest is damaged.
         self.manifest: Manifest | None = None
         with contextlib.suppress(ManifestError):
             self.manifest = None if self._data is None else self.dataset
@@ -231,11 +231,11 @@ class Change:
             raise exists_error(self.place)
         if note.files == (0, "") and not self._is_alone:
             note = msgspec.structs.replace(note, token=secrets.token_hex(8))
-        note, taken = self._with_base(note), self._used_runs()
-        self.run = note.run(taken)
+        note, used_runs = self._with_base(note), self._used_runs()
+        self.run = note.run(used_runs)
         files = self.place.files()
         for run, other in notes.items():
-            difference = None if run in {*taken, self.run} else _difference(other, note)
+            difference = None if run in {*used_runs, self.run} else _difference(other, note)
             if difference and not overwrite:
                 raise differs_error(self.place, difference)
             if difference and any(re.fullmatch(rf"{UNFINISHED}/{run}-\d+\.json", name) for name in files):
@@ -257,6 +257,7 @@ class Change:
         return msgspec.structs.replace(note, base=base)
 
     def _used_runs(self) -> set[str]:
+        """Return the runs that made the shards of the dataset."""
         return set() if self.manifest is None else {_run_of(entry) for entry in self.manifest.shards}
 
     def reports(self, report_type: type[Any], shards: Container[int] | None = None) -> dict[int, Any]:
@@ -407,7 +408,10 @@ class Change:
         before_last_note: Callable[[], object] = lambda: None,
         resume: bool = True,
     ) -> None:
-        """Remove all files of datasets that neither the manifest nor this run uses: notes last, which say so."""
+        """Remove all files of datasets that neither the manifest nor this run uses.
+
+        Notes come last: as long as one is there, the next command knows that there is more to remove.
+        """
         named = {LOCK, *kept_files} | (named_files(manifest) if manifest else set())
         files = self.place.files()
         if MANIFEST_COPY in files and self._data is not None and self.place.read(MANIFEST_COPY) != self._data:

@@ -41,7 +41,10 @@ _FOLDERS = (SHARD_FOLDER, UNFINISHED)
 
 
 class Place(ABC):
-    """A folder or a URL, by the paths of files below it."""
+    """A folder or a URL, by the paths of files below it.
+
+    Every operation raises WriteError if it fails; `read` of a folder raises DatasetError.
+    """
 
     @abstractmethod
     def __str__(self) -> str: ...
@@ -84,7 +87,11 @@ class Place(ABC):
 
     @abstractmethod
     def local(self, entries: Sequence[FileEntry]) -> Path:
-        """Return a folder of this machine that holds these files of the dataset."""
+        """Return a folder of this machine that holds these files of the dataset.
+
+        Raises:
+            DamagedError: a file at a URL is missing or damaged; files of a folder are not looked at.
+        """
 
     @abstractmethod
     def remove(self, names: Iterable[str]) -> None:
@@ -173,7 +180,8 @@ class LocalPlace(Place):
             with clear_errors(path):
                 path.unlink(missing_ok=True)
             folders.add(path.parent)
-        for folder in folders:  # a file that comes back is removed again; so nothing fails once all are gone
+        for folder in folders:
+            # All files are gone: no reason to fail. One that a power cut brings back is removed by the next command.
             with contextlib.suppress(WriteError):
                 sync_folder(folder)
         with contextlib.suppress(OSError):  # not empty

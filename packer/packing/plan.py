@@ -92,7 +92,7 @@ class Plan:
     Attributes:
         origin: where the samples came from, as the manifest will say it.
         fields: how every field is stored.
-        raw_bytes: bytes of every field as arrays.
+        raw_bytes: bytes of every field as arrays, by name.
         exact: whether `file_bytes` of the shards are exact rather than upper bounds.
         remarks: sentences for the user: those of the source, and what the plan found.
     """
@@ -129,6 +129,7 @@ class FieldSizes:
         return cls(shapes, shapes.prod(axis=1, dtype=np.int64) * spec.itemsize, known)
 
     def extent(self, spec: FieldSpec) -> Extent:
+        """Return the bytes of the mean sample, of the largest one, and of a typical row."""
         mean = float(self.bytes.mean()) if len(self.bytes) else 0.0
         largest = int(self.bytes.max()) if len(self.bytes) else 0
         if self.shapes is None or not len(self.shapes) or not spec.shape:
@@ -268,7 +269,9 @@ def stored_fields(
 def read_examples(
     source: Source, limits: Limits | None = None, watcher: Watcher = NOBODY
 ) -> dict[str, list[NDArray[Any]]]:
-    """Return some samples of every field, from evenly spread places, the same every time. Bad ones are skipped.
+    """Return some samples of every field, each an array, from evenly spread places, the same every time.
+
+    Bad ones are skipped.
 
     They decide the codecs, and the sizes that headers do not give.
 
@@ -345,7 +348,14 @@ def plan_shards(
     starts: Sequence[int],
     origin: Mapping[str, Any],
 ) -> list[ShardPlan]:
-    """Return the shards that begin with the samples `starts`, and the size of each file."""
+    """Return the shards that begin with the samples `starts`, and the size of each file.
+
+    Args:
+        fields: how every field is stored.
+        sizes: of all samples, by field.
+        starts: number of the first sample of each shard, ascending from 0.
+        origin: as in `Plan`; the header of each shard holds it.
+    """
     stops = [*starts[1:], len(source)]
     sample_bytes = _sample_bytes(sizes)
     names = source.names
@@ -377,7 +387,15 @@ def _is_repeated(values: NDArray[np.int64]) -> bool:
 
 
 def cut_shards(sizes: NDArray[np.int64], shard_size: int | None) -> list[int]:
-    """Return the first sample of each shard, so that all shards have about the same number of bytes."""
+    """Return the first sample of each shard, so that all shards have about the same number of bytes.
+
+    Args:
+        sizes: raw bytes of every sample, (n,).
+        shard_size: raw bytes that a shard holds, about; None chooses them by the size of the data.
+
+    Raises:
+        UsageError: the shard size is too small.
+    """
     total = int(sizes.sum())
     if shard_size is None:
         shard_size = max(min(GIB, max(AUTO_SMALLEST, -(-total // AUTO_SHARDS))), -(-total // AUTO_MOST))

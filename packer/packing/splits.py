@@ -222,7 +222,7 @@ def _find_named(split: str, rule: str | Listed, samples: Samples, lenient: bool)
 
 
 def _find_number(entry: str | int, number_of: Mapping[str, int] | None) -> int:
-    """Return the number of the sample that an item names; -1 if there is no such sample.
+    """Return the number of the sample that an entry of a list names; -1 if there is no such sample.
 
     An integer is the sample's number; so is a line of digits, if samples have no names. For names see `entry_of`.
     """

@@ -52,10 +52,13 @@ class ShardTask:
 
     Attributes:
         source: the samples of this shard alone.
-        place: of the dataset; whoever packs the shard puts it there.
+        place: of the dataset; the process that packs the shard puts it there.
         run: that makes the shard.
         shard: as the plan has it.
+        fields: how every field is stored.
+        origin: where the samples came from; the header of the shard holds it.
         skip: skip samples that cannot be read, instead of stopping.
+        map_limit: the LMDB map must not get larger than this; None for no limit.
         crashing: samples that would end this process, by number: they are not read, but listed as skipped.
         number: in the names of the files; None for that of the shard.
         base: the shard whose columns are taken over as they are, so far as `fields` has them, and its schema. The
@@ -80,6 +83,8 @@ class ShardReport(msgspec.Struct, frozen=True):
 
     Attributes:
         number: of the shard among those of its run.
+        entry: of the shard, as the manifest will have it.
+        columns: bytes of every column, by field.
         rejected: the samples that were skipped, by their number in the shard's part of the source.
     """
 
