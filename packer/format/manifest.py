@@ -26,7 +26,6 @@ from packer.errors import (
 )
 from packer.format.layout import FORMAT_NAME, FORMAT_VERSION
 from packer.format.schema import Field
-from packer.format.sync import sync_folder, write_synced
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
@@ -351,17 +350,6 @@ def read_again(folder: Path, manifest: Manifest) -> Manifest:
         if file.read() == tail:
             return manifest
     return read(folder)
-
-
-def write(folder: Path, manifest: Manifest) -> None:
-    """Put the manifest in place in one rename that lasts.
-
-    Raises:
-        WriteError: the folder cannot be written.
-    """
-    sync_folder(folder)  # first: the files that it names must survive a power cut, too
-    write_synced(folder / MANIFEST, encode(manifest))
-    sync_folder(folder)
 
 
 @contextlib.contextmanager

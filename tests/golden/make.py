@@ -313,18 +313,16 @@ def _manifest(
         columns[field.name] = ColumnTotals(
             raw=sum(column.raw_bytes for column in written), stored=sum(column.stored_bytes for column in written)
         )
-    manifests.write(
-        folder,
-        Manifest(
-            tool="golden",
-            samples=samples,
-            fields=tuple(fields),
-            shards=tuple(entry for entry, _ in shards),
-            names=_entry(folder, folder / "names.lmdb") if named else None,
-            columns=columns,
-            origin=ORIGIN,
-        ),
+    manifest = Manifest(
+        tool="golden",
+        samples=samples,
+        fields=tuple(fields),
+        shards=tuple(entry for entry, _ in shards),
+        names=_entry(folder, folder / "names.lmdb") if named else None,
+        columns=columns,
+        origin=ORIGIN,
     )
+    (folder / "manifest.json").write_bytes(manifests.encode(manifest))
 
 
 if __name__ == "__main__":

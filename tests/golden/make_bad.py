@@ -170,7 +170,7 @@ def good(folder: Path) -> None:
         columns=columns,
         origin={"kind": "golden"},
     )
-    manifests.write(folder, manifest)
+    (folder / "manifest.json").write_bytes(manifests.encode(manifest))
 
 
 def written(path: Path) -> dict[str, Any]:

@@ -14,6 +14,11 @@ from packer.format import manifest as manifests
 from packer.writer import DatasetWriter
 
 
+def put_manifest(folder: Path, manifest: Manifest) -> None:
+    """Make `manifest` that of the dataset in a folder, as it is."""
+    (folder / MANIFEST).write_bytes(manifests.encode(manifest))
+
+
 def written(folder: Path, prefix: str, count: int, named: bool = True, codec: str = "lz4", width: int = 600) -> Path:
     """Write a dataset of samples named by a prefix and a number, in several shards; the values depend on the prefix."""
     rng = np.random.default_rng(sum(prefix.encode()))
@@ -55,7 +60,7 @@ def make_plain(folder: Path) -> Path:
     for old, new in zip(_entries(manifest), _entries(renamed), strict=True):
         (folder / old).rename(folder / new)
     (folder / MANIFEST_COPY).unlink(missing_ok=True)
-    manifests.write(folder, renamed)
+    put_manifest(folder, renamed)
     return folder
 
 

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import pytest
 from broken import cut
-from made_datasets import written
+from made_datasets import put_manifest, written
 from opened_sources import source_of
 
 from packer import stats
@@ -174,7 +174,7 @@ def test_a_dataset_that_changed_meanwhile_is_left_alone(two, contents):
     a, b = two
     other = msgspec.structs.replace(manifests.read(a), tool="another")
     with pytest.raises(UsageError, match="a was changed meanwhile, by another process; run the same command again"):
-        append(a, b, workers=0, watcher=Watcher(done=lambda *_: manifests.write(a, other)))
+        append(a, b, workers=0, watcher=Watcher(done=lambda *_: put_manifest(a, other)))
     assert manifests.read(a) == other
     assert not verify(a).damages
     assert append(a, b, workers=0).manifest.samples == 14
@@ -413,7 +413,7 @@ def test_shards_come_in_the_order_of_the_manifest(tmp_path):
         (dataset / entry.file).rename(dataset / file)
         renamed.append(msgspec.structs.replace(entry, file=file))
     assert [entry.file for entry in renamed] != sorted(entry.file for entry in renamed)
-    manifests.write(dataset, msgspec.structs.replace(held, shards=tuple(renamed)))
+    put_manifest(dataset, msgspec.structs.replace(held, shards=tuple(renamed)))
     assert not verify(dataset).damages
     assert compare(dataset, source_of([str(source)])) == []
     append(dataset, source, workers=0)

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 from broken import cut
-from made_datasets import written
+from made_datasets import put_manifest, written
 
 from packer import stats
 from packer.convert import convert
@@ -48,7 +48,7 @@ def test_constants_of_another_writer_are_kept_as_they_are(tmp_path, two):
     for folder in two:
         entry = data_entry("constants.npz", held.getvalue())
         (folder / entry.file).write_bytes(held.getvalue())
-        manifests.write(folder, msgspec.structs.replace(manifests.read(folder), constants=entry))
+        put_manifest(folder, msgspec.structs.replace(manifests.read(folder), constants=entry))
     merged = merge(two, tmp_path / "m")
     assert merged.constants is not None
     assert (tmp_path / "m" / merged.constants.file).read_bytes() == held.getvalue()
@@ -108,7 +108,7 @@ def test_fields_and_names_must_agree(tmp_path, two):
         merge([two[0], tmp_path / "bare"], tmp_path / "m")
     held = manifests.read(two[1])
     fields = (msgspec.structs.replace(held.fields[0], frame=FrameRule(samples=7)), *held.fields[1:])
-    manifests.write(two[1], msgspec.structs.replace(held, fields=fields))
+    put_manifest(two[1], msgspec.structs.replace(held, fields=fields))
     with pytest.raises(UsageError, match="frames of another size"):
         merge(two, tmp_path / "m")
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from broken import cut, stopped_at
 from fields import flip
+from made_datasets import put_manifest
 from opened_sources import source_of
 from PIL import Image
 
@@ -124,7 +125,7 @@ def test_false_totals_of_a_column_are_put_right(pairs, files_of, tmp_path):
     folder = packed(pairs, tmp_path / "out")
     before, known = files_of(folder), manifests.read(folder)
     columns = {name: msgspec.structs.replace(totals, raw=totals.raw + 1) for name, totals in known.columns.items()}
-    manifests.write(folder, msgspec.structs.replace(known, columns=columns))
+    put_manifest(folder, msgspec.structs.replace(known, columns=columns))
     assert repair(folder) == ("manifest.json",)
     assert files_of(folder) == before
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from made_datasets import make_plain
+from made_datasets import make_plain, put_manifest
 
 from packer.checking import Damage
 from packer.errors import DatasetError, ManifestError, PackerError
@@ -171,7 +171,7 @@ def test_false_totals_of_a_column_are_found(mixed, which, workers):
     false = {"raw": manifest.columns["photo"].raw, "stored": manifest.columns["photo"].stored}
     false[which] += 1
     columns = {**manifest.columns, "photo": ColumnTotals(**false)}
-    manifests.write(mixed, msgspec.structs.replace(manifest, columns=columns))
+    put_manifest(mixed, msgspec.structs.replace(manifest, columns=columns))
     (damage,) = verify(mixed, workers=workers).damages
     assert (damage.file, damage.field) == ("manifest.json", "photo")
     assert f"{false[which]:,}" in damage.what

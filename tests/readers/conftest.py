@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_datasets import make_plain
+from made_datasets import make_plain, put_manifest
 from numpy.typing import NDArray
 
 from packer.codecs import Buffer, FrameCodec, Frames
@@ -57,7 +57,7 @@ def build(
         columns={field.name: total_of(report.columns[field.name] for report in reports) for field in fields},
         origin={},
     )
-    manifests.write(folder, manifest)
+    put_manifest(folder, manifest)
     return folder
 
 

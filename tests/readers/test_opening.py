@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from made_datasets import make_plain
+from made_datasets import make_plain, put_manifest
 
 from packer.append import append
 from packer.errors import DamagedError, DatasetError, UsageError
@@ -181,7 +181,7 @@ def of_an_older_writer(folder: Path) -> Path:
     """The dataset as before manifests had digests of indexes."""
     held = manifests.read(folder)
     shards = tuple(msgspec.structs.replace(entry, index=None) for entry in held.shards)
-    manifests.write(folder, msgspec.structs.replace(held, shards=shards))
+    put_manifest(folder, msgspec.structs.replace(held, shards=shards))
     return folder
 
 

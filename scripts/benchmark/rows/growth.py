@@ -55,12 +55,12 @@ def ragged_rows(bench: Bench, rows: int) -> Arrays:
 def many_rows(path: Path, bench: Bench, rows: int) -> None:
     """Write a dataset of `rows` of one byte."""
     source = bench.packed(one_byte_rows, min(rows, SHARD_ROWS))
-    manifest.write(path, linked(path, source, max(rows // SHARD_ROWS, 1)))
+    put_manifest(path, linked(path, source, max(rows // SHARD_ROWS, 1)))
 
 
 def many_shards(path: Path, bench: Bench, shards: int) -> None:
     """Write a dataset of as many shards of ragged samples."""
-    manifest.write(path, linked(path, bench.packed(ragged_rows, RAGGED, codec="lz4"), shards))
+    put_manifest(path, linked(path, bench.packed(ragged_rows, RAGGED, codec="lz4"), shards))
 
 
 def named_shard(path: Path, bench: Bench) -> None:
@@ -76,7 +76,12 @@ def named_rows(path: Path, bench: Bench, rows: int) -> None:
     table = path / "names.lmdb"
     write_names(table, [f"{number:010}".encode() for number in range(rows)])
     entry = FileEntry(file=table.name, bytes=table.stat().st_size, digest=manifest.file_digest(table))
-    manifest.write(path, msgspec.structs.replace(whole, names=entry))
+    put_manifest(path, msgspec.structs.replace(whole, names=entry))
+
+
+def put_manifest(path: Path, whole: Manifest) -> None:
+    """Make `whole` the manifest of the dataset at a path."""
+    (path / manifest.MANIFEST).write_bytes(manifest.encode(whole))
 
 
 def linked(path: Path, source: Path, times: int) -> Manifest:

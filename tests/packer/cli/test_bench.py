@@ -8,6 +8,7 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 import pytest
+from made_datasets import put_manifest
 from torch.utils.data import DataLoader
 
 from packer.cli import bench
@@ -66,7 +67,7 @@ def test_refusals(refused, packed, tmp_path):
     refused(2, ["bench", packed, "--fields", "depth"], "no field 'depth'", "hr, xyz, label")
     refused(2, ["bench", packed, "--workers", "-1"], "--workers")
     refused(2, ["bench", packed, "--seconds", "0"], "--seconds")
-    manifests.write(tmp_path, msgspec.structs.replace(manifests.read(packed), samples=0, shards=()))
+    put_manifest(tmp_path, msgspec.structs.replace(manifests.read(packed), samples=0, shards=()))
     refused(1, ["bench", tmp_path], "no samples")
 
 

@@ -7,7 +7,7 @@ import os
 
 import msgspec
 import pytest
-from made_datasets import make_plain
+from made_datasets import make_plain, put_manifest
 
 from packer.convert import convert
 from packer.format import ColumnTotals
@@ -97,7 +97,7 @@ def test_a_dataset_of_no_samples(packer, refused, tmp_path):
     """Every command that looks at a dataset shows that nothing is in it, or refuses it in a sentence."""
     path = convert([{"x": 1}], tmp_path / "empty").path
     nothing = {"samples": 0, "shards": (), "columns": {"x": ColumnTotals(raw=0, stored=0)}}
-    manifests.write(path, msgspec.structs.replace(manifests.read(path), **nothing))
+    put_manifest(path, msgspec.structs.replace(manifests.read(path), **nothing))
     next((path / "shards").iterdir()).unlink()
     text = packer("info", path).stdout
     assert ["shards", "none"] in [line.split() for line in text.splitlines()]
@@ -113,7 +113,7 @@ def test_escapes_of_an_origin(packer, tmp_path):
     """What a dataset of others says in its origin cannot move the cursor: neither by names nor by values."""
     path = convert([{"x": 1}], tmp_path / "d").path
     manifest = manifests.read(path)
-    manifests.write(path, msgspec.structs.replace(manifest, origin={"\x1b[2Jname": "\x1b[2Jvalue", "\x1b[2Jlist": [1]}))
+    put_manifest(path, msgspec.structs.replace(manifest, origin={"\x1b[2Jname": "\x1b[2Jvalue", "\x1b[2Jlist": [1]}))
     text = packer("info", path).stdout
     assert "\x1b" not in text
     assert text.count("\\x1b[2J") == 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 import h5py
 import numpy as np
 import pytest
+from made_datasets import put_manifest
 from real_files import real_files
 
 from packer.convert import convert
@@ -130,7 +131,7 @@ def test_files_that_are_not_known(tmp_path, files, field, notes):
     convert(str(tmp_path / "in"), tmp_path / "d", workers=0)
     known = manifests.read(tmp_path / "d")
     known.origin["files"] = files
-    manifests.write(tmp_path / "d", known)
+    put_manifest(tmp_path / "d", known)
     report = export(tmp_path / "d", tmp_path / "out")
     assert (report.files, report.notes) == (1, notes)
     with h5py.File(tmp_path / "out/d.h5") as file:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import h5py
 import numpy as np
 import pytest
+from made_datasets import put_manifest
 
 from packer.convert import convert
 from packer.export import export
@@ -70,7 +71,7 @@ def test_no_two_fields_have_one_path(tmp_path, paths):
     assert exported(tmp_path, dict.fromkeys("ad", np.arange(3)), pick=pick) == (["a", "c", "d"], (CLASH,))
     known = manifests.read(tmp_path / "d")
     known.origin["paths"] |= paths
-    manifests.write(tmp_path / "d", known)
+    put_manifest(tmp_path / "d", known)
     assert held(tmp_path) == (["a", "c", "d"], (CLASH,))
     with h5py.File(tmp_path / "out/a.h5") as file:
         assert [file[name][()].tolist() for name in "acd"] == [[0, 1, 2]] * 3

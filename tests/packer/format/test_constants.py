@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 import pytest
 import xxhash
+from made_datasets import put_manifest
 
 from packer.errors import DamagedError, UsageError
 from packer.format import Constants, FileEntry, data_entry, encode_constants, same_constants
@@ -121,7 +122,7 @@ def test_what_another_writer_may_not_write(tmp_path: Path, data: bytes, said: st
         writer.add({"x": np.zeros(2)})
     (folder / "constants.npz").write_bytes(data)
     entry = FileEntry(file="constants.npz", bytes=len(data), digest=xxhash.xxh3_128_hexdigest(data))
-    manifests.write(folder, msgspec.structs.replace(manifests.read(folder), constants=entry))
+    put_manifest(folder, msgspec.structs.replace(manifests.read(folder), constants=entry))
     with pytest.raises(DamagedError, match=f"constants.npz: .*{said}.*packer repair"):
         len(Constants(folder, entry))
     (damage,) = verify(folder).damages

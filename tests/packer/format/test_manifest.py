@@ -15,6 +15,7 @@ import pytest
 import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
+from made_datasets import put_manifest
 
 from packer.errors import DatasetError, ManifestError, NoDatasetError, UnfinishedError, UsageError
 from packer.format import ColumnTotals, Field, FieldSpec, FileEntry, FrameRule, Manifest, ShardEntry
@@ -78,7 +79,7 @@ def changed(place: str, value: Any) -> bytes:
 
 def test_a_manifest_reads_back_as_written(tmp_path: Path) -> None:
     """Every member survives, and no temporary file is left."""
-    manifests.write(tmp_path, example())
+    put_manifest(tmp_path, example())
     assert manifests.read(tmp_path) == example()
     assert [p.name for p in tmp_path.iterdir()] == ["manifest.json"]
     assert example().file_bytes == 8192 + 4096 + 4096
@@ -105,7 +106,7 @@ def test_a_manifest_that_is_still_the_same_is_not_decoded_again(
     """Its digest tells; another manifest, one written otherwise, a shorter file and none are read as ever."""
     path, manifest = tmp_path / "manifest.json", example()
     other = example(tool="packer 2.0")
-    manifests.write(tmp_path, other)
+    put_manifest(tmp_path, other)
     assert manifests.read_again(tmp_path, manifest) == other
     members = json.loads(manifests.encode(manifest))
     members.pop("digest")
@@ -121,7 +122,7 @@ def test_a_manifest_that_is_still_the_same_is_not_decoded_again(
     path.unlink()
     with pytest.raises(DatasetError):
         manifests.read_again(tmp_path, manifest)
-    manifests.write(tmp_path, manifest)
+    put_manifest(tmp_path, manifest)
     monkeypatch.delattr(manifests, "decode")
     assert manifests.read_again(tmp_path, manifest) is manifest
 
@@ -334,14 +335,14 @@ def test_a_manifest_that_is_a_folder_or_huge(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(DatasetError, match="cannot be read"):
         manifests.read(tmp_path / "a")
     monkeypatch.setattr(manifests, "MAX_MANIFEST_BYTES", 100)
-    manifests.write(tmp_path, example())
+    put_manifest(tmp_path, example())
     with pytest.raises(ManifestError, match="larger than 100"):
         manifests.read(tmp_path)
 
 
 def test_a_manifest_takes_no_more_memory_than_it_has_bytes(tmp_path: Path) -> None:
     """However large one may be: memory may be limited, by `ulimit -v` say."""
-    manifests.write(tmp_path, example())
+    put_manifest(tmp_path, example())
     tracemalloc.start()
     try:
         manifests.read(tmp_path)

@@ -14,6 +14,7 @@ from pathlib import Path
 import lmdb
 import msgspec
 import pytest
+from made_datasets import put_manifest
 
 from packer.errors import PackerError
 from packer.format import LmdbAppender
@@ -89,7 +90,7 @@ def test_names_in_shards_and_table_are_compared(tmp_path: Path, wrong: dict[byte
     table.finish()
     (tmp_path / "names.lmdb").replace(path)
     names = manifests.FileEntry(file=path.name, bytes=path.stat().st_size, digest=manifests.file_digest(path))
-    manifests.write(tmp_path / "d", msgspec.structs.replace(manifests.read(tmp_path / "d"), names=names))
+    put_manifest(tmp_path / "d", msgspec.structs.replace(manifests.read(tmp_path / "d"), names=names))
     (damage,) = verify(tmp_path / "d").damages
     assert damage.file == "names.lmdb"
     assert words in damage.what

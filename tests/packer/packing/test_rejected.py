@@ -11,7 +11,7 @@ import msgspec
 import pytest
 import xxhash
 from broken import stopped_at
-from made_datasets import make_plain
+from made_datasets import make_plain, put_manifest
 
 from packer.append import append
 from packer.convert import convert
@@ -194,7 +194,7 @@ def test_lists_of_something_else(dataset: Path, tmp_path: Path, clouds: Any, lin
     """A manifest may speak of a file that lists no samples: verify says so, and appending before it packs."""
     (dataset / LIST).write_bytes(lines)
     other = FileEntry(file=LIST, bytes=len(lines), digest=xxhash.xxh3_128_hexdigest(lines))
-    manifests.write(dataset, msgspec.structs.replace(manifests.read(dataset), left_out=other))
+    put_manifest(dataset, msgspec.structs.replace(manifests.read(dataset), left_out=other))
     with pytest.raises(DamagedError, match=r"rejected.jsonl: it lists no samples.*packer repair"):
         append(dataset, cut_short(tmp_path / "more", clouds), workers=0)
     assert not (dataset / "unfinished").exists()
