@@ -196,7 +196,7 @@ def _document(plan: Plan, likely: Estimate) -> dict[str, Any]:
         ],
         "shards": [
             {
-                "file": shard.file,
+                "number": shard.number,
                 "samples": shard.samples,
                 "raw_bytes": shard.raw_bytes,
                 "most_bytes": shard.file_bytes,

@@ -126,7 +126,7 @@ def log_plan(plan: Plan) -> None:
         _log.info("%s", remark)
     for shard in plan.shards:
         amounts = f"{shard.raw_bytes:,} bytes, map of {shard.map_size:,}"
-        _log.debug("%s: samples %d to %d, %s", shard.file, shard.start, shard.stop - 1, amounts)
+        _log.debug("shard %d: samples %d to %d, %s", shard.number, shard.start, shard.stop - 1, amounts)
 
 
 def plan_splits(plan: Plan, options: ConvertOptions, lenient: bool) -> Splits:

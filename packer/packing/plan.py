@@ -62,6 +62,8 @@ class ShardPlan:
     """One shard: the samples start..stop, its raw bytes, and its file's size (exact, or an upper bound).
 
     Attributes:
+        number: of the shard, from 0.
+        start, stop: of its samples, in the source.
         slack_bytes: part of `file_bytes` that encoded frames may need, but mostly do not.
     """
 
@@ -79,10 +81,6 @@ class ShardPlan:
     @property
     def map_size(self) -> int:
         return map_size(self.file_bytes)
-
-    @property
-    def file(self) -> str:
-        return f"{self.number:05d}.lmdb"
 
 
 @dataclass(frozen=True)

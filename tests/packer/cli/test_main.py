@@ -63,7 +63,7 @@ def test_verbose_says_more(packer, rows, tmp_path):
     """Versions and time, and the shards of a conversion; without it none of them."""
     said = packer("convert", rows.path, tmp_path / "a", "--workers", 0, "-v").stderr.splitlines()
     assert said[0].startswith(f"packer: version {package.__version__}, Python 3.")
-    assert any(re.match(r"packer: 00000.lmdb: samples 0 to 399, .* map of ", line) for line in said)
+    assert any(re.match(r"packer: shard 0: samples 0 to 399, .* map of ", line) for line in said)
     assert re.fullmatch(r"packer: ended after [\d.]+ s", said[-1])
     assert packer("convert", rows.path, tmp_path / "b", "--workers", 0).stderr == ""
 

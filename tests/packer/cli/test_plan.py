@@ -40,6 +40,7 @@ def test_uncompressed_sizes_are_exact(packer, request, tmp_path, source):
     assert [shard["most_bytes"] for shard in found["shards"]] == [
         path.stat().st_size for path in sorted((out / "shards").iterdir())
     ]
+    assert [shard["number"] for shard in found["shards"]] == list(range(len(found["shards"])))
     assert sum(shard["samples"] for shard in found["shards"]) == found["samples"]
 
 
