@@ -35,7 +35,7 @@ from packer.jobs import (
     plan_job,
 )
 from packer.merge import check_names, joined_manifest
-from packer.packing import LocalPlace, Rejected, changing_dataset, place_of
+from packer.packing import Rejected, changing_dataset, place_of
 from packer.sources import Source, names_of, open_packed
 
 _log = logging.getLogger(__name__)
@@ -120,9 +120,8 @@ def append(
         else:  # an earlier call was killed when all was done but tidying up
             first = next(number for number, entry in enumerate(old.shards) if change.has_made(entry))
         rejected += [entry for entry in all_rejected if entry.shard is not None and entry.shard >= first]
-        path = place.path if isinstance(place, LocalPlace) else str(place)
         added = sum(entry.samples for entry in change.dataset.shards[first:])
-        report = AppendReport(path, change.dataset, added, tuple(rejected), time.perf_counter() - start_time)
+        report = AppendReport(place.address, change.dataset, added, tuple(rejected), time.perf_counter() - start_time)
         # Readers that are open may look up names, and `verify` may be at work.
         change.tidy([*old.name_tables, old.left_out], lambda: done and done(report))
     return report

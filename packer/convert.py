@@ -40,7 +40,6 @@ from packer.jobs import (
 )
 from packer.packing import (
     Change,
-    LocalPlace,
     Place,
     Plan,
     Rejected,
@@ -154,9 +153,8 @@ def convert(sources: Any, out: str | os.PathLike[str], options: ConvertOptions |
             change.publish(msgspec.structs.replace(manifest, constants=constants))
             rejected, kept_shards = packed.rejected, packed.kept_shards
         change.tidy()
-    path = place.path if isinstance(place, LocalPlace) else str(place)
     seconds = time.perf_counter() - start_time
-    return Report(path, change.dataset, tuple(rejected), job.source_bytes, kept_shards, seconds)
+    return Report(place.address, change.dataset, tuple(rejected), job.source_bytes, kept_shards, seconds)
 
 
 def convert_part(
@@ -207,10 +205,9 @@ def convert_part(
     change.forget_late(numbers)
     unfinished = len(plan.shards) - change.count_reports()
     rejected = [bad for report in reports for _, bad in sorted(report.rejected.items())]
-    path = place.path if isinstance(place, LocalPlace) else str(place)
     seconds = time.perf_counter() - start_time
     kept_shards = len(numbers) - len(reports)
-    return PartReport(path, len(numbers), kept_shards, len(plan.shards), unfinished, tuple(rejected), seconds)
+    return PartReport(place.address, len(numbers), kept_shards, len(plan.shards), unfinished, tuple(rejected), seconds)
 
 
 def _find_missing(

@@ -50,10 +50,23 @@ def drop(
     with changing_dataset(place) as (change, old):
         fields_left = tuple(field for field in old.fields if field.name not in dropped)
         no_samples = PackedSource(str(place), (), (), np.zeros(0, np.int64), None)
-        shards = tuple(ShardPlan(number, 0, 0, 0, entry.bytes, 0) for number, entry in enumerate(old.shards))
+        shards = tuple(
+            ShardPlan(number, start=0, stop=0, raw_bytes=0, file_bytes=entry.bytes, slack_bytes=0)
+            for number, entry in enumerate(old.shards)
+        )
         plan = Plan(no_samples, {"dropped": dropped}, fields_left, shards, {}, exact=False)
-        files = len(old.shards), "shards"
-        job = Job(no_samples, plan, options, files, 0, reading_limits(options, in_memory=False), {}, [], "drop", old)
+        job = Job(
+            no_samples,
+            plan,
+            options,
+            files=(len(old.shards), "shards"),
+            source_bytes=0,
+            limits=reading_limits(options, in_memory=False),
+            splits={},
+            rejected=[],
+            verb="drop",
+            base=old,
+        )
         if not is_published(job, change):
             for name in dropped:
                 old.field(name)

@@ -34,7 +34,6 @@ from packer.jobs import (
 )
 from packer.packing import (
     Change,
-    LocalPlace,
     Place,
     changing_dataset,
     classes_of,
@@ -105,7 +104,7 @@ def join(
                 )
             publish(job, change, with_fields(old.origin, old.samples, dict.fromkeys(_names(fields), job.plan.origin)))
         change.tidy()
-    return JoinReport(place.path if isinstance(place, LocalPlace) else str(place), change.dataset, fields, by_name)
+    return JoinReport(place.address, change.dataset, fields, by_name)
 
 
 def publish(job: Job, change: Change, origin: dict[str, Any]) -> None:

@@ -46,8 +46,13 @@ class Place(ABC):
     Every operation raises WriteError if it fails; `read` of a folder raises DatasetError.
     """
 
+    def __str__(self) -> str:
+        return str(self.address)
+
+    @property
     @abstractmethod
-    def __str__(self) -> str: ...
+    def address(self) -> Path | str:
+        """Return the path of the folder, or the URL."""
 
     @abstractmethod
     def lock(self) -> contextlib.AbstractContextManager[bool]:
@@ -118,8 +123,9 @@ class LocalPlace(Place):
 
     path: Path
 
-    def __str__(self) -> str:
-        return str(self.path)
+    @property
+    def address(self) -> Path:
+        return self.path
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[bool]:
@@ -204,7 +210,8 @@ class RemotePlace(Place):
 
     url: str
 
-    def __str__(self) -> str:
+    @property
+    def address(self) -> str:
         return self.url
 
     @property
