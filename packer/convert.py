@@ -229,7 +229,7 @@ def _share_plan(sources: Any, options: ConvertOptions, change: Change, command: 
     rejected: list[Rejected] = []
     listing = _list_digest(sources, options) if command else ""  # before the files are opened: more may arrive
     job = plan_job(open_source(sources, options, rejected), options, rejected)
-    if not job.files[0]:
+    if not job.files.count:
         raise UsageError(
             "a part is packed of files, and these are samples in memory: pack each part by itself, and merge"
         )

@@ -16,7 +16,7 @@ from packer.errors import UsageError
 from packer.format import Manifest
 from packer.jobs import ConvertOptions, Job, is_published, reading_limits
 from packer.join import publish
-from packer.packing import Plan, ShardPlan, changing_dataset, place_of, with_fields
+from packer.packing import Plan, ShardPlan, SourceFiles, changing_dataset, place_of, with_fields
 from packer.sources import PackedSource
 from packer.watcher import NOBODY, Watcher
 
@@ -59,7 +59,7 @@ def drop(
             no_samples,
             plan,
             options,
-            files=(len(old.shards), "shards"),
+            files=SourceFiles(len(old.shards), "shards"),
             source_bytes=0,
             limits=reading_limits(options, in_memory=False),
             splits={},

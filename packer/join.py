@@ -35,6 +35,7 @@ from packer.jobs import (
 from packer.packing import (
     Change,
     Place,
+    SourceFiles,
     changing_dataset,
     classes_of,
     make_plan,
@@ -153,7 +154,7 @@ def _plan_join(source: Source, options: ConvertOptions, place: Place, old: Manif
     ]
     plan = replace(plan, fields=fields, shards=tuple(shards))
     log_plan(plan)
-    files, source_bytes = ((len(source), _digest(source)), 0) if in_memory else source_files(source.files())
+    files, source_bytes = (SourceFiles(len(source), _digest(source)), 0) if in_memory else source_files(source.files())
     options = replace(options, on_error="stop")
     return Job(source, plan, options, files, source_bytes, limits, {}, [], "join", old)
 

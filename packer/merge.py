@@ -22,6 +22,7 @@ from packer.packing import (
     LocalPlace,
     Note,
     Rejected,
+    SourceFiles,
     changing,
     check_output,
     join_origins,
@@ -80,7 +81,7 @@ def merge(
     digests = [[shard.digest for shard in manifest.shards] for manifest in parts]
     settings = {"the command": "merge", "the version of packer": packer.__version__, "the shards to merge": digests}
     files = sum(map(len, digests))
-    note = Note(shards=files, settings=settings, files=(files, "shards"))
+    note = Note(shards=files, settings=settings, files=SourceFiles(files, "shards"))
     with changing(place) as change:
         if not change.find_published(note):
             change.begin(note, overwrite)

@@ -35,6 +35,7 @@ from packer.packing import (
     Rejected,
     ShardReport,
     ShardTask,
+    SourceFiles,
     changing,
     field_sizes,
     make_report,
@@ -101,7 +102,7 @@ def repair(
         if source is not None and bad_shards:
             check_same_schema(manifest, source)
         settings = {"the command": "repair", "the damaged files": files}
-        change.begin(Note(shards=len(bad_shards), settings=settings, files=(len(files), "damaged")))
+        change.begin(Note(shards=len(bad_shards), settings=settings, files=SourceFiles(len(files), "damaged")))
         changes: dict[str, Any] = {}
         if is_constants_bad:
             changes["constants"] = change.write_constants(data)

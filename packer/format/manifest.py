@@ -403,8 +403,8 @@ def _absent(folder: Path) -> DatasetError:
     """Return the error of a folder without a manifest."""
     if URL_AS_PATH.match(str(folder)):
         return NoDatasetError(
-            f"{folder}: only `packer info`, `verify`, `stats`, `warm` and PackedDataset take the URL of a dataset; for "
-            "anything else copy it to a folder"
+            f"{str(folder).replace(':/', '://', 1)}: this reads the dataset in a folder only, not at a URL; copy it "
+            "to a folder first"
         )
     if not folder.is_dir():
         problem = (

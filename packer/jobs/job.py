@@ -36,6 +36,7 @@ from packer.packing import (
     ShardReport,
     ShardTask,
     SharedPlan,
+    SourceFiles,
     make_manifest,
     make_plan,
     make_splits,
@@ -55,7 +56,7 @@ class Job:
     """A source that is to be packed, and how.
 
     Attributes:
-        files: `Note.files` of the source files; (0, "") for samples in memory.
+        files: the source files; none for samples in memory.
         source_bytes: size of all source files.
         limits: of reading in other processes; None to read in this one.
         splits: of all samples, if none is skipped.
@@ -67,7 +68,7 @@ class Job:
     source: Source
     plan: Plan
     options: ConvertOptions
-    files: tuple[int, str]
+    files: SourceFiles
     source_bytes: int
     limits: Limits | None
     splits: Splits
@@ -170,7 +171,7 @@ def make_note(job: Job) -> Note:
 
 def is_published(job: Job, change: Change) -> bool:
     """Return whether an earlier run of the same command had published its dataset, and was killed before `tidy`."""
-    if job.files[0]:
+    if job.files.count:
         return change.find_published(make_note(job))
     count = len(job.plan.shards)
 
@@ -201,7 +202,7 @@ def pack(job: Job, change: Change, overwrite: bool = True) -> Packed:
     options, plan, source, place = job.options, job.plan, job.source, change.place
     change.begin(make_note(job), overwrite)
     finished = change.reports(ShardReport)
-    if not job.files[0]:
+    if not job.files.count:
         finished = {
             number: report for number, report in finished.items() if _has_same_samples(job, place, report.entry, number)
         }

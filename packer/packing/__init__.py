@@ -3,6 +3,7 @@
 from packer.packing.commit import (
     Change,
     Note,
+    SourceFiles,
     changing,
     changing_dataset,
     check_output,
@@ -68,6 +69,7 @@ __all__ = [
     "ShardReport",
     "ShardTask",
     "SharedPlan",
+    "SourceFiles",
     "changing",
     "changing_dataset",
     "check_output",

@@ -27,6 +27,7 @@ import logging
 import os
 import re
 import secrets
+import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -55,9 +56,13 @@ from packer.packing.origin import Origin, classes_of
 from packer.packing.parts import PART_REPORT
 from packer.packing.places import LOCK, PARTIAL, LocalPlace, Place
 from packer.packing.rejected import Rejected, encode_list
+from packer.remote import default_cache
 from packer.threads import in_threads
 
 _log = logging.getLogger(__name__)
+
+#: What differs if another size, time or path is all that is known of the source files.
+UNNAMED_CHANGE = "a source file has changed, or was renamed or replaced by an older one"
 
 _RUN = "[0-9a-f]{8}"
 _NOTE = re.compile(rf"{UNFINISHED}/({_RUN})\.json")
@@ -69,21 +74,47 @@ _DATASET_FILE = re.compile(
 )
 
 
+class SourceFiles(msgspec.Struct, frozen=True, array_like=True):
+    """What identifies source files; without any, the default.
+
+    Attributes:
+        count: how many there are.
+        digest: of their paths, sizes and times, in their order.
+        last: path of the one that was changed last; empty if that is not known.
+        last_ns: when it was changed, in nanoseconds since 1970.
+    """
+
+    count: int = 0
+    digest: str = ""
+    last: str = ""
+    last_ns: int = 0
+
+    def difference(self, other: SourceFiles) -> str | None:
+        """Return what is known of the files that have changed, in words; None if nothing is."""
+        changed = max(self, other, key=lambda files: files.last_ns) if self.last != other.last else other
+        where = ""
+        if changed.last and (self.last, self.last_ns) != (other.last, other.last_ns):
+            when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(changed.last_ns / 1e9))
+            where = f": {changed.last}, changed {when}"
+        if self.count != other.count:
+            return f"the source files were {self.count:,} and are now {other.count:,}{where}"
+        return f"a source file has changed{where}" if where else None
+
+
 class Note(msgspec.Struct, frozen=True, kw_only=True):
     """What a run makes (unfinished/RUN.json): everything that decides the bytes of its files.
 
     Attributes:
         shards: how many there will be; None if samples still arrive.
         settings: JSON values by name, as a message may call them.
-        files: how many source files there are, and a digest of their paths, sizes and times; (0, "") for samples in
-            memory.
+        files: the source files; none for samples in memory.
         base: digest of the manifest that the run starts from; None if there is no dataset yet.
         token: chance, where two processes may pack different samples in memory at one time.
     """
 
     shards: int | None
     settings: dict[str, Any]
-    files: tuple[int, str] = (0, "")
+    files: SourceFiles = SourceFiles()
     base: str | None = None
     token: str = ""
 
@@ -94,16 +125,16 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
     def difference(self, other: Note) -> str | None:
         """Return what differs from another run, in words; None if the other can go on with this one.
 
-        Files come first: if one has changed, settings such as the number of samples may follow from that.
+        Files come first: if one has changed, settings such as the number of samples may follow from that. If none is
+        known to have changed, the settings may say why they differ, such as fields in another order.
         """
-        if self.files != other.files:
-            counts = f"{self.files[0]:,} and are now {other.files[0]:,}"
-            return f"the source files were {counts}" if self.files[0] != other.files[0] else "a source file has changed"
+        if difference := self.files.difference(other.files):
+            return difference
         for name in {**self.settings, **other.settings}:
             old, new = self.settings.get(name), other.settings.get(name)
             if old != new:
                 return f"{name} was {_shorten(old)} and is now {_shorten(new)}"
-        return None
+        return None if self.files == other.files else UNNAMED_CHANGE
 
     def run(self, used_runs: Container[str]) -> str:
         """Return the name of the run: a digest of the note, other than the names that are used."""
@@ -229,7 +260,7 @@ class Change:
             if self._is_alone:
                 self.tidy()
             raise exists_error(self.place)
-        if note.files == (0, "") and not self._is_alone:
+        if not note.files.count and not self._is_alone:
             note = msgspec.structs.replace(note, token=secrets.token_hex(8))
         note, used_runs = self._with_base(note), self._used_runs()
         self.run = note.run(used_runs)
@@ -528,22 +559,28 @@ def differs_error(place: Place, difference: str) -> UsageError:
     )
 
 
-def source_files(paths: Iterable[str]) -> tuple[tuple[int, str], int]:
+def source_files(paths: Iterable[str]) -> tuple[SourceFiles, int]:
     """Return what a note says of source files, and their bytes together.
+
+    Files that were fetched are named by their path within the cache: that is the same on every machine.
 
     Raises:
         SourceError: a file is gone, or cannot be looked at.
     """
-    digest, count, nbytes = xxhash.xxh3_128(), 0, 0
+    digest, count, nbytes, last, last_ns = xxhash.xxh3_128(), 0, 0, "", 0
+    fetched = os.path.abspath(default_cache() / "sources") + os.sep  # noqa: PTH100
     folders: dict[str, str] = {}
     for path, size, changed in in_threads(_stat_file, paths):
         name_start = path.rfind("/") + 1
         folder, name = path[:name_start], path[name_start:]
         if folder not in folders:
-            folders[folder] = os.path.abspath(folder).rstrip("/")  # noqa: PTH100
-        digest.update(msgspec.json.encode((as_text(f"{folders[folder]}/{name}"), size, changed)))
+            folders[folder] = os.path.abspath(folder).removeprefix(fetched).rstrip("/")  # noqa: PTH100
+        full_path = as_text(f"{folders[folder]}/{name}")
+        digest.update(msgspec.json.encode((full_path, size, changed)))
         count, nbytes = count + 1, nbytes + size
-    return ((count, digest.hexdigest()) if count else (0, "")), nbytes
+        if changed > last_ns and os.path.isabs(full_path):  # noqa: PTH117 - fetched files have no time
+            last, last_ns = full_path, changed
+    return SourceFiles(count, digest.hexdigest(), last, last_ns) if count else SourceFiles(), nbytes
 
 
 def _stat_file(path: str) -> tuple[str, int, int]:

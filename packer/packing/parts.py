@@ -35,7 +35,7 @@ def parse_part(text: str) -> tuple[int, int]:
     """Return the number of a part, from 0 to n, and how many there are, n; raises UsageError if it is no part."""
     match = re.fullmatch(r"(\d+)/(\d+)", text)
     if match is None or not int(match[2]) or int(match[1]) > int(match[2]):
-        raise UsageError(f"part {text!r}: a number of n parts is expected, such as 17/400")
+        raise UsageError(f"part {text!r}: I/N is expected, with I from 1 to N, such as 17/400; 0/N is N/N")
     return int(match[1]), int(match[2])
 
 

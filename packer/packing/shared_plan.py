@@ -28,7 +28,7 @@ import xxhash
 
 from packer.errors import PackerError, SourceError, UsageError, WriteError
 from packer.format import UNFINISHED, Field, clear_errors
-from packer.packing.commit import Change, Note, differs_error, source_files
+from packer.packing.commit import UNNAMED_CHANGE, Change, Note, SourceFiles, differs_error, source_files
 from packer.packing.places import Place, RemotePlace
 from packer.packing.plan import Plan, ShardPlan
 from packer.sources import Source, decode_source, encode_source
@@ -51,7 +51,7 @@ class SharedPlan(msgspec.Struct, frozen=True):
     Attributes:
         command: digest of the command that it is for.
         note: of the run, without where that starts from.
-        files: of each shard, what `Note.files` says of all.
+        files: those of each shard.
         digests: of the samples of each shard, encoded, and of all samples.
         listing: digest of the names of all files that the command names, packed or not; empty if names, sizes and times
             of files do not decide what the samples are.
@@ -63,7 +63,7 @@ class SharedPlan(msgspec.Struct, frozen=True):
     fields: tuple[Field, ...]
     origin: dict[str, Any]
     shards: tuple[ShardPlan, ...]
-    files: tuple[tuple[int, str], ...]
+    files: tuple[SourceFiles, ...]
     digests: tuple[str, ...]
     listing: str
     raw_bytes: dict[str, int]
@@ -89,7 +89,7 @@ class SharedPlan(msgspec.Struct, frozen=True):
             files, _ = source_files(source.files())
             if files != self.files[number]:
                 if is_strict:
-                    raise differs_error(place, "a source file has changed")
+                    raise differs_error(place, self.files[number].difference(files) or UNNAMED_CHANGE)
                 return None
         return sources
 
@@ -138,7 +138,7 @@ def write_plan(change: Change, command: str, note: Note, plan: Plan, listing: st
         WriteError: it cannot be written.
         SourceError: a file is gone.
     """
-    place, files, digests = change.place, list[tuple[int, str]](), list[str]()
+    place, files, digests = change.place, list[SourceFiles](), list[str]()
 
     def write_draft(source: Source, shard: int | None) -> tuple[Path, str]:
         name = _samples_file(change.run, shard)

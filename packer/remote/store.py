@@ -38,7 +38,8 @@ def refuse_url(path: Path) -> None:
     """Raise UsageError if a folder to be written is a URL; as a path it has lost one of its slashes."""
     if URL_AS_PATH.match(str(path)):
         raise UsageError(
-            f"{path}: only `packer convert` and `append` write to a URL; name a folder, and copy it there afterwards"
+            f"{str(path).replace(':/', '://', 1)}: this writes only into a folder, not to a URL; name a folder, and "
+            "copy it there afterwards"
         )
 
 

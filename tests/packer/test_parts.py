@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -214,9 +215,9 @@ def test_a_part_with_another_version_of_a_file_is_refused(
     out = tmp_path / "out"
     convert_part(sources, out, "1/2", **OPTIONS)
     os.utime(images_of(sources, 1)[0], ns=(1, 1))
-    with pytest.raises(UsageError, match="a source file has changed; undo the change"):
+    with pytest.raises(UsageError, match="a source file has changed"):
         convert_part(sources, out, "2/2", **OPTIONS)
-    with pytest.raises(UsageError, match="a source file has changed; undo the change"):
+    with pytest.raises(UsageError, match="a source file has changed"):
         convert(sources, out, **OPTIONS)
     plans.clear()
     report = convert_part(sources, out, "2/2", overwrite=True, **OPTIONS)
@@ -295,7 +296,7 @@ def test_a_part_whose_run_is_replaced_says_so(sources: list[str], tmp_path: Path
 @pytest.mark.parametrize("part", ["5/4", "1", "a/b", "1/0", "-1/4", ""])
 def test_what_is_no_part_is_refused(part: str) -> None:
     """A part is a number of n parts."""
-    with pytest.raises(UsageError, match="such as 17/400"):
+    with pytest.raises(UsageError, match=re.escape(f"part {part!r}: I/N is expected, with I from 1 to N")):
         parse_part(part)
 
 

@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from broken import stopped_at
 from made_datasets import make_plain
@@ -16,7 +17,7 @@ from packer.convert import convert
 from packer.errors import DatasetError, UsageError, WriteError
 from packer.export import export
 from packer.format import manifest as manifests
-from packer.packing import LOCK, Change, LocalPlace, Note, changing, source_files
+from packer.packing import LOCK, Change, LocalPlace, Note, SourceFiles, changing, source_files
 from packer.split import split
 from packer.verify import verify
 
@@ -25,7 +26,7 @@ OTHER = [{"b": n} for n in range(4)]
 
 
 def note(**settings):
-    return Note(shards=2, settings={"codec": "lz4", **settings}, files=(1, "digest"))
+    return Note(shards=2, settings={"codec": "lz4", **settings}, files=SourceFiles(1, "digest", "/a.png", 10**18))
 
 
 def names(folder):
@@ -282,14 +283,28 @@ def test_a_disk_that_may_be_too_small(tmp_path, monkeypatch, caplog):
     ("files", "words"),
     [
         ((0, ""), "the source files were 1 and are now 0"),
-        ((2, "digest"), "the source files were 1 and are now 2"),
-        ((1, "other"), "a source file has changed"),
-        ((1, "digest"), "codec was lz4 and is now zstd"),
+        ((2, "other", "/a.png", 10**18), "the source files were 1 and are now 2"),
+        ((2, "other", "/b.png", 2 * 10**18), "the source files were 1 and are now 2: /b.png, changed 2033-05-18 "),
+        ((1, "other", "/a.png", 10**18 + 10**12), "a source file has changed: /a.png, changed 2001-09-09 "),
+        ((1, "other", "/b.png", 10**17), "a source file has changed: /a.png, changed 2001-09-0"),
+        ((1, "other", "/a.png", 10**18), "codec was lz4 and is now zstd"),
+        ((1, "digest", "/a.png", 10**18), "codec was lz4 and is now zstd"),
     ],
 )
 def test_differences_between_sources(files, words):
-    """Files that came, went or changed their size or time are told before the settings that may follow from that."""
-    assert note().difference(Note(shards=2, settings={"codec": "zstd"}, files=files)) == words
+    """Files that came, went or changed their size or time are told before the settings that may follow from that.
+
+    The one with the latest time is named; files in another order are no change if a setting tells of it.
+    """
+    difference = note().difference(Note(shards=2, settings={"codec": "zstd"}, files=SourceFiles(*files)))
+    assert difference is not None
+    assert difference.startswith(words)
+
+
+def test_files_that_may_have_changed():
+    """A run is refused if all that is known of its files is that they differ."""
+    files = SourceFiles(1, "other", "/a.png", 10**18)
+    assert "or was renamed" in (note().difference(msgspec.structs.replace(note(), files=files)) or "")
 
 
 def test_source_files_are_noted_by_size_and_time(tmp_path):
@@ -297,10 +312,10 @@ def test_source_files_are_noted_by_size_and_time(tmp_path):
     path = tmp_path / "a.png"
     path.write_bytes(b"12345")
     first = source_files([str(path)])
-    assert (first[0][0], first[1]) == (1, 5)
+    assert (first[0].count, first[0].last, first[1]) == (1, str(path), 5)
     os.utime(path, ns=(0, 0))
     assert source_files([str(path)]) != first
-    assert source_files([]) == ((0, ""), 0)
+    assert source_files([]) == (SourceFiles(), 0)
 
 
 @pytest.mark.parametrize("finished", [False, True])

@@ -296,7 +296,7 @@ def test_urls_are_refused_where_a_folder_is_written(tmp_path, monkeypatch) -> No
         lambda: export("set.packed", "s3://bucket/set", to="hdf5"),
         lambda: merge(["set.packed", "set.packed"], "s3://bucket/set"),
     ):
-        with pytest.raises(UsageError, match="only `packer convert` and `append` write to a URL"):
+        with pytest.raises(UsageError, match=r"s3://bucket/set: this writes only into a folder"):
             write()
     assert [path.name for path in tmp_path.iterdir()] == ["set.packed"]
 
@@ -305,5 +305,5 @@ def test_urls_are_refused_where_a_folder_is_read() -> None:
     """The message says what takes a URL, not that a folder does not exist."""
     url = "s3://bucket/set"
     for read in (lambda: stats.statistics(url), lambda: open_packed(url)):
-        with pytest.raises(NoDatasetError, match=r"only `packer info`, .*, `warm` and PackedDataset take the URL"):
+        with pytest.raises(NoDatasetError, match=r"s3://bucket/set: this reads the dataset in a folder only"):
             read()

@@ -16,8 +16,8 @@ from urllib.parse import quote
 import fsspec
 import pytest
 
-from packer.convert import ConvertOptions, convert
-from packer.errors import SourceError
+from packer.convert import ConvertOptions, convert, convert_part
+from packer.errors import SourceError, UsageError
 from packer.jobs import open_source
 from packer.remote import local_inputs, store
 from packer.remote.cache import remove_unused
@@ -42,6 +42,26 @@ def test_pairs_are_packed_as_from_a_folder(tree, s3, tmp_path, files_of) -> None
     assert s3.proxy.gets(".png") == 10
     convert(tree.inputs, tmp_path / "again", workers=0)
     assert s3.proxy.gets(".png") == 10
+
+
+def test_parts_on_several_machines_are_of_one_conversion(new_pairs, s3, tmp_path, monkeypatch) -> None:
+    """Each machine fetches the sources into a cache of its own, at another time, and goes on where others stopped."""
+    s3.fs.put(str(new_pairs(tmp_path / "pairs", 5, 16, 16).folder) + "/", f"{s3.url}/pairs", recursive=True)
+    inputs = [f"{field}={s3.url}/pairs/{field}" for field in ("lr", "hr")]
+    options = ConvertOptions(codec="none", shard_size=4096, workers=0)
+    out = f"{s3.url}/parts"
+    for number in range(2):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / f"machine {number}"))
+        report = convert_part(inputs, out, f"{number}/2", options)
+        assert report.missing == (0 if number else report.of - report.shards)
+        assert report.of > 1
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another"))
+    assert convert(inputs, out, options).kept_shards == report.of
+    s3.fs.pipe_file(f"{s3.url}/pairs/lr/003.png", s3.fs.cat_file(f"{s3.url}/pairs/lr/004.png"))
+    convert_part(inputs, tmp_path / "out", "1/2", options)
+    s3.fs.pipe_file(f"{s3.url}/pairs/lr/003.png", s3.fs.cat_file(f"{s3.url}/pairs/lr/002.png"))
+    with pytest.raises(UsageError, match="a source file has changed"):
+        convert_part(inputs, tmp_path / "out", "2/2", options)
 
 
 def test_what_changed_is_fetched_anew(tree, s3) -> None:
