@@ -721,7 +721,8 @@ def _open_manifest(
         return None, folder, manifests.read(folder)
     from packer.remote import Mirror  # here: it is loaded where there is something to fetch
 
-    mirror, manifest, _ = Mirror.open(path, cache, cache_bytes)
+    mirror, manifest, lease = Mirror.open(path, cache, cache_bytes)
+    lease.close()  # at once, and not when all that refers to it is gone: nothing else could be removed
     return mirror, mirror.folder, manifest
 
 

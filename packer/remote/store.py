@@ -75,22 +75,24 @@ def call_with_retries(url: str, action: Callable[[], Value], pause: Callable[[fl
         FileNotFoundError: there is no such file.
         RemoteError: it failed for good; the message names `url`.
     """
-    last: Exception | None = None
-    for attempt in range(ATTEMPTS):
-        if attempt:
-            pause(PAUSE * 2 ** (attempt - 1))
+    attempt = 1
+    while True:
         try:
             return action()
         except (FileNotFoundError, RemoteError):
             raise
         except Exception as error:  # fsspec passes on whatever the library of each kind of server raises
+            # Not kept: it refers to the frames of all callers, and so to what they hold, such as leases.
             refused = getattr(error, "status", None) in _REFUSALS or type(error).__name__ in _LASTING_NAMES
             if refused or isinstance(error, _LASTING):
                 raise RemoteError(f"{url}: {text_of(error)}; check the address and your credentials") from error
-            last = error
-    raise RemoteError(
-        f"{url}: it failed {ATTEMPTS} times, the last time with: {text_of(last)}; check the connection and try again"
-    ) from last
+            if attempt >= ATTEMPTS:
+                raise RemoteError(
+                    f"{url}: it failed {ATTEMPTS} times, the last time with: {text_of(error)}; "
+                    "check the connection and try again"
+                ) from error
+        pause(PAUSE * 2 ** (attempt - 1))
+        attempt += 1
 
 
 def text_of(error: BaseException | None) -> str:
@@ -163,6 +165,7 @@ class Transfer:
             request.cancel()
             with self._lock:
                 self._requests.discard(request)
+            del request  # it has the error, which refers to this frame and those of all callers
 
     def call_together(self, actions: Sequence[Callable[[], None]]) -> None:
         """Call functions in several threads, and return when all are done; raises the error of one that failed."""

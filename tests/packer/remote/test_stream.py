@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import threading
@@ -383,6 +384,20 @@ def test_failures_that_pass_are_not_seen(many, s3, monkeypatch, room) -> None:
         s3.proxy.plan(f"shards/{2 * number:05}.lmdb", getattr(s3.faults, fault))
     loader = Loader(PackedDataset(many, **room(5.2)), 8, shuffle="shards")
     assert sorted(labels(loader)) == list(range(SHARDS * SAMPLES))
+
+
+def test_failures_that_pass_hold_nothing(many, s3, monkeypatch, room) -> None:
+    """Their errors refer to whatever was under way: shards can be removed before garbage is collected."""
+    monkeypatch.setattr(ahead, "PATIENCE", 0.5)
+    s3.proxy.plan("manifest.json", s3.faults.busy)
+    for number in range(SHARDS):
+        s3.proxy.plan(f"shards/{number:05}.lmdb", s3.faults.busy)
+    gc.disable()
+    try:
+        dataset = PackedDataset(many, **room(3.2))
+        assert labels(Loader(dataset, 8)) == list(range(SHARDS * SAMPLES))
+    finally:
+        gc.enable()
 
 
 def test_wrong_bytes_and_a_replaced_dataset_end_the_epoch(s3, room, folder) -> None:
