@@ -33,15 +33,9 @@ from readers.epoch import Epoch
 from readers.gather import Pool
 from readers.indexing import resolve_numbers
 from readers.mix import Mix
-from readers.order import (
-    GROUP_SAMPLES,
-    BatchOrder,
-    Order,
-    Share,
-    check_state,
-    present_rank,
-)
+from readers.order import BatchOrder, Order, check_state
 from readers.shard_order import ShardShuffled
+from readers.share import GROUP_SAMPLES, Share, present_rank
 from readers.stream import Finishing, ReadPlan, read_batches
 from readers.streamed import check_fits, open_stream, shards_needed
 from readers.transforms import global_states, has_drawn

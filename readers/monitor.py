@@ -11,7 +11,7 @@ from time import perf_counter
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from packer.errors import UsageError
-from readers.order import present_rank
+from readers.share import present_rank
 
 Batch = TypeVar("Batch")
 

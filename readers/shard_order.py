@@ -32,16 +32,8 @@ import numpy as np
 from packer.errors import UsageError
 from packer.format import Numbers, starts_of
 from readers.keyed import Permutation
-from readers.order import (
-    WINDOW,
-    Batches,
-    Order,
-    Share,
-    SharedBatches,
-    check_epoch,
-    digest,
-    random_state,
-)
+from readers.order import WINDOW, Order, check_epoch, digest, random_state
+from readers.share import Batches, Share, SharedBatches
 from readers.valid import check_count, check_seed, remark
 
 #: Hands at most; so many nodes can share a bucket.

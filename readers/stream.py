@@ -32,9 +32,9 @@ from readers.draws import Visits
 from readers.fields import RUN_BYTES, FieldReader, read_located
 from readers.gather import Pool, split_with_own_storage
 from readers.mix import Mix
-from readers.order import GROUP_SAMPLES, Batches
 from readers.readahead import with_readahead
 from readers.shards import OpenShard
+from readers.share import GROUP_SAMPLES, Batches
 from readers.streamed import ShardStream
 from readers.valid import remark
 

@@ -21,9 +21,10 @@ from readers.dataset import PackedDataset
 from readers.fields import FieldReader
 from readers.joined import parts_of
 from readers.mix import Mix
-from readers.order import Order, Sequential, Share
+from readers.order import Order, Sequential
 from readers.shard_order import ShardShuffled
 from readers.shards import OpenShard
+from readers.share import Share
 
 #: Bytes of stored samples that are located at once: all shards of these are open together.
 GROUP_BYTES = 8 * 2**20

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from readers import keyed, order
 from readers.keyed import Permutation
-from readers.order import Repeated, Share, Shuffled
+from readers.order import Repeated, Shuffled
+from readers.share import Share
 
 
 @given(st.integers(1, 3000), st.integers(0, 5))

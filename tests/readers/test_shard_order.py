@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer.errors import UsageError
-from readers.order import Share
 from readers.shard_order import HANDS, ShardShuffled
+from readers.share import Share
 
 
 def shards(count: int, size: int, window: int, seed: int = 0) -> ShardShuffled:

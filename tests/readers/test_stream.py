@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from readers import Loader, PackedDataset
 from readers.gather import Pool
 from readers.indexing import Items
-from readers.order import GROUP_SAMPLES, Sequential, Share
+from readers.order import Sequential
+from readers.share import GROUP_SAMPLES, Share
 from readers.stream import ReadPlan, read_batches
 
 

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from readers.order import Share, SharedBatches, Shuffled, present_rank
+from readers.order import Shuffled
+from readers.share import Share, SharedBatches, present_rank
 
 WORLDS = range(1, 6)
 SIZES = [0, 1, 5, 7, 16, 97, 120, 240]
