@@ -4,7 +4,9 @@
     manifest        manifest.json: fields, shards, totals, statistics
     constants       constants.npz, arrays that all samples share
     layout          keys and header of a shard, and the sizes that the format is built around
-    column          finds and decodes the samples of a column; column_index checks its index arrays first
+    locator         finds and decodes the samples of a field; column_index checks the index arrays of a column first
+    column          reads one column of one shard with it
+    arrays          ways to look up and copy many things by one call
     frame_cache     decoded frames that several samples share, kept for the next read
     column_writer   samples become frames, frames fill chunks
     shard           reads one shard through a map; btree finds its values, and names in the table of names, without LMDB
@@ -17,14 +19,15 @@ Importing this package loads numpy, msgspec and the codecs, and none of torch, c
 """
 
 from packer.format import manifest
+from packer.format.arrays import Numbers, distinct, items_of, starts_of, take_rows
 from packer.format.btree import HEAD_BYTES, BTree, Value
-from packer.format.column import Column, Located, Locator, distinct, items_of, starts_of, take_rows
+from packer.format.column import Column
 from packer.format.column_index import ColumnIndex
 from packer.format.column_writer import ColumnWriter
 from packer.format.constants import Constants, encode_constants, read_constants, same_constants
-from packer.format.frame_cache import Numbers
 from packer.format.layout import MAX_CHUNK_BYTES, ShardHeader, column_key, index_arrays
 from packer.format.lmdb_appender import LmdbAppender, open_new
+from packer.format.locator import Located, Locator
 from packer.format.manifest import (
     MANIFEST,
     MANIFEST_COPY,

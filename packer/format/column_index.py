@@ -1,6 +1,6 @@
 """The index arrays of one column of one shard, checked against each other and the chunks before anyone uses them.
 
-`column.py` finds samples by them.
+`locator.py` finds samples by them.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-Numbers = NDArray[np.int64]
+from packer.format.arrays import Numbers
 
 #: Bytes of decoded frames that are kept between two reads, unless more are asked for.
 CACHE_BYTES = 32 * 2**20

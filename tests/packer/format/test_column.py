@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from packer.codecs import NAMED, PHOTO, Buffer, Config
 from packer.errors import DamagedError, UsageError
 from packer.format import Column, ColumnIndex, ColumnWriter, Field, FrameRule, Locator, column_writer
-from packer.format.column import finder
 
 Samples = list[NDArray[Any]]
 
@@ -358,11 +357,3 @@ def test_samples_of_several_shards_come_back(
         frames = locator.frames(located)
         assert not locator.are_wrong(frames).any()
     assert np.bincount(frames.item, minlength=len(asked)).tolist() == located.frames.tolist()
-
-
-@pytest.mark.parametrize("sizes", [[], [5], [7, 7, 7, 2], [1] * 50, [0, 0, 3, 0, 9], [1000, 1, 1, 1, 1, 1000], [0, 0]])
-def test_stretches_are_found_as_by_a_search(sizes: list[int]) -> None:
-    """Whatever their sizes, each number lies in the stretch that a search finds; numbers after the last lie in it."""
-    ends = np.cumsum(sizes, dtype=np.int64)[:-1]
-    numbers = np.random.default_rng(0).permutation(sum(sizes) + 5)
-    assert np.array_equal(finder(ends)(numbers), ends.searchsorted(numbers, side="right"))

@@ -1,0 +1,518 @@
+"""Finds the samples of a field, and decodes them. Nothing else knows which frames hold a sample.
+
+`Locator` works for one shard or for all of a dataset, for both frame rules, ragged or not, and for a whole batch at
+once. Training reads through `readers`, which use it; `column.py` reads one shard with it.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.codecs import FrameCodec, FrameError, Frames, frame_hashes
+from packer.errors import DamagedError
+from packer.format.arrays import Numbers, distinct, finder, items_of, join, starts_of, take_rows
+from packer.format.column_index import ColumnIndex
+from packer.format.frame_cache import FrameCache
+from packer.format.layout import MAX_CHUNK_BYTES, index_arrays
+from packer.format.schema import MAX_AXIS, Field
+
+
+class Located:
+    """Where some samples lie, or some frames: arrays with one entry each, which are sliced together.
+
+    A reader that needs less has fewer of these arrays; one that needs more adds arrays by names of its own.
+
+    Attributes:
+        number: of the sample, over all shards, (n,).
+        shard: the shard, (n,).
+        frame: number in that shard of its first frame, (n,).
+        frames: how many frames it has, (n,).
+        start: address of the stored bytes of these frames, (n,).
+        stored: how many stored bytes these are, (n,).
+        before: where the sample starts in the decoded bytes of these frames, (n,).
+        decoded: how many bytes they decode to, (n,).
+        nbytes: bytes of the sample itself, (n,).
+        shape: length of each of its axes, (n, axes).
+
+    If the field is not compressed, `start` to `decoded` are those of the sample itself, whatever else its frames hold.
+    """
+
+    number: Numbers
+    shard: Numbers
+    frame: Numbers
+    frames: Numbers
+    start: Numbers
+    stored: Numbers
+    before: Numbers
+    decoded: Numbers
+    nbytes: Numbers
+    shape: Numbers
+
+    def __init__(self, **arrays: Numbers) -> None:
+        vars(self).update(arrays)
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Numbers:
+            """Return an array that a reader has added."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"{name}: a Located is not changed; `adding` makes another one")
+
+    def __len__(self) -> int:
+        return len(next(iter(vars(self).values())))
+
+    def __getitem__(self, index: Any) -> Located:
+        """Return some of the samples, by a slice, a mask, or their numbers (m,)."""
+        return Located(**{name: array[index] for name, array in vars(self).items()})
+
+    def adding(self, **arrays: Numbers) -> Located:
+        """Return a copy with more arrays, or with some of them replaced."""
+        return Located(**{**vars(self), **arrays})
+
+    @property
+    def spans(self) -> Numbers:
+        """Return the first address of the stored bytes of each and the one after its last, (n, 2)."""
+        return np.stack([self.start, self.start + self.stored], axis=1)
+
+
+class OpenShards:
+    """What a locator knows of the shards that are open. It is never changed: threads read it while others open shards.
+
+    Args:
+        indexes: weak references to that of the field's column in each shard, (shards,); None if it was never open.
+        table: `_chunk_table` of all shards, one after another, (5, chunks).
+        counts: chunks of each shard in it, (shards,).
+        frames: of each shard, (shards,); an attribute, too.
+        arrays: where each index array of each shard starts in memory, (shards,), by name.
+
+    Attributes:
+        are_all: whether all shards were opened.
+        zero_at: address of sample 0 of all, as seen from each chunk, (chunks,), if samples lie there one after another.
+        span_at: address of byte 0 of the column's stored bytes, as seen from each chunk, (chunks,).
+        low: address of the first byte of each chunk, (chunks,).
+        high: address after its last byte, (chunks,).
+        odd: a number that is a multiple of 2**k only if the addresses of all chunks are.
+        find_chunk: gives the chunk of each sample (n,). The last one takes every number after it, too.
+    """
+
+    def __init__(
+        self,
+        indexes: list[weakref.ref[ColumnIndex] | None],
+        table: Numbers,
+        counts: Numbers,
+        frames: Numbers,
+        arrays: dict[str, Numbers],
+    ) -> None:
+        self.indexes = indexes
+        self.are_all = None not in indexes
+        self.zero_at, self.span_at, self.low, self.high, ends = table
+        self.odd = int(np.bitwise_or.reduce(self.low, initial=0))
+        self.find_chunk = finder(ends[:-1])
+        self.frames = frames
+        self.arrays = arrays
+        self._table = table
+        self._counts = counts
+
+    def adding(
+        self, shards: Sequence[int], indexes: Sequence[ColumnIndex], tables: Sequence[Numbers], base: int
+    ) -> OpenShards:
+        """Return a copy that knows of more shards, or of shards opened again.
+
+        Args:
+            shards: numbers of these, which ascend.
+            tables: `_chunk_table` of each.
+            base: position of the memory.
+        """
+        references, counts, frames = list(self.indexes), self._counts.copy(), self.frames.copy()
+        edges = starts_of(counts).tolist()
+        arrays = {name: array.copy() for name, array in self.arrays.items()}
+        parts, first_chunk = [], 0
+        for shard, index, table in zip(shards, indexes, tables, strict=True):
+            parts += [self._table[:, first_chunk : edges[shard]], table]
+            first_chunk = edges[shard + 1]
+            references[shard], counts[shard], frames[shard] = weakref.ref(index), table.shape[1], index.frames
+            for name, array in arrays.items():
+                array[shard] = _position(index.arrays[name]) - base
+        table = np.concatenate([*parts, self._table[:, first_chunk:]], axis=1)
+        return OpenShards(references, table, counts, frames, arrays)
+
+
+class Locator:
+    """Finds and decodes the samples of one field in some shards. It holds a few numbers a chunk and a shard.
+
+    A shard is opened when one of its samples is first located, and stays open while `opening` keeps its index. Whoever
+    lets go of an index opens the shard again, by `add`, before its samples are located again.
+
+    Args:
+        samples: how many each shard holds, (shards,).
+        memory: bytes in which all these shards lie, (n,) uint8.
+        opening: opens shards by their numbers. It returns of each the index of the field's column, whose arrays are
+            views into `memory`, and where the shard starts in it.
+        cache: keeps decoded frames, where they hold several samples.
+
+    Attributes:
+        first: number of the first sample of each shard and the number after the last, (shards + 1,).
+    """
+
+    def __init__(
+        self,
+        field: Field,
+        samples: Sequence[int],
+        memory: NDArray[np.uint8],
+        opening: Callable[[Sequence[int]], Sequence[tuple[ColumnIndex, int]]],
+        cache: FrameCache | None = None,
+    ) -> None:
+        self.field = field
+        self.cache = FrameCache() if cache is None else cache
+        self.codec = FrameCodec(field.codec, field.np_dtype, field.channels)
+        self._bytes = memory
+        self._opening = opening
+        self._lock = threading.Lock()
+        self.first: Numbers = starts_of(samples)
+        self._find_shard = finder(self.first[1:-1])
+        self._axes = field.ragged_axes
+        self._together = field.frame.samples or 1
+        self._records: dict[int, NDArray[Any]] = {}
+        count = len(samples)
+        closed = _no_chunks(self.first[1:] if count else self.first)
+        arrays = {name: np.zeros(count, np.int64) for name in index_arrays(field)}
+        self._open_shards = OpenShards(
+            [None] * count, closed, np.ones(count, np.int64), np.zeros(count, np.int64), arrays
+        )
+
+    def open(self, numbers: Numbers | None = None) -> OpenShards:
+        """Return what is known of the shards, once those of the samples (n,) are open; of all samples by default.
+
+        Raises:
+            DamagedError: a shard is missing or damaged.
+        """
+        open_shards = self._open_shards
+        if not open_shards.are_all:
+            if missing := [shard for shard in self._shards(numbers) if open_shards.indexes[shard] is None]:
+                self.add(missing, self._opening(missing))
+            open_shards = self._open_shards
+        return open_shards
+
+    def add(self, shards: Sequence[int], opened: Sequence[tuple[ColumnIndex, int]]) -> None:
+        """Add shards that were opened, for the first time or again.
+
+        Args:
+            shards: numbers of these, which ascend.
+            opened: what `opening` returns of each.
+        """
+        indexes, starts = zip(*opened, strict=True)
+        tables = [
+            _chunk_table(int(self.first[shard]), start, index)
+            for shard, index, start in zip(shards, indexes, starts, strict=True)
+        ]
+        with self._lock:
+            self._open_shards = self._open_shards.adding(shards, indexes, tables, _position(self._bytes))
+
+    def indexes(self, numbers: Numbers | None = None) -> list[ColumnIndex]:
+        """Return the indexes of the shards of samples (n,), in order; of all by default; raises errors as `open`."""
+        self.open(numbers)
+        return list(map(self._index, self._shards(numbers)))
+
+    @property
+    def odd(self) -> int:
+        """Return a number that is a multiple of 2**k, k up to 3, only if the addresses of all open chunks are."""
+        return self._open_shards.odd
+
+    def path_of(self, shard: int) -> str:
+        """Return the file of an open shard."""
+        return self._index(shard).path
+
+    def _index(self, shard: int) -> ColumnIndex:
+        reference = self._open_shards.indexes[shard]
+        index = None if reference is None else reference()
+        assert index is not None, "what is located lies in open shards"
+        return index
+
+    def _shards(self, numbers: Numbers | None) -> Sequence[int]:
+        """Return the shards of samples (n,), in order; all shards if that is None."""
+        return range(len(self.first) - 1) if numbers is None else np.unique(self.shard_of(numbers)).tolist()
+
+    def shard_of(self, numbers: Numbers) -> Numbers:
+        """Return the shard of each sample, (n,)."""
+        return self._find_shard(numbers)
+
+    def lengths(self, numbers: Numbers) -> Numbers:
+        """Return the length of the first axis of samples, (n,).
+
+        Raises:
+            DamagedError: an index array is damaged.
+        """
+        if 0 not in self._axes:
+            return np.full(len(numbers), self.field.shape[0], np.int64)
+        self.open(numbers)
+        shard = self.shard_of(numbers)
+        lengths: Numbers = self._words("shapes", shard, (numbers - self.first[shard]) * len(self._axes))[:, 0]
+        if ((lengths < 0) | (lengths > MAX_AXIS)).any():
+            raise self.damaged()
+        return lengths
+
+    def locate(self, numbers: Numbers) -> Located:
+        """Return where the samples (n,) lie.
+
+        Raises:
+            DamagedError: a shard is missing or damaged, or an index array is.
+        """
+        self.open(numbers)
+        field, count = self.field, len(numbers)
+        shard = self.shard_of(numbers)
+        local = numbers - self.first[shard]
+        raw = self._raw_offsets(shard, local, local + 1)
+        nbytes = raw[:, 1] - raw[:, 0]
+        shape = np.empty((count, len(field.shape)), np.int64)
+        shape[:] = [n or 0 for n in field.shape]
+        if self._axes:
+            self._put_shapes(numbers, shard, local, nbytes, shape)
+        if field.frame.samples is not None:
+            frame, frames = local // self._together, np.ones(count, np.int64)
+        else:
+            frame, frames = self._bands(numbers, shard, local, shape)
+        before, decoded, offsets = np.zeros(count, np.int64), nbytes, raw
+        if field.codec:
+            if self._together > 1:
+                begin, end = self._shared(numbers, shard, local, raw).T
+                before, decoded = raw[:, 0] - begin, end - begin
+            ends = [self._words("frame_offsets", shard, number) for number in (frame, frame + frames)]
+            offsets = np.concatenate(ends, axis=1)
+        start, end = self._addresses(numbers, offsets).T
+        return Located(
+            number=numbers,
+            shard=shard,
+            frame=frame,
+            frames=frames,
+            start=start,
+            stored=end - start,
+            before=before,
+            decoded=decoded,
+            nbytes=nbytes,
+            shape=shape,
+        )
+
+    def frames(self, located: Located, item: Numbers | None = None, band: Numbers | None = None) -> Located:
+        """Return frames of located samples: shard, frame, start, stored, decoded, and `item`, the sample of each.
+
+        By default all of them, one sample after another; a frame that several samples share is repeated. Else frame
+        `band` (m,) of each of the samples `item` (m,). `shape` is that of the rows in a frame, if samples share none.
+
+        Raises:
+            DamagedError: an index array is damaged.
+        """
+        if item is None or band is None:
+            item = np.arange(len(located)).repeat(located.frames)
+            band = np.arange(len(item)) - (located.frames.cumsum() - located.frames)[item]
+        samples = located[item]
+        shard, frame, start, stored = samples.shard, samples.frame, samples.start, samples.stored
+        decoded, shape = samples.decoded, samples.shape
+        band_rows = self.field.frame.rows
+        if band_rows is not None:
+            frame = frame + band
+            row_bytes = samples.nbytes // np.maximum(shape[:, 0], 1)
+            rows = np.minimum(shape[:, 0] - band * band_rows, band_rows)
+            shape = np.column_stack([rows, shape[:, 1:]])
+            decoded = rows * row_bytes
+            if self.field.codec:
+                shift = start - self._words("frame_offsets", shard, samples.frame)[:, 0]
+                begin, end = self._words("frame_offsets", shard, frame, 2).T + shift
+                if not ((start <= begin) & (begin <= end) & (end <= start + samples.stored)).all():
+                    raise self.damaged()
+                start, stored = begin, end - begin
+            else:
+                start, stored = start + band * band_rows * row_bytes, decoded
+        elif not self.field.codec and self._together > 1:
+            # Uncompressed, a frame begins with its first sample and ends with its last.
+            local = samples.number - self.first[shard]
+            offsets = self._shared(samples.number, shard, local, self._raw_offsets(shard, local, local + 1))
+            start, end = self._addresses(samples.number, offsets).T
+            stored = decoded = end - start
+        return Located(shard=shard, frame=frame, start=start, stored=stored, decoded=decoded, shape=shape, item=item)
+
+    def decode(self, located: Located, out: NDArray[np.uint8]) -> None:
+        """Put the samples into `out` (bytes,), one after another, as they were before they were packed.
+
+        A frame of one sample, or of a part of one, is decoded straight into `out`. A frame of several samples is
+        decoded once, and kept in the cache.
+
+        Raises:
+            DamagedError: a frame cannot be decoded.
+        """
+        if not self.field.codec:
+            if self._axes or len(located) == 1:  # which may be as large as memory allows
+                join(self._bytes, located.start, located.stored, out)
+            elif len(out):
+                items = items_of(self._bytes, self.field.fixed_bytes)
+                out.view(items.dtype)[:] = items[located.start]
+        elif self._together > 1:
+            self._decode_shared(located, out)
+            self.codec.undo_filter(out, located.shape)
+        else:
+            self.decode_frames(self.frames(located), out)
+
+    def decode_frames(self, frames: Located, out: NDArray[np.uint8], places: Numbers | None = None) -> None:
+        """Decode frames into `out` (bytes,), each to its place (m,), or one after another.
+
+        A filter is undone, except in frames of several samples: whoever takes samples out of these undoes it. To undo
+        a filter, frames have to lie one after another.
+
+        Raises:
+            DamagedError: a frame cannot be decoded; the message names the samples that it holds.
+        """
+        shapes = frames.shape if self._together == 1 else None
+        try:
+            self.codec.decode_frames(self._bytes.data, Frames(frames.spans, frames.decoded, places, shapes), out)
+        except FrameError as error:
+            bad = frames[error.number : error.number + 1]
+            index = self._index(int(bad.shard[0]))
+            first, stop = index.samples_of(bad.frame)[0].tolist()
+            raise DamagedError(
+                f"{index.path}: field {self.field.name!r}, samples {first} to {stop - 1} of the shard: {error}; "
+                "run `packer verify`, then `packer repair`"
+            ) from None
+
+    def _decode_shared(self, located: Located, out: NDArray[np.uint8]) -> None:
+        """Decode samples out of frames that they share; if the cache is too small, in two halves.
+
+        Raises:
+            DamagedError: a frame cannot be decoded, or two samples of one frame differ in its decoded size.
+        """
+        located = located[located.nbytes > 0]  # others lie nowhere
+        # The first sample of a frame stands for it: another shard may be mapped where one was that is closed.
+        first, item, inverse = distinct(self.first.take(located.shard) + located.frame * self._together)
+        frames = located[item]
+        if (located.decoded != frames.decoded[inverse]).any():
+            raise self.damaged()
+        if not len(located):
+            return
+        half = len(located) // 2
+        if half and self.cache.is_too_small(frames.decoded):
+            edge = int(located.nbytes[:half].sum())
+            self._decode_shared(located[:half], out[:edge])
+            self._decode_shared(located[half:], out[edge:])
+            return
+
+        def decode(numbers: Numbers, places: Numbers, memory: NDArray[np.uint8]) -> None:
+            self.decode_frames(frames[numbers], memory, places)
+
+        with self.cache.lock:
+            begin = self.cache.fill(first, frames.decoded, decode)[inverse] + located.before
+            if self._axes:
+                join(self.cache.memory, begin, located.nbytes, out)
+            else:
+                take_rows(self.cache.memory, begin // self.field.fixed_bytes, out.reshape(len(located), -1))
+
+    def are_wrong(self, frames: Located) -> NDArray[np.bool_]:
+        """Return whether the checksum of each frame differs from the one in its index, (m,)."""
+        expected = self._words("checksums", frames.shard, frames.frame)[:, 0].view(np.uint64)
+        wrong: NDArray[np.bool_] = frame_hashes(self._bytes.data, frames.spans) != expected
+        return wrong
+
+    def _addresses(self, numbers: Numbers, offsets: Numbers) -> Numbers:
+        """Return the addresses of the offsets (n, 2) at which samples (n,) start and end in the stored bytes.
+
+        Raises:
+            DamagedError: they lie outside the chunk that holds the sample; reading there could crash.
+        """
+        open_shards = self._open_shards
+        chunk = open_shards.find_chunk(numbers)
+        addresses: Numbers = offsets + open_shards.span_at.take(chunk)[:, None]
+        start, end = addresses.T
+        inside = (start >= open_shards.low.take(chunk)) & (end <= open_shards.high.take(chunk))
+        # Samples of no bytes lie nowhere.
+        self._check((start == end) | (start < end) & inside, numbers)
+        return addresses
+
+    def _check(self, sound: NDArray[np.bool_], numbers: Numbers) -> None:
+        """Raise DamagedError if the indexes of some of the samples (n,) are not sound; it names the first of these."""
+        if not sound.all():
+            raise self.damaged(int(numbers[sound.argmin()]))
+
+    def damaged(self, number: int | None = None) -> DamagedError:
+        """Return the error of a damaged index; it names the sample `number`, if that is known."""
+        path = sample = ""
+        if number is not None:
+            shard = int(self.shard_of(np.array([number]))[0])
+            path = f"{self.path_of(shard)}: "
+            sample = f", sample {number - int(self.first[shard])} of the shard"
+        return DamagedError(
+            f"{path}field {self.field.name!r}{sample}: an index of its column is damaged; "
+            "run `packer verify`, then `packer repair`"
+        )
+
+    def _put_shapes(self, numbers: Numbers, shard: Numbers, local: Numbers, nbytes: Numbers, shape: Numbers) -> None:
+        """Fill in the ragged axes of shapes, and check that they agree with the sizes before anything is allocated."""
+        axes = self._words("shapes", shard, local * len(self._axes), len(self._axes))
+        shape[:, self._axes] = axes
+        size = self.field.fixed_bytes * axes.astype(np.float64).prod(axis=1)
+        sound = ((axes >= 0) & (axes <= MAX_AXIS)).all(axis=1)
+        self._check(sound & (size == nbytes) & (size <= MAX_CHUNK_BYTES), numbers)
+
+    def _bands(self, numbers: Numbers, shard: Numbers, local: Numbers, shape: Numbers) -> tuple[Numbers, Numbers]:
+        """Return the number of the first frame of samples, and how many they have, (n,) each, if frames hold rows."""
+        counts = -(-shape[:, 0] // (self.field.frame.rows or 1))
+        if not self._axes:
+            return local * self.field.bands, counts
+        first, last = self._words("sample_frames", shard, local, 2).T
+        self._check((first >= 0) & (last - first == counts) & (last <= self._open_shards.frames[shard]), numbers)
+        return first, counts
+
+    def _raw_offsets(self, shard: Numbers, first: Numbers, stop: Numbers) -> Numbers:
+        """Return the raw bytes of all samples of a shard before sample `first`, and before `stop`; (n, 2)."""
+        if not self._axes:
+            return np.stack([first, stop], axis=1) * self.field.fixed_bytes
+        return np.concatenate([self._words("sample_offsets", shard, number) for number in (first, stop)], axis=1)
+
+    def _shared(self, numbers: Numbers, shard: Numbers, local: Numbers, raw: Numbers) -> Numbers:
+        """Return where the shared frames of samples begin and end, (n, 2), as `raw`, which has the samples' offsets."""
+        first = local // self._together * self._together
+        stop = np.minimum(first + self._together, self.first[shard + 1] - self.first[shard])
+        shared = self._raw_offsets(shard, first, stop)
+        (begin_of_sample, end_of_sample), (begin, end) = raw.T, shared.T
+        sound = (begin >= 0) & (begin <= begin_of_sample) & (end_of_sample <= end) & (end - begin <= MAX_CHUNK_BYTES)
+        self._check(sound, numbers)
+        return shared
+
+    def _words(self, array: str, shard: Numbers, first: Numbers, count: int = 1) -> Numbers:
+        """Return `count` numbers of an index array from number `first` (n,) on, (n, count); 2**63 and more wrap."""
+        if not len(first):
+            return np.empty((0, count), np.int64)
+        if count not in self._records:
+            self._records[count] = items_of(self._bytes, 8 * count)  # a small array lies at any byte
+        words: NDArray[Any] = self._records[count][self._open_shards.arrays[array][shard] + 8 * first]
+        return words.view("<i8").reshape(-1, count)
+
+
+def _chunk_table(first: int, start: int, index: ColumnIndex) -> Numbers:
+    """Return `zero_at`, `span_at`, `low` and `high` of each chunk of a shard, and the sample after it; (5, chunks)."""
+    table = index.arrays["chunks"].astype(np.int64)
+    if not len(table):
+        return _no_chunks(np.array([first + index.samples]))
+    before = np.concatenate([[0], table[:-1, 2]])
+    low = start + index.chunk_at
+    span_at = low - before
+    ends = first + index.samples_of(table[:, 1] - 1)[:, 1]
+    return np.stack([span_at - first * index.field.fixed_bytes, span_at, low, span_at + table[:, 2], ends])
+
+
+def _no_chunks(ends: Numbers) -> Numbers:
+    """Return the table of shards (n,) that are not open, or have no bytes: one chunk each, where nothing lies, (5, n).
+
+    Args:
+        ends: the sample after the last one of each.
+    """
+    table = np.zeros((5, len(ends)), np.int64)
+    table[3], table[4] = -1, ends
+    return table
+
+
+def _position(array: NDArray[Any]) -> int:
+    return int(array.__array_interface__["data"][0])
