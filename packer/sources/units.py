@@ -41,6 +41,11 @@ class UnitChoice(NamedTuple):
     name: str
     pattern: str = ""
 
+    @property
+    def unit(self) -> str:
+        """What one unit is called; steps of episodes are rows."""
+        return "row" if self.name == "episodes" else self.name[:-1]
+
     def __str__(self) -> str:
         return f"{self.name}:{self.pattern}" if self.pattern else self.name
 

@@ -15,7 +15,7 @@ from packer.errors import SourceError, UsageError, first_few
 from packer.format import DTYPES
 from packer.sources.arrays.fields import ArrayLeaf, leaves_of, spread_leaves
 from packer.sources.arrays.origin import SPARSE_PARTS
-from packer.sources.arrays.tree import Tree, TreePlace
+from packer.sources.arrays.tree import Tree
 from packer.sources.options import SourceOptions, naming
 from packer.sources.units import upwards
 
@@ -25,7 +25,6 @@ _MAX_LINES = 10
 class Constant(NamedTuple):
     """An array that is the same in every file or unit that has it, with a digest of its dtype, shape and values."""
 
-    place: TreePlace
     path: str
     digest: str
 
@@ -259,7 +258,7 @@ def constants_of(tree: Tree, root: str, once: Iterable[str]) -> dict[str, Consta
             values = constant_values(tree, root + path)
             digest = xxhash.xxh3_128(f"{values.dtype} {values.shape} ".encode())
             digest.update(values.tobytes())
-            constants[path[1:].replace("/", ".")] = Constant(tree.place, root + path, digest.hexdigest())
+            constants[path[1:].replace("/", ".")] = Constant(root + path, digest.hexdigest())
     return constants
 
 

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
 from io import BytesIO
-from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
@@ -144,7 +143,7 @@ def _headers(base: str, path: str) -> Iterator[Entry]:
     Raises:
         SourceError: the file cannot be read or is damaged.
     """
-    with _faults(path), Path(path).open("rb") as file:
+    with _faults(path), open(path, "rb") as file:  # noqa: PTH123 - a Path takes as long as the header
         refuse_pointer(file.read(64), path)
         file.seek(0)
         if not _is_archive(path):
@@ -183,7 +182,7 @@ def _read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]
 
 
 def _mapped(path: str) -> NDArray[Any]:
-    with Path(path).open("rb") as file:
+    with open(path, "rb") as file:  # noqa: PTH123
         shape, is_fortran, dtype = _read_header(file)
         if dtype.hasobject:
             raise ValueError("Python objects are not read")

@@ -9,11 +9,11 @@ scenes --samples folders                     a sample a folder
 
 from __future__ import annotations
 
-import os
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -21,27 +21,25 @@ import msgspec
 import numpy as np
 from natsort import natsorted
 
-from packer.errors import SourceError, UsageError, as_text, first_few
+from packer.errors import UsageError, first_few
 from packer.format import check_field_name
 from packer.sources.arrays.choosing import Constant, constant_values
+from packer.sources.arrays.collecting import MAX_KEPT, Units, collect_units, size_name
 from packer.sources.arrays.fields import ArrayLeaf, classes_of, rows_in_words
 from packer.sources.arrays.origin import ArraysOrigin, KeptFile, KeptOptions
-from packer.sources.arrays.source import ArraySource, RowSource, RowTable, TreeRows, UnitSource
-from packer.sources.arrays.tree import PartFiles, TreePlace, open_tree, paths_of
-from packer.sources.arrays.units import LEFT_OUT, Listing, Remark, Unit, are_numbered, units_of
+from packer.sources.arrays.places import FileColumn, Places, RowTable, bounds_of, relative_names, without_suffix
+from packer.sources.arrays.source import ArraySource, RowSource, UnitSource
+from packer.sources.arrays.tree import open_tree
+from packer.sources.arrays.units import LEFT_OUT, Remark, are_numbered, units_of
 from packer.sources.base import Source
 from packer.sources.episodes import EpisodeSource
 from packer.sources.files import FileSet
-from packer.sources.headers import count_layouts, misfits, read_headers
+from packer.sources.headers import read_headers
 from packer.sources.options import SourceOptions, naming
 from packer.sources.pairing import names_by_folder, partners
 from packer.sources.units import UnitChoice, by_folder, folder_of, pattern_of, refuse_strays, unit_name, unit_of
 from packer.watcher import HEADERS, NOBODY, Watcher
 from packer.workers import Limits, call_guarded
-
-_DIFFERING = "attributes are kept if all files and samples agree; these are not"
-#: Samples whose attributes are kept: the manifest is read by people.
-MAX_KEPT = 500
 
 
 def open_arrays(
@@ -75,31 +73,30 @@ def open_arrays(
     text = " ".join(files.text for files in inputs.values())
     file_sets = {name: files._replace(files=files.pick(watcher)) for name, files in inputs.items()}
     notes: list[str] = []
-    places = _places(kind, file_sets, choice, options.axis, watcher, notes)
+    places, names = _places(kind, file_sets, choice, options.axis, watcher, notes)
     list_units = partial(units_of, files=kind, choice=choice, options=options)
     if kind == "npy":
-        results = read_headers(list_units, places.values(), len(places), watcher)
+        listings = read_headers(list_units, places, len(places), watcher)
     else:  # threads would wait for the one lock of h5py, and zarr has threads of its own
-        results = watcher.watch(call_guarded(list_units, list(places.values()), limits), HEADERS, len(places))
-    read = zip(places.items(), results, strict=True)
-    units, used, remarks = _listed(read, text, watcher, is_named=kind == "npy" and not is_table)
+        listings = watcher.watch(call_guarded(list_units, places, limits), HEADERS, len(places))
+    units, used, remarks = collect_units(places, names, choice.unit, listings, text, watcher)
     if useless := set(options.skip) - used:
         raise UsageError(f"--skip {min(useless)}: {text} has no such array or group")
-    constants = _common(units)
+    constants = units.constants()
     for path in options.once:
         if not any(naming(name, [path]) for name in constants):
             raise UsageError(f"--once {path}: there is no such array, neither in the samples nor in the file")
-    if sum(bool(unit.attributes) for unit in units) > MAX_KEPT:
-        units = [unit._replace(attributes={}) for unit in units]
+    if len(units.attributes) > MAX_KEPT:
+        units = replace(units, attributes={})
         few = f"more than {MAX_KEPT:,} files or samples have attributes"
         notes.append(f"{few}, so none are kept; --attr NAME makes a field")
     kept_options = KeptOptions(dict(options.pick), list(options.skip), list(options.once), list(options.sparse))
     source: ArraySource
     if is_table:
-        notes += _other_tables(units[0], [name for name in inputs if name])
+        notes += _other_tables(units, [name for name in inputs if name])
     elif choice.name == "rows" and options.samples is None:
         notes += _other_units(units, bool(options.pick))
-    attributes, remarks_on_attributes = _attributes(units)
+    attributes, remarks_on_attributes = units.field_attributes()
     if is_rows:
         source = _row_source(
             kind, units, attributes, options.axis, msgspec.structs.replace(kept_options, axis=options.axis)
@@ -107,11 +104,11 @@ def open_arrays(
     else:
         source = _unit_source(kind, units, attributes, msgspec.structs.replace(kept_options, samples=str(choice)))
     source.remarks = [*_sentences(kind, [*remarks, *remarks_on_attributes]), *notes]
-    source.constants = {name: _values(kind, constant) for name, constant in constants.items()}
-    ends = [unit.ends for unit in units if unit.ends is not None]
-    if not ends:
+    source.constants = {name: _values(kind, units, constant) for name, constant in constants.items()}
+    if not units.ends:
         return source
-    return EpisodeSource(source, ends, choice.pattern, [path for unit in units for path in paths_of(unit.place)])
+    # Marks that are no field may lie in a file of their own.
+    return EpisodeSource(source, units.ends, choice.pattern, units.table.places.paths() if is_table else [])
 
 
 def _check(options: SourceOptions, choice: UnitChoice, inputs: Mapping[str, FileSet]) -> None:
@@ -142,50 +139,41 @@ def _check(options: SourceOptions, choice: UnitChoice, inputs: Mapping[str, File
 
 def _places(
     kind: str, file_sets: Mapping[str, FileSet], choice: UnitChoice, axis: int, watcher: Watcher, notes: list[str]
-) -> dict[str, TreePlace]:
-    """Return the files of every tree by its name: a file; of npy those of a sample or, if rows are, all files.
+) -> tuple[Places, Sequence[str]]:
+    """Return the files of every tree: one; of npy those of a sample or, if rows are, all. And the names of samples.
 
-    Files of npy for named fields are partners by name, or by the folder they lie in. Sentences for the plan go to
-    `notes`.
+    Files of npy for named fields are partners by name, or by the folder they lie in; other trees have no names.
+    Sentences for the plan go to `notes`.
     """
-    paths = {name: natsorted(map(files.path, files.files)) for name, files in file_sets.items()}
     if kind != "npy":
-        return {
-            path: (PartFiles("", (path,)),) for files in file_sets.values() for path in map(files.path, files.files)
-        }
+        return Places(tuple(FileColumn.one_each("", files.folder, files.files) for files in file_sets.values())), ()
     if choice.name in ("rows", "episodes"):
-        fields = {name: [PartFiles(f"/{name}", tuple(files), axis)] for name, files in paths.items()}
-        fields |= {"": [PartFiles(_base(path), (path,)) for path in paths.get("", ())]}
-        place = tuple(files for field in fields.values() for files in field)
-        return {place[0].paths[0]: place}
+        bases = {name: f"/{name}" if name else None for name in file_sets}
+        return Places(
+            tuple(
+                FileColumn(bases[name], files.folder, files.files, bounds_of([len(files.files)]), axis)
+                for name, files in file_sets.items()
+            )
+        ), ()
     if choice.name == "folders":
         for files in file_sets.values():
             refuse_strays(files.folder, files.files)
         if list(file_sets) == [""]:
             (files,) = file_sets.values()
-            return {
-                unit_name(files.folder, folder): tuple(
-                    PartFiles(_base(files.files[i]), (files.path(files.files[i]),)) for i in numbers
-                )
-                for folder, numbers in by_folder(files.files).items()
-            }
+            groups = by_folder(files.files)
+            in_order = [files.files[number] for numbers in groups.values() for number in numbers]
+            column = FileColumn(None, files.folder, in_order, bounds_of(map(len, groups.values())))
+            return Places((column,)), [unit_name(files.folder, folder) for folder in groups]
     paired, remarks = partners(file_sets, watcher, names_by_folder(file_sets) if choice.name == "folders" else None)
     notes += remarks
-    return {
-        sample: tuple(
-            PartFiles(f"/{name}" if name else "", (file_sets[name].path(files[i]),))
-            for name, files in paired.files.items()
-        )
-        for i, sample in enumerate(paired.names)
-    }
+    columns = (
+        FileColumn.one_each(f"/{name}" if name else "", file_sets[name].folder, files)
+        for name, files in paired.files.items()
+    )
+    return Places(tuple(columns)), paired.names
 
 
-def _base(path: str) -> str:
-    """Return the path of a file's arrays: the name of a `.npy`; members of a `.npz` have names of their own."""
-    return "" if path.lower().endswith(".npz") else f"/{Path(path).stem}"
-
-
-def _other_tables(unit: Unit, fields: Sequence[str]) -> list[str]:
+def _other_tables(units: Units, fields: Sequence[str]) -> list[str]:
     """Return sentences on what else files of npy may be whose rows are the samples.
 
     Raises:
@@ -195,11 +183,11 @@ def _other_tables(unit: Unit, fields: Sequence[str]) -> list[str]:
     notes = [
         f"field {files.base[1:]}: the rows of {len(files.paths):,} files, one after another; `--samples files` makes "
         "each a sample"
-        for files in unit.place
+        for files in units.table.places[0]
         if len(files.paths) > 1
     ]
     unnamed: dict[str, list[ArrayLeaf]] = defaultdict(list)
-    for leaf in unit.leaves:
+    for leaf in units.leaves:
         if leaf.array[1:].partition("/")[0] not in fields:
             unnamed[leaf.file].append(leaf)
     alike: dict[Any, str] = {}
@@ -222,114 +210,21 @@ def _other_tables(unit: Unit, fields: Sequence[str]) -> list[str]:
     return notes
 
 
-def _other_units(units: Sequence[Unit], is_picked: bool) -> list[str]:
+def _other_units(units: Units, is_picked: bool) -> list[str]:
     """Return a sentence if rows were taken for samples and files may be; raises UsageError if groups may be."""
-    leaves = units[0].leaves
+    leaves = units.leaves
     if not is_picked and are_numbered(leaf.array for leaf in leaves):
         raise UsageError(
-            f"{units[0].path}: a sample may be a row of all {len(leaves)} arrays, or one of the groups that hold "
-            "them; say --samples rows, or --samples groups"
+            f"{units.table.places.path(0)}: a sample may be a row of all {len(leaves)} arrays, or one of the groups "
+            "that hold them; say --samples rows, or --samples groups"
         )
-    rows = [unit.samples for unit in units]
-    many = f"{len(units):,} files of {min(rows):,} to {max(rows):,} rows"
-    return [f"{many}: each row is a sample; --samples files makes each file one"] * (len(set(rows)) > 1)
+    rows = units.table.lengths
+    many = f"{len(units):,} files of {int(rows.min()):,} to {int(rows.max()):,} rows"
+    return [f"{many}: each row is a sample; --samples files makes each file one"] * bool(rows.min() < rows.max())
 
 
-# ---------------------------------------------------------------- units that can be packed together
-
-
-def _listed(
-    results: Iterable[tuple[tuple[str, TreePlace], Listing | SourceError]], text: str, watcher: Watcher, is_named: bool
-) -> tuple[list[Unit], set[str], list[Remark]]:
-    """Return the units that can be packed together, what of the option `skip` names something, and remarks.
-
-    Args:
-        watcher: its `bad` is called with the errors of all others.
-        is_named: whether a unit has the name that comes with it.
-
-    Raises:
-        SourceError: none is left.
-    """
-    good: list[Unit] = []
-    used: set[str] = set()
-    remarks: list[Remark] = []
-    layouts: dict[Any, Any] = {}
-    for (name, place), listing in results:
-        if isinstance(listing, SourceError):
-            watcher.bad(listing if listing.path else SourceError(listing.reason, place[0].paths[0]))
-            continue
-        used |= listing.used
-        remarks += listing.remarks
-        for unit in listing.units:
-            if isinstance(unit, SourceError):
-                watcher.bad(unit)
-            else:
-                leaves = layouts.setdefault(unit.leaves, unit.leaves)
-                good.append(unit._replace(leaves=leaves, name=name if is_named else ""))
-    if not good:
-        raise SourceError("every file or sample of it is bad; nothing is left to pack", text)
-    in_words = [{leaf.spec.name: _in_words(leaf) for leaf in leaves} for leaves in layouts]
-    numbers = {id(leaves): number for number, leaves in enumerate(layouts)}
-    layout_numbers = np.array([numbers[id(unit.leaves)] for unit in good], np.uint32)
-    most, apart = misfits(in_words, count_layouts(layout_numbers))
-    model = int(np.argmax(layout_numbers == most))
-    for number in np.flatnonzero(np.isin(layout_numbers, list(apart))).tolist():
-        unit, how = good[number], apart[int(layout_numbers[number])]
-        who = f"sample {unit.name!r} " if unit.name else f"{unit.kind} {unit.root} " if unit.root else ""
-        advice = (
-            "pick the same fields with --field, leave some out with --skip or this one with --on-error skip, or take "
-            "another unit: --samples files, or for a folder a sample --samples folders"
-        )
-        reason = f"{who}does not fit most, such as {good[model]}: field {how}; {advice}"
-        watcher.bad(SourceError(reason, unit.path))
-    units = [
-        _in_order(unit, good[model])
-        for unit, layout in zip(good, layout_numbers.tolist(), strict=True)
-        if layout not in apart
-    ]
-    return units, used, remarks + [remark for unit in units for remark in unit.remarks]
-
-
-def _in_order(unit: Unit, model: Unit) -> Unit:
-    """Return a unit with its fields in the order of the model: HDF5 may list them in the order they were made."""
-    names = [leaf.spec.name for leaf in unit.leaves]
-    order = [names.index(leaf.spec.name) for leaf in model.leaves]
-    if order == sorted(order):
-        return unit
-    leaves = tuple(unit.leaves[number] for number in order)
-    return unit._replace(leaves=leaves, shapes=tuple(unit.shapes[number] for number in order))
-
-
-def _in_words(leaf: ArrayLeaf) -> str:
-    """Return type and place of a field in words; fields that differ in them cannot be packed together."""
-    where = f"attribute {leaf.attribute}" if leaf.attribute else leaf.array
-    where += "".join(f"[{member}]" for member in leaf.members)
-    # An array that is a sample has no path of its own.
-    return " of ".join(filter(None, (leaf.spec.in_words, where)))
-
-
-def _common(units: Sequence[Unit]) -> Mapping[str, Constant]:
-    """Return the constants that all units share.
-
-    Raises:
-        SourceError: a unit has another value, or lacks one.
-    """
-    first = units[0].constants
-    for unit in units:
-        for name in sorted(first.keys() | unit.constants.keys()):
-            one, other = first.get(name), unit.constants.get(name)
-            if one is None or other is None or one.digest != other.digest:
-                how = "differs between" if one and other else "is not in both of"
-                raise SourceError(
-                    f"{name} {how} {units[0]} and {unit}, so --once cannot keep one for all; without --once it is "
-                    "packed with every sample",
-                    unit.path if other else units[0].path,
-                )
-    return first
-
-
-def _values(kind: str, constant: Constant) -> Any:
-    with open_tree(kind, constant.place) as tree, tree.faults(f"reading {constant.path}"):
+def _values(kind: str, units: Units, constant: Constant) -> Any:
+    with open_tree(kind, units.table.places[0]) as tree, tree.faults(f"reading {constant.path}"):
         return constant_values(tree, constant.path)
 
 
@@ -337,92 +232,84 @@ def _values(kind: str, constant: Constant) -> Any:
 
 
 def _row_source(
-    kind: str, units: Sequence[Unit], attributes: Mapping[str, dict[str, Any]], axis: int, options: KeptOptions
+    kind: str, units: Units, attributes: Mapping[str, dict[str, Any]], axis: int, options: KeptOptions
 ) -> ArraySource:
     """Return the rows of all units, one after another; files of one tree lie side by side, each with its fields."""
-    tables: list[list[TreeRows]] = [[] for _ in units[0].place]
-    files: list[tuple[str, int, Mapping[str, Any]]] = []
-    for unit in units:
-        by_file: dict[str, list[ArrayLeaf]] = defaultdict(list)
-        for leaf in unit.leaves:
-            by_file[leaf.file].append(leaf)
-        for runs, of_field in zip(tables, unit.place, strict=True):
-            leaves = unit.leaves if len(tables) == 1 else tuple(by_file[of_field.paths[0]])
-            for path, rows in zip(of_field.paths, of_field.rows or (unit.samples,), strict=True):
-                runs.append(TreeRows((of_field._replace(paths=(path,), rows=()),), "", 0, rows, leaves, unit.files))
-                files.append((path, rows, unit.attributes))
-    names = _relative(path for path, _, _ in files)
+    tables = _side_by_side(units) if kind == "npy" else [units.table]
+    names = relative_names([table.places for table in tables])
+    rows = [count for table in tables for count in table.lengths.tolist()]
+    none: dict[str, Any] = {}  # one for all files
     kept_files = [
-        KeptFile(names[path], rows, {"/": dict(file_attributes)} if file_attributes else {})
-        for path, rows, file_attributes in files
+        KeptFile(name, count, {"/": dict(units.attributes[number])} if number in units.attributes else none)
+        for number, (name, count) in enumerate(zip(names, rows, strict=True))
     ]
     origin = ArraysOrigin(options, {}, files=kept_files, fields=dict(attributes), classes=_classes(units))
-    return RowSource(kind, [RowTable.of(runs) for runs in tables if runs[0].leaves], origin, axis)
+    return RowSource(kind, [table for table in tables if table.leaves(0)], origin, axis)
+
+
+def _side_by_side(units: Units) -> list[RowTable]:
+    """Return a table for each array of the one tree of npy: a run for each of its files."""
+    by_file: dict[str, list[ArrayLeaf]] = defaultdict(list)
+    for leaf in units.leaves:
+        by_file[leaf.file].append(leaf)
+    tables = []
+    every = units.table.places.apart()
+    for places, parts in zip(every, units.parts, strict=True):
+        leaves = units.leaves if len(every) == 1 else tuple(by_file[places.path(0)])
+        ends = np.cumsum(parts or units.table.ends)
+        tables.append(RowTable(places, (), ends, [leaves], np.zeros(len(places), np.uint32)))
+    return tables
 
 
 def _unit_source(
-    kind: str, units: Sequence[Unit], attributes: Mapping[str, dict[str, Any]], options: KeptOptions
+    kind: str, units: Units, attributes: Mapping[str, dict[str, Any]], options: KeptOptions
 ) -> ArraySource:
-    homes = _homes(units)
-    names = [unit.name or f"{homes[unit.path]}{unit.root}".lstrip("/") for unit in units]
-    counts = Counter(unit.path for unit in units)
+    names, files = (units.names, []) if units.names else _names_by_tree(units)
     origin = ArraysOrigin(
         options,
         {},
-        files=[KeptFile(home, counts[path]) for path, home in homes.items() if units[0].root],
-        attributes={name: dict(unit.attributes) for name, unit in zip(names, units, strict=True) if unit.attributes},
-        attrs=[leaf.attribute for leaf in units[0].leaves if leaf.attribute],
+        files=files,
+        attributes={names[number]: dict(of_unit) for number, of_unit in units.attributes.items()},
+        attrs=[leaf.attribute for leaf in units.leaves if leaf.attribute],
         fields=dict(attributes),
         classes=_classes(units),
     )
-    runs = [TreeRows(unit.place, unit.root, 0, 1, unit.leaves, unit.files) for unit in units]
-    source = UnitSource(kind, runs, origin, units[0].kind, names, [unit.shapes for unit in units])
+    sizes = [
+        [units.sizes[size_name(leaf.spec.name, axis)] for axis in range(len(leaf.spec.shape))] for leaf in units.leaves
+    ]
+    source = UnitSource(kind, units.table, origin, units.kind, names, sizes)
     splits: dict[str, list[str]] = defaultdict(list)
-    for unit, name in zip(units, names, strict=True):
-        for split in unit.splits:
-            splits[split].append(name)
+    for number, of_unit in units.splits.items():
+        for split in of_unit:
+            splits[split].append(names[number])
     source.splits = dict(splits)
     return source
 
 
-def _relative(paths: Iterable[str]) -> dict[str, str]:
-    """Return paths relative to the folder that holds all."""
-    paths = dict.fromkeys(paths)
-    folder = os.path.commonpath([Path(path).parent for path in paths])
-    return {path: as_text(Path(os.path.relpath(path, folder)).as_posix()) for path in paths}
+def _names_by_tree(units: Units) -> tuple[list[str], list[KeptFile]]:
+    """Return the names of units, and what is kept of trees that hold several.
 
-
-def _homes(units: Sequence[Unit]) -> dict[str, str]:
-    """Return by path of a tree how the names of its units begin: with this path, if there are several.
-
-    The path has no suffix, unless some trees differ only in their suffix.
+    The names of the units of a tree begin with its path, if there are several trees. The path has no suffix, unless
+    some trees differ only in their suffix.
     """
-    names = _relative(unit.path for unit in units)
-    if len(names) == 1 and units[0].root:
-        return dict.fromkeys(names, "")
-    homes = {path: Path(name).with_suffix("").as_posix() for path, name in names.items()}
-    return homes if len(set(homes.values())) == len(names) else names  # as of run.1 and run.2
+    places, roots = units.table.places, units.table.roots
+    counts = [len(list(units_of_tree)) for _, units_of_tree in groupby(places.firsts)]
+    ends = np.cumsum(counts, dtype=np.int64)
+    names = relative_names([places.take(ends - counts)])
+    homes = list(map(without_suffix, names))
+    suffixes = {name[len(home) :] for name, home in zip(names, homes, strict=True)}
+    if len(suffixes) > 1 and len(set(homes)) < len(homes):  # as of run.1 and run.2
+        homes = names
+    if not roots:
+        return homes, []
+    if len(homes) == 1:
+        homes = [""]
+    of_units = zip(roots, (home for home, count in zip(homes, counts, strict=True) for _ in range(count)), strict=True)
+    return [f"{home}{root}".lstrip("/") for root, home in of_units], list(map(KeptFile, homes, counts))
 
 
-def _attributes(units: Sequence[Unit]) -> tuple[dict[str, dict[str, Any]], list[Remark]]:
-    """Return the attributes of each field on which all units agree, and remarks on the others."""
-    agreed: dict[str, dict[str, Any]] = {}
-    remarks: dict[Remark, None] = {}
-    for unit in units:
-        for field in (leaf.spec.name for leaf in unit.leaves):
-            of_unit = unit.fields.get(field, {})
-            shared = agreed.setdefault(field, dict(of_unit))
-            if shared != of_unit:
-                for name in [
-                    name for name in {**shared, **of_unit} if name not in shared or shared[name] != of_unit.get(name)
-                ]:
-                    remarks[_DIFFERING, f"{name} of {field}"] = None
-                    shared.pop(name, None)
-    return {field: attributes for field, attributes in agreed.items() if attributes}, list(remarks)
-
-
-def _classes(units: Sequence[Unit]) -> list[str]:
-    return [name for leaf in units[0].leaves for name in classes_of(leaf)]
+def _classes(units: Units) -> list[str]:
+    return [name for leaf in units.leaves for name in classes_of(leaf)]
 
 
 def _sentences(kind: str, remarks: Iterable[Remark]) -> list[str]:

@@ -12,7 +12,7 @@ from packer.format import Count
 SPARSE_PARTS = ("indices", "data", "indptr")
 
 
-class KeptFile(msgspec.Struct, frozen=True, omit_defaults=True):
+class KeptFile(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """What is kept of a file of rows, or of one that holds units.
 
     Attributes:

@@ -6,9 +6,9 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
-from itertools import groupby, pairwise
+from itertools import chain, groupby, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -18,7 +18,8 @@ from packer.errors import SourceError
 from packer.sources.arrays.choosing import row_starts
 from packer.sources.arrays.fields import ArrayLeaf, check, values_of
 from packer.sources.arrays.origin import ArraysOrigin
-from packer.sources.arrays.tree import CACHE_BYTES, Tree, TreePlace, Values, open_tree, paths_of
+from packer.sources.arrays.places import RowTable
+from packer.sources.arrays.tree import CACHE_BYTES, Tree, Values, open_tree
 from packer.sources.base import (
     BLOCK_BYTES,
     LARGE_BYTES,
@@ -26,7 +27,6 @@ from packer.sources.base import (
     LargeArray,
     Source,
     block_bytes,
-    common_shape,
     joined,
 )
 from packer.sources.files import walk
@@ -34,48 +34,12 @@ from packer.sources.files import walk
 if TYPE_CHECKING:
     from typing_extensions import Self  # which typing has from Python 3.11 on
 
+#: The length of an axis that is known only after reading.
+UNKNOWN = -1
 #: What a str costs besides its characters.
 _STR_BYTES = 64
 #: Variable-length rows that are read at once, at first and at most: their lengths are known only after reading.
 _FIRST_RUN, _LONGEST_RUN = 16, 1024
-
-
-class TreeRows(NamedTuple):
-    """The rows start..stop of a tree; or a unit by its root, which is one sample.
-
-    Attributes:
-        leaves: the fields in this tree; all runs of one table have the same, but for what scales their numbers.
-        files: further files that are read.
-    """
-
-    place: TreePlace
-    root: str
-    start: int
-    stop: int
-    leaves: tuple[ArrayLeaf, ...]
-    files: tuple[str, ...] = ()
-
-
-class RowTable(NamedTuple):
-    """Fields whose rows lie in the same runs, one after another; `ends` are the rows up to the end of each run."""
-
-    runs: Sequence[TreeRows]
-    ends: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, runs: Sequence[TreeRows]) -> RowTable:
-        return cls(runs, np.cumsum([run.stop - run.start for run in runs], dtype=np.int64))
-
-    def cut(self, start: int, stop: int) -> RowTable:
-        """Return the rows start..stop."""
-        first = int(self.ends.searchsorted(start, "right"))
-        runs = []
-        for run, end in zip(self.runs[first:], self.ends[first:].tolist(), strict=True):
-            before = end - (run.stop - run.start)
-            if before >= stop:
-                break
-            runs.append(run._replace(start=run.start + max(0, start - before), stop=run.stop - max(0, end - stop)))
-        return RowTable.of(runs)
 
 
 class ArraySource(Source):
@@ -91,12 +55,14 @@ class ArraySource(Source):
 
     def __init__(self, kind: str, tables: Sequence[RowTable], origin: ArraysOrigin) -> None:
         self.kind, self._tables = kind, tables
-        leaves = [leaf for table in tables for leaf in table.runs[0].leaves]
+        leaves = [leaf for table in tables for leaf in table.leaves(0)]
         self.fields = tuple(leaf.spec for leaf in leaves)
         # The path of a field is kept if it is not its name with slashes for dots: names may hold dots of their own.
         paths = {c.spec.name: c.path for c in leaves if not c.attribute}
         paths = {name: path for name, path in paths.items() if path != "/" + name.replace(".", "/")}
-        self.origin = msgspec.to_builtins(msgspec.structs.replace(origin, paths=paths))
+        kept = msgspec.to_builtins(msgspec.structs.replace(origin, paths=paths, files=origin.files[:1]))
+        # A dict of each file would take ten times its memory.
+        self.origin = {name: origin.files if name == "files" else value for name, value in kept.items()}
 
     def __len__(self) -> int:
         return int(self._tables[0].ends[-1]) if len(self._tables[0].ends) else 0
@@ -113,14 +79,14 @@ class ArraySource(Source):
         return part
 
     def files(self) -> list[str]:
-        files: dict[str, None] = {}
-        for table in self._tables:
-            for run in table.runs:
-                files |= dict.fromkeys([*paths_of(run.place), *run.files])
+        files = [path for table in self._tables for path in table.places.paths()]
+        further = dict.fromkeys(path for table in self._tables for paths in table.files.values() for path in paths)
+        if further:
+            files = list(dict.fromkeys([*files, *further]))
         if self.kind != "zarr":
-            return list(files)
-        inside = {top: walk(top) if Path(top).is_dir() else () for top in files}
-        return [name for top, below in inside.items() for name in sorted(f"{top}/{file}" for file, _ in below) or [top]]
+            return files
+        inside = (sorted(f"{top}/{file}" for file, _ in walk(top)) if Path(top).is_dir() else [top] for top in files)
+        return list(chain.from_iterable(inside))
 
 
 # ---------------------------------------------------------------- rows
@@ -167,7 +133,7 @@ class _RowReader:
     """
 
     def __init__(self, kind: str, table: RowTable, number: int, axis: int) -> None:
-        run = table.runs[number]
+        run = table.run(number)
         self._leaves, self._axis = run.leaves, axis
         self._before = int(table.ends[number]) - run.stop
         self.tree = open_tree(kind, run.place)
@@ -264,29 +230,34 @@ class UnitSource(ArraySource):
     """One sample a unit; axes of fields that differ between units are ragged.
 
     Args:
+        table: a row for each unit, with fields whose axes have no length.
         unit: `file`, `folder`, `dataset` or `group`.
         names: of the units.
-        sizes: of each unit, the shapes of its fields.
+        sizes: of each field, the length of each axis in every unit, (units,); `UNKNOWN` if only reading shows it.
     """
 
     names: Sequence[str]
 
     def __init__(
-        self, kind: str, runs: Sequence[TreeRows], origin: ArraysOrigin, unit: str, names: Sequence[str],
-        sizes: Sequence[tuple[tuple[int | None, ...], ...]],
-    ) -> None:  # fmt: skip
+        self,
+        kind: str,
+        table: RowTable,
+        origin: ArraysOrigin,
+        unit: str,
+        names: Sequence[str],
+        sizes: Sequence[Sequence[NDArray[np.int64]]],
+    ) -> None:
         self.names, self._unit, self._shapes = names, unit, {}
         common = []
-        for number, leaf in enumerate(runs[0].leaves):
-            shapes = [fields[number] for fields in sizes]
-            common.append(common_shape(shapes))
-            if None in common[-1] and not any(None in shape for shape in shapes):
-                self._shapes[leaf.spec.name] = np.array(shapes, np.int64)
-        layouts = {
-            leaves: tuple(leaf.changed(shape=shape) for leaf, shape in zip(leaves, common, strict=True))
-            for leaves in dict.fromkeys(run.leaves for run in runs)
-        }
-        super().__init__(kind, [RowTable.of([run._replace(leaves=layouts[run.leaves]) for run in runs])], origin)
+        for leaf, axes in zip(table.leaves(0), sizes, strict=True):
+            common.append(tuple(map(_common_length, axes)))
+            if None in common[-1] and all((axis != UNKNOWN).all() for axis in axes):
+                self._shapes[leaf.spec.name] = np.column_stack(axes)
+        layouts = [
+            tuple(leaf.changed(shape=shape) for leaf, shape in zip(leaves, common, strict=True))
+            for leaves in table.layouts
+        ]
+        super().__init__(kind, [table._replace(layouts=layouts)], origin)
 
     def read(self) -> Iterator[Block]:
         yield from joined(self._samples(), self.fields, BLOCK_BYTES)
@@ -294,7 +265,7 @@ class UnitSource(ArraySource):
     def _samples(self) -> Iterator[dict[str, Any]]:
         (table,) = self._tables
         number = 0
-        for place, runs in groupby(table.runs, key=lambda run: run.place):
+        for place, runs in groupby(map(table.run, range(len(self))), key=lambda run: run.place):
             root = ""
             try:
                 with open_tree(self.kind, place) as tree:
@@ -305,6 +276,10 @@ class UnitSource(ArraySource):
             except SourceError as error:
                 reason = f"{self._unit} {root}: {error.reason}" if root else error.reason
                 raise SourceError(reason, error.path or place[0].paths[0], number) from error
+
+
+def _common_length(axis: NDArray[np.int64]) -> int | None:
+    return int(axis[0]) if axis[0] != UNKNOWN and (axis == axis[0]).all() else None
 
 
 def _sample(tree: Tree, root: str, leaves: Sequence[ArrayLeaf], number: int) -> dict[str, Any]:

@@ -13,7 +13,6 @@ import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -59,7 +58,6 @@ class Unit(NamedTuple):
 
     Attributes:
         root: path of the group or array, with a leading slash; empty for the whole tree.
-        kind: `row`, `file`, `folder`, `dataset` or `group`.
         leaves: its fields. Those of a sample have no lengths, so that equal units share them.
         shapes: of its fields in this sample; those of a row.
         samples: how many there are.
@@ -70,12 +68,10 @@ class Unit(NamedTuple):
         splits: those in which the tree itself lists it.
         ends: the row after each episode; empty if rows are no episodes.
         remarks: on what is not packed or kept.
-        name: of the sample, if it has one of its own.
     """
 
     place: TreePlace
     root: str
-    kind: str
     leaves: tuple[ArrayLeaf, ...]
     shapes: tuple[tuple[int | None, ...], ...]
     samples: int
@@ -86,15 +82,6 @@ class Unit(NamedTuple):
     remarks: Sequence[Remark]
     splits: Sequence[str] = ()
     ends: NDArray[np.int64] | None = None
-    name: str = ""
-
-    @property
-    def path(self) -> str:
-        return self.place[0].paths[0]
-
-    def __str__(self) -> str:
-        file = Path(self.path).name
-        return self.name or (f"{self.kind} {self.root} of {file}" if self.root else file)
 
 
 class Listing(NamedTuple):
@@ -131,13 +118,12 @@ def units_of(place: TreePlace, files: str, choice: UnitChoice, options: SourceOp
         within = tuple(skip for skip in options.skip if skip not in is_out.used or skip[0] != "/")
         within += tuple(path for path, values in marks.items() if is_table(values))  # they have no value for each row
         inner = replace(options, skip=within, once=tuple(name for name in options.once if name not in outside))
-        kind = "row" if marks else choice.name[:-1]
         is_inner_out = Skipping(tree, inner.skip, inner.once, inner.sparse)
         units: list[Unit | SourceError] = []
         for root in roots:
             try:
                 with tree.faults("listing it"):
-                    unit = _unit(tree, root, kind, is_inner_out, inner)
+                    unit = _unit(tree, root, choice.unit, is_inner_out, inner)
                 if ends is not None and ends[-1] != unit.samples:
                     raise SourceError(
                         f"{choice.pattern} covers {int(ends[-1]):,} rows, but there are {unit.samples:,}; name the "
@@ -146,7 +132,7 @@ def units_of(place: TreePlace, files: str, choice: UnitChoice, options: SourceOp
                 of_unit = tuple(split for split, names in splits.items() if root in names)
                 units.append(unit._replace(constants={**constants, **unit.constants}, splits=of_unit, ends=ends))
             except SourceError as error:
-                where = f"{kind} {root}: " if root else ""
+                where = f"{choice.unit} {root}: " if root else ""
                 units.append(SourceError(f"{where}{error.reason}", error.path or tree.path))
         above = {group: None for root in roots for group in [*upwards(root)][1:] + [""] * bool(root)}
         remarks += [(ABOVE, group or "/") for group in above if any(tree.attributes(group))]
@@ -179,7 +165,8 @@ def _unit(tree: Tree, root: str, kind: str, is_out: Skipping, options: SourceOpt
     leaves += [attribute_leaf(tree, root, name, leaves) for name in options.attrs]
     check_count(len(leaves))
     attributes, lost = tree.attributes(root)
-    holder = f"{kind} {root} of {Path(tree.path).name}" if root else Path(tree.path).name
+    file = tree.path.rpartition("/")[2]
+    holder = f"{kind} {root} of {file}" if root else file
     remarks = [(LEFT_OUT, aside) for aside in asides]
     remarks += [(LOST, f"{name!r} of {holder}") for name in lost]
     of_fields: dict[str, dict[str, Any]] = {}
@@ -203,7 +190,6 @@ def _unit(tree: Tree, root: str, kind: str, is_out: Skipping, options: SourceOpt
     return Unit(
         tree.place,
         root,
-        kind,
         leaves=tuple(_layout(leaf, is_row) for leaf in leaves),
         shapes=tuple(leaf.spec.shape for leaf in leaves),
         samples=1 if (samples := leaves[0].samples) is None else samples,

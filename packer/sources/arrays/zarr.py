@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError
 from packer.sources.arrays.tree import CACHE_BYTES, Entry, Tree, TreePlace, never
-from packer.sources.files import is_zarr, unreadable, walk
+from packer.sources.files import is_zarr, unreadable
 
 
 class ZarrTree(Tree):
@@ -74,9 +74,6 @@ class ZarrTree(Tree):
 
     def open(self, path: str, axis: int = 0, cache: int = CACHE_BYTES) -> _Chunked:
         return _Chunked(self._at(path), axis, cache)
-
-    def files_of(self, path: str) -> list[str]:
-        return [] if self._store else [f"{self.path}/{file}" for file, _ in sorted(walk(self.path))]
 
     def unwritten(self, path: str) -> str:
         array = self._at(path)

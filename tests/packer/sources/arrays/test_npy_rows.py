@@ -46,6 +46,15 @@ def test_a_folder_of_arrays(tmp_path):
     np.testing.assert_array_equal(values["y"], Y[3:6])
 
 
+def test_files_of_the_current_folder_and_of_another(tmp_path, monkeypatch):
+    """One path may be relative and another absolute; names in the manifest count from the folder that holds both."""
+    (tmp_path / "a").mkdir()
+    save(tmp_path / "a" / "x.npy", X)
+    monkeypatch.chdir(tmp_path / "a")
+    source = open_sources(["x=x.npy", f"y={save(tmp_path / 'y.npy', Y)}"])
+    assert [file.name for file in source.origin["files"]] == ["a/x.npy", "y.npy"]
+
+
 @pytest.mark.parametrize("savez", [np.savez, np.savez_compressed])
 def test_members_of_an_npz(tmp_path, savez, monkeypatch):
     """Members are fields, stored or deflated, in runs of few rows too; what is no array is skipped, and said."""

@@ -275,7 +275,7 @@ def test_names_that_are_not_utf8_are_named(tmp_path: Path) -> None:
     with h5py.File(path, "w") as file:
         file["x"] = np.arange(3)
         file.attrs[b"\xff"] = 1
-    assert open_hdf5(path).origin["files"][0]["attributes"] == {"/": {"\\xff": 1}}
+    assert open_hdf5(path).origin["files"][0].attributes == {"/": {"\\xff": 1}}
     write_hdf5(path, {b"\xfe": np.arange(3)}, "r+")
     with pytest.raises(SourceError, match=r"/\\xfe has a name that is not UTF-8"):
         open_hdf5(path)

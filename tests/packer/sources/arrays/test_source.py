@@ -22,6 +22,7 @@ from real_files import real_files
 from packer.errors import SourceError, UsageError
 from packer.format import DTYPES
 from packer.sources import BLOCK_BYTES, Source
+from packer.sources.arrays import KeptFile
 
 SAMPLE_FILES = real_files("h5_*/**/*")
 #: Files that must pack, so that refusing everything cannot pass.
@@ -258,7 +259,7 @@ def test_attributes_of_a_file_are_kept(tmp_path: Path, monkeypatch: pytest.Monke
     same(everything(source)["e"], np.array([1, 2], "u1"))
     (kept,) = source.origin["files"]
     scale = {"dtype": "float32", "value": [0.5, "nan"]}
-    assert kept == {"name": "a.h5", "samples": 2, "attributes": {"/": {"author": "me", "scale": scale}}}
+    assert kept == KeptFile("a.h5", 2, {"/": {"author": "me", "scale": scale}})
     assert source.remarks == [
         "skipped: /version is a single value, which --once /version keeps. --field NAME=/path takes a link",
         "attributes are kept if they are numbers or text of at most 16 KiB; these are not: 'lists' of a.h5, 'long' of "

@@ -94,7 +94,7 @@ def test_attributes_that_are_neither_numbers_nor_text_are_named(tmp_path: Path) 
     odd = {"object": {"a": 1}, "null": None, "mixed": ["a", 1], "ragged": [[1], [1, 2]]}
     zarr.open_group(path, mode="r+").attrs.update({"who": ["me", "you"], "speed": 1.5, **odd})
     source = open_sources([path])
-    assert source.origin["files"][0]["attributes"] == {
+    assert source.origin["files"][0].attributes == {
         "/": {"who": {"dtype": "str", "value": ["me", "you"]}, "speed": 1.5}
     }
     for name in odd:
