@@ -4,7 +4,7 @@
         ...
 
 A process that crashes, hangs or takes too much memory costs its own item alone: the result of this item is a `Lost`,
-and another process takes the other items. `call_guarded` uses one process, and keeps the order.
+and another process takes the other items. `call_guarded` keeps the order.
 """
 
 from __future__ import annotations
@@ -114,13 +114,14 @@ class Lost:
 
 
 def call_guarded(
-    function: Callable[[Item], Result], items: Sequence[Item], limits: Limits | None
+    function: Callable[[Item], Result], items: Sequence[Item], limits: Limits | None, workers: int = 1
 ) -> Iterator[Result | SourceError]:
     """Yield `function` of every item in order, or the SourceError of an item that failed.
 
     Args:
         function: a function of a module, or a partial of one.
         limits: of one call, in a process of its own; None to call in this process, unguarded.
+        workers: processes; each takes one item after another.
 
     Raises:
         Any other error of `function`.
@@ -128,8 +129,14 @@ def call_guarded(
     if limits is None:
         yield from (_call(function, item) for item in items)
         return
-    for _, result in run_in_processes(partial(_call_as_step, function), items, 1, limits):
-        yield result.error if isinstance(result, Lost) else result
+    early: dict[int, Result | Lost | SourceError] = {}  # results of items behind the one that is due
+    due = 0
+    for number, returned in run_in_processes(partial(_call_as_step, function), items, workers, limits):
+        early[number] = returned
+        while due in early:
+            result = early.pop(due)
+            due += 1
+            yield result.error if isinstance(result, Lost) else result
 
 
 def _call_as_step(function: Callable[[Item], Result], item: Item, reporter: Reporter) -> Result | SourceError:

@@ -41,6 +41,9 @@ from packer.sources.units import UnitChoice, by_folder, folder_of, pattern_of, r
 from packer.watcher import HEADERS, NOBODY, Watcher
 from packer.workers import Limits, call_guarded
 
+#: Headers of HDF5 and zarr are read by so many processes, but each must have so many files to be worth its start.
+PROCESSES, FILES_A_PROCESS = 8, 64
+
 
 def open_arrays(
     kind: str,
@@ -77,8 +80,9 @@ def open_arrays(
     list_units = partial(units_of, files=kind, choice=choice, options=options)
     if kind == "npy":
         listings = read_headers(list_units, places, len(places), watcher)
-    else:  # threads would wait for the one lock of h5py, and zarr has threads of its own
-        listings = watcher.watch(call_guarded(list_units, places, limits), HEADERS, len(places))
+    else:  # threads would wait for the one lock of h5py
+        workers = min(PROCESSES, -(-len(places) // FILES_A_PROCESS))
+        listings = watcher.watch(call_guarded(list_units, places, limits, workers), HEADERS, len(places))
     units, used, remarks = collect_units(places, names, choice.unit, listings, text, watcher)
     if useless := set(options.skip) - used:
         raise UsageError(f"--skip {min(useless)}: {text} has no such array or group")

@@ -23,6 +23,7 @@ from packer import workers
 from packer.convert import ConvertOptions, convert
 from packer.errors import SourceError, UsageError, WriteError
 from packer.format import FieldSpec
+from packer.jobs import open_source
 from packer.sources import Source, SourceOptions
 from packer.watcher import Watcher
 from packer.workers import Limits, call_guarded, run_in_processes
@@ -291,6 +292,24 @@ def test_each_goes_on_behind_a_death():
     assert len({one[1] for one in results if isinstance(one, tuple)} - {os.getpid()}) == 2
     with pytest.raises(ZeroDivisionError):
         list(call_guarded(lambda item: 1 // item, [1, 0], Limits()))
+
+
+def test_headers_of_hdf5_are_read_by_several_processes(tmp_path, monkeypatch):
+    """Two files are open at the same time, though libhdf5 has one lock for all threads; samples stay in order."""
+    for number in range(65):
+        with h5py.File(tmp_path / f"{number}.h5", "w") as file:
+            file["x"] = np.array([number])
+    both, opened = workers.process_context().Barrier(2), h5py.File.__init__
+
+    def meeting(file, path, *rest, **more):
+        if str(path).endswith(("/0.h5", "/1.h5")):
+            both.wait(10)
+        opened(file, path, *rest, **more)
+
+    monkeypatch.setattr(h5py.File, "__init__", meeting)
+    source = open_source(tmp_path, ConvertOptions(), [])
+    monkeypatch.undo()
+    assert [value for block in source.read() for value in np.ravel(block["x"]).tolist()] == list(range(65))
 
 
 def test_time_that_the_parent_stood_still_counts_little(monkeypatch):
