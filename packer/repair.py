@@ -188,8 +188,9 @@ def _pack_again(
             settings = manifest.fields, conversion.origin, entry.rejected > 0
             tasks[entry] = ShardTask(part, change.place, change.run, shard, *settings, number=numbers[entry])
     if missing := [entry for entry in bad_shards if entry not in tasks]:
+        words = ("is damaged too", "those as well") if tasks else ("is damaged", "those")
         raise DatasetError(
-            f"{change.place}: {missing[0].file} is damaged too; give the sources it was made from as well"
+            f"{change.place}: {missing[0].file} {words[0]}, and was made from other sources; give {words[1]}"
         )
     finished = change.reports(ShardReport)
     repaired = {}

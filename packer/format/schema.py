@@ -97,7 +97,9 @@ class FieldSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     @property
     def in_words(self) -> str:
-        """Return the field in a few words, such as `image uint8 [any, any, 3]`."""
+        """Return the field in a few words, such as `image uint8 [any, any, 3]` or `one int64`."""
+        if not self.shape:
+            return f"one {self.dtype}"
         axes = ", ".join("any" if n is None else str(n) for n in self.shape)
         return f"{self.kind} {self.dtype} [{axes}]"
 

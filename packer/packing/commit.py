@@ -257,8 +257,6 @@ class Change:
         """
         manifest, notes = self.manifest, self._notes()
         if not overwrite and self._data is not None:
-            if self._is_alone:
-                self.tidy()
             raise exists_error(self.place)
         if not note.files.count and not self._is_alone:
             note = msgspec.structs.replace(note, token=secrets.token_hex(8))

@@ -75,7 +75,7 @@ def test_a_file_of_another_name_is_told_to_be_named(tmp_path):
     for name in "ab":
         np.save(tmp_path / f"{name}.npy", np.arange(6).reshape(2, 3))
     convert(tmp_path / "a.npy", tmp_path / "d", workers=0)
-    with pytest.raises(UsageError, match=r"a is missing, .*; if b is a, .* as in `a=b\.npy`"):
+    with pytest.raises(UsageError, match=r"field a \(.*\) is missing; .*; if b is a, .* as in `a=b\.npy`"):
         append(tmp_path / "d", tmp_path / "b.npy", workers=0)
     assert append(tmp_path / "d", f"a={tmp_path}/b.npy", workers=0).manifest.samples == 4
 
@@ -83,7 +83,7 @@ def test_a_file_of_another_name_is_told_to_be_named(tmp_path):
 @pytest.mark.parametrize(
     ("lr", "words"),
     [
-        ({"lr": np.zeros((6, 5, 3), "u1"), "y": 1}, r"y is array int64 \[\], not missing"),
+        ({"lr": np.zeros((6, 5, 3), "u1"), "y": 1}, r"field y \(one int64\) is one too many"),
         ({"lr": np.zeros((6, 5, 3), "f4")}, r"lr is array float32 \[6, 5, 3\], not image uint8 \[6, 5, 3\]"),
         ({"lr": np.zeros((6, 5, 3), "u1")}, r"lr is array uint8 \[6, 5, 3\], not image uint8 \[6, 5, 3\]"),
         ({"lr": np.zeros((8, 9, 3), "u1")}, r"lr is array uint8 \[8, 9, 3\], not image uint8 \[6, 5, 3\]"),

@@ -227,6 +227,18 @@ def test_a_part_with_another_version_of_a_file_is_refused(
     assert files_of(out) == files_of(tmp_path / "whole")
 
 
+def test_a_forgotten_overwrite_costs_nothing(sources: list[str], tmp_path: Path) -> None:
+    """The call that would publish is refused without `overwrite`, and what the parts have packed stays."""
+    out = tmp_path / "out"
+    convert(sources, out, **OPTIONS)
+    convert_part(sources, out, "1/2", overwrite=True, **OPTIONS)
+    files = files_of(out)
+    with pytest.raises(UsageError, match="use --overwrite to replace it"):
+        convert(sources, out, **OPTIONS)
+    assert files_of(out) == files
+    assert convert(sources, out, overwrite=True, **OPTIONS).kept_shards == SHARDS // 2
+
+
 def test_a_damaged_plan_is_made_again(sources: list[str], tmp_path: Path, plans: list[object]) -> None:
     """A plan, or the samples of a shard in it, that a power cut took or cut short costs no more than its time."""
     convert(sources, tmp_path / "whole", **OPTIONS)

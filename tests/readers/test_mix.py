@@ -420,7 +420,7 @@ def test_schemas_that_differ_are_refused(tmp_path: Path, datasets: list[PackedDa
     ):
         with pytest.raises(UsageError, match=said):
             Mix({made[one]: 1, made[other]: 1})
-    with pytest.raises(UsageError, match=r"field 'number' is array int64 \[\] in .* and missing in .*base"):
+    with pytest.raises(UsageError, match=r"field 'number' is one int64 in .* and missing in .*base"):
         Mix({datasets[0]: 1, made["base"]: 1})
 
 

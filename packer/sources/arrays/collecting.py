@@ -301,7 +301,7 @@ def _without_misfits(units: Units, watcher: Watcher) -> Units:
             "pick the same fields with --field, leave some out with --skip or this one with --on-error skip, or take "
             "another unit: --samples files, or for a folder a sample --samples folders"
         )
-        reason = f"{who}does not fit most, such as {model}: field {how}; {advice}"
+        reason = f"{who}does not fit most, such as {model}: {how}; {advice}"
         watcher.bad(SourceError(reason, units.table.places.path(number)))
     order = units.layouts[most].names
     units = units.take(np.flatnonzero(~is_apart))

@@ -168,7 +168,7 @@ def test_a_file_takes_300_bytes_of_memory(
             sources = make(tmp_path / str(count), count)
             source_files(open_sources(sources, options).files())
             tracemalloc.start()
-            number = source_files(open_sources(sources, options).files())[0][0]
+            number = source_files(open_sources(sources, options).files())[0].count
             peaks.append((number, tracemalloc.get_traced_memory()[1]))
             tracemalloc.stop()
     finally:

@@ -181,10 +181,10 @@ def test_files_that_hold_one_field_at_different_places_differ(tmp_path: Path) ->
     write_hdf5(tmp_path / "a.h5", {"g/x": np.ones(3, "f4"), "y": np.arange(3)})
     write_hdf5(tmp_path / "b.h5", {"g": np.ones(3, [("x", "f4")]), "z": np.arange(3)})
     differs = (
-        r"y is missing, not array int64 .* of /y; g\.x is array float32 .* of /g\[x\], not array float32 .* of /g/x"
+        r"field y \(one int64 of /y\) is missing; field g\.x is one float32 of /g\[x\], not one float32 of /g/x"
     )
     with pytest.raises(
-        SourceError, match=rf"b\.h5: .* such as a\.h5: field {differs}; z is array int64 \[\] of /z, not missing; "
+        SourceError, match=rf"b\.h5: .* such as a\.h5: {differs}; field z \(one int64 of /z\) is one too many; "
     ):
         open_hdf5(str(tmp_path))
 
@@ -197,7 +197,7 @@ def test_no_common_axis_lists_all_and_picking_helps(tmp_path: Path) -> None:
     for text in (
         "/g/x: 4 samples of array int64 [2]",
         "/g/y: 4 samples",
-        "/z: 7 samples of array int64 []",
+        "/z: 7 samples of one int64",
         "--field NAME=/path",
     ):
         assert text in str(caught.value)

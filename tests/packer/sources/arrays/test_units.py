@@ -74,7 +74,7 @@ def test_samples_that_differ_are_told_to_on_bad(tmp_path: Path) -> None:
         del file["s2/pose"]
         file["s2/pose"] = np.eye(2, dtype="f4")
     with pytest.raises(
-        SourceError, match=r"group /s1 does not fit most, such as group /s0 of a\.h5: field label is missing"
+        SourceError, match=r"group /s1 does not fit most, such as group /s0 of a\.h5: field label \(.*\) is missing"
     ):
         open_hdf5(path, samples="groups")
     bad: list[SourceError] = []

@@ -49,7 +49,7 @@ def test_images_of_one_field_are_of_one_kind(tmp_path):
         save(tmp_path / f"{number}.png")
     save(tmp_path / "00-odd.png", picture(channels=1))
     with pytest.raises(
-        SourceError, match=r"00-odd\.png: differs from most images: x is gray uint8, not RGB uint8; .*--mode"
+        SourceError, match=r"00-odd\.png: differs from most images: field x is gray uint8, not RGB uint8; .*--mode"
     ):
         open_images({"x": str(tmp_path)})
 
