@@ -96,7 +96,8 @@ def test_a_folder_is_a_sample(tmp_path, scenes):
     assert (named.names, [spec.name for spec in named.fields]) == (list(scenes), ["xyz", "rgb"])
     np.testing.assert_array_equal(read_each(named)["xyz"][1], scenes["scene0001_00"]["coord"])
     with pytest.raises(
-        SourceError, match=r"does not fit most, such as scene0000_00: field segment20 \(array int16 .any. .*\) is one too many"
+        SourceError,
+        match=r"does not fit most, such as scene0000_00: field segment20 \(array int16 .any. .*\) is one too many",
     ):
         source_of([str(tmp_path / "train")], source=FOLDERS)
 

@@ -180,9 +180,7 @@ def test_files_that_hold_one_field_at_different_places_differ(tmp_path: Path) ->
     """A member of a compound is no dataset in a group, though both are called so; all fields that differ are named."""
     write_hdf5(tmp_path / "a.h5", {"g/x": np.ones(3, "f4"), "y": np.arange(3)})
     write_hdf5(tmp_path / "b.h5", {"g": np.ones(3, [("x", "f4")]), "z": np.arange(3)})
-    differs = (
-        r"field y \(one int64 of /y\) is missing; field g\.x is one float32 of /g\[x\], not one float32 of /g/x"
-    )
+    differs = r"field y \(one int64 of /y\) is missing; field g\.x is one float32 of /g\[x\], not one float32 of /g/x"
     with pytest.raises(
         SourceError, match=rf"b\.h5: .* such as a\.h5: {differs}; field z \(one int64 of /z\) is one too many; "
     ):

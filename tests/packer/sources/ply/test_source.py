@@ -176,7 +176,9 @@ def mixed_set(folder: Path) -> str:
 def test_files_that_differ(tmp_path) -> None:
     """A file whose fields are not those of most files is named, with the difference; of equally many, the first."""
     folder = mixed_set(tmp_path)
-    with pytest.raises(SourceError, match=r"1\.ply: its fields differ from those of most files: field rgb \(.*\) is missing"):
+    with pytest.raises(
+        SourceError, match=r"1\.ply: its fields differ from those of most files: field rgb \(.*\) is missing"
+    ):
         open_ply(folder)
     write(tmp_path / "2.ply", vertices(3, "x:f8 y:f8 z:f8"))
     with pytest.raises(SourceError, match=r"2\.ply: .*: field xyz is float64 x 3, not float32 x 3"):
