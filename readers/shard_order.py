@@ -124,8 +124,9 @@ class ShardShuffled(Order):
         check_count("nodes", requested)
         if self.hands % requested:
             raise UsageError(
-                f"nodes is {requested}, and the order has {self.hands} hands, which nodes share evenly: raise "
-                "shuffle_window, or give nodes=1, and every node fetches all"
+                f"nodes is {requested}, which does not divide the {self.hands} shards of a shuffle_window that nodes "
+                f"share: take a divisor of {self.hands}, raise shuffle_window, or give nodes=1, with which every node "
+                "fetches all"
             )
         return int(requested)
 

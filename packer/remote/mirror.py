@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from packer.errors import DamagedError, DatasetError, NoDatasetError, UsageError
 from packer.format import MANIFEST, MAX_MANIFEST_BYTES, FileEntry, Manifest, held_lock, write_synced
 from packer.format import manifest as manifests
 from packer.remote.cache import LOCK, PARTIAL, Cache, Lease, aside, default_cache, is_local, is_whole
-from packer.remote.store import STREAMS, RemoteFolder, Transfer, is_url, label
+from packer.remote.store import STREAMS, RemoteFolder, Transfer, is_url, label, text_of
 from packer.watcher import NOBODY, Watcher
 
 #: Seconds after which to look again whether another process has fetched a file.
@@ -135,8 +136,8 @@ class Mirror:
             NoDatasetError: there is no packed dataset.
             ManifestError: the manifest is wrong.
         """
-        if cache_bytes is not None and cache_bytes < 0:
-            raise UsageError(f"cache_bytes is {cache_bytes}; 0 or more is expected")
+        if cache_bytes is not None and not (isinstance(cache_bytes, Real) and cache_bytes >= 0):
+            raise UsageError(f"cache_bytes is {cache_bytes!r}; a number of bytes is expected, such as 200 * 2**30")
         local_cache = Cache(default_cache() if cache is None else Path(cache).absolute(), cache_bytes)
         remote = RemoteFolder(url)
         data = _manifest_bytes(remote)
@@ -290,8 +291,8 @@ def whole(
 def _manifest_bytes(remote: RemoteFolder) -> bytes:
     try:
         return remote.read(MANIFEST, MAX_MANIFEST_BYTES)
-    except FileNotFoundError:
+    except FileNotFoundError as error:
         raise NoDatasetError(
-            f"{remote.url} is not a packed dataset: it has no {MANIFEST}; an upload that was interrupted is finished "
-            "by the same `packer convert`"
+            f"{remote.url} is not a packed dataset: it has no {MANIFEST} ({text_of(error)}); check the address; an "
+            "upload or parts that were interrupted are finished by the same `packer convert` without --part"
         ) from None

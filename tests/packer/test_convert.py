@@ -467,7 +467,7 @@ def test_halves_converted_apart_are_merged(tmp_path, contents) -> None:
     with pytest.raises(UsageError, match="codecs and fields are those of this dataset"):
         convert(str(second), tmp_path / "three", like=tmp_path / "one", codec="lz4")
     other = SourceOptions(columns="x,y,z,w:float32")
-    with pytest.raises(UsageError, match="the source does not fit the dataset: intensity is missing"):
+    with pytest.raises(UsageError, match=r"the source does not fit the dataset: field intensity \(.*\) is missing"):
         convert(str(second), tmp_path / "three", like=tmp_path / "one", workers=0, source=other)
 
 

@@ -92,7 +92,9 @@ def test_hands_follow_from_the_window():
 
 def test_a_number_of_nodes_that_does_not_divide_the_hands_is_refused():
     """The message says what to do."""
-    with pytest.raises(UsageError, match=r"nodes is 3, and the order has 4 hands.*shuffle_window.*nodes=1"):
+    with pytest.raises(
+        UsageError, match=r"nodes is 3, which does not divide the 4 shards of a shuffle_window.*nodes=1"
+    ):
         shards(10, 10, 40).nodes(3, 6)
 
 

@@ -151,6 +151,8 @@ def test_what_is_not_there(dataset, s3, tmp_path) -> None:
     """No manifest is no dataset; a shard that is gone or cut short is damage, found without reading on for ever."""
     with pytest.raises(NoDatasetError, match=r"is not a packed dataset: it has no manifest\.json"):
         PackedDataset(f"{dataset}/shards", cache=tmp_path / "cache")
+    with pytest.raises(NoDatasetError, match=r"bucket does not exist\); check the address"):
+        PackedDataset("s3://nowhere/set", cache=tmp_path / "cache")
     ds = PackedDataset(dataset, cache=tmp_path / "cache")
     path = dataset.removeprefix("s3://") + f"/{_SHARD}"
     data = s3.fs.cat_file(path)
@@ -254,8 +256,9 @@ def test_what_is_open_is_not_removed(dataset, s3, packed, samples, tmp_path) -> 
 
 def test_a_shard_larger_than_the_cache_is_refused(dataset, s3, tmp_path) -> None:
     """It is known before anything is fetched; a limit below 0 is none."""
-    with pytest.raises(UsageError, match="0 or more"):
-        PackedDataset(dataset, cache=tmp_path / "cache", cache_bytes=-1)
+    for limit in (-1, "1GB"):
+        with pytest.raises(UsageError, match=f"cache_bytes is {limit!r}; a number of bytes"):
+            PackedDataset(dataset, cache=tmp_path / "cache", cache_bytes=limit)
     ds = PackedDataset(dataset, cache=tmp_path / "cache", cache_bytes=1000)
     with pytest.raises(UsageError, match="cache_bytes is 1,000, and the shard"):
         ds[0]
