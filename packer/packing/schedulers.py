@@ -6,12 +6,15 @@ Both give a task to another worker, up to three times, if the worker that has it
 from __future__ import annotations
 
 import importlib
+import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from typing import Any
 
 from packer.errors import UsageError
+
+_log = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -40,6 +43,10 @@ def _dask_executor(distributed: Any, address: str) -> Iterator[Executor]:
     except (OSError, ValueError) as error:
         raise UsageError(f"--scheduler {address}: {error}; give the address that the scheduler printed") from None
     with client:
+        if not client.nthreads():
+            _log.warning(
+                "%s has no worker yet; packing begins when one comes: start `dask worker %s`", address, address
+            )
         # Not pure: Dask would hash each task, to find those that are equal.
         yield client.get_executor(pure=False)
 

@@ -289,7 +289,7 @@ def _report(paired: Pairing, file_sets: Mapping[str, FileSet], watcher: Watcher)
     more = f"; {count:,} files have no partner ({'; '.join(lists)})" if count > 1 else ""
     if paired.taken:
         off = "; ".join(f"{field or UNNAMED}: {text}" for field, text in paired.taken.items())
-        more += f"; names were compared without what most of their field have ({off})"
+        more += f"; names were compared without the part that most files of a field share ({off})"
     for field, files in paired.orphans.items():
         others = " and ".join(repr(other) if other else UNNAMED for other in paired.orphans if other != field)
         for file in files:

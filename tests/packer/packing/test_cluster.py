@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+from unittest.mock import MagicMock
 
 import distributed
 import pytest
@@ -13,6 +14,7 @@ from click.testing import CliRunner
 
 from packer.cli import main
 from packer.convert import convert
+from packer.packing import executor_at
 from packer.watcher import Watcher
 
 # The client's own threads and pools stay in this process when it is closed.
@@ -110,3 +112,12 @@ def test_a_worker_that_is_killed_does_not_fail_the_job(cluster, wanted, tmp_path
     made = files_of(tmp_path / "out")
     assert sorted(made) == sorted(files)
     assert made == files
+
+
+@pytest.mark.parametrize("threads", [{}, {"tcp://host:1": 1}])
+def test_a_cluster_without_workers_says_so(monkeypatch, caplog, threads):
+    """Packing waits for the first worker, which the user may have forgotten."""
+    client = MagicMock(**{"nthreads.return_value": threads})
+    monkeypatch.setattr(distributed, "Client", lambda address: client)
+    with executor_at("tcp://host:8786"):
+        assert ("tcp://host:8786 has no worker yet" in caplog.text) == (not threads)
