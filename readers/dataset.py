@@ -18,7 +18,7 @@ from packer.errors import MissingNameError, UsageError
 from packer.format import Constants, Field, Manifest, Names, Numbers, Ranges, starts_of
 from packer.format import manifest as manifests
 from packer.remote import is_url
-from readers.batch import Sample, Several, as_result, batch_of, flatten_results, item_of, join, only_item
+from readers.batch import item_of
 from readers.crop import Crop
 from readers.draws import Visits, draw_visits, visits_of
 from readers.fields import NAME, FieldReader, KnownReader, as_images, gather_samples
@@ -31,7 +31,7 @@ from readers.points import PointSample
 from readers.resized import ResizedCrop
 from readers.rows import RegionReader
 from readers.shards import not_replaced
-from readers.transforms import Transform, change_batch, change_samples, takes_generator
+from readers.transforms import Transform, Transforms
 from readers.valid import check_flags, check_read
 from readers.voxels import VoxelSample
 from readers.windows import Windows
@@ -162,7 +162,6 @@ class PackedDataset(Dataset[Any]):
             raise UsageError(f"PackedDataset takes no {name}: {_RENAMED[name]}")
         check_flags("PackedDataset", verify=verify)
         self._mirror, self.path, self.manifest = _open_manifest(path, cache, cache_bytes)
-        self._takes_generator: dict[str, bool] = {}
         self.batch_transform = batch_transform
         self.sample_transform = sample_transform
         self._chosen = (fields,) if isinstance(fields, str) else None if fields is None else tuple(fields)
@@ -228,7 +227,7 @@ class PackedDataset(Dataset[Any]):
             raise UsageError(f"{name} of a PackedDataset cannot be changed; make another one with PackedDataset(...)")
         super().__setattr__(name, value)
         if name in ("batch_transform", "sample_transform"):
-            self._takes_generator[name] = takes_generator(value)
+            self._transforms = Transforms(vars(self).get("sample_transform"), vars(self).get("batch_transform"))
 
     def __getstate__(self) -> dict[str, Any]:
         # The manifest goes along: on the other side numbers mean the same samples, whatever became of the folder.
@@ -317,9 +316,14 @@ class PackedDataset(Dataset[Any]):
         return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
     @property
+    def transforms(self) -> Transforms:
+        """Return what changes samples and batches; false if there is nothing."""
+        return self._transforms
+
+    @property
     def draws(self) -> bool:
         """Return whether two visits of a sample may differ: random parts are read, or a transform gets a generator."""
-        return self._parts.draws or any(self._takes_generator.values())
+        return self._parts.draws or self._transforms.draw
 
     @property
     def asks(self) -> bool:
@@ -344,10 +348,10 @@ class PackedDataset(Dataset[Any]):
         if is_single(index):
             number = resolve_number(index, len(self), self._numbers_of)
             visits = self._new_visits(1)
-            return self.item_of(self.gather(np.array([number]), visits=visits), visits)
+            return self._transforms.sample_after(self.gather(np.array([number]), visits=visits), visits)
         numbers = self.numbers(index)
         visits = self._new_visits(len(numbers))
-        return self.transformed(self.gather(numbers, visits=visits), len(numbers), visits)
+        return self._transforms.batch_after(self.gather(numbers, visits=visits), len(numbers), visits)
 
     def _new_visits(self, count: int) -> Visits | None:
         """Return new visits, (count,); None if nothing is drawn by them."""
@@ -360,7 +364,8 @@ class PackedDataset(Dataset[Any]):
         numbers = self.numbers(indices)
         # Batches of one size follow one another: each reuses the memory of one that is gone.
         visits = self._new_visits(len(numbers))
-        return self.items_of(self.gather(numbers, self._session.pool, visits), len(numbers), visits)
+        batch = self.gather(numbers, self._session.pool, visits)
+        return self._transforms.samples_after(batch, len(numbers), visits)
 
     def __iter__(self) -> Iterator[Any]:
         return (self[i] for i in range(len(self)))
@@ -403,61 +408,6 @@ class PackedDataset(Dataset[Any]):
             UsageError: names are given, and the items are windows.
         """
         return resolve_numbers(index, len(self), self._numbers_of)
-
-    @property
-    def transforms(self) -> bool:
-        """Return whether functions of the caller's own change samples or batches."""
-        return self.batch_transform is not None or self.sample_transform is not None
-
-    def _samples_of(self, batch: dict[str, Any], size: int, visits: Visits | None) -> list[Any]:
-        """Return the samples of a gathered batch, each as `sample_transform` changed it, or `Several`."""
-        samples = [item_of(batch, number, size) for number in range(size)]
-        if self.sample_transform is None:
-            return samples
-        results = change_samples(self.sample_transform, samples, self._visits_for("sample_transform", visits))
-        return list(map(as_result, results))
-
-    def _visits_for(self, name: str, visits: Visits | None) -> Visits | None:
-        """Return visits for a transform that takes a generator, else None."""
-        return visits if self._takes_generator[name] else None
-
-    def transformed(self, batch: dict[str, Any], size: int, visits: Visits | None) -> Any:
-        """Return a gathered batch after both transforms: samples are changed and joined first, then the whole batch.
-
-        Args:
-            visits: of the samples, (size,); None if nothing is drawn by them.
-        """
-        return self._transformed(batch, size, visits)[0]
-
-    def _transformed(self, batch: dict[str, Any], size: int, visits: Visits | None) -> tuple[Any, int, bool]:
-        """Return a gathered batch after both transforms, its samples then, and whether one was made `Several`."""
-        are_several = False
-        if self.sample_transform is not None:
-            if not size:
-                raise UsageError("sample_transform: the index asks for no samples, and an empty batch cannot be joined")
-            results = self._samples_of(batch, size, visits)
-            are_several, samples = any(isinstance(result, Several) for result in results), flatten_results(results)
-            batch, size = join(samples), len(samples)
-        if self.batch_transform is not None:
-            batch = change_batch(self.batch_transform, batch, self._visits_for("batch_transform", visits))
-        return batch, size, are_several
-
-    def item_of(self, batch: dict[str, Any], visits: Visits | None) -> Any:
-        """Return the only sample of a gathered batch of one, after both transforms; if they made several, the list."""
-        if self.batch_transform is None:
-            return self._samples_of(batch, 1, visits)[0]
-        result, size, are_several = self._transformed(batch, 1, visits)
-        return Several(batch_of(result, size)) if are_several else only_item(result)
-
-    def items_of(self, batch: dict[str, Any], size: int, visits: Visits | None) -> Sequence[Any]:
-        """Return the samples of a gathered batch in the form that torch's DataLoader takes."""
-        if self.sample_transform is not None and self.batch_transform is None:
-            # DataLoader joins them, by its `collate_fn`; the default one joins those of unlike lengths as `Ragged`.
-            return [
-                Sample(sample) if type(sample) is dict else sample for sample in self._samples_of(batch, size, visits)
-            ]
-        result, size, _ = self._transformed(batch, size, visits)
-        return batch_of(result, size)
 
     def sample_numbers(self, names: Sequence[str]) -> Numbers:
         """Return the numbers of the samples of some names, (n,), in the split if one is read.

@@ -191,7 +191,7 @@ class Loader(DataLoader[Any]):
         self.channels_last = channels_last
         self.device = None if device is None else resolve_device(device)
         self.threads = count_threads(threads, dataset, repeat * len(dataset if subset is None else subset))
-        self._may_draw = threads == "auto" and dataset.transforms
+        self._may_draw = threads == "auto" and bool(dataset.transforms)
         self._finishing: Finishing = "in turn" if self._may_draw else "at once"
         self.prefetch = prefetch
         # The caller holds up to two batches: the next one is made before its name lets go of the last.

@@ -28,6 +28,7 @@ from readers.gather import Pool
 from readers.indexing import resolve_number, resolve_numbers
 from readers.joined import JoinedReader, group_by_part, parts_of
 from readers.order import Mixed
+from readers.transforms import Transforms
 
 #: Field that says which dataset a sample is of.
 DATASET = "dataset"
@@ -93,13 +94,14 @@ class Mix(Dataset[Any]):
         Raises:
             SampleIndexError: a number outside the mix.
         """
-        return self.datasets[0].item_of(*self._gather(np.array([resolve_number(index, len(self), _no_names)])))
+        number = resolve_number(index, len(self), _no_names)
+        return self.transforms.sample_after(*self._gather(np.array([number])))
 
     def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
         """Return a batch for torch's DataLoader, which takes it as one."""
         numbers = resolve_numbers(indices, len(self), _no_names)
         batch, visits = self._gather(numbers)
-        return self.datasets[0].items_of(batch, len(numbers), visits)
+        return self.transforms.samples_after(batch, len(numbers), visits)
 
     def _gather(self, numbers: Numbers) -> tuple[dict[str, Any], Visits | None]:
         """Return the batch of the items `numbers` (n,), untransformed, and their visits, (n,) or None."""
@@ -137,13 +139,9 @@ class Mix(Dataset[Any]):
         return {name: reader.field for name, reader in self.readers.items()}
 
     @property
-    def transforms(self) -> bool:
-        """Return whether functions of the caller's own change samples or batches."""
+    def transforms(self) -> Transforms:
+        """Return what changes samples and batches."""
         return self.datasets[0].transforms
-
-    def transformed(self, batch: dict[str, Any], size: int, visits: Visits | None) -> Any:
-        """Return a gathered batch after the transforms of the datasets."""
-        return self.datasets[0].transformed(batch, size, visits)
 
     @property
     def draws(self) -> bool:

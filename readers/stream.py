@@ -323,7 +323,7 @@ def _finish_batches(plan: ReadPlan, run: Run, batches: list[Any]) -> Iterator[An
     """Yield the batches of a run, each finished when it is asked for."""
 
     def finish_batch(batch: Any, size: int, visits: Visits | None) -> Any:
-        batch = plan.dataset.transformed(batch, size, visits)
+        batch = plan.dataset.transforms.batch_after(batch, size, visits)
         return batch if plan.finish is None else plan.finish(batch)
 
     if plan.finish is None and not plan.dataset.transforms:
