@@ -15,7 +15,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
-from packer.errors import DamagedError, DatasetError, NoDatasetError, UsageError, WriteError
+from packer.errors import DamagedError, DatasetError, ManifestError, NoDatasetError, UsageError, WriteError
 from packer.format import MANIFEST, MAX_MANIFEST_BYTES, FileEntry, Manifest, held_lock, write_synced
 from packer.format import manifest as manifests
 from packer.remote.cache import LOCK, PARTIAL, Cache, Lease, aside, default_cache, is_local, is_whole
@@ -140,8 +140,7 @@ class Mirror:
             raise UsageError(f"cache_bytes is {cache_bytes!r}; a number of bytes is expected, such as 200 * 2**30")
         local_cache = Cache(default_cache() if cache is None else Path(cache).absolute(), cache_bytes)
         remote = RemoteFolder(url)
-        data = _manifest_bytes(remote)
-        manifest = manifests.decode(data, f"{url}/{MANIFEST}")
+        data, manifest = _fetch_manifest(remote)
         folder = local_cache.datasets / label(url, data)
         mirror = cls(url.rstrip("/"), local_cache, folder, {os.getpid(): remote})
         with _writing(mirror.folder):
@@ -168,7 +167,7 @@ class Mirror:
         """
         with _writing(self.folder), contextlib.closing(Lease(self.folder)):
             if not (self.folder / MANIFEST).exists():
-                data = _manifest_bytes(self.remote)
+                data, _ = _fetch_manifest(self.remote)
                 if self.folder.name != label(self.url, data):
                     raise self._replaced()
                 self._keep(data)
@@ -247,7 +246,7 @@ class Mirror:
         try:
             yield
         except DamagedError:
-            if self.folder.name != label(self.url, _manifest_bytes(self.remote)):
+            if self.folder.name != label(self.url, _fetch_manifest(self.remote)[0]):
                 raise self._replaced() from None
             raise
 
@@ -288,9 +287,24 @@ def whole(
         yield mirror.folder
 
 
-def _manifest_bytes(remote: RemoteFolder) -> bytes:
+def _fetch_manifest(remote: RemoteFolder) -> tuple[bytes, Manifest]:
+    """Return the manifest that is at a URL now, and its bytes; read again if they are wrong, as those of a shard are.
+
+    Raises:
+        RemoteError: it cannot be fetched.
+        NoDatasetError: there is no packed dataset.
+        ManifestError: the manifest is wrong.
+    """
+
+    def fetch() -> tuple[bytes, Manifest]:
+        data = remote.read(MANIFEST, MAX_MANIFEST_BYTES)
+        return data, manifests.decode(data, remote.url_of(MANIFEST))
+
     try:
-        return remote.read(MANIFEST, MAX_MANIFEST_BYTES)
+        try:
+            return fetch()
+        except ManifestError:
+            return fetch()
     except FileNotFoundError as error:
         raise NoDatasetError(
             f"{remote.url} is not a packed dataset: it has no {MANIFEST} ({text_of(error)}); check the address; an "

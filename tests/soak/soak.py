@@ -6,6 +6,7 @@
 .venv/bin/python tests/soak/soak.py plan --count 300      # plans of random datasets, against their files
 .venv/bin/python tests/soak/soak.py damage --count 2000   # damaged datasets, read in every way
 .venv/bin/python tests/soak/soak.py replace --count 200   # datasets and shards replaced by others of the same size
+.venv/bin/python tests/soak/soak.py stream --count 240    # faults while epochs are streamed from a bucket
 .venv/bin/python tests/soak/soak.py ways --count 200      # random datasets, read in every way, by machine code too
 .venv/bin/python tests/soak/soak.py model --count 50      # verbs in any order, killed at any call, against a model
 """
@@ -18,10 +19,11 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parents[1] / "helpers")]  # when this file is run
-from soaking import disks, failing, kills, plans, replacing, survival  # noqa: E402
+from soaking import disks, failing, kills, plans, replacing, streaming, survival  # noqa: E402
 
 from tests.survival import model, two_ways  # noqa: E402
 
@@ -32,12 +34,13 @@ TRIALS = {
     "plan": plans.trial,
     "damage": survival.trial,
     "replace": replacing.trial,
+    "stream": streaming.trial,
     "ways": two_ways.trial,
     "model": model.trial,
 }
 
 
-def run(what: str, folder: Path, seeds: range) -> Counter[str]:
+def run(what: str, folder: Path, seeds: Iterable[int]) -> Counter[str]:
     """Run a trial for each seed; return how often each result came.
 
     Raises:

@@ -15,7 +15,7 @@ from made_datasets import make_plain
 from torch.utils.data import DataLoader
 
 from packer.convert import convert
-from packer.errors import DamagedError, DatasetError, NoDatasetError, RemoteError, UsageError
+from packer.errors import DamagedError, DatasetError, ManifestError, NoDatasetError, RemoteError, UsageError
 from packer.format import manifest as manifests
 from packer.remote import Mirror, store, whole
 from packer.verify import verify
@@ -145,6 +145,21 @@ def test_a_wrong_byte_is_found_by_the_digest(dataset, s3, tmp_path) -> None:
     with pytest.raises(DamagedError, match=f"{dataset}/{_SHARD}: its bytes do not have the digest"):
         PackedDataset(dataset, cache=tmp_path / "cache")[:]
     assert "00001.lmdb" not in whole_files(tmp_path / "cache")
+
+
+def test_a_wrong_byte_of_the_manifest_is_found_by_its_digest(dataset, s3, samples, tmp_path) -> None:
+    """One that comes wrong once is read again; it never makes a damaged shard a replaced dataset."""
+    wrong = s3.faults.corrupt
+    s3.proxy.plan("manifest.json", wrong)
+    ds = PackedDataset(dataset, cache=tmp_path / "cache")
+    s3.proxy.plan("manifest.json", wrong)
+    s3.proxy.plan(_SHARD, wrong, wrong)
+    with pytest.raises(DamagedError, match=f"{dataset}/{_SHARD}: its bytes do not have the digest"):
+        ds[:]
+    assert_holds(ds, samples)
+    s3.proxy.plan("manifest.json", wrong, wrong)
+    with pytest.raises(ManifestError, match=f"{dataset}/manifest.json"):
+        PackedDataset(dataset, cache=tmp_path / "cache")
 
 
 def test_what_is_not_there(dataset, s3, tmp_path) -> None:

@@ -12,6 +12,9 @@ plans.py      plans of random datasets against their files
 mutations.py  damage to datasets
 survival.py   reads damaged datasets in every way
 replacing.py  datasets and shards replaced under a reader
+streaming.py  faults while epochs are streamed from a bucket
+reading.py    processes that stream from a bucket, and check every batch
+bucket.py     a bucket in a process of its own, with faults in its answers
 """
 
 from __future__ import annotations
