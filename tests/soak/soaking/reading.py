@@ -15,6 +15,7 @@ from functools import lru_cache
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import msgspec
 import numpy as np
@@ -23,7 +24,6 @@ from made_datasets import make_plain
 
 from packer.errors import PackerError
 from packer.format import manifest as manifests
-from packer.remote import store
 from packer.writer import DatasetWriter
 from readers import Loader, PackedDataset
 from soaking import bucket
@@ -183,9 +183,9 @@ def _read(
 
     torch.set_num_threads(1)  # torch's threads do not survive a fork
     logging.disable(logging.WARNING)
-    store.SECONDS, store.ATTEMPTS, store.PAUSE, store.BLOCK_BYTES = bucket.SECONDS, bucket.ATTEMPTS, 0.01, reading.block
+    patience = {"SECONDS": bucket.SECONDS, "ATTEMPTS": bucket.ATTEMPTS, "PAUSE": 0.01, "BLOCK_BYTES": reading.block}
     try:
-        with within():
+        with mock.patch.multiple("packer.remote.store", **patience), within():
             dataset = PackedDataset(reading.url, cache=reading.cache, cache_bytes=reading.limit, **reading.dataset)
             # The version that is in the bucket now, as a folder.
             source = next(path for path in reading.sources if manifests.read(path) == dataset.manifest)
