@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import gzip
 import re
+from array import array
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,9 +27,9 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError, first_few
 from packer.format import DTYPES, FieldSpec
-from packer.sources.base import Block, Source, common_shape, faults_of, joined
-from packer.sources.files import FileSet
-from packer.sources.headers import count_layouts, misfits, read_headers
+from packer.sources.base import Block, Source, faults_of, joined
+from packer.sources.files import FileSet, join
+from packer.sources.headers import Columns, count_layouts, misfits, read_headers
 from packer.sources.options import SourceOptions
 from packer.sources.pairing import partners
 from packer.watcher import Watcher
@@ -43,18 +44,58 @@ _CHANNEL = re.compile(r"(.+)_(\d{4})")
 
 
 class _Volume(NamedTuple):
-    """A volume of one file, or of a file for each channel; shape, dtype and place once its header was read."""
+    """A volume of one file, or of a file for each channel."""
 
-    name: str
     paths: tuple[str, ...]
-    has_channels: bool = False
-    shape: tuple[int, ...] = ()
-    dtype: str = ""
-    place: Mapping[str, NDArray[Any]] = {}
+    has_channels: bool
+
+
+class VolumeColumn(NamedTuple):
+    """The volumes of a field.
+
+    Attributes:
+        folder: the folder that all files count from.
+        firsts: (n,) the first file of each volume.
+        channels: the files of each volume that has one for each channel, by the first.
+    """
+
+    folder: str
+    firsts: Sequence[str]
+    channels: Mapping[str, Sequence[str]]
+
+    def volume(self, number: int) -> _Volume:
+        """Return a volume, in the form in which it is read."""
+        first = self.firsts[number]
+        files = self.channels.get(first, (first,))
+        return _Volume(tuple(join(self.folder, file) for file in files), first in self.channels)
+
+    def take(self, firsts: Sequence[str]) -> VolumeColumn:
+        """Return the volumes with these first files."""
+        channels = {first: self.channels[first] for first in firsts if first in self.channels} if self.channels else {}
+        return self._replace(firsts=firsts, channels=channels)
+
+
+class _Header(NamedTuple):
+    """What the headers of a volume say. The affine is that of its first file."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    affine: NDArray[np.float64]
 
     @property
-    def kind(self) -> str:
-        return f"{self.dtype} of {len(self.shape)} axes" + "".join(f", {n} channels" for n in self.shape[3:])
+    def kind(self) -> _Kind:
+        return _Kind(self.dtype, len(self.shape), self.shape[3:])
+
+
+class _Kind(NamedTuple):
+    """What volumes have in common that are packed as one field."""
+
+    dtype: str
+    axes: int
+    channels: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.dtype} of {self.axes} axes" + "".join(f", {n} channels" for n in self.channels)
 
 
 def open_nifti(inputs: Mapping[str, FileSet], options: SourceOptions, watcher: Watcher) -> NiftiSource:
@@ -73,40 +114,61 @@ def open_nifti(inputs: Mapping[str, FileSet], options: SourceOptions, watcher: W
     if taken := {spec.name for spec in _PLACE} & inputs.keys():
         raise UsageError(f"{min(taken)}= is a field that every volume has; name the source otherwise")
     file_sets = {name or "image": file_set._replace(files=file_set.pick(watcher)) for name, file_set in inputs.items()}
-    volumes = {name: _volumes(name, file_sets) for name in file_sets}
-    firsts = {name: file_set._replace(files=list(volumes[name])) for name, file_set in file_sets.items()}
-    names = {name: [volume.name for volume in of_field.values()] for name, of_field in volumes.items()}
+    columns, names = dict[str, VolumeColumn](), dict[str, Sequence[str]]()
+    for name in file_sets:
+        columns[name], names[name] = _volumes(name, file_sets)
+    firsts = {field: file_set._replace(files=list(columns[field].firsts)) for field, file_set in file_sets.items()}
     paired, remarks = partners(firsts, watcher, names)
-    rows: dict[str, dict[str, _Volume]] = {}
-    unread = (
-        {field: volumes[field][files[number]] for field, files in paired.files.items()}
-        for number in range(len(paired.names))
-    )
-    headers = read_headers(_with_headers, unread, len(paired.names), watcher)
-    for name, row in zip(paired.names, headers, strict=True):
+    columns = {field: columns[field].take(files) for field, files in paired.files.items()}
+    count = len(paired.names)
+    unread = ({field: column.volume(number) for field, column in columns.items()} for number in range(count))
+    numbers, layout_of, are_alike, sizes = array("q"), array("I"), array("b"), Columns()
+    layouts: dict[tuple[_Kind, ...], int] = {}
+    for number, row in enumerate(read_headers(_read_headers, unread, count, watcher)):
         if isinstance(row, SourceError):
             watcher.bad(row)
-        else:
-            rows[name] = row
-    kinds = [{field: volume.kind for field, volume in row.items()} for row in rows.values()]
-    _, odd = misfits(kinds, count_layouts(np.arange(len(kinds), dtype=np.uint32)))
-    names_of_rows = list(rows)
-    for number, how in odd.items():
-        first, *_ = rows.pop(names_of_rows[number]).values()
-        watcher.bad(SourceError(f"differs from most volumes: {how}; fix it or move it away", first.paths[0]))
-    fields = []
-    for name, volume in next(iter(rows.values())).items():
-        shape = common_shape(row[name].shape for row in rows.values())
-        fields.append(FieldSpec(name=name, dtype=volume.dtype, shape=shape))
-        if volume.has_channels:
+            continue
+        layout = layouts.setdefault(tuple(header.kind for header in row.values()), len(layouts))
+        for name, header in row.items():
+            sizes.put(len(numbers), {f"{name}[{axis}]": length for axis, length in enumerate(header.shape)})
+        numbers.append(number)
+        layout_of.append(layout)
+        are_alike.append(_lie_alike(*(header.affine for header in row.values())))
+    kinds = [dict(zip(columns, layout, strict=True)) for layout in layouts]
+    in_words = [{field: str(kind) for field, kind in of_fields.items()} for of_fields in kinds]
+    model, apart = misfits(in_words, count_layouts(np.array(layout_of, np.uint32)))
+    are_good = ~np.isin(layout_of, list(apart))
+    first_column = next(iter(columns.values()))
+    for row_number in np.flatnonzero(~are_good).tolist():
+        reason = f"differs from most volumes: {apart[layout_of[row_number]]}; fix it or move it away"
+        watcher.bad(SourceError(reason, first_column.volume(numbers[row_number]).paths[0]))
+    good = np.array(numbers, np.int64)[are_good]
+    sample_names = _taken(paired.names, good)
+    columns = {field: column.take(_taken(column.firsts, good)) for field, column in columns.items()}
+    lengths = sizes.arrays(len(numbers))
+    shapes, fields = {}, []
+    for name, kind in kinds[model].items():
+        shapes[name] = np.column_stack([lengths[f"{name}[{axis}]"][are_good] for axis in range(kind.axes)])
+        fields.append(FieldSpec(name=name, dtype=kind.dtype, shape=_common_shape(shapes[name])))
+        if columns[name].volume(0).has_channels:
             remarks.append(f"field {name}: files numbered from _0000 on are the channels of one volume, its last axis")
-    if apart := [name for name, row in rows.items() if not _lie_alike(*(volume.place for volume in row.values()))]:
-        remarks.append(f"affines of the fields differ in {first_few(apart)}; that of {fields[0].name} is kept")
-    return NiftiSource((*fields, *_PLACE), list(rows), list(rows.values()), {}, remarks)
+    if others := [sample_names[number] for number in np.flatnonzero(~np.array(are_alike, bool)[are_good]).tolist()]:
+        remarks.append(f"affines of the fields differ in {first_few(others)}; that of {fields[0].name} is kept")
+    return NiftiSource((*fields, *_PLACE), sample_names, columns, shapes, {}, remarks)
 
 
-def _volumes(field: str, file_sets: Mapping[str, FileSet]) -> dict[str, _Volume]:
-    """Return the volumes of a field by their first files.
+def _taken(items: Sequence[str], numbers: NDArray[np.int64]) -> Sequence[str]:
+    """Return the items of these numbers, which ascend."""
+    return items if len(numbers) == len(items) else [items[number] for number in numbers]
+
+
+def _common_shape(shapes: NDArray[np.int64]) -> tuple[int | None, ...]:
+    """Return the shape that all volumes have, with None for each axis whose length differs."""
+    return tuple(int(axis[0]) if (axis == axis[0]).all() else None for axis in shapes.T)
+
+
+def _volumes(field: str, file_sets: Mapping[str, FileSet]) -> tuple[VolumeColumn, list[str]]:
+    """Return the volumes of a field, and the name of each.
 
     Files are channels if most names end in `_` and four digits, which count from 0000 in each volume. If all would be
     one volume, they are channels only if another field has a file of its name: they could be volumes as well.
@@ -125,43 +187,43 @@ def _volumes(field: str, file_sets: Mapping[str, FileSet]) -> dict[str, _Volume]
     channels = {file for files in whole.values() for file in files}
     if 2 * len(channels) <= len(stems) or (len(whole) == 1 and not whole.keys() & others):
         whole, channels = {}, set()
-    path = file_sets[field].path
-    volumes = {file: _Volume(stem, (path(file),)) for file, stem in stems.items() if file not in channels}
-    return volumes | {files[0]: _Volume(case, tuple(map(path, files)), True) for case, files in whole.items()}
+    firsts = {file: stem for file, stem in stems.items() if file not in channels}
+    firsts |= {files[0]: case for case, files in whole.items()}
+    column = VolumeColumn(file_sets[field].folder, list(firsts), {files[0]: files for files in whole.values()})
+    return column, list(firsts.values())
 
 
-def _with_headers(row: Mapping[str, _Volume]) -> dict[str, _Volume]:
-    """Return the volumes of a sample with what their headers say.
+def _read_headers(row: Mapping[str, _Volume]) -> dict[str, _Header]:
+    """Return what the headers of the volumes of a sample say, by field.
 
     Raises:
         SourceError: a file is damaged or cannot be packed, or the channels or fields differ in size.
     """
-    volumes = {}
-    for name, volume in row.items():
-        kinds = []
-        for path in volume.paths:
-            with _loaded(path) as image:
-                kinds.append((image.shape, _dtype_of(image, path)))
-                spacing = np.asarray(image.header["pixdim"][1:4], np.float32)
-                place = {"affine": image.affine, "spacing": spacing}
-            volume = volume._replace(place=volume.place or place)
-            if not _lie_alike(volume.place, place):
-                reason = f"its affine is not that of {Path(volume.paths[0]).name}, another channel of the same volume"
-                raise SourceError(f"{reason}; resample them to one grid, or move them away", path)
-        if len(set(kinds)) > 1:
-            channels_in_words = [
-                f"{Path(path).name} is {dtype} {shape}"
-                for path, (shape, dtype) in zip(volume.paths, kinds, strict=True)
-            ]
-            reason = f"the channels of one volume differ: {first_few(channels_in_words)}; fix them or move them away"
-            raise SourceError(reason, volume.paths[0])
-        shape, dtype = kinds[0]
-        volumes[name] = volume._replace(shape=(*shape, *[len(kinds)] * volume.has_channels), dtype=dtype)
-    sizes = {name: volume.shape[:3] for name, volume in volumes.items()}
+    headers = {field: _read_header(volume) for field, volume in row.items()}
+    sizes = {field: header.shape[:3] for field, header in headers.items()}
     if len(set(sizes.values())) > 1:
         path = next(iter(row.values())).paths[0]
         raise SourceError(f"the fields of one sample differ in size: {sizes}; fix it or move it away", path)
-    return volumes
+    return headers
+
+
+def _read_header(volume: _Volume) -> _Header:
+    kinds, affines = [], list[NDArray[np.float64]]()
+    for path in volume.paths:
+        with _loaded(path) as image:
+            kinds.append((image.shape, _dtype_of(image, path)))
+            affines.append(image.affine)
+        if not _lie_alike(affines[0], affines[-1]):
+            reason = f"its affine is not that of {Path(volume.paths[0]).name}, another channel of the same volume"
+            raise SourceError(f"{reason}; resample them to one grid, or move them away", path)
+    if len(set(kinds)) > 1:
+        channels_in_words = [
+            f"{Path(path).name} is {dtype} {shape}" for path, (shape, dtype) in zip(volume.paths, kinds, strict=True)
+        ]
+        reason = f"the channels of one volume differ: {first_few(channels_in_words)}; fix them or move them away"
+        raise SourceError(reason, volume.paths[0])
+    shape, dtype = kinds[0]
+    return _Header((*shape, *[len(kinds)] * volume.has_channels), dtype, affines[0])
 
 
 def _dtype_of(image: Any, path: str) -> str:
@@ -183,9 +245,9 @@ def _dtype_of(image: Any, path: str) -> str:
     return "float32" if largest * float(_FLOAT32.eps) < slope else "float64"
 
 
-def _lie_alike(first: Mapping[str, NDArray[Any]], *others: Mapping[str, NDArray[Any]]) -> bool:
-    """Return whether the affines are the same, to a hundredth of a millimetre."""
-    return all(np.allclose(place["affine"], first["affine"], atol=1e-2) for place in others)
+def _lie_alike(first: NDArray[np.float64], *others: NDArray[np.float64]) -> bool:
+    """Return whether affines are the same, to a hundredth of a millimetre."""
+    return all(np.allclose(affine, first, atol=1e-2) for affine in others)
 
 
 @contextmanager
@@ -214,11 +276,17 @@ def _loaded(path: str) -> Iterator[Any]:
 
 @dataclass(eq=False)
 class NiftiSource(Source):
-    """Samples made of one volume a field, and where it lies. Pickles as paths and headers."""
+    """Samples made of one volume a field, and where it lies. Pickles as paths and shapes.
+
+    Attributes:
+        columns: the volumes of each field.
+        sizes: their shapes, (n, axes).
+    """
 
     fields: tuple[FieldSpec, ...]
     names: Sequence[str]
-    rows: Sequence[dict[str, _Volume]]
+    columns: Mapping[str, VolumeColumn]
+    sizes: Mapping[str, NDArray[np.int64]]
     origin: Mapping[str, Any] = field(default_factory=dict)
     remarks: Sequence[str] = ()
 
@@ -228,32 +296,44 @@ class NiftiSource(Source):
         return len(self.names)
 
     def shapes(self, field: str) -> NDArray[np.int64]:
-        return np.array([row[field].shape for row in self.rows], np.int64)
+        return self.sizes[field]
 
     def part(self, start: int, stop: int) -> NiftiSource:
-        return replace(self, names=self.names[start:stop], rows=self.rows[start:stop], origin={}, remarks=())
+        columns = {name: column.take(column.firsts[start:stop]) for name, column in self.columns.items()}
+        sizes = {name: shapes[start:stop] for name, shapes in self.sizes.items()}
+        return replace(self, names=self.names[start:stop], columns=columns, sizes=sizes, origin={}, remarks=())
 
     def read(self) -> Iterator[Block]:
         return joined(map(self._sample, range(len(self))), self.fields)
 
     def _sample(self, number: int) -> dict[str, Any]:
-        first, *_ = self.rows[number].values()
+        sample, place = dict[str, Any](), dict[str, Any]()
         with faults_of(sample=number):
-            return {**{name: _values(volume) for name, volume in self.rows[number].items()}, **first.place}
+            for spec in self.fields[: -len(_PLACE)]:
+                volume = self.columns[spec.name].volume(number)
+                sample[spec.name], of_volume = _read(volume)
+                if (sample[spec.name].shape, sample[spec.name].dtype) != (
+                    tuple(self.sizes[spec.name][number]),
+                    spec.np_dtype,
+                ):
+                    raise SourceError("has changed since its header was read; run again", volume.paths[0])
+                place = place or of_volume
+        return sample | place
 
     def files(self) -> list[str]:
-        return [path for row in self.rows for volume in row.values() for path in volume.paths]
+        columns = self.columns.values()
+        return [path for number in range(len(self)) for column in columns for path in column.volume(number).paths]
 
 
-def _values(volume: _Volume) -> NDArray[Any]:
-    """Return a volume, C-contiguous and native-endian."""
-    channels = []
+def _read(volume: _Volume) -> tuple[NDArray[Any], dict[str, NDArray[Any]]]:
+    """Return a volume, C-contiguous and native-endian, and where its first file lies."""
+    channels, places = [], list[dict[str, NDArray[Any]]]()
     for path in volume.paths:
         with _loaded(path) as image:
             if path.lower().endswith(".gz"):  # as a whole, so that its checksum is compared
                 image = type(image).from_bytes(gzip.decompress(Path(path).read_bytes()))
             channels.append(np.asarray(image.dataobj, _dtype_of(image, path)))
+            spacing = np.asarray(image.header["pixdim"][1:4], np.float32)
+            places.append({"affine": image.affine, "spacing": spacing})
     values = np.stack(channels, axis=-1) if volume.has_channels else channels[0]
-    if (values.shape, values.dtype.name) != (volume.shape, volume.dtype):
-        raise SourceError("has changed since its header was read; run again", volume.paths[0])
-    return np.ascontiguousarray(values)
+    return np.ascontiguousarray(values), places[0]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import os
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -248,3 +250,15 @@ def test_cifti_is_said_to_be_no_volume(tmp_path: Path) -> None:
     image.to_filename(tmp_path / "a.dconn.nii")
     with pytest.raises(SourceError, match=r"is CIFTI-2, .* save its matrix as \.npy"):
         open_sources([str(tmp_path / "a.dconn.nii")])
+
+
+def test_a_task_carries_100_bytes_a_sample(tmp_path: Path) -> None:
+    """At most: names and shapes of its own volumes, and no affine, which is read with the values."""
+    nibabel.save(nibabel.Nifti1Image(np.zeros((4, 3, 2), np.float32), np.eye(4)), tmp_path / "first.nii")
+    for field in ("image", "label"):
+        (tmp_path / field).mkdir()
+        for number in range(30):
+            os.link(tmp_path / "first.nii", tmp_path / field / f"{number}.nii")
+    source = open_sources([f"{field}={tmp_path / field}" for field in ("image", "label")])
+    few, many = (len(pickle.dumps(source.part(start, 30))) for start in (25, 5))
+    assert (many - few) / 20 <= 100
