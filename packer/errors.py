@@ -45,17 +45,34 @@ def printable(text: str) -> str:
     return text.translate(_ESCAPES)
 
 
+#: What was fetched, by its path on this machine: the URL that messages name in its place.
+_urls: dict[str, str] = {}
+
+
+def name_by_url(path: str, url: str) -> None:
+    """Let messages name what was fetched to a path, a file or a folder, by its URL."""
+    _urls[path] = url
+
+
+def with_urls(text: str) -> str:
+    """Return a message that names fetched files by their URLs."""
+    for path, url in _urls.items():
+        text = text.replace(path, url)
+    return text
+
+
 class PackerError(Exception):
     """Base of all errors raised on purpose; `exit_status` is the exit status of the command line.
 
-    Names of files and of fields enter messages as they are; `str` gives the message with escapes, line by line.
+    Names of files and of fields enter messages as they are; `str` gives the message with escapes, line by line, and
+    with the URLs of files that were fetched.
     """
 
     exit_status = 1
 
     def __str__(self) -> str:
         # KeyError's own __str__ would show the repr of the message.
-        return "\n".join(map(printable, str(self.args[0]).split("\n"))) if self.args else ""
+        return "\n".join(map(printable, with_urls(str(self.args[0])).split("\n"))) if self.args else ""
 
 
 class UsageError(PackerError):

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import xxhash
 
-from packer.errors import DamagedError, SourceError, as_text
+from packer.errors import DamagedError, SourceError, as_text, with_urls
 from packer.format import FileEntry, Manifest, read_errors
 
 
@@ -24,8 +24,11 @@ class Rejected(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def of(cls, error: SourceError, kind: str = "") -> Rejected:
-        """Return the entry for an error; a name that is not UTF-8 is escaped, since JSON cannot hold it."""
-        return cls(as_text(error.path or kind), as_text(error.reason))
+        """Return the entry for an error; a name that is not UTF-8 is escaped, since JSON cannot hold it.
+
+        A file that was fetched has its URL: where it lies is another place on each machine.
+        """
+        return cls(with_urls(as_text(error.path or kind)), with_urls(as_text(error.reason)))
 
     def moved(self, shards: int) -> Rejected:
         """Return the same for a dataset in which this many other shards come before its own."""

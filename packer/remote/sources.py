@@ -17,7 +17,7 @@ from urllib.parse import unquote
 
 import xxhash
 
-from packer.errors import RemoteError, SourceError
+from packer.errors import RemoteError, SourceError, name_by_url
 from packer.format import held_lock, sync_folder
 from packer.remote.cache import LOCK, PARTIAL, Lease, default_cache, is_local, remove_unused
 from packer.remote.store import BLOCK_BYTES, WEB, RemoteFile, RemoteFolder, Transfer, is_url, label, note, noted
@@ -73,6 +73,7 @@ def fetch_source(url: str, watcher: Watcher = NOBODY) -> tuple[str, Lease | None
     last = base.rpartition("/")[2]
     if kind.lower() in WEB:
         last = unquote(base.partition("?")[0].rpartition("/")[2])
+    name_by_url(str(home / last), base)
     try:
         lease = Lease(home)
         remove_unused(home.parent, UNUSED_SECONDS)

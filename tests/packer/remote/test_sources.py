@@ -155,6 +155,20 @@ def test_what_cannot_be_fetched_is_named(s3) -> None:
         fetch_source(f"{s3.url}/bad")
 
 
+def test_bad_files_are_named_by_their_url(tree, s3, tmp_path) -> None:
+    """In the error, and in the list of what was skipped: the copy in the cache is not what the user can repair."""
+    bad = f"{s3.url}/pairs/lr/003.png"
+    s3.fs.pipe_file(bad, s3.fs.cat_file(bad)[:-20])
+    with pytest.raises(SourceError, match=rf"^{bad}: damaged PNG"):
+        convert(tree.inputs, tmp_path / "out", workers=1)
+    for workers in (0, 1):
+        report = convert(tree.inputs, tmp_path / f"out {workers}", workers=workers, on_error="skip")
+        assert [skipped.file for skipped in report.rejected] == [bad]
+    s3.fs.rm_file(bad)
+    with pytest.raises(SourceError, match=rf"^{s3.url}/pairs/hr/003.png: .* has this file, but there is no partner"):
+        convert(tree.inputs, tmp_path / "out", workers=0)
+
+
 def test_other_inputs_stay_as_they_are() -> None:
     """Paths and fields of paths are no URLs."""
     inputs = ["scans", "lr=DIV2K/LR", "c:/x", "c://x", "lr=a=b", "*.png"]
