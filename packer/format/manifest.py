@@ -420,7 +420,7 @@ def _absent(folder: Path) -> DatasetError:
         done = len(list((folder / UNFINISHED).glob(f"{notes[0].stem}-*.json")))
         count, advice = f"{done}", "write it again with overwrite=True"
         if total is not None:
-            count, advice = f"{done} of {total}", "run the same `packer convert` again to go on"
+            count, advice = f"{done} of {total}", "run the same `packer convert` again, without --part, to go on"
         return UnfinishedError(f"{folder} is unfinished: {count} shards are done; {advice}")
     if (folder / MANIFEST_COPY).exists():
         return ManifestError(f"{folder} has no {MANIFEST}, but a copy of it; run `packer repair`, which takes the copy")

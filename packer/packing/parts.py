@@ -33,7 +33,7 @@ PART_REPORT = rf"{UNFINISHED}/(verify|stats)-[0-9a-f]{{16}}-\d+-of-\d+\.msgpack"
 
 def parse_part(text: str) -> tuple[int, int]:
     """Return the number of a part, from 0 to n, and how many there are, n; raises UsageError if it is no part."""
-    match = re.fullmatch(r"(\d+)/(\d+)", text)
+    match = re.fullmatch(r"(\d+)/(\d+)", str(text))
     if match is None or not int(match[2]) or int(match[1]) > int(match[2]):
         raise UsageError(f"part {text!r}: I/N is expected, with I from 1 to N, such as 17/400; 0/N is N/N")
     return int(match[1]), int(match[2])

@@ -305,8 +305,8 @@ def test_a_part_whose_run_is_replaced_says_so(sources: list[str], tmp_path: Path
     assert files_of(tmp_path / "out").keys() == {f"unfinished/{change.run}.json"}
 
 
-@pytest.mark.parametrize("part", ["5/4", "1", "a/b", "1/0", "-1/4", ""])
-def test_what_is_no_part_is_refused(part: str) -> None:
+@pytest.mark.parametrize("part", ["5/4", "1", "a/b", "1/0", "-1/4", "", None])
+def test_what_is_no_part_is_refused(part: Any) -> None:
     """A part is a number of n parts."""
     with pytest.raises(UsageError, match=re.escape(f"part {part!r}: I/N is expected, with I from 1 to N")):
         parse_part(part)
