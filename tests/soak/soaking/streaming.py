@@ -49,6 +49,8 @@ _ANSWERS = {
 }
 #: Epochs that are streamed with a fault; seconds that they take about, and steps.
 _EPOCHS, _SECONDS, _STEPS = 2, 0.7, 700
+#: Epochs in which ranks are stopped in turn.
+_MANY_EPOCHS = 8
 #: Python's audit events for calls that change the cache, or that wait in it or for the bucket.
 _EVENTS = {"os.rename", "os.remove", "os.mkdir", "os.utime", "fcntl.flock", "mmap.__new__", "socket.connect", "open"}
 
@@ -175,7 +177,8 @@ def _with_fault(reading: Reading, fault: str, server: Bucket, readers: list[Read
         calls = rng.choice([("open", "write", "sync", "mkdir", "rename"), ("write",), ("sync",)])
         within = partial(_without_space, reading.cache, calls, rng.randrange(150), rng.choice([1, 1000]))
     withins: list[Within] = [within, contextlib.nullcontext if kind else within]
-    readers += [Reader(reading, rank, [(None, _EPOCHS)], withins[rank]) for rank in range(reading.ranks)]
+    spans = [(None, _MANY_EPOCHS if fault == "in turn" else _EPOCHS)]
+    readers += [Reader(reading, rank, spans, withins[rank]) for rank in range(reading.ranks)]
     if not at_step:
         watch(reading, readers, rng.uniform(0, _SECONDS))
     if fault == "in turn":
@@ -202,7 +205,7 @@ def _stop_in_turn(reading: Reading, readers: list[Reader], rng: random.Random) -
         watch(reading, [living[rank]])
         stopped += living[rank].outcome((), kind) == kind.name
         states[rank] = (living[rank].states or [states[rank]])[-1]
-        living[rank] = Reader(reading, rank, [(states[rank], _EPOCHS)])
+        living[rank] = Reader(reading, rank, [(states[rank], _MANY_EPOCHS)])
         readers.append(living[rank])
         watch(reading, living, rng.uniform(0, _SECONDS / 2))
     watch(reading, living)
@@ -263,8 +266,8 @@ def _replace(reading: Reading, rng: random.Random) -> None:
 
 
 def _go_on(reading: Reading, readers: list[Reader], state: Mapping[str, Any] | None) -> None:
-    """Read a whole epoch with the same cache, and then on from a state, if there is one."""
-    spans = [(None, 1), (state, _EPOCHS)] if state else [(None, 1)]
+    """Read a whole epoch with the same cache, and then the rest of that of a state, if there is one."""
+    spans = [(None, 1), (state, state["epoch"] + 1)] if state else [(None, 1)]
     again = [Reader(reading, rank, spans) for rank in range(reading.ranks)]
     readers += again
     watch(reading, again)
