@@ -10,10 +10,13 @@ import math
 import os
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from array import array
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
 from io import BytesIO
+from itertools import islice
 from typing import IO, Any
 
 import numpy as np
@@ -48,11 +51,12 @@ class NpyTree(Tree):
     def entries(
         self, root: str = "", is_out: Callable[[str], bool] = never, is_unit: Callable[[str], bool] = never
     ) -> Iterator[Entry]:
-        pairs = [(files.base, path) for files in self.place for path in files.paths]
+        pairs = ((files.base, path) for files in self.place for path in files.paths)
         # A tree of one file is itself one of many that threads list.
-        listed = in_threads(_list_headers, pairs) if len(pairs) > 1 else map(_list_headers, pairs)
+        are_many = sum(len(files.paths) for files in self.place) > 1
+        listed = in_threads(_list_headers, pairs) if are_many else map(_list_headers, pairs)
         for number, files in enumerate(self.place):
-            entries = [entry for _ in files.paths for entry in next(listed)]
+            entries: Iterator[Entry] = (entry for of_file in islice(listed, len(files.paths)) for entry in of_file)
             if len(files.paths) > 1:
                 entries, rows = _as_one(entries, files)
                 self.place = (*self.place[:number], files._replace(rows=rows), *self.place[number + 1 :])
@@ -71,7 +75,7 @@ class NpyTree(Tree):
         raise SourceError(f"{path} has gone: the file has changed; run again", self.path)
 
 
-def _as_one(entries: list[Entry], files: PartFiles) -> tuple[list[Entry], tuple[int, ...]]:
+def _as_one(entries: Iterable[Entry], files: PartFiles) -> tuple[Iterator[Entry], tuple[int, ...]]:
     """Return parts of one array as one entry, next to what is no array, and the rows of each part.
 
     Parts that cannot be packed stay as they are.
@@ -79,26 +83,36 @@ def _as_one(entries: list[Entry], files: PartFiles) -> tuple[list[Entry], tuple[
     Raises:
         UsageError: files are no parts of one array.
     """
-    arrays = [entry for entry in entries if not entry.aside]
-    rows, kinds = [], []
-    for entry in arrays:
+    asides: list[Entry] = []
+    rows = array("q")
+    firsts: dict[tuple[str, str, str], Entry] = {}  # of each kind of part
+    counts: Counter[tuple[str, str, str]] = Counter()
+    for entry in entries:
+        if entry.aside:
+            asides.append(entry)
+            continue
         leaves = leaves_of(entry, files.axis)
         if isinstance(leaves, str) or any(leaf.problem for leaf in leaves):
-            return entries, ()
+            deque(entries, 0)  # files of other arrays follow
+            return (entry for path in files.paths for entry in _headers(files.base, path)), ()
         rows.append(leaves[0].samples or 0)
-        kinds.append((pattern_of(entry.file), entry.path, rows_in_words(leaves)))
-    most = usual(kinds)
-    for entry, kind in zip(arrays, kinds, strict=True):
+        kind = (pattern_of(entry.file), entry.path, rows_in_words(leaves))
+        firsts.setdefault(kind, entry)
+        counts[kind] += 1
+    if not firsts:
+        return iter(asides), ()
+    most = usual(counts.elements())
+    for kind, entry in firsts.items():
         if kind != most:
             raise UsageError(
-                f"{files.base[1:]}=: these {len(arrays)} arrays are not numbered parts of one: {entry.file} holds rows "
+                f"{files.base[1:]}=: these {len(rows)} arrays are not numbered parts of one: {entry.file} holds rows "
                 f"of {kind[-1]}, most of {most[-1]}; give the path without FIELD= and choose with --field NAME=/ARRAY, "
                 "or add --samples files if each file is a sample"
             )
-    shape = list(arrays[0].shape or ())
+    whole = firsts[most]
+    shape = list(whole.shape or ())
     shape[files.axis] = sum(rows)
-    whole = arrays[0]._replace(shape=tuple(shape))
-    return [entry for entry in entries if entry.aside] + [whole], tuple(rows)
+    return iter([*asides, whole._replace(shape=tuple(shape))]), tuple(rows)
 
 
 def _opened(file: str, base: str, path: str) -> NDArray[Any] | None:

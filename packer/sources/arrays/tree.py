@@ -52,11 +52,6 @@ class PartFiles(NamedTuple):
 TreePlace: TypeAlias = tuple[PartFiles, ...]
 
 
-def paths_of(place: TreePlace) -> list[str]:
-    """Return the paths of all files of a tree."""
-    return [path for files in place for path in files.paths]
-
-
 #: Most bytes of decoded chunks that are kept, for all arrays that are read together.
 CACHE_BYTES = 2**28
 #: Larger attributes are not kept: the manifest is read by people.

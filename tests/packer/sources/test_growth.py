@@ -138,6 +138,12 @@ def npy_pairs(folder: Path, count: int) -> list[str]:
     return [f"{field}={links(folder / field, count // 2, first)[0]}" for field in ("x", "y")]
 
 
+def npy_parts(folder: Path, count: int) -> list[str]:
+    """Make parts of one array."""
+    np.save(first := folder.parent / "first.npy", np.zeros((2, 3)))
+    return [f"x={links(folder, count, first)[0]}"]
+
+
 FILES = SourceOptions(samples="files")
 
 
@@ -149,8 +155,9 @@ FILES = SourceOptions(samples="files")
         (scans, SourceOptions(columns=("x,y,z,i:float32",))),
         (arrays, SourceOptions()),
         (npy_pairs, FILES),
+        (npy_parts, SourceOptions()),
     ],
-    ids=["pairs", "clouds", "scans", "rows of HDF5", "pairs of npy"],
+    ids=["pairs", "clouds", "scans", "rows of HDF5", "pairs of npy", "parts of npy"],
 )
 def test_a_file_takes_300_bytes_of_memory(
     tmp_path: Path, make: Any, options: SourceOptions, monkeypatch: pytest.MonkeyPatch

@@ -46,6 +46,18 @@ def test_a_folder_of_arrays(tmp_path):
     np.testing.assert_array_equal(values["y"], Y[3:6])
 
 
+def test_a_bad_part_of_one_array_before_those_of_another(tmp_path):
+    """It alone is named, with the array that it is a part of."""
+    for field in "xy":
+        (tmp_path / field).mkdir()
+        for number in range(4):
+            save(tmp_path / field / f"{number}.npy", X)
+    (tmp_path / "x" / "1.npy").write_bytes(b"none")
+    with pytest.raises(SourceError, match=r"x/1\.npy: /x is not a .npy array: [^;]*; save it again") as caught:
+        open_sources([f"{field}={tmp_path / field}" for field in "xy"])
+    assert caught.value.path == str(tmp_path / "x" / "1.npy")
+
+
 def test_files_of_the_current_folder_and_of_another(tmp_path, monkeypatch):
     """One path may be relative and another absolute; names in the manifest count from the folder that holds both."""
     (tmp_path / "a").mkdir()
