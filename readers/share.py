@@ -186,11 +186,19 @@ def present_rank() -> tuple[int, int]:
     """Return the number of this process among those of torch.distributed, and how many there are.
 
     Without a process group, the environment says so (RANK and WORLD_SIZE, as torchrun sets them); 0 and 1 without both.
+
+    Raises:
+        UsageError: the environment has both, and they do not fit.
     """
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
     size, rank = os.environ.get("WORLD_SIZE", "1"), os.environ.get("RANK", "")
-    if size == "1" or not (size.isdecimal() and rank.isdecimal() and int(rank) < int(size)):
+    if size == "1" or not rank:
         return 0, 1  # Lightning, for one, sets WORLD_SIZE alone, and makes its process group later
+    if not (size.isdecimal() and rank.isdecimal() and int(rank) < int(size)):
+        raise UsageError(
+            f"RANK is {rank!r} and WORLD_SIZE {size!r} in the environment: a rank from 0 to WORLD_SIZE - 1 is "
+            "expected; set both right, or give rank= and world_size="
+        )
     remark(f"there is no process group: this is rank {rank} of {size} by RANK and WORLD_SIZE of the environment")
     return int(rank), int(size)

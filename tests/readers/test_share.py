@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from packer.errors import UsageError
 from readers.order import Shuffled
 from readers.share import Share, SharedBatches, present_rank
 
@@ -91,5 +92,9 @@ def test_ranks_of_the_environment(monkeypatch, caplog):
     assert [record.getMessage() for record in caplog.records] == [
         "there is no process group: this is rank 3 of 4 by RANK and WORLD_SIZE of the environment"
     ]
+    for rank in ("4", "x"):  # every rank would read all samples
+        monkeypatch.setenv("RANK", rank)
+        with pytest.raises(UsageError, match=f"RANK is '{rank}' and WORLD_SIZE '4'"):
+            present_rank()
     monkeypatch.delenv("RANK")
     assert present_rank() == (0, 1)
