@@ -162,5 +162,6 @@ class CheckedReader(FieldReader):
         note = f" and {len(numbers) - SHOWN} more of this batch" if len(numbers) > SHOWN else ""
         return DamagedError(
             f"{path}: field {self.field.name!r}, {named}{note}: the checksum is wrong; "
-            "`packer verify` tells what else is damaged, `packer repair` packs the shard again"
+            "`packer verify` tells what else is damaged, `packer repair` packs the shard again; of a dataset at a URL "
+            "delete this file, and it is fetched again"
         )

@@ -162,6 +162,21 @@ def test_a_wrong_byte_of_the_manifest_is_found_by_its_digest(dataset, s3, sample
         PackedDataset(dataset, cache=tmp_path / "cache")
 
 
+def test_a_wrong_byte_in_the_cache_goes_with_its_file(dataset, s3, tmp_path) -> None:
+    """The error names the file in the cache; once that is deleted, it is fetched again."""
+    cache = tmp_path / "cache"
+    PackedDataset(dataset, cache=cache)[:]
+    path = next(cache.rglob("00001.lmdb"))
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    ds = PackedDataset(dataset, cache=cache, verify=True)
+    with pytest.raises(DamagedError, match=f"{path}: field .*; of a dataset at a URL delete this file"):
+        ds[:]
+    path.unlink()
+    assert len(PackedDataset(dataset, cache=cache, verify=True)[:]["label"]) == 64
+
+
 def test_what_is_not_there(dataset, s3, tmp_path) -> None:
     """No manifest is no dataset; a shard that is gone or cut short is damage, found without reading on for ever."""
     with pytest.raises(NoDatasetError, match=r"is not a packed dataset: it has no manifest\.json"):
