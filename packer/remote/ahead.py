@@ -28,7 +28,7 @@ from packer.remote.mirror import Mirror
 from packer.remote.store import STREAMS, Transfer
 
 #: Seconds after which to look for room again that another process has left.
-LOOK = 0.1
+LOOK_SECONDS = 0.1
 #: Seconds to wait for room while a shard is due, before that is an error.
 PATIENCE = 10.0
 #: Seconds between the times of use of two shards that are needed one after the other.
@@ -185,13 +185,13 @@ class Ahead:
                 f"cache_bytes is {cache.limit:,}, and the shard {entry.file}, {entry.bytes:,} bytes, must have room: "
                 "raise it, or pack smaller shards with --shard-size"
             )
-        while over := cache.over(folder, [entry]):
+        while missing_bytes := cache.try_reserve(folder, [entry]):
             with self._changed:
                 if self._due <= self._coming_in:
                     since = time.monotonic()
                 if self._transfer.is_stopped or entry in self._passed or time.monotonic() - since > PATIENCE:
-                    raise cache.too_full(over)
-                self._changed.wait(LOOK)
+                    raise cache.too_full(missing_bytes)
+                self._changed.wait(LOOK_SECONDS)
         with self._changed:
             self._coming_in.add(entry)
         if turn is not None:

@@ -1,6 +1,6 @@
 """The folder that fetched files are kept in, with a limit to its size: the least recently used files go first.
 
-    CACHE/datasets/NAME-DIGEST/    one version of one dataset: manifest.json, shards/, names.lmdb
+    CACHE/datasets/NAME-DIGEST/    one version of one dataset: manifest.json, shards/, names-RUN.lmdb
     CACHE/sources/NAME-DIGEST/     files to be packed, until nobody used them for a month
     CACHE/outputs/NAME-DIGEST/     a dataset that is being made, until it is uploaded
 
@@ -144,10 +144,10 @@ class Cache:
                 f"the dataset takes {needed:,} bytes, and its cache {self.folder} may hold {self.limit:,}; "
                 "all its shards are mapped at once: raise cache_bytes"
             )
-        if over := self.over(folder, entries):
-            raise self.too_full(over)
+        if missing_bytes := self.try_reserve(folder, entries):
+            raise self.too_full(missing_bytes)
 
-    def over(self, folder: Path, entries: Sequence[FileEntry]) -> int:
+    def try_reserve(self, folder: Path, entries: Sequence[FileEntry]) -> int:
         """Set room aside for files that are still to be fetched; return the bytes missing, and set nothing aside then.
 
         The least recently used files that are not open are removed first.
@@ -156,14 +156,14 @@ class Cache:
             return 0
         with held_lock(self.folder / LOCK, wait=True):
             used, sizes = _files(self.datasets)
-            missing = {aside(folder, entry, PARTIAL): entry for entry in entries if not is_whole(folder, entry)}
+            missing = {file_beside(folder, entry, PARTIAL): entry for entry in entries if not is_whole(folder, entry)}
             partials = {path: entry.bytes for path, entry in missing.items()}
-            over = sum({**sizes, **partials}.values()) - self.limit
+            missing_bytes = sum({**sizes, **partials}.values()) - self.limit
             for path in sorted(set(used) - set(missing), key=used.__getitem__):
-                if over > 0:
-                    over -= self._removed(path)
-            if over > 0:
-                return over
+                if missing_bytes > 0:
+                    missing_bytes -= self._removed(path)
+            if missing_bytes > 0:
+                return missing_bytes
             # If another process has fetched it meanwhile, this one is unused, and is removed when room is needed.
             for path, entry in missing.items():
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -171,11 +171,11 @@ class Cache:
                     file.truncate(entry.bytes)
         return 0
 
-    def too_full(self, over: int) -> DatasetError:
-        """Return the error for a cache in which `over` bytes too many are open."""
+    def too_full(self, missing_bytes: int) -> DatasetError:
+        """Return the error for a cache in which `missing_bytes` bytes too many are open."""
         return DatasetError(
             f"its cache {self.folder} may hold {self.limit:,} bytes, and open datasets take too much of them: "
-            f"{over:,} more are needed; raise cache_bytes (where the file system has no locks, all datasets "
+            f"{missing_bytes:,} more are needed; raise cache_bytes (where the file system has no locks, all datasets "
             "count as open: remove old ones by hand)"
         )
 
@@ -205,7 +205,7 @@ def is_whole(folder: Path, entry: FileEntry) -> bool:
         return False
 
 
-def aside(folder: Path, entry: FileEntry, suffix: str) -> Path:
+def file_beside(folder: Path, entry: FileEntry, suffix: str) -> Path:
     """Return the temporary file, or the lock, of a file under way; not in shards/, where `verify` would report it."""
     return folder / ".fetching" / (quote(entry.file, safe="") + suffix)
 

@@ -18,12 +18,12 @@ from typing import Any
 from packer.errors import DamagedError, DatasetError, ManifestError, NoDatasetError, UsageError, WriteError
 from packer.format import MANIFEST, MAX_MANIFEST_BYTES, FileEntry, Manifest, held_lock, write_synced
 from packer.format import manifest as manifests
-from packer.remote.cache import LOCK, PARTIAL, Cache, Lease, aside, default_cache, is_local, is_whole
+from packer.remote.cache import LOCK, PARTIAL, Cache, Lease, default_cache, file_beside, is_local, is_whole
 from packer.remote.store import STREAMS, RemoteFolder, Transfer, is_url, label, text_of
 from packer.watcher import NOBODY, Watcher
 
 #: Seconds after which to look again whether another process has fetched a file.
-LOOK = 0.02
+LOOK_SECONDS = 0.02
 
 
 def fetch_all(remote: RemoteFolder, entries: Iterable[FileEntry], folder: Path, watcher: Watcher = NOBODY) -> None:
@@ -56,7 +56,7 @@ def _fetch(
     Args:
         make_room: called before, if no room is set aside for it.
     """
-    target, reserved = folder / entry.file, aside(folder, entry, PARTIAL)
+    target, reserved = folder / entry.file, file_beside(folder, entry, PARTIAL)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         reserved.parent.mkdir(exist_ok=True)
@@ -96,10 +96,10 @@ def _lock_of(folder: Path, entry: FileEntry, transfer: Transfer) -> Iterator[boo
     with contextlib.ExitStack() as stack:
         while True:
             try:
-                is_alone = stack.enter_context(held_lock(aside(folder, entry, LOCK), wait=False))
+                is_alone = stack.enter_context(held_lock(file_beside(folder, entry, LOCK), wait=False))
                 break
             except BlockingIOError:
-                transfer.pause(LOOK)
+                transfer.pause(LOOK_SECONDS)
         yield is_alone
 
 
@@ -192,7 +192,7 @@ class Mirror:
             RemoteError: it cannot be fetched.
             UsageError, DatasetError: there is no room in the cache.
         """
-        return self._fetch([shard for shard in manifest.shards if shard.samples], wanted)
+        return self._reserve_and_fetch([shard for shard in manifest.shards if shard.samples], wanted)
 
     def is_fetched(self, manifest: Manifest) -> bool:
         """Return whether all shards that hold samples are in the cache."""
@@ -204,7 +204,7 @@ class Mirror:
         Raises:
             As `fetch_shards`.
         """
-        return self._fetch(manifest.tables)
+        return self._reserve_and_fetch(manifest.tables)
 
     def fetch(self, manifest: Manifest, watcher: Watcher = NOBODY, entries: Sequence[FileEntry] | None = None) -> Lease:
         """Fetch all files, or some.
@@ -215,16 +215,16 @@ class Mirror:
         Raises:
             As `fetch_shards`.
         """
-        return self._fetch(manifest.files if entries is None else entries, watcher=watcher)
+        return self._reserve_and_fetch(manifest.files if entries is None else entries, watcher=watcher)
 
-    def _fetch(
+    def _reserve_and_fetch(
         self, entries: Sequence[FileEntry], now: Sequence[FileEntry] | None = None, watcher: Watcher = NOBODY
     ) -> Lease:
         """Make room for `entries`, and fetch those in `now`; all by default."""
         with _writing(self.folder):
             lease = Lease(self.folder)
             self.cache.reserve(self.folder, entries)
-        with self._telling_replaced():
+        with self._explain_damage():
             fetch_all(self.remote, entries if now is None else now, self.folder, watcher)
         return lease
 
@@ -237,11 +237,11 @@ class Mirror:
         Raises:
             As `fetch_shards`, and what `make_room` raises.
         """
-        with self._telling_replaced():
+        with self._explain_damage():
             return _fetch(self.remote, self.folder, transfer, entry, make_room)
 
     @contextlib.contextmanager
-    def _telling_replaced(self) -> Iterator[None]:
+    def _explain_damage(self) -> Iterator[None]:
         """Raise DatasetError instead of DamagedError if there is another dataset at the URL by now."""
         try:
             yield

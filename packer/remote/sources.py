@@ -29,7 +29,7 @@ _MAGIC = re.compile(r"[*?\[]")
 #: One line for each file fetched: its path, size and tag.
 _FETCHED = "fetched.jsonl"
 #: Images are small: fetching one takes hardly longer than the request.
-STREAMS = 16
+FILES_AT_ONCE = 16
 #: Seconds after which fetched files that nobody used are removed.
 UNUSED_SECONDS = 30 * 24 * 3600
 
@@ -124,7 +124,7 @@ def _fetch(remote: RemoteFolder, listed: Mapping[str, RemoteFile], top: Path, no
         return name
 
     with notes.open("ab") as lines:
-        for name in transfer.each(fetch, missing, STREAMS):
+        for name in transfer.each(fetch, missing, FILES_AT_ONCE):
             note(lines, name, *listed[name])
 
 

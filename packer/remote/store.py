@@ -223,17 +223,17 @@ class Transfer:
 
 def noted(path: Path) -> dict[str, tuple[Any, ...]]:
     """Return what earlier runs noted of each file with `note`; a line that a kill cut short is skipped."""
-    found = {}
+    moved = {}
     for line in path.read_bytes().splitlines() if path.exists() else ():
         with contextlib.suppress(msgspec.DecodeError):
-            name, *said = msgspec.json.decode(line, type=list[str | int])
-            found[str(name)] = tuple(said)
-    return found
+            name, *values = msgspec.json.decode(line, type=list[str | int])
+            moved[str(name)] = tuple(values)
+    return moved
 
 
-def note(file: IO[bytes], name: str, *said: str | int) -> None:
+def note(file: IO[bytes], name: str, *values: str | int) -> None:
     """Note that a file was moved: one line, flushed to the system."""
-    file.write(msgspec.json.encode((name, *said)) + b"\n")
+    file.write(msgspec.json.encode((name, *values)) + b"\n")
     file.flush()
 
 
@@ -252,8 +252,8 @@ _TAGS = (
     *("ETag", "etag", "md5Hash", "content_md5", "checksum", "sha", "blob_id", "generation", "mtime", "LastModified"),
     *("Last-Modified", "last_modified", "modified", "modify", "created"),
 )
-#: What may be asked for at once where a listing has no sizes.
-_STREAMS = 16
+#: Requests under way at one time for the sizes that a listing does not have.
+LOOKUPS = 16
 
 
 class RemoteFile(NamedTuple):
@@ -349,7 +349,7 @@ class RemoteFolder:
             incomplete = [
                 name for name, info in infos.items() if info.get("size") is None or info.get("type") != "file"
             ]
-            with ThreadPoolExecutor(_STREAMS) as pool:
+            with ThreadPoolExecutor(LOOKUPS) as pool:
                 complete = dict(zip(incomplete, pool.map(self.look_up, incomplete), strict=True))
         except FileNotFoundError as error:
             raise RemoteError(f"{self.url}: there is no such bucket or folder: {text_of(error)}") from None

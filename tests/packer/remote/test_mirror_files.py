@@ -16,7 +16,7 @@ from packer.errors import DatasetError
 from packer.format import FileEntry, file_digest
 from packer.format import manifest as manifests
 from packer.remote import Lease, Mirror, RemoteFolder, cache, default_cache, label, local_inputs
-from packer.remote.cache import PARTIAL, aside, is_whole
+from packer.remote.cache import PARTIAL, file_beside, is_whole
 from packer.remote.mirror import fetch_all
 
 DATA = bytes(range(256)) * 40
@@ -54,7 +54,7 @@ def test_a_file_of_another_size_is_fetched_again(tmp_path: Path, entry: FileEntr
 
 def test_a_temporary_file_that_is_too_long(tmp_path: Path, entry: FileEntry) -> None:
     """What an earlier fetch left is written over, and what it had more than the file is cut off."""
-    partial = aside(tmp_path / "cache", entry, PARTIAL)
+    partial = file_beside(tmp_path / "cache", entry, PARTIAL)
     partial.parent.mkdir(parents=True)
     partial.write_bytes(b"x" * (len(DATA) + 100))
     assert fetched(entry, tmp_path / "cache") == DATA
@@ -77,7 +77,7 @@ def test_room_is_not_kept_for_a_file_that_came_meanwhile(
     folder.mkdir(parents=True)
     place.reserve(folder, [entry])
     assert is_whole(folder, entry)
-    assert not aside(folder, entry, PARTIAL).exists()
+    assert not file_beside(folder, entry, PARTIAL).exists()
 
 
 def test_the_manifest_is_on_the_disk_before_it_has_its_name(tmp_path: Path, packed: Path, disk_calls: Any) -> None:
