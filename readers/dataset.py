@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from torch.utils.data import Dataset
 
 from packer.errors import MissingNameError, UsageError
-from packer.format import Constants, Field, Manifest, Names, Numbers, Ranges, starts_of
+from packer.format import URL_AS_PATH, Constants, Field, Manifest, Names, Numbers, Ranges, starts_of
 from packer.format import manifest as manifests
 from packer.remote import is_url
 from readers.batch import item_of
@@ -664,6 +664,10 @@ def _open_manifest(
 ) -> tuple[Mirror | None, Path, Manifest]:
     """Return the `packer.remote.mirror.Mirror` of a URL, None for a folder; the folder to read, and its manifest."""
     if not is_url(path):
+        if not isinstance(path, (str, os.PathLike)):
+            raise UsageError(f"{path!r}: the folder or URL of one dataset is expected")
+        if URL_AS_PATH.match(str(path)):
+            raise UsageError(f"{path}: give a URL as text: as a Path it has lost one of its slashes")
         if cache is not None or cache_bytes is not None:
             raise UsageError(f"{path} is a folder: cache and cache_bytes are for datasets at a URL")
         # Absolute, since shards are opened late: the program may have changed its folder by then.

@@ -218,10 +218,14 @@ def test_sizes_that_an_index_makes_up_are_refused(tmp_path: Path) -> None:
 
 
 def test_arguments_that_cannot_be(tmp_path: Path) -> None:
-    """No field at all, and a cache for what is no URL, are refused when the dataset is made."""
+    """No field at all, a list, a URL as a Path, and a cache for what is no URL, are refused at once."""
     path = pack(tmp_path / "d", range(2))
     with pytest.raises(UsageError, match=r"no field is named; .*d has x"):
         PackedDataset(path, fields=[])
+    with pytest.raises(UsageError, match=r"\[.*\]: the folder or URL of one dataset"):
+        PackedDataset([path])  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="s3:/bucket/d: give a URL as text"):
+        PackedDataset(Path("s3://bucket/d"), cache=tmp_path / "c")
     for options in ({"cache": tmp_path / "c"}, {"cache_bytes": 9}):
         with pytest.raises(UsageError, match="is a folder: cache and cache_bytes are for datasets at a URL"):
             PackedDataset(path, **options)  # type: ignore[arg-type]
