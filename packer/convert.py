@@ -53,7 +53,7 @@ from packer.packing import (
     place_of,
     write_plan,
 )
-from packer.remote import is_url
+from packer.remote import Lease, default_cache, fetch_files, is_url
 from packer.sources import Source, list_files
 
 __all__ = ["ConvertOptions", "PartReport", "Report", "convert", "convert_part"]
@@ -167,8 +167,10 @@ def convert_part(
     """Pack every n-th shard of a dataset and publish nothing; any number of processes may do so at once.
 
     They may run on any machines that see the sources and `out`, in any order, and more than once. The first makes the
-    plan and writes it to `out`; the others wait for it, and look at the files of their own shards alone. `convert` with
-    the same arguments checks that no file was added or changed, packs the missing shards, and publishes the dataset.
+    plan and writes it to `out`; the others wait for it, and look at the files of their own shards alone (of sources at
+    a URL: fetch them, if the cache has the same path on all machines; else each makes a plan of its own). `convert`
+    with the same arguments checks that no file was added or changed, packs the missing shards, and publishes the
+    dataset.
 
     Args:
         sources: paths, as for `convert`.
@@ -186,6 +188,11 @@ def convert_part(
     check_place(sources, place, options.overwrite)
     change = Change(place, is_alone=False)
     command = _command_digest(sources, options)
+    leases = list[Lease]()  # what was fetched stays in the cache until it is packed
+
+    def fetch(paths: Sequence[str]) -> None:
+        leases.extend(fetch_files(input_texts(sources) or (), paths, options.watcher))
+
     with claim_plan(place, command, partial(find_plan, change, command)) as shared_plan:
         plan: Plan | SharedPlan
         parts: Mapping[int, Source] | None = None
@@ -193,7 +200,7 @@ def convert_part(
             change.begin(shared_plan.note, options.overwrite)
             plan = shared_plan
             numbers, finished, missing = _find_missing(change, part, plan)
-            parts = shared_plan.sources(place, change.run, missing, is_strict=not options.overwrite)
+            parts = shared_plan.sources(place, change.run, missing, not options.overwrite, fetch)
         if parts is None:
             job = _share_plan(sources, options, change, command)
             plan = job.plan
@@ -263,7 +270,10 @@ def _find_job(sources: Any, options: ConvertOptions, place: Place) -> Job | None
 
 def _list_digest(sources: Any, options: ConvertOptions) -> str:
     """Return a digest of the names of all files that are there to be packed; empty if names do not tell all."""
-    paths = list_files(input_texts(sources) or [], options.source, options.watcher)
+    inputs = input_texts(sources) or []
+    if any(is_url(text) or is_url(text.partition("=")[2]) for text in inputs):
+        return ""  # they are fetched before they are listed
+    paths = list_files(inputs, options.source, options.watcher)
     if paths is None:
         return ""
     digest = xxhash.xxh3_128()
@@ -275,13 +285,16 @@ def _list_digest(sources: Any, options: ConvertOptions) -> str:
 def _command_digest(sources: Any, options: ConvertOptions) -> str:
     """Return a digest of all that decides the plan of a conversion, but for the files themselves.
 
-    It is empty if parts cannot share a plan: files at a URL are fetched to other paths on each machine.
+    It is empty if parts cannot share a plan. Files at a URL are fetched, so the path of the cache counts, too.
     """
     inputs = input_texts(sources)
-    if inputs is None or any(is_url(text) or is_url(text.partition("=")[2]) for text in inputs):
+    if inputs is None:
         return ""
-    paths = [text.partition("=")[2] or text for text in inputs]
-    folder = "" if all(map(os.path.isabs, paths)) else os.getcwd()  # noqa: PTH109
+    paths = [text if is_url(text) else text.partition("=")[2] or text for text in inputs]
+    are_absolute = all(is_url(path) or Path(path).is_absolute() for path in paths)
+    folder = "" if are_absolute else os.getcwd()  # noqa: PTH109
+    if any(map(is_url, paths)):
+        folder += f"\0{default_cache()}"
     like = None if options.like is None else place_of(options.like).read(MANIFEST)
     settings = options.codec, options.shard_size, options.source, options.on_error, like
     return xxhash.xxh3_64_hexdigest(

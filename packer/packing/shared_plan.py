@@ -69,11 +69,19 @@ class SharedPlan(msgspec.Struct, frozen=True):
     raw_bytes: dict[str, int]
     exact: bool
 
-    def sources(self, place: Place, run: str, numbers: Sequence[int], is_strict: bool) -> dict[int, Source] | None:
+    def sources(
+        self,
+        place: Place,
+        run: str,
+        numbers: Sequence[int],
+        is_strict: bool,
+        fetch: Callable[[Sequence[str]], object],
+    ) -> dict[int, Source] | None:
         """Return the samples of some shards, by number; None if they were lost, or a file has changed meanwhile.
 
         Args:
             is_strict: whether a change is an error.
+            fetch: called with the paths of their files, before these are looked at.
 
         Raises:
             UsageError: a file has changed since the plan was made, and `is_strict`.
@@ -85,6 +93,7 @@ class SharedPlan(msgspec.Struct, frozen=True):
             if source is None:
                 return None
             sources[number] = source
+        fetch([path for source in sources.values() for path in source.files()])
         for number, source in sources.items():
             files, _ = source_files(source.files())
             if files != self.files[number]:

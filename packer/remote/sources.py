@@ -2,17 +2,22 @@
 
 A file is kept from one run to the next if its size and its tag (such as S3's ETag) are those listed now, so that an
 interrupted run goes on where it stopped. Files that are gone at the URL are removed from the cache, too; and so are
-sources that nobody packed for a month, when another one is fetched.
+sources that nobody packed for a month, when another one is fetched. A part of an array of jobs fetches its own files
+alone.
 """
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import logging
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import unquote
 
 import xxhash
@@ -65,39 +70,120 @@ def fetch_source(url: str, watcher: Watcher = NOBODY) -> tuple[str, Lease | None
     Args, Raises:
         As `local_inputs`.
     """
-    kind, _, rest = url.partition("://")
-    if kind.lower() in ("file", "local"):
-        return rest, None
-    base, pattern = _split(url)
-    home = default_cache() / "sources" / label(url)
-    last = base.rpartition("/")[2]
-    if kind.lower() in WEB:
-        last = unquote(base.partition("?")[0].rpartition("/")[2])
-    name_by_url(str(home / last), base)
-    try:
-        lease = Lease(home)
-        remove_unused(home.parent, UNUSED_SECONDS)
-        with held_lock(home / LOCK, wait=True):
-            remote = RemoteFolder(base)
-            listed = remote.files(pattern)
-            if not listed:
-                raise SourceError("there is no such file or folder, or it is empty", url)
-            # If the URL is a file, the listing has that file alone, and its path below the URL is empty.
-            _fetch(remote, listed, home / last, home / _FETCHED, watcher)
-    except RemoteError as error:
-        raise SourceError(str(error)) from None
-    except OSError as error:
-        raise SourceError(f"cannot be kept in {home}: {error.strerror}", url) from None
-    return str(Path(glob.escape(str(home / last))) / pattern) if pattern else str(home / last), lease
+    source = _CachedSource.of(url)
+    if source is None:
+        return url.partition("://")[2], None
+    lease = source.fetch(lambda remote: remote.files(source.pattern), watcher, is_all=True)
+    return str(Path(glob.escape(str(source.top))) / source.pattern) if source.pattern else str(source.top), lease
 
 
-def _fetch(remote: RemoteFolder, listed: Mapping[str, RemoteFile], top: Path, notes: Path, watcher: Watcher) -> None:
-    """Fetch files whose listed version is not in `top`, a folder or a file; remove files that are not listed."""
+def fetch_files(inputs: Sequence[str], paths: Collection[str], watcher: Watcher = NOBODY) -> list[Lease]:
+    """Fetch files of `inputs`, by the paths in the cache at which `local_inputs` has put them; also on another machine.
+
+    Args:
+        inputs: of the command line; those that are no URL are left alone.
+        paths: files, or folders whose files are all fetched. Those elsewhere are left alone.
+        watcher: as for `local_inputs`.
+
+    Returns:
+        leases, as `local_inputs`.
+
+    Raises:
+        UsageError, SourceError: as `local_inputs`.
+    """
+    leases = []
+    for text in inputs:
+        url = text if is_url(text) else text.partition("=")[2]
+        source = _CachedSource.of(url) if is_url(url) else None
+        if source is not None and (names := source.names(paths)):
+            leases.append(source.fetch(partial(_look_up_all, names=names), watcher, is_all=False))
+    return leases
+
+
+class _CachedSource(NamedTuple):
+    """A source at a URL, and where it lies in the cache.
+
+    Attributes:
+        base: its URL without wildcards.
+        pattern: that of the files below `base`; empty for all.
+        home: its folder of the cache.
+        top: the file, or folder, with what is at `base`.
+    """
+
+    url: str
+    base: str
+    pattern: str
+    home: Path
+    top: Path
+
+    @classmethod
+    def of(cls, url: str) -> _CachedSource | None:
+        """Return the source at a URL; None for `file://`, which is not fetched."""
+        kind = url.partition("://")[0].lower()
+        if kind in ("file", "local"):
+            return None
+        base, pattern = _split(url)
+        home = default_cache() / "sources" / label(url)
+        last = base.rpartition("/")[2]
+        if kind in WEB:
+            last = unquote(base.partition("?")[0].rpartition("/")[2])
+        name_by_url(str(home / last), base)
+        return cls(url, base, pattern, home, home / last)
+
+    def names(self, paths: Iterable[str]) -> list[str]:
+        """Return the paths below `base` of those files that lie here."""
+        top = str(self.top)
+        return [path[len(top) + 1 :] for path in paths if path == top or path.startswith(f"{top}/")]
+
+    def fetch(
+        self, list_files: Callable[[RemoteFolder], Mapping[str, RemoteFile]], watcher: Watcher, is_all: bool
+    ) -> Lease:
+        """Fetch the files that `list_files` returns, unless they are here; if these are all, remove all others."""
+        try:
+            lease = Lease(self.home)
+            remove_unused(self.home.parent, UNUSED_SECONDS)
+            with held_lock(self.home / LOCK, wait=True):
+                remote = RemoteFolder(self.base)
+                listed = list_files(remote)
+                if not listed:
+                    raise SourceError("there is no such file or folder, or it is empty", self.url)
+                # If the URL is a file, the listing has that file alone, and its path below the URL is empty.
+                _fetch(remote, listed, self.top, self.home / _FETCHED, watcher, is_all)
+        except RemoteError as error:
+            raise SourceError(str(error)) from None
+        except OSError as error:
+            raise SourceError(f"cannot be kept in {self.home}: {error.strerror}", self.url) from None
+        return lease
+
+
+def _look_up_all(remote: RemoteFolder, names: Sequence[str]) -> dict[str, RemoteFile]:
+    """Return size and tag of files, by path; of a folder, those of all files in it.
+
+    Raises:
+        SourceError: one is gone.
+    """
+
+    def look_up(name: str) -> dict[str, RemoteFile]:
+        with contextlib.suppress(FileNotFoundError):
+            return {name: remote.look_up(name)}
+        files = RemoteFolder(remote.url_of(name)).files()
+        if not files:
+            raise SourceError("it is gone since the parts of this conversion were planned", remote.url_of(name))
+        return {f"{name}/{inner}": file for inner, file in files.items()}
+
+    with ThreadPoolExecutor(FILES_AT_ONCE) as pool:
+        return {name: file for files in pool.map(look_up, names) for name, file in files.items()}
+
+
+def _fetch(
+    remote: RemoteFolder, listed: Mapping[str, RemoteFile], top: Path, notes: Path, watcher: Watcher, is_all: bool
+) -> None:
+    """Fetch files whose listed version is not in `top`, a folder or a file; if all are listed, remove others."""
     local = {}
     for path in [top] if top.is_file() else [path for path in top.rglob("*") if not path.is_dir()]:
         name = "" if path == top else path.relative_to(top).as_posix()
         local[name] = path.stat().st_size
-        if name not in listed:
+        if is_all and name not in listed:
             path.unlink()
     noted_files = noted(notes)
     missing = [name for name, file in listed.items() if noted_files.get(name) != file or local.get(name) != file.size]

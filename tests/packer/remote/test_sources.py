@@ -14,7 +14,9 @@ from pathlib import Path
 from urllib.parse import quote
 
 import fsspec
+import numpy as np
 import pytest
+import zarr
 
 from packer.convert import ConvertOptions, convert, convert_part
 from packer.errors import SourceError, UsageError
@@ -62,6 +64,50 @@ def test_parts_on_several_machines_are_of_one_conversion(new_pairs, s3, tmp_path
     s3.fs.pipe_file(f"{s3.url}/pairs/lr/003.png", s3.fs.cat_file(f"{s3.url}/pairs/lr/002.png"))
     with pytest.raises(UsageError, match="a source file has changed"):
         convert_part(inputs, tmp_path / "out", "2/2", options)
+
+
+def put_pairs(s3, tmp_path, new_pairs):
+    s3.fs.put(str(new_pairs(tmp_path / "pairs", 8, 16, 16).folder) + "/", f"{s3.url}/some", recursive=True)
+    return [f"{field}={s3.url}/some/{field}" for field in ("lr", "hr")]
+
+
+def put_zarr(s3, tmp_path, new_pairs):
+    for number in range(8):
+        zarr.save_group(str(tmp_path / "zarr" / f"{number}.zarr"), x=np.full((2, 600), number))
+    s3.fs.put(str(tmp_path / "zarr") + "/", f"{s3.url}/some", recursive=True)
+    return [f"{s3.url}/some"]
+
+
+@pytest.mark.parametrize("put", [put_pairs, put_zarr])
+def test_a_part_fetches_its_own_files(new_pairs, s3, tmp_path, files_of, monkeypatch, put) -> None:
+    """The first part fetches all and makes the plan; other machines, whose caches have the same path, their share."""
+    inputs, out, cache = put(s3, tmp_path, new_pairs), tmp_path / "out", tmp_path / "cache"
+    options = ConvertOptions(codec="none", shard_size=4096, workers=0)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    fetched = []
+    for number in range(1, 4):
+        convert_part(inputs, out, f"{number}/3", options)
+        fetched.append(len([*cache.rglob("*.png"), *cache.rglob("*.zarr")]))
+        shutil.rmtree(cache)
+    assert max(fetched[1:]) < fetched[0]
+    convert(inputs, out, options)
+    convert(inputs, tmp_path / "expected", options)
+    assert files_of(out) == files_of(tmp_path / "expected")
+
+
+def test_a_part_sees_that_a_file_of_its_own_has_changed(new_pairs, s3, tmp_path) -> None:
+    """Also one that is gone; a part that has nothing to do with it is packed."""
+    inputs, out = put_pairs(s3, tmp_path, new_pairs), tmp_path / "out"
+    options = ConvertOptions(codec="none", shard_size=4096, workers=0)
+    shards = convert_part(inputs, out, "1/8", options).of
+    last = f"{s3.url}/some/lr/007.png"
+    s3.fs.pipe_file(last, s3.fs.cat_file(f"{s3.url}/some/lr/006.png"))
+    with pytest.raises(UsageError, match="a source file has changed"):
+        convert_part(inputs, out, f"{shards}/{shards}", options)
+    s3.fs.rm_file(last)
+    with pytest.raises(SourceError, match=r"/some/lr/007\.png"):
+        convert_part(inputs, out, f"{shards}/{shards}", options)
+    assert convert_part(inputs, out, f"2/{shards}", options).shards == 1
 
 
 def test_what_changed_is_fetched_anew(tree, s3) -> None:
