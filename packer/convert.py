@@ -10,9 +10,11 @@ from __future__ import annotations
 import logging
 import os
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +55,9 @@ from packer.packing import (
     place_of,
     write_plan,
 )
-from packer.remote import Lease, default_cache, fetch_files, is_url
+from packer.remote import Lease, RemoteFile, default_cache, fetch_files, is_url, list_urls
 from packer.sources import Source, list_files
+from packer.watcher import Watcher
 
 __all__ = ["ConvertOptions", "PartReport", "Report", "convert", "convert_part"]
 
@@ -189,10 +192,7 @@ def convert_part(
     change = Change(place, is_alone=False)
     command = _command_digest(sources, options)
     leases = list[Lease]()  # what was fetched stays in the cache until it is packed
-
-    def fetch(paths: Sequence[str]) -> None:
-        leases.extend(fetch_files(input_texts(sources) or (), paths, options.watcher))
-
+    fetch = partial(_fetch, input_texts(sources) or (), leases, options.watcher)
     with claim_plan(place, command, partial(find_plan, change, command)) as shared_plan:
         plan: Plan | SharedPlan
         parts: Mapping[int, Source] | None = None
@@ -234,7 +234,8 @@ def _share_plan(sources: Any, options: ConvertOptions, change: Change, command: 
         SourceError, WriteError, ResourceError, DatasetError: as `convert`.
     """
     rejected: list[Rejected] = []
-    listing = _list_digest(sources, options) if command else ""  # before the files are opened: more may arrive
+    inputs = input_texts(sources) or []  # listed before the files are opened: more may arrive
+    listing = _list_digest(inputs, list_urls(inputs), options) if command else ""
     job = plan_job(open_source(sources, options, rejected), options, rejected)
     if not job.files.count:
         raise UsageError(
@@ -250,34 +251,52 @@ def _share_plan(sources: Any, options: ConvertOptions, change: Change, command: 
 def _find_job(sources: Any, options: ConvertOptions, place: Place) -> Job | None:
     """Return the job whose plan a part of the same command has written; None if there is none, or a file has changed.
 
-    No source file is opened.
+    No source file is opened. Of sources at a URL, the files of unfinished shards are fetched.
     """
     command = _command_digest(sources, options)
     if not command:
         return None
     change = Change(place, is_alone=False)
     shared_plan = find_plan(change, command)
-    if shared_plan is None or not shared_plan.listing or shared_plan.listing != _list_digest(sources, options):
+    if shared_plan is None or not shared_plan.listing:
         return None
-    plan_of_files = shared_plan.plan(place, change.run_of(shared_plan.note))
+    inputs = input_texts(sources) or []
+    at_urls = list_urls(inputs)
+    if shared_plan.listing != _list_digest(inputs, at_urls, options):
+        return None
+    run = change.run = change.run_of(shared_plan.note)
+    plan_of_files = shared_plan.plan(place, run, at_urls)
     if plan_of_files is None:
         return None
     plan, source_bytes = plan_of_files
+    if at_urls:
+        finished, leases = change.reports(ShardReport), list[Lease]()
+        missing = [shard.number for shard in plan.shards if shard.number not in finished]
+        if shared_plan.sources(place, run, missing, False, partial(_fetch, inputs, leases, options.watcher)) is None:
+            return None
+        weakref.finalize(plan.source, leases.clear)
     _log.info("no source file has changed since a part made the plan, so it holds")
     limits, splits = reading_limits(options, in_memory=False), plan_splits(plan, options, lenient=False)
     return Job(plan.source, plan, options, shared_plan.note.files, source_bytes, limits, splits, [], "convert")
 
 
-def _list_digest(sources: Any, options: ConvertOptions) -> str:
-    """Return a digest of the names of all files that are there to be packed; empty if names do not tell all."""
-    inputs = input_texts(sources) or []
-    if any(is_url(text) or is_url(text.partition("=")[2]) for text in inputs):
-        return ""  # they are fetched before they are listed
-    paths = list_files(inputs, options.source, options.watcher)
-    if paths is None:
+def _fetch(inputs: Sequence[str], leases: list[Lease], watcher: Watcher, paths: Sequence[str]) -> None:
+    """Fetch the files of inputs at URLs that belong at `paths`, and put what keeps them in the cache into `leases`."""
+    leases += fetch_files(inputs, paths, watcher)
+
+
+def _list_digest(inputs: Sequence[str], at_urls: Mapping[str, RemoteFile], options: ConvertOptions) -> str:
+    """Return a digest of the names of all files that are there to be packed; empty if names do not tell all.
+
+    Args:
+        at_urls: those at URLs.
+    """
+    here = [text for text in inputs if not is_url(text) and not is_url(text.partition("=")[2])]
+    paths = list_files(here, options.source, options.watcher)
+    if paths is None or any(path.endswith(".mdb") for path in at_urls):  # whose keys are samples
         return ""
     digest = xxhash.xxh3_128()
-    for path in paths:
+    for path in chain(paths, at_urls):
         digest.update(os.fsencode(path) + b"\0")
     return digest.hexdigest()
 

@@ -29,6 +29,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -56,7 +57,7 @@ from packer.packing.origin import Origin, classes_of
 from packer.packing.parts import PART_REPORT
 from packer.packing.places import LOCK, PARTIAL, LocalPlace, Place
 from packer.packing.rejected import Rejected, encode_list
-from packer.remote import default_cache
+from packer.remote import RemoteFile, default_cache
 from packer.threads import in_threads
 
 _log = logging.getLogger(__name__)
@@ -557,10 +558,13 @@ def differs_error(place: Place, difference: str) -> UsageError:
     )
 
 
-def source_files(paths: Iterable[str]) -> tuple[SourceFiles, int]:
+def source_files(paths: Iterable[str], at_urls: Mapping[str, RemoteFile] = {}) -> tuple[SourceFiles, int]:
     """Return what a note says of source files, and their bytes together.
 
     Files that were fetched are named by their path within the cache: that is the same on every machine.
+
+    Args:
+        at_urls: files by the paths that they will have when they are fetched; these are not looked at.
 
     Raises:
         SourceError: a file is gone, or cannot be looked at.
@@ -568,7 +572,7 @@ def source_files(paths: Iterable[str]) -> tuple[SourceFiles, int]:
     digest, count, nbytes, last, last_ns = xxhash.xxh3_128(), 0, 0, "", 0
     fetched = os.path.abspath(default_cache() / "sources") + os.sep  # noqa: PTH100
     folders: dict[str, str] = {}
-    for path, size, changed in in_threads(_stat_file, paths):
+    for path, size, changed in in_threads(partial(_look_at, at_urls=at_urls), paths):
         name_start = path.rfind("/") + 1
         folder, name = path[:name_start], path[name_start:]
         if folder not in folders:
@@ -581,8 +585,10 @@ def source_files(paths: Iterable[str]) -> tuple[SourceFiles, int]:
     return SourceFiles(count, digest.hexdigest(), last, last_ns) if count else SourceFiles(), nbytes
 
 
-def _stat_file(path: str) -> tuple[str, int, int]:
-    """Return a path, the size of its file, and the time when it was changed."""
+def _look_at(path: str, at_urls: Mapping[str, RemoteFile]) -> tuple[str, int, int]:
+    """Return a path, the size of its file, and the time when it was changed, in nanoseconds."""
+    if file := at_urls.get(path):
+        return path, file.size, file.time * 10**9
     try:
         info = os.stat(path)  # noqa: PTH116 - without a Path: there may be millions
     except OSError as error:

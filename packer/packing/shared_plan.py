@@ -18,7 +18,7 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from packer.format import UNFINISHED, Field, clear_errors
 from packer.packing.commit import UNNAMED_CHANGE, Change, Note, SourceFiles, differs_error, source_files
 from packer.packing.places import Place, RemotePlace
 from packer.packing.plan import Plan, ShardPlan
+from packer.remote import RemoteFile
 from packer.sources import Source, decode_source, encode_source
 
 _log = logging.getLogger(__name__)
@@ -102,16 +103,19 @@ class SharedPlan(msgspec.Struct, frozen=True):
                 return None
         return sources
 
-    def plan(self, place: Place, run: str) -> tuple[Plan, int] | None:
+    def plan(self, place: Place, run: str, at_urls: Mapping[str, RemoteFile]) -> tuple[Plan, int] | None:
         """Return the plan with its samples, and the bytes of all source files; no source file is opened.
 
         None if the samples were lost, or a file has changed since the plan was made.
+
+        Args:
+            at_urls: as for `source_files`.
         """
         source = _read_samples(place, _samples_file(run, None), self.digests[-1])
         if source is None:
             return None
         try:
-            files, nbytes = source_files(source.files())
+            files, nbytes = source_files(source.files(), at_urls)
         except SourceError:  # a file is gone
             return None
         plan = Plan(source, self.origin, self.fields, self.shards, self.raw_bytes, self.exact)

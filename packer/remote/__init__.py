@@ -12,7 +12,7 @@ fsspec is imported when the first URL is opened.
 from packer.remote.ahead import Ahead
 from packer.remote.cache import Lease, default_cache
 from packer.remote.mirror import Mirror, whole
-from packer.remote.sources import fetch_files, local_inputs
+from packer.remote.sources import fetch_files, list_urls, local_inputs
 from packer.remote.store import (
     BLOCK_BYTES,
     STREAMS,
@@ -39,6 +39,7 @@ __all__ = [
     "fetch_files",
     "is_url",
     "label",
+    "list_urls",
     "local_inputs",
     "note",
     "noted",

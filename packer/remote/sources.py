@@ -20,8 +20,6 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote
 
-import xxhash
-
 from packer.errors import RemoteError, SourceError, name_by_url
 from packer.format import held_lock, sync_folder
 from packer.remote.cache import LOCK, PARTIAL, Lease, default_cache, is_local, remove_unused
@@ -98,6 +96,25 @@ def fetch_files(inputs: Sequence[str], paths: Collection[str], watcher: Watcher 
         if source is not None and (names := source.names(paths)):
             leases.append(source.fetch(partial(_look_up_all, names=names), watcher, is_all=False))
     return leases
+
+
+def list_urls(inputs: Sequence[str]) -> dict[str, RemoteFile]:
+    """Return all files of `inputs` at URLs, by the paths at which `local_inputs` puts them; none is fetched.
+
+    Raises:
+        UsageError, SourceError: as `local_inputs`.
+    """
+    files: dict[str, RemoteFile] = {}
+    for text in inputs:
+        url = text if is_url(text) else text.partition("=")[2]
+        source = _CachedSource.of(url) if is_url(url) else None
+        if source is not None:
+            try:
+                listed = RemoteFolder(source.base).files(source.pattern)
+            except RemoteError as error:
+                raise SourceError(str(error)) from None
+            files |= {f"{source.top}/{name}".rstrip("/"): file for name, file in listed.items()}
+    return files
 
 
 class _CachedSource(NamedTuple):
@@ -200,8 +217,7 @@ def _fetch(
             if file.size > BLOCK_BYTES and remote.look_up(name) != file:
                 raise FileNotFoundError
             temporary.replace(target)
-            # Made of the tag, the time tells a changed file, and is the same on every machine that packs a part.
-            os.utime(target, (xxhash.xxh32_intdigest(file.tag.encode()) >> 1,) * 2)
+            os.utime(target, (file.time, file.time))
             sync_folder(target.parent)
         except FileNotFoundError as error:
             if is_local(error, notes.parent):

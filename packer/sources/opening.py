@@ -161,7 +161,7 @@ def list_files(inputs: Sequence[str], options: SourceOptions, watcher: Watcher =
     Raises:
         UsageError, SourceError: as `open_sources`, if the files cannot be listed.
     """
-    paths = list(_named(inputs).values())
+    paths = [path for _, path in map(_split, inputs)]
     if options.label is not None or options.listed is not None or any(is_lmdb(Path(path)) for path in paths):
         return None
     file_sets = [find(path, watcher) for path in paths]

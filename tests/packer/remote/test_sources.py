@@ -80,18 +80,20 @@ def put_zarr(s3, tmp_path, new_pairs):
 
 @pytest.mark.parametrize("put", [put_pairs, put_zarr])
 def test_a_part_fetches_its_own_files(new_pairs, s3, tmp_path, files_of, monkeypatch, put) -> None:
-    """The first part fetches all and makes the plan; other machines, whose caches have the same path, their share."""
+    """The first part fetches all and makes the plan; other machines, whose caches have the same path, their share.
+
+    So does the call that publishes, which packs what is missing, but for zarr, whose files only a folder tells.
+    """
     inputs, out, cache = put(s3, tmp_path, new_pairs), tmp_path / "out", tmp_path / "cache"
     options = ConvertOptions(codec="none", shard_size=4096, workers=0)
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     fetched = []
-    for number in range(1, 4):
-        convert_part(inputs, out, f"{number}/3", options)
+    for pack in (partial(convert_part, part="1/3"), partial(convert_part, part="2/3"), convert):
+        report = pack(inputs, out, options=options)
         fetched.append(len([*cache.rglob("*.png"), *cache.rglob("*.zarr")]))
         shutil.rmtree(cache)
-    assert max(fetched[1:]) < fetched[0]
-    convert(inputs, out, options)
-    convert(inputs, tmp_path / "expected", options)
+    assert max(fetched[1 : 2 if put is put_zarr else 3]) < fetched[0]
+    assert report.source_bytes == convert(inputs, tmp_path / "expected", options).source_bytes
     assert files_of(out) == files_of(tmp_path / "expected")
 
 
@@ -108,6 +110,8 @@ def test_a_part_sees_that_a_file_of_its_own_has_changed(new_pairs, s3, tmp_path)
     with pytest.raises(SourceError, match=r"/some/lr/007\.png"):
         convert_part(inputs, out, f"{shards}/{shards}", options)
     assert convert_part(inputs, out, f"2/{shards}", options).shards == 1
+    with pytest.raises(SourceError, match=r"007\.png: field 'hr' has this file, but there is no partner"):
+        convert(inputs, out, options)
 
 
 def test_what_changed_is_fetched_anew(tree, s3) -> None:
