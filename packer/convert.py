@@ -296,7 +296,7 @@ def _list_digest(inputs: Sequence[str], at_urls: Mapping[str, RemoteFile], optio
     if paths is None or any(path.endswith(".mdb") for path in at_urls):  # whose keys are samples
         return ""
     digest = xxhash.xxh3_128()
-    for path in chain(paths, at_urls):
+    for path in chain(paths, sorted(at_urls)):
         digest.update(os.fsencode(path) + b"\0")
     return digest.hexdigest()
 
