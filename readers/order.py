@@ -590,5 +590,6 @@ def check_state(state: Mapping[str, Any], order: Order) -> None:
         raise UsageError(
             f"the state is of another order ({state['order']}); this loader's is {expected}. Give the same shuffle, "
             "seed, shuffle_window and sampler; the blocks of shuffle='block' follow from the fields that are read, the "
-            "order of a Mix of batches='one' from batch_size and the number of ranks"
+            "window of shuffle='shards' from cache_bytes unless it is given, the order of a Mix of batches='one' from "
+            "batch_size and the number of ranks"
         )

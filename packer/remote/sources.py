@@ -206,7 +206,8 @@ def _fetch(
     missing = [name for name, file in listed.items() if noted_files.get(name) != file or local.get(name) != file.size]
     transfer = Transfer(sum(listed[name].size for name in missing), watcher)
     if missing:
-        _log.info("fetching %s files, %s bytes, from %s", f"{len(missing):,}", f"{transfer.total:,}", remote.url)
+        files = "1 file" if len(missing) == 1 else f"{len(missing):,} files"
+        _log.info("fetching %s, %s bytes, from %s", files, f"{transfer.total:,}", remote.url)
 
     def fetch(name: str) -> str:
         target, file = top / name, listed[name]
