@@ -278,12 +278,13 @@ WITHOUT_CACHE = (read_folder, read_bytes)
 
 def _size(folder: Path) -> int:
     """Return the bytes that the files of a cache take now; those set aside count with what was written."""
-    total = 0
+    sizes = {}
     for parent, _, names in os.walk(folder):
         for name in names:
             with suppress(FileNotFoundError):
-                total += (Path(parent) / name).stat().st_blocks * 512
-    return total
+                info = (Path(parent) / name).stat()
+                sizes[info.st_ino] = info.st_blocks * 512  # once, also a file that gets its name meanwhile
+    return sum(sizes.values())
 
 
 def measure(read: Read, url: str, cache: Path, limit: int, pipe: Any) -> None:
