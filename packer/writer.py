@@ -30,6 +30,8 @@ from packer.packing import (
     check_output,
     finish_shard,
     make_manifest,
+    place_of,
+    read_manifest,
     shard_file,
     stored_fields,
 )
@@ -57,9 +59,12 @@ class DatasetWriter:
         codec: as in `convert`.
         shard_size: about how many raw bytes a shard holds.
         overwrite: whether a dataset that is there may be replaced; it stays until the new one is done.
+        like: a dataset whose fields, codecs and frames are taken, so that both can be merged; in place of `fields` and
+            `codec`.
 
     Raises:
-        UsageError: the folder is in use or holds something else.
+        UsageError: the folder is in use or holds something else; or `like` is given beside `fields` or `codec`.
+        DatasetError: `like` is no dataset, or damaged.
         WriteError: the folder cannot be written.
     """
 
@@ -70,8 +75,13 @@ class DatasetWriter:
         codec: str | Mapping[str, str] = "auto",
         shard_size: int = GIB,
         overwrite: bool = False,
+        like: str | os.PathLike[str] | None = None,
     ) -> None:
         refuse_url(Path(out))
+        if like is not None:
+            if fields is not None or codec != "auto":
+                raise UsageError(f"like={like}: codecs and fields are those of this dataset; give no others")
+            fields = read_manifest(place_of(like)).fields
         self._place = LocalPlace(Path(out))
         check_output(self._place, overwrite)
         note = Note(shards=None, settings={"the command": "DatasetWriter", "the version of packer": packer.__version__})

@@ -13,6 +13,8 @@ import torch
 
 from packer.errors import PackerError, SourceError, UnfinishedError, UsageError, WriteError
 from packer.format import FieldSpec, ShardWriter
+from packer.format import manifest as manifests
+from packer.merge import merge
 from packer.verify import verify
 from packer.writer import HOLD_BYTES, HOLD_SAMPLES, DatasetWriter
 from readers import PackedDataset, Ragged
@@ -62,6 +64,22 @@ def test_shards_are_cut_by_size(tmp_path: Path) -> None:
     dataset = PackedDataset(tmp_path / "d")
     assert [shard.samples for shard in dataset.manifest.shards] == [4, 4, 4, 4, 4, 4, 1]
     assert dataset[:]["x"][:, 0].tolist() == list(range(25))
+
+
+def test_parts_that_are_like_another_dataset_merge(tmp_path: Path) -> None:
+    """Fields, codecs, digits and frames are those of the other one, whatever the samples would have chosen."""
+    rng = np.random.default_rng(0)
+    samples = [{"x": rng.integers(0, 99, (4, 3)).astype("f4") / 8, "y": i} for i in range(20)]
+    write(tmp_path / "a", samples, codec={"x": "decimal+zstd", "y": "lz4"})
+    noise = [{"x": rng.random((4, 3), np.float32), "y": i} for i in range(3)]
+    write(tmp_path / "b", [{"x": np.round(sample["x"], 2), "y": sample["y"]} for sample in noise], like=tmp_path / "a")
+    parts = [PackedDataset(tmp_path / name) for name in ("a", "b")]
+    assert manifests.read(tmp_path / "a").fields == manifests.read(tmp_path / "b").fields
+    merge([tmp_path / "a", tmp_path / "b"], tmp_path / "both")
+    assert torch.equal(PackedDataset(tmp_path / "both")[:]["x"], torch.cat([part[:]["x"] for part in parts]))
+    with pytest.raises(UsageError, match="give no others"):
+        DatasetWriter(tmp_path / "c", codec="zstd", like=tmp_path / "a")
+    assert not (tmp_path / "c").exists()
 
 
 def test_a_schema_may_be_given(tmp_path: Path) -> None:
