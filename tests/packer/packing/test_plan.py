@@ -198,7 +198,7 @@ def test_the_files_have_the_planned_sizes(tmp_path: Path, shard_size: int | None
     assert [s.number for s in plan.shards] == list(range(len(plan.shards)))
     assert (plan.shards[0].start, plan.shards[-1].stop) == (0, 60)
     for shard in plan.shards:
-        path = tmp_path / shard.file
+        path = tmp_path / f"{shard.number}.lmdb"
         options: dict[str, Any] = {
             "named": names is not None,
             "origin": {"kind": "test"},
