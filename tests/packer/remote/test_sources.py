@@ -48,7 +48,7 @@ def test_pairs_are_packed_as_from_a_folder(tree, s3, tmp_path, files_of) -> None
 
 def test_parts_on_several_machines_are_of_one_conversion(new_pairs, s3, tmp_path, monkeypatch) -> None:
     """Each machine fetches the sources into a cache of its own, at another time, and goes on where others stopped."""
-    s3.fs.put(str(new_pairs(tmp_path / "pairs", 5, 16, 16).folder) + "/", f"{s3.url}/pairs", recursive=True)
+    s3.fs.put(str(new_pairs(tmp_path / "pairs", 2, 16, 16).folder) + "/", f"{s3.url}/pairs", recursive=True)
     inputs = [f"{field}={s3.url}/pairs/{field}" for field in ("lr", "hr")]
     options = ConvertOptions(codec="none", shard_size=4096, workers=0)
     monkeypatch.setattr("packer.packing.shared_plan.SETTLED_REMOTELY", 0.1)
@@ -63,12 +63,12 @@ def test_parts_on_several_machines_are_of_one_conversion(new_pairs, s3, tmp_path
 
 
 def put_pairs(s3, folder, new_pairs):
-    new_pairs(folder, 6, 16, 16)
+    new_pairs(folder, 4, 16, 16)
     return [f"{field}={folder}/{field}" for field in ("lr", "hr")]
 
 
 def put_zarr(s3, folder, new_pairs):
-    for number in range(6):
+    for number in range(3):
         zarr.save_group(str(folder / f"{number}.zarr"), x=np.full((2, 600), number))
     return [f"{folder}"]
 
@@ -97,15 +97,15 @@ def test_a_part_fetches_its_own_files(new_pairs, s3, tmp_path, files_of, monkeyp
 def test_a_part_sees_that_a_file_of_its_own_has_changed(new_pairs, s3, tmp_path) -> None:
     """Also one that is gone; a part that has nothing to do with it is packed."""
     options, out = ConvertOptions(codec="none", shard_size=4096, workers=0), tmp_path / "out"
-    s3.fs.put(str(new_pairs(tmp_path / "pairs", 5, 16, 16).folder) + "/", f"{s3.url}/pairs", recursive=True)
+    s3.fs.put(str(new_pairs(tmp_path / "pairs", 3, 16, 16).folder) + "/", f"{s3.url}/pairs", recursive=True)
     inputs = [f"{field}={s3.url}/pairs/{field}" for field in ("lr", "hr")]
     shards = convert_part(inputs, out, "1/9", options).of
-    last = f"{s3.url}/pairs/lr/004.png"
-    s3.fs.pipe_file(last, s3.fs.cat_file(f"{s3.url}/pairs/lr/003.png"))
+    last = f"{s3.url}/pairs/lr/002.png"
+    s3.fs.pipe_file(last, s3.fs.cat_file(f"{s3.url}/pairs/lr/001.png"))
     with pytest.raises(UsageError, match="a source file has changed"):
         convert_part(inputs, out, f"{shards}/{shards}", options)
     s3.fs.rm_file(last)
-    with pytest.raises(SourceError, match=r"/pairs/lr/004\.png: it is gone"):
+    with pytest.raises(SourceError, match=r"/pairs/lr/002\.png: it is gone"):
         convert_part(inputs, out, f"{shards}/{shards}", options)
     assert convert_part(inputs, out, f"2/{shards}", options).shards == 1
 
