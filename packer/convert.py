@@ -55,7 +55,7 @@ from packer.packing import (
     place_of,
     write_plan,
 )
-from packer.remote import Lease, RemoteFile, default_cache, fetch_files, is_url, list_urls
+from packer.remote import Lease, RemoteFile, default_cache, fetch_files, list_urls, url_in
 from packer.sources import Source, list_files
 from packer.watcher import Watcher
 
@@ -291,8 +291,7 @@ def _list_digest(inputs: Sequence[str], at_urls: Mapping[str, RemoteFile], optio
     Args:
         at_urls: those at URLs.
     """
-    here = [text for text in inputs if not is_url(text) and not is_url(text.partition("=")[2])]
-    paths = list_files(here, options.source, options.watcher)
+    paths = list_files([text for text in inputs if not url_in(text)], options.source, options.watcher)
     if paths is None or any(path.endswith(".mdb") for path in at_urls):  # whose keys are samples
         return ""
     digest = xxhash.xxh3_128()
@@ -309,10 +308,9 @@ def _command_digest(sources: Any, options: ConvertOptions) -> str:
     inputs = input_texts(sources)
     if inputs is None:
         return ""
-    paths = [text if is_url(text) else text.partition("=")[2] or text for text in inputs]
-    are_absolute = all(is_url(path) or Path(path).is_absolute() for path in paths)
-    folder = "" if are_absolute else os.getcwd()  # noqa: PTH109
-    if any(map(is_url, paths)):
+    paths = [Path(text.partition("=")[2] or text) for text in inputs if not url_in(text)]
+    folder = "" if all(path.is_absolute() for path in paths) else os.getcwd()  # noqa: PTH109
+    if any(map(url_in, inputs)):
         folder += f"\0{default_cache()}"
     like = None if options.like is None else place_of(options.like).read(MANIFEST)
     settings = options.codec, options.shard_size, options.source, options.on_error, like

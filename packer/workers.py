@@ -109,7 +109,7 @@ class Lost:
 
     @property
     def error(self) -> SourceError:
-        """The error of the file or sample that was being read."""
+        """Return the error of the file or sample that was being read."""
         return SourceError(f"reading it {self.reason}")
 
 

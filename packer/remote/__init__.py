@@ -24,6 +24,7 @@ from packer.remote.store import (
     note,
     noted,
     refuse_url,
+    url_in,
 )
 
 __all__ = [
@@ -44,5 +45,6 @@ __all__ = [
     "note",
     "noted",
     "refuse_url",
+    "url_in",
     "whole",
 ]

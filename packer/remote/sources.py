@@ -23,7 +23,7 @@ from urllib.parse import unquote
 from packer.errors import RemoteError, SourceError, name_by_url
 from packer.format import held_lock, sync_folder
 from packer.remote.cache import LOCK, PARTIAL, Lease, default_cache, is_local, remove_unused
-from packer.remote.store import BLOCK_BYTES, WEB, RemoteFile, RemoteFolder, Transfer, is_url, label, note, noted
+from packer.remote.store import BLOCK_BYTES, WEB, RemoteFile, RemoteFolder, Transfer, is_url, label, note, noted, url_in
 from packer.watcher import NOBODY, Watcher
 
 _log = logging.getLogger(__name__)
@@ -89,13 +89,11 @@ def fetch_files(inputs: Sequence[str], paths: Collection[str], watcher: Watcher 
     Raises:
         UsageError, SourceError: as `local_inputs`.
     """
-    leases = []
-    for text in inputs:
-        url = text if is_url(text) else text.partition("=")[2]
-        source = _CachedSource.of(url) if is_url(url) else None
-        if source is not None and (names := source.names(paths)):
-            leases.append(source.fetch(partial(_look_up_all, names=names), watcher, is_all=False))
-    return leases
+    return [
+        source.fetch(partial(_look_up_all, names=names), watcher, is_all=False)
+        for source in _cached_sources(inputs)
+        if (names := source.names(paths))
+    ]
 
 
 def list_urls(inputs: Sequence[str]) -> dict[str, RemoteFile]:
@@ -105,16 +103,19 @@ def list_urls(inputs: Sequence[str]) -> dict[str, RemoteFile]:
         UsageError, SourceError: as `local_inputs`.
     """
     files: dict[str, RemoteFile] = {}
-    for text in inputs:
-        url = text if is_url(text) else text.partition("=")[2]
-        source = _CachedSource.of(url) if is_url(url) else None
-        if source is not None:
-            try:
-                listed = RemoteFolder(source.base).files(source.pattern)
-            except RemoteError as error:
-                raise SourceError(str(error)) from None
-            files |= {f"{source.top}/{name}".rstrip("/"): file for name, file in listed.items()}
+    for source in _cached_sources(inputs):
+        try:
+            listed = RemoteFolder(source.base).files(source.pattern)
+        except RemoteError as error:
+            raise SourceError(str(error)) from None
+        files |= {f"{source.top}/{name}".rstrip("/"): file for name, file in listed.items()}
     return files
+
+
+def _cached_sources(inputs: Sequence[str]) -> list[_CachedSource]:
+    """Return those of the inputs that are fetched."""
+    sources = [_CachedSource.of(url) for text in inputs if (url := url_in(text))]
+    return [source for source in sources if source is not None]
 
 
 class _CachedSource(NamedTuple):

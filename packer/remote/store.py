@@ -34,6 +34,12 @@ def is_url(text: Any) -> TypeGuard[str]:
     return isinstance(text, str) and _URL.match(text) is not None
 
 
+def url_in(text: str) -> str:
+    """Return the URL that an input of the command line names, `[FIELD=]URL`; empty if it names something here."""
+    place = text if is_url(text) else text.partition("=")[2]
+    return place if is_url(place) else ""
+
+
 def refuse_url(path: Path) -> None:
     """Raise UsageError if a folder to be written is a URL; as a path it has lost one of its slashes."""
     if URL_AS_PATH.match(str(path)):

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError, first_few
 from packer.format import DTYPES, FieldSpec
-from packer.sources.base import Block, Source, faults_of, joined
+from packer.sources.base import Block, Source, common_shape, faults_of, joined
 from packer.sources.files import FileSet, join
 from packer.sources.headers import Columns, count_layouts, misfits, read_headers
 from packer.sources.options import SourceOptions
@@ -149,7 +149,9 @@ def open_nifti(inputs: Mapping[str, FileSet], options: SourceOptions, watcher: W
     shapes, fields = {}, []
     for name, kind in kinds[model].items():
         shapes[name] = np.column_stack([lengths[f"{name}[{axis}]"][are_good] for axis in range(kind.axes)])
-        fields.append(FieldSpec(name=name, dtype=kind.dtype, shape=_common_shape(shapes[name])))
+        fields.append(
+            FieldSpec(name=name, dtype=kind.dtype, shape=common_shape(np.unique(shapes[name], axis=0).tolist()))
+        )
         if columns[name].volume(0).has_channels:
             remarks.append(f"field {name}: files numbered from _0000 on are the channels of one volume, its last axis")
     if others := [sample_names[number] for number in np.flatnonzero(~np.array(are_alike, bool)[are_good]).tolist()]:
@@ -160,11 +162,6 @@ def open_nifti(inputs: Mapping[str, FileSet], options: SourceOptions, watcher: W
 def _taken(items: Sequence[str], numbers: NDArray[np.int64]) -> Sequence[str]:
     """Return the items of these numbers, which ascend."""
     return items if len(numbers) == len(items) else [items[number] for number in numbers]
-
-
-def _common_shape(shapes: NDArray[np.int64]) -> tuple[int | None, ...]:
-    """Return the shape that all volumes have, with None for each axis whose length differs."""
-    return tuple(int(axis[0]) if (axis == axis[0]).all() else None for axis in shapes.T)
 
 
 def _volumes(field: str, file_sets: Mapping[str, FileSet]) -> tuple[VolumeColumn, list[str]]:

@@ -78,7 +78,7 @@ class UnitLayout:
 
     @property
     def in_words(self) -> dict[str, str]:
-        """Type and place of each field in words; units that differ in them cannot be packed together."""
+        """Return type and place of each field in words; units that differ in them cannot be packed together."""
         return {leaf.spec.name: _in_words(leaf) for leaf in self.leaves}
 
 
@@ -120,7 +120,7 @@ class Units:
 
     @property
     def leaves(self) -> tuple[ArrayLeaf, ...]:
-        """The fields of the first unit."""
+        """Return the fields of the first unit."""
         return self.layouts[0].leaves
 
     def root(self, number: int) -> str:
@@ -169,14 +169,14 @@ class Units:
         first = self.layouts[0].constants
         for number, layout in enumerate(self.layouts):
             for name in sorted(first.keys() | layout.constants.keys()):
-                one, other = first.get(name), layout.constants.get(name)
-                if one is None or other is None or one.digest != other.digest:
-                    how = "differs between" if one and other else "is not in both of"
+                expected, constant = first.get(name), layout.constants.get(name)
+                if expected is None or constant is None or expected.digest != constant.digest:
+                    how = "differs between" if expected and constant else "is not in both of"
                     unit = int(np.argmax(self.table.layout_of == number))
                     raise SourceError(
                         f"{name} {how} {self.in_words(0)} and {self.in_words(unit)}, so --once cannot keep one for "
                         "all; without --once it is packed with every sample",
-                        self.table.places.path(unit if other else 0),
+                        self.table.places.path(unit if constant else 0),
                     )
         return first
 

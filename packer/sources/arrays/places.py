@@ -81,7 +81,7 @@ class Places(Sequence[TreePlace]):
 
     @property
     def firsts(self) -> Iterator[str]:
-        """The first file of each tree, from the folder of the first column."""
+        """Return the first file of each tree, from the folder of the first column."""
         column = self.columns[0]
         return (column.files[first] for first in column.bounds[:-1])
 
@@ -178,7 +178,7 @@ class RowTable(NamedTuple):
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """The rows of each run, (runs,)."""
+        """Return the rows of each run, (runs,)."""
         return np.diff(self.ends, prepend=0)
 
     def run(self, number: int) -> TreeRows:
