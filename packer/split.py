@@ -2,12 +2,11 @@
 
 split("div2k.packed", {"train": 0.9, "valid": 0.1})
 split("clips.packed", {"test": "@test.txt", "train": 0.8, "valid": 0.2}, by="folder")
-split("images.packed", {"small": "width < 512", "rare": "label in (3, 7)"})
+split("images.packed", {"small": "width < 512", "rare": "label in 3,7"})
 """
 
 from __future__ import annotations
 
-import ast
 import operator
 import os
 import re
@@ -32,11 +31,10 @@ _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     ">=": operator.ge,
     "==": operator.eq,
     "!=": operator.ne,
-    "in": np.isin,
-    "not in": lambda values, wanted: ~np.isin(values, wanted),
 }
-#: A condition: name, comparison, value.
-_CONDITION = re.compile(r"\s*(.+?)\s*(?:(<=|>=|==|!=|<|>)|\s(not in|in)(?=\s*\())\s*(\S.*?)\s*")
+#: A condition: field, comparison, number; or field, `in`, values with commas between.
+_CONDITION = re.compile(r"\s*(.+?)\s*(<=|>=|==|!=|<|>|\s(?:not\s+)?in\s)\s*(.*?)\s*", re.DOTALL)
+_NUMBER = re.compile(r"[-+]?(\d+|(\d+\.\d*|\.\d+|\d+(?=e))(e[-+]?\d+)?)", re.ASCII)
 #: Axes of an image, and of an array.
 _AXES = {"height": 0, "width": 1, "channels": 2, "length": 0}
 
@@ -48,9 +46,9 @@ def split(
 
     Args:
         rules: split name to a fraction of the samples that are in no other split, to `@FILE` with one name on each
-            line, to a pattern over names, to names (numbers, if samples have no names), or to conditions on values,
-            joined by `and`: `FIELD OP VALUE` for a field of one value (OP is < <= > >= == != in, not in), `width`,
-            `height` and `channels` for images, `length` for the first axis of arrays; of several such fields
+            line, to a pattern over names, to names (numbers, if samples have no names), or to one condition on
+            values: `FIELD < NUMBER` (or <= > >= == !=) or `FIELD in A,B`. FIELD has one value a sample, or is `width`,
+            `height` or `channels` of images, or `length`, the first axis of arrays; of several such fields it is
             `FIELD.width`. None drops the split.
         by: what fractions keep together: `name`, the patches of one image; `folder`, all samples of one folder.
         seed: of the random choice for fractions.
@@ -82,33 +80,41 @@ def split(
 
 
 def _find_fulfilling(folder: Path, manifest: Manifest, rule: Rule) -> Rule:
-    """Return the numbers of the samples that fulfil a rule of conditions, ascending, (n,); any other rule as it is.
+    """Return the numbers of the samples that fulfil a condition, ascending, (n,); any other rule as it is.
 
     Raises:
-        UsageError: there is no such field, or it cannot be compared with the value.
+        UsageError: there is no such field, or it cannot be compared with what stands there.
     """
-    parts = re.split(r"\s+and\s+", rule) if isinstance(rule, str) and not rule.startswith("@") else []
-    conditions = [match for match in map(_CONDITION.fullmatch, parts) if match]
-    if not conditions or len(conditions) < len(parts):
+    condition = _CONDITION.fullmatch(rule) if isinstance(rule, str) and not rule.startswith("@") else None
+    if condition is None:
         return rule
-    fulfilled = np.ones(manifest.samples, bool)
-    for condition in conditions:
-        name, comparison, text = condition[1], condition[2] or condition[3], condition[4]
-        values = _read_values(folder, manifest, name)
-        try:
-            wanted = ast.literal_eval(text)
-        except (ValueError, SyntaxError):
-            raise UsageError(
-                f"split by {condition[0].strip()!r}: {text} is no value; write 512, 'text' or (3, 7)"
-            ) from None
-        wanted = list(wanted) if isinstance(wanted, (tuple, list)) else [wanted]
-        if name == "label" and manifest.classes:
-            wanted = [manifest.classes.index(value) if value in manifest.classes else value for value in wanted]
-        if any(isinstance(value, str) != (values.dtype.kind == "U") for value in wanted):
-            kind = "text" if values.dtype.kind == "U" else "numbers"
-            raise UsageError(f"split by {condition[0].strip()!r}: {name} holds {kind}, which {text} is not")
-        fulfilled &= _COMPARISONS[comparison](values, np.array(wanted if "in" in comparison else wanted[0]))
-    return np.flatnonzero(fulfilled)
+    name, comparison, text = condition[1], " ".join(condition[2].split()), condition[3]
+    is_field = name.rpartition(".")[2] in _AXES or name in {field.name for field in manifest.fields}
+    if comparison.endswith("in") and not is_field:
+        return rule  # a name or a pattern with this word in it
+    values = _read_values(folder, manifest, name)
+    is_text, is_list = values.dtype.kind == "U", comparison == "in"
+    entries = [entry.strip() for entry in text.split(",")] if is_list else [text]
+    if is_text and is_list:
+        return np.flatnonzero(np.isin(values, entries))
+    classes = (manifest.classes or ()) if name == "label" and is_list else ()
+    wanted = [classes.index(entry) if entry in classes else _parse_number(entry) for entry in entries]
+    no_numbers = [entry for entry, number in zip(entries, wanted, strict=True) if number is None]
+    if is_text or no_numbers or comparison == "not in":
+        wrong = f"{name} is text" if is_text else f"{no_numbers[0]!r} is no number" if no_numbers else "it has `not in`"
+        raise UsageError(
+            f"split by {rule!r}: {wrong}; a condition is FIELD < NUMBER (or <= > >= == !=) or FIELD in A,B; "
+            f"for others, give numbers of samples in Python: packer.split.split({str(folder)!r}, {{'small': numbers}})"
+        )
+    compare = operator.eq if is_list else _COMPARISONS[comparison]
+    return np.flatnonzero(np.any([compare(values, number) for number in wanted], axis=0))
+
+
+def _parse_number(text: str) -> int | float | None:
+    """Return the number that a text is, or None."""
+    if not _NUMBER.fullmatch(text):
+        return None
+    return int(text) if text.lstrip("+-").isdecimal() else float(text)
 
 
 def _read_values(folder: Path, manifest: Manifest, name: str) -> NDArray[Any]:

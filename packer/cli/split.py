@@ -38,16 +38,16 @@ def split(dataset: Path, rules: dict[str, str], by: str, seed: int) -> None:
 
     FRACTION has a point (0.9, 1.0) and takes that part of the samples that are in no other split, the same ones on
     every machine. @FILE is a list with one name on each line, as in BasicSR's meta_info.txt, or one number if samples
-    have no names. PATTERN takes all samples whose names match it. CONDITION compares a field of one value, the width,
-    height or channels of images, or the length of arrays, with a value or several. Splits that are not named stay;
-    NAME= drops one.
+    have no names. PATTERN takes all samples whose names match it. CONDITION is 'FIELD < NUMBER' (or <= > >= == !=) or
+    'FIELD in A,B', where FIELD has one value a sample, or is the width, height or channels of images, or the length of
+    arrays. Splits that are not named stay; NAME= drops one.
     PackedDataset(..., split=NAME) reads a split.
 
     \b
     $ packer split div2k.packed train=0.9 valid=0.1
     $ packer split clips.packed test=@test.txt train=0.8 valid=0.2 --by folder
     $ packer split images.packed 'train=train/*' 'valid=val/*'
-    $ packer split images.packed small='width < 512 and height < 512' rare='label in (3, 7)'
+    $ packer split images.packed small='width < 512' rare='label in 3,7'
     """
     manifest = run(dataset, {name: rule or None for name, rule in rules.items()}, by=by, seed=seed)
     say(*split_lines(manifest) or [f"{dataset}: no splits"])
