@@ -4,7 +4,8 @@
 
 A volume is what nibabel gives: axes (X, Y, Z), or (X, Y, Z, C). Files that nnU-Net numbers from `_0000` on are the
 channels of one volume, in order, as its last axis. Values are as stored; if the header scales them, they are float32,
-or float64 where that would make values equal that are not.
+or float64 where that would make values equal that are not. Volumes of several dtypes become the smallest one that
+holds all their values, or what `--cast` says.
 Two more fields say where a voxel lies: `affine`, (4, 4) float64, from voxels to millimetres, and `spacing`, (3,)
 float32, the millimetres from one voxel to the next. They are those of the first field.
 """
@@ -14,7 +15,7 @@ from __future__ import annotations
 import gzip
 import re
 from array import array
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -28,6 +29,7 @@ from numpy.typing import NDArray
 from packer.errors import SourceError, UsageError, first_few
 from packer.format import DTYPES, FieldSpec
 from packer.sources.base import Block, Source, common_shape, faults_of, joined
+from packer.sources.dtypes import DoesNotFitError, check_casts, common_dtype, convert, holds
 from packer.sources.files import FileSet, join
 from packer.sources.headers import Columns, count_layouts, misfits, read_headers
 from packer.sources.options import SourceOptions
@@ -88,14 +90,15 @@ class _Header(NamedTuple):
 
 
 class _Kind(NamedTuple):
-    """What volumes have in common that are packed as one field."""
+    """What volumes of a field may differ in; those of one field have the same axes and channels."""
 
     dtype: str
     axes: int
     channels: tuple[int, ...]
 
-    def __str__(self) -> str:
-        return f"{self.dtype} of {self.axes} axes" + "".join(f", {n} channels" for n in self.channels)
+    @property
+    def form(self) -> str:
+        return f"{self.axes} axes" + "".join(f", {n} channels" for n in self.channels)
 
 
 def open_nifti(inputs: Mapping[str, FileSet], options: SourceOptions, watcher: Watcher) -> NiftiSource:
@@ -113,6 +116,7 @@ def open_nifti(inputs: Mapping[str, FileSet], options: SourceOptions, watcher: W
         raise UsageError("NIfTI is read by nibabel: pip install '.[nifti]' in a clone of packer")
     if taken := {spec.name for spec in _PLACE} & inputs.keys():
         raise UsageError(f"{min(taken)}= is a field that every volume has; name the source otherwise")
+    check_casts(options.cast, [name or "image" for name in inputs])
     file_sets = {name or "image": file_set._replace(files=file_set.pick(watcher)) for name, file_set in inputs.items()}
     columns, names = dict[str, VolumeColumn](), dict[str, Sequence[str]]()
     for name in file_sets:
@@ -135,13 +139,13 @@ def open_nifti(inputs: Mapping[str, FileSet], options: SourceOptions, watcher: W
         layout_of.append(layout)
         are_alike.append(_lie_alike(*(header.affine for header in row.values())))
     kinds = [dict(zip(columns, layout, strict=True)) for layout in layouts]
-    in_words = [{field: str(kind) for field, kind in of_fields.items()} for of_fields in kinds]
-    model, apart = misfits(in_words, count_layouts(np.array(layout_of, np.uint32)))
+    model, apart = _agree(kinds, count_layouts(np.array(layout_of, np.uint32)), options.cast)
     are_good = ~np.isin(layout_of, list(apart))
     first_column = next(iter(columns.values()))
     for row_number in np.flatnonzero(~are_good).tolist():
         reason = f"differs from most volumes: {apart[layout_of[row_number]]}; fix it or move it away"
         watcher.bad(SourceError(reason, first_column.volume(numbers[row_number]).paths[0]))
+    counts = count_layouts(np.array(layout_of, np.uint32)[are_good])
     good = np.array(numbers, np.int64)[are_good]
     sample_names = _taken(paired.names, good)
     columns = {field: column.take(_taken(column.firsts, good)) for field, column in columns.items()}
@@ -149,14 +153,62 @@ def open_nifti(inputs: Mapping[str, FileSet], options: SourceOptions, watcher: W
     shapes, fields = {}, []
     for name, kind in kinds[model].items():
         shapes[name] = np.column_stack([lengths[f"{name}[{axis}]"][are_good] for axis in range(kind.axes)])
-        fields.append(
-            FieldSpec(name=name, dtype=kind.dtype, shape=common_shape(np.unique(shapes[name], axis=0).tolist()))
-        )
+        dtypes = Counter[str]()
+        for layout, count in counts.items():
+            dtypes[kinds[layout][name].dtype] += count
+        dtype, conversions = _dtype_of_field(name, dtypes, options.cast)
+        remarks += conversions
+        fields.append(FieldSpec(name=name, dtype=dtype, shape=common_shape(np.unique(shapes[name], axis=0).tolist())))
         if columns[name].volume(0).has_channels:
             remarks.append(f"field {name}: files numbered from _0000 on are the channels of one volume, its last axis")
     if others := [sample_names[number] for number in np.flatnonzero(~np.array(are_alike, bool)[are_good]).tolist()]:
         remarks.append(f"affines of the fields differ in {first_few(others)}; that of {fields[0].name} is kept")
-    return NiftiSource((*fields, *_PLACE), sample_names, columns, shapes, {}, remarks)
+    origin = {"cast": dict(options.cast)} if options.cast else {}
+    return NiftiSource((*fields, *_PLACE), sample_names, columns, shapes, frozenset(options.cast), origin, remarks)
+
+
+def _agree(
+    kinds: Sequence[Mapping[str, _Kind]], counts: Mapping[int, int], casts: Mapping[str, str]
+) -> tuple[int, dict[int, str]]:
+    """Return the number of a layout that the dataset has, and by number how those differ that cannot be packed with it.
+
+    Args:
+        kinds: of every layout, by field.
+        counts: how many samples have each layout.
+        casts: dtypes of fields that are converted.
+
+    Raises:
+        SourceError: there is no sample.
+    """
+    model, apart = misfits([{field: kind.form for field, kind in of.items()} for of in kinds], counts)
+    alike = {layout: count for layout, count in counts.items() if layout not in apart}
+    mixed = [
+        field for field in kinds[model] if field not in casts and not common_dtype(kinds[n][field].dtype for n in alike)
+    ]
+    if mixed:
+        in_words = [{field: f"{of[field].dtype} of {of[field].form}" for field in mixed} for of in kinds]
+        model, by_dtype = misfits(in_words, alike)
+        casts_in_words = " or ".join(f"--cast {field}=DTYPE" for field in mixed)
+        apart |= {n: f"{how}, and no dtype holds both ({casts_in_words} converts)" for n, how in by_dtype.items()}
+    return model, apart
+
+
+def _dtype_of_field(field: str, dtypes: Mapping[str, int], casts: Mapping[str, str]) -> tuple[str, list[str]]:
+    """Return the dtype of a field, and a sentence for the plan if volumes of other dtypes are converted to it.
+
+    Args:
+        dtypes: how many volumes have each dtype.
+        casts: dtypes of fields that are converted.
+    """
+    if field in casts and any(np.dtype(dtype).kind == "c" for dtype in dtypes):
+        raise UsageError(f"--cast {field}={casts[field]}: values of {field} are complex; leave it out")
+    dtype = casts.get(field) or common_dtype(dtypes) or max(dtypes, key=dtypes.__getitem__)
+    others = {other: count for other, count in dtypes.items() if other != dtype}
+    if not others or field in casts:
+        return dtype, []
+    counts_in_words = " and ".join(f"{count:,} of {other}" for other, count in others.items())
+    advice = f"--cast {field}=DTYPE chooses another"
+    return dtype, [f"field {field}: {counts_in_words} become {dtype}, which holds all values exactly; {advice}"]
 
 
 def _taken(items: Sequence[str], numbers: NDArray[np.int64]) -> Sequence[str]:
@@ -213,14 +265,15 @@ def _read_header(volume: _Volume) -> _Header:
         if not _lie_alike(affines[0], affines[-1]):
             reason = f"its affine is not that of {Path(volume.paths[0]).name}, another channel of the same volume"
             raise SourceError(f"{reason}; resample them to one grid, or move them away", path)
-    if len(set(kinds)) > 1:
+    shapes, dtypes = zip(*kinds, strict=True)
+    dtype = common_dtype(dtypes)
+    if len(set(shapes)) > 1 or dtype is None:
         channels_in_words = [
             f"{Path(path).name} is {dtype} {shape}" for path, (shape, dtype) in zip(volume.paths, kinds, strict=True)
         ]
         reason = f"the channels of one volume differ: {first_few(channels_in_words)}; fix them or move them away"
         raise SourceError(reason, volume.paths[0])
-    shape, dtype = kinds[0]
-    return _Header((*shape, *[len(kinds)] * volume.has_channels), dtype, affines[0])
+    return _Header((*shapes[0], *[len(kinds)] * volume.has_channels), dtype, affines[0])
 
 
 def _dtype_of(image: Any, path: str) -> str:
@@ -278,12 +331,14 @@ class NiftiSource(Source):
     Attributes:
         columns: the volumes of each field.
         sizes: their shapes, (n, axes).
+        casts: fields that are converted to a dtype which may not hold all values.
     """
 
     fields: tuple[FieldSpec, ...]
     names: Sequence[str]
     columns: Mapping[str, VolumeColumn]
     sizes: Mapping[str, NDArray[np.int64]]
+    casts: frozenset[str] = frozenset()
     origin: Mapping[str, Any] = field(default_factory=dict)
     remarks: Sequence[str] = ()
 
@@ -308,12 +363,9 @@ class NiftiSource(Source):
         with faults_of(sample=number):
             for spec in self.fields[: -len(_PLACE)]:
                 volume = self.columns[spec.name].volume(number)
-                sample[spec.name], of_volume = _read(volume)
-                if (sample[spec.name].shape, sample[spec.name].dtype) != (
-                    tuple(self.sizes[spec.name][number]),
-                    spec.np_dtype,
-                ):
-                    raise SourceError("has changed since its header was read; run again", volume.paths[0])
+                sample[spec.name], of_volume = _read(volume, spec.dtype, spec.name in self.casts)
+                if sample[spec.name].shape != tuple(self.sizes[spec.name][number]):
+                    raise _changed(volume.paths[0])
                 place = place or of_volume
         return sample | place
 
@@ -322,15 +374,32 @@ class NiftiSource(Source):
         return [path for number in range(len(self)) for column in columns for path in column.volume(number).paths]
 
 
-def _read(volume: _Volume) -> tuple[NDArray[Any], dict[str, NDArray[Any]]]:
-    """Return a volume, C-contiguous and native-endian, and where its first file lies."""
+def _read(volume: _Volume, dtype: str, is_cast: bool) -> tuple[NDArray[Any], dict[str, NDArray[Any]]]:
+    """Return a volume, C-contiguous and native-endian, and where its first file lies.
+
+    Args:
+        dtype: of the field.
+        is_cast: whether the dtype was asked for, so that it may not hold all values.
+    """
     channels, places = [], list[dict[str, NDArray[Any]]]()
     for path in volume.paths:
         with _loaded(path) as image:
             if path.lower().endswith(".gz"):  # as a whole, so that its checksum is compared
                 image = type(image).from_bytes(gzip.decompress(Path(path).read_bytes()))
-            channels.append(np.asarray(image.dataobj, _dtype_of(image, path)))
+            own_dtype = _dtype_of(image, path)
+            if not (is_cast or holds(dtype, own_dtype)):
+                raise _changed(path)
+            try:
+                channels.append(
+                    convert(np.asarray(image.dataobj, dtype if holds(dtype, own_dtype) else own_dtype), dtype)
+                )
+            except DoesNotFitError as error:
+                raise SourceError(f"{error.value:g} does not fit {dtype}, which --cast asks for", path) from None
             spacing = np.asarray(image.header["pixdim"][1:4], np.float32)
             places.append({"affine": image.affine, "spacing": spacing})
     values = np.stack(channels, axis=-1) if volume.has_channels else channels[0]
     return np.ascontiguousarray(values), places[0]
+
+
+def _changed(path: str) -> SourceError:
+    return SourceError("has changed since its header was read; run again", path)

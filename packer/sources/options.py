@@ -52,7 +52,7 @@ class SourceOptions:
         listed: Images: pack the samples that FILE names, in its order: each line or its first word, as in BasicSR's
             meta_info.txt.
         fields: PLY: which fields to take if the files differ in them.
-        cast: PLY: convert a field, as in xyz=float32.
+        cast: PLY and NIfTI: convert a field, as in xyz=float32.
         triangulate: PLY: make polygons into triangles, a fan from the first corner of each face.
         group: PLY: make a field of each numbered property (rot_0 to rot_3), not one of all (rot): none; or one field of
             these properties, such as rgb=diffuse_red,diffuse_green,diffuse_blue.
@@ -84,7 +84,7 @@ class SourceOptions:
     kernel: str = _of(_IMAGES, "pillow", choices="pillow|matlab")
     listed: str | None = _of(_IMAGES, None, "--list", form="FILE")
     fields: str = _of("ply", "same", form="same|common|all|A,B")
-    cast: Mapping[str, str] = _of("ply", {}, form="FIELD=DTYPE")
+    cast: Mapping[str, str] = _of("ply nifti", {}, form="FIELD=DTYPE")
     triangulate: bool = _of("ply", False)
     group: str | tuple[str, ...] = _of("ply", (), form="none|FIELD=A,B")
     columns: str | tuple[str, ...] = _of("clouds", (), form="[FIELD=]NAMES[:TYPE]")

@@ -20,8 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError, first_few
-from packer.format import DTYPES, FieldSpec
+from packer.format import FieldSpec
 from packer.sources.base import Block, Source, faults_of, joined
+from packer.sources.dtypes import DoesNotFitError, check_casts, convert
 from packer.sources.files import FileSet, join
 from packer.sources.headers import wait_if_large
 from packer.sources.options import SourceOptions
@@ -39,10 +40,8 @@ from packer.sources.ply.members import (
     sample_name,
 )
 from packer.sources.ply.table import (
-    DoesNotFitError,
     Order,
     Table,
-    convert,
     least_row,
     read_binary,
     row_error,
@@ -71,9 +70,7 @@ def open_ply(inputs: Mapping[str, FileSet], options: SourceOptions, watcher: Wat
     (listing,) = inputs.values()
     fields = options.fields
     choice: Choice = fields if fields in ("same", "common", "all") else tuple(map(str.strip, fields.split(",")))
-    for name, dtype in options.cast.items():
-        if dtype not in DTYPES or dtype == "bool" or dtype.startswith("complex"):
-            raise UsageError(f"--cast {name}={dtype}: a numeric dtype such as float32 or int64 is expected")
+    check_casts(options.cast)
     grouping = Grouping.of(options.group)
     read = partial(_read, options=options, grouping=grouping)
     good = read_members(listing, listing.pick(watcher), partial(_member, read=read), watcher)
@@ -81,8 +78,7 @@ def open_ply(inputs: Mapping[str, FileSet], options: SourceOptions, watcher: Wat
     for name, properties in grouping.named:
         if not any(name in rules_of_layout for rules_of_layout in good.rules):
             raise UsageError(f"--group {name}: no file has vertices with the properties {', '.join(properties)}")
-    if unknown := [name for name in options.cast if name not in rules]:
-        raise UsageError(f"--cast: there is no field {', '.join(unknown)}; fields are {', '.join(rules)}")
+    check_casts(options.cast, rules)
     if options.triangulate and corners_of(rules) is None:
         raise UsageError(
             f"--triangulate: there is no field face; fields are {', '.join(rules)}; leave --triangulate out"

@@ -70,35 +70,6 @@ class Table:
         return values.view(dtype).reshape(len(self.records), width)
 
 
-class DoesNotFitError(Exception):
-    """`value`, at `index` of the array, cannot be represented in the dtype asked for."""
-
-    def __init__(self, value: float, index: tuple[int, ...]) -> None:
-        super().__init__(value, index)
-        self.value, self.index = value, index
-
-
-def convert(values: NDArray[Any], dtype: str) -> NDArray[Any]:
-    """Return `values` as native, aligned, C-contiguous `dtype`.
-
-    Floats may be rounded to a shorter float; nothing else may be lost.
-
-    Raises:
-        DoesNotFitError: a value is outside the dtype's range, or is not whole and an integer is asked for.
-    """
-    target = np.dtype(dtype)
-    if values.dtype.newbyteorder("=") == target:
-        # After another element values may lie at odd addresses.
-        return np.require(values, target, ["C_CONTIGUOUS", "ALIGNED"])
-    with np.errstate(over="ignore", invalid="ignore"):
-        result = np.ascontiguousarray(values.astype(target))
-    bad = np.isinf(result) & ~np.isinf(values) if target.kind == "f" else result != values
-    if bad.any():
-        index = tuple(int(i[0]) for i in np.nonzero(bad))
-        raise DoesNotFitError(values[index].item(), index)
-    return result
-
-
 def row_error(path: str, element: Element, row: int, reason: str, prop: int | None = None) -> SourceError:
     """Return a SourceError that names element, row (from 0) and property."""
     name = "" if prop is None else f", property {element.properties[prop].name}"

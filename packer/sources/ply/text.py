@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import SourceError
+from packer.sources.dtypes import DoesNotFitError, convert
 from packer.sources.ply.header import Element
-from packer.sources.ply.table import DoesNotFitError, ListColumn, Table, convert, gather, row_error, row_of
+from packer.sources.ply.table import ListColumn, Table, gather, row_error, row_of
 
 #: Text is parsed in pieces of this size, whose masks and words stay in cache.
 PIECE_BYTES = 2**18

@@ -17,7 +17,7 @@ from opened_sources import read_each
 
 from packer.convert import convert
 from packer.errors import SourceError, UsageError
-from packer.sources import open_sources
+from packer.sources import SourceOptions, open_sources
 from packer.watcher import Watcher
 
 AFFINE = np.array([[-0.8, 0, 0, 90.5], [0, 0.8, 0.1, -126], [0, 0, 2.5, -72], [0, 0, 0, 1]])
@@ -109,6 +109,44 @@ def test_channels_and_masks_of_nnunet(tmp_path: Path) -> None:
         assert np.allclose(found["spacing"][number], [0.8, 0.8, np.hypot(0.1, 2.5)])
 
 
+def test_volumes_of_several_dtypes_keep_all_values(tmp_path: Path) -> None:
+    """They become the smallest dtype that holds every value, which a remark says; channels of one volume do as well."""
+    brats(tmp_path)
+    volumes = {
+        "BRATS_000": np.full((6, 5, 4), 2**20 + 1, "i4"),
+        "BRATS_001": np.full((7, 5, 4), 0.1, "f4"),
+        "BRATS_002": np.full((8, 5, 4), 255, "u1"),
+    }
+    for name, values in volumes.items():
+        save(tmp_path / f"labelsTr/{name}.nii.gz", values)
+    save(tmp_path / "imagesTr/BRATS_001_0002.nii.gz", np.full((7, 5, 4), 2**16 - 1, "u2"))
+    source = open_both(tmp_path)
+    assert [spec.dtype for spec in source.fields[:2]] == ["int32", "float64"]
+    holds = "which holds all values exactly; --cast"
+    assert f"field image: 2 of int16 become int32, {holds} image=DTYPE chooses another" in source.remarks
+    assert any(f"1 of uint8 become float64, {holds} label=DTYPE" in remark for remark in source.remarks)
+    samples = read_each(source)
+    assert np.array_equal(samples["image"][1][..., 2], np.full((7, 5, 4), 2**16 - 1))
+    for label, values in zip(samples["label"], volumes.values(), strict=True):
+        assert np.array_equal(label, values.astype(np.float64))
+
+
+def test_a_field_can_be_cast(tmp_path: Path) -> None:
+    """Also where no dtype holds all values, which is an error without; a value that does not fit is named."""
+    save(tmp_path / "in/a.nii", np.full((2, 2, 2), 3, "i8"))
+    for name in "bc":
+        save(tmp_path / f"in/{name}.nii", np.full((2, 2, 2), 7, "f8"))
+    with pytest.raises(SourceError, match=r"a\.nii: .* is int64 .*, not float64 .*no dtype holds both \(--cast image="):
+        open_sources([f"{tmp_path}/in"])
+    source = open_sources([f"{tmp_path}/in"], SourceOptions(cast={"image": "uint8"}))
+    assert [(volume.dtype, volume.max()) for volume in read_each(source)["image"]] == [("uint8", v) for v in (3, 7, 7)]
+    save(tmp_path / "in/b.nii", np.full((2, 2, 2), 0.5, "f8"))
+    with pytest.raises(SourceError, match=r"b\.nii: 0\.5 does not fit uint8, which --cast asks for"):
+        read_each(open_sources([f"{tmp_path}/in"], SourceOptions(cast={"image": "uint8"})))
+    with pytest.raises(UsageError, match="no field mask; fields are image"):
+        open_sources([f"{tmp_path}/in"], SourceOptions(cast={"mask": "uint8"}))
+
+
 def test_numbers_that_are_no_channels(tmp_path: Path) -> None:
     """Volumes that are numbered themselves stay volumes, alone, and as partners of volumes with channels."""
     for number in range(3):
@@ -135,13 +173,16 @@ def test_one_case_has_channels_if_its_mask_says_so(tmp_path: Path) -> None:
     ("change", "reason"),
     [
         (lambda f: (f / "imagesTr/BRATS_001_0002.nii.gz").unlink(), r"BRATS_001_0000\.nii\.gz: .*no partner"),
-        (lambda f: (f / "imagesTr/BRATS_001_0003.nii.gz").unlink(), r"3 channels, not int16 of 4 axes, 4 channels"),
+        (lambda f: (f / "imagesTr/BRATS_001_0003.nii.gz").unlink(), r"4 axes, 3 channels, not 4 axes, 4 channels"),
         (lambda f: (f / "labelsTr/BRATS_001.nii.gz").unlink(), r"BRATS_001_0000\.nii\.gz: field 'image' has this file"),
-        (lambda f: save(f / "labelsTr/BRATS_001.nii.gz", np.zeros((7, 5, 4), "f4")), "label is float32 of 3 axes, not"),
+        (
+            lambda f: save(f / "labelsTr/BRATS_001.nii.gz", np.zeros((7, 5, 4), "c8")),
+            "label is complex64 of 3 axes, not",
+        ),
         (lambda f: save(f / "labelsTr/BRATS_001.nii.gz", np.zeros((7, 5, 3), "u1")), "differ in size: .*7, 5, 3"),
         (
-            lambda f: save(f / "imagesTr/BRATS_001_0002.nii.gz", np.zeros((7, 5, 4), "f4")),
-            r"_0000\.nii\.gz: the channels .*_0002\.nii\.gz is float32 \(7, 5, 4\)",
+            lambda f: save(f / "imagesTr/BRATS_001_0002.nii.gz", np.zeros((7, 5, 3), "f4")),
+            r"_0000\.nii\.gz: the channels .*_0002\.nii\.gz is float32 \(7, 5, 3\)",
         ),
         (lambda f: (f / "labelsTr/BRATS_001.nii.gz").write_bytes(b"x" * 500), r"BRATS_001\.nii\.gz: cannot be read as"),
         (lambda f: (f / "labelsTr/BRATS_001.nii.gz").write_bytes(b""), r"BRATS_001\.nii\.gz: cannot be read as NIfTI"),
