@@ -2,6 +2,7 @@
 
     PackerError
     ├── UsageError              what was asked for cannot be done: wrong option, wrong folder (exit 2)
+    │   └── ChangedMeanwhileError   another command changed the dataset first; the same command goes on
     ├── SourceError             a source file is damaged or does not fit its neighbours (exit 1)
     ├── WriteError              the output could not be written: disk full, permission lost (exit 1)
     ├── ResourceError           the system gives no more open files, memory or processes (exit 1)
@@ -79,6 +80,18 @@ class UsageError(PackerError):
     """The request cannot be carried out as it stands."""
 
     exit_status = 2
+
+
+class ChangedMeanwhileError(UsageError):
+    """Another command changed a dataset while this one was about to."""
+
+    @classmethod
+    def at(cls, place: object) -> ChangedMeanwhileError:
+        """Return the error of a dataset, by its path or URL."""
+        return cls(
+            f"{place} was changed meanwhile, by another command. Nothing of that is lost; run the same command again: "
+            "it goes on, with the shards that it has finished"
+        )
 
 
 class SourceError(PackerError):

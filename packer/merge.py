@@ -131,7 +131,7 @@ def _take_shard(folder: Path, entry: ShardEntry, place: LocalPlace, file: str) -
             shutil.copyfile(source, draft)
             with draft.open("rb+") as copy:
                 os.fsync(copy.fileno())
-    place.put(draft, file)
+    place.put_draft(draft, file)
 
 
 def joined_manifest(parts: Sequence[Manifest], shards: Sequence[ShardEntry]) -> Manifest:

@@ -28,7 +28,7 @@ from packer.packing.origin import (
     with_fields,
 )
 from packer.packing.parts import JoinedParts, PartReports, parse_part, part_shards, shards_left, utc_now
-from packer.packing.places import LOCK, LocalPlace, Place, place_of
+from packer.packing.places import LOCK, LocalPlace, Place, RemotePlace, Tag, place_of
 from packer.packing.plan import (
     Estimate,
     FieldEstimate,
@@ -63,6 +63,7 @@ __all__ = [
     "Place",
     "Plan",
     "Rejected",
+    "RemotePlace",
     "Rule",
     "Samples",
     "ShardPlan",
@@ -70,6 +71,7 @@ __all__ = [
     "ShardTask",
     "SharedPlan",
     "SourceFiles",
+    "Tag",
     "changing",
     "changing_dataset",
     "check_output",

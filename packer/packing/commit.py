@@ -36,7 +36,16 @@ import msgspec
 import xxhash
 
 import packer
-from packer.errors import DatasetError, ManifestError, NoDatasetError, SourceError, UsageError, WriteError, as_text
+from packer.errors import (
+    ChangedMeanwhileError,
+    DatasetError,
+    ManifestError,
+    NoDatasetError,
+    SourceError,
+    UsageError,
+    WriteError,
+    as_text,
+)
 from packer.format import (
     MANIFEST,
     MANIFEST_COPY,
@@ -55,7 +64,7 @@ from packer.format import (
 from packer.format import manifest as manifests
 from packer.packing.origin import Origin, classes_of
 from packer.packing.parts import PART_REPORT
-from packer.packing.places import LOCK, PARTIAL, LocalPlace, Place
+from packer.packing.places import LOCK, PARTIAL, LocalPlace, Place, Tag
 from packer.packing.rejected import Rejected, encode_list
 from packer.remote import RemoteFile, default_cache
 from packer.threads import in_threads
@@ -203,7 +212,10 @@ class Change:
         self.place = place
         self.run = ""
         self._is_alone = is_alone
-        self._data = place.read(MANIFEST)
+        self._data: bytes | None = None
+        self._tag: Tag | None = None
+        if file := place.read_tagged(MANIFEST):
+            self._data, self._tag = file
         self._new_data: bytes | None = None
         self._note = b""
         self.manifest: Manifest | None = None
@@ -357,7 +369,7 @@ class Change:
         draft = self.place.draft(name)
         write_names(draft, names)
         entry = FileEntry(file=name, bytes=draft.stat().st_size, digest=file_digest(draft))
-        self.place.put(draft, name)
+        self.place.put_draft(draft, name)
         return entry
 
     def write_tables(
@@ -386,7 +398,7 @@ class Change:
         self.place.sync()  # a manifest must not last longer than what it names
         self.check_unchanged()
         self.place.write(MANIFEST_COPY, data)
-        self.place.write(MANIFEST, data, self.check_unchanged)
+        self._tag = self.place.put(MANIFEST, data, self._tag)
         self._data, self.manifest = data, manifest
         return manifest
 
@@ -419,7 +431,7 @@ class Change:
                 # Another process with the same command may have published this very run.
                 if manifest is None or not any(map(self.has_made, manifest.shards)):
                     self.place.remove(sorted(n for n in self.place.files() if re.match(rf".*\b{self.run}[-.]", n)))
-        raise UsageError(f"{self.place} was changed meanwhile, by another process; run the same command again")
+        raise ChangedMeanwhileError.at(self.place)
 
     def _notes(self) -> dict[str, Note | None]:
         """Return the notes of all runs under way or stopped; None for one that is damaged."""

@@ -12,12 +12,15 @@ import os
 import secrets
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import NewType
 
-from packer.errors import DamagedError, RemoteError, UsageError, WriteError
+import xxhash
+
+from packer.errors import ChangedMeanwhileError, DamagedError, RemoteError, UsageError, WriteError
 from packer.format import (
     MAX_MANIFEST_BYTES,
     SHARD_FOLDER,
@@ -38,6 +41,9 @@ _log = logging.getLogger(__name__)
 LOCK = ".lock"
 PARTIAL = ".partial"
 _FOLDERS = (SHARD_FOLDER, UNFINISHED)
+
+#: What a place says of the bytes that were read there: other bytes have another tag.
+Tag = NewType("Tag", str)
 
 
 class Place(ABC):
@@ -68,16 +74,31 @@ class Place(ABC):
         """Return the size of every file, by path. Of folders that no dataset has, the name alone is there."""
 
     @abstractmethod
+    def read_tagged(self, name: str) -> tuple[bytes, Tag] | None:
+        """Return the bytes of a file, and their tag; None if there is none."""
+
     def read(self, name: str) -> bytes | None:
         """Return the bytes of a file; None if there is none."""
+        file = self.read_tagged(name)
+        return None if file is None else file[0]
 
     @abstractmethod
-    def write(self, name: str, data: bytes, check: Callable[[], None] | None = None) -> None:
-        """Put bytes under a name, at once and so that they last.
+    def put(self, name: str, data: bytes, expected: Tag | None) -> Tag:
+        """Put bytes under a name, at once and so that they last, if the file there is still the one that was read.
 
         Args:
-            check: called right before the file gets its name; may raise.
+            expected: the tag of the file that is replaced; None if there was none.
+
+        Returns:
+            the tag of the new file.
+
+        Raises:
+            ChangedMeanwhileError: another file is there, or the one that was read is gone. Nothing is written.
         """
+
+    @abstractmethod
+    def write(self, name: str, data: bytes) -> None:
+        """Put bytes under a name, at once and so that they last, whatever is there."""
 
     def prepare(self) -> None:  # noqa: B027
         """Make the folders of a dataset."""
@@ -87,8 +108,8 @@ class Place(ABC):
         """Return a path of this machine where a file can be written that gets a name later."""
 
     @abstractmethod
-    def put(self, draft: Path, name: str) -> None:
-        """Put a draft, which is on the disk, under its name."""
+    def put_draft(self, draft: Path, name: str) -> None:
+        """Put a draft, which is on the disk, under its name, whatever is there."""
 
     @abstractmethod
     def local(self, entries: Sequence[FileEntry]) -> Path:
@@ -153,16 +174,23 @@ class LocalPlace(Place):
                                 sizes[f"{folder}/{entry.name}".lstrip("/")] = entry.stat().st_size
         return sizes
 
-    def read(self, name: str) -> bytes | None:
+    def read_tagged(self, name: str) -> tuple[bytes, Tag] | None:
         path = self.path / name
         with read_errors(path):
             try:
-                return path.read_bytes()
+                data = path.read_bytes()
             except FileNotFoundError:
                 return None
+        return data, _digest_tag(data)
 
-    def write(self, name: str, data: bytes, check: Callable[[], None] | None = None) -> None:
-        write_synced(self.path / name, data, check)
+    def put(self, name: str, data: bytes, expected: Tag | None) -> Tag:
+        # The caller holds the lock. Where there is none, only the time between the look and the rename is left.
+        write_synced(self.path / name, data, lambda: _check_tag(self, name, expected))
+        sync_folder((self.path / name).parent)
+        return _digest_tag(data)
+
+    def write(self, name: str, data: bytes) -> None:
+        write_synced(self.path / name, data)
         sync_folder((self.path / name).parent)
 
     def prepare(self) -> None:
@@ -172,7 +200,7 @@ class LocalPlace(Place):
     def draft(self, name: str) -> Path:
         return self.path / f"{name}.{secrets.token_hex(4)}{PARTIAL}"
 
-    def put(self, draft: Path, name: str) -> None:
+    def put_draft(self, draft: Path, name: str) -> None:
         with clear_errors(self.path / name):
             draft.replace(self.path / name)
 
@@ -235,25 +263,29 @@ class RemotePlace(Place):
         with _write_errors():
             return {name: file.size for name, file in self._remote.files().items()}
 
-    def read(self, name: str) -> bytes | None:
+    def read_tagged(self, name: str) -> tuple[bytes, Tag] | None:
         with _write_errors():
             try:
-                return self._remote.read(name, MAX_MANIFEST_BYTES)
+                data = self._remote.read(name, MAX_MANIFEST_BYTES)
             except FileNotFoundError:
                 return None
+        return data, _digest_tag(data)
 
-    def write(self, name: str, data: bytes, check: Callable[[], None] | None = None) -> None:
+    def put(self, name: str, data: bytes, expected: Tag | None) -> Tag:
+        _check_tag(self, name, expected)
+        self.write(name, data)
+        return _digest_tag(data)
+
+    def write(self, name: str, data: bytes) -> None:
         draft = self.draft(name)
         write_synced(draft, data)
-        if check is not None:
-            check()
-        self.put(draft, name)
+        self.put_draft(draft, name)
 
     def draft(self, name: str) -> Path:
         make_folder(self._cache_folder)
         return self._cache_folder / f"{name.rpartition('/')[2]}.{secrets.token_hex(4)}{PARTIAL}"
 
-    def put(self, draft: Path, name: str) -> None:
+    def put_draft(self, draft: Path, name: str) -> None:
         with _write_errors():
             self._remote.put(name, draft)
         draft.unlink()
@@ -284,6 +316,17 @@ class RemotePlace(Place):
             with contextlib.suppress(OSError):
                 draft.unlink()
         shutil.rmtree(self._cache_folder / "fetched", ignore_errors=True)
+
+
+def _digest_tag(data: bytes) -> Tag:
+    return Tag(xxhash.xxh3_128_hexdigest(data))
+
+
+def _check_tag(place: Place, name: str, expected: Tag | None) -> None:
+    """Raise ChangedMeanwhileError if a file is another than the one that was read."""
+    file = place.read_tagged(name)
+    if (None if file is None else file[1]) != expected:
+        raise ChangedMeanwhileError.at(place)
 
 
 @lru_cache(maxsize=4)

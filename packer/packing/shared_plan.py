@@ -170,7 +170,7 @@ def write_plan(change: Change, command: str, note: Note, plan: Plan, listing: st
             yield write_draft(plan.source, None)
 
     with ThreadPoolExecutor(_PUT_THREADS) as pool:
-        for _ in pool.map(lambda draft: place.put(*draft), write_drafts()):
+        for _ in pool.map(lambda draft: place.put_draft(*draft), write_drafts()):
             pass
     shared_plan = SharedPlan(
         command,

@@ -211,13 +211,13 @@ def finish_shard(
         for sample, entry_of_sample in rejected_samples.items()
     }
     report = ShardReport(number, entry, report.columns, numbered)
-    place.put(draft, file)
+    place.put_draft(draft, file)
     # Not synced: a report that a power cut takes, or cuts short, costs no more than packing its shard again.
     name = report_file(run, number)
     report_draft = place.draft(name)
     with clear_errors(report_draft):
         report_draft.write_bytes(msgspec.json.encode(report))
-    place.put(report_draft, name)
+    place.put_draft(report_draft, name)
     return report
 
 

@@ -173,7 +173,7 @@ def test_a_dataset_that_changed_meanwhile_is_left_alone(two, contents):
     """Where somebody gave it another manifest while samples were packed, nothing is taken in, and nothing is lost."""
     a, b = two
     other = msgspec.structs.replace(manifests.read(a), tool="another")
-    with pytest.raises(UsageError, match="a was changed meanwhile, by another process; run the same command again"):
+    with pytest.raises(UsageError, match="a was changed meanwhile, by another command"):
         append(a, b, workers=0, watcher=Watcher(done=lambda *_: put_manifest(a, other)))
     assert manifests.read(a) == other
     assert not verify(a).damages
@@ -195,7 +195,7 @@ def test_without_locks_what_was_replaced_meanwhile_is_said(two, contents, monkey
         return result
 
     monkeypatch.setattr(owner, moment, replace_then)
-    with pytest.raises(UsageError, match="a was changed meanwhile, by another process; run the same command again"):
+    with pytest.raises(UsageError, match="a was changed meanwhile, by another command"):
         append(a, b, workers=0)
     assert contents(a) == contents(c)
     assert not verify(a).damages

@@ -206,23 +206,21 @@ def test_a_dataset_of_an_earlier_version_is_replaced(tmp_path):
 def test_killed_around_the_rename(tmp_path, name):
     """Before the manifest has its name the dataset is the old one; after it the same call says that it is done."""
     out = packed(tmp_path / "out")
-    replace, written = (lambda: convert(OTHER, out, overwrite=True)), LocalPlace.write
-    stopped_at(replace, LocalPlace, "write", lambda place, at, *_: at == name)
+    replace, method = lambda: convert(OTHER, out, overwrite=True), "put" if name == "manifest.json" else "write"
+    stopped_at(replace, LocalPlace, method, lambda place, at, *_: at == name)
     assert manifests.read(out).samples == 3
     assert not verify(out).damages
     stopped_at(replace, Change, "tidy")
     assert manifests.read(out).samples == 4
     assert not verify(out).damages
     assert replace().kept_shards == 1
-    assert LocalPlace.write is written
     assert names(out) == ["manifest.copy.json", "manifest.json", "shards"]
 
 
 def test_a_copy_never_names_what_is_gone(tmp_path):
     """Stopped when the copy alone is new, and followed by another command, the copy is that of the dataset again."""
     out = packed(tmp_path / "out")
-    stop = lambda place, at, *_: at == "manifest.json"  # noqa: E731
-    stopped_at(lambda: convert(OTHER, out, overwrite=True), LocalPlace, "write", stop)
+    stopped_at(lambda: convert(OTHER, out, overwrite=True), LocalPlace, "put")
     stopped_at(lambda: convert(SMALL * 2, out, overwrite=True), Change, "publish")
     assert (out / "manifest.copy.json").read_bytes() == (out / "manifest.json").read_bytes()
 

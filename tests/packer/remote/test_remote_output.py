@@ -194,7 +194,7 @@ def test_one_of_two_is_told(rows, s3, held, tmp_path, monkeypatch) -> None:
             monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another machine"))
             published.append(convert(rows.sources, f"{s3.url}/set", workers=0, codec="zstd", overwrite=True))
 
-    with pytest.raises(UsageError, match="set was changed meanwhile, by another process"):
+    with pytest.raises(UsageError, match="set was changed meanwhile, by another command"):
         convert(rows.sources, f"{s3.url}/set", workers=0, overwrite=True, watcher=Watcher(done=other))
     assert manifests.decode(held()["manifest.json"], "").columns == published[0].manifest.columns
     assert np.array_equal(PackedDataset(f"{s3.url}/set")[:]["x"], rows.x)
