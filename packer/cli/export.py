@@ -10,7 +10,7 @@ import click
 from packer.cli.logs import Progress, log_options, say
 from packer.cli.options import fields_option
 from packer.cli.text import count_text, size_text, time_text
-from packer.export import KINDS, VALUES
+from packer.export import KINDS, VALUES, ExportOptions
 from packer.export import export as run
 
 _log = logging.getLogger(__name__)
@@ -26,6 +26,8 @@ For BasicSR, frames of clips have the keys of REDS, such as 000/00000000.
 \b
 $ packer export div2k.packed div2k.png
 $ packer export scans.packed scans --to hdf5 --fields xyz,rgb
+$ packer export div2k.packed valid --samples valid
+$ packer export div2k.packed some --samples 0003,0007
 $ packer export div2k.packed hr.lmdb --to basicsr-lmdb --fields hr --values bmp
 """
 _LINES = "\n".join(f"--to {name:13} {kind.writes}" for name, kind in KINDS.items())
@@ -41,17 +43,31 @@ _USUAL = ", ".join(f"{name} from {' and '.join(kind.sources)}" for name, kind in
     help=f"Kind of the files.  [default: {_USUAL}; else png if all fields are images, or hdf5, which holds all]",
 )
 @fields_option("Export only these fields.")
+@click.option(
+    "--samples",
+    metavar="SPLIT|NAME,...",
+    help="Export only the samples of this split, or of these names (numbers, if samples have no names).",
+)
 @click.option("--values", type=click.Choice(VALUES), help="basicsr-lmdb: what each value is.  [default: png]")
 @click.option(
     "--overwrite", is_flag=True, help="Write into a folder that is not empty; files of the same names are replaced."
 )
 @log_options
 def export(
-    dataset: Path, out: Path, to: str | None, fields: tuple[str, ...] | None, values: str | None, overwrite: bool
+    dataset: Path,
+    out: Path,
+    to: str | None,
+    fields: tuple[str, ...] | None,
+    samples: str | None,
+    values: str | None,
+    overwrite: bool,
 ) -> None:
     """Parse, export and say how many files there are."""
     with Progress() as watcher:
-        report = run(dataset, out, to=to, fields=fields, values=values, overwrite=overwrite, watcher=watcher)
+        options = ExportOptions(
+            to=to, fields=fields, samples=samples, values=values, overwrite=overwrite, watcher=watcher
+        )
+        report = run(dataset, out, options)
     for note in report.notes:
         _log.warning("%s", note)
     kind = "" if report.to == "files" else f" of {report.to}"

@@ -11,8 +11,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from packer.codecs import JPEG
-from packer.errors import UsageError, WriteError
+from packer.errors import UsageError, WriteError, first_few
 from packer.export.files import Files, Writer
 from packer.remote import refuse_url
 from packer.sources import PackedSource, block_bytes, count, open_packed
@@ -54,6 +57,8 @@ class ExportOptions:
     Attributes:
         to: one of `KINDS`; None for the kind that the samples were packed from.
         fields: names of the fields to export; None for all.
+        samples: the samples to export: the name of a split, or names of samples (numbers, if they have no names), as a
+            sequence or a text with commas; None for all.
         values: with `basicsr-lmdb`: `png`, which is small, or `bmp`, which BasicSR decodes fastest; None for png.
         overwrite: whether the folder may hold something already; files of one name are replaced.
         watcher: its step is `exporting`, in samples.
@@ -61,6 +66,7 @@ class ExportOptions:
 
     to: str | None = None
     fields: Sequence[str] | None = None
+    samples: str | Sequence[str] | Sequence[int] | None = None
     values: str | None = None
     overwrite: bool = False
     watcher: Watcher = NOBODY
@@ -107,13 +113,16 @@ def export(
 
     Raises:
         DatasetError: there is no packed dataset, or a frame of it is damaged.
-        UsageError: the fields cannot be written to files of this kind, a name would leave the folder, or the
+        UsageError: there is no such field, split or sample, the fields cannot be written to files of this kind, a
+            name would leave the folder, or the
             folder holds something.
         WriteError: a file cannot be written.
     """
     start_time = time.perf_counter()
     options = replace(options or ExportOptions(), **changes)
     source = open_packed(dataset, options.fields)
+    if options.samples is not None:
+        source = source.take(_find_samples(source, options.samples))
     to = options.to or _default_kind(source)
     path = Path(out)
     refuse_url(path)
@@ -136,6 +145,28 @@ def export(
     seconds = time.perf_counter() - start_time
     notes = [*_list_losses(source, writer), *writer.notes]
     return ExportReport(path, to, len(source), files.count, files.bytes, tuple(dict.fromkeys(notes)), seconds)
+
+
+def _find_samples(source: PackedSource, wanted: str | Sequence[str] | Sequence[int]) -> NDArray[np.int64]:
+    """Return the numbers of the samples of a split, or of these names or numbers, ascending, (n,).
+
+    Raises:
+        UsageError: there is no such split or sample, or none is named.
+    """
+    if isinstance(wanted, str) and wanted in source.splits:
+        return np.asarray(source.splits[wanted], np.int64)
+    entries = wanted.split(",") if isinstance(wanted, str) else [str(entry) for entry in wanted]
+    names = range(len(source)) if source.names is None else source.names
+    number_of = {str(name): number for number, name in enumerate(names)}
+    if unknown := [entry for entry in entries if entry not in number_of]:
+        samples = f"0 to {len(source) - 1}, without names" if source.names is None else f"such as {names[0]!r}"
+        raise UsageError(
+            f"there is no sample or split {first_few(list(map(repr, unknown)))}; splits are "
+            f"{', '.join(source.splits) or 'none'}; samples are {samples}"
+        )
+    if not entries:
+        raise UsageError("no sample is named; give samples a split, or names of samples")
+    return np.unique([number_of[entry] for entry in entries])
 
 
 def _list_losses(source: PackedSource, writer: Writer) -> Iterator[str]:

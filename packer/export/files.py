@@ -28,8 +28,9 @@ class Writer:
     def __init__(self, source: PackedSource, files: Files) -> None:
         self.notes: list[str] = []
         self._source, self._files = source, files
-        if source.names is None:  # numbers with as many digits as the last one needs
-            self._names: Sequence[str] = [f"{n:0{len(str(len(source) - 1))}d}" for n in range(len(source))]
+        if source.names is None:  # numbers with as many digits as the dataset's last one needs
+            digits = len(str(sum(entry.samples for entry in source.shards) - 1))
+            self._names: Sequence[str] = [f"{number:0{digits}d}" for number in source.numbers.tolist()]
         else:
             self._names = list(map(check_name, source.names)) if self.names_files else source.names
 

@@ -193,7 +193,7 @@ def _segments(source: PackedSource, notes: list[str]) -> list[_Segment]:
         if not np.array_equal(leaf.numbers, np.arange(start, stop)):
             reason = "the samples are in another order than in their files"
         elif origin and origin.options.samples == "rows" and sum(file.samples for file in origin.files) != stop - start:
-            reason = "samples of the files were skipped"
+            reason = "not all samples of the files are there"
         if origin is None or reason:
             if origin is not None:
                 notes.append(f"{reason}: all are written as rows of one file")

@@ -140,6 +140,13 @@ class PackedSource(Source):
         with closing(_Shards(Path(self.folder), self.shards)) as shards:
             return shards.shapes(position, stored, self.numbers)
 
+    def take(self, numbers: NDArray[np.int64]) -> PackedSource:
+        """Return these samples of the source, numbers ascending, (n,): with what all share, without splits."""
+        names = None if self.names is None else [self.names[number] for number in numbers.tolist()]
+        source = replace(self, numbers=self.numbers[numbers], names=names)
+        source.constants = self.constants
+        return source
+
     def part(self, start: int, stop: int) -> PackedSource:
         names = None if self.names is None else self.names[start:stop]
         return replace(self, numbers=self.numbers[start:stop], names=names, origin={})

@@ -23,6 +23,7 @@ from packer.export.files import check_name
 from packer.format import DTYPES, FieldSpec, Shard
 from packer.format import manifest as manifests
 from packer.sources import SourceOptions, open_sources
+from packer.split import split
 from packer.watcher import Watcher
 from packer.writer import DatasetWriter
 
@@ -146,6 +147,35 @@ def test_every_value_comes_back_or_its_field_is_refused(tmp_path, to, spec):
     files = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
     assert report.bytes == sum(path.stat().st_size for path in files if path.name != "lock.mdb")
     assert not [path for path in files if path.name.endswith(".partial")]
+
+
+@pytest.mark.parametrize("wanted", ["d,b", "test", ["b", "d"]])
+def test_chosen_samples_are_exported_alone(tmp_path, to, spec, wanted):
+    """A split, or names: the files are those of a dataset that holds these samples and no others."""
+    packed(tmp_path / "all" / "d", spec)
+    split(tmp_path / "all" / "d", {"test": ["d", "b"]})
+    with DatasetWriter(tmp_path / "two" / "d", fields=[spec]) as writer:
+        for name in ("b", "d"):
+            writer.add({spec.name: sample_of(spec, NAMES.index(name))}, name=name)
+    export(tmp_path / "two" / "d", tmp_path / "expected", to=to)
+    assert export(tmp_path / "all" / "d", tmp_path / "out", to=to, samples=wanted).samples == 2
+    expected, out = (
+        {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        for folder in (tmp_path / "expected", tmp_path / "out")
+    )
+    assert out == expected
+
+
+def test_samples_without_names_are_chosen_by_number(tmp_path):
+    """Their files keep the numbers; what is neither a sample nor a split is named, with what there is."""
+    with DatasetWriter(tmp_path / "d") as writer:
+        for number in range(12):
+            writer.add({"a": np.full(number + 1, number)})
+    export(tmp_path / "d", tmp_path / "out", to="npy", samples=[10, 3])
+    assert sorted(path.name for path in (tmp_path / "out" / "a").iterdir()) == ["03.npy", "10.npy"]
+    assert np.load(tmp_path / "out" / "a" / "10.npy").tolist() == [10] * 11
+    with pytest.raises(UsageError, match="no sample or split '12', 'x'; splits are none; samples are 0 to 11"):
+        export(tmp_path / "d", tmp_path / "new", samples="3,12,x")
 
 
 def named_images(folder, names):

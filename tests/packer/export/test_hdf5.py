@@ -117,7 +117,7 @@ def test_parts_of_one_row_in_another_order_come_back_in_one_file(tmp_path):
         (
             [{"name": "part0.h5", "samples": 10}, {"name": "part1.h5", "samples": 11}],
             "numbers/i8",
-            ("samples of the files were skipped: all are written as rows of one file",),
+            ("not all samples of the files are there: all are written as rows of one file",),
         ),
         ("nonsense", "numbers.i8", ()),
     ],
