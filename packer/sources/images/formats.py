@@ -149,7 +149,7 @@ def read_header(path: str, options: ImageOptions, place: ByteRange | None = None
     """Return the header of an image; nothing is decoded. Several threads may read at once within `quiet`.
 
     Args:
-        path: of its file; if there is a `place`, a name for errors, with the suffix of the format.
+        path: of its file; if there is a `place`, a name for errors, which do not show its suffix.
         place: where the bytes lie, if the image is no file of its own.
 
     Raises:
@@ -158,7 +158,7 @@ def read_header(path: str, options: ImageOptions, place: ByteRange | None = None
     """
     head, nbytes = read_bytes(path, place, HEAD_BYTES)
     kind = _kind(path, place, head)
-    with faults_of(path):
+    with faults_of(_shown(path, place)):
         _check_content(head, kind)
         if kind != "PNG":
             file = path if place is None else io.BytesIO(read_bytes(path, place)[0])
@@ -177,7 +177,7 @@ def read_image(path: str, options: ImageOptions, place: ByteRange | None = None)
         SourceError: the file cannot be read or is damaged.
     """
     data, _ = read_bytes(path, place)
-    with faults_of(path):
+    with faults_of(_shown(path, place)):
         return _decode(data, _kind(path, place, data), options)
 
 
@@ -249,10 +249,17 @@ def read_bytes(path: str, place: ByteRange | None = None, most: int | None = Non
     return data, nbytes
 
 
+def _shown(path: str, place: ByteRange | None) -> str:
+    """Return the name of an image for errors: a key has no suffix, whatever `path` gives it."""
+    return path if place is None else path.rpartition(".")[0]
+
+
 def _kind(path: str, place: ByteRange | None, head: bytes) -> str:
-    """Return the format that an image should have, by its suffix, or by its bytes if it is no file of its own."""
-    kind = "" if place is None else _format(head)
-    return kind if kind in IMAGES.values() else IMAGES[suffix_of(path)]
+    """Return the format that an image should have: by its suffix; of a key by its bytes, empty if they are no image."""
+    if place is None:
+        return IMAGES[suffix_of(path)]
+    kind = _format(head)
+    return kind if kind in IMAGES.values() else ""
 
 
 def _format(head: bytes) -> str:
@@ -260,18 +267,21 @@ def _format(head: bytes) -> str:
 
 
 def _check_content(head: bytes, expected: str) -> None:
-    """Raise SourceError if a file that begins with `head` does not hold the `expected` format."""
+    """Raise SourceError if a file that begins with `head` does not hold the `expected` format; empty for any image."""
     if head.startswith(png.SIGNATURE) and expected == "PNG":
         return
     if not head:
         raise SourceError("is empty (0 bytes); download it again")
     refuse_pointer(head)
     actual = _format(head)
-    if not actual and expected == "PNG" and head[1:4] == b"PNG":
+    if not actual and expected in ("PNG", "") and head[1:4] == b"PNG":
         raise SourceError("damaged PNG: the signature it begins with was changed; download it again")
     if not actual:
         beginning = "with zeros" if not any(head[:HEAD_BYTES]) else "like no format that is known here"
-        raise SourceError(f"is not a {expected}: it begins {beginning}; download it again")
+        is_no = f"is not a {expected}" if expected else "is no image"
+        raise SourceError(f"{is_no}: it begins {beginning}; download it again")
+    if not expected:
+        raise SourceError(f"holds {actual} data, which is no image that can be packed; take it out")
     if actual != expected:
         raise SourceError(
             f"holds {actual} data, but has the suffix of a {expected}; rename it or save it as {expected}"

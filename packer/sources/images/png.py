@@ -263,7 +263,7 @@ def decode(png: Png, *, as_index: bool = False) -> NDArray[Any]:
     Gray of 1, 2 and 4 bits comes out as 8 bits, 0 for black and 255 for white, as Pillow converts it to "L".
 
     Raises:
-        SourceError: the pixel data is damaged or too short, or an index lies outside the palette.
+        SourceError: the pixel data is damaged or too short, or the palette lacks a colour that is asked for.
     """
     header = png.header
     # Checked before memory is allocated for the size that the header says.
@@ -315,12 +315,12 @@ def _by_pillow(png: Png, as_index: bool) -> NDArray[Any]:
     file = b"".join((png.data[:_IHDR_END], *parts, png.data[start:stop], png.data[-12:]))
     with PngImagePlugin.PngImageFile(io.BytesIO(file)) as image:
         pixels = np.asarray(image)
-        if png.header.colour == PALETTE:
+        if png.header.colour == PALETTE and not as_index:
             largest, colours = int(pixels.max()), len(png.palette) // 3
             if largest >= colours:
-                raise _damaged(f"colour number {largest} is used, but the palette has {colours}")
-            if not as_index:
-                pixels = np.asarray(image.convert("RGBA" if png.header.transparent else "RGB"))
+                advice = "download it again, or pack the numbers, as of masks, with --palette index"
+                raise _damaged(f"colour number {largest} is used, but the palette has {colours}", advice)
+            pixels = np.asarray(image.convert("RGBA" if png.header.transparent else "RGB"))
         if pixels.dtype == bool:
             pixels = pixels.astype(np.uint8) * np.uint8(255)
     return pixels[:, :, None] if pixels.ndim == 2 else pixels

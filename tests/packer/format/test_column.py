@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from packer.codecs import NAMED, PHOTO, Buffer, Config
 from packer.errors import DamagedError, UsageError
 from packer.format import Column, ColumnIndex, ColumnWriter, Field, FrameRule, Locator, column_writer
+from packer.format.frame_cache import FrameCache
 
 Samples = list[NDArray[Any]]
 
@@ -240,6 +241,34 @@ def test_a_ragged_sample_too_large_as_an_array_is_refused(rule: dict[str, int], 
         Stored(field).writer.add([np.zeros(size + 1, np.uint8)] * 3)
 
 
+@pytest.mark.parametrize("per_frame", [1, 4])
+@pytest.mark.parametrize("codec", ["none", "lz4"])
+def test_samples_beyond_4_gib_are_found(codec: str, per_frame: int) -> None:
+    """Addresses of raw rows, and places in frames, of a shard of 6 GiB, of which only the index is there."""
+    field = make_field("uint8", [2**20], NAMED[codec], samples=per_frame)
+    per_chunk, chunks, step = 1000, 6, 2**20 if codec == "none" else 100
+    frames = np.arange(1, chunks + 1) * per_chunk // per_frame
+    ends = frames * per_frame * step
+    arrays = {
+        "checksums": np.zeros(frames[-1]),
+        "chunks": np.stack([np.arange(chunks), frames, ends], axis=1),
+        "frame_offsets": np.arange(frames[-1] + 1) * per_frame * step,
+    }
+    memory = b"".join(array.tobytes() for array in arrays.values())
+    edges = itertools.pairwise(itertools.accumulate((array.nbytes for array in arrays.values()), initial=0))
+    data = {name: memoryview(memory)[start:stop] for name, (start, stop) in zip(arrays, edges, strict=True)}
+    places = np.stack([np.arange(chunks) * 2**32, np.diff(ends, prepend=0)], axis=1)
+    column = Column(
+        ColumnIndex(field, chunks * per_chunk, data, lambda numbers: places[numbers], "a"), memoryview(memory)
+    )
+    asked = np.array([0, 4095, 4096, 5003, 5999])
+    located = column.locate(asked)
+    first = asked if codec == "none" else asked // per_frame * per_frame
+    assert located.start.tolist() == (first // per_chunk * 2**32 + first % per_chunk * step).tolist()
+    assert located.before.tolist() == ((asked - first) * 2**20).tolist()
+    assert located.nbytes.tolist() == [2**20] * len(asked)
+
+
 # ---------------------------------------------------------------- damaged indexes
 
 
@@ -319,7 +348,10 @@ def test_a_frame_that_cannot_be_decoded_names_its_samples() -> None:
 def test_samples_of_several_shards_come_back(
     column: tuple[Field, Samples], chunk_bytes: int, data: st.DataObject
 ) -> None:
-    """Whenever their shards are opened, in any order, and again elsewhere: bytes, shapes, shards, and checksums."""
+    """Whenever their shards are opened, in any order, and again elsewhere: bytes, shapes, shards, and checksums.
+
+    The cache may be too small for the frames of all samples that are asked for, or of a few.
+    """
     field, samples = column
     shards, edges = [], data.draw(st.lists(st.integers(0, len(samples)), max_size=2).map(sorted))
     bounds = [0, *edges, len(samples)]
@@ -336,7 +368,8 @@ def test_samples_of_several_shards_come_back(
         indexes.extend(opened)
         return opened
 
-    locator = Locator(field, [stop - start for start, stop in itertools.pairwise(bounds)], memory, opening)
+    cache = FrameCache(data.draw(st.sampled_from([0, 100, 1000, 2**20])))
+    locator = Locator(field, [stop - start for start, stop in itertools.pairwise(bounds)], memory, opening, cache)
     for few in data.draw(st.lists(st.lists(st.integers(0, len(samples) - 1)), max_size=2)) if samples else []:
         locator.locate(np.array(few, np.int64))  # shards are opened one after another, in any order
     asked = data.draw(st.lists(st.integers(0, len(samples) - 1), max_size=9)) if samples else []

@@ -9,6 +9,7 @@ from pathlib import Path
 import lmdb
 import numpy as np
 import pytest
+from jpeg_files import as_jpeg, photograph
 from opened_sources import open_images, read_each
 from picture_files import chunk
 from PIL import Image
@@ -97,19 +98,19 @@ def test_a_header_behind_much_else_is_found(tmp_path):
     [
         (b"", r"is empty \(0 bytes\)"),
         (b"\xff\xd8\xff\xe0 a JPEG", "is damaged"),
-        (b"\x89HDF\r\n", "holds HDF5 data, but has the suffix of a PNG"),
+        (b"\x89HDF\r\n", "holds HDF5 data, which is no image"),
         (encoded()[1][:40], "cut short"),
-        (bytes(100), "is not a PNG: it begins with zeros"),
+        (bytes(100), "is no image: it begins with zeros"),
+        (as_jpeg(photograph(20, 30))[:-40], "damaged JPEG"),
     ],
 )
 def test_bad_values(tmp_path, value, reason):
-    """A value that is no image is named by its key, and left out where that is asked for."""
+    """A value that is no image is named by its key, without a suffix, and left out where that is asked for."""
     folder = make(tmp_path / "a.lmdb", {"a": value, "b": encoded()[1]})
-    with pytest.raises(SourceError, match=rf"a\.lmdb/a\.png: .*{reason}"):
-        open_images({"x": folder})
-    bad = []
-    assert open_images({"x": folder}, bad=bad.append).names == ["b"]
-    assert len(bad) == 1
+    with pytest.raises(SourceError, match=rf"a\.lmdb/a: .*{reason}"):
+        convert([f"x={folder}"], tmp_path / "stopped")
+    report = convert([f"x={folder}"], tmp_path / "packed", on_error="skip")
+    assert (report.samples, len(report.rejected)) == (1, 1)
 
 
 def test_keys_without_partner_and_lists_that_lie(pairs, tmp_path):
