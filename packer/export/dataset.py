@@ -114,8 +114,7 @@ def export(
     Raises:
         DatasetError: there is no packed dataset, or a frame of it is damaged.
         UsageError: there is no such field, split or sample, the fields cannot be written to files of this kind, a
-            name would leave the folder, or the
-            folder holds something.
+            name would leave the folder, or the folder holds something.
         WriteError: a file cannot be written.
     """
     start_time = time.perf_counter()
