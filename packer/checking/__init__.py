@@ -1,5 +1,5 @@
 """Compares shards and datasets with their sources."""
 
-from packer.checking.against import SHOWN_NAMES, Damage, check_same_schema, compare, compare_shard
+from packer.checking.against import SHOWN_NAMES, Comparison, Damage, check_same_schema, compare, compare_shard
 
-__all__ = ["SHOWN_NAMES", "Damage", "check_same_schema", "compare", "compare_shard"]
+__all__ = ["SHOWN_NAMES", "Comparison", "Damage", "check_same_schema", "compare", "compare_shard"]

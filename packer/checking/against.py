@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from packer.errors import DamagedError, DatasetError, SourceError, UsageError
 from packer.format import Column, Field, Manifest, Shard, ShardEntry, encode_constants, same_constants
 from packer.format import manifest as manifests
-from packer.packing import Rejected, is_shuffled, matching_parts, read_blocks
+from packer.packing import Rejected, is_shuffled, matching_parts, read_blocks, read_rejected
 from packer.sources import LargeArray, Source, count
 from packer.watcher import COMPARING, NOBODY, Watcher
 from packer.workers import Limits, call_guarded
@@ -72,10 +72,26 @@ class Damage:
         return f"{location}: {self.what}"
 
 
+class Comparison(NamedTuple):
+    """What was compared with the sources, and what differs.
+
+    Attributes:
+        damages: what differs; empty if every value and name is the same.
+        fields: names of the fields that were compared.
+        samples: how many samples were compared.
+        besides: sentences on what the sources hold besides, and on what packing changes: both sides lack it alike.
+    """
+
+    damages: list[Damage]
+    fields: tuple[str, ...]
+    samples: int
+    besides: tuple[str, ...]
+
+
 def compare(
     dataset: str | os.PathLike[str], source: Source, watcher: Watcher = NOBODY, guarded: bool = False
-) -> list[Damage]:
-    """Return what differs between a dataset and its source; empty if every value and name is the same.
+) -> Comparison:
+    """Compare a dataset with its source, bit for bit, by the code that packs.
 
     Args:
         source: opened with the options of the conversion.
@@ -104,13 +120,16 @@ def compare(
     if not same_constants(manifest.constants, encode_constants(source.constants)):
         file = manifest.constants.file if manifest.constants else "constants"
         damages.append(Damage(file, "differs from the source", repairable=False))
-    compared_samples = sum(entry.samples for entry, _, _ in shards)
-    if compared_samples < manifest.samples:
+    samples = sum(entry.samples for entry, _, _ in shards)
+    if samples < manifest.samples:
         start = shards[0][2]
-        _log.warning(
-            "only samples %d to %d were compared: the sources hold no others", start, start + compared_samples - 1
-        )
-    return damages
+        _log.warning("only samples %d to %d were compared: the sources hold no others", start, start + samples - 1)
+    skipped = len(read_rejected(folder, manifest))
+    notes = (
+        [f"{skipped:,} skipped when they were packed, listed in {manifest.left_out.file}"] if manifest.left_out else []
+    )
+    fields = tuple(field.name for field in manifest.fields)
+    return Comparison(damages, fields, samples, (*notes, *source.remarks))
 
 
 def check_same_schema(manifest: Manifest, source: Source) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import click
 
 from packer import verify as checking
-from packer.checking import Damage, compare
+from packer.checking import Comparison, Damage, compare
 from packer.cli.logs import Progress, log_options
 from packer.cli.options import SourceCommand, conversion_options, open_shown, sources_argument
 from packer.cli.parts import part_option, parts_members, parts_text
@@ -46,7 +47,8 @@ def verify(
     """Check every byte of the packed dataset DATASET, and say which shard, field and samples are damaged.
 
     With --against the samples are read from the SOURCEs once more and compared bit for bit; give the sources and
-    options that the dataset was made with. Exits with 1 if anything is damaged. DATASET may be a URL such as
+    options that the dataset was made with. They are read by the code that packed them: what it leaves out or changes
+    is missing on both sides, and named. Exits with 1 if anything is damaged. DATASET may be a URL such as
     s3://bucket/set: files that are not in the cache are fetched, and compared with their digests on the way.
     Machines share the work out by --part. The call without it then reads the shards that no part has read.
 
@@ -71,11 +73,13 @@ def verify(
             manifest = manifests.read(folder)
             arguments = watcher, processors(), reports
             report = verify_part(folder, part, *arguments) if part else checking.verify(folder, *arguments)
-        damages = [*report.damages, *(_compare(folder, sources, options) if against else [])]
+        comparison = _compare(folder, sources, options) if against else None
+    damages = [*report.damages, *(comparison.damages if comparison else [])]
     checked = {"files": report.files, "bytes": report.bytes, "frames": report.frames}
     parts = {"parts": parts_members(report.parts)} if part is None else {"part": part}
-    document = {"path": dataset, "good": not damages, **checked, **parts, "damages": damages}
-    lines = _lines(f"{dataset}: part {part}" if part else dataset, report, damages, against)
+    compared = {"compared": _members(comparison)} if comparison else {}
+    document = {"path": dataset, "good": not damages, **checked, **parts, **compared, "damages": damages}
+    lines = _lines(f"{dataset}: part {part}" if part else dataset, report, damages, comparison)
     if report.parts.parts:
         lines.insert(-1, parts_text(report.parts, len(manifest.shards), "checked"))
     click.echo(json_text(document) if as_json else "\n".join(lines))
@@ -84,19 +88,28 @@ def verify(
     return 1 if damages else 0
 
 
-def _compare(dataset: Path, sources: tuple[str, ...], options: ConvertOptions) -> list[Damage]:
+def _compare(dataset: Path, sources: tuple[str, ...], options: ConvertOptions) -> Comparison:
     source = open_shown(sources, options)
     with Progress() as watcher:
         return compare(dataset, source, watcher, guarded=True)
 
 
-def _lines(path: str, report: VerifyReport, damages: Sequence[Damage], compared: bool) -> list[str]:
-    """Return a line for each damage, and one that says what was checked."""
+def _members(comparison: Comparison) -> dict[str, Any]:
+    """Return what was compared, for --json; the damages stand elsewhere."""
+    return {"fields": comparison.fields, "samples": comparison.samples, "besides": comparison.besides}
+
+
+def _lines(path: str, report: VerifyReport, damages: Sequence[Damage], comparison: Comparison | None) -> list[str]:
+    """Return a line for each damage, and for what was not compared; the last one says what was checked."""
     lines = [printable(str(damage)) for damage in damages[:_MOST]]
     if len(damages) > _MOST:
         lines.append(f"... and {len(damages) - _MOST:,} more; --json lists all")
     amount = f"{count_text(report.files, 'file')}, {size_text(report.bytes)}, {count_text(report.frames, 'frame')}"
-    verdict = "no damage found" + (", all values as in the sources" if compared else "")
+    verdict = "no damage found"
+    if comparison is not None:
+        lines += [f"note: {printable(note)}" for note in comparison.besides]
+        fields, samples = ", ".join(comparison.fields), count_text(comparison.samples, "sample")
+        verdict += f"; {printable(fields)} of {samples} are as packer reads them from the sources"
     repair = "; run `packer repair`" if any(damage.repairable for damage in damages) else ""
     outcome = f"{count_text(len(damages), 'problem')} found{repair}" if damages else verdict
     return [*lines, f"{printable(str(path))}: {amount}: {outcome}"]

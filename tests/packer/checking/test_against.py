@@ -31,7 +31,9 @@ def test_a_dataset_is_what_its_sources_are(pairs, clouds, rows, tmp_path):
         told = []
         source = source_of(made.sources)
         assert (
-            compare(folder, source, Watcher(done=lambda samples, nbytes, told=told: told.append((samples, nbytes))))
+            compare(
+                folder, source, Watcher(done=lambda samples, nbytes, told=told: told.append((samples, nbytes)))
+            ).damages
             == []
         )
         assert sum(samples for samples, _ in told) == len(source)
@@ -44,7 +46,7 @@ def test_a_changed_pixel_is_named(pairs, tmp_path):
     picture = pairs.hr[8].copy()
     picture[3, 4, 1] ^= 1
     Image.fromarray(picture).save(pairs.folder / "hr" / "008.png")
-    (damage,) = compare(folder, source_of(pairs.sources))
+    (damage,) = compare(folder, source_of(pairs.sources)).damages
     assert str(damage) == "shards/00001.lmdb, field 'hr', sample 8 (008): differs from the source"
 
 
@@ -55,7 +57,7 @@ def test_a_changed_number_without_a_name(rows, tmp_path):
     folder = make_plain(convert(rows.sources, tmp_path / "out", workers=0).path)
     with h5py.File(rows.path, "a") as file:
         file["x"][123, 1] = -0.0
-    (damage,) = compare(folder, source_of(rows.sources))
+    (damage,) = compare(folder, source_of(rows.sources)).damages
     assert str(damage) == "shards/00000.lmdb, field 'x', sample 123: differs from the source"
 
 
@@ -63,11 +65,11 @@ def test_changed_names_and_shapes(clouds, tmp_path):
     """A file that was renamed, and a cloud with another number of points."""
     folder = convert(clouds.sources, tmp_path / "out", workers=0).path
     (clouds.folder / "c4.ply").rename(clouds.folder / "c5.ply")
-    (damage,) = compare(folder, source_of(clouds.sources))
+    (damage,) = compare(folder, source_of(clouds.sources)).damages
     assert damage.what == "names differ from the source"
     (clouds.folder / "c5.ply").rename(clouds.folder / "c4.ply")
     (clouds.folder / "c2.ply").write_bytes((clouds.folder / "c1.ply").read_bytes())
-    damages = compare(folder, source_of(clouds.sources))
+    damages = compare(folder, source_of(clouds.sources)).damages
     assert {(d.field, d.samples, d.names) for d in damages} == {(f, (2, 3), ("c2",)) for f in ("xyz", "rgb")}
 
 
@@ -76,7 +78,7 @@ def test_samples_left_out_are_left_out_again(clouds, tmp_path):
     bad = clouds.folder / "c3.ply"
     bad.write_text(bad.read_text()[:-20])
     folder = convert(clouds.sources, tmp_path / "out", workers=0, on_error="skip").path
-    assert compare(folder, source_of(clouds.sources, on_error="skip")) == []
+    assert compare(folder, source_of(clouds.sources, on_error="skip")).damages == []
 
 
 def test_a_sample_that_was_bad_and_is_good_now(pairs, tmp_path):
@@ -87,7 +89,7 @@ def test_a_sample_that_was_bad_and_is_good_now(pairs, tmp_path):
     folder = convert(pairs.sources, tmp_path / "out", workers=0, on_error="skip").path
     make_plain(folder)
     picture.write_bytes(good)
-    *differing, more = compare(folder, source_of(pairs.sources))
+    *differing, more = compare(folder, source_of(pairs.sources)).damages
     assert str(more) == "shards/00000.lmdb: 11 samples are packed, the source has more"
     assert not any(damage.repairable for damage in (*differing, more))
 
@@ -97,7 +99,7 @@ def test_damage_is_told_and_the_rest_compared(pairs, tmp_path):
     folder = make_plain(convert(pairs.sources, tmp_path / "out", workers=0, shard_size=4096).path)
     (folder / "shards" / "00000.lmdb").unlink()
     Image.fromarray(pairs.hr[0]).save(pairs.folder / "hr" / "011.png")
-    damages = compare(folder, source_of(pairs.sources))
+    damages = compare(folder, source_of(pairs.sources)).damages
     assert [damage.file for damage in damages] == ["shards/00000.lmdb", "shards/00001.lmdb"]
     assert damages[1].names == ("011",)
 
@@ -137,7 +139,7 @@ def test_another_order_is_told(rows, tmp_path):
     """Shuffled samples are not compared with those of other places, nor packed from them."""
     convert(rows.sources, tmp_path / "d", workers=0)
     folder = repack(tmp_path / "d", tmp_path / "s", seed=4, workers=0).path
-    assert compare(folder, open_packed(tmp_path / "d", seed=4)) == []
+    assert compare(folder, open_packed(tmp_path / "d", seed=4)).damages == []
     convert(rows.sources, tmp_path / "e", workers=0)
     merge([folder, tmp_path / "e"], tmp_path / "m")
     with pytest.raises(UsageError, match="were shuffled"):
@@ -157,10 +159,10 @@ def test_one_part_is_compared_with_its_own_sources(rows, tmp_path, caplog):
             more[name] = file[name][:7]
     folder = convert(rows.sources, tmp_path / "out", workers=0).path
     append(folder, str(other), workers=0)
-    assert compare(folder, source_of(rows.sources)) == []
+    assert compare(folder, source_of(rows.sources)).damages == []
     with h5py.File(other, "a") as more:
         more["x"][3] = 1.5
-    (damage,) = compare(folder, source_of([str(other)]))
+    (damage,) = compare(folder, source_of([str(other)])).damages
     first = len(rows.x)
     assert damage.samples == (first + 3, first + 4)
     assert f"only samples {first} to {first + 6} were compared" in caplog.text
@@ -175,7 +177,9 @@ def test_a_source_that_crashes_is_told(pairs, tmp_path, monkeypatch):
     folder = convert(pairs.sources, tmp_path / "out", workers=0).path
     source = source_of(pairs.sources)
     told = []
-    assert compare(folder, source, Watcher(done=lambda samples, nbytes: told.append(samples)), guarded=True) == []
+    assert (
+        compare(folder, source, Watcher(done=lambda samples, nbytes: told.append(samples)), guarded=True).damages == []
+    )
     assert sum(told) == 12
     monkeypatch.setattr(against, "compare_shard", lambda *args: os._exit(3))
     with pytest.raises(SourceError, match="crashes the process"):
@@ -193,11 +197,14 @@ def test_small_samples_are_compared_by_blocks(tmp_path):
     source = source_of([str(path)])
     tracemalloc.start()
     try:
-        assert compare(folder, source) == []
+        assert compare(folder, source).damages == []
         assert tracemalloc.get_traced_memory()[1] < 20 * 2**20
     finally:
         tracemalloc.stop()
     with h5py.File(path, "a") as file:
         file["x"][10:20] = ~values[10:20]
         file["x"][count - 1] = ~values[count - 1]
-    assert [damage.samples for damage in compare(folder, source_of([str(path)]))] == [(10, 20), (count - 1, count)]
+    assert [damage.samples for damage in compare(folder, source_of([str(path)])).damages] == [
+        (10, 20),
+        (count - 1, count),
+    ]

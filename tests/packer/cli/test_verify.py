@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 
+import numpy as np
 import pytest
 from made_datasets import make_plain
 from PIL import Image
@@ -53,7 +54,24 @@ def test_a_good_dataset(packer, pairs, packed):
     size = size_text(sum(path.stat().st_size for path in packed.rglob("*.lmdb")))
     assert result.stdout.splitlines() == [f"{packed}: 4 files, {size}, 4 frames: no damage found"]
     against = packer("verify", packed, "--against", *pairs.sources)
-    assert against.stdout.rstrip().endswith("no damage found, all values as in the sources")
+    verdict = "no damage found; lr, hr of 12 samples are as packer reads them from the sources\n"
+    assert against.stdout.endswith(verdict)
+    assert against.stdout.splitlines()[:-1] == ["note: hr is 2 times as large as lr in every sample"]
+
+
+def test_what_the_sources_hold_besides_is_named(packer, tmp_path):
+    """The comparison reads as packing does: what both leave out, or change, stands above the verdict and in --json."""
+    (tmp_path / "in").mkdir()
+    Image.fromarray(np.zeros((4, 4), np.uint8)).convert("P").save(tmp_path / "in" / "a.png")
+    (tmp_path / "in" / "b.png").write_bytes(b"none")
+    packer("convert", tmp_path / "in", tmp_path / "d", "--on-error", "skip")
+    command = ["verify", tmp_path / "d", "--against", tmp_path / "in", "--on-error", "skip"]
+    *notes, verdict = packer(*command).stdout.splitlines()
+    assert verdict.endswith("image of 1 sample are as packer reads them from the sources")
+    assert [note[:34] for note in notes] == ["note: 1 skipped when they were pac", "note: field image, 1 file with a p"]
+    compared = json.loads(packer(*command, "--json").stdout)["compared"]
+    assert (compared["fields"], compared["samples"]) == (["image"], 1)
+    assert [f"note: {note}" for note in compared["besides"]] == notes
 
 
 def test_damage_is_named_and_exits_with_1(packer, pairs, packed):

@@ -80,10 +80,10 @@ def test_large_fields_are_what_small_ones_are(tmp_path: Path, codec: str, length
     for n, sample in enumerate(samples):
         for name, value in sample.items():
             assert np.array_equal(dataset[n][name], value)
-    assert not compare(tmp_path / "out", open_hdf5(str(tmp_path / "in"), samples="files"))
+    assert not compare(tmp_path / "out", open_hdf5(str(tmp_path / "in"), samples="files")).damages
     with h5py.File(tmp_path / "in/1.h5", "r+") as file:
         file["x"][-1, 2, 3] += 1
-    (damage,) = compare(tmp_path / "out", open_hdf5(str(tmp_path / "in"), samples="files"))
+    (damage,) = compare(tmp_path / "out", open_hdf5(str(tmp_path / "in"), samples="files")).damages
     assert (damage.field, damage.samples, damage.names) == ("x", (1, 2), ("1",))
 
 
@@ -117,4 +117,4 @@ def test_a_file_that_is_larger_than_memory_is_packed(tmp_path: Path) -> None:
     report = convert(str(tmp_path / "a.h5"), tmp_path / "out", workers=1, read_bytes=200_000_000, source=options)
     assert report.raw_bytes == 1_000_000_000 + 24
     with memory_within(600_000_000):  # reading the manifest asks for 256 MiB
-        assert not compare(tmp_path / "out", open_hdf5(str(tmp_path / "a.h5"), samples="files"))
+        assert not compare(tmp_path / "out", open_hdf5(str(tmp_path / "a.h5"), samples="files")).damages

@@ -165,7 +165,7 @@ def test_images_of_text_recognition_come_with_their_texts(words, tmp_path):
         assert found["label"] == texts
         np.testing.assert_array_equal(found["image"][-1], encoded(3, 4, 8)[0])
     report = convert(path, tmp_path / "out", workers=0)
-    assert compare(report.path, open_sources([path])) == []
+    assert compare(report.path, open_sources([path])).damages == []
     with pytest.raises(UsageError, match="--patch, --stride and --downscale are for images without a text"):
         open_sources([path], SourceOptions(patch=2))
     del words["label-000000002"]
