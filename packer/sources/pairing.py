@@ -6,8 +6,9 @@ The rule, with names that are paths without their suffix:
    way. Equal names are partners.
 2. If some have no partner, what most names of a field share at an end comes off, word by word: at the end `x4` or
    `_LR`, then at the beginning `img_`, and whole folders. A scale such as `x4` is one word whatever its value, and an
-   end such as `t1` or `t2w`, letters with one digit, is one. Digits alone never come off, nor does what all fields
-   share: it is part of the name.
+   end such as `t1` or `t2w`, letters with one digit, is one. A number comes off only inside of what all names of a
+   field share, three or more, as in `_leftImg8bit` or `_B02`, and never next to what stays: it is part of the name, and
+   so is what all fields share.
 3. One file for each field is one sample, whatever their names are, and has the name of the first.
 
 A file that is left over is an error that names it. The only file opened here is a list of samples (`--list`).
@@ -35,6 +36,8 @@ Names = Mapping[str, Sequence[str]]
 
 #: What messages call a source for which no field is named.
 UNNAMED = "the source without FIELD="
+#: Names that must share a number, if it is to be no part of them: of two, it may be the same by chance.
+_LEAST_NUMBERED = 3
 #: Samples that an error names.
 NAMED = 5
 
@@ -42,6 +45,7 @@ _SCALE = r"[xX](?:[23468]|16)(?!\d)|(?<![^\W_])[23468][xX](?![^\W_])"
 #: A scale, an end such as `t1`, a number, letters, or one separator.
 _WORD = re.compile(rf"{_SCALE}|(?<=[\W_])[^\W\d_]{{1,3}}\d[^\W\d_]*$|\d+|(?:(?!{_SCALE})[^\W\d_])+|[\W_]")
 _IS_SCALE = re.compile(_SCALE)
+_SEPARATOR = re.compile(r"[\W_]")
 
 
 class Pairing(NamedTuple):
@@ -186,17 +190,21 @@ def _without_shared(
 
 
 def _shared(lists: Sequence[Sequence[str]], word_of: Callable[[str], str], least: int) -> list[str]:
-    """Return the words that more than half of the lists begin with; a number ends them."""
+    """Return the words that more than half of the lists begin with; a number stands only inside, and in all lists."""
     words: list[str] = []
     agreeing = lists
     while True:
         at = len(words)
         agreeing = [words_of_one for words_of_one in agreeing if len(words_of_one) > at + least]
         most_common = Counter(word_of(words_of_one[at]) for words_of_one in agreeing).most_common(1)
-        if not most_common or 2 * most_common[0][1] <= len(lists) or most_common[0][0].isdigit():
-            return words
-        words.append(most_common[0][0])
-        agreeing = [words_of_one for words_of_one in agreeing if word_of(words_of_one[at]) == words[at]]
+        word, times = most_common[0] if most_common else ("", 0)
+        if 2 * times <= len(lists) or (word.isdigit() and times < max(len(lists), _LEAST_NUMBERED)):
+            break
+        words.append(word)
+        agreeing = [words_of_one for words_of_one in agreeing if word_of(words_of_one[at]) == word]
+    while words and (words[-1].isdigit() or (words[-2:-1] and words[-2].isdigit() and _SEPARATOR.fullmatch(words[-1]))):
+        words.pop()
+    return words
 
 
 def _matched(files: Mapping[str, Sequence[str]], names: Names, taken: dict[str, str]) -> Pairing:
@@ -294,7 +302,8 @@ def _report(paired: Pairing, file_sets: Mapping[str, FileSet], watcher: Watcher)
         others = " and ".join(repr(other) if other else UNNAMED for other in paired.orphans if other != field)
         for file in files:
             reason = f"{field_in_words(field)} has this file, but there is no partner of that name in {others}{more}"
-            watcher.bad(SourceError(f"{reason}; add the partner or move the file away", file_sets[field].path(file)))
+            advice = "add the partner, move the file away, or leave out such files with --on-error skip"
+            watcher.bad(SourceError(f"{reason}; {advice}", file_sets[field].path(file)))
             more = ""
 
 

@@ -29,6 +29,15 @@ def picture(path: str, width: int = 32, height: int = 24) -> None:
     Image.fromarray(rows.clip(0, 255).astype("u1")).save(place(path))
 
 
+def mask(path: str, width: int = 32, height: int = 24, palette: bool = False) -> None:
+    """Write an image of class numbers: rectangles of some classes, and 255 for what is ignored."""
+    numbers = np.repeat(np.repeat(rng.choice([0, 1, 15, 255], (height // 8, width // 8)), 8, 0), 8, 1).astype("u1")
+    image = Image.fromarray(numbers)
+    if palette:
+        image.putpalette(rng.integers(0, 256, 768, "u1").tolist())
+    image.save(place(path))
+
+
 def text(path: str, lines: Sequence[str]) -> None:
     """Write lines of text."""
     place(path).write_text("".join(f"{line}\n" for line in lines))
@@ -175,3 +184,17 @@ def make_known() -> None:
     matrix["X/indices"] = np.concatenate([np.arange(count) for count in counts]).astype("i4")
     names = {"obs/louvain/codes": rng.integers(0, 3, 60).astype("i1"), "obs/louvain/categories": ["B", "NK", "T"]}
     hdf5("pbmc3k.h5ad", {**matrix, **names, "obsm/X_pca": rng.random((60, 5)), "var/n_cells": np.arange(100)})
+    for split, city in (("train", "aachen"), ("train", "bochum"), ("val", "lindau"), ("test", "bonn")):
+        for n in range(2):
+            frame = f"{split}/{city}/{city}_00000{n}_000019"
+            picture(f"cityscapes/leftImg8bit/{frame}_leftImg8bit.png", 64, 32)
+            for kind in ("labelIds", "instanceIds", "color"):
+                mask(f"cityscapes/gtFine/{frame}_gtFine_{kind}.png", 64, 32)
+            text(f"cityscapes/gtFine/{frame}_gtFine_polygons.json", ["{}"])
+    for n in (32, 33, 39, 42, 61):
+        picture(f"VOC2012/JPEGImages/2007_{n:06}.jpg")
+        if n < 40:
+            mask(f"VOC2012/SegmentationClass/2007_{n:06}.png", palette=True)
+    text("VOC2012/ImageSets/Segmentation/train.txt", ["2007_000032", "2007_000039"])
+    text("VOC2012/ImageSets/Segmentation/val.txt", ["2007_000033"])
+    text("VOC2012/ImageSets/Segmentation/trainval.txt", ["2007_000032", "2007_000033", "2007_000039"])

@@ -48,6 +48,46 @@ def test_markers_of_every_form_are_found(patterns, names, count):
     assert not paired.doubles
 
 
+@pytest.mark.parametrize("names", [["aachen", "bochum", "ulm"], NUMBERS[:9], ["v1", "v2", "v3", "v10"]])
+@pytest.mark.parametrize(
+    ("patterns", "name"),
+    [
+        (
+            {"image": "{0}/{0}_000000_000019_leftImg8bit", "label": "{0}/{0}_000000_000019_gtFine_labelIds"},
+            "{0}/{0}_000000_000019",
+        ),
+        ({"image": "{}", "depth": "{}-depth16"}, "{}"),
+        ({"blue": "T32_{}_B02_10m", "green": "T32_{}_B03_10m"}, "T32_{}"),
+        ({"t1": "sub-{}_T1w", "t2": "sub-{}_acq-T2star2d"}, "sub-{}"),
+        ({"old": "2019_site_{}", "new": "2020_site_{}"}, "{}"),
+    ],
+)
+def test_a_mark_may_have_a_number_inside(names, patterns, name):
+    """A number that all names of a field share comes off with what stands around it."""
+    files = {field: png(pattern.format(word) for word in names) for field, pattern in patterns.items()}
+    paired = pair(files)
+    assert paired.names == [name.format(word) for word in names]
+    assert paired.files == files
+    assert paired.is_whole
+
+
+@pytest.mark.parametrize(
+    ("low", "high"),
+    [("{}_10_lr", "{}_12_hr"), ("cam0_{}", "cam1_{}"), ("7_{}", "8_{}")],
+)
+@pytest.mark.parametrize("stray", [False, True])
+def test_a_number_next_to_the_name_is_part_of_it(low, high, stray):
+    """As is one that not all names share, wherever it stands: the files of two moments are no partners."""
+    words = ["aachen", "bochum", "ulm", "zurich"]
+    files = {"lr": png(map(low.format, words)), "hr": png(map(high.format, words))}
+    if stray:
+        files = {
+            "lr": png([*(f"{word}_B02_x" for word in words), "stray"]),
+            "hr": png(f"{word}_B03_y" for word in words),
+        }
+    assert pair(files).names == []
+
+
 def test_stray_files_do_not_hide_a_marker():
     """Files without a partner are orphans; the others still pair by their marker."""
     files = {"lr": png([f"{n}x4" for n in NUMBERS[1:]] + ["stray"]), "hr": png(NUMBERS[:-1])}
