@@ -266,6 +266,21 @@ class Sample(dict[str, Any]):
         return dict, (dict(self),)
 
 
+class SampleTuple(tuple[Any, ...]):
+    """What a transform returned for one sample, which `default_collate` joins by `join`; elsewhere a plain tuple."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> tuple[type[Any], tuple[Any]]:
+        return tuple, (tuple(self),)
+
+
+class SampleTensor(torch.Tensor):
+    """The same of a tensor."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # results are plain tensors
+
+
 class Several(list[Any]):
     """Samples that `sample_transform` made of one. A batch holds each; `default_collate` joins them all."""
 
@@ -417,7 +432,24 @@ def collate_samples(
         origin = samples[0].origin if isinstance(samples[0], Sample) else None
         if origin is not None and _are_whole_batch(samples, origin):
             return origin.gathered
-    return join([dict(s) if isinstance(s, Sample) else s for s in flatten_results(samples)], collate_fn_map)
+    return join([_PLAIN.get(type(s), lambda same: same)(s) for s in flatten_results(samples)], collate_fn_map)
+
+
+#: Samples as callers know them.
+_PLAIN: dict[type, Callable[[Any], Any]] = {
+    Sample: dict,
+    SampleTuple: tuple,
+    SampleTensor: lambda tensor: tensor.as_subclass(torch.Tensor),
+}
+
+
+def as_sample(result: Any) -> Any:
+    """Return what a transform returned for a sample, known to `default_collate` as a sample of ours."""
+    if type(result) is dict:
+        return Sample(result)
+    if type(result) is tuple:
+        return SampleTuple(result)
+    return result.as_subclass(SampleTensor) if type(result) is torch.Tensor else result
 
 
 def as_result(result: Any) -> Any:
@@ -439,25 +471,29 @@ def flatten_results(results: Sequence[Any]) -> list[Any]:
 
 
 def join(samples: Sequence[Any], collate_fn_map: Mapping[Any, Callable[..., Any]] | None = None) -> Any:
-    """Return samples as a batch, as torch's `default_collate` does; tensors that differ in length become `Ragged`.
+    """Return samples as a batch, as torch's `default_collate` does; tensors of different shapes as whole samples are.
+
+    That is a `Ragged` if they differ in their first axis alone, else a list.
 
     Raises:
-        UsageError: tensors differ in other axes, too.
+        UsageError: tensors differ in the number of their axes.
     """
     return collate(list(samples), collate_fn_map={**(collate_fn_map or default_collate_fn_map), Tensor: _stack})
 
 
 def _stack(tensors: Sequence[Tensor], *, collate_fn_map: Any = None) -> Any:
-    """Return the tensors of all samples as one, or as `Ragged` if they differ in their first axis alone."""
+    """Return the tensors of all samples as one; `Ragged` if they differ in their first axis alone, else a list."""
     shapes = {tensor.shape for tensor in tensors}
     if len(shapes) == 1:
         return default_collate_fn_map[Tensor](tensors, collate_fn_map=collate_fn_map)
-    if () in shapes or len({shape[1:] for shape in shapes}) > 1:
-        shape, other_shape, *_ = sorted(map(list, shapes))
+    if len({len(shape) for shape in shapes}) > 1:
+        shape, other_shape, *_ = sorted(map(list, shapes), key=len)
         raise UsageError(
-            f"sample_transform: tensors of shapes {shape} and {other_shape} make no batch: they may differ in their "
-            "first axis alone; crop or resize them to one shape"
+            f"sample_transform: tensors of shapes {shape} and {other_shape} make no batch: as many axes are expected "
+            "of all samples"
         )
+    if len({shape[1:] for shape in shapes}) > 1:
+        return list(tensors)
     lengths = torch.tensor([0, *map(len, tensors)], device=CPU)
     return Ragged(torch.cat(list(tensors)), lengths.cumsum(0))
 
@@ -474,7 +510,8 @@ def _are_whole_batch(samples: Sequence[Any], first: Origin) -> bool:
     return True
 
 
-default_collate_fn_map[Sample] = default_collate_fn_map[Several] = collate_samples
+for kind in (Several, *_PLAIN):
+    default_collate_fn_map[kind] = collate_samples
 
 
 # ---------------------------------------------------------------- torchvision

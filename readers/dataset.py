@@ -32,7 +32,7 @@ from readers.resized import ResizedCrop
 from readers.rows import RegionReader
 from readers.shards import not_replaced
 from readers.transforms import Transform, Transforms
-from readers.valid import check_flags, check_read
+from readers.valid import check_flags, check_read, remark
 from readers.voxels import VoxelSample
 from readers.windows import Windows
 
@@ -297,9 +297,14 @@ class PackedDataset(Dataset[Any]):
     def targets(self) -> list[int] | None:
         """Return the label of every item, as torchvision does; None without a field `label` of one integer a sample."""
         label = self.fields.get(LABEL)
-        if label is None or label.shape or np.dtype(label.np_dtype).kind not in "iu":
+        if label is not None and label.kind == "text":
+            remark(
+                f"{self.path}: targets is None, since the labels are text; `packer convert --classes {LABEL}` packs "
+                "them as the numbers of classes"
+            )
+        if label is None or label.shape not in ((), (1,)) or np.dtype(label.np_dtype).kind not in "iu":
             return None
-        labels: list[int] = self.column(LABEL).tolist()
+        labels: list[int] = self.column(LABEL).flatten().tolist()
         return labels
 
     @property
@@ -415,11 +420,20 @@ class PackedDataset(Dataset[Any]):
         Raises:
             MissingNameError: no sample has one of the names.
         """
-        numbers = self._samples.in_split(self.name_table.numbers(names))
+        try:
+            numbers = self._samples.in_split(self.name_table.numbers(names))
+        except MissingNameError as error:
+            raise MissingNameError(f"{self.path}: {error.args[0]}{self._name_shown()}") from None
         if len(numbers) and numbers.min() < 0:
             place = "among the chosen samples" if self.samples is not None else f"in the split {self.split!r}"
-            raise MissingNameError(f"{self.path}: {names[int(numbers.argmin())]!r} is not {place}")
+            missing = names[int(numbers.argmin())]
+            raise MissingNameError(f"{self.path}: {missing!r} is not {place}{self._name_shown()}")
         return numbers
+
+    def _name_shown(self) -> str:
+        """Return a name that is there in words, for a message about one that is not."""
+        names = self.names
+        return f"; the first name is {names[0]!r}" if names else ""
 
     def _name_of(self, number: int) -> str:
         return self.name_table.name(number)

@@ -123,6 +123,8 @@ def _check_within(array: NDArray[Any], samples: int) -> Numbers:
 
 
 def _outside_error(number: int, samples: int) -> SampleIndexError:
+    if not samples:
+        return SampleIndexError(f"sample {number}: there are no samples to index")
     return SampleIndexError(f"sample {number} of {samples}: numbers go from {-samples} to {samples - 1}")
 
 

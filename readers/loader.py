@@ -20,7 +20,7 @@ from typing import Any, cast
 
 import torch
 from torch.utils import _pytree as pytree
-from torch.utils.data import BatchSampler, DataLoader, Subset, default_collate
+from torch.utils.data import BatchSampler, ConcatDataset, DataLoader, Subset, default_collate
 from torch.utils.data.distributed import DistributedSampler
 
 from packer.errors import UsageError
@@ -28,7 +28,7 @@ from packer.format import Numbers
 from readers.arguments import count_threads, keep_frames, make_order
 from readers.dataset import PackedDataset, reads_batches
 from readers.device import move_ahead, resolve_device
-from readers.draws import visits_of
+from readers.draws import Visits, visits_of
 from readers.epoch import Epoch
 from readers.gather import Pool
 from readers.indexing import resolve_numbers
@@ -38,8 +38,8 @@ from readers.shard_order import ShardShuffled
 from readers.share import GROUP_SAMPLES, Share, present_rank
 from readers.stream import Finishing, ReadPlan, read_batches
 from readers.streamed import check_fits, open_stream, shards_needed
-from readers.transforms import global_states, has_drawn
-from readers.valid import check_count, check_flags, check_seed, remark
+from readers.transforms import watch_generators
+from readers.valid import check_choice, check_count, check_flags, check_seed, remark
 
 #: What a loop says that goes on in a forked process.
 _FORKED = (
@@ -50,8 +50,6 @@ _FORKED = (
 _INSTEAD = {
     "num_workers": "it reads in this process, by threads where that pays; leave it out, or give threads=",
     "prefetch_factor": "give prefetch=, how many batches threads read ahead",
-    "collate_fn": "batches are read as one; give PackedDataset a batch_transform= or a sample_transform=, or use "
-    "DataLoader",
     "generator": "the order follows from seed and epoch; give seed=",
 }
 
@@ -119,6 +117,8 @@ class Loader(DataLoader[Any]):
             remark, and is in `skipped` from then on. Order, ranks and states stay as they are. A batch without a sound
             sample is an error all the same, and so is a shard that is missing or has a damaged index. `"stop"` raises
             DamagedError for the first one. Some damage is only seen with `PackedDataset(..., verify=True)`.
+        collate_fn: makes each batch from the list of its samples, as that of torch's DataLoader; they come after the
+            transforms. Where a function can take a whole batch, `batch_transform` is faster.
 
     Attributes:
         skipped: the reason for each sample that was skipped, by its number, as in `dataset[number]`.
@@ -151,6 +151,7 @@ class Loader(DataLoader[Any]):
         channels_last: bool = True,
         nodes: int | None = None,
         on_error: str = "stop",
+        collate_fn: Callable[[list[Any]], Any] | None = None,
         **others: Any,
     ) -> None:
         for name, value in others.items():
@@ -166,6 +167,11 @@ class Loader(DataLoader[Any]):
         dataset, subset = _without_subsets(dataset)
         if isinstance(dataset, str | os.PathLike):
             raise UsageError(f"Loader reads a dataset, not its path: Loader(PackedDataset({str(dataset)!r}), ...)")
+        if isinstance(dataset, ConcatDataset):
+            raise UsageError(
+                "Loader reads no ConcatDataset: give Mix({first: len(first), second: len(second)}, stop='all'), of "
+                "datasets with the same fields and transforms, or use DataLoader"
+            )
         if not isinstance(dataset, Mix) and not reads_batches(dataset):
             raise UsageError(
                 f"Loader reads a PackedDataset, not a {type(dataset).__name__}; for others, and for subclasses that "
@@ -181,8 +187,7 @@ class Loader(DataLoader[Any]):
         check_flags(
             "Loader", drop_last=drop_last, pin_memory=pin_memory, as_numpy=as_numpy, channels_last=channels_last
         )
-        if on_error not in ("stop", "skip"):
-            raise UsageError(f"on_error {on_error!r}: 'stop' or 'skip' is expected")
+        check_choice("on_error", on_error, ("stop", "skip"))
         self.on_error = on_error
         self.skipped: dict[int, str] = {}
         # How batches are read, and into what memory.
@@ -190,8 +195,11 @@ class Loader(DataLoader[Any]):
         self.as_numpy = as_numpy
         self.channels_last = channels_last
         self.device = None if device is None else resolve_device(device)
-        self.threads = count_threads(threads, dataset, repeat * len(dataset if subset is None else subset))
-        self._may_draw = threads == "auto" and bool(dataset.transforms)
+        self._collate = None if collate_fn is default_collate else collate_fn
+        has_functions = self._collate is not None or bool(dataset.transforms)
+        visits = repeat * len(dataset if subset is None else subset)
+        self.threads = count_threads(threads, dataset, visits, has_functions)
+        self._may_draw = threads == "auto" and has_functions
         self._finishing: Finishing = "in turn" if self._may_draw else "at once"
         self.prefetch = prefetch
         # The caller holds up to two batches: the next one is made before its name lets go of the last.
@@ -216,7 +224,9 @@ class Loader(DataLoader[Any]):
             self.share = Share(1)
             self._make_order = None
             self._position = Position(BatchOrder(batch_sampler, len(dataset), seed))
-            super().__init__(dataset, batch_sampler=cast(Any, batch_sampler), pin_memory=pin_memory)
+            super().__init__(
+                dataset, batch_sampler=cast(Any, batch_sampler), pin_memory=pin_memory, collate_fn=self._collate
+            )
             return
         self._make_order = partial(make_order, dataset, subset, shuffle, seed, sampler, shuffle_window, repeat)
         check_count("batch_size", batch_size)
@@ -231,7 +241,14 @@ class Loader(DataLoader[Any]):
                 f"of {self.share.global_batch_size:,}; take smaller batches"
             )
         own_sampler, common_sampler = (EpochSampler(self._position, share) for share in (self.share, Share(batch_size)))
-        super().__init__(dataset, batch_size, sampler=own_sampler, drop_last=drop_last, pin_memory=pin_memory)
+        super().__init__(
+            dataset,
+            batch_size,
+            sampler=own_sampler,
+            drop_last=drop_last,
+            pin_memory=pin_memory,
+            collate_fn=self._collate,
+        )
         # torch would make it from `own_sampler`; frameworks that take batches from it share them among the ranks
         # themselves.
         vars(self)["batch_sampler"] = BatchSampler(common_sampler, batch_size, drop_last)
@@ -353,9 +370,10 @@ class Loader(DataLoader[Any]):
         if stream is None and epoch.order.window and isinstance(self.dataset, PackedDataset):
             keep_frames(self.dataset, epoch.order.window, share.batch_size)
         visits = partial(visits_of, self.seed, epoch.number) if self.dataset.draws else None
-        is_changed = self.as_numpy or not self.channels_last
+        has_functions = self._collate is not None or bool(self.dataset.transforms)
+        is_changed = has_functions or self.as_numpy or not self.channels_last
         finish = self._finish if is_changed else None
-        settings = self.threads, self.prefetch, finish, self._finishing, stream
+        settings = self.threads, self.prefetch, finish, has_functions, self._finishing, stream
         skipped = self.skipped if self.on_error == "skip" else None
         plan = ReadPlan(self.dataset, batches, visits, self._pool, *settings, skipped=skipped)
         batches_read = read_batches(replace(plan, first=partial(self._read_first, plan)) if self._may_draw else plan)
@@ -381,21 +399,26 @@ class Loader(DataLoader[Any]):
 
         A transform that draws stays in the caller's thread. There one thread could not help; several still decode.
         """
-        states_before = global_states()
-        batches = read()
+        with watch_generators() as are_used:
+            batches = read()
         self._may_draw = False
-        if has_drawn(states_before):
+        if are_used():
             self._finishing = "here"
             self.threads = self.threads if self.threads > 1 else 0
             remark(
-                "a transform draws from the global generators of torch, numpy or Python, which would not repeat in a "
-                f"thread: it runs in the caller's (threads={self.threads} read). Give it a second parameter named "
-                "generator, and draw from that, to have it in threads; threads=1 leaves it there as it is"
+                "a transform draws from the global generators of torch, numpy or Python, or seeds them, which would "
+                "not repeat in a thread: it now runs in your own thread"
+                f"{'' if self.threads else ', and nothing is read ahead'}. Give it a second parameter `generator` and "
+                "draw from that; or threads=1, if its draws need not repeat"
             )
         return batches, replace(plan, threads=self.threads, finishing=self._finishing)
 
-    def _finish(self, batch: Any) -> Any:
-        """Return a batch as it is handed out; called by the thread that read it."""
+    def _finish(self, batch: Any, size: int, visits: Visits | None) -> Any:
+        """Return a gathered batch as it is handed out, after all functions of the caller's."""
+        if self._collate is not None:
+            batch = self.dataset.transforms.collated(self._collate, batch, size, visits)
+        elif self.dataset.transforms:
+            batch = self.dataset.transforms.batch_after(batch, size, visits)
         if not self.channels_last:
             batch = pytree.tree_map_only(torch.Tensor, partial(_make_contiguous, pinned=self._pool.pinned), batch)
         if self.as_numpy:

@@ -10,7 +10,7 @@ which come when. A batch is read by one call a field and dataset, and put togeth
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from operator import is_
@@ -25,10 +25,11 @@ from readers.dataset import PackedDataset, reads_batches
 from readers.draws import Visits, draw_visits
 from readers.fields import FieldReader, FixedRaw, KnownReader, Places, gather_samples
 from readers.gather import Pool
-from readers.indexing import resolve_number, resolve_numbers
+from readers.indexing import is_single, resolve_number, resolve_numbers
 from readers.joined import JoinedReader, group_by_part, parts_of
 from readers.order import Mixed
 from readers.transforms import Transforms
+from readers.valid import check_choice
 
 #: Field that says which dataset a sample is of.
 DATASET = "dataset"
@@ -94,8 +95,13 @@ class Mix(Dataset[Any]):
         Raises:
             SampleIndexError: a number outside the mix.
         """
+        if not is_single(index):
+            raise TypeError("a Mix gives one sample by its number; batches come from Loader or DataLoader")
         number = resolve_number(index, len(self), _no_names)
         return self.transforms.sample_after(*self._gather(np.array([number])))
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[number] for number in range(len(self)))
 
     def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
         """Return a batch for torch's DataLoader, which takes it as one."""
@@ -296,9 +302,8 @@ def _check_arguments(pairs: Sequence[tuple[Any, Any]], stop: str, batches: str, 
             )
         if isinstance(weight, bool) or not isinstance(weight, int | float | np.number) or not 0 < weight < math.inf:
             raise UsageError(f"mix: {dataset!r} has the weight {weight!r}; a number above 0 is expected")
-    for name, value, known in (("stop", stop, ("first", "all")), ("batches", batches, ("mixed", "one"))):
-        if value not in known:
-            raise UsageError(f"mix: {name} {value!r}: {known[0]!r} or {known[1]!r} is expected")
+    check_choice("mix: stop", stop, ("first", "all"))
+    check_choice("mix: batches", batches, ("mixed", "one"))
     if extras != DATASET and not set(extras) <= {DATASET}:
         raise UsageError(
             f"mix: extras {extras!r}: only ({DATASET!r},) is possible; ask the datasets for names and numbers"

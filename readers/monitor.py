@@ -7,6 +7,7 @@ is the part of it spent inside the loader.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from statistics import median
 from time import perf_counter
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -23,19 +24,21 @@ class Waits(NamedTuple):
         first_step: number of the first step; steps count from 0 and go on over all epochs.
         steps: how many.
         share: time waited for data, as a part of the time of all these steps; 0 to 1.
-        mean, max: seconds that a step waited.
+        mean, median, max: seconds that a step waited. A mean far above the median says that few steps waited long.
     """
 
     first_step: int
     steps: int
     share: float
     mean: float
+    median: float
     max: float
 
     def __str__(self) -> str:
         last = self.first_step + self.steps - 1
         waited = f"waited for data {self.share:.2%} of the time"
-        return f"steps {self.first_step} to {last}: {waited}; mean {duration(self.mean)}, max {duration(self.max)}"
+        each = f"mean {duration(self.mean)}, median {duration(self.median)}, max {duration(self.max)}"
+        return f"steps {self.first_step} to {last}: {waited}; {each}"
 
 
 class DataTimeMonitor(Generic[Batch]):
@@ -113,8 +116,8 @@ class DataTimeMonitor(Generic[Batch]):
 
     def _figures(self) -> Waits:
         waited, total = sum(self._waits), self._earlier_seconds + self._handed_over - self._began
-        steps = len(self._waits)
-        return Waits(self._first_step, steps, waited / total if total else 0.0, waited / steps, max(self._waits))
+        steps, share = len(self._waits), waited / total if total else 0.0
+        return Waits(self._first_step, steps, share, waited / steps, median(self._waits), max(self._waits))
 
     def _report(self) -> None:
         waits = self._reported = self._figures()

@@ -4,7 +4,8 @@ No files are needed. An `Order` gives the numbers of all samples of an epoch, in
 read them. It depends on the seed and the epoch alone, so that any number of ranks, threads and restarts sees the same
 one; `readers/share.py` cuts it into batches for one rank.
 
-An order is worked out for some positions at a time. One with more than `LISTED` samples never stands in memory.
+An order is worked out for some positions at a time. A full shuffle of more than `LISTED` samples is computed as it is
+read; smaller ones, block shuffles, samplers and mixes keep an epoch in memory, 8 bytes a sample.
 
 Random orders come from `numpy.random.RandomState` on PCG64, seeded with SeedSequence([seed, epoch]). numpy promises
 that a RandomState gives the same stream in every version (NEP 19), but not that a `Generator` does.

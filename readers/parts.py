@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -14,8 +15,13 @@ from readers.fields import Describe, FieldReader, Places, WholeReader
 from readers.indexing import Items
 from readers.points import PointSample, PointsReader, make_row_chooser
 from readers.resized import ResizedCrop, ResizedReader
+from readers.valid import remark
 from readers.voxels import VoxelReader, Voxels, VoxelSample
 from readers.windows import IS_PAD, WindowReader, Windows, make_pad_reader
+
+#: Words in names of fields that say where something is in an image, or which way it moves there.
+_TURNED = {"flow", "normals"}
+_MOVED = _TURNED | {"box", "boxes", "bbox", "bboxes", "keypoint", "keypoints", "landmark", "landmarks"}
 
 
 @dataclass(frozen=True)
@@ -33,10 +39,7 @@ class Parts:
     def draws(self) -> bool:
         """Return whether parts are random, so that two visits of one sample may differ."""
         points, crop, windows = self.points, self.crop, self.windows
-        if isinstance(points, VoxelSample):
-            points_differ = points.choose == "random"
-        else:
-            points_differ = points is not None and not points.first
+        points_differ = points is not None and points.choose == "random"
         crops_differ = crop.is_random if isinstance(crop, ResizedCrop) else crop is not None and is_random(crop)
         return points_differ or crops_differ or (windows is not None and windows.one)
 
@@ -63,6 +66,8 @@ class Parts:
             crop.check(fields, windows.offsets(fields) if windows else ())
         if isinstance(crop, Crop):
             crop.check(fields, samples, windows.offsets(fields) if windows else ())
+        if crop is not None:
+            _remark_left(crop, fields)
         masks = [name + IS_DATA for name in crop.scales] if isinstance(crop, Crop) and crop.pad else []
         masks += [name + IS_PAD for name in windows.offsets(fields)] if windows and windows.fill else []
         for name in masks:
@@ -135,6 +140,20 @@ class Parts:
             if field_steps.pad:
                 readers[name + IS_PAD] = make_pad_reader(places[name], field_steps)
         return readers
+
+
+def _remark_left(crop: Crop | ResizedCrop, fields: Mapping[str, Field]) -> None:
+    """Say which fields look as if a crop had to change them, by their names, and stay as they are."""
+    if isinstance(crop, ResizedCrop):
+        cropped, mirrors = [crop.of], crop.flips
+    else:
+        cropped, mirrors = [*crop.scales], crop.flips or crop.turns
+    for name in fields:
+        words = set(re.split(r"[\W_]+", name.lower()))
+        if words & _MOVED and name not in cropped:
+            remark(f"field {name!r} stays as it is beside a crop, whose place and flips it does not follow")
+        elif words & _TURNED and name in cropped and mirrors:
+            remark(f"field {name!r} is flipped or turned with the crop, and the signs of its values stay as they are")
 
 
 def _check_untied(field: Places, first: Places, describe: Describe, compared: Numbers | None) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -17,27 +18,29 @@ from packer.format import Field, Located, Numbers
 from readers.draws import POINTS, ROUNDS, Visits, draw_permutations, draw_words
 from readers.fields import Describe, LastResult, Places
 from readers.rows import PartReader, RowRanges, part_field
-from readers.valid import check_count, check_flags, check_read, check_seed, make_tuples
+from readers.valid import check_choice, check_count, check_read, check_seed, make_tuples
 
 #: Random words per sample that its points are drawn from.
 COUNT = 2 * ROUNDS + 1
 #: The field that tells how many points there are; the first one if none has this name.
 USUAL = "xyz"
+#: How points are chosen, by samples of points and of voxels.
+CHOICES = "random", "first"
 
 
 @dataclass(frozen=True)
 class PointSample:
-    """Reads a fixed number of points of every cloud, chosen at random.
+    """Reads a fixed number of points of every cloud.
 
     If a cloud has fewer points, each comes equally often, or once more than others.
 
     Args:
         count: how many points to read.
         seed: of the choice.
-        first: takes the first points of every cloud instead, in their order, as PointNet++ does; after the last one the
-            first follows again. Nothing is drawn.
         fields: names of the fields that hold one row a point. By default the fields that are ragged in their first axis
             alone, and in every sample as long as `xyz`; without `xyz`, as long as the first such field.
+        choose: `random`: any points, drawn again each time that a sample is read (see `draws.py`); `first`: the first
+            points of the cloud, in their order, as PointNet++ does; after the last one the first follows again.
 
     Raises:
         UsageError: an argument has no meaning.
@@ -46,12 +49,12 @@ class PointSample:
     count: int
     seed: int = 0
     fields: Sequence[str] | None = None
-    first: bool = False
+    choose: Literal["random", "first"] = "random"
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
         check_count("points: count", self.count)
-        check_flags("points", first=self.first)
+        check_choice("points: choose", self.choose, CHOICES)
         make_tuples(self, "fields")
 
     def candidates(self, fields: Mapping[str, Field]) -> list[str]:
@@ -124,7 +127,7 @@ def make_row_chooser(sample: PointSample) -> LastResult:
     """Return a function that chooses rows of samples, (n, count), from their visits and lengths, (n,) each."""
 
     def rows(visits: Numbers, lengths: Numbers) -> Numbers:
-        if sample.first:
+        if sample.choose == "first":
             return np.arange(sample.count) % lengths[:, None]
         return draw_permutations(
             draw_words(visits.view(np.uint64), sample.seed, POINTS, COUNT), lengths, int(sample.count)

@@ -56,7 +56,9 @@ class ReadPlan:
         pool: gives memory for batches.
         threads: 0 reads in the caller's thread; else as many read ahead.
         prefetch: how many runs threads read ahead at most, or one for each thread if that is more.
-        finish: applied to each batch, after the dataset's transforms.
+        finish: called with each batch, its samples and their visits, (n,) or None; returns what is handed out. None if
+            batches are handed out as they are gathered.
+        has_functions: whether that calls functions of the caller's own.
         finishing: how threads call transforms and `finish`: all at once, or one after another in the order of the
             batches (`in turn`), or not at all: the caller's thread does, when a batch is due (`here`).
         stream: opens shards one by one, as batches need them; None if the dataset is open as a whole.
@@ -72,7 +74,8 @@ class ReadPlan:
     pool: Pool
     threads: int = 0
     prefetch: int = 2
-    finish: Callable[[Any], Any] | None = None
+    finish: Callable[[Any, int, Visits | None], Any] | None = None
+    has_functions: bool = False
     finishing: Finishing = "at once"
     stream: ShardStream | None = None
     first: Callable[[Callable[[], list[Any]]], tuple[list[Any], ReadPlan]] | None = None
@@ -100,7 +103,7 @@ class ReadPlan:
         preferred = [reader.run_bytes for reader in self.readers.values()]
         # A transform may take any time and return any number of bytes, so its batches are read ahead one by one. Parts
         # of pinned memory would have to be copied once more, each into pinned memory of its own.
-        one_by_one = (self.threads and self.dataset.transforms) or self.pool.pinned or 0 in preferred
+        one_by_one = (self.threads and self.has_functions) or self.pool.pinned or 0 in preferred
         return 0 if one_by_one else max(preferred, default=0)
 
 
@@ -321,14 +324,9 @@ def _locate_sound(readers: Mapping[str, FieldReader], run: Run, skipped: dict[in
 
 def _finish_batches(plan: ReadPlan, run: Run, batches: list[Any]) -> Iterator[Any]:
     """Yield the batches of a run, each finished when it is asked for."""
-
-    def finish_batch(batch: Any, size: int, visits: Visits | None) -> Any:
-        batch = plan.dataset.transforms.batch_after(batch, size, visits)
-        return batch if plan.finish is None else plan.finish(batch)
-
-    if plan.finish is None and not plan.dataset.transforms:
+    if plan.finish is None:
         return _hand_over(batches)
-    return map(finish_batch, _hand_over(batches), run.sizes, run.visits)
+    return map(plan.finish, _hand_over(batches), run.sizes, run.visits)
 
 
 def split_values(values: Any, sizes: list[int]) -> Sequence[Any]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, wraps
 from inspect import Parameter, signature
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 import torch
 
 from packer.errors import UsageError
-from readers.batch import Sample, Several, as_result, batch_of, flatten_results, item_of, join, only_item
+from readers.batch import Several, as_result, as_sample, batch_of, flatten_results, item_of, join, only_item
 from readers.draws import BATCHES, SAMPLES, Visits, draw_words
 from readers.gather import CPU
 
@@ -73,10 +74,14 @@ class Transforms:
         """Return the samples of a gathered batch, after both, in the form that torch's DataLoader takes."""
         if self.sample is not None and self.batch is None:
             # DataLoader joins them, by its `collate_fn`; the default one joins those of unlike lengths as `Ragged`.
-            samples = self._change_samples(batch, size, visits)
-            return [Sample(sample) if type(sample) is dict else sample for sample in samples]
+            return list(map(as_sample, self._change_samples(batch, size, visits)))
         result, size, _ = self._apply(batch, size, visits)
         return batch_of(result, size)
+
+    def collated(self, collate: Transform, batch: dict[str, Any], size: int, visits: Visits | None) -> Any:
+        """Return what a function makes of the list of samples of a gathered batch, after both, as in DataLoader."""
+        with _no_stop_iteration():
+            return collate(list(self.samples_after(batch, size, visits)))
 
     def _apply(self, batch: dict[str, Any], size: int, visits: Visits | None) -> tuple[Any, int, bool]:
         """Return a gathered batch after both, its samples then, and whether one was made `Several`."""
@@ -117,18 +122,34 @@ def takes_generator(function: Transform | None) -> bool:
 
 def change_samples(function: Transform, samples: Sequence[Any], visits: Visits | None) -> list[Any]:
     """Return samples, each changed by a function; visits (n,) are given if it takes a generator."""
-    if visits is None:
-        return list(map(function, samples))
-    seeds = draw_words(visits, 0, SAMPLES, 1)[:, 0].tolist()
-    return [function(sample, generator=_seed_generator(seed)) for sample, seed in zip(samples, seeds, strict=True)]
+    with _no_stop_iteration():
+        if visits is None:
+            return [function(sample) for sample in samples]
+        seeds = draw_words(visits, 0, SAMPLES, 1)[:, 0].tolist()
+        return [function(sample, generator=_seed_generator(seed)) for sample, seed in zip(samples, seeds, strict=True)]
 
 
 def change_batch(function: Transform, batch: Any, visits: Visits | None) -> Any:
     """Return a batch, changed by a function; if it takes a generator, that of the first visit of `visits` (n,)."""
-    if visits is None:
-        return function(batch)
-    seeds = draw_words(visits[:1], 0, BATCHES, 1)[:, 0].tolist() or [0]
-    return function(batch, generator=_seed_generator(seeds[0]))
+    with _no_stop_iteration():
+        if visits is None:
+            return function(batch)
+        seeds = draw_words(visits[:1], 0, BATCHES, 1)[:, 0].tolist() or [0]
+        return function(batch, generator=_seed_generator(seeds[0]))
+
+
+class _no_stop_iteration:  # noqa: N801  # a context manager, which contextlib would make slower
+    """Raises RuntimeError for StopIteration, which would end a loop over batches without a word."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, StopIteration):
+            raise RuntimeError(
+                "a transform raised StopIteration, as next() does of what is through: give next() a default, or take "
+                "itertools.cycle"
+            ) from error
 
 
 def _seed_generator(seed: int) -> torch.Generator:
@@ -136,12 +157,47 @@ def _seed_generator(seed: int) -> torch.Generator:
         return torch.Generator().manual_seed(seed)
 
 
-def has_drawn(states_before: Sequence[Any]) -> bool:
-    """Return whether the generator of torch, numpy or Python left its state in `states_before`, of `global_states`."""
-    return global_states() != states_before
+#: Functions that seed the generator of torch, numpy or Python, or set its state.
+_SEEDING = (
+    (torch, "manual_seed"),
+    (torch, "set_rng_state"),
+    (torch.random, "manual_seed"),
+    (torch.random, "set_rng_state"),
+    (np.random, "seed"),
+    (np.random, "set_state"),
+    (random, "seed"),
+    (random, "setstate"),
+)
 
 
-def global_states() -> Sequence[Any]:
+@contextmanager
+def watch_generators() -> Iterator[Callable[[], bool]]:
+    """Watch the generators of torch, numpy and Python.
+
+    Yields:
+        A function that returns whether one of them was drawn from or seeded since, also if its state was put back.
+    """
+    states_before, calls = _global_states(), []
+    functions = [getattr(module, name) for module, name in _SEEDING]
+
+    def noting(function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            calls.append(function)
+            return function(*args, **kwargs)
+
+        return noted
+
+    try:
+        for (module, name), function in zip(_SEEDING, functions, strict=True):
+            setattr(module, name, noting(function))
+        yield lambda: bool(calls) or _global_states() != states_before
+    finally:
+        for (module, name), function in zip(_SEEDING, functions, strict=True):
+            setattr(module, name, function)
+
+
+def _global_states() -> Sequence[Any]:
     """Return the states of torch's, numpy's and Python's own generators."""
     _, words, *place = np.random.get_state()  # the one that others draw from
     return [torch.get_rng_state().numpy().tobytes(), np.asarray(words).tobytes(), place, random.getstate()]

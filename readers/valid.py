@@ -25,6 +25,12 @@ def check_flags(caller: str, **flags: object) -> None:
             raise UsageError(f"{caller}: {name} {flag!r}: True or False is expected")
 
 
+def check_choice(name: str, choice: object, choices: Sequence[str]) -> None:
+    """Raise UsageError if `choice` is none of `choices`."""
+    if not isinstance(choice, str) or choice not in choices:
+        raise UsageError(f"{name} {choice!r}: {' or '.join(map(repr, choices))} is expected")
+
+
 def check_seed(seed: int) -> None:
     """Raise UsageError if `seed` cannot seed the generator."""
     if not isinstance(seed, int | np.integer) or seed < 0:

@@ -27,6 +27,8 @@ from readers.batch import Ragged
 from readers.draws import MIX, MIX_AGAIN, STEP, VOXELS, Visits, Words, draw_words
 from readers.fields import Describe, LastResult, Places, WholeReader
 from readers.gather import Allocate, fresh
+from readers.points import CHOICES
+from readers.valid import check_choice
 
 #: Cells further than this from the origin have no number that fits the loop.
 _FURTHEST = 2.0**62
@@ -59,8 +61,7 @@ class VoxelSample:
         is_number = isinstance(self.size, int | float | np.integer | np.floating) and not isinstance(self.size, bool)
         if not (is_number and 0 < self.size < math.inf):
             raise UsageError(f"VoxelSample: size {self.size!r}: the edge of a voxel, a number above 0, is expected")
-        if self.choose not in ("random", "first"):
-            raise UsageError(f"VoxelSample: choose {self.choose!r}: 'random' or 'first' is expected")
+        check_choice("VoxelSample: choose", self.choose, CHOICES)
 
     def candidates(self, fields: Mapping[str, Field]) -> list[str]:
         """Return the names of the fields that may hold one row a point, first the one of coordinates.

@@ -375,7 +375,7 @@ class Locator:
             index = self._index(int(bad.shard[0]))
             first, stop = index.samples_of(bad.frame)[0].tolist()
             raise DamagedError(
-                f"{index.path}: field {self.field.name!r}, samples {first} to {stop - 1} of the shard: {error}; "
+                f"{index.path}: field {self.field.name!r}, {_samples_text(first, stop)} of the shard: {error}; "
                 "run `packer verify`, then `packer repair`"
             ) from None
 
@@ -516,3 +516,8 @@ def _no_chunks(ends: Numbers) -> Numbers:
 
 def _position(array: NDArray[Any]) -> int:
     return int(array.__array_interface__["data"][0])
+
+
+def _samples_text(first: int, stop: int) -> str:
+    """Return the samples from `first` to `stop` - 1 in words."""
+    return f"sample {first}" if stop == first + 1 else f"samples {first} to {stop - 1}"

@@ -24,6 +24,7 @@ from packer.writer import DatasetWriter
 from readers import Crop, Loader, PackedDataset
 from readers.crop import orient
 from readers.draws import draw_visits
+from readers.valid import remark
 
 CODECS = ("none", "lz4", "bitshuffle", "zstd", "photo+zstd", "photo+lz4")
 
@@ -370,3 +371,17 @@ def test_places_are_multiples(tmp_path: Path) -> None:
     assert int(PackedDataset(tmp_path / "d", crop=Crop(4, "x", multiple=3, at="center"))[0]["x"][0, 0, 0]) == 3
     with pytest.raises(UsageError, match="multiple 0"):
         Crop(4, "x", multiple=0)
+
+
+def test_fields_that_a_crop_leaves_behind_are_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Boxes beside a crop stay where they were, and flow that is flipped keeps its signs: a remark says which, once."""
+    remark.cache_clear()
+    with DatasetWriter(tmp_path / "d") as writer:
+        writer.add({"image": np.zeros((9, 9, 3)), "flow": np.zeros((9, 9, 2)), "gt_boxes": np.zeros((2, 4))})
+    for crop in (Crop(4, "image", {"flow": 1}), Crop(4, "image", {"flow": 1}, flips=True), Crop(4, "image")):
+        PackedDataset(tmp_path / "d", crop=crop)
+    assert [record.message.partition(" with")[0].partition(" beside")[0] for record in caplog.records] == [
+        "field 'gt_boxes' stays as it is",
+        "field 'flow' is flipped or turned",
+        "field 'flow' stays as it is",
+    ]

@@ -29,6 +29,7 @@ from packer.format import Field, Shard
 from packer.sources import SourceOptions
 from packer.writer import DatasetWriter
 from readers import Loader, Mix, PackedDataset, Windows
+from readers.valid import remark
 
 Sample = dict[str, Any]
 
@@ -236,8 +237,14 @@ def test_a_field_is_no_index(packed: Path) -> None:
     for index in ("label", ["a/0", "label"]):
         with pytest.raises(MissingNameError, match=r"'label', but a field is: .*, as in ds\[3\]\['label'\]"):
             ds[index]
-    with pytest.raises(MissingNameError, match=r"no sample is named 'labels'"):
+    with pytest.raises(MissingNameError, match=rf"^{packed}: no sample is named 'labels'; the first name is 'a/0'"):
         ds["labels"]
+    with pytest.raises(MissingNameError, match=r"'a/1' is not among the chosen samples; the first name is 'a/7'"):
+        ds.select([7, 3])["a/1"]
+    with pytest.raises(SampleIndexError, match="there are no samples to index"):
+        ds.select([])[0]
+    with pytest.raises(TypeError, match="a Mix gives one sample by its number"):
+        _ = Mix({ds: 1})[0:3]  # type: ignore[index]
 
 
 def test_what_nothing_would_follow_cannot_be_set(packed: Path) -> None:
@@ -418,3 +425,17 @@ def test_labels_by_the_words_of_torchvision(tmp_path: Path, packed: Path, rows: 
     assert PackedDataset(packed).targets == [i * i - 50 for i in range(60)]
     assert PackedDataset(packed).class_to_idx is None
     assert PackedDataset(rows).targets is PackedDataset(packed, ["x"]).targets is None
+
+
+def test_targets_of_labels_in_one_column_and_of_texts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Labels (n, 1) are taken as they are; labels that are text have no numbers, which is said."""
+    remark.cache_clear()
+    labels: dict[str, list[Any]] = {"column": [np.array([n]) for n in range(4)], "text": list("abca")}
+    for name, values in labels.items():
+        with DatasetWriter(tmp_path / name) as writer:
+            for value in values:
+                writer.add({"label": value})
+    assert PackedDataset(tmp_path / "column").targets == [0, 1, 2, 3]
+    assert not caplog.records
+    assert PackedDataset(tmp_path / "text").targets is None
+    assert "--classes label" in caplog.text

@@ -168,7 +168,6 @@ def test_wrong_arguments_are_refused(rows, arguments, message):
     ("argument", "instead"),
     [
         ({"num_workers": 4}, "give threads="),
-        ({"collate_fn": list}, "batch_transform= or a sample_transform="),
         ({"persistent_workers": True}, "without workers; leave it out"),
         ({"generator": torch.Generator()}, "give seed="),
         ({"prefetch_factor": 4}, "give prefetch="),

@@ -74,15 +74,18 @@ def test_report_line(clock):
     lines = []
     run(DataTimeMonitor(SlowLoader(clock, [0.001] * 9 + [0.1]), log=lines.append), clock, use=0.02)
     assert lines == [
-        "rank 0, steps 0 to 9: waited for data 37.72% of the time; mean 10.9 ms, max 100.0 ms (above 1.00%)"
+        "rank 0, steps 0 to 9: waited for data 37.72% of the time; mean 10.9 ms, median 1.0 ms, max 100.0 ms "
+        "(above 1.00%)"
     ]
     run(DataTimeMonitor(SlowLoader(clock, [8e-6, 2.5]), threshold=0.5, log=lines.append), clock, use=100)
-    assert lines[1].endswith("mean 1.25 s, max 2.50 s")
+    assert lines[1].endswith("mean 1.25 s, median 1.25 s, max 2.50 s")
     run(DataTimeMonitor(SlowLoader(clock, [8e-6]), log=lines.append), clock, use=1.0)
-    assert lines[2].endswith("mean 8.0 us, max 8.0 us (above 1.00%)")  # the first step has nothing but its wait
+    assert lines[2].endswith(
+        "mean 8.0 us, median 8.0 us, max 8.0 us (above 1.00%)"
+    )  # the first step has nothing but its wait
     run(DataTimeMonitor(SlowLoader(clock, [2.0]), threshold=1.0, log=lines.append), clock, use=1.0)
-    assert lines[3].endswith("waited for data 100.00% of the time; mean 2.00 s, max 2.00 s")
-    assert str(monitor.Waits(0, 2, 0.5, mean=1e-3, max=1.0)).endswith("mean 1.0 ms, max 1.00 s")
+    assert lines[3].endswith("waited for data 100.00% of the time; mean 2.00 s, median 2.00 s, max 2.00 s")
+    assert str(monitor.Waits(0, 2, 0.5, mean=1e-3, median=1e-3, max=1.0)).endswith("median 1.0 ms, max 1.00 s")
 
 
 def test_reports_cover_every_step(clock):

@@ -119,7 +119,7 @@ def test_every_point_is_as_likely(pack: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize("codec", ["none", "lz4"])
 def test_the_first_points(pack: Any, tmp_path: Path, codec: str) -> None:
     """In their order, in every field and at every visit; after the last the first follows again. None are drawn."""
-    ds = PackedDataset(_packed(pack, tmp_path, codec=codec), points=PointSample(16, first=True))
+    ds = PackedDataset(_packed(pack, tmp_path, codec=codec), points=PointSample(16, choose="first"))
     state = torch.get_rng_state()
     for batch in (ds[:], next(iter(Loader(ds, len(LENGTHS), seed=5)))):
         wanted = np.arange(16)[None] % np.array(LENGTHS)[:, None]
@@ -202,8 +202,8 @@ def test_what_cannot_be_sampled_is_refused_at_once(packed: Path) -> None:
         PackedDataset(packed, points=10.5)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="seed -1"):
         PointSample(3, seed=-1)
-    with pytest.raises(UsageError, match="points: first 'no': True or False"):
-        PointSample(3, first="no")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="points: choose 'last': 'random' or 'first'"):
+        PointSample(3, choose="last")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="no field 'abc' is read"):
         PackedDataset(packed, points=PointSample(3, fields=["abc"]))
     for name in ("caption", "picture", "label"):

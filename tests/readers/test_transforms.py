@@ -174,7 +174,7 @@ def test_lists_of_other_things_are_joined_as_torch_does(rows: Path) -> None:
 
 
 def test_samples_of_different_lengths_become_ragged(pack: Any, tmp_path: Path) -> None:
-    """Clouds are changed one by one, by `Loader` and `DataLoader`; what differs in other axes as well is no batch."""
+    """Clouds are changed one by one, by `Loader` and `DataLoader`; what differs in other axes as well is a list."""
     clouds = [np.random.default_rng(n).random((n, 3), np.float32) for n in (5, 1, 7, 5)]
     path = pack(
         tmp_path / "p", [Field(name="xyz", dtype="float32", shape=(None, 3))], [[{"xyz": cloud} for cloud in clouds]]
@@ -185,8 +185,19 @@ def test_samples_of_different_lengths_become_ragged(pack: Any, tmp_path: Path) -
         assert batch["n"].tolist() == [5, 1, 7, 5]
         assert all(np.array_equal(got, 2 * cloud) for got, cloud in zip(batch["xyz"].to_list(), clouds, strict=True))
     assert ds[[0, 3]]["xyz"].shape == (2, 5, 3)
+    for make in (lambda xyz: xyz, lambda xyz: (xyz, 1)):
+        ds = PackedDataset(path, sample_transform=lambda sample, make=make: make(sample["xyz"]))
+        for batch in (ds[:], next(iter(Loader(ds, 4))), next(iter(DataLoader(ds, 4, num_workers=1)))):
+            clouds_read = batch if isinstance(batch, Ragged) else batch[0]
+            assert isinstance(clouds_read, Ragged)
+            assert clouds_read.lengths.tolist() == [5, 1, 7, 5]
     ds = PackedDataset(path, sample_transform=lambda sample: sample["xyz"][:, : len(sample["xyz"])])
-    with pytest.raises(UsageError, match=r"tensors of shapes \[1, 1\] and \[5, 3\] make no batch"):
+    for listed in (ds[:], next(iter(Loader(ds, 4))), next(iter(DataLoader(ds, 4)))):
+        assert [list(value.shape) for value in listed] == [[5, 3], [1, 1], [7, 3], [5, 3]]
+    ds = PackedDataset(
+        path, sample_transform=lambda sample: sample["xyz"][0] if len(sample["xyz"]) == 1 else torch.ones(2, 2)
+    )
+    with pytest.raises(UsageError, match=r"tensors of shapes \[3\] and \[2, 2\] make no batch"):
         ds[:]
 
 
@@ -250,19 +261,89 @@ def test_without_a_loader_the_generator_follows_from_torchs(rows: Path) -> None:
     assert pickle.loads(pickle.dumps(ds))[3]["one"].shape == (2,)
 
 
+def test_stop_iteration_of_a_function_is_an_error(rows: Path) -> None:
+    """It would end the loop as if the epoch were over: no sample is lost without a word, in any way of reading."""
+    few = iter(range(7))
+    calls: dict[str, Any] = {
+        "sample_transform": lambda sample: (next(few), sample),
+        "batch_transform": lambda _: next(few),
+    }
+    for name, function in calls.items():
+        few = iter(range(7))
+        ds = PackedDataset(rows, **{name: function})
+        for loop in (
+            Loader(ds, 4),
+            Loader(ds, 4, threads=2),
+            Loader(ds, 4, threads=0),
+            DataLoader(ds, 4),
+            Mix({ds: 1}),
+        ):
+            with pytest.raises(RuntimeError, match="StopIteration"):
+                list(loop)
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        list(Loader(PackedDataset(rows), 4, collate_fn=lambda samples: next(few)))
+
+
+def test_a_mix_ends_where_its_samples_do(rows: Path) -> None:
+    """An IndexError of a transform is raised; it is not taken for the end."""
+    with pytest.raises(IndexError, match="of mine"):
+        list(
+            Mix({PackedDataset(rows, sample_transform=lambda sample: (_ for _ in ()).throw(IndexError("of mine"))): 1})
+        )
+
+
+@pytest.mark.parametrize("options", [{}, {"sample_transform": doubled}, {"batch_transform": scaled}])
+def test_a_collate_function_gets_what_that_of_a_dataloader_gets(rows: Path, options: Any) -> None:
+    """A list of samples, after the transforms; of `Loader` with threads and without, and as torch's attribute."""
+    ds = PackedDataset(rows, **options)
+
+    def collate(samples: list[Any]) -> Any:
+        assert len(samples[:3]) == 3
+        return [
+            {
+                name: value if isinstance(value, str) else torch.as_tensor(value).tolist()
+                for name, value in sample.items()
+            }
+            for sample in samples
+        ]
+
+    expected = list(DataLoader(ds, 300, collate_fn=collate))
+    for threads in ("auto", 0, 2):
+        loader = Loader(ds, 300, threads=threads, collate_fn=collate)
+        assert list(loader) == expected
+        assert loader.collate_fn is collate
+
+
+def _seeded(draw: Any) -> Any:
+    def seeded() -> None:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(3)
+            draw()
+
+    return seeded
+
+
 @pytest.mark.parametrize(
     "draw",
-    [lambda: torch.rand(1), lambda: torch.tensor(np.random.random()), lambda: torch.tensor(random.random())],
-    ids=["torch", "numpy", "python"],
+    [
+        lambda: torch.rand(1),
+        lambda: torch.tensor(np.random.random()),
+        lambda: torch.tensor(random.random()),
+        _seeded(lambda: torch.rand(1)),
+    ],
+    ids=["torch", "numpy", "python", "seeded"],
 )
 def test_a_transform_that_draws_globally_stays_in_the_callers_thread(
     rows: Path, draw: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its runs repeat next to a training step that draws, too; it is said once. Others are read ahead."""
+    """Its runs repeat next to a training step that draws, too; it is said once. Others are read ahead.
+
+    So does one that seeds them from its `generator`, and puts their states back: a step would draw from these.
+    """
     remark.cache_clear()
     threads = set()
 
-    def noisy(batch: dict[str, Any]) -> dict[str, Any]:
+    def noisy(batch: dict[str, Any], generator: torch.Generator) -> dict[str, Any]:
         threads.add(threading.current_thread())
         draw()
         return batch
