@@ -48,6 +48,12 @@ def faults_of(path: str | None = None, sample: int | None = None) -> Iterator[No
         raise SourceError(error.reason, path or error.path, number) from error
 
 
+def changed(dtype: str, shape: Sequence[int | None], value: Any, path: str) -> SourceError:
+    """Return the error of a value that is not what the header said when samples were planned."""
+    was, now = (" x ".join(map(str, sides)) for sides in (shape, value.shape))
+    return SourceError(f"was {was} {dtype} when its header was read, and is {now} {value.dtype} now; run again", path)
+
+
 class LargeArray:
     """The array of one sample that is too large to be read at once: rows of it are read when they are asked for.
 
@@ -70,12 +76,12 @@ class LargeArray:
         number: int | None = None,
     ) -> None:
         self.dtype, self.shape = dtype, shape
-        self._read, self._path, self._number = read, path, number
+        self._read, self._path, self.number = read, path, number
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:
         """Return rows of the first axis; raises SourceError as `Source.read` does."""
         start, stop, _ = rows.indices(len(self))
-        with faults_of(self._path, self._number):
+        with faults_of(self._path, self.number):
             return self._read(start, stop)
 
     def __len__(self) -> int:

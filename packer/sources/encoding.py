@@ -22,6 +22,7 @@ import numpy as np
 
 from packer.errors import SourceError, as_text
 from packer.sources.base import Source
+from packer.sources.kinds import Kind, kind_named
 
 #: Modules whose classes and functions the bytes may name.
 _MODULES = ("packer.sources.", "packer.format.schema")
@@ -93,6 +94,8 @@ class _Encoder:
             return "array", [dtype, shape, np.asarray(value).tobytes()]
         if kind is np.dtype and value.names is None and not value.hasobject:
             return "dtype", [value.str]
+        if isinstance(value, Kind):
+            return "kind", [value.name]
         if kind is partial:
             return "partial", [self.item(each) for each in (value.func, value.args, value.keywords)]
         if kind is FunctionType:
@@ -134,6 +137,8 @@ def _decoded(kind: str, items: Sequence[Any]) -> Any:
         dtype, shape, data = items
         array = np.frombuffer(data, np.dtype(dtype)).copy()
         return array[0] if shape is None else array.reshape(shape)
+    if kind == "kind":
+        return kind_named(items[0])
     if kind == "dtype":
         return np.dtype(items[0])
     if kind == "partial":

@@ -14,26 +14,25 @@ from __future__ import annotations
 
 import gzip
 import re
-from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError, first_few
 from packer.format import DTYPES, FieldSpec
-from packer.sources.base import Block, Source, common_shape, faults_of, joined
 from packer.sources.dtypes import DoesNotFitError, check_casts, common_dtype, convert, holds
-from packer.sources.files import FileSet, join
-from packer.sources.headers import Columns, count_layouts, misfits, read_headers
+from packer.sources.files import FileSet
+from packer.sources.headers import misfits
+from packer.sources.kinds import Kind, pair_by_name
+from packer.sources.looking import Header, leave_out
 from packer.sources.options import SourceOptions
-from packer.sources.pairing import partners
+from packer.sources.table import Files, LaidField, Row, SampleTable, bounds_of
 from packer.watcher import Watcher
 
 _PLACE = (
@@ -43,181 +42,36 @@ _PLACE = (
 _SUFFIX = re.compile(r"\.nii(\.gz)?$", re.IGNORECASE)
 _FLOAT32 = np.finfo(np.float32)
 _CHANNEL = re.compile(r"(.+)_(\d{4})")
+#: Numbers of a sample: the files that are channels of the volume of a field, 0 if its one file is all of it; and
+#: whether the affines of its fields differ.
+_CHANNELS, _APART = "{}.channels", "apart"
 
 
-class _Volume(NamedTuple):
-    """A volume of one file, or of a file for each channel."""
-
-    paths: tuple[str, ...]
-    has_channels: bool
+# ---------------------------------------------------------------- which files are a volume
 
 
-class VolumeColumn(NamedTuple):
-    """The volumes of a field.
-
-    Attributes:
-        folder: the folder that all files count from.
-        firsts: (n,) the first file of each volume.
-        channels: the files of each volume that has one for each channel, by the first.
-    """
-
-    folder: str
-    firsts: Sequence[str]
-    channels: Mapping[str, Sequence[str]]
-
-    def volume(self, number: int) -> _Volume:
-        """Return a volume, in the form in which it is read."""
-        first = self.firsts[number]
-        files = self.channels.get(first, (first,))
-        return _Volume(tuple(join(self.folder, file) for file in files), first in self.channels)
-
-    def take(self, firsts: Sequence[str]) -> VolumeColumn:
-        """Return the volumes with these first files."""
-        channels = {first: self.channels[first] for first in firsts if first in self.channels} if self.channels else {}
-        return self._replace(firsts=firsts, channels=channels)
-
-
-class _Header(NamedTuple):
-    """What the headers of a volume say. The affine is that of its first file."""
-
-    shape: tuple[int, ...]
-    dtype: str
-    affine: NDArray[np.float64]
-
-    @property
-    def kind(self) -> _Kind:
-        return _Kind(self.dtype, len(self.shape), self.shape[3:])
-
-
-class _Kind(NamedTuple):
-    """What volumes of a field may differ in; those of one field have the same axes and channels."""
-
-    dtype: str
-    axes: int
-    channels: tuple[int, ...]
-
-    @property
-    def form(self) -> str:
-        return f"{self.axes} axes" + "".join(f", {n} channels" for n in self.channels)
-
-
-def open_nifti(inputs: Mapping[str, FileSet], options: SourceOptions, watcher: Watcher) -> NiftiSource:
-    """Open the volumes of one or more fields, partners paired by name.
-
-    Args:
-        inputs: by field name, empty if none is given.
-        watcher: its `bad` is called with every file that cannot be packed; if it returns, the sample is skipped.
-
-    Raises:
-        UsageError: nibabel is not installed, two fields are the same files, or a field cannot have its name.
-        SourceError: what `watcher.bad` raises; no sample is left.
-    """
-    if find_spec("nibabel") is None:
-        raise UsageError("NIfTI is read by nibabel: pip install '.[nifti]' in a clone of packer")
-    if taken := {spec.name for spec in _PLACE} & inputs.keys():
+def pair(file_sets: Mapping[str, FileSet], options: SourceOptions, watcher: Watcher) -> tuple[SampleTable, list[str]]:
+    """Return the samples that volumes of the fields make, as `pair_by_name` does; channels are files of one volume."""
+    if taken := {spec.name for spec in _PLACE} & file_sets.keys():
         raise UsageError(f"{min(taken)}= is a field that every volume has; name the source otherwise")
-    check_casts(options.cast, [name or "image" for name in inputs])
-    file_sets = {name or "image": file_set._replace(files=file_set.pick(watcher)) for name, file_set in inputs.items()}
-    columns, names = dict[str, VolumeColumn](), dict[str, Sequence[str]]()
-    for name in file_sets:
-        columns[name], names[name] = _volumes(name, file_sets)
-    firsts = {field: file_set._replace(files=list(columns[field].firsts)) for field, file_set in file_sets.items()}
-    paired, remarks = partners(firsts, watcher, names)
-    columns = {field: columns[field].take(files) for field, files in paired.files.items()}
-    count = len(paired.names)
-    unread = ({field: column.volume(number) for field, column in columns.items()} for number in range(count))
-    numbers, layout_of, are_alike, sizes = array("q"), array("I"), array("b"), Columns()
-    layouts: dict[tuple[_Kind, ...], int] = {}
-    for number, row in enumerate(read_headers(_read_headers, unread, count, watcher)):
-        if isinstance(row, SourceError):
-            watcher.bad(row)
-            continue
-        layout = layouts.setdefault(tuple(header.kind for header in row.values()), len(layouts))
-        for name, header in row.items():
-            sizes.put(len(numbers), {f"{name}[{axis}]": length for axis, length in enumerate(header.shape)})
-        numbers.append(number)
-        layout_of.append(layout)
-        are_alike.append(_lie_alike(*(header.affine for header in row.values())))
-    kinds = [dict(zip(columns, layout, strict=True)) for layout in layouts]
-    model, apart = _agree(kinds, count_layouts(np.array(layout_of, np.uint32)), options.cast)
-    are_good = ~np.isin(layout_of, list(apart))
-    first_column = next(iter(columns.values()))
-    for row_number in np.flatnonzero(~are_good).tolist():
-        reason = f"differs from most volumes: {apart[layout_of[row_number]]}; fix it or move it away"
-        watcher.bad(SourceError(reason, first_column.volume(numbers[row_number]).paths[0]))
-    counts = count_layouts(np.array(layout_of, np.uint32)[are_good])
-    good = np.array(numbers, np.int64)[are_good]
-    sample_names = _taken(paired.names, good)
-    columns = {field: column.take(_taken(column.firsts, good)) for field, column in columns.items()}
-    lengths = sizes.arrays(len(numbers))
-    shapes, fields = {}, []
-    for name, kind in kinds[model].items():
-        shapes[name] = np.column_stack([lengths[f"{name}[{axis}]"][are_good] for axis in range(kind.axes)])
-        dtypes = Counter[str]()
-        for layout, count in counts.items():
-            dtypes[kinds[layout][name].dtype] += count
-        dtype, conversions = _dtype_of_field(name, dtypes, options.cast)
-        remarks += conversions
-        fields.append(FieldSpec(name=name, dtype=dtype, shape=common_shape(np.unique(shapes[name], axis=0).tolist())))
-        if columns[name].volume(0).has_channels:
-            remarks.append(f"field {name}: files numbered from _0000 on are the channels of one volume, its last axis")
-    if others := [sample_names[number] for number in np.flatnonzero(~np.array(are_alike, bool)[are_good]).tolist()]:
-        remarks.append(f"affines of the fields differ in {first_few(others)}; that of {fields[0].name} is kept")
-    origin = {"cast": dict(options.cast)} if options.cast else {}
-    return NiftiSource((*fields, *_PLACE), sample_names, columns, shapes, frozenset(options.cast), origin, remarks)
+    check_casts(options.cast, file_sets)
+    files_of, names = dict[str, dict[str, Sequence[str]]](), dict[str, list[str]]()
+    for field in file_sets:
+        files_of[field], names[field] = _volumes(field, file_sets)
+    firsts = {field: file_set._replace(files=list(files_of[field])) for field, file_set in file_sets.items()}
+    table, remarks = pair_by_name(firsts, options, watcher, names)
+    inputs, numbers = dict(table.inputs), {}
+    for field, files in table.inputs.items():
+        channels = [len(files_of[field][first]) for first in files.files]
+        numbers[_CHANNELS.format(field)] = np.array(channels)
+        if any(channels):
+            every = [file for first in files.files for file in files_of[field][first] or (first,)]
+            inputs[field] = Files(files.folder, every, bounds_of(np.maximum(channels, 1)))
+    return msgspec.structs.replace(table, inputs=inputs, numbers=numbers), remarks
 
 
-def _agree(
-    kinds: Sequence[Mapping[str, _Kind]], counts: Mapping[int, int], casts: Mapping[str, str]
-) -> tuple[int, dict[int, str]]:
-    """Return the number of a layout that the dataset has, and by number how those differ that cannot be packed with it.
-
-    Args:
-        kinds: of every layout, by field.
-        counts: how many samples have each layout.
-        casts: dtypes of fields that are converted.
-
-    Raises:
-        SourceError: there is no sample.
-    """
-    model, apart = misfits([{field: kind.form for field, kind in of.items()} for of in kinds], counts)
-    alike = {layout: count for layout, count in counts.items() if layout not in apart}
-    mixed = [
-        field for field in kinds[model] if field not in casts and not common_dtype(kinds[n][field].dtype for n in alike)
-    ]
-    if mixed:
-        in_words = [{field: f"{of[field].dtype} of {of[field].form}" for field in mixed} for of in kinds]
-        model, by_dtype = misfits(in_words, alike)
-        casts_in_words = " or ".join(f"--cast {field}=DTYPE" for field in mixed)
-        apart |= {n: f"{how}, and no dtype holds both ({casts_in_words} converts)" for n, how in by_dtype.items()}
-    return model, apart
-
-
-def _dtype_of_field(field: str, dtypes: Mapping[str, int], casts: Mapping[str, str]) -> tuple[str, list[str]]:
-    """Return the dtype of a field, and a sentence for the plan if volumes of other dtypes are converted to it.
-
-    Args:
-        dtypes: how many volumes have each dtype.
-        casts: dtypes of fields that are converted.
-    """
-    if field in casts and any(np.dtype(dtype).kind == "c" for dtype in dtypes):
-        raise UsageError(f"--cast {field}={casts[field]}: values of {field} are complex; leave it out")
-    dtype = casts.get(field) or common_dtype(dtypes) or max(dtypes, key=dtypes.__getitem__)
-    others = {other: count for other, count in dtypes.items() if other != dtype}
-    if not others or field in casts:
-        return dtype, []
-    counts_in_words = " and ".join(f"{count:,} of {other}" for other, count in others.items())
-    advice = f"--cast {field}=DTYPE chooses another"
-    return dtype, [f"field {field}: {counts_in_words} become {dtype}, which holds all values exactly; {advice}"]
-
-
-def _taken(items: Sequence[str], numbers: NDArray[np.int64]) -> Sequence[str]:
-    """Return the items of these numbers, which ascend."""
-    return items if len(numbers) == len(items) else [items[number] for number in numbers]
-
-
-def _volumes(field: str, file_sets: Mapping[str, FileSet]) -> tuple[VolumeColumn, list[str]]:
-    """Return the volumes of a field, and the name of each.
+def _volumes(field: str, file_sets: Mapping[str, FileSet]) -> tuple[dict[str, Sequence[str]], list[str]]:
+    """Return by the first file of each volume of a field its channels, if files are these, and the name of each.
 
     Files are channels if most names end in `_` and four digits, which count from 0000 in each volume. If all would be
     one volume, they are channels only if another field has a file of its name: they could be volumes as well.
@@ -238,42 +92,52 @@ def _volumes(field: str, file_sets: Mapping[str, FileSet]) -> tuple[VolumeColumn
         whole, channels = {}, set()
     firsts = {file: stem for file, stem in stems.items() if file not in channels}
     firsts |= {files[0]: case for case, files in whole.items()}
-    column = VolumeColumn(file_sets[field].folder, list(firsts), {files[0]: files for files in whole.values()})
-    return column, list(firsts.values())
+    by_first = {files[0]: files for files in whole.values()}
+    return {first: by_first.get(first, ()) for first in firsts}, list(firsts.values())
 
 
-def _read_headers(row: Mapping[str, _Volume]) -> dict[str, _Header]:
-    """Return what the headers of the volumes of a sample say, by field.
+# ---------------------------------------------------------------- what headers say
+
+
+def look(row: Row, options: SourceOptions) -> Header:
+    """Return what the headers of the volumes of a sample say.
 
     Raises:
         SourceError: a file is damaged or cannot be packed, or the channels or fields differ in size.
     """
-    headers = {field: _read_header(volume) for field, volume in row.items()}
-    sizes = {field: header.shape[:3] for field, header in headers.items()}
+    layout, numbers, affines, sizes = list[LaidField](), dict[str, int](), list[NDArray[np.float64]](), {}
+    for field, paths in row.paths.items():
+        shape, dtype, affine = _look_at(paths, row.numbers[_CHANNELS.format(field)])
+        sizes[field] = shape[:3]
+        axes = tuple(f"{field}[{axis}]" for axis in range(len(shape)))
+        numbers |= dict(zip(axes, shape, strict=True))
+        form = f"{len(shape)} axes" + "".join(f", {n} channels" for n in shape[3:])
+        layout.append(LaidField(field, dtype, axes, form))
+        affines.append(affine)
     if len(set(sizes.values())) > 1:
-        path = next(iter(row.values())).paths[0]
-        raise SourceError(f"the fields of one sample differ in size: {sizes}; fix it or move it away", path)
-    return headers
+        raise SourceError(f"the fields of one sample differ in size: {sizes}; fix it or move it away", row.path)
+    return Header(tuple(layout), numbers | {_APART: int(not _lie_alike(*affines))})
 
 
-def _read_header(volume: _Volume) -> _Header:
+def _look_at(paths: Sequence[str], channels: int) -> tuple[tuple[int, ...], str, NDArray[np.float64]]:
+    """Return shape and dtype of a volume, and the affine of its first file."""
     kinds, affines = [], list[NDArray[np.float64]]()
-    for path in volume.paths:
+    for path in paths:
         with _loaded(path) as image:
             kinds.append((image.shape, _dtype_of(image, path)))
             affines.append(image.affine)
         if not _lie_alike(affines[0], affines[-1]):
-            reason = f"its affine is not that of {Path(volume.paths[0]).name}, another channel of the same volume"
+            reason = f"its affine is not that of {Path(paths[0]).name}, another channel of the same volume"
             raise SourceError(f"{reason}; resample them to one grid, or move them away", path)
     shapes, dtypes = zip(*kinds, strict=True)
     dtype = common_dtype(dtypes)
     if len(set(shapes)) > 1 or dtype is None:
         channels_in_words = [
-            f"{Path(path).name} is {dtype} {shape}" for path, (shape, dtype) in zip(volume.paths, kinds, strict=True)
+            f"{Path(path).name} is {dtype} {shape}" for path, (shape, dtype) in zip(paths, kinds, strict=True)
         ]
         reason = f"the channels of one volume differ: {first_few(channels_in_words)}; fix them or move them away"
-        raise SourceError(reason, volume.paths[0])
-    return _Header((*shapes[0], *[len(kinds)] * volume.has_channels), dtype, affines[0])
+        raise SourceError(reason, paths[0])
+    return (*shapes[0], channels) if channels else shapes[0], dtype, affines[0]
 
 
 def _dtype_of(image: Any, path: str) -> str:
@@ -324,82 +188,108 @@ def _loaded(path: str) -> Iterator[Any]:
         ) from error
 
 
-@dataclass(eq=False)
-class NiftiSource(Source):
-    """Samples made of one volume a field, and where it lies. Pickles as paths and shapes.
+# ---------------------------------------------------------------- what volumes have in common
 
-    Attributes:
-        columns: the volumes of each field.
-        sizes: their shapes, (n, axes).
-        casts: fields that are converted to a dtype which may not hold all values.
+
+def agree(table: SampleTable, options: SourceOptions, remarks: list[str], watcher: Watcher) -> SampleTable:
+    """Return the samples whose volumes have the axes of most, and dtypes that one dtype holds.
+
+    Raises:
+        UsageError: complex values are to be cast.
+        SourceError: what `watcher.bad` raises; no sample is left.
     """
-
-    fields: tuple[FieldSpec, ...]
-    names: Sequence[str]
-    columns: Mapping[str, VolumeColumn]
-    sizes: Mapping[str, NDArray[np.int64]]
-    casts: frozenset[str] = frozenset()
-    origin: Mapping[str, Any] = field(default_factory=dict)
-    remarks: Sequence[str] = ()
-
-    kind = "nifti"
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def shapes(self, field: str) -> NDArray[np.int64]:
-        return self.sizes[field]
-
-    def part(self, start: int, stop: int) -> NiftiSource:
-        columns = {name: column.take(column.firsts[start:stop]) for name, column in self.columns.items()}
-        sizes = {name: shapes[start:stop] for name, shapes in self.sizes.items()}
-        return replace(self, names=self.names[start:stop], columns=columns, sizes=sizes, origin={}, remarks=())
-
-    def read(self) -> Iterator[Block]:
-        return joined(map(self._sample, range(len(self))), self.fields)
-
-    def _sample(self, number: int) -> dict[str, Any]:
-        sample, place = dict[str, Any](), dict[str, Any]()
-        with faults_of(sample=number):
-            for spec in self.fields[: -len(_PLACE)]:
-                volume = self.columns[spec.name].volume(number)
-                sample[spec.name], of_volume = _read(volume, spec.dtype, spec.name in self.casts)
-                if sample[spec.name].shape != tuple(self.sizes[spec.name][number]):
-                    raise _changed(volume.paths[0])
-                place = place or of_volume
-        return sample | place
-
-    def files(self) -> list[str]:
-        columns = self.columns.values()
-        return [path for number in range(len(self)) for column in columns for path in column.volume(number).paths]
+    casts, layouts, counts = options.cast, table.layouts, table.counts()
+    forms = [{laid.name: laid.in_words for laid in layout} for layout in layouts]
+    model, apart = misfits(forms, counts)
+    alike = {number: count for number, count in counts.items() if number not in apart}
+    dtypes = [{laid.name: laid.dtype for laid in layout} for layout in layouts]
+    mixed = [name for name in forms[model] if name not in casts and not common_dtype(dtypes[n][name] for n in alike)]
+    if mixed:
+        in_words = [{name: f"{dtypes[n][name]} of {forms[n][name]}" for name in mixed} for n in range(len(layouts))]
+        _, by_dtype = misfits(in_words, alike)
+        casts_in_words = " or ".join(f"--cast {name}=DTYPE" for name in mixed)
+        apart |= {n: f"{how}, and no dtype holds both ({casts_in_words} converts)" for n, how in by_dtype.items()}
+    table = leave_out(table, apart, "differs from most volumes: {how}; fix it or move it away", watcher)
+    dtype_of = {}
+    for place, name in enumerate(forms[model]):
+        of_field = Counter[str]()
+        for number, count in table.counts().items():
+            of_field[table.layouts[number][place].dtype] += count
+        dtype_of[name], conversions = _dtype_of_field(name, of_field, casts)
+        remarks += conversions
+        if table.count and table.numbers[_CHANNELS.format(name)][0]:
+            remarks.append(f"field {name}: files numbered from _0000 on are the channels of one volume, its last axis")
+    if others := [table.names[n] for n in np.flatnonzero(table.numbers[_APART]).tolist()] if table.names else []:
+        kept = next(iter(table.inputs))
+        remarks.append(f"affines of the fields differ in {first_few(others)}; that of {kept} is kept")
+    return table.relaid(lambda laid: laid._replace(dtype=dtype_of[laid.name]))
 
 
-def _read(volume: _Volume, dtype: str, is_cast: bool) -> tuple[NDArray[Any], dict[str, NDArray[Any]]]:
-    """Return a volume, C-contiguous and native-endian, and where its first file lies.
+def _dtype_of_field(field: str, dtypes: Mapping[str, int], casts: Mapping[str, str]) -> tuple[str, list[str]]:
+    """Return the dtype of a field, and a sentence for the plan if volumes of other dtypes are converted to it.
 
     Args:
-        dtype: of the field.
+        dtypes: how many volumes have each dtype.
+        casts: dtypes of fields that are converted.
+    """
+    if field in casts and any(np.dtype(dtype).kind == "c" for dtype in dtypes):
+        raise UsageError(f"--cast {field}={casts[field]}: values of {field} are complex; leave it out")
+    dtype = casts.get(field) or common_dtype(dtypes) or max(dtypes, key=dtypes.__getitem__)
+    others = {other: count for other, count in dtypes.items() if other != dtype}
+    if not others or field in casts:
+        return dtype, []
+    counts_in_words = " and ".join(f"{count:,} of {other}" for other, count in others.items())
+    advice = f"--cast {field}=DTYPE chooses another"
+    return dtype, [f"field {field}: {counts_in_words} become {dtype}, which holds all values exactly; {advice}"]
+
+
+# ---------------------------------------------------------------- values
+
+
+def read(row: Row, options: SourceOptions) -> dict[str, Any]:
+    """Return the volumes of a sample, C-contiguous and native-endian, and where that of the first field lies."""
+    sample, places = dict[str, Any](), list[dict[str, Any]]()
+    for laid, (field, paths) in zip(row.layout, row.paths.items(), strict=True):
+        channels = []
+        for path in paths:
+            with _loaded(path) as image:
+                if path.lower().endswith(".gz"):  # as a whole, so that its checksum is compared
+                    image = type(image).from_bytes(gzip.decompress(Path(path).read_bytes()))
+                channels.append(_values(image, laid.dtype, field in options.cast, path))
+                spacing = np.asarray(image.header["pixdim"][1:4], np.float32)
+                places.append({"affine": image.affine, "spacing": spacing})
+        has_channels = row.numbers[_CHANNELS.format(field)]
+        values = np.stack(channels, axis=-1) if has_channels else channels[0]
+        sample[field] = np.ascontiguousarray(values)
+    return sample | places[0]
+
+
+def _values(image: Any, dtype: str, is_cast: bool, path: str) -> NDArray[Any]:
+    """Return the values of a file in the dtype of the field.
+
+    Args:
         is_cast: whether the dtype was asked for, so that it may not hold all values.
     """
-    channels, places = [], list[dict[str, NDArray[Any]]]()
-    for path in volume.paths:
-        with _loaded(path) as image:
-            if path.lower().endswith(".gz"):  # as a whole, so that its checksum is compared
-                image = type(image).from_bytes(gzip.decompress(Path(path).read_bytes()))
-            own_dtype = _dtype_of(image, path)
-            if not (is_cast or holds(dtype, own_dtype)):
-                raise _changed(path)
-            try:
-                channels.append(
-                    convert(np.asarray(image.dataobj, dtype if holds(dtype, own_dtype) else own_dtype), dtype)
-                )
-            except DoesNotFitError as error:
-                raise SourceError(f"{error.value:g} does not fit {dtype}, which --cast asks for", path) from None
-            spacing = np.asarray(image.header["pixdim"][1:4], np.float32)
-            places.append({"affine": image.affine, "spacing": spacing})
-    values = np.stack(channels, axis=-1) if volume.has_channels else channels[0]
-    return np.ascontiguousarray(values), places[0]
+    own_dtype = _dtype_of(image, path)
+    if not (is_cast or holds(dtype, own_dtype)):
+        raise SourceError("has changed since its header was read; run again", path)
+    try:
+        return convert(np.asarray(image.dataobj, dtype if holds(dtype, own_dtype) else own_dtype), dtype)
+    except DoesNotFitError as error:
+        raise SourceError(f"{error.value:g} does not fit {dtype}, which --cast asks for", path) from None
 
 
-def _changed(path: str) -> SourceError:
-    return SourceError("has changed since its header was read; run again", path)
+KIND = Kind(
+    "nifti",
+    (".nii", ".nii.gz"),
+    look,
+    read,
+    lies_beside=True,
+    needs=("nibabel", "NIfTI", "nifti"),
+    options=("cast",),
+    unnamed="image",
+    pair=pair,
+    agree=agree,
+    more=_PLACE,
+    origin=lambda options, table: {"cast": dict(options.cast)} if options.cast else {},
+)

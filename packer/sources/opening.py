@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import os
 import shlex
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -28,22 +29,22 @@ from packer.sources.files import (
     join,
     of_one_kind,
 )
+from packer.sources.kinds import Kind, all_kinds
+from packer.sources.looking import look
 from packer.sources.options import SourceOptions, check_options, columns_by_field
 from packer.sources.pairing import share_out, stem
+from packer.sources.source import TableSource
 from packer.watcher import NOBODY, Watcher
 from packer.workers import Limits
 
 #: The room and the function that open sources of each kind; imported when they are used, since `packer --help` needs
 #: none.
 _OPENERS = {
-    "images": ("packer.sources.images", "open_images"),
-    "basicsr": ("packer.sources.images", "open_images"),
     "npy": ("packer.sources.arrays", "open_npy"),
     "ply": ("packer.sources.ply", "open_ply"),
     "clouds": ("packer.sources.ply", "open_clouds"),
     "hdf5": ("packer.sources.arrays", "open_hdf5"),
     "zarr": ("packer.sources.arrays", "open_zarr"),
-    "nifti": ("packer.sources.nifti", "open_nifti"),
 }
 #: Kinds of files that can lie beside files of another kind, each a sample.
 _MIXED = ("images", "npy", "ply", "clouds", "nifti")
@@ -119,6 +120,8 @@ def open_sources(
     def open_kind(kind: str, files: Mapping[str, FileSet], options: SourceOptions) -> Source:
         if kind == "text":
             return TextSource.of(*next(iter(files.items())), watcher)
+        if kind in all_kinds():
+            return open_table(all_kinds()[kind], files, options, watcher)
         room, function = _OPENERS[kind]
         # Only the library of HDF5 can crash the process while it reads headers.
         guarded = {"limits": limits} if kind == "hdf5" else {}
@@ -134,6 +137,8 @@ def open_sources(
         source = open_kind(kind, files, main)
         left_out = [remark for name, file_set in file_sets.items() for remark in file_set.remarks(name)]
         source.remarks = [*left_out, *shared, *source.remarks]
+        if isinstance(source, TableSource):
+            source = source.reader.view(source, options)
         return source
 
     if sides:
@@ -150,6 +155,30 @@ def open_sources(
     if options.label is not None:
         source = LabelledSource(source, [named[name] for name in file_sets])
     return source
+
+
+def open_table(kind: Kind, inputs: Mapping[str, FileSet], options: SourceOptions, watcher: Watcher = NOBODY) -> Source:
+    """Open the files of one or more fields: pair them, look at their headers, and keep those that agree.
+
+    Args:
+        inputs: by field name, empty if none is given.
+        watcher: its `bad` is called with every file that cannot be packed; if it returns, the sample is skipped.
+
+    Raises:
+        UsageError: a package is not installed, two inputs have one name, or a field cannot have its name.
+        SourceError: what `watcher.bad` raises; no sample is left.
+    """
+    kind.check_package()
+    if {"", kind.unnamed} <= inputs.keys() and kind.unnamed:
+        reason = f"{inputs[''].text} is given without FIELD=, so it would be the field {kind.unnamed}"
+        raise UsageError(f"{reason}, but {inputs[kind.unnamed].text} is; name the field of each")
+    named = {name or kind.unnamed: file_set for name, file_set in inputs.items()}
+    table, remarks = kind.pair(named, options, watcher)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # on metadata that nobody uses
+        table = look(table, lambda row: kind.look(row, options), watcher)
+    table = kind.agree(table, options, remarks, watcher)
+    return TableSource.of(table, kind, options, remarks)
 
 
 def list_files(inputs: Sequence[str], options: SourceOptions, watcher: Watcher = NOBODY) -> Iterator[str] | None:

@@ -20,8 +20,10 @@ from PIL import Image
 
 from packer.errors import SourceError, UsageError
 from packer.format import FieldSpec
-from packer.sources.base import Block, DerivedSource
-from packer.sources.images.source import BLOCK_BYTES, ImageSource
+from packer.sources.base import Block, DerivedSource, Source
+from packer.sources.images.kind import BLOCK_BYTES
+from packer.sources.options import SourceOptions
+from packer.sources.source import TableSource
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # which typing has from Python 3.11 on
@@ -44,9 +46,9 @@ class DownscaledSource(DerivedSource):
     """
 
     names: Sequence[str]
-    _source: ImageSource
+    _source: TableSource
 
-    def __init__(self, source: ImageSource, factor: int, kernel: str = "pillow") -> None:
+    def __init__(self, source: TableSource, factor: int, kernel: str = "pillow") -> None:
         if len(source.fields) > 1 or source.fields[0].name == FIELD:
             names = ", ".join(spec.name for spec in source.fields)
             raise UsageError(
@@ -68,14 +70,8 @@ class DownscaledSource(DerivedSource):
         small = FieldSpec(name=FIELD, dtype="uint8", kind="image", shape=sides + spec.shape[2:])
         self.fields = (small, spec)
 
-    @property
-    def sizes(self) -> dict[str, NDArray[np.int32]]:
-        """Return height and width of every image by field, (n, 2)."""
-        large = self._source.sizes[self._large]
-        return {FIELD: large // self._factor, self._large: large}
-
     def shapes(self, field: str) -> NDArray[np.int64]:
-        shapes = self._source.shapes(self._large)
+        shapes = np.asarray(self._source.shapes(self._large))
         return shapes // np.array([self._factor, self._factor, 1]) if field == FIELD else shapes
 
     def take(self, numbers: Sequence[int]) -> DownscaledSource:
@@ -92,11 +88,37 @@ class DownscaledSource(DerivedSource):
             yield {FIELD: small, self._large: images}
 
 
-def _check_sides(source: ImageSource, field: str, factor: int) -> None:
-    odd = np.flatnonzero((source.sizes[field] % factor).any(axis=1))
+def seen_as(source: Any, options: SourceOptions) -> Source:
+    """Return images as the options ask for them: with smaller ones beside them, or patches of them.
+
+    Raises:
+        UsageError: an option is not for these images.
+    """
+    asked = options.patch or options.stride or options.downscale
+    if asked and any(spec.kind == "text" for spec in source.fields):
+        raise UsageError("--patch, --stride and --downscale are for images without a text of each; leave them out")
+    if asked and any(spec.kind == "array" for spec in source.fields):
+        raise UsageError("--patch, --stride and --downscale are for single images, not for clips; leave them out")
+    if options.downscale is None and options.kernel != "pillow":
+        raise UsageError("--kernel needs --downscale, which says how many times smaller images are made")
+    if options.patch is None and options.stride is not None:
+        raise UsageError("--stride needs --patch, which says how large the patches are")
+    smaller = source if options.downscale is None else DownscaledSource(source, options.downscale, options.kernel)
+    return smaller if options.patch is None else PatchSource(smaller, options.patch, options.stride or options.patch)
+
+
+def _sizes(source: Source) -> dict[str, NDArray[np.int64]]:
+    """Return height and width of every image by field, (n, 2)."""
+    shapes: dict[str, Any] = {spec.name: source.shapes(spec.name) for spec in source.fields}
+    return {name: np.asarray(of_field)[:, :2] for name, of_field in shapes.items()}
+
+
+def _check_sides(source: TableSource, field: str, factor: int) -> None:
+    sizes = _sizes(source)[field]
+    odd = np.flatnonzero((sizes % factor).any(axis=1))
     if len(odd):
-        height, width = source.sizes[field][odd[0]]
-        names: Sequence[str] = source.names
+        height, width = sizes[odd[0]]
+        names = source.names or []
         more = f" (one of {len(odd):,} such samples)" if len(odd) > 1 else ""
         reason = f"sample {names[odd[0]]!r} is {height} x {width} pixels, not a multiple of {factor}{more}"
         raise SourceError(f"{reason}; crop such images first, or leave them out")
@@ -158,15 +180,15 @@ class PatchSource(DerivedSource):
     """
 
     names: Sequence[str]
-    _source: ImageSource | DownscaledSource
+    _source: TableSource | DownscaledSource
 
-    def __init__(self, source: ImageSource | DownscaledSource, size: int, stride: int) -> None:
+    def __init__(self, source: TableSource | DownscaledSource, size: int, stride: int) -> None:
         largest, scales = _scales(source)
         for name, scale in scales.items():
             if size % scale or stride % scale:
                 flags, small = f"--patch {size} --stride {stride}", f"field {name!r} is {scale} times as small"
                 raise UsageError(f"{flags}: {small}, so both must be multiples of {scale}")
-        sides = source.sizes[largest].astype(np.int64)
+        sides = _sizes(source)[largest]
         grid = np.maximum((sides - size) // stride + 1, 0)
         cut = np.flatnonzero(grid.all(axis=1)).tolist()
         if not cut:
@@ -184,7 +206,7 @@ class PatchSource(DerivedSource):
         ]
         #: Image, row and column of every patch, (n, 3).
         self._patches = np.array(patches, np.int64)
-        self.names = [f"{self._source.names[image]}_{row}_{column}" for image, row, column in patches]
+        self.names = [f"{self._image_names[image]}_{row}_{column}" for image, row, column in patches]
         #: Reason and path of images that could not be read; parts share it, so that no patch reads one again.
         self._bad: dict[str, tuple[str, str | None]] = {}
         self.fields = tuple(
@@ -215,7 +237,7 @@ class PatchSource(DerivedSource):
         edges = np.searchsorted(self._patches[:, 0], np.arange(len(self._source) + 1)).tolist()
         most = max(1, BLOCK_BYTES // sum(spec.fixed_bytes for spec in self.fields))
         try:
-            if known := self._bad.get(next(iter(self._source.names), "")):
+            if known := self._bad.get(next(iter(self._image_names), "")):
                 raise SourceError(*known, 0)
             for images, (start, stop) in zip(self._images(), pairwise(edges), strict=True):
                 windows = {name: self._windows(image, self._scales[name]) for name, image in images.items()}
@@ -225,8 +247,12 @@ class PatchSource(DerivedSource):
         except SourceError as error:
             if error.sample is None:
                 raise
-            self._bad[self._source.names[error.sample]] = error.reason, error.path
+            self._bad[self._image_names[error.sample]] = error.reason, error.path
             raise SourceError(error.reason, error.path, edges[error.sample]) from error
+
+    @property
+    def _image_names(self) -> Sequence[str]:
+        return self._source.names or ()
 
     def _images(self) -> Iterator[dict[str, NDArray[Any]]]:
         for block in self._source.read():
@@ -241,15 +267,18 @@ class PatchSource(DerivedSource):
         return windows.transpose(0, 1, 3, 4, 2)
 
 
-def _scales(source: ImageSource | DownscaledSource) -> tuple[str, dict[str, int]]:
+def _scales(source: TableSource | DownscaledSource) -> tuple[str, dict[str, int]]:
     """Return the largest field, and by field how many times smaller it is."""
-    largest = max(source.sizes, key=lambda name: int(source.sizes[name].sum(dtype=np.int64)))
+    sizes_of = _sizes(source)
+    largest = max(sizes_of, key=lambda name: int(sizes_of[name].sum()))
     scales = {}
-    for name, sizes in source.sizes.items():
-        scale = int(source.sizes[largest][0, 0] // sizes[0, 0])
-        odd = np.flatnonzero((source.sizes[largest] != sizes * scale).any(axis=1))
+    for name, sizes in sizes_of.items():
+        scale = int(sizes_of[largest][0, 0] // sizes[0, 0])
+        odd = np.flatnonzero((sizes_of[largest] != sizes * scale).any(axis=1))
         if len(odd):
             fault = f"{largest!r} is not {scale} times as large as {name!r}, as it is in the first sample"
-            raise SourceError(f"sample {source.names[odd[0]]!r}: {fault}, so patches would not match; fix the pair")
+            raise SourceError(
+                f"sample {(source.names or ())[odd[0]]!r}: {fault}, so patches would not match; fix the pair"
+            )
         scales[name] = scale
     return largest, scales

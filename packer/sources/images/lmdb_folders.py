@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import mmap
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,13 +21,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import DamagedError, SourceError
-from packer.format import HEAD_BYTES, BTree, FieldSpec
-from packer.sources.base import Block, Source, faults_of
+from packer.format import HEAD_BYTES, BTree
 from packer.sources.files import LMDB_DATA, LMDB_LIST, FileSet, decode_text, join, unreadable
-from packer.sources.images.formats import ByteRange, read_bytes
+from packer.sources.table import Files, SampleTable
 from packer.watcher import Watcher
 
 _SUFFIX = ".png"
+#: Name of the field of texts.
+TEXT = "label"
+#: Offset and size of a value in its file.
+Span = tuple[int, int]
 #: The key of text recognition that says how many images there are.
 _TOTAL = "num-samples"
 #: How pickles begin: the opcode of the protocol, and its number.
@@ -49,23 +52,57 @@ class Folder:
     """
 
     file_set: FileSet
-    places: Mapping[str, ByteRange]
+    places: Mapping[str, Span]
     listed: Mapping[str, tuple[int, int]] | None
-    texts: Mapping[str, ByteRange] = field(default_factory=dict)
+    texts: Mapping[str, Span] = field(default_factory=dict)
 
-    def notes(self, files: Sequence[str], sizes: NDArray[np.int32]) -> list[str]:
-        """Return sentences on how list and images differ; `sizes`: height and width of some files, (n, 2)."""
-        folder, sentences = self.file_set.folder, list[str]()
+    def located(self, files: Sequence[str]) -> Files:
+        """Return where the values of some keys lie."""
+        return _located(self.file_set.folder, files, self.places)
+
+    def texts_of(self, files: Sequence[str]) -> Files:
+        """Return where the texts of some keys lie."""
+        return _located(self.file_set.folder, [file.replace("image-", "label-", 1) for file in files], self.texts)
+
+    def sizes(self, files: Sequence[str]) -> dict[str, NDArray[np.int64]]:
+        """Return height and width of some keys as the list has them, by name; 0 for those that it does not list."""
         if self.listed is None:
-            return sentences
-        if unlisted := self.places.keys() - self.listed.keys():
-            sentences.append(f"{folder}: {len(unlisted):,} keys are not in {LMDB_LIST}; they are packed too")
-        pairs = zip(files, map(tuple, sizes.tolist()), strict=True)
-        odd = [file.removesuffix(_SUFFIX) for file, size in pairs if self.listed.get(file, size) != size]
-        if odd:
-            much = f"{len(odd):,} {'image differs' if len(odd) == 1 else 'images differ'} in size from {LMDB_LIST}"
-            sentences.append(f"{folder}: {much} (such as {odd[0]}); the size of the image counts")
-        return sentences
+            return {}
+        sizes = np.array([self.listed.get(file, (0, 0)) for file in files], np.int64).reshape(-1, 2)
+        return dict(zip(("height", "width"), sizes.T, strict=True))
+
+    def notes(self) -> list[str]:
+        """Return a sentence on keys that the list lacks."""
+        unlisted = self.places.keys() - (self.places if self.listed is None else self.listed).keys()
+        folder = self.file_set.folder
+        return [f"{folder}: {len(unlisted):,} keys are not in {LMDB_LIST}; they are packed too"] if unlisted else []
+
+
+def _located(folder: str, files: Sequence[str], places: Mapping[str, Span]) -> Files:
+    spans = np.array([places[file] for file in files], np.int64).reshape(-1, 2)
+    return Files(folder, [LMDB_DATA] * len(files), roots=list(files), spans=spans)
+
+
+def listed_otherwise(table: SampleTable) -> list[str]:
+    """Return sentences on images whose size is not that of the list."""
+    sentences = []
+    for name, files in table.inputs.items():
+        is_odd = np.zeros(table.count, bool)
+        for side in ("height", "width"):
+            listed = table.numbers.get(f"{name}.listed.{side}", np.zeros(table.count))
+            is_odd |= (listed != 0) & (listed != table.numbers.get(f"{name}.{side}", 0))
+        if numbers := np.flatnonzero(is_odd).tolist():
+            images = "image differs" if len(numbers) == 1 else "images differ"
+            such_as = (files.roots or [])[numbers[0]].removesuffix(_SUFFIX)
+            reason = f"{len(numbers):,} {images} in size from {LMDB_LIST} (such as {such_as})"
+            sentences.append(f"{files.folder}: {reason}; the size of the image counts")
+    return sentences
+
+
+def _read(path: str, span: Span) -> bytes:
+    with Path(path).open("rb") as file:
+        file.seek(span[0])
+        return file.read(span[1])
 
 
 def opened(folder: str, watcher: Watcher) -> Folder:
@@ -87,11 +124,11 @@ def opened(folder: str, watcher: Watcher) -> Folder:
     return Folder(FileSet(folder, list(places)), places, listed)
 
 
-def _with_texts(folder: str, places: Mapping[str, ByteRange], watcher: Watcher) -> Folder:
+def _with_texts(folder: str, places: Mapping[str, Span], watcher: Watcher) -> Folder:
     """Return the images of a folder that has a text for each, as text recognition is trained on."""
     path, total = join(folder, LMDB_DATA), 0
     if _TOTAL + _SUFFIX in places:
-        data, _ = read_bytes(path, places[_TOTAL + _SUFFIX])
+        data = _read(path, places[_TOTAL + _SUFFIX])
         total = int(data) if data.isdigit() else 0
     if not total:
         raise SourceError(_unknown_layout(path, places), path)
@@ -99,16 +136,16 @@ def _with_texts(folder: str, places: Mapping[str, ByteRange], watcher: Watcher) 
     for number in range(1, total + 1):
         image, text = (f"{kind}-{number:09d}{_SUFFIX}" for kind in ("image", "label"))
         if image in places and text in places:
-            images[image], texts[image.removesuffix(_SUFFIX)] = places[image], places[text]
+            images[image], texts[text] = places[image], places[text]
         else:
             missing = (text if image in places else image).removesuffix(_SUFFIX)
             watcher.bad(SourceError(f"has no key {missing}, though {_TOTAL} is {total:,}; make the LMDB again", path))
     return Folder(FileSet(folder, list(images)), images, None, texts)
 
 
-def _unknown_layout(path: str, places: Mapping[str, ByteRange]) -> str:
+def _unknown_layout(path: str, places: Mapping[str, Span]) -> str:
     """Return why an LMDB file of neither layout cannot be packed."""
-    first = read_bytes(path, next(iter(places.values())), 2)[0] if places else b""
+    first = _read(path, next(iter(places.values())))[:2] if places else b""
     if first[:1] == _PICKLE and first[1:] in _PROTOCOLS:
         return (
             "holds pickled objects of Python, and unpickling runs what code they name; if you trust them, read them in "
@@ -120,39 +157,7 @@ def _unknown_layout(path: str, places: Mapping[str, ByteRange]) -> str:
     )
 
 
-@dataclass(eq=False)
-class LmdbTexts(Source):
-    """Texts in an LMDB file, one a sample."""
-
-    fields: tuple[FieldSpec, ...]
-    names: list[str]
-    places: list[ByteRange]
-
-    kind = "text"
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def shapes(self, field: str) -> None:
-        return None
-
-    def part(self, start: int, stop: int) -> LmdbTexts:
-        return LmdbTexts(self.fields, self.names[start:stop], self.places[start:stop])
-
-    def files(self) -> list[str]:
-        return []  # the file is that of the images
-
-    def read(self) -> Iterator[Block]:
-        for number, place in enumerate(self.places):
-            with faults_of(place.file, number):
-                try:
-                    text = read_bytes(place.file, place)[0].decode()
-                except UnicodeDecodeError:
-                    raise SourceError(f"the label of {self.names[number]} is not text in UTF-8") from None
-            yield {self.fields[0].name: [text]}
-
-
-def _places(path: str) -> dict[str, ByteRange]:
+def _places(path: str) -> dict[str, Span]:
     try:
         with Path(path).open("rb") as file:
             BTree(memoryview(file.read(HEAD_BYTES)), path, Path(path).stat().st_size)
@@ -165,7 +170,7 @@ def _places(path: str) -> dict[str, ByteRange]:
     places = {}
     for value in values:
         try:
-            places[value.key.decode() + _SUFFIX] = ByteRange(path, value.offset, value.size)
+            places[value.key.decode() + _SUFFIX] = value.offset, value.size
         except UnicodeDecodeError as error:
             reason = f"has a key {value.key!r} that is not text (UTF-8), so its sample would have no name"
             raise SourceError(reason, path) from error

@@ -24,7 +24,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from kornia_rs import io as kornia
 from numpy.typing import NDArray
-from PIL import PngImagePlugin
 
 from packer.errors import SourceError
 
@@ -313,6 +312,8 @@ def _by_pillow(png: Png, as_index: bool) -> NDArray[Any]:
     chunks = [(b"PLTE", png.palette), (b"tRNS", png.alpha)] if png.header.colour == PALETTE else []
     parts = [part for kind, body in chunks if body for part in chunk_parts(kind, body)]
     file = b"".join((png.data[:_IHDR_END], *parts, png.data[start:stop], png.data[-12:]))
+    from PIL import PngImagePlugin
+
     with PngImagePlugin.PngImageFile(io.BytesIO(file)) as image:
         pixels = np.asarray(image)
         if png.header.colour == PALETTE and not as_index:

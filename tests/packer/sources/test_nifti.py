@@ -243,7 +243,7 @@ def test_names_and_other_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     path = save(tmp_path / "scaled.nii", np.ones((3, 3, 3), "c8"), slope=2)
     with pytest.raises(SourceError, match=r"scaled\.nii: holds scaled values of complex64, which cannot be packed"):
         open_sources([path])
-    monkeypatch.setattr("packer.sources.nifti.find_spec", lambda name: None)
+    monkeypatch.setattr("packer.sources.kinds.find_spec", lambda name: None)
     with pytest.raises(UsageError, match="NIfTI is read by nibabel: pip install"):
         open_both(tmp_path)
 

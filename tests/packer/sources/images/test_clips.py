@@ -15,8 +15,7 @@ from packer.convert import convert
 from packer.errors import SourceError, UsageError
 from packer.format import FieldSpec
 from packer.sources import SourceOptions, base
-from packer.sources.images import clips
-from packer.sources.images import source as reading
+from packer.sources.images import kind
 from readers import PackedDataset
 
 FOLDERS = SourceOptions(samples="folders")
@@ -57,7 +56,7 @@ def test_a_folder_of_frames_is_a_sample(tmp_path, reds):
 
 def test_clips_of_one_length_are_one_array(tmp_path, monkeypatch):
     """Vimeo90K, sequences/00001/0001/im1.png to im7.png: all axes fixed, however few frames a block holds."""
-    monkeypatch.setattr(reading, "BLOCK_BYTES", 150)
+    monkeypatch.setattr(kind.KIND, "block_bytes", 150)
     frames = [clip(tmp_path / "seq" / "00001" / f"{n:04}", range(1, 8), name="im{}.png", seed=n) for n in (1, 2)]
     source = source_of([str(tmp_path / "seq")], source=FOLDERS)
     assert source.fields == (FieldSpec(name="image", dtype="uint8", shape=(7, 4, 5, 3)),)
@@ -103,8 +102,8 @@ def test_images_of_several_names_in_each_folder_are_fields_to_be_named(tmp_path)
 @pytest.mark.parametrize("codec", ["none", "lz4"])
 def test_large_clips_are_what_small_ones_are(tmp_path, reds, monkeypatch, codec):
     """Clips that are read in pieces come out equal; one with a damaged frame far from its start is skipped."""
-    monkeypatch.setattr(clips, "LARGE_BYTES", 100)
-    monkeypatch.setattr(clips, "BLOCK_BYTES", 100)
+    monkeypatch.setattr(kind, "LARGE_BYTES", 100)
+    monkeypatch.setattr(kind.KIND, "block_bytes", 100)
     monkeypatch.setattr(base, "PIECE_BYTES", 200_000)
     made = {"0": range(3), "002": range(5), "010": range(3)}
     hr = {name: clip(tmp_path / "large" / name, frames, 300, 400) for name, frames in made.items()}

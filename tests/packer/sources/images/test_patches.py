@@ -14,7 +14,7 @@ from PIL import Image
 from packer.convert import ConvertOptions, convert
 from packer.errors import SourceError, UsageError
 from packer.sources import SourceOptions, open_sources
-from packer.sources.images import derived, source
+from packer.sources.images import derived, formats
 from packer.sources.images.formats import read_image
 
 SIZES = {"a": (20, 28), "b": (8, 8), "c": (17, 9), "d": (4, 40)}
@@ -104,7 +104,7 @@ def test_a_bad_picture_without_squares_harms_none(pairs):
 def test_bad_squares_are_left_out(pairs, tmp_path, monkeypatch):
     """With on_error="skip" all patches of a bad image are rejected, and no other; it is read once, not by each."""
     path, read = damage(pairs, "b"), []
-    monkeypatch.setattr(source, "read_image", lambda path, *more: read.append(path) or read_image(path, *more))
+    monkeypatch.setattr(formats, "read_image", lambda path, *more: read.append(path) or read_image(path, *more))
     options = ConvertOptions(source=SourceOptions(patch=8), codec="none", workers=0, on_error="skip")
     report = convert(pairs, tmp_path / "out.packed", options)
     assert read.count(str(path)) == 1

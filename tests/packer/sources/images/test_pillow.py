@@ -13,8 +13,8 @@ from opened_sources import open_images
 from PIL import Image, ImageOps, PngImagePlugin
 
 from packer.errors import SourceError
+from packer.sources import Source
 from packer.sources.images import formats
-from packer.sources.images.source import ImageSource
 
 COLOURS = np.random.default_rng(0).integers(0, 256, (3, 4, 4), dtype=np.uint8)
 
@@ -40,7 +40,7 @@ def tiff(pixels: np.ndarray, bits: int = 8, **tags: list[int]) -> bytes:
     return bytes(file + directory + bytes(4))
 
 
-def opened(folder: Path, name: str, data: bytes) -> ImageSource:
+def opened(folder: Path, name: str, data: bytes) -> Source:
     """The source of one file, after a check that its pixels are those of `np.asarray(Image.open(...))`."""
     (folder / name).write_bytes(data)
     source = open_images({"x": str(folder / name)})

@@ -48,7 +48,7 @@ def test_many_headers_come_in_order(tmp_path):
     source = open_images({"x": str(tmp_path)}, bad=lambda error: told.append(Path(error.path).name))
     kept = [number for number in range(200) if number not in bad]
     assert source.names == [str(number) for number in kept]
-    assert source.sizes["x"][:, 0].tolist() == [4 + number % 3 for number in kept]
+    assert source.shapes("x")[:, 0].tolist() == [4 + number % 3 for number in kept]
     assert told == [f"{number}.png" for number in bad]
     with pytest.raises(SourceError, match=r"70\.png: is empty"):
         open_images({"x": str(tmp_path)})

@@ -1,0 +1,110 @@
+"""What the headers of samples say, and the samples that agree: the third and the fourth step of opening a source."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.errors import SourceError
+from packer.sources.headers import Columns, misfits, read_headers
+from packer.sources.table import Layout, Row, SampleTable
+from packer.watcher import Watcher
+
+
+class Header(NamedTuple):
+    """What the headers of one sample say.
+
+    Attributes:
+        layout: its fields; samples often have equal ones, which are kept once.
+        numbers: the lengths of axes, and whatever else is a number of this sample, by name.
+        root: as in `Row`, if a file holds several samples.
+    """
+
+    layout: Layout
+    numbers: Mapping[str, int] = {}
+    root: str = ""
+
+
+#: What a kind says of a row: one sample; or those of a file, and the errors of those that are bad.
+Looked = Header | Sequence[Header | SourceError]
+
+
+def look(table: SampleTable, look_at: Callable[[Row], Looked], watcher: Watcher) -> SampleTable:
+    """Return the samples whose headers are good, with what these say.
+
+    Raises:
+        SourceError: what `watcher.bad` raises, which is called with every error.
+    """
+    numbers, layout_of, columns = array("q"), array("I"), Columns()
+    layouts: dict[Layout, int] = {}
+    for number, looked in enumerate(read_headers(look_at, table.rows(), table.count, watcher)):
+        for header in [looked] if isinstance(looked, Header | SourceError) else looked:
+            if isinstance(header, SourceError):
+                watcher.bad(header)
+                continue
+            columns.put(len(numbers), header.numbers)
+            numbers.append(number)
+            layout_of.append(layouts.setdefault(header.layout, len(layouts)))
+    taken = table.take(np.array(numbers, np.int64))
+    of_headers = columns.arrays(len(numbers))
+    return msgspec.structs.replace(
+        taken,
+        layouts=list(layouts),
+        layout_of=np.array(layout_of, np.uint32) if len(layouts) > 1 else None,
+        numbers={name: _narrow(column) for name, column in {**taken.numbers, **of_headers}.items()},
+    )
+
+
+def _narrow(column: NDArray[Any]) -> NDArray[Any]:
+    """Return integers in the smallest type that holds them all."""
+    ends = (column.min(), column.max()) if len(column) else (0, 0)
+    return column.astype(np.result_type(*map(np.min_scalar_type, ends)))
+
+
+def agree_on_most(
+    table: SampleTable,
+    watcher: Watcher,
+    sentence: str = "differs from most files: {how}; fix it or move it away",
+) -> SampleTable:
+    """Return the samples that have the fields of most; `watcher.bad` is called for each other one.
+
+    Args:
+        sentence: what is said of these; `{how}` is how they differ.
+
+    Raises:
+        SourceError: what `watcher.bad` raises; no sample is left.
+    """
+    in_words = [{laid.name: laid.in_words for laid in layout} for layout in table.layouts]
+    _, apart = misfits(in_words, table.counts())
+    return leave_out(table, apart, sentence, watcher)
+
+
+def leave_out(table: SampleTable, apart: Mapping[int, str], sentence: str, watcher: Watcher) -> SampleTable:
+    """Return the samples whose layouts are not `apart`: by number, how they differ from that of most.
+
+    `watcher.bad` is called for each other one, with `sentence` as `agree_on_most` has it, and the path of the first
+    field that is at fault.
+    """
+    if not apart or table.layout_of is None:
+        return table
+    is_apart = np.isin(table.layout_of, list(apart))
+    for number in np.flatnonzero(is_apart).tolist():
+        how, paths = apart[int(table.layout_of[number])], table.row(number).paths
+        path = next((paths[name] for name in paths if f"field {name} " in how), next(iter(paths.values())))[0]
+        watcher.bad(SourceError(sentence.format(how=how), path))
+    return table.take(np.flatnonzero(~is_apart))
+
+
+def notes_of(table: SampleTable) -> list[str]:
+    """Return sentences on what is not kept as it is in the files, and in how many of them."""
+    counts: dict[tuple[str, str], int] = {}
+    for number, count in table.counts().items():
+        for laid in table.layouts[number]:
+            for note in laid.notes:
+                counts[laid.name, note] = counts.get((laid.name, note), 0) + count
+    return [f"field {name}, {n} {'file' if n == 1 else 'files'}: {note}" for (name, note), n in counts.items()]

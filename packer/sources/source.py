@@ -1,0 +1,99 @@
+"""Samples in files, of every kind: the table says where each lies, the kind reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.errors import UsageError
+from packer.format import FieldSpec
+from packer.sources.base import Block, LargeArray, Source, changed, faults_of, fits, joined
+from packer.sources.kinds import Kind
+from packer.sources.options import SourceOptions
+from packer.sources.table import LaidField, Numbers, Row, SampleTable
+
+
+@dataclass(eq=False)
+class TableSource(Source):
+    """The samples of a table.
+
+    Attributes:
+        table: of at least one sample.
+        reader: the kind of the files.
+        options: with which they are read.
+    """
+
+    table: SampleTable
+    reader: Kind
+    options: SourceOptions
+    fields: tuple[FieldSpec, ...]
+    origin: Mapping[str, Any] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)
+    constants: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, table: SampleTable, kind: Kind, options: SourceOptions, remarks: list[str]) -> TableSource:
+        """Return the samples of a table, with their fields.
+
+        Raises:
+            UsageError: a field cannot have its name.
+        """
+        try:
+            fields = (*table.specs(kind.are_ragged), *kind.more)
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+        return cls(table, kind, options, fields, kind.origin(options, table), remarks)
+
+    @property
+    def kind(self) -> str:  # type: ignore[override]
+        return self.reader.name
+
+    @property
+    def names(self) -> list[str] | None:  # type: ignore[override]
+        return self.table.names
+
+    def __len__(self) -> int:
+        return self.table.count
+
+    def shapes(self, field: str) -> NDArray[np.int64] | None:
+        return self.table.shapes(field)
+
+    def part(self, start: int, stop: int) -> TableSource:
+        return self._with(self.table.slice(start, stop))
+
+    def take(self, numbers: Numbers) -> TableSource:
+        """Return some of the samples, in the order given, as `part` does."""
+        return self._with(self.table.take(numbers))
+
+    def _with(self, table: SampleTable) -> TableSource:
+        return replace(self, table=table, origin={}, remarks=[], constants={})
+
+    def files(self) -> list[str]:
+        return self.table.files()
+
+    def read(self) -> Iterator[Block]:
+        return joined(self._samples(), self.fields, self.reader.block_bytes)
+
+    def _samples(self) -> Iterator[dict[str, Any]]:
+        for number, row in enumerate(self.table.rows()):
+            with faults_of(sample=number):
+                sample = self.reader.read(row, self.options)
+                for laid in row.layout:
+                    _check(laid, row, sample[laid.name])
+            for value in sample.values():
+                if isinstance(value, LargeArray):
+                    value.number = number
+            yield sample
+
+
+def _check(laid: LaidField, row: Row, value: Any) -> None:
+    """Raise SourceError if the value of a field is not what its header said."""
+    if laid.kind == "text":
+        return
+    shape = row.shape(laid)
+    if value.dtype != laid.dtype or not fits(value.shape, shape):
+        raise changed(laid.dtype, shape, value, row.paths.get(laid.name, (row.path,))[0])
