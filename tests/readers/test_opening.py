@@ -60,6 +60,9 @@ def test_more_shards_are_opened_than_the_limit_of_open_files_allows(many: Path) 
     done = subprocess.run([sys.executable, "-c", READ, str(many)], check=True, capture_output=True, text=True)
     read, refused = done.stdout.splitlines()
     assert read == "True 7"
+    if sys.version_info >= (3, 13):  # a map keeps no descriptor
+        assert refused == "True 7"
+        return
     for said in ("shards/000", "as many files open as it may", "ulimit -n", "--shard-size"):
         assert said in refused
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from copy import copy
 from itertools import chain, groupby, pairwise
 from pathlib import Path
@@ -137,19 +138,24 @@ class _RowReader:
         self._leaves, self._axis = run.leaves, axis
         self._before = int(table.ends[number]) - run.stop
         self.tree = open_tree(kind, run.place)
-        with self.tree.faults("opening the arrays"):
-            names = dict.fromkeys(leaf.array for leaf in run.leaves)
-            share = CACHE_BYTES // len(names)
-            is_sparse = {leaf.array: bool(leaf.starts) for leaf in run.leaves}
-            self._arrays = {name: self.tree.open(name, 0 if is_sparse[name] else axis, share) for name in names}
-            self._starts = {c.array: row_starts(self.tree, c) for c in run.leaves if c.starts}
-        self.is_variable = bool(self._starts) or any(array.dtype.hasobject for array in self._arrays.values())
-        self.row_bytes = sum(_STR_BYTES for leaf in run.leaves if leaf.spec.kind == "text")
-        for name, array in self._arrays.items():
-            length = len(self._starts[name]) - 1 if name in self._starts else array.shape[axis]
-            if length < run.stop:
-                raise SourceError(f"{name or 'it'} has {length:,} rows now: the file has changed; run again", self.path)
-            self.row_bytes += math.prod(array.shape) * array.dtype.itemsize // max(1, length)
+        with ExitStack() as stack:  # an error may be kept for long, and with it this reader
+            stack.callback(self.tree.close)
+            with self.tree.faults("opening the arrays"):
+                names = dict.fromkeys(leaf.array for leaf in run.leaves)
+                share = CACHE_BYTES // len(names)
+                is_sparse = {leaf.array: bool(leaf.starts) for leaf in run.leaves}
+                self._arrays = {name: self.tree.open(name, 0 if is_sparse[name] else axis, share) for name in names}
+                self._starts = {c.array: row_starts(self.tree, c) for c in run.leaves if c.starts}
+            self.is_variable = bool(self._starts) or any(array.dtype.hasobject for array in self._arrays.values())
+            self.row_bytes = sum(_STR_BYTES for leaf in run.leaves if leaf.spec.kind == "text")
+            for name, array in self._arrays.items():
+                length = len(self._starts[name]) - 1 if name in self._starts else array.shape[axis]
+                if length < run.stop:
+                    raise SourceError(
+                        f"{name or 'it'} has {length:,} rows now: the file has changed; run again", self.path
+                    )
+                self.row_bytes += math.prod(array.shape) * array.dtype.itemsize // max(1, length)
+            stack.pop_all()
 
     @property
     def path(self) -> str:
