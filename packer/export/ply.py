@@ -22,7 +22,7 @@ from packer.errors import UsageError
 from packer.export.files import Files, Writer
 from packer.format import FieldSpec
 from packer.sources import Block, PackedSource
-from packer.sources.ply import SIZES, CountType, property_names
+from packer.sources.ply import TYPES, CountType, property_names
 
 _FACE = "face"
 
@@ -100,8 +100,8 @@ def _check_field(spec: FieldSpec) -> None:
     problem = ""
     if spec.kind != "array" or not 1 <= len(spec.shape) <= 2 or (len(spec.shape) == 2 and spec.shape[1] is None):
         problem = "is not a list of points, (N,) or (N, k)"
-    elif spec.dtype not in SIZES:
-        problem = f"is {spec.dtype}, but PLY has only {', '.join(SIZES)}"
+    elif spec.dtype not in TYPES.values():
+        problem = f"is {spec.dtype}, but PLY has only {', '.join(dict.fromkeys(TYPES.values()))}"
     elif not spec.name.isascii() or len(spec.name.split()) != 1:
         problem = "has a name that PLY cannot hold: ASCII without spaces is expected"
     if problem:

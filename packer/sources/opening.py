@@ -322,6 +322,8 @@ def _look(name: str, path: str, columns: Mapping[str, str], has_others: bool, wa
     if kind is not None:
         return kind, file_set
     known = f"{', '.join(sorted(KIND_OF))}, and with --columns x,y,z also {', '.join(CLOUDS)}"
+    if name and name not in columns:
+        known += f", and with --columns {name}=NAMES:TYPE also {LABELS}"
     if (Path(path) / MANIFEST).is_file():
         raise UsageError(
             f"{path} is a packed dataset; `packer repack` packs it again, `packer append` and `merge` join several"

@@ -2,11 +2,11 @@
 
 from packer.sources.ply.clouds import open_clouds
 from packer.sources.ply.fields import Rule, property_names, rules_of
-from packer.sources.ply.header import SIZES, CountType, Element, Header, Property, opened
+from packer.sources.ply.header import TYPES, CountType, Element, Header, Property, opened
 from packer.sources.ply.source import PointSource, open_ply
 
 __all__ = [
-    "SIZES",
+    "TYPES",
     "CountType",
     "Element",
     "Header",

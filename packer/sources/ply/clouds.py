@@ -29,7 +29,7 @@ from packer.sources.files import LABELS, FileSet, join, open_raw, refuse_pointer
 from packer.sources.headers import wait_if_large
 from packer.sources.options import SourceOptions, columns_by_field
 from packer.sources.ply.fields import Rule, rules_of
-from packer.sources.ply.header import SIZES, TYPES, Element, Header, Property
+from packer.sources.ply.header import COLUMN_TYPES, SIZES, Element, Header, Property
 from packer.sources.ply.members import Member, read_members
 from packer.sources.ply.source import Contents, PointSource
 from packer.sources.ply.table import Table, least_row, read_binary
@@ -126,9 +126,9 @@ def element_of(columns: str, is_text: bool) -> tuple[Element, list[str]]:
             raise UsageError(f"--columns {columns}: {name} is there twice; name each column once")
         waiting.append(name)
         if colon:
-            if dtype not in TYPES:
+            if dtype not in COLUMN_TYPES:
                 raise UsageError(f"--columns {columns}: {dtype!r} is not a type; one of {', '.join(SIZES)} is expected")
-            types += [(name, TYPES[dtype]) for name in waiting]
+            types += [(name, COLUMN_TYPES[dtype]) for name in waiting]
             waiting = []
     if waiting and not is_text:
         raise UsageError(
@@ -137,7 +137,7 @@ def element_of(columns: str, is_text: bool) -> tuple[Element, list[str]]:
         )
     types += [(name, _TEXT_TYPE) for name in waiting]
     short = _COLOURS if all(name in dict(types) for name in _COLOURS) else {}
-    properties = [Property(short.get(name, name), TYPES[dtype]) for name, dtype in types]
+    properties = [Property(short.get(name, name), COLUMN_TYPES[dtype]) for name, dtype in types]
     return Element("vertex", tuple(properties)), waiting
 
 

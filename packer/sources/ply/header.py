@@ -22,7 +22,9 @@ from packer.errors import SourceError
 from packer.sources.files import open_raw, refuse_pointer, unreadable
 
 Format = Literal["ascii", "binary_little_endian", "binary_big_endian"]
-Type = Literal["int8", "uint8", "int16", "uint16", "int32", "uint32", "float32", "float64"]
+Type = Literal[
+    "int8", "uint8", "int16", "uint16", "int32", "uint32", "float32", "float64", "int64", "uint64", "float16"
+]
 CountType = Literal["int8", "uint8", "int16", "uint16", "int32", "uint32"]
 
 #: Both naming styles of the PLY scalar types, as numpy names: those that can count the entries of lists, and all.
@@ -36,8 +38,10 @@ COUNTS: dict[str, CountType] = {
 }
 COUNTS |= {name: name for name in COUNTS.values()}
 TYPES: dict[str, Type] = {**COUNTS, "float": "float32", "double": "float64", "float32": "float32", "float64": "float64"}
+#: The types of columns of clouds: those of PLY, and others that numpy has.
+COLUMN_TYPES: dict[str, Type] = {**TYPES, "int64": "int64", "uint64": "uint64", "float16": "float16"}
 #: Bytes of a value of each.
-SIZES = {name: np.dtype(name).itemsize for name in TYPES.values()}
+SIZES = {name: np.dtype(name).itemsize for name in COLUMN_TYPES.values()}
 
 #: Real headers are below 10 kB; a file without `end_header` is given up at this size.
 MAX_HEADER_BYTES = 2**20

@@ -22,6 +22,9 @@ from packer.sources.ply.table import ListColumn, Table, gather, row_error, row_o
 #: Text is parsed in pieces of this size, whose masks and words stay in cache.
 PIECE_BYTES = 2**18
 
+#: Text is parsed to float64, which rounds whole numbers from here on.
+_FIRST_ROUNDED = 2.0**53
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
@@ -169,12 +172,17 @@ def _read_element(
     def typed(chosen: Floats, i: int, dtype: str, sizes: Ints | None = None) -> NDArray[Any]:
         """Return values of property `i` as `dtype`: one a row, or lists of `sizes`."""
         try:
+            if dtype in ("int64", "uint64") and (rounded := abs(chosen) >= _FIRST_ROUNDED).any():
+                raise DoesNotFitError(_FIRST_ROUNDED, (int(np.argmax(rounded)),))
             return convert(chosen, dtype)
         except DoesNotFitError as error:
             row = error.index[0] if sizes is None else row_of(error.index[0], sizes)
             p = element.properties[i]
             kind = p.dtype if p.count_dtype is None else f"list of {p.dtype} counted by {p.count_dtype}"
-            raise bad_row(row, f"{error.value:g} does not fit its type, {kind}", i) from None
+            reason = f"{error.value:g} does not fit its type, {kind}"
+            if error.value == _FIRST_ROUNDED and dtype in ("int64", "uint64"):
+                reason = "text is read as float64, which holds whole numbers below 2**53 alone; save this one as .npy"
+            raise bad_row(row, reason, i) from None
 
     def check_reach(stops: Ints, i: int) -> None:
         if (stops > ends).any():

@@ -138,6 +138,7 @@ def test_text_without_a_type_keeps_every_digit(tmp_path: Path) -> None:
         ("x,y,z:float32,red:uint8,green:uint8,blue:uint8", {"xyz": "float32", "rgb": "uint8"}),
         ("x:float32,y:float64,z:float32", {"x": "float32", "y": "float64", "z": "float32"}),
         ("r,x:float32", {"r": "float32", "x": "float32"}),
+        ("id:uint64,time:int64,w:float16", {"id": "uint64", "time": "int64", "w": "float16"}),
         ("f_0,f_1:float32,label:int32", {"f": "float32", "label": "int32"}),
     ],
 )
@@ -158,7 +159,7 @@ def test_which_columns_are_one_field(tmp_path: Path, columns: str, fields: dict[
         ("", "'' is not a name"),
         ("x,x:float32", "x is there twice"),
         ("x,y:float32,x:uint8", "x is there twice"),
-        ("x:int64", "'int64' is not a type; one of int8, uint8"),
+        ("x:int128", "'int128' is not a type; one of int8, uint8"),
         ("a/b:float32", "--columns a/b:float32: "),
     ],
 )
@@ -224,6 +225,26 @@ def test_values_that_cannot_be_stored(tmp_path: Path, text: str, words: str) -> 
     with pytest.raises(SourceError, match=words) as caught:
         sample(tmp_path / "a.txt", "x,y:float32,z:uint8")
     assert caught.value.sample == 0
+
+
+def test_whole_numbers_of_64_bits(tmp_path: Path) -> None:
+    """Those of .bin files are packed as they are; text is an error where float64, which it is read as, would round."""
+    np.array([-1, 2**63 - 1], "<i8").tofile(tmp_path / "a.bin")
+    assert sample(tmp_path / "a.bin", "time:int64")["time"].tolist() == [-1, 2**63 - 1]
+    (tmp_path / "a.txt").write_text(f"{2**53 - 1}\n")
+    assert sample(tmp_path / "a.txt", "time:int64")["time"].tolist() == [2**53 - 1]
+    (tmp_path / "a.txt").write_text(f"1\n{2**53 + 1}\n")
+    with pytest.raises(SourceError, match=r"line 2, time: text is read as float64, which holds whole numbers below"):
+        sample(tmp_path / "a.txt", "time:int64")
+
+
+def test_labels_say_how_they_are_packed(tmp_path: Path) -> None:
+    """A folder of .label files for which no columns are given is an error that names their suffix."""
+    kitti(tmp_path / "in")
+    (tmp_path / "labels").mkdir()
+    (tmp_path / "labels/0.label").write_bytes(bytes(8))
+    with pytest.raises(SourceError, match=r"with --columns label=NAMES:TYPE also \.label"):
+        open_sources([f"{tmp_path}/in", f"label={tmp_path}/labels"], SourceOptions(columns="x,y,z,i:float32"))
 
 
 def test_suffixes_count_only_with_columns(tmp_path: Path) -> None:
