@@ -541,6 +541,7 @@ def check_output(place: Place, overwrite: bool) -> None:
     """
     if not isinstance(overwrite, bool):
         raise UsageError(f"overwrite {overwrite!r}: True or False is expected")
+    place.check_writable()
     if isinstance(place, LocalPlace) and place.path.exists() and not place.path.is_dir():
         raise UsageError(f"{place} is a file; name a folder that does not exist yet")
     files = place.files()

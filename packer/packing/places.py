@@ -33,7 +33,7 @@ from packer.format import (
     sync_folder,
     write_synced,
 )
-from packer.remote import RemoteFolder, Transfer, default_cache, is_url, label, refuse_url
+from packer.remote import RemoteFolder, Transfer, default_cache, has_conditional_put, is_url, label, refuse_url
 
 _log = logging.getLogger(__name__)
 
@@ -59,6 +59,9 @@ class Place(ABC):
     @abstractmethod
     def address(self) -> Path | str:
         """Return the path of the folder, or the URL."""
+
+    def check_writable(self) -> None:  # noqa: B027
+        """Raise UsageError if no dataset can be made at this kind of place; nothing is asked of a server."""
 
     @abstractmethod
     def lock(self) -> contextlib.AbstractContextManager[bool]:
@@ -131,9 +134,10 @@ class Place(ABC):
 
 
 def place_of(path: str | os.PathLike[str]) -> Place:
-    """Return the place of a dataset, by its path or URL."""
+    """Return the place of a dataset, by its path or URL; `file://` is the folder that it names."""
     if is_url(path):
-        return RemotePlace(path.rstrip("/"))
+        kind, _, folder = path.partition("://")
+        return LocalPlace(Path(folder)) if kind.lower() in ("file", "local") else RemotePlace(path.rstrip("/"))
     refuse_url(Path(path))
     return LocalPlace(Path(path))
 
@@ -250,8 +254,16 @@ class RemotePlace(Place):
     def _cache_folder(self) -> Path:
         return default_cache() / "outputs" / label(self.url)
 
+    def check_writable(self) -> None:
+        if not has_conditional_put(self.url):
+            raise UsageError(_no_comparison(self.url))
+
     @contextlib.contextmanager
     def lock(self) -> Iterator[bool]:
+        self.check_writable()
+        with _write_errors():
+            if not self._remote.can_replace():
+                raise UsageError(_no_comparison(self.url))
         make_folder(self._cache_folder)
         try:
             with held_lock(self._cache_folder / LOCK, wait=False):
@@ -272,8 +284,12 @@ class RemotePlace(Place):
         return data, _digest_tag(data)
 
     def put(self, name: str, data: bytes, expected: Tag | None) -> Tag:
-        _check_tag(self, name, expected)
-        self.write(name, data)
+        def is_expected(present: bytes | None) -> bool:
+            return (None if present is None else _digest_tag(present)) == expected
+
+        with _write_errors():
+            if not self._remote.replace(name, data, is_expected):
+                raise ChangedMeanwhileError.at(self)
         return _digest_tag(data)
 
     def write(self, name: str, data: bytes) -> None:
@@ -316,6 +332,13 @@ class RemotePlace(Place):
             with contextlib.suppress(OSError):
                 draft.unlink()
         shutil.rmtree(self._cache_folder / "fetched", ignore_errors=True)
+
+
+def _no_comparison(url: str) -> str:
+    return (
+        f"{url}: a dataset here is read, and not written: the server would not notice that another command was there "
+        "first; pack to a folder, and copy it, its manifest.json last"
+    )
 
 
 def _digest_tag(data: bytes) -> Tag:

@@ -1,6 +1,8 @@
 """Files and datasets at a URL.
 
-    store       a folder at a URL, read and written with retries; whether a text is a URL
+    retries     requests that are made again, and for how long
+    transfer    bytes under way, by several threads
+    store       a folder at a URL, read and written; whether a text is a URL
     cache       the folder that fetched files are kept in, with a limit and leases
     ahead       shards of such a dataset fetched ahead, and let go of, where it is larger than the cache
     mirror      a packed dataset at a URL, fetched into the cache file by file, by digest
@@ -15,17 +17,15 @@ from packer.remote.mirror import Mirror, whole
 from packer.remote.sources import fetch_files, list_urls, local_inputs
 from packer.remote.store import (
     BLOCK_BYTES,
-    STREAMS,
     RemoteFile,
     RemoteFolder,
-    Transfer,
+    has_conditional_put,
     is_url,
     label,
-    note,
-    noted,
     refuse_url,
     url_in,
 )
+from packer.remote.transfer import STREAMS, Transfer, note, noted
 
 __all__ = [
     "BLOCK_BYTES",
@@ -38,6 +38,7 @@ __all__ = [
     "Transfer",
     "default_cache",
     "fetch_files",
+    "has_conditional_put",
     "is_url",
     "label",
     "list_urls",

@@ -25,7 +25,7 @@ from packer.errors import UsageError
 from packer.format import MANIFEST, FileEntry
 from packer.remote.cache import Lease
 from packer.remote.mirror import Mirror
-from packer.remote.store import STREAMS, Transfer
+from packer.remote.transfer import STREAMS, Transfer
 
 #: Seconds after which to look for room again that another process has left.
 LOOK_SECONDS = 0.1

@@ -19,7 +19,9 @@ from packer.errors import DamagedError, DatasetError, ManifestError, NoDatasetEr
 from packer.format import MANIFEST, MAX_MANIFEST_BYTES, FileEntry, Manifest, held_lock, write_synced
 from packer.format import manifest as manifests
 from packer.remote.cache import LOCK, PARTIAL, Cache, Lease, default_cache, file_beside, is_local, is_whole
-from packer.remote.store import STREAMS, RemoteFolder, Transfer, is_url, label, text_of
+from packer.remote.retries import text_of
+from packer.remote.store import RemoteFolder, is_url, label
+from packer.remote.transfer import STREAMS, Transfer
 from packer.watcher import NOBODY, Watcher
 
 #: Seconds after which to look again whether another process has fetched a file.

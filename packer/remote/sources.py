@@ -23,7 +23,8 @@ from urllib.parse import unquote
 from packer.errors import RemoteError, SourceError, name_by_url
 from packer.format import held_lock, sync_folder
 from packer.remote.cache import LOCK, PARTIAL, Lease, default_cache, is_local, remove_unused
-from packer.remote.store import BLOCK_BYTES, WEB, RemoteFile, RemoteFolder, Transfer, is_url, label, note, noted, url_in
+from packer.remote.store import BLOCK_BYTES, WEB, RemoteFile, RemoteFolder, is_url, label, url_in
+from packer.remote.transfer import Transfer, note, noted
 from packer.watcher import NOBODY, Watcher
 
 _log = logging.getLogger(__name__)
@@ -215,8 +216,8 @@ def _fetch(
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary, url = target.with_name(f".{target.name}{PARTIAL}"), remote.url_of(name)
         try:
-            remote.fetch(name, file.size, temporary, transfer)
-            if file.size > BLOCK_BYTES and remote.look_up(name) != file:
+            digest = remote.fetch(name, file.size, temporary, transfer)
+            if not digest or (file.size > BLOCK_BYTES and remote.look_up(name) != file):
                 raise FileNotFoundError
             temporary.replace(target)
             os.utime(target, (file.time, file.time))

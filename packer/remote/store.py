@@ -1,4 +1,12 @@
-"""A folder at a URL: its files are listed, read in blocks, and written whole, with retries."""
+"""A folder at a URL: its files are listed, read in blocks, and written whole, with retries.
+
+A file that several processes may replace is put by a conditional put: the server itself compares the version that it
+has. S3, Google Cloud Storage and Azure have it, and so has `memory://`; at any other URL nothing is written.
+
+Requests go through fsspec, whose clients can be made anew in a forked process. obstore is 1.2 times as fast and takes
+half the processor time, but the threads of its runtime stay in the process that was forked, and every request in the
+other one waits for ever: workers of DataLoader and of a conversion are forked.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +16,21 @@ import importlib
 import os
 import re
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
-from typing import IO, Any, NamedTuple, TypeGuard, TypeVar
+from typing import Any, NamedTuple, TypeGuard, TypeVar
 from urllib.parse import quote, unquote
 
-import msgspec
 import xxhash
 
 from packer.errors import RemoteError, UsageError
 from packer.format import URL_AS_PATH
-from packer.watcher import FETCHING, NOBODY, Watcher
+from packer.remote.retries import ATTEMPTS, IncompleteError, call_with_retries, check_patience, text_of
+from packer.remote.transfer import Transfer
+
+Value = TypeVar("Value")
 
 #: Two letters at least: `c://` is a drive.
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
@@ -32,6 +40,11 @@ _PLAIN = re.compile(r"[^A-Za-z0-9._-]+")
 def is_url(text: Any) -> TypeGuard[str]:
     """Return whether `text` is a URL, and not a path or a pattern."""
     return isinstance(text, str) and _URL.match(text) is not None
+
+
+def has_conditional_put(url: str) -> bool:
+    """Return whether the servers of this kind of URL can put a file in place of the one that was read alone."""
+    return url.partition("://")[0].lower() in _CONDITIONAL_PUTS
 
 
 def url_in(text: str) -> str:
@@ -55,198 +68,10 @@ def label(url: str, content: bytes = b"") -> str:
     return f"{last}-{xxhash.xxh3_128_hexdigest(url.rstrip('/').encode() + bytes(1) + content)}"
 
 
-Item = TypeVar("Item")
-Value = TypeVar("Value")
-
-#: Errors that another attempt would not change.
-_LASTING = (PermissionError, IsADirectoryError, NotADirectoryError, NotImplementedError)
-_LASTING_NAMES = {"NoCredentialsError", "PartialCredentialsError", "ProfileNotFound", "ParamValidationError"}
-
-#: Statuses of web servers that another attempt would not change.
-_REFUSALS = (401, 403, 405)
-
-
-#: How often something is asked for, at most.
-ATTEMPTS = 6
-#: Seconds before the second attempt; each further pause is twice as long.
-PAUSE = 0.5
 #: Seconds that a server may take to accept a connection, or to send the next bytes.
 SECONDS = 60.0
-
-
-def call_with_retries(url: str, action: Callable[[], Value], pause: Callable[[float], None] = time.sleep) -> Value:
-    """Return the result of `action`; call it again after errors that may pass, and after a pause.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        RemoteError: it failed for good; the message names `url`.
-    """
-    attempt = 1
-    while True:
-        try:
-            return action()
-        except (FileNotFoundError, RemoteError):
-            raise
-        except Exception as error:  # fsspec passes on whatever the library of each kind of server raises
-            # Not kept: it refers to the frames of all callers, and so to what they hold, such as leases.
-            refused = getattr(error, "status", None) in _REFUSALS or type(error).__name__ in _LASTING_NAMES
-            if refused or isinstance(error, _LASTING):
-                raise RemoteError(f"{url}: {text_of(error)}; check the address and your credentials") from error
-            if attempt >= ATTEMPTS:
-                raise RemoteError(
-                    f"{url}: it failed {ATTEMPTS} times, the last time with: {text_of(error)}; "
-                    "check the connection and try again"
-                ) from error
-        pause(PAUSE * 2 ** (attempt - 1))
-        attempt += 1
-
-
-def text_of(error: BaseException | None) -> str:
-    """Return an error in one line."""
-    text = " ".join(str(error).split())
-    return text or type(error).__name__
-
-
-#: Seconds between two reports of a transfer.
-_WORD = 0.1
-
-
-class Transfer:
-    """Moves files by several threads. The thread that waits for them reports how many bytes are done.
-
-    Large files are fetched in blocks, several at a time, by threads that all files share: the blocks of the file that
-    was begun first come first. End a transfer with `stop`.
-
-    Args:
-        total: bytes to move.
-        watcher: its `step` is called several times a second with the bytes moved so far, and the total.
-    """
-
-    def __init__(self, total: int, watcher: Watcher = NOBODY) -> None:
-        self.total = total
-        self._watcher = watcher
-        self._lock = threading.Lock()
-        self._done = 0
-        self._stopped = threading.Event()
-        self._requests: set[Future[Any]] = set()
-        self._blocks: SimpleQueue[tuple[Future[None], Callable[[], None]] | None] = SimpleQueue()
-        # Not a ThreadPoolExecutor: at the end of the process that would first do all that is waiting.
-        self._threads: list[threading.Thread] = []
-
-    @property
-    def is_stopped(self) -> bool:
-        """Return whether nothing more is to be moved."""
-        return self._stopped.is_set()
-
-    def stop(self) -> None:
-        """Give up what is under way, at once: requests are cancelled where the file system can, and pauses end."""
-        with self._lock:
-            self._stopped.set()
-            requests = list(self._requests)
-        for request in requests:
-            request.cancel()
-        for _ in self._threads:
-            self._blocks.put(None)
-        for thread in self._threads:
-            thread.join()
-
-    def pause(self, seconds: float) -> None:
-        """Wait; raises RemoteError if the transfer is stopped."""
-        if self._stopped.wait(seconds):
-            raise RemoteError("fetching was stopped")
-
-    def add(self, nbytes: int) -> None:
-        """Count bytes that were moved; below 0 if they have to be moved again."""
-        with self._lock:
-            self._done += nbytes
-
-    def wait_for(self, request: Future[Value]) -> Value:
-        """Return the result of a request, which `stop` cancels."""
-        with self._lock:
-            self._requests.add(request)
-        try:
-            self.pause(0)
-            return request.result()
-        finally:
-            request.cancel()
-            with self._lock:
-                self._requests.discard(request)
-            del request  # it has the error, which refers to this frame and those of all callers
-
-    def call_together(self, actions: Sequence[Callable[[], None]]) -> None:
-        """Call functions in several threads, and return when all are done; raises the error of one that failed."""
-        futures: list[Future[None]] = [Future() for _ in actions]
-        with self._lock:
-            if self.is_stopped:
-                raise RemoteError("fetching was stopped")
-            for task in zip(futures, actions, strict=True):
-                self._blocks.put(task)
-            while len(self._threads) < min(STREAMS, len(actions)):
-                self._threads.append(threading.Thread(target=self._work, daemon=True))
-                self._threads[-1].start()
-        try:
-            for future in futures:
-                future.result()
-        finally:
-            for future in futures:
-                future.cancel()
-            wait(futures)
-
-    def _work(self) -> None:
-        while (task := self._blocks.get()) is not None:
-            future, action = task
-            if future.set_running_or_notify_cancel():
-                try:
-                    self.pause(0)
-                    future.set_result(action())
-                except BaseException as error:  # raised where it is waited for
-                    future.set_exception(error)
-            del task, future, action
-
-    def each(self, action: Callable[[Item], Value], items: Sequence[Item], threads: int) -> Iterator[Value]:
-        """Yield the result of `action` for each item, in order; raise the error of the first that failed.
-
-        If one fails, or the caller stops, the others give up before their next block.
-        """
-        last_word = 0.0
-        with ThreadPoolExecutor(threads) as pool:
-            futures = [pool.submit(action, item) for item in items]
-            try:
-                for future in futures:
-                    is_done = False
-                    while not is_done:
-                        is_done = bool(wait([future], _WORD).done)
-                        if (now := time.monotonic()) - last_word >= _WORD:
-                            last_word = now
-                            self._watcher.step(FETCHING, self._done, self.total)
-                    yield future.result()
-            finally:
-                self.stop()
-                pool.shutdown(cancel_futures=True)
-        if self.total:
-            self._watcher.step(FETCHING, self._done, self.total)
-
-
-def noted(path: Path) -> dict[str, tuple[Any, ...]]:
-    """Return what earlier runs noted of each file with `note`; a line that a kill cut short is skipped."""
-    moved = {}
-    for line in path.read_bytes().splitlines() if path.exists() else ():
-        with contextlib.suppress(msgspec.DecodeError):
-            name, *values = msgspec.json.decode(line, type=list[str | int])
-            moved[str(name)] = tuple(values)
-    return moved
-
-
-def note(file: IO[bytes], name: str, *values: str | int) -> None:
-    """Note that a file was moved: one line, flushed to the system."""
-    file.write(msgspec.json.encode((name, *values)) + b"\n")
-    file.flush()
-
-
 #: Bytes asked for at once: a cut connection costs no more than this.
 BLOCK_BYTES = 8 * 2**20
-#: Requests under way at one time: a server answers many at once faster than one.
-STREAMS = 8
 #: Bytes of a file that a digest takes at a time.
 _PIECE_BYTES = 2**20
 #: Web servers: they list links, without sizes, and a `?` begins a query.
@@ -260,6 +85,14 @@ _TAGS = (
 )
 #: Requests under way at one time for the sizes that a listing does not have.
 LOOKUPS = 16
+#: Files of this size and below are put by one request, which alone may have a condition.
+_ONE_REQUEST = 2**30
+#: A file of a dataset that is never put into a bucket.
+_NEVER_PUT = ".lock"
+
+
+class _GrownError(RemoteError):
+    """A file has more bytes than when it was listed."""
 
 
 class RemoteFile(NamedTuple):
@@ -277,14 +110,24 @@ class RemoteFile(NamedTuple):
 class RemoteFolder:
     """Files at a URL of fsspec, by their path below it.
 
+    Args:
+        patience: seconds to wait for a server that has answered before; None for ten minutes.
+
     Raises:
         UsageError: fsspec or the package for this kind of URL is not installed.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, patience: float | None = None) -> None:
         self.url = url.rstrip("/")
-        self._is_web = self.url.partition("://")[0].lower() in WEB
+        self._kind = self.url.partition("://")[0].lower()
+        self._is_web = self._kind in WEB
+        self._patience = check_patience(patience)
         self._fs, self._root = _open(self.url)
+
+    def _ask(self, name: str, action: Callable[[], Value], transfer: Transfer | None = None) -> Value:
+        """Return the result of a request for a file, made again after errors that may pass."""
+        pause = {} if transfer is None else {"pause": transfer.pause}
+        return call_with_retries(self.url_of(name), action, patience=self._patience, **pause)
 
     def url_of(self, name: str) -> str:
         """Return the URL of a file, for messages."""
@@ -298,13 +141,16 @@ class RemoteFolder:
             RemoteError: it cannot be fetched.
         """
         path = self._path(name)
-        return call_with_retries(self.url_of(name), lambda: bytes(self._fs.cat_file(path, start=0, end=most)))
+        return self._ask(name, lambda: bytes(self._fs.cat_file(path, start=0, end=most)))
 
     def fetch(self, name: str, size: int, path: Path, transfer: Transfer) -> str:
-        """Write the first `size` bytes of a file, in blocks, to a local one, down to the disk; return their digest.
+        """Write a file of `size` bytes, in blocks, to a local one, down to the disk.
 
         Several blocks come at a time. If one fails, only that block is asked for again. An existing local file is
         overwritten.
+
+        Returns:
+            the digest of the bytes; empty if the file has more of them by now.
 
         Raises:
             FileNotFoundError, RemoteError: as `read`, and if the transfer is stopped.
@@ -312,8 +158,7 @@ class RemoteFolder:
         lock, digest = threading.Lock(), xxhash.xxh3_128()
 
         def fetch(start: int) -> None:
-            ask = partial(self._block, name, start, min(start + BLOCK_BYTES, size), transfer)
-            block = call_with_retries(self.url_of(name), ask, transfer.pause)
+            block = self._ask(name, partial(self._block, name, start, size, transfer), transfer)
             transfer.pause(0)
             with lock:
                 file.seek(start)
@@ -322,10 +167,15 @@ class RemoteFolder:
 
         # Not truncated first: its size is what the cache has set aside for it.
         with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666), "r+b") as file:
-            if size > BLOCK_BYTES:
-                transfer.call_together([partial(fetch, start) for start in range(0, size, BLOCK_BYTES)])
-            elif size:
-                fetch(0)
+            try:
+                if size > BLOCK_BYTES:
+                    transfer.call_together([partial(fetch, start) for start in range(0, size, BLOCK_BYTES)])
+                elif size:
+                    fetch(0)
+                elif self.look_up(name).size:
+                    return ""
+            except _GrownError:
+                return ""
             file.truncate(size)
             file.flush()
             os.fsync(file.fileno())
@@ -341,7 +191,7 @@ class RemoteFolder:
             FileNotFoundError: there is no such file.
             RemoteError: the server does not say.
         """
-        return call_with_retries(self.url_of(name), partial(self._look_up, self._path(name)))
+        return self._ask(name, partial(self._look_up, self._path(name)))
 
     def files(self, pattern: str = "") -> dict[str, RemoteFile]:
         """Return all files below the folder, or those that match a pattern: path below it to size and tag.
@@ -350,7 +200,7 @@ class RemoteFolder:
             RemoteError: they cannot be listed, or the size of one is unknown.
         """
         try:
-            listing = call_with_retries(self.url_of(pattern), partial(self._listing, pattern))
+            listing = self._ask(pattern, partial(self._listing, pattern))
             infos = {
                 self._name(path): info
                 for path, info in listing.items()
@@ -401,11 +251,72 @@ class RemoteFolder:
             self._fs.put_file(str(file), path)
             sent = self._look_up(path)
             if sent.size != size:
-                raise OSError(f"{sent.size:,} bytes arrived, {size:,} were sent")
+                raise IncompleteError(f"{sent.size:,} bytes arrived, {size:,} were sent")
             return sent
 
+        with self._need_bucket():
+            return self._ask(name, put)
+
+    def can_replace(self) -> bool:
+        """Return whether the server compares versions, as `replace` needs.
+
+        Some servers that speak the language of S3 pass over conditions, so this one is tried: with a file that is not
+        there, in place of a version that never was.
+
+        Raises:
+            RemoteError: the server does not answer, or refuses to write.
+        """
+        if _CONDITIONAL_PUTS.get(self._kind) is not _put_to_s3:
+            return self._kind in _CONDITIONAL_PUTS
+        never = {"ETag": '"00000000000000000000000000000000"'}
+        with self._need_bucket():
+            is_put = self._ask(_NEVER_PUT, lambda: _put_to_s3(self._fs, self._path(_NEVER_PUT), b"", never))
+        if is_put:
+            self.remove(_NEVER_PUT)
+        return not is_put
+
+    def replace(self, name: str, data: bytes, is_expected: Callable[[bytes | None], bool]) -> bool:
+        """Put a file in place of the one that is expected there; the server compares and puts in one step.
+
+        Args:
+            is_expected: called with the bytes that are there, None without a file; returns whether to replace them.
+
+        Returns:
+            whether it was put; False where another file is there.
+
+        Raises:
+            RemoteError: it cannot be written.
+        """
+        path, put = self._path(name), _CONDITIONAL_PUTS[self._kind]
+        was_sent = False
+
+        def replace() -> bool:
+            nonlocal was_sent
+            for _ in range(ATTEMPTS):
+                info, present = self._version(path)
+                if not is_expected(present):
+                    # Put by ourselves, if the answer to an earlier attempt was lost.
+                    return was_sent and present == data
+                was_sent = True
+                if put(self._fs, path, data, info):
+                    return True
+            raise IncompleteError("its server refuses to replace a file by the version that it lists")
+
+        with self._need_bucket():
+            return self._ask(name, replace)
+
+    def _version(self, path: str) -> tuple[Mapping[str, Any] | None, bytes | None]:
+        """Return what the server lists of a file, and its bytes, which may be newer than that; None without a file."""
+        self._fs.invalidate_cache()
         try:
-            return call_with_retries(self.url_of(name), put)
+            return self._fs.info(path), bytes(self._fs.cat_file(path))
+        except FileNotFoundError:
+            return None, None
+
+    @contextlib.contextmanager
+    def _need_bucket(self) -> Iterator[None]:
+        try:
+            yield
         except FileNotFoundError as error:
             raise RemoteError(f"{self.url}: there is no such bucket or folder: {text_of(error)}") from None
 
@@ -416,7 +327,7 @@ class RemoteFolder:
             RemoteError: it cannot be removed.
         """
         with contextlib.suppress(FileNotFoundError):
-            call_with_retries(self.url_of(name), partial(self._fs.rm_file, self._path(name)))
+            self._ask(name, partial(self._fs.rm_file, self._path(name)))
 
     def _look_up(self, path: str) -> RemoteFile:
         self._fs.invalidate_cache()
@@ -425,17 +336,21 @@ class RemoteFolder:
             raise FileNotFoundError(path)
         return _file_of(info, path)
 
-    def _block(self, name: str, start: int, stop: int, transfer: Transfer) -> bytes:
-        path = self._path(name)
+    def _block(self, name: str, start: int, size: int, transfer: Transfer) -> bytes:
+        """Return a block of a file of `size` bytes; for the last one a byte more is asked for, which must not come."""
+        path, stop = self._path(name), min(start + BLOCK_BYTES, size)
+        end = stop + (stop == size)
         if getattr(self._fs, "async_impl", False):
-            request = self._fs._cat_file(path, start=start, end=stop)
+            request = self._fs._cat_file(path, start=start, end=end)
             data = bytes(transfer.wait_for(asyncio.run_coroutine_threadsafe(request, self._fs.loop)))
         else:
-            data = bytes(self._fs.cat_file(path, start=start, end=stop))
-        if len(data) > stop - start:
+            data = bytes(self._fs.cat_file(path, start=start, end=end))
+        if len(data) > end - start:
             raise RemoteError(f"{self.url_of(name)}: its server does not send parts of a file; copy it by other means")
+        if len(data) > stop - start:
+            raise _GrownError
         if len(data) < stop - start:
-            raise OSError(f"{start + len(data):,} bytes came, but {stop:,} are expected")
+            raise IncompleteError(f"{start + len(data):,} bytes came, but {stop:,} are expected")
         return data
 
     def _path(self, name: str) -> str:
@@ -485,6 +400,71 @@ def _options(kind: str) -> dict[str, Any]:
         return {}
     settings = importlib.import_module("fsspec.config").conf.get(kind, {})
     return {name: {**defaults, **settings.get(name, {})}}
+
+
+def _put_to_s3(fs: Any, path: str, data: bytes, info: Mapping[str, Any] | None) -> bool:
+    condition = {"mode": "create"} if info is None else {"IfMatch": info["ETag"]}
+    return _is_put(lambda: fs.pipe_file(path, data, chunksize=_ONE_REQUEST, **condition), info)
+
+
+def _put_to_google(fs: Any, path: str, data: bytes, info: Mapping[str, Any] | None) -> bool:
+    bucket, key, _ = fs.split_path(path)
+    address = f"{fs._location}/upload/storage/v1/b/{quote(bucket)}/o"
+    options = {"uploadType": "media", "name": key, "ifGenerationMatch": str(info["generation"]) if info else "0"}
+    return _is_put(lambda: fs.call("POST", address, data=data, json_out=True, **options), info)
+
+
+def _put_to_azure(fs: Any, path: str, data: bytes, info: Mapping[str, Any] | None) -> bool:
+    condition = {"overwrite": False}
+    if info is not None:
+        match = importlib.import_module("azure.core").MatchConditions.IfNotModified
+        condition = {"overwrite": True, "etag": info["etag"], "match_condition": match}
+    return _is_put(lambda: fs.pipe_file(path, data, **condition), info)
+
+
+_memory_lock = threading.Lock()
+
+
+def _put_to_memory(fs: Any, path: str, data: bytes, info: Mapping[str, Any] | None) -> bool:
+    with _memory_lock:
+        fs.makedirs(fs._parent(path), exist_ok=True)
+        is_same = fs.exists(path) if info is None else not fs.exists(path) or fs.info(path) != info
+        if not is_same:
+            fs.pipe_file(path, data)
+        return not is_same
+
+
+#: How to put a file if the one there is still that of `info`, or if there is none; they return whether it was put.
+_CONDITIONAL_PUTS: dict[str, Callable[[Any, str, bytes, Mapping[str, Any] | None], bool]] = {
+    **dict.fromkeys(("s3", "s3a"), _put_to_s3),
+    **dict.fromkeys(("gs", "gcs"), _put_to_google),
+    **dict.fromkeys(("az", "abfs", "abfss", "adl"), _put_to_azure),
+    "memory": _put_to_memory,
+}
+#: Statuses of a put whose condition does not hold: no such file, another put at this moment, another version.
+_CONDITION_STATUSES = (404, 409, 412)
+
+
+def _is_put(put: Callable[[], Any], info: Mapping[str, Any] | None) -> bool:
+    """Return whether a conditional put was done; False if its condition does not hold."""
+    try:
+        put()
+    except FileExistsError:
+        return False
+    except FileNotFoundError:
+        if info is None:  # the bucket is missing
+            raise
+        return False
+    except Exception as error:
+        cause: Any = error.__cause__
+        answer = getattr(cause, "response", None)  # of botocore
+        status = answer["ResponseMetadata"].get("HTTPStatusCode") if isinstance(answer, dict) else None
+        for name in ("status_code", "code", "status"):  # of azure, of gcsfs, of aiohttp
+            status = status or getattr(error, name, None)
+        if str(status) in map(str, _CONDITION_STATUSES):
+            return False
+        raise
+    return True
 
 
 def _file_of(info: Mapping[str, Any], name: str) -> RemoteFile:

@@ -22,7 +22,7 @@ import pytest
 from made_datasets import make_plain
 
 from packer.format import manifest as manifests
-from packer.remote import store
+from packer.remote import retries, store
 from packer.writer import DatasetWriter
 
 Fault = Callable[["Handler", int, list[tuple[str, str]], bytes], None]
@@ -202,8 +202,9 @@ def _settings(_server: Proxy, tmp_path_factory: pytest.TempPathFactory) -> Itera
 def s3(_server: Proxy, _settings: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The server: `proxy`, `faults` to plan, `fs` to look into the bucket, and `url`, an empty folder of the test's."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
-    for name, value in {"ATTEMPTS": 3, "PAUSE": 0.01, "SECONDS": 5.0}.items():
-        monkeypatch.setattr(store, name, value)
+    monkeypatch.setattr(store, "SECONDS", 5.0)
+    for name, value in {"ATTEMPTS": 3, "PAUSE": 0.01, "PATIENCE": 0.0}.items():
+        monkeypatch.setattr(retries, name, value)
     _server.clear()
     fs = fsspec.filesystem("s3")
     fs.invalidate_cache()

@@ -21,7 +21,7 @@ import zarr
 from packer.convert import ConvertOptions, convert, convert_part
 from packer.errors import SourceError, UsageError
 from packer.jobs import open_source
-from packer.remote import local_inputs, store
+from packer.remote import RemoteFolder, local_inputs, store
 from packer.remote.cache import remove_unused
 from packer.remote.sources import fetch_source
 
@@ -166,6 +166,26 @@ def test_a_file_that_changes_in_between_is_refused(rows, s3, monkeypatch) -> Non
     s3.proxy.plan("rows.h5", change)
     with pytest.raises(SourceError, match="changed while it was fetched"):
         fetch_source(f"{s3.url}/rows.h5")
+
+
+@pytest.mark.parametrize("size", [0, 3, 8, 10])
+def test_a_file_that_grows_in_between_is_refused(size, monkeypatch, tmp_path) -> None:
+    """It is not cut to the length that was listed, whether that is a whole number of blocks or not."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(store, "BLOCK_BYTES", 4)
+    monkeypatch.setattr("packer.remote.sources.BLOCK_BYTES", 100)
+    fs = fsspec.filesystem("memory")
+    fs.pipe_file("/growing/a.txt", bytes(size))
+    files = RemoteFolder.files
+
+    def list_and_grow(folder, pattern):
+        listed = files(folder, pattern)
+        fs.pipe_file("/growing/a.txt", bytes(size + 1))
+        return listed
+
+    monkeypatch.setattr(RemoteFolder, "files", list_and_grow)
+    with pytest.raises(SourceError, match="changed while it was fetched"):
+        fetch_source("memory://growing")
 
 
 def test_a_cache_that_is_removed_meanwhile_is_named(monkeypatch, tmp_path) -> None:

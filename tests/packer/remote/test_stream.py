@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader
 from packer.errors import DamagedError, DatasetError, UsageError
 from packer.format import Located, Locator
 from packer.format import manifest as manifests
-from packer.remote import ahead, store
+from packer.remote import ahead, retries, store
 from packer.split import split
 from packer.writer import DatasetWriter
 from readers import Crop, Loader, PackedDataset, VoxelSample
@@ -441,7 +441,7 @@ def test_a_full_disk_is_an_error_and_the_next_run_goes_on(many, s3, monkeypatch,
 def test_a_loop_that_is_closed_waits_for_nothing(many, s3, tmp_path, monkeypatch) -> None:
     """Neither for an answer that stalls, nor for a pause before another attempt, nor for a file that others fetch."""
     monkeypatch.setattr(store, "SECONDS", 60.0)
-    monkeypatch.setattr(store, "PAUSE", 20.0)
+    monkeypatch.setattr(retries, "PAUSE", 20.0)
     s3.proxy.plan("shards/00003.lmdb", s3.faults.stall)
     s3.proxy.plan("shards/00004.lmdb", s3.faults.busy)
     loops = [iter(Loader(PackedDataset(many, cache=tmp_path / "cache"), 16)) for _ in range(2)]

@@ -183,9 +183,10 @@ def _read(
 
     torch.set_num_threads(1)  # torch's threads do not survive a fork
     logging.disable(logging.WARNING)
-    patience = {"SECONDS": bucket.SECONDS, "ATTEMPTS": bucket.ATTEMPTS, "PAUSE": 0.01, "BLOCK_BYTES": reading.block}
+    requests = mock.patch.multiple("packer.remote.store", SECONDS=bucket.SECONDS, BLOCK_BYTES=reading.block)
+    patience = {"ATTEMPTS": bucket.ATTEMPTS, "PAUSE": 0.01, "PATIENCE": 0.0}
     try:
-        with mock.patch.multiple("packer.remote.store", **patience), within():
+        with requests, mock.patch.multiple("packer.remote.retries", **patience), within():
             dataset = PackedDataset(reading.url, cache=reading.cache, cache_bytes=reading.limit, **reading.dataset)
             # The version that is in the bucket now, as a folder.
             source = next(path for path in reading.sources if manifests.read(path) == dataset.manifest)
