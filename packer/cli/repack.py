@@ -15,7 +15,7 @@ from packer.repack import repack as run
 
 @click.command()
 @click.argument("dataset", type=click.Path(path_type=Path))
-@click.argument("out", type=click.Path(path_type=Path))
+@click.argument("out", type=click.Path())
 @click.option(
     "--codec",
     "codecs",
@@ -26,11 +26,11 @@ from packer.repack import repack as run
 @conversion_options("shard_size", "map_limit", "workers", "overwrite", sources=False)
 @click.option("--shuffle", type=click.IntRange(min=0), metavar="SEED", help="Put the samples into a random order.")
 @log_options
-def repack(dataset: Path, out: Path, options: ConvertOptions, codecs: tuple[str, ...], shuffle: int | None) -> None:
+def repack(dataset: Path, out: str, options: ConvertOptions, codecs: tuple[str, ...], shuffle: int | None) -> None:
     """Pack the samples of DATASET into OUT, with another codec, size of shards, or order.
 
-    Names, kinds of fields and the origin are kept. Every checksum is compared on the way, so that damage is never
-    packed again. Stopped halfway? Run the same command again.
+    OUT may be a URL such as s3://bucket/set. Names, kinds of fields and the origin are kept. Every checksum is compared
+    on the way, so that damage is never packed again. Stopped halfway? Run the same command again.
 
     \b
     $ packer repack div2k.packed small.packed --codec photo+zstd

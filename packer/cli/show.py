@@ -11,7 +11,7 @@ from packer.cli.logs import Progress, log_options, say
 from packer.cli.show_page import chosen_numbers, write_page
 from packer.cli.text import count_text, size
 from packer.errors import DatasetError, UsageError
-from packer.format import manifest as manifests
+from packer.packing import place_of, read_manifest
 from packer.watcher import DRAWING
 
 _log = logging.getLogger(__name__)
@@ -20,7 +20,7 @@ _LARGEST = 2**29
 
 
 @click.command()
-@click.argument("dataset", type=click.Path(path_type=Path))
+@click.argument("dataset", type=click.Path())
 @click.option(
     "-o", "--output", required=True, type=click.Path(path_type=Path), help="File to write, such as page.html."
 )
@@ -36,12 +36,14 @@ _LARGEST = 2**29
     help="Limit for the samples in the page; if they take more, some are omitted at random.",
 )
 @log_options
-def show(dataset: Path, output: Path, samples: int, names: tuple[str, ...], page_size: int) -> None:
+def show(dataset: str, output: Path, samples: int, names: tuple[str, ...], page_size: int) -> None:
     """Draw samples of the packed dataset DATASET on a page for a browser: one file that needs no network.
 
     The page has thumbnails, with a search by name, split and class. A click shows a sample large: images down to
     their pixels, and pairs such as lr and hr in turn at one place; clouds that turn with the mouse; clips that play;
     texts. Tables show fields, codecs, the spread of values by channel, the shards, and facts such as splits and origin.
+
+    DATASET may be a URL such as s3://bucket/set, from which the shards of these samples are fetched.
 
     Large samples are reduced in the page, which then says so: images to 1024 pixels, clips to 160 pixels and 48
     frames, clouds to 20,000 points. A field whose samples have more than 512 MiB is not drawn.
@@ -54,7 +56,7 @@ def show(dataset: Path, output: Path, samples: int, names: tuple[str, ...], page
         raise UsageError(f"{output}: a page is written; give a name that ends in .html")
     if not output.absolute().parent.is_dir():
         raise UsageError(f"{output}: there is no folder {output.parent}; make it first, or name another")
-    manifest = manifests.read(dataset)  # before torch is loaded, which takes seconds
+    manifest = read_manifest(place_of(dataset))  # before torch is loaded, which takes seconds
     if not manifest.samples:
         raise DatasetError(f"{dataset}: it has no samples; there is nothing to draw")
     fields = [field.name for field in manifest.fields]

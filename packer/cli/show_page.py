@@ -63,6 +63,7 @@ def write_page(
         advance: called with 1 and the bytes of each sample that is done.
     """
     manifest, fields = dataset.manifest, list(dataset.fields.values())
+    address = str(dataset.path.resolve()) if dataset.mirror is None else dataset.mirror.url
     mean = max(manifest.raw_bytes / max(manifest.samples, 1), 1)
     measured_samples = [
         _read(dataset, number) for number in chosen_numbers(dataset, min(_SAMPLES, int(_BYTES / mean) or 1))
@@ -91,7 +92,7 @@ def write_page(
         _row(manifest, field, field_spread)[: len(heads)] for field, field_spread in zip(fields, spreads, strict=True)
     ]
     document = {
-        "title": dataset.path.resolve().name,
+        "title": address.rstrip("/").rpartition("/")[2],
         "about": _about(dataset, len(items)),
         "heads": heads,
         "measured": "all samples"
@@ -100,7 +101,7 @@ def write_page(
         "fields": [
             {"cells": row, "counts": field_spread.counts} for row, field_spread in zip(rows, spreads, strict=True)
         ],
-        "facts": facts(describe(str(dataset.path))),
+        "facts": facts(describe(address)),
         "shards": [[shard.file, f"{shard.samples:,}", size_text(shard.bytes)] for shard in manifest.shards],
         "splits": list(splits),
         "classes": manifest.classes,

@@ -185,6 +185,7 @@ def _has_same_samples(job: Job, place: Place, entry: ShardEntry, number: int) ->
     """Return whether a shard holds the samples that it should; for samples in memory, which no files identify."""
     part, start = job.part(number), job.plan.shards[number].start
     problems = compare_shard(place.local([entry]), job.plan.fields, (entry, part, start))
+    place.release([entry])
     if problems:
         _log.warning("%s; it is packed again", problems[0])
     return not problems

@@ -33,7 +33,17 @@ from packer.format import (
     sync_folder,
     write_synced,
 )
-from packer.remote import RemoteFolder, Transfer, default_cache, has_conditional_put, is_url, label, refuse_url
+from packer.remote import (
+    UNUSED_SECONDS,
+    RemoteFolder,
+    Transfer,
+    default_cache,
+    has_conditional_put,
+    is_url,
+    label,
+    refuse_url,
+    remove_unused,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -121,6 +131,9 @@ class Place(ABC):
         Raises:
             DamagedError: a file at a URL is missing or damaged; files of a folder are not looked at.
         """
+
+    def release(self, entries: Sequence[FileEntry]) -> None:  # noqa: B027
+        """Remove from this machine what `local` has fetched; what is mapped stays readable."""
 
     @abstractmethod
     def remove(self, names: Iterable[str]) -> None:
@@ -267,6 +280,9 @@ class RemotePlace(Place):
         make_folder(self._cache_folder)
         try:
             with held_lock(self._cache_folder / LOCK, wait=False):
+                # What killed commands have left, here and for URLs that nobody writes to any more.
+                shutil.rmtree(self._cache_folder / "fetched", ignore_errors=True)
+                remove_unused(self._cache_folder.parent, UNUSED_SECONDS)
                 yield False  # of other machines nothing is known
         except BlockingIOError:
             raise UsageError(f"{self.url} is being changed already; wait for it or choose another URL") from None
@@ -321,6 +337,11 @@ class RemotePlace(Place):
             if digest != entry.digest:
                 raise DamagedError(f"{self.url}/{entry.file}: it is missing or damaged; upload the dataset again")
         return folder
+
+    def release(self, entries: Sequence[FileEntry]) -> None:
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                (self._cache_folder / "fetched" / entry.file).unlink()
 
     def remove(self, names: Iterable[str]) -> None:
         with _write_errors():

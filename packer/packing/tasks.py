@@ -138,8 +138,11 @@ def write_shard(task: ShardTask, watcher: Watcher = NOBODY, step: Step = context
 def _open_checked(place: Place, entry: ShardEntry) -> Shard:
     """Return a shard of a dataset, open, after its digest was compared: damage is not taken over."""
     path = place.local([entry]) / entry.file
-    check_file(path, entry, whole=True)
-    return Shard(path, entry.bytes, entry.index)
+    try:
+        check_file(path, entry, whole=True)
+        return Shard(path, entry.bytes, entry.index)
+    finally:
+        place.release([entry])
 
 
 def read_blocks(

@@ -12,7 +12,7 @@ fsspec is imported when the first URL is opened.
 """
 
 from packer.remote.ahead import Ahead
-from packer.remote.cache import Lease, default_cache
+from packer.remote.cache import UNUSED_SECONDS, Lease, default_cache, remove_unused
 from packer.remote.mirror import Mirror, whole
 from packer.remote.sources import fetch_files, list_urls, local_inputs
 from packer.remote.store import (
@@ -30,6 +30,7 @@ from packer.remote.transfer import STREAMS, Transfer, note, noted
 __all__ = [
     "BLOCK_BYTES",
     "STREAMS",
+    "UNUSED_SECONDS",
     "Ahead",
     "Lease",
     "Mirror",
@@ -46,6 +47,7 @@ __all__ = [
     "note",
     "noted",
     "refuse_url",
+    "remove_unused",
     "url_in",
     "whole",
 ]

@@ -2,7 +2,7 @@
 
     CACHE/datasets/NAME-DIGEST/    one version of one dataset: manifest.json, shards/, names-RUN.lmdb
     CACHE/sources/NAME-DIGEST/     files to be packed, until nobody used them for a month
-    CACHE/outputs/NAME-DIGEST/     a dataset that is being made, until it is uploaded
+    CACHE/outputs/NAME-DIGEST/     shards that are being made, each until it is uploaded
 
 The limit is for `datasets`. An open dataset, and a source that is packed, holds a lease: a shared lock on a file of its
 folder. Files are removed only from folders without one. Where shards come and go (`packer/remote/ahead.py`), each that
@@ -36,6 +36,8 @@ except ImportError:  # Windows, where a file that is open cannot be removed anyw
 _IN_USE = ".in-use"
 PARTIAL = ".partial"
 LOCK = ".lock"
+#: Seconds after which sources and outputs that nobody used are removed.
+UNUSED_SECONDS = 30 * 24 * 3600
 #: Names of folders that `label` gives; one that is being removed begins with a dot.
 _FOLDER = re.compile(r"\.?[A-Za-z0-9_-][A-Za-z0-9._-]*-[0-9a-f]{32}|\.?-[0-9a-f]{32}")
 #: Names of files that are fetched, or under way.

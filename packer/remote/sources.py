@@ -19,10 +19,11 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote
+from weakref import WeakKeyDictionary
 
 from packer.errors import RemoteError, SourceError, name_by_url
 from packer.format import held_lock, sync_folder
-from packer.remote.cache import LOCK, PARTIAL, Lease, default_cache, is_local, remove_unused
+from packer.remote.cache import LOCK, PARTIAL, UNUSED_SECONDS, Lease, default_cache, is_local, remove_unused
 from packer.remote.store import BLOCK_BYTES, WEB, RemoteFile, RemoteFolder, is_url, label, url_in
 from packer.remote.transfer import Transfer, note, noted
 from packer.watcher import NOBODY, Watcher
@@ -34,8 +35,6 @@ _MAGIC = re.compile(r"[*?\[]")
 _FETCHED = "fetched.jsonl"
 #: Images are small: fetching one takes hardly longer than the request.
 FILES_AT_ONCE = 16
-#: Seconds after which fetched files that nobody used are removed.
-UNUSED_SECONDS = 30 * 24 * 3600
 
 
 def local_inputs(inputs: Sequence[str], watcher: Watcher = NOBODY) -> tuple[list[str], list[Lease]]:
@@ -160,6 +159,7 @@ class _CachedSource(NamedTuple):
         """Fetch the files that `list_files` returns, unless they are here; if these are all, remove all others."""
         try:
             lease = Lease(self.home)
+            _fetched_now[lease] = (self.home, set())
             remove_unused(self.home.parent, UNUSED_SECONDS)
             with held_lock(self.home / LOCK, wait=True):
                 remote = RemoteFolder(self.base)
@@ -194,10 +194,18 @@ def _look_up_all(remote: RemoteFolder, names: Sequence[str]) -> dict[str, Remote
         return {name: file for files in pool.map(look_up, names) for name, file in files.items()}
 
 
+#: By the lease of each source that is in use: its folder, and the files whose server does not tell versions apart.
+_fetched_now: WeakKeyDictionary[Lease, tuple[Path, set[str]]] = WeakKeyDictionary()
+
+
 def _fetch(
     remote: RemoteFolder, listed: Mapping[str, RemoteFile], top: Path, notes: Path, watcher: Watcher, is_all: bool
 ) -> None:
-    """Fetch files whose listed version is not in `top`, a folder or a file; if all are listed, remove others."""
+    """Fetch files whose listed version is not in `top`, a folder or a file; if all are listed, remove others.
+
+    A file whose server does not tell versions apart is fetched again, unless a source that is in use has done so. Its
+    version is then the digest of its bytes.
+    """
     local = {}
     for path in [top] if top.is_file() else [path for path in top.rglob("*") if not path.is_dir()]:
         name = "" if path == top else path.relative_to(top).as_posix()
@@ -205,13 +213,19 @@ def _fetch(
         if is_all and name not in listed:
             path.unlink()
     noted_files = noted(notes)
-    missing = [name for name, file in listed.items() if noted_files.get(name) != file or local.get(name) != file.size]
+    home_names = [names for home, names in _fetched_now.values() if home == notes.parent]
+
+    def is_here(name: str, file: RemoteFile) -> bool:
+        is_known = noted_files.get(name) == file if file.tag else any(name in names for names in home_names)
+        return is_known and local.get(name) == file.size
+
+    missing = [name for name, file in listed.items() if not is_here(name, file)]
     transfer = Transfer(sum(listed[name].size for name in missing), watcher)
     if missing:
         files = "1 file" if len(missing) == 1 else f"{len(missing):,} files"
         _log.info("fetching %s, %s bytes, from %s", files, f"{transfer.total:,}", remote.url)
 
-    def fetch(name: str) -> str:
+    def fetch(name: str) -> tuple[str, RemoteFile]:
         target, file = top / name, listed[name]
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary, url = target.with_name(f".{target.name}{PARTIAL}"), remote.url_of(name)
@@ -220,17 +234,20 @@ def _fetch(
             if not digest or (file.size > BLOCK_BYTES and remote.look_up(name) != file):
                 raise FileNotFoundError
             temporary.replace(target)
+            file = file._replace(tag=file.tag or digest)
             os.utime(target, (file.time, file.time))
             sync_folder(target.parent)
         except FileNotFoundError as error:
             if is_local(error, notes.parent):
                 raise SourceError(f"{notes.parent} was removed while it was fetched into it; try again", url) from None
             raise SourceError("it changed while it was fetched; try again", url) from None
-        return name
+        return name, file
 
     with notes.open("ab") as lines:
-        for name in transfer.each(fetch, missing, FILES_AT_ONCE):
-            note(lines, name, *listed[name])
+        for name, file in transfer.each(fetch, missing, FILES_AT_ONCE):
+            note(lines, name, *file)
+            for names in home_names if not listed[name].tag else ():
+                names.add(name)
 
 
 def _split(url: str) -> tuple[str, str]:

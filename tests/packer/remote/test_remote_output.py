@@ -15,13 +15,18 @@ from packer import stats
 from packer.append import append
 from packer.cli import main
 from packer.convert import convert, convert_part
+from packer.drop import drop
 from packer.errors import NoDatasetError, UsageError, WriteError
 from packer.export import export
 from packer.format import manifest as manifests
+from packer.join import join
 from packer.merge import merge
 from packer.packing import place_of, read_manifest
 from packer.remote import RemoteFolder
+from packer.repack import repack
+from packer.repair import repair
 from packer.sources import open_packed
+from packer.split import split
 from packer.watcher import Watcher
 from packer.writer import DatasetWriter
 from readers import PackedDataset
@@ -286,6 +291,47 @@ def test_the_list_of_what_was_left_out_is_uploaded(clouds, s3, held, tmp_path, f
     assert (result.exception, result.return_value) == (None, 0)  # the list is fetched, too
 
 
+def test_the_cache_holds_the_shards_under_way_alone(rows, s3, tmp_path, monkeypatch) -> None:
+    """To drop or join fields at a URL, each shard is fetched, written again and removed; a killed command's go, too."""
+    url, most = f"{s3.url}/set", []
+    convert(rows.sources, url, workers=0, codec="none", shard_size=4096)
+    shards = len(read_manifest(place_of(url)).shards)
+    assert shards > 1
+    original = RemoteFolder.fetch
+
+    def fetch(*arguments):
+        result = original(*arguments)
+        most.append(len(list((tmp_path / "user").rglob("fetched/shards/*.lmdb"))))
+        return result
+
+    monkeypatch.setattr(RemoteFolder, "fetch", fetch)
+    join(url, [{"more": np.float32(number)} for number in range(len(rows.x))], workers=0)
+    left = next((tmp_path / "user").glob("lmdb-packer/outputs/*")) / "fetched" / "shards" / "00000.lmdb"
+    left.parent.mkdir(parents=True)
+    left.write_bytes(b"of a command that was killed")
+    most.clear()
+    drop(url, ["more"], workers=0)
+    assert most == [1] * shards
+    assert not left.parent.exists()
+    assert np.array_equal(PackedDataset(url)[:]["x"], rows.x)
+
+
+def test_samples_of_a_bucket_are_drawn(dataset, tmp_path) -> None:
+    """`packer show` takes a URL."""
+    command = ["show", dataset, "-o", str(tmp_path / "page.html")]
+    result = CliRunner().invoke(main, command, standalone_mode=False)
+    assert result.exception is None, result.output
+    assert "n63" in (tmp_path / "page.html").read_text()
+
+
+def test_a_dataset_is_packed_again_into_a_bucket(packed, s3, contents) -> None:
+    """`packer repack` writes to a URL."""
+    command = ["repack", str(packed), f"{s3.url}/again", "--codec", "zstd", "--workers", "0"]
+    result = CliRunner().invoke(main, command, standalone_mode=False)
+    assert result.exception is None, result.output
+    assert contents(f"{s3.url}/again")[1] == contents(packed)[1]
+
+
 def test_urls_are_refused_where_a_folder_is_written(tmp_path, monkeypatch) -> None:
     """Samples made in Python, exports and merges go into folders; the message says so."""
     monkeypatch.chdir(tmp_path)
@@ -295,6 +341,7 @@ def test_urls_are_refused_where_a_folder_is_written(tmp_path, monkeypatch) -> No
         lambda: DatasetWriter("s3://bucket/set", overwrite=True).__enter__(),
         lambda: export("set.packed", "s3://bucket/set", to="hdf5"),
         lambda: merge(["set.packed", "set.packed"], "s3://bucket/set"),
+        lambda: split("s3://bucket/set", {"train": "0.9"}),
     ):
         with pytest.raises(UsageError, match=r"s3://bucket/set: this writes only into a folder"):
             write()
@@ -304,6 +351,12 @@ def test_urls_are_refused_where_a_folder_is_written(tmp_path, monkeypatch) -> No
 def test_urls_are_refused_where_a_folder_is_read() -> None:
     """The message says what takes a URL, not that a folder does not exist."""
     url = "s3://bucket/set"
-    for read in (lambda: stats.statistics(url), lambda: open_packed(url)):
+    for read in (
+        lambda: stats.statistics(url),
+        lambda: open_packed(url),
+        lambda: merge([url, url], "out"),
+        lambda: repack(url, "out"),
+        lambda: repair(url),
+    ):
         with pytest.raises(NoDatasetError, match=r"s3://bucket/set: this reads the dataset in a folder only"):
             read()

@@ -188,6 +188,30 @@ def test_a_file_that_grows_in_between_is_refused(size, monkeypatch, tmp_path) ->
         fetch_source("memory://growing")
 
 
+def test_a_file_without_a_version_is_fetched_once_a_command(monkeypatch, tmp_path) -> None:
+    """A server that names neither ETag nor time may have other bytes of the same size; these count as changed."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(store, "_TAGS", ())
+    fs = fsspec.filesystem("memory")
+    fs.pipe_file("/untagged/a.txt", b"hello")
+    path, lease = fetch_source("memory://untagged")
+    file, fetched = Path(path) / "a.txt", []
+    first = file.stat().st_mtime
+    original = RemoteFolder.fetch
+    monkeypatch.setattr(RemoteFolder, "fetch", lambda *args: fetched.append(args[1]) or original(*args))
+    fs.pipe_file("/untagged/a.txt", b"world")
+    fetch_source("memory://untagged")  # of the same command, which holds its lease
+    assert (fetched, file.read_bytes()) == ([], b"hello")
+    del lease
+    _, lease = fetch_source("memory://untagged")
+    assert (fetched, file.read_bytes()) == (["a.txt"], b"world")
+    assert file.stat().st_mtime != first
+    del lease
+    fs.pipe_file("/untagged/a.txt", b"hello")
+    fetch_source("memory://untagged")
+    assert (fetched, file.stat().st_mtime) == (["a.txt"] * 2, first)
+
+
 def test_a_cache_that_is_removed_meanwhile_is_named(monkeypatch, tmp_path) -> None:
     """Whoever empties the cache by hand is told so, and not that the files at the URL changed."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
