@@ -14,6 +14,7 @@ from typing import Any
 import pictures
 import pytest
 import readme
+from environment import HAS_FRAMEWORKS
 
 from packer.cli import COMMANDS
 from packer.codecs import NAMED
@@ -32,9 +33,9 @@ NOT_RUN = [
 ]
 #: Words of other languages and programs that codespell takes for English ones.
 WORDS = "trainner"
-#: numcodecs for Python 3.10 packs some pictures into other sizes, and the packages that pages import come with 3.11.
+#: Older versions of numcodecs pack some pictures into other sizes, and pages import frameworks.
 from_3_11 = pytest.mark.skipif(
-    sys.version_info < (3, 11), reason="the pages are written with the packages of Python 3.11 and later"
+    not HAS_FRAMEWORKS, reason="the pages are written with the packages of requirements.lock for Python 3.11 and later"
 )
 
 
@@ -42,10 +43,7 @@ def _page(page: Path) -> object:
     """Return the page as a parameter; packages that it imports next to ours may warn, or hold on to datasets."""
     packages = "accelerate|albumentations|grain|ignite|kornia|lightning|monai|torchdata|transformers|webdataset|zarr"
     others = re.search(rf"^(?:import|from) (?:{packages})", page.read_text(), re.MULTILINE)
-    old = pytest.mark.skipif(
-        sys.version_info < (3, 11), reason="these packages are installed for Python 3.11 and later"
-    )
-    marks = [pytest.mark.filterwarnings("ignore"), pytest.mark.keeps_open, old] if others else []
+    marks = [pytest.mark.filterwarnings("ignore"), pytest.mark.keeps_open] if others else []
     return pytest.param(page, marks=marks, id=str(page.relative_to(ROOT)))
 
 
@@ -146,7 +144,8 @@ def test_links_lead_somewhere(page: Path) -> None:
 @pytest.fixture(scope="module")
 def book(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The book, built as scripts/docs does it; that warned of nothing."""
-    pytest.importorskip("mkdocs", reason="what builds the book needs Python 3.11")
+    if not HAS_FRAMEWORKS:
+        pytest.skip("what builds the book is not installed here")
     folder = tmp_path_factory.mktemp("book")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(ROOT)}

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gc
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from environment import HAS_FRAMEWORKS
 from PIL import Image
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, default_collate
 from torch.utils.data._utils.collate import default_collate_fn_map
@@ -28,7 +28,7 @@ from readers import Loader, Mix, PackedDataset, ResizedCrop
 from readers.batch import Batch
 
 pytestmark = [
-    pytest.mark.skipif(sys.version_info < (3, 11), reason="the frameworks are installed for Python 3.11 and later"),
+    pytest.mark.skipif(not HAS_FRAMEWORKS, reason="the frameworks are not installed here"),
     pytest.mark.keeps_open,  # the frameworks hold on to loaders
     # What the frameworks themselves warn of.
     pytest.mark.filterwarnings("ignore"),

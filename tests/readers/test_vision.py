@@ -8,14 +8,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from environment import FOLDER, HAS_FRAMEWORKS
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="torchvision and timm are installed for Python 3.11 and later")
+@pytest.mark.skipif(not HAS_FRAMEWORKS, reason="torchvision and timm are not installed here")
 def test_beside_torchvision_and_timm() -> None:
     """Every test of `beside_torchvision.py` passes. It takes 10 s: a process imports both, and trains two networks."""
-    vision = ROOT / ".venv" / "vision"
+    vision = FOLDER / "vision"
     assert vision.is_dir(), "run scripts/setup"
     paths = os.pathsep.join([str(vision), os.environ.get("PYTHONPATH", "")])
     command = [
