@@ -1,4 +1,4 @@
-"""The wheel: it holds packer and readers alone, and works without the source tree."""
+"""Wheel and sdist: they hold packer and readers alone, and work outside of the clone, without any extra."""
 
 from __future__ import annotations
 
@@ -6,47 +6,89 @@ import os
 import shutil
 import subprocess
 import sys
+import venv
 import zipfile
+from collections.abc import Iterator
+from importlib.metadata import Distribution, distribution
 from pathlib import Path
 
 import numpy as np
 import pytest
+from packaging.requirements import Requirement
+from PIL import Image
 
 ROOT = Path(__file__).parent.parent
+#: What builds the sdist, as pip does it.
+SDIST = "import sys; from setuptools.build_meta import build_sdist; build_sdist(sys.argv[1])"
+#: What the README shows of reading.
+READ = """
+import packer, readers
+from readers import Loader, PackedDataset
+dataset = PackedDataset("pairs.packed")
+dataset[3], dataset["003"], dataset[[3, 5]], dataset[1:2]
+for batch in Loader(dataset, batch_size=4, shuffle=True):
+    lr, hr = batch["lr"], batch["hr"]
+print(dataset["003"]["hr"].permute(1, 2, 0).flatten().tolist())
+print(packer.__file__, readers.__file__, sep="\\n")
+"""
+#: A command that needs an extra, and the extra.
+NEED_EXTRAS = {
+    "nifti": ["convert", "x=a.nii", "out"],
+    "zarr": ["convert", "a.zarr", "out"],
+    "s3": ["convert", "s3://bucket/a", "out"],
+    "fsspec": ["convert", "gs://bucket/a.h5", "out"],
+    "distributed": ["convert", "x=x.npy", "out", "--scheduler", "tcp://127.0.0.1:1"],
+    "ray": ["convert", "x=x.npy", "out", "--scheduler", "ray"],
+    "ply": ["export", "cloud.packed", "out", "--to", "ply"],
+}
+
+
+def _run(python: Path | str, folder: Path, *command: str | Path, status: int = 0) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run([python, *command], cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == status, done.stdout + done.stderr
+    return done
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from a copy of what it is built from, so that nothing old lies beside."""
-    source = tmp_path_factory.mktemp("source")
+    """The wheel that is built from the sdist, which is built from a copy of the packages: nothing old lies beside."""
+    source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist")
     for folder in ("packer", "readers"):
         shutil.copytree(ROOT / folder, source / folder, ignore=shutil.ignore_patterns("__pycache__"))
     for file in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / file, source)
-    out = tmp_path_factory.mktemp("dist")
-    _pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(out), str(source))
-    (found,) = out.glob("*.whl")
-    return found
+    _run(sys.executable, source, "-c", SDIST, out)
+    (sdist,) = out.glob("*.tar.gz")
+    options = ["--no-deps", "--no-build-isolation", "--quiet", "--disable-pip-version-check", "--wheel-dir", str(out)]
+    _run(sys.executable, out, "-m", "pip", "wheel", *options, sdist)
+    (wheel,) = out.glob("*.whl")
+    return wheel
 
 
 @pytest.fixture(scope="module")
-def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, unpacked as pip does it; what it depends on is there already."""
-    target = tmp_path_factory.mktemp("site")
-    _pip("install", "--no-deps", "--target", str(target), str(wheel))
-    return target
+def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of an environment with the wheel and what it depends on, which is linked; no extra is there."""
+    folder = tmp_path_factory.mktemp("apart") / "venv"
+    venv.create(folder, with_pip=True, symlinks=True)
+    (site,) = folder.glob("lib/python*/site-packages")
+    _run(folder / "bin" / "python", folder, "-m", "pip", "install", "--no-deps", "--quiet", wheel)
+    for path in _packages(distribution("lmdb-packer"), {"pip"}):
+        if not (site / path.name).exists():
+            (site / path.name).symlink_to(path)
+    return folder / "bin" / "python"
 
 
-def _pip(*arguments: str) -> None:
-    command = [sys.executable, "-m", "pip", *arguments, "--quiet", "--disable-pip-version-check"]
-    subprocess.run(command, check=True, timeout=120)
-
-
-def _run(installed: Path, folder: Path, *command: str) -> str:
-    environment = {**os.environ, "PYTHONPATH": str(installed)}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def _packages(needing: Distribution, seen: set[str]) -> Iterator[Path]:
+    """Yield what lies in site-packages of all that a distribution needs, without its extras."""
+    for requirement in map(Requirement, needing.requires or ()):
+        if requirement.name in seen or (requirement.marker and not requirement.marker.evaluate({"extra": ""})):
+            continue
+        seen.add(requirement.name)
+        found = distribution(requirement.name)
+        tops = {file.parts[0] for file in found.files or () if file.parts[0] not in ("..", "__pycache__")}
+        yield from (Path(str(found.locate_file(top))) for top in tops)
+        yield from _packages(found, seen)
 
 
 def test_it_holds_packer_and_readers_alone(wheel: Path) -> None:
@@ -56,17 +98,33 @@ def test_it_holds_packer_and_readers_alone(wheel: Path) -> None:
     assert names == modules | {"packer/py.typed", "readers/py.typed", "packer/format/FORMAT.md", "packer/cli/show.html"}
 
 
-def test_it_packs_and_reads_without_the_source_tree(installed: Path, tmp_path: Path) -> None:
-    """`packer convert`, then `PackedDataset`, in an empty folder: the same values come back."""
-    values = np.arange(60, dtype=np.float32).reshape(20, 3)
-    np.save(tmp_path / "x.npy", values)
-    packer = installed / "bin" / "packer"
-    _run(installed, tmp_path, sys.executable, str(packer), "convert", "x=x.npy", "x.packed", "--quiet")
-    program = (
-        "import packer, readers; print(packer.__file__); print(readers.__file__);"
-        "print(readers.PackedDataset('x.packed')[:]['x'].flatten().tolist())"
-    )
-    places, readers, read = _run(installed, tmp_path, sys.executable, "-c", program).splitlines()
-    assert Path(places).is_relative_to(installed)
-    assert Path(readers).is_relative_to(installed)
-    assert read == str(values.ravel().tolist())
+def test_the_readme_works_outside_of_the_clone(python: Path, tmp_path: Path) -> None:
+    """Its commands and its lines of Python run on two folders of pictures; the values are theirs; pip is content."""
+    pixels = np.random.default_rng(0).integers(0, 256, (6, 8, 8, 3), np.uint8)
+    for field, step in (("lr", 2), ("hr", 1)):
+        (tmp_path / field).mkdir()
+        for number, image in enumerate(pixels[:, ::step, ::step]):
+            Image.fromarray(image).save(tmp_path / field / f"{number:03}.png")
+    packer = python.with_name("packer")
+    assert "6 samples" in _run(packer, tmp_path, "plan", "lr=lr", "hr=hr").stdout
+    assert "6 samples" in _run(packer, tmp_path, "convert", "lr=lr", "hr=hr", "pairs.packed").stdout
+    assert "no damage" in _run(packer, tmp_path, "verify", "pairs.packed").stdout
+    values, *files = _run(python, tmp_path, "-c", READ).stdout.splitlines()
+    assert values == str(pixels[3].ravel().tolist())
+    assert all(Path(file).is_relative_to(python.parents[1]) for file in files)
+    assert "No broken requirements" in _run(python, tmp_path, "-m", "pip", "check").stdout
+
+
+def test_a_missing_extra_is_one_sentence(python: Path, tmp_path: Path) -> None:
+    """It says what to type."""
+    packer = python.with_name("packer")
+    np.save(tmp_path / "x.npy", np.zeros((4, 3), np.float32))
+    np.save(tmp_path / "xyz.npy", np.zeros((4, 100, 3), np.float32))
+    _run(packer, tmp_path, "convert", "xyz=xyz.npy", "cloud.packed", "--quiet")
+    (tmp_path / "a.nii").write_bytes(b"")
+    (tmp_path / "a.zarr").mkdir()
+    (tmp_path / "a.zarr" / "zarr.json").write_text("{}")
+    for extra, command in NEED_EXTRAS.items():
+        done = _run(packer, tmp_path, *command, status=2)
+        assert f"pip install '.[{extra}]'" in done.stderr, extra
+        assert len(done.stderr.splitlines()) == 1, extra
