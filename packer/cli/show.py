@@ -9,7 +9,7 @@ import click
 
 from packer.cli.logs import Progress, log_options, say
 from packer.cli.show_page import chosen_numbers, write_page
-from packer.cli.text import count_text, size
+from packer.cli.text import count_text, size, size_text
 from packer.errors import DatasetError, UsageError
 from packer.packing import place_of, read_manifest
 from packer.watcher import DRAWING
@@ -17,6 +17,8 @@ from packer.watcher import DRAWING
 _log = logging.getLogger(__name__)
 #: Bytes of a field in one sample, on average, that are read whole to be drawn.
 _LARGEST = 2**29
+#: Bytes of a page that nobody minds.
+_SMALL = 5 * 10**6
 
 
 @click.command()
@@ -74,5 +76,8 @@ def show(dataset: str, output: Path, samples: int, names: tuple[str, ...], page_
         watcher.step(DRAWING, 0, len(numbers))
         drawn = write_page(output, opened_dataset, numbers, page_size, watcher.done)
     drawn_of = f"{drawn:,} of " if drawn < len(opened_dataset) else ""
+    nbytes = output.stat().st_size
     more = "; --page-size makes room for more" if drawn < len(numbers) else ""
-    say(f"{output}: {drawn_of}{count_text(len(opened_dataset), 'sample')}{more}")
+    if nbytes > _SMALL and nbytes > manifest.file_bytes:
+        more += "; fewer --samples make a smaller page"
+    say(f"{output}: {drawn_of}{count_text(len(opened_dataset), 'sample')}, {size_text(nbytes)}{more}")

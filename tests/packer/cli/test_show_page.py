@@ -51,7 +51,7 @@ def page(packer, tmp_path):
     split(tmp_path / "d", {"train": "first*"})
     result = packer("show", tmp_path / "d", "-o", tmp_path / "page.html")
     assert result.stderr == ""
-    assert result.stdout == f"{tmp_path / 'page.html'}: 2 samples\n"
+    assert re.fullmatch(rf"{tmp_path / 'page.html'}: 2 samples, [\d.]+ kB\n", result.stdout)
     return tmp_path / "page.html"
 
 
@@ -114,8 +114,8 @@ def test_nothing_of_the_dataset_is_html(page):
     assert not re.search(r"https?:|@import|<link|src=\"(?!data:)", text)
 
 
-def test_classes_are_told(packer, tmp_path):
-    """A sample whose field `label` is a class has its name in the page; the number that a class is stays a number."""
+def test_classes_are_told(packer, opened, tmp_path):
+    """The class of a sample stands in the page once, by its name, where field `label` is its number."""
     for at, name in enumerate(("cat/a", "dog/b", "dog/c")):
         (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
         Image.new("L", (3, 2), at).save(tmp_path / "in" / f"{name}.png")
@@ -124,6 +124,8 @@ def test_classes_are_told(packer, tmp_path):
     data = data_of(tmp_path / "page.html")
     assert data["classes"] == ["cat", "dog"]
     assert [item["class"] for item in data["items"]] == [0, 1, 1]
+    titles = opened(tmp_path / "page.html").locator(".card .title").all_text_contents()
+    assert titles == ["cat/a#0cat", "dog/b#1dog", "dog/c#2dog"]
 
 
 def test_samples_that_do_not_fit_are_left_out(packer, tmp_path):
@@ -132,11 +134,11 @@ def test_samples_that_do_not_fit_are_left_out(packer, tmp_path):
         for number in range(64):
             writer.add({"x": np.zeros(30) + number})
     whole = packer("show", tmp_path / "d", "-o", tmp_path / "whole.html")
-    assert whole.stdout.endswith(": 64 samples\n")
+    assert ": 64 samples, " in whole.stdout
     each = len(json.dumps(data_of(tmp_path / "whole.html")["items"][0], separators=(",", ":")))
     part = packer("show", tmp_path / "d", "-o", tmp_path / "part.html", "--page-size", 17 * each)
     numbers = [item["number"] for item in data_of(tmp_path / "part.html")["items"]]
-    assert f": {len(numbers)} of 64 samples; --page-size makes room for more\n" in part.stdout
+    assert re.search(rf": {len(numbers)} of 64 samples, .*; --page-size makes room for more\n", part.stdout)
     assert 15 <= len(numbers) <= 17
     assert numbers == sorted(numbers)
     assert len({number // 16 for number in numbers}) == 4
@@ -219,6 +221,27 @@ def until(tab, condition):
             return
         tab.wait_for_timeout(20)
     assert condition()
+
+
+def test_a_page_fits_its_window(packer, opened, tmp_path):
+    """The table is not cut off, cards fill all rows but the last, and a large page says how to get a smaller one."""
+    rng, fields = np.random.default_rng(0), ("picture_of_the_left_camera", "picture_of_the_right_camera")
+    for field in fields:
+        (tmp_path / field).mkdir()
+        for number, width in enumerate(rng.integers(100, 400, 30)):
+            image = Image.fromarray(rng.integers(0, 255, (300, width, 3), np.uint8))
+            image.save(tmp_path / field / f"{number:02}.jpg", quality=40)
+    sources = [f"{field}={tmp_path / field}" for field in fields]
+    packer("convert", *sources, tmp_path / "d", "--codec", "jpeg")
+    assert "fewer --samples" in packer("show", tmp_path / "d", "-o", tmp_path / "page.html").stdout
+    tab = opened(tmp_path / "page.html")
+    tab.set_viewport_size({"width": 1300, "height": 900})
+    assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert tab.locator(".scroll").first.evaluate("box => box.scrollWidth <= box.clientWidth")
+    boxes = tab.locator(".card").evaluate_all("cards => cards.map(c => [c.offsetTop, c.offsetLeft + c.offsetWidth])")
+    rows = {top: max(right for at, right in boxes if at == top) for top, _ in boxes}
+    assert len(rows) > 3
+    assert all(right > 1200 for right in list(rows.values())[:-1])
 
 
 def test_a_sample_large_in_a_browser(page, opened):
