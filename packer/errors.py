@@ -4,6 +4,7 @@
     ├── UsageError              what was asked for cannot be done: wrong option, wrong folder (exit 2)
     │   └── ChangedMeanwhileError   another command changed the dataset first; the same command goes on
     ├── SourceError             a source file is damaged or does not fit its neighbours (exit 1)
+    │   └── NothingLeftError    all files or samples are bad; says which came first, and why
     ├── WriteError              the output could not be written: disk full, permission lost (exit 1)
     ├── ResourceError           the system gives no more open files, memory or processes (exit 1)
     └── DatasetError            a packed dataset cannot be read (exit 1)
@@ -109,6 +110,10 @@ class SourceError(PackerError):
 
     def __reduce__(self) -> tuple[type[SourceError], tuple[str, str | None, int | None]]:
         return type(self), (self.reason, self.path, self.sample)
+
+
+class NothingLeftError(SourceError):
+    """Every file or sample is bad."""
 
 
 class WriteError(PackerError):

@@ -87,7 +87,7 @@ def open_source(
         raise UsageError(f"cannot pack {shown}; paths or a sequence of dicts are expected")
     if options.source != SourceOptions():
         raise UsageError("SourceOptions are for files, and these are samples in memory; leave them out")
-    return SampleSource(sources, options.fields)
+    return SampleSource(sources, options.fields, keys=options.names)
 
 
 def packed_folder(sources: Any) -> str | os.PathLike[str] | None:

@@ -39,6 +39,7 @@ class ConvertOptions:
         overwrite: Replace a dataset that is there, once the new one is done.
         map_limit: The LMDB map of a shard must not get larger than this.
         fields: schema of samples in memory; None infers it.
+        names: fields of samples in memory that are tuples, as in ("image", "label").
         like: Pack as the samples of this dataset are: fields, codecs, frames, digits and classes, so that both can be
             merged.
         splits: A split of the samples: a fraction such as 0.9, a file with one name on each line, or a pattern over
@@ -64,6 +65,7 @@ class ConvertOptions:
     overwrite: bool = False
     map_limit: int | None = None
     fields: Sequence[FieldSpec] | None = None
+    names: Sequence[str] = ()
     like: str | os.PathLike[str] | None = None
     splits: Mapping[str, Rule] | None = None
     source: SourceOptions = field(default_factory=SourceOptions)

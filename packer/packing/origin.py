@@ -32,10 +32,13 @@ Struct = TypeVar("Struct", bound=msgspec.Struct)
 
 
 class Leaf(NamedTuple):
-    """One source of a dataset, and the numbers of its samples in the dataset, in the order of the source."""
+    """One source of a dataset, and the numbers of its samples in the dataset, in the order of the source.
+
+    Those that follow one another are a range, which takes no memory.
+    """
 
     origin: Origin
-    numbers: NDArray[np.int64]
+    numbers: range | NDArray[np.int64]
 
 
 def origin_of(source: Source) -> Origin:
@@ -113,7 +116,7 @@ def is_shuffled(origin: Origin, samples: int) -> bool:
 
 def leaves(origin: Origin, samples: int) -> list[Leaf]:
     """Return the sources that `samples` samples came from; an origin of another form is taken for one source."""
-    sources, todo = [], [Leaf(origin, np.arange(samples))]
+    sources, todo = [], [Leaf(origin, range(samples))]
     while todo:
         leaf = todo.pop()
         inner_origins = _inner_origins(leaf.origin, len(leaf.numbers))
@@ -122,10 +125,13 @@ def leaves(origin: Origin, samples: int) -> list[Leaf]:
             continue
         numbers, seed = leaf.numbers, leaf.origin.get("shuffled")
         if isinstance(seed, int):
-            numbers = np.empty_like(leaf.numbers)
+            numbers = np.empty(len(leaf.numbers), np.int64)
             numbers[shuffled_order(len(numbers), seed)] = leaf.numbers
-        spans = np.split(numbers, np.cumsum([count for count, _ in inner_origins])[:-1])
-        todo += reversed([Leaf(inner, span) for (_, inner), span in zip(inner_origins, spans, strict=True)])
+        ends = itertools.accumulate((count for count, _ in inner_origins), initial=0)
+        spans = itertools.pairwise(ends)
+        todo += reversed(
+            [Leaf(inner, numbers[start:end]) for (_, inner), (start, end) in zip(inner_origins, spans, strict=True)]
+        )
     return sources
 
 

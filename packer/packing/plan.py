@@ -51,6 +51,8 @@ TEXT_BYTES, SHORT_TEXT = 256, 1024
 EXAMPLE_RUN_BYTES = 128 * 2**10
 #: The same for the samples that `estimate` packs. Their runs are longer, since each has costs of its own, such as
 #: opening an HDF5 file.
+#: Samples that are read at most, whatever their size: of rows, and of files, each of which is opened.
+MOST_ROWS, MOST_FILES = 2**16, 2**12
 TRIAL_RUNS, TRIAL_RUN_BYTES, TRIAL_BYTES = 32, 2**19, 128 * 2**20
 
 #: Some samples of every field; text as its bytes in UTF-8.
@@ -128,8 +130,9 @@ class FieldSizes:
 
     def extent(self, spec: FieldSpec) -> Extent:
         """Return the bytes of the mean sample, of the largest one, and of a typical row."""
-        mean = float(self.bytes.mean()) if len(self.bytes) else 0.0
-        largest = int(self.bytes.max()) if len(self.bytes) else 0
+        distinct = _distinct(self.bytes)
+        mean = float(distinct.mean()) if len(distinct) else 0.0
+        largest = int(distinct.max()) if len(distinct) else 0
         if self.shapes is None or not len(self.shapes) or not spec.shape:
             row = float(math.prod(n or 1 for n in spec.shape[1:]) * spec.itemsize)
         else:
@@ -174,7 +177,7 @@ def make_plan(
     starts = cut_shards(_sample_bytes(sizes), shard_size) if starts is None else starts
     shards = plan_shards(source, fields, sizes, starts, origin)
     is_exact = all(size.known for size in sizes.values()) and not any(field.codec for field in fields)
-    raw_bytes = {name: int(size.bytes.sum()) for name, size in sizes.items()}
+    raw_bytes = {name: _sum(size.bytes) for name, size in sizes.items()}
     remarks = (*source.remarks, *remark_on_lengths(source, sizes), *remark_on_jpegs(source.fields, codec, fields))
     return Plan(source, origin, tuple(fields), tuple(shards), raw_bytes, is_exact, remarks)
 
@@ -183,7 +186,7 @@ def _check_sizes(source: Source, fields: Sequence[Field], sizes: Mapping[str, Fi
     """Raise UsageError if a sample has more raw bytes than can be stored; of a fixed shape it may if it is encoded."""
     for field in fields:
         size = sizes[field.name]
-        number = int(size.bytes.argmax())
+        number = int(_distinct(size.bytes).argmax())
         if size.known and (field.is_ragged or not field.codec) and size.bytes[number] > MAX_CHUNK_BYTES:
             sample = f"number {number}" if source.names is None else repr(source.names[number])
             raise UsageError(
@@ -255,9 +258,9 @@ def stored_fields(
     extents = {spec.name: sizes[spec.name].extent(spec) for spec in undecided}
     automatic = [spec for spec in undecided if spec.name not in codecs]
     if automatic:
-        examples, all_bytes = get_examples(), max(sum(int(size.bytes.sum()) for size in sizes.values()), 1)
+        examples, all_bytes = get_examples(), max(sum(_sum(size.bytes) for size in sizes.values()), 1)
         for spec in automatic:
-            share = int(sizes[spec.name].bytes.sum()) / all_bytes
+            share = _sum(sizes[spec.name].bytes) / all_bytes
             codecs[spec.name] = choose_codec(spec, examples.get(spec.name, []), share, extents[spec.name])
     return [
         spec if isinstance(spec, Field) else stored_field(spec, codecs[spec.name], extents[spec.name]) for spec in specs
@@ -288,6 +291,8 @@ def _read_runs(
     """Return runs of samples of every field; after `most_bytes` no further run is read."""
     examples: dict[str, list[NDArray[Any]]] = {spec.name: [] for spec in source.fields}
     bytes_read = 0
+    most_samples = MOST_ROWS if source.names is None else MOST_FILES
+    run_samples = max(1, min(run_samples, most_samples // runs))
     parts = [source.part(start, stop) for start, stop in spread_runs(len(source), runs, run_samples)]
     for blocks in watcher.watch(call_guarded(_read_arrays, parts, limits), EXAMPLES, len(parts)):
         if isinstance(blocks, SourceError):
@@ -362,7 +367,7 @@ def plan_shards(
         shapes = {name: size.shapes[start:stop] for name, size in sizes.items() if size.shapes is not None}
         bytes_of_names = None if names is None else sum(len(name.encode()) for name in names[start:stop])
         file_bytes, slack_bytes = shard_bytes(number, fields, stop - start, shapes, bytes_of_names, origin)
-        shards.append(ShardPlan(number, start, stop, int(sample_bytes[start:stop].sum()), file_bytes, slack_bytes))
+        shards.append(ShardPlan(number, start, stop, _sum(sample_bytes[start:stop]), file_bytes, slack_bytes))
     return shards
 
 
@@ -380,6 +385,15 @@ def _repeat(value: int, count: int) -> NDArray[np.int64]:
     return np.broadcast_to(np.int64(value), (count,))
 
 
+def _distinct(values: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the values, or the only one of those that repeat it: numpy would copy them all."""
+    return values[:1] if _is_repeated(values) else values
+
+
+def _sum(values: NDArray[np.int64]) -> int:
+    return int(values[0]) * len(values) if len(values) and _is_repeated(values) else int(values.sum())
+
+
 def _is_repeated(values: NDArray[np.int64]) -> bool:
     return values.strides == (0,)
 
@@ -394,7 +408,7 @@ def cut_shards(sizes: NDArray[np.int64], shard_size: int | None) -> list[int]:
     Raises:
         UsageError: the shard size is too small.
     """
-    total = int(sizes.sum())
+    total = _sum(sizes)
     if shard_size is None:
         shard_size = max(min(GIB, max(AUTO_SMALLEST, -(-total // AUTO_SHARDS))), -(-total // AUTO_MOST))
     if shard_size < 4096:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import SourceError, UsageError, first_few
+from packer.errors import NothingLeftError, SourceError, UsageError, first_few
 from packer.format import FieldSpec
 from packer.sources.base import Block, DerivedSource, LargeArray, Source, count, faults_of
 from packer.sources.files import FileSet, decode_text, refuse_pointer, unreadable
@@ -111,7 +111,9 @@ def open_beside(
         beside[name] = file_set._replace(files=[file for file in file_set.files if file_set.path(file) in paths])
     pairs, _ = partners({**main, **beside}, watcher)
     if not pairs.names:
-        raise SourceError(f"no sample is left: none has its file of {sides_in_words}", next(iter(main.values())).text)
+        raise NothingLeftError(
+            f"no sample is left: none has its file of {sides_in_words}", next(iter(main.values())).text
+        )
     samples = open_samples(
         {name: file_set._replace(files=sorted(pairs.files[name])) for name, file_set in main.items()}
     )

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import SourceError
+from packer.errors import NothingLeftError, SourceError
 from packer.threads import in_threads
 from packer.watcher import HEADERS, Watcher
 
@@ -128,10 +128,14 @@ def misfits(in_words: Sequence[Mapping[str, str]], counts: Mapping[int, int]) ->
         SourceError: there is no sample.
     """
     if not counts:
-        raise SourceError("no sample is left: each has a bad file, or lacks a partner; fix the files first")
+        raise NothingLeftError("no sample is left: each has a bad file, or lacks a partner; fix the files first")
     frequent: Counter[frozenset[tuple[str, str]]] = Counter()
     for layout, count in counts.items():
         frequent[frozenset(in_words[layout].items())] += count
-    ((most, _),) = frequent.most_common(1)
+    ((most, times),) = frequent.most_common(1)
     model = next(layout for layout in counts if in_words[layout].items() == most)
-    return model, {layout: how for layout in counts if (how := difference(in_words[model], in_words[layout]))}
+    apart = {layout: how for layout in counts if (how := difference(in_words[model], in_words[layout]))}
+    for layout in apart:
+        if frequent[frozenset(in_words[layout].items())] == times:
+            apart[layout] += f" (a tie, {times:,} of either kind, of which the first is taken)"
+    return model, apart

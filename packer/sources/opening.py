@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from packer.errors import SourceError, UsageError, first_few
+from packer.errors import NothingLeftError, SourceError, UsageError, first_few
 from packer.format import MANIFEST, check_field_name
 from packer.sources.base import Source
 from packer.sources.beside import TextSource, open_beside
@@ -76,7 +76,24 @@ def open_sources(
         UsageError: there is no file, there are files of several kinds, or inputs do not go together.
         SourceError: what the sources raise, such as a bad file.
     """
-    options = options or SourceOptions()
+    errors: list[SourceError] = []
+
+    def note(error: SourceError) -> None:
+        watcher.bad(error)
+        errors.append(error)
+
+    try:
+        return _open(inputs, options or SourceOptions(), replace(watcher, bad=note), limits, are_beside)
+    except NothingLeftError as error:
+        if not errors:
+            raise
+        reason = f"{error.reason}; {len(errors):,} {'is' if len(errors) == 1 else 'are'} bad, the first: {errors[0]}"
+        raise NothingLeftError(reason, error.path) from error
+
+
+def _open(
+    inputs: Sequence[str], options: SourceOptions, watcher: Watcher, limits: Limits | None, are_beside: bool
+) -> Source:
     named = _named(inputs)
     columns = columns_by_field(options)
     if unknown := [name for name in columns if name and name not in named]:
@@ -230,12 +247,34 @@ def _pairs_proposal(file_set: FileSet) -> str:
         folder, _, rest = file.rpartition("/") if "/" not in file else file.partition("/")
         stems.setdefault(folder, set()).add(stem(rest))
     first, *others = stems.values()
-    if not 0 < len(others) < _MOST_FIELDS or any(other != first for other in others):
+    if 0 < len(others) < 2 * _MOST_FIELDS and any(other != first for other in others):
+        return _marked_proposal(file_set, stems)
+    if not 0 < len(others) < _MOST_FIELDS:
         return ""
     fields = " ".join(shlex.quote(f"{folder}={join(file_set.folder, folder)}") for folder in stems)
     return (
         f"the folders {', '.join(stems)} hold files of the same names, and each file is a sample; if they are pairs: "
         f"packer convert {fields} OUT"
+    )
+
+
+def _marked_proposal(file_set: FileSet, stems: Mapping[str, set[str]]) -> str:
+    """Return the sentence for folders such as train, trainannot, val and valannot, or empty text for others."""
+    pairs = [
+        (folder, other)
+        for folder in stems
+        for other in stems
+        if other != folder and other.startswith(folder) and stems[other] == stems[folder]
+    ]
+    if 2 * len(pairs) != len(stems) or len({folder for pair in pairs for folder in pair}) < len(stems):
+        return ""
+    if len({other.removeprefix(folder) for folder, other in pairs}) > 1:
+        return ""
+    image, mask = (shlex.quote(join(file_set.folder, folder)) for folder in pairs[0])
+    return (
+        f"the folders {' and '.join(pairs[0])} hold files of the same names, and each file is a sample; if they are "
+        f"pairs: packer convert image={image} mask={mask} OUT"
+        + "".join(f", and apart from them {' and '.join(pair)}; packer merge joins both" for pair in pairs[1:2])
     )
 
 

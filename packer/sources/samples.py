@@ -39,6 +39,7 @@ class SampleSource(Source):
         items: samples by number, each a mapping of field name to value.
         fields: the schema; None to infer it from up to 64 samples spread over the sequence. Bad ones among them are
             skipped: whether they stop the conversion is decided when they are packed.
+        keys: names of the fields of samples that are tuples.
 
     Raises:
         SourceError: there is no sample, or the samples looked at are all bad or do not fit each other.
@@ -48,13 +49,19 @@ class SampleSource(Source):
     names = None
 
     def __init__(
-        self, items: ItemSequence, fields: Sequence[FieldSpec] | None = None, start: int = 0, stop: int | None = None
+        self,
+        items: ItemSequence,
+        fields: Sequence[FieldSpec] | None = None,
+        start: int = 0,
+        stop: int | None = None,
+        keys: Sequence[str] = (),
     ) -> None:
         self._items = items
+        self._keys = tuple(keys)
         self._start = start
         self._stop = len(items) if stop is None else stop
         if fields is None:
-            fields = infer_fields(self._look())
+            fields = infer_fields(*self._look())
         self.fields = tuple(fields)
 
     def __len__(self) -> int:
@@ -64,7 +71,7 @@ class SampleSource(Source):
         return None
 
     def part(self, start: int, stop: int) -> Source:
-        return SampleSource(self._items, self.fields, self._start + start, self._start + stop)
+        return SampleSource(self._items, self.fields, self._start + start, self._start + stop, self._keys)
 
     def files(self) -> list[str]:
         return []
@@ -72,23 +79,35 @@ class SampleSource(Source):
     def read(self) -> Iterator[Block]:
         for number in range(self._start, self._stop):
             with faults_of(sample=number - self._start):
-                block = one_block(as_arrays(self._items[number], number), self.fields, f"sample {number}")
+                block = one_block(self._arrays(number), self.fields, f"sample {number}")
             yield block
 
-    def _look(self) -> list[Sample]:
-        """Return some samples, from evenly spread places."""
+    def _look(self) -> tuple[list[Sample], list[int]]:
+        """Return some samples, from evenly spread places, and their numbers."""
         if not len(self):
             raise SourceError("the sequence is empty; there is no sample to pack")
         examples: list[Sample] = []
+        numbers: list[int] = []
         errors: list[SourceError] = []
         for i in np.unique(np.linspace(self._start, self._stop - 1, min(LOOK_AT, len(self))).astype(int)).tolist():
             try:
-                examples.append(as_arrays(self._items[i], i))
+                examples.append(self._arrays(i))
+                numbers.append(i)
             except SourceError as error:
                 errors.append(error)
         if not examples:
             raise errors[0]
-        return examples
+        return examples, numbers
+
+    def _arrays(self, number: int) -> Sample:
+        """Return the values of an item by field, those of a tuple by the names that were given."""
+        item = self._items[number]
+        if self._keys and isinstance(item, tuple | list):
+            if len(item) != len(self._keys):
+                reason = f"sample {number} has {len(item)} values, but names are {', '.join(self._keys)}"
+                raise SourceError(f"{reason}; give a name for each value")
+            item = dict(zip(self._keys, item, strict=True))
+        return as_arrays(item, number)
 
 
 def as_arrays(item: Any, number: int) -> Sample:
@@ -98,7 +117,10 @@ def as_arrays(item: Any, number: int) -> Sample:
         SourceError: it is no mapping, a value cannot be an array, a text cannot be stored, or two fields share a name.
     """
     if not isinstance(item, Mapping):
-        raise SourceError(f"sample {number} is a {type(item).__name__}; a dict of field name to array is expected")
+        names = '; of tuples give the names, as in names=("image", "label")' * isinstance(item, tuple)
+        raise SourceError(
+            f"sample {number} is a {type(item).__name__}; a dict of field name to array is expected{names}"
+        )
     arrays: Sample = {}
     for name, value in item.items():
         where = f"sample {number}: field {str(name)!r}"
@@ -149,8 +171,11 @@ def _images_in(value: Any, field: str, where: str) -> NDArray[Any] | None:
     return np.stack([np.asarray(image) for image in pixels])
 
 
-def infer_fields(samples: Sequence[Sample]) -> tuple[FieldSpec, ...]:
+def infer_fields(samples: Sequence[Sample], numbers: Sequence[int] | None = None) -> tuple[FieldSpec, ...]:
     """Return the schema that all `samples` fit: axes that differ between them are ragged.
+
+    Args:
+        numbers: of the samples, for errors; None if they are numbered from 0.
 
     Raises:
         SourceError: they have no field, or differ in their fields, dtypes or numbers of axes.
@@ -161,15 +186,24 @@ def infer_fields(samples: Sequence[Sample]) -> tuple[FieldSpec, ...]:
     for sample in samples:
         if sample.keys() != first.keys():
             raise SourceError(f"samples differ in their fields: {', '.join(first)} and {', '.join(sample)}")
-    return tuple(_infer(name, [sample[name] for sample in samples]) for name in first)
+    in_words = [f"sample {number}" for number in (range(len(samples)) if numbers is None else numbers)]
+    return tuple(_infer(name, [sample[name] for sample in samples], in_words) for name in first)
 
 
-def _infer(name: str, values: Sequence[NDArray[Any] | str]) -> FieldSpec:
+def _infer(name: str, values: Sequence[NDArray[Any] | str], samples_in_words: Sequence[str]) -> FieldSpec:
     arrays = [value for value in values if not isinstance(value, str)]
     if not arrays:
         return FieldSpec(name=name, dtype="uint8", kind="text", shape=(None,))
-    if len(arrays) < len(values) or len({(a.dtype, a.ndim) for a in arrays}) > 1:
-        raise SourceError(f"field {name!r} differs in dtype or number of axes between samples; convert the values")
+    forms = [
+        "text" if isinstance(value, str) else f"{value.dtype} of {value.ndim} {'axis' if value.ndim == 1 else 'axes'}"
+        for value in values
+    ]
+    if len(set(forms)) > 1:
+        number, other = next((at, form) for at, form in enumerate(forms) if form != forms[0])
+        raise SourceError(
+            f"field {name!r} differs in dtype or number of axes between samples: it is {forms[0]} in "
+            f"{samples_in_words[0]}, {other} in {samples_in_words[number]}; convert the values"
+        )
     try:
         are_images = all(isinstance(array, EncodedImage) for array in arrays)
         spec = spec_of(name, arrays[0], "image" if are_images else "array")

@@ -112,8 +112,8 @@ def default_name(leaf: ArrayLeaf) -> str:
     return leaf.path[1:].replace("/", ".").replace("=", "_")
 
 
-def check_common(leaves: Sequence[ArrayLeaf]) -> None:
-    """Raise SourceError if the sample axes of fields differ in length."""
+def check_common(leaves: Sequence[ArrayLeaf], tree: Tree) -> None:
+    """Raise SourceError if the sample axes of fields differ in length; it names sparse matrices among them."""
     lengths = Counter(leaf.samples for leaf in leaves)
     if len(lengths) < 2:
         return
@@ -122,12 +122,25 @@ def check_common(leaves: Sequence[ArrayLeaf]) -> None:
     skips = " ".join(f"--skip {shlex.quote(leaf.spec.name)}" for leaf in others)
     tables = [leaf.path for leaf in others if not leaf.spec.shape and leaf.spec.np_dtype.kind in "iu"]
     ends = f"; if {tables[0]} says where episodes of rows end, --samples episodes:{tables[0]}" if tables else ""
+    if sparse := _sparse_groups(leaves, tree):
+        ends += f"; {first_few(sparse)}: sparse matrices, whose rows are packed by --sparse {sparse[0]}"
     raise SourceError(
         f"the arrays have no common sample axis: pick those that belong together with --field NAME=/path, or leave "
         f"others out, as with {skips} (--once PATH keeps one for all samples); if rows are not samples, try --samples "
         f"groups, --samples files, --samples folders or --samples datasets{ends}. It holds:\n{_lines(leaves)}",
         leaves[0].file or None,
     )
+
+
+def _sparse_groups(leaves: Sequence[ArrayLeaf], tree: Tree) -> list[str]:
+    """Return the groups that hold a sparse matrix by rows, as AnnData and 10x write it."""
+    parts: dict[str, set[str]] = {}
+    for leaf in leaves:
+        group, _, name = leaf.array.rpartition("/")
+        parts.setdefault(group, set()).add(name)
+    groups = [group for group, names in parts.items() if names.issuperset(SPARSE_PARTS)]
+    kinds = {group: str(tree.attributes(group)[0].get("encoding-type", "csr")) for group in groups}
+    return [group.strip("/") for group, kind in kinds.items() if group.strip("/") and kind.startswith("csr")]
 
 
 def _below(tree: Tree, root: str, axis: int | None, is_out: Skipping) -> tuple[list[ArrayLeaf], list[str]]:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import SourceError
+from packer.errors import NothingLeftError, SourceError
 from packer.sources.arrays.choosing import Constant
 from packer.sources.arrays.fields import ArrayLeaf
 from packer.sources.arrays.places import Places, RowTable
@@ -251,7 +251,7 @@ def collect_units(
                 ends.append(unit.ends)
             parts = [of_field.rows for of_field in unit.place]
     if not trees:
-        raise SourceError("every file or sample of it is bad; nothing is left to pack", text)
+        raise NothingLeftError("every file or sample of it is bad; nothing is left to pack", text)
     tree_of = np.array(trees, np.int64)
     units = Units(
         kind,

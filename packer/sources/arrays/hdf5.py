@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import SourceError, as_text
-from packer.sources.arrays.tree import CACHE_BYTES, TEXT, Entry, Tree, TreePlace, check_attribute, never
+from packer.sources.arrays.tree import CACHE_BYTES, TEXT, Entry, Tree, TreePlace, check_attribute, check_size, never
 from packer.sources.base import faults_of
 from packer.sources.files import NOT_ITS_FAULT, refuse_pointer, unreadable
 
@@ -33,7 +33,6 @@ _TRUNCATED = re.compile(r"truncated file: eof = (\d+), .*stored_eof = (\d+)")
 
 #: A dataset that declares more bytes than both this and this many times its file is taken for damaged. Deflate reaches
 #: 1,032 on zeros.
-_BELIEVED_BYTES, _MAX_RATIO = 2**34, 10_000
 #: Datasets and groups that stay open after they were listed, for their attributes.
 _MAX_LISTED = 1000
 _NETCDF_PLACEHOLDER = b"This is a netCDF dimension but not a netCDF variable"
@@ -72,9 +71,10 @@ class Hdf5Tree(Tree):
                 seen.setdefault(h5py.h5o.get_info(group.id).addr, prefix or "/")
                 names = list(group)
             except _FAULTS as error:
+                advice = f"leave it out with --skip {prefix}, or pick" if prefix else "copy it again, or pick"
                 raise SourceError(
-                    f"the group {prefix or '/'} cannot be listed ({_plain(error)}); leave it out with --skip {prefix}, "
-                    "or pick fields with --field NAME=/path, for which nothing is listed",
+                    f"the group {prefix or '/'} cannot be listed ({_plain(error)}); {advice} fields with --field "
+                    "NAME=/path, for which nothing is listed",
                     self.path,
                 ) from error
             for name in names:
@@ -277,7 +277,7 @@ _OTHERS = (
     (b"CDF", "is a NetCDF-3 file, not HDF5: rewrite it with `nccopy -k netCDF-4 IN OUT`"),
     (b"\x0e\x03\x13\x01", "is an HDF4 file, not HDF5: rewrite it with `h4toh5 IN OUT`"),
     (b"MATLAB 5.0", "is an old MATLAB file (version 5 to 7.2), not HDF5: save it in MATLAB with `-v7.3`"),
-    (b"<", "is a web page, not HDF5: the download went wrong"),
+    *((start, "is a web page, not HDF5: the download went wrong") for start in (b"<!doctype", b"<html", b"<?xml")),
 )
 
 
@@ -293,7 +293,7 @@ def _what_it_is(path: str) -> str:
     refuse_pointer(head, path)
     if not head:
         return "is empty (0 bytes); an HDF5 file is expected"
-    known = (meaning for magic, meaning in _OTHERS if head.lstrip().startswith(magic))
+    known = (meaning for magic, meaning in _OTHERS if head.lstrip().lower().startswith(magic.lower()))
     return next(known, f"is not an HDF5 file: it begins with {head[:8]!r}; name the files of HDF5 with a pattern")
 
 
@@ -314,15 +314,8 @@ def _files_of(dataset: h5py.Dataset, path: str) -> list[str]:
                 "write them into the HDF5 file, with h5py by x = file[NAME][()]; del file[NAME]; file[NAME] = x"
             )
         files = [home, *(_virtual_files(dataset) if dataset.is_virtual else ())]
-        # Lengths count too: with an axis of length 0, any number of rows takes no bytes.
-        declared = max([math.prod(dataset.shape) * dataset.dtype.itemsize, *dataset.shape])
-        if declared > _BELIEVED_BYTES and declared > _MAX_RATIO * sum(
-            Path(file).stat().st_size for file in dict.fromkeys(files)
-        ):
-            raise SourceError(
-                f"dataset {dataset.name} of shape {dataset.shape} is far too large for its file, so this cannot be "
-                f"right; leave it out with --skip {dataset.name}"
-            )
+        sizes = (Path(file).stat().st_size for file in dict.fromkeys(files))
+        check_size(dataset.name, dataset.shape, dataset.dtype, sizes)
         if lacking := _missing_filter(dataset):
             raise SourceError(f"dataset {dataset.name} cannot be read: {lacking}")
     return [file for file in dict.fromkeys(files) if file != path]

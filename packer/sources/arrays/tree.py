@@ -13,14 +13,14 @@ from __future__ import annotations
 import importlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import as_text
+from packer.errors import SourceError, as_text
 from packer.format import DTYPES
 
 if TYPE_CHECKING:
@@ -97,6 +97,33 @@ class Values(Protocol):
 
 def never(path: str) -> bool:
     return False
+
+
+#: Arrays up to so many bytes are believed; larger ones are at most so many times as large as their files.
+_BELIEVED_BYTES, _MAX_RATIO = 2**34, 10_000
+
+
+def check_size(name: str, shape: Sequence[int], dtype: np.dtype[Any], file_sizes: Iterable[int]) -> None:
+    """Raise SourceError if an array declares far more than its files hold.
+
+    Its header is damaged, or nothing was written.
+
+    Args:
+        file_sizes: looked at until they are enough.
+    """
+    # Lengths count too: with an axis of length 0, any number of rows takes no bytes.
+    declared = max([math.prod(shape) * dtype.itemsize, *shape], default=0)
+    if declared <= _BELIEVED_BYTES:
+        return
+    stored = 0
+    for size in file_sizes:
+        stored += size
+        if declared <= _MAX_RATIO * stored:
+            return
+    raise SourceError(
+        f"dataset {name} of shape {tuple(shape)} is far too large for its file: it declares {declared:,} bytes, but "
+        f"{stored:,} are there, so its header is damaged, or it was never written; leave it out with --skip {name}"
+    )
 
 
 class Tree(ABC):

@@ -161,7 +161,7 @@ def _unit(tree: Tree, root: str, kind: str, is_out: Skipping, options: SourceOpt
     """
     is_row = kind == "row"
     leaves, asides = choose(tree, root, options.axis if is_row else None, is_out, options)
-    check_common(leaves)
+    check_common(leaves, tree)
     leaves += [attribute_leaf(tree, root, name, leaves) for name in options.attrs]
     check_count(len(leaves))
     attributes, lost = tree.attributes(root)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator
@@ -16,7 +17,8 @@ from natsort import natsorted
 from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError
-from packer.sources.arrays.tree import CACHE_BYTES, Entry, Tree, TreePlace, never
+from packer.sources.arrays.tree import CACHE_BYTES, Entry, Tree, TreePlace, check_size, never
+from packer.sources.base import faults_of
 from packer.sources.files import is_zarr, unreadable
 
 
@@ -75,7 +77,22 @@ class ZarrTree(Tree):
     def open(self, path: str, axis: int = 0, cache: int = CACHE_BYTES) -> _Chunked:
         return _Chunked(self._at(path), axis, cache)
 
+    def files_of(self, path: str) -> list[str]:
+        array = self._at(path)
+        with faults_of(self.path):
+            check_size(path, array.shape, np.dtype(array.dtype), self._file_sizes(path))
+        return []
+
+    def _file_sizes(self, path: str) -> Iterator[int]:
+        """Yield the bytes of the files that may hold the chunks of an array."""
+        if self._store is not None:
+            yield Path(self.path).stat().st_size
+            return
+        for folder, _, files in os.walk(self.path + path):
+            yield from (Path(folder, file).stat().st_size for file in files)
+
     def unwritten(self, path: str) -> str:
+        self.files_of(path)  # one that is far too large would be counted for hours
         array = self._at(path)
         missing = array.nchunks - array.nchunks_initialized
         if not missing or not array.size:

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import SourceError, UsageError, first_few
+from packer.errors import NothingLeftError, SourceError, UsageError, first_few
 from packer.format import FieldSpec
 from packer.sources.files import FileSet, join
 from packer.sources.headers import Columns, count_layouts, difference, misfits, read_headers
@@ -136,7 +136,7 @@ def read_members(file_set: FileSet, files: list[str], read: Callable[[str], Memb
         extra.append(member.extra)
         good.append(file)
     if not good:
-        raise SourceError("none of its files can be packed", file_set.text)
+        raise NothingLeftError("none of its files can be packed", file_set.text)
     return Members(
         file_set.folder,
         files if len(good) == len(files) else good,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,57 @@ from hypothesis import strategies as st
 from packer.errors import SourceError, UsageError
 from packer.format import FieldSpec, ShardWriter, map_size
 from packer.packing import FieldSizes, field_sizes, make_plan
-from packer.packing.plan import AUTO_SHARDS, AUTO_SMALLEST, GIB, cut_shards
+from packer.packing.plan import AUTO_SHARDS, AUTO_SMALLEST, GIB, MOST_FILES, MOST_ROWS, cut_shards, estimate
 from packer.sources import Block, SampleSource, Source
 
 MIB = 2**20
+
+
+class Rows(Source):
+    """Rows of one byte, none of which exists."""
+
+    kind = "test"
+    fields = (FieldSpec(name="x", dtype="int8"),)
+    names = None
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def shapes(self, field: str) -> None:
+        return None
+
+    def part(self, start: int, stop: int) -> Rows:
+        return Rows(stop - start)
+
+    def files(self) -> list[str]:
+        return []
+
+    def read(self) -> Iterator[Block]:
+        yield {"x": np.zeros(self.count, np.int8)}
+
+
+@pytest.mark.parametrize("codec", ["auto", "zstd"])
+def test_a_plan_takes_no_memory_for_rows_of_one_size(codec: str) -> None:
+    """Of ten thousand million rows of one byte too: nothing is made for each, and a bounded number is tried."""
+    tracemalloc.start()
+    try:
+        plan = make_plan(Rows(10**10), codec, None)
+        trial = estimate(plan)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (plan.samples, sum(shard.samples for shard in plan.shards)) == (10**10, 10**10)
+    assert sum(plan.raw_bytes.values()) == 10**10
+    assert trial.samples <= MOST_ROWS
+    assert peak < 64 * MIB
+
+
+def test_few_samples_that_have_names_are_tried() -> None:
+    """Each may be a file that has to be opened."""
+    assert estimate(make_plan(Clouds([1] * 50_000), "none", None)).samples <= MOST_FILES
 
 
 class Clouds(Source):

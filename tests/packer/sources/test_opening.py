@@ -55,6 +55,18 @@ def test_a_folder_of_folders_of_pairs_is_told_how_to_name_its_fields(pairs):
     assert proposals() == []
 
 
+def test_folders_of_masks_beside_those_of_images_are_told(tmp_path):
+    """As of CamVid: each folder has a partner whose name is longer by the same mark; folders without are no pairs."""
+    for folder, name in (("train", "a"), ("trainannot", "a"), ("val", "b"), ("valannot", "b")):
+        (tmp_path / folder).mkdir()
+        Image.new("L", (4, 4)).save(tmp_path / f"{folder}/{name}.png")
+    proposed = f"packer convert image={tmp_path}/train mask={tmp_path}/trainannot OUT, and apart from them val and"
+    assert [remark for remark in open_sources([str(tmp_path)]).remarks if proposed in remark]
+    (tmp_path / "test").mkdir()
+    Image.new("L", (4, 4)).save(tmp_path / "test/c.png")
+    assert not [remark for remark in open_sources([str(tmp_path)]).remarks if "packer convert" in remark]
+
+
 def test_nothing_is_skipped_without_a_word(pairs):
     """Who watches the steps alone still hears of the first bad file by its error."""
     (pairs.folder / "lr" / "000.png").write_bytes(b"no image")

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from PIL import Image
 
+from packer.convert import convert
 from packer.errors import SourceError
 from packer.format import DTYPES, FieldSpec
 from packer.sources import SampleSource, as_arrays, infer_fields
@@ -183,6 +184,30 @@ def test_pil_images_and_files_of_images_are_images():
         assert (source.fields[0].kind, source.fields[0].shape) == ("image", (4, None, expected[0].shape[2]))
         for got, wanted in zip(values(source, "image"), expected, strict=True):
             np.testing.assert_array_equal(got, wanted)
+
+
+def test_tuples_become_fields_by_the_names_given(tmp_path):
+    """As torchvision's datasets give them; without names, or with too few, the error says what to give."""
+    items = [(Image.new("L", (5, 4), n), n, "abc"[:n]) for n in range(4)]
+    convert(items, tmp_path / "out", names=("image", "label", "text"), workers=0)
+    dataset = PackedDataset(tmp_path / "out")
+    assert dataset[3]["image"].flatten()[0] == 3
+    assert (dataset[2]["label"].item(), dataset[2]["text"]) == (2, "ab")
+    with pytest.raises(SourceError, match=r'sample 0 is a tuple; .* names=\("image", "label"\)'):
+        SampleSource(items)
+    with pytest.raises(SourceError, match="sample 0 has 3 values, but names are image, label; give a name for each"):
+        SampleSource(items, keys=("image", "label"))
+    part = SampleSource(items, keys=("image", "label", "text")).part(1, 4).part(1, 3)
+    assert [int(label) for label in values(part, "label")] == [2, 3]
+
+
+def test_fields_that_differ_are_named_by_sample():
+    """With both dtypes, by the numbers in the sequence, of which some are looked at."""
+    items = [{"area": np.float32(n)} for n in range(1000)]
+    items[-1] = {"area": np.int64(999)}
+    reason = "it is float32 of 0 axes in sample 0, int64 of 0 axes in sample 999; convert"
+    with pytest.raises(SourceError, match=f"field 'area' differs in dtype or number of axes between samples: {reason}"):
+        SampleSource(items)
 
 
 def test_lists_of_images_are_clips():

@@ -11,8 +11,8 @@ import pytest
 from plyfile import PlyData, PlyElement
 
 from packer.convert import ConvertOptions, convert
-from packer.errors import SourceError
-from packer.sources import SourceOptions
+from packer.errors import NothingLeftError, SourceError
+from packer.sources import SourceOptions, open_sources
 from packer.sources.headers import usual
 from readers import PackedDataset
 from tests.helpers.kinds import write_hdf5
@@ -69,6 +69,27 @@ def test_the_odd_one_of_eleven_files_is_the_bad_one(tmp_path, kind, place):
     if kind.write is not write_rows or kind.options.samples:  # rows have no names
         stems = {name.partition("/")[0].partition(".")[0] for name in PackedDataset(out).names}
         assert stems == {f"{number:02}" for number in range(11)} - {f"{place:02}"}
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_a_tie_is_called_so(tmp_path, kind):
+    """Of two files that differ the second one is bad, and the error says that neither is the kind of most."""
+    for number in range(2):
+        kind.write(tmp_path / f"{number}.{kind.suffix}", number == 1)
+    tie = r"\(a tie, 1 of either kind, of which the first is taken\)"
+    with pytest.raises(SourceError, match=rf"^{tmp_path}/1\..*{tie}"):
+        open_sources([str(tmp_path)], kind.options)
+
+
+@pytest.mark.parametrize("suffix", ["ply", "h5", "png", "nii"])
+def test_where_all_are_bad_the_first_is_named(tmp_path, suffix):
+    """With its reason, and how many there are, for every kind of files."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for number in range(3):
+        (folder / f"{number}.{suffix}").write_bytes(b"nothing of the kind")
+    with pytest.raises(NothingLeftError, match=rf"; 3 are bad, the first: {folder}/0\.{suffix}: \w+ .*"):
+        convert(str(folder), tmp_path / "out", workers=0, on_error="skip")
 
 
 def test_the_first_of_equally_many_kinds_is_usual():

@@ -40,6 +40,12 @@ def write(path: Path, counts: list[list[int]], **changes: Any) -> str:
     return str(path)
 
 
+def test_the_option_is_named_where_rows_differ(tmp_path: Path) -> None:
+    """As of AnnData and 10x, whose arrays have no common axis: the error names --sparse and the group."""
+    with pytest.raises(SourceError, match="; X: sparse matrices, whose rows are packed by --sparse X"):
+        open_hdf5(write(tmp_path / "a.h5ad", [[1] * GENES] * 4))
+
+
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")  # torch says so once a process
 @settings(max_examples=15, deadline=None)
 @given(st.lists(st.lists(st.sampled_from([0, 0, 0, 1, 7]), min_size=GENES, max_size=GENES), min_size=1, max_size=30))

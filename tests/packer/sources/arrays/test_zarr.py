@@ -53,6 +53,13 @@ def test_rows_in_any_chunks(
     np.testing.assert_array_equal(read_joined(source.part(1, half + 1))["g.x"], expected[1 : half + 1])
 
 
+def test_an_array_that_declares_far_too_much_is_refused_at_once(tmp_path: Path) -> None:
+    """A header of some hundred bytes may say anything: it is compared with the files beside it, as of HDF5."""
+    zarr.create_group(tmp_path / "a.zarr").create_array("x", shape=(10**12, 1000), dtype="f4", chunks=(100, 1000))
+    with pytest.raises(SourceError, match=r"dataset /x of shape .* declares 4,000,[\d,]+ bytes, but [\d,]+ are there"):
+        open_sources([str(tmp_path / "a.zarr")])
+
+
 @pytest.mark.parametrize("suffix", [".zarr", "", ".zarr.zip"])
 def test_episodes_of_diffusion_policy(tmp_path: Path, suffix: str) -> None:
     """One command packs `data` by `meta/episode_ends`; a folder of any name is known by what it holds."""
