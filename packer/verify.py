@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import xxhash
 
 from packer.checking import SHOWN_NAMES, Damage
@@ -281,11 +282,9 @@ def _check_bytes(
         for column in columns:
             result.frames += column.index.frames
             for nbytes, bad_frames in column.check_frames():
-                for frame, samples in zip(
-                    bad_frames.tolist(), column.index.samples_of(bad_frames).tolist(), strict=True
-                ):
-                    reason = f"the checksum of frame {frame} is wrong"
-                    result.damages.append(Damage(entry.file, reason, column.field.name, tuple(samples)))
+                samples = column.index.samples_of(np.array([*bad_frames], np.int64)).tolist()
+                for reason, held in zip(bad_frames.values(), samples, strict=True):
+                    result.damages.append(Damage(entry.file, reason, column.field.name, tuple(held)))
                 bytes_done += nbytes
                 watcher.done(0, nbytes)
         is_good = digest.result() == entry.digest

@@ -5,25 +5,52 @@ the same bit for bit. It lets go of the interpreter's lock, so that threads deco
 
 A sample that is no such file is stored as its pixels. The length of a frame tells them apart: pixels have their own
 number of bytes; a file that has as many or more is followed by one byte of 0.
+
+Nothing is decoded before the size that a file declares, its colours and the number of its scans were looked at: a
+file of 60 kB can ask for gigabytes, or for seconds of work.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import io
+import re
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 #: The id of the codec in the schema, and the dtype and channels that it is for.
 JPEG, JPEG_DTYPE, JPEG_CHANNELS = "jpeg", "uint8", (1, 3)
-_COLOURS = {1: "GRAY", 3: "RGB"}
-#: Markers of frames with one pass over the image, and of those with several, or of the pixels.
-_SEQUENTIAL, _PROGRESSIVE_OR_SCAN = (0xC0, 0xC1), (0xC2, 0xDA)
+#: By channels of the field: the names of its colours in simplejpeg and in Pillow, and how many components files have.
+_COLOURS = {1: ("GRAY", "L", (1,)), 3: ("RGB", "RGB", (1, 3))}
+#: Most scans of a file. Programs write one, or some ten if it is progressive; each decodes the whole image again.
+MOST_SCANS = 300
+#: A marker, wherever the next one is: libjpeg skips other bytes before it, too.
+_MARKER = re.compile(rb"\xff+([\x01-\xfe])")
+#: Markers without a length: of restarts and others, start of image, end of image.
+_SINGLE, _START, _END = {0x01, *range(0xD0, 0xDA)}, 0xD8, 0xD9
+#: A marker and the length of its segment, and the markers that have one in files that are not damaged.
+_SEGMENT, _USUAL = struct.Struct(">BBH"), {*range(0xC0, 0xFF)} - _SINGLE
+#: Markers of a frame, which has the size; of frames that are sequential; and of a scan.
+_FRAME, _SEQUENTIAL, _SCAN = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}, (0xC0, 0xC1), 0xDA
+#: Markers of what does not change pixels once colours are left aside: all of applications, and comments.
+_ASIDE = (*range(0xE0, 0xF0), 0xFE)
+#: What a scan of a sequential file has to say of itself.
+_WHOLE_SPECTRUM = b"\0\x3f\0"
 #: Rows that are decoded below the last one that is wanted: those whose colours smooth it.
 _SPARE_ROWS = 16
-#: How the errors of libjpeg begin that mean lost pixels; its other warnings are about unusual headers.
-_LOST = ("Corrupt JPEG data", "Premature end")
+#: Warnings of libjpeg about what lies around the data of scans: no pixel is lost. All other messages mean lost pixels.
+_HARMLESS = re.compile(
+    r"extraneous bytes before marker 0x(?!d[0-7])|bad ICC marker|unknown JFIF revision|Unknown Adobe color transform"
+    r"|Invalid SOS parameters for sequential|Inconsistent progression sequence"
+)
+#: Those of them that the markers and data of scans alone still give.
+_AT_THE_END = re.compile(r"extraneous bytes before marker 0xd9|Inconsistent progression sequence")
+#: What simplejpeg says of chroma that is sampled in an unusual way, which it does not decode; and of errors before the
+#: first scan. If it warns of something there, it decodes nothing either. Pillow does.
+_NO_SAMPLING = "Could not determine subsampling"
 
 
 class EncodedImage(np.ndarray[Any, np.dtype[Any]]):
@@ -66,6 +93,72 @@ def file_of_frame(stored: memoryview, nbytes: int) -> memoryview:
     return stored[: len(stored) - (len(stored) > nbytes)] if len(stored) != nbytes else stored[:0]
 
 
+class Head(NamedTuple):
+    """What a JPEG file says of itself before its data.
+
+    Attributes:
+        frame_at: where in the file the marker of the frame begins; its height is 5 bytes behind.
+        is_sequential: whether rows lie in the file one after another.
+    """
+
+    height: int
+    width: int
+    components: int
+    frame_at: int
+    is_sequential: bool
+
+
+def _markers(file: memoryview | bytes) -> Iterator[tuple[int, int, int, int]]:
+    """Yield each marker behind the start of a file: its code, its first byte, and start and stop of its segment."""
+    at, last = 2, len(file) - _SEGMENT.size
+    while True:
+        mark, code, length = _SEGMENT.unpack_from(file, at) if at <= last else (0, 0, 0)
+        if mark == 0xFF and code in _USUAL:  # no search, which takes longer
+            yield code, at, at + 2, at + 2 + max(2, length)
+            at += 2 + max(2, length)
+        elif found := _MARKER.search(file, at):
+            at, start, code = found.start(), found.end(), found[1][0]
+            stop = start if code in _SINGLE else start + max(2, int.from_bytes(file[start : start + 2], "big"))
+            yield code, at, start, stop
+            at = stop
+        else:
+            return
+
+
+def check_jpeg(file: memoryview | bytes, shape: Sequence[int] | None = None) -> Head:
+    """Return the head of a JPEG file, and check it before anything is decoded.
+
+    Args:
+        shape: that the image must have, (H, W, C); any by default.
+
+    Raises:
+        ValueError: it has no frame or no scan, has too many scans, or holds an image of another shape or other colours.
+    """
+    head, scan_at = None, 0
+    for code, _, start, stop in _markers(file):
+        if code in _FRAME and head is None and start + 8 <= stop <= len(file):
+            height, width = (int.from_bytes(file[i : i + 2], "big") for i in (start + 3, start + 5))
+            head = Head(height, width, file[start + 7], start - 2, code in _SEQUENTIAL)
+        if code in (_SCAN, _END) or stop > len(file):
+            scan_at = start if code == _SCAN and start + 3 <= stop <= len(file) else 0
+            break
+    if head is None or not scan_at:
+        raise ValueError("it ends before its pixels begin")
+    if shape is not None:
+        height, width, channels = shape
+        if (head.height, head.width) != (height, width) or head.components not in _COLOURS[channels][2]:
+            raise ValueError(
+                f"the file says {head.height} x {head.width} pixels of {head.components} components; "
+                f"{height} x {width} of {' or '.join(map(str, _COLOURS[channels][2]))} are expected"
+            )
+    # A file whose first scan holds all components of a sequential frame has no other.
+    if not head.is_sequential or file[scan_at + 2] < head.components:
+        scans = 1 + bytes(file[scan_at:]).count(bytes([0xFF, _SCAN]))
+        if scans > MOST_SCANS:
+            raise ValueError(f"it has {scans:,} scans, more than {MOST_SCANS}, which would take long to decode")
+    return head
+
+
 def decode_jpeg(
     file: memoryview,
     shape: Sequence[int],
@@ -82,52 +175,103 @@ def decode_jpeg(
         rows: how many of the first rows are wanted; of those below, some or all may lack. None for all.
 
     Raises:
-        ValueError: the file is damaged, or holds an image of another shape or of other colours.
+        ValueError: the file is damaged, has too many scans, or holds an image of another shape or of other colours.
     """
-    import simplejpeg
-
+    head = check_jpeg(file, shape)
     height, width, channels = shape
-    if rows is not None:
-        file, height = _first_rows(file, height, rows)
+    if rows is not None and head.is_sequential and rows + _SPARE_ROWS < height:
+        # libjpeg decodes as many rows as the header says, and skips the rest of the data. A progressive file holds the
+        # whole image several times, more exact each time.
+        shorter, height = bytearray(file), rows + _SPARE_ROWS
+        shorter[head.frame_at + 5 : head.frame_at + 7] = height.to_bytes(2, "big")
+        file = memoryview(shorter)
     small = -(-height // factor), -(-width // factor), channels
-    least = {} if factor == 1 else {"min_height": small[0], "min_width": small[1], "min_factor": factor}
-    image: NDArray[np.uint8] = simplejpeg.decode_jpeg(file, _COLOURS[channels], buffer=out, strict=False, **least)
+    image = _decode(file, channels, factor, small, out)
     if image.shape != small:
         raise ValueError(f"an image of {' x '.join(map(str, image.shape))}; {' x '.join(map(str, small))} is expected")
     return image
 
 
-def _first_rows(file: memoryview, height: int, rows: int) -> tuple[Any, int]:
-    """Return a JPEG file that has only about the first `rows` rows of its image, and how many it has.
-
-    libjpeg decodes as many rows as the header says, and skips the rest of the data. Only the header of a sequential
-    file is changed: a progressive one holds the whole image several times, more exact each time.
-    """
-    cut = rows + _SPARE_ROWS
-    at = 2
-    while cut < height and at + 9 < len(file) and file[at] == 0xFF and file[at + 1] not in _PROGRESSIVE_OR_SCAN:
-        if file[at + 1] in _SEQUENTIAL and int.from_bytes(file[at + 5 : at + 7], "big") == height:
-            shorter = bytearray(file)
-            shorter[at + 5 : at + 7] = cut.to_bytes(2, "big")
-            return shorter, cut
-        at += 2 + int.from_bytes(file[at + 2 : at + 4], "big")
-    return file, height
-
-
-def checked_jpeg(file: bytes, channels: int) -> NDArray[np.uint8] | None:
-    """Return the pixels of a JPEG file as `decode_jpeg` gives them; None if this libjpeg cannot decode such files.
-
-    Raises:
-        ValueError: pixels are lost: the file is cut short, or bytes of it were changed.
-    """
+def _decode(
+    file: memoryview | bytes,
+    channels: int,
+    factor: int = 1,
+    small: Sequence[int] = (0, 0),
+    out: NDArray[np.uint8] | None = None,
+    *,
+    strict: bool = False,
+) -> NDArray[np.uint8]:
+    """Return what `decode_jpeg` does, of any size; `strict` makes an error of each warning."""
     import simplejpeg
 
-    for strict in (True, False):  # at first a warning is an error
-        try:
-            pixels: NDArray[np.uint8] = simplejpeg.decode_jpeg(file, _COLOURS[channels], strict=strict)
-        except ValueError as error:
-            if str(error).startswith(_LOST):
-                raise
-        else:
-            return pixels
-    return None
+    colours, mode, _ = _COLOURS[channels]
+    least = {} if factor == 1 else {"min_height": small[0], "min_width": small[1], "min_factor": factor}
+    try:
+        image: NDArray[np.uint8] = simplejpeg.decode_jpeg(file, colours, buffer=out, strict=strict, **least)
+    except ValueError as error:
+        if "Insufficient memory" in str(error):
+            raise MemoryError(str(error)) from None
+        if _NO_SAMPLING not in str(error) and (strict or not _HARMLESS.search(str(error))):
+            raise
+        image = _decode_by_pillow(file, mode, factor)
+        if out is not None and image.nbytes == out.nbytes:
+            out[:] = image.reshape(-1)
+    return image
+
+
+def _decode_by_pillow(file: memoryview | bytes, mode: str, factor: int) -> NDArray[np.uint8]:
+    """Return what `_decode` does, of a file that simplejpeg does not decode: sampled as 4:1:0, or with an odd head."""
+    from PIL import JpegImagePlugin
+
+    try:
+        with JpegImagePlugin.JpegImageFile(io.BytesIO(file)) as image:
+            if factor > 1:
+                image.draft(image.mode, (max(1, image.width // factor), max(1, image.height // factor)))
+            pixels = np.asarray(image.convert(mode))
+    except (OSError, SyntaxError) as error:
+        raise ValueError(str(error)) from None
+    return pixels if pixels.ndim == 3 else pixels[:, :, None]
+
+
+def checked_jpeg(file: bytes, channels: int) -> tuple[NDArray[np.uint8], str]:
+    """Return the pixels of a JPEG file as `decode_jpeg` gives them.
+
+    Returns:
+        the pixels (H, W, C), and what libjpeg warns of that lies around the data of the image; empty if nothing.
+
+    Raises:
+        ValueError: pixels are lost: the file is cut short, or bytes of it were changed; or it has too many scans.
+    """
+    check_jpeg(file)
+    try:
+        return _decode(file, channels, strict=True), ""
+    except ValueError as error:
+        # libjpeg tells its error, or else its first warning, which may hide others.
+        warning = str(error)
+        if not _HARMLESS.search(warning):
+            raise
+    try:
+        _decode(_bare(file), channels, strict=True)
+    except ValueError as error:
+        if not _AT_THE_END.search(str(error)):
+            raise
+    return _decode(file, channels), warning
+
+
+def _bare(file: bytes) -> bytes:
+    """Return a file with the same data of scans, but nothing around them that libjpeg warns of."""
+    parts, data_at, is_sequential = [bytes([0xFF, _START])], 0, False
+    for code, at, start, stop in _markers(file):
+        if data_at and code in range(0xD0, 0xD8):
+            continue  # restarts are within the data
+        parts.append(file[data_at or at : at])
+        data_at, segment = 0, file[start:stop]
+        is_sequential |= code in _SEQUENTIAL
+        if code == _SCAN:
+            data_at = stop
+            segment = segment[:-3] + _WHOLE_SPECTRUM if is_sequential else segment
+        if code not in _ASIDE:
+            parts += [bytes([0xFF, code]), segment]
+        if code == _END:
+            break
+    return b"".join([*parts, file[data_at:] if data_at else b""])

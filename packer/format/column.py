@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.codecs import EncodedImage, file_of_frame
+from packer.codecs import EncodedImage, check_jpeg, file_of_frame
 from packer.format.arrays import Numbers, starts_of
 from packer.format.column_index import ColumnIndex
 from packer.format.frame_cache import FrameCache
@@ -47,11 +47,11 @@ class Column(Locator):
             for start in range(0, self.index.samples, _CHECKED):
                 self.locate(np.arange(start, min(start + _CHECKED, self.index.samples)))
 
-    def check_frames(self) -> Iterator[tuple[int, Numbers]]:
-        """Check all frames, some at a time.
+    def check_frames(self) -> Iterator[tuple[int, dict[int, str]]]:
+        """Check all frames, some at a time: their checksums, and what JPEG files say of themselves.
 
         Yields:
-            how many bytes were checked, and the numbers of the frames that are wrong, (m,).
+            how many bytes were checked, and of the frames that are wrong what is wrong with each, by their numbers.
 
         Raises:
             DamagedError: an index array is damaged.
@@ -59,7 +59,20 @@ class Column(Locator):
         for start in range(0, self.index.samples, _CHECKED * self._together):
             stop = min(start + _CHECKED * self._together, self.index.samples)
             frames = self.frames_of(np.arange(start, stop, self._together))
-            yield int(frames.stored.sum()), frames.frame[self.are_wrong(frames)]
+            is_wrong = self.are_wrong(frames)
+            wrong = {frame: f"the checksum of frame {frame} is wrong" for frame in frames.frame[is_wrong].tolist()}
+            if self.codec.is_jpeg:
+                wrong |= self._wrong_files(frames[~is_wrong])
+            yield int(frames.stored.sum()), wrong
+
+    def _wrong_files(self, frames: Located) -> Iterator[tuple[int, str]]:
+        """Yield the number of each frame with a JPEG file that a reader refuses, and why."""
+        for index, (start, end) in enumerate(frames.spans.tolist()):
+            if file := file_of_frame(self._bytes.data[start:end], int(frames.decoded[index])):
+                try:
+                    check_jpeg(file, frames.shape[index].tolist())
+                except ValueError as error:
+                    yield int(frames.frame[index]), f"the JPEG file in frame {int(frames.frame[index])}: {error}"
 
     def read(self, start: int, stop: int) -> Any:
         """Return the samples start..stop, as `take` does."""

@@ -37,9 +37,49 @@ def by_pillow(file: bytes, mode: str | None = None) -> Pixels:
 
 def _with_other_scan(file: bytes) -> bytes:
     """Return a file whose scan claims an odd end of its spectrum, as some phones write: libjpeg warns of it."""
-    at = file.index(b"\xff\xda")
-    end = at + 2 + int.from_bytes(file[at + 2 : at + 4], "big")
+    end = segment(file, 0xDA).stop
     return file[: end - 2] + b"\x3e" + file[end - 1 :]
+
+
+def segment(file: bytes, code: int) -> slice:
+    """Return where the first segment of a marker lies in a file, from the marker on."""
+    at = file.index(bytes([0xFF, code]))
+    return slice(at, at + 2 + int.from_bytes(file[at + 2 : at + 4], "big"))
+
+
+def changed(file: bytes, place: slice, new: bytes) -> bytes:
+    """Return a file with other bytes in one place."""
+    return file[: place.start] + new + file[place.stop :]
+
+
+#: Huffman codes of the sizes 0 to 4 of a difference, of luma and of chroma, in tables that most programs write.
+_SIZE_CODES = (("00", "010", "011", "100", "101"), ("00", "01", "10", "110", "1110"))
+_END_OF_BLOCK = ("1010", "00")
+
+
+def with_sampling(factors: int, height: int = 61, width: int = 75) -> bytes:
+    """Return a file with chroma sampled in an unusual way, such as 0x42 for 4:1:0; each block has one random colour."""
+    model = as_jpeg(photograph(height, width), subsampling="4:2:0")
+    frame = segment(model, 0xC0).start
+    head = changed(model[: segment(model, 0xDA).stop], slice(frame + 11, frame + 12), bytes([factors]))
+    across, down = factors >> 4, factors & 15
+    rng, bits = np.random.default_rng(factors), ""
+    for _ in range(-(-width // (8 * across)) * -(-height // (8 * down))):
+        for is_chroma in [0] * across * down + [1, 1]:
+            value = int(rng.integers(-15, 16))
+            size = abs(value).bit_length()
+            bits += _SIZE_CODES[is_chroma][size]
+            bits += f"{value if value > 0 else value + 2**size - 1:0{size}b}" if size else ""
+            bits += _END_OF_BLOCK[is_chroma]
+    bits += "1" * (-len(bits) % 8)
+    return head + int(bits, 2).to_bytes(len(bits) // 8, "big").replace(b"\xff", b"\xff\0") + b"\xff\xd9"
+
+
+def with_scans(count: int, height: int = 40, width: int = 40) -> bytes:
+    """Return a progressive file whose last scan is there many times."""
+    file = as_jpeg(photograph(height, width), progressive=True)
+    last = file.rindex(b"\xff\xda")
+    return file[:last] + file[last:-2] * (count - file.count(b"\xff\xda") + 1) + file[-2:]
 
 
 _SIZES = ((1, 1), (7, 9), (8, 8), (15, 17), (16, 1), (1, 33), (61, 75))
@@ -68,4 +108,5 @@ JPEGS = {
     "quality 100": as_jpeg(_LARGE, quality=100, optimize=True),
     "EXIF and more behind the end": as_jpeg(_LARGE, exif=Image.Exif(), comment=b"c" * 300) + b"more",
     "an odd scan": _with_other_scan(as_jpeg(_LARGE)),
+    **{f"sampling {factors:x}": with_sampling(factors) for factors in (0x42, 0x24, 0x31, 0x13)},
 }

@@ -17,6 +17,8 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
+import mmap
 import os
 import re
 import warnings
@@ -48,6 +50,7 @@ FEW_BITS = "gray of 1, 2 or 4 bits is stored as 8 bits, 0 for black and 255 for 
 COLOUR_KEY = "one colour is marked as transparent: the pixels keep that colour, the mark is not kept"
 NOT_TURNED = "an orientation tag (EXIF) is not applied: pixels stay where the file has them; --orient turns them"
 TURNED = "turned as the orientation tag (EXIF) says"
+CMYK = "CMYK is turned into other colours by Pillow; codec jpeg stores their pixels, not the files"
 CHANGED_TIFF = (
     "Pillow reads this TIFF in its own way: it applies the orientation tag, divides by alpha, inverts 8-bit "
     "values whose 0 is white (not wider ones), and leaves out further channels"
@@ -68,6 +71,10 @@ _STARTS = {
 
 #: Mode of Pillow and channels wanted of the images that libjpeg decodes as they are.
 _JPEG_MODES = (("L", 1), ("L", 3), ("RGB", 3))
+
+_log = logging.getLogger(__name__)
+#: Whether a remark was made, in memory that processes share which are forked.
+_said = mmap.mmap(-1, 1)
 
 _READERS: dict[str, Any] = {
     "JPEG": JpegImagePlugin.JpegImageFile,
@@ -356,14 +363,22 @@ def _jpeg_image(data: bytes, options: ImageOptions) -> NDArray[Any]:
         channels = CHANNELS[options.mode] if options.mode else layout.channels
         if (image.mode, channels) in _JPEG_MODES:
             try:
-                pixels = checked_jpeg(data, channels)
+                pixels, warning = checked_jpeg(data, channels)
             except ValueError as error:
                 raise SourceError(
                     f"damaged JPEG: {error}; download it again, or skip it with --on-error skip"
                 ) from None
-            if pixels is not None:
-                return _oriented(EncodedImage.of(pixels, data), _turn_of(image) if options.orient else 1)
+            if warning:
+                _say_once(warning)
+            return _oriented(EncodedImage.of(pixels, data), _turn_of(image) if options.orient else 1)
         return _pixels(image, layout, options)
+
+
+def _say_once(warning: str) -> None:
+    """Log what libjpeg warns of in a JPEG that is whole, of the first one of this process and of those it starts."""
+    if not _said[0]:
+        _said[0] = 1
+        _log.info('libjpeg warns of some JPEG files ("%s"): their pixels are whole, and packed as they are', warning)
 
 
 def _pillow_image(data: bytes, kind: str, options: ImageOptions) -> NDArray[Any]:
@@ -457,6 +472,8 @@ def _tiff_layout(image: TiffImagePlugin.TiffImageFile, layout: _Layout) -> _Layo
 
 def _changes(image: Image.Image, *, with_alpha: bool) -> Iterator[str]:
     """Yield remarks on what reading changes in an opened image, before decoding; `with_alpha`: it comes out as RGBA."""
+    if isinstance(image, JpegImagePlugin.JpegImageFile) and image.mode == "CMYK":
+        yield CMYK
     if not isinstance(image, TiffImagePlugin.TiffImageFile):
         if image.mode in ("L", "RGB") and "transparency" in image.info and not with_alpha:
             yield COLOUR_KEY

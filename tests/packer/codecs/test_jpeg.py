@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 from typing import Any
 
 import numpy as np
 import pytest
-from jpeg_files import JPEGS, as_jpeg, by_pillow, photograph
+import simplejpeg
+from jpeg_files import JPEGS, as_jpeg, by_pillow, changed, photograph, segment, with_scans
 from numpy.typing import NDArray
 from stored_frames import Guarded, numbers
 
@@ -17,6 +19,7 @@ from packer.codecs import (
     FrameCodec,
     FrameError,
     Frames,
+    check_jpeg,
     checked_jpeg,
     decode_jpeg,
     file_of,
@@ -44,10 +47,159 @@ def test_pixels_are_those_of_pillow(name: str) -> None:
     """Of every size, subsampling and sort of file, bit for bit, whether it is checked or read; the file comes back."""
     file = JPEGS[name]
     pixels = by_pillow(file)
-    np.testing.assert_array_equal(checked_jpeg(file, pixels.shape[2]), pixels)
+    np.testing.assert_array_equal(checked_jpeg(file, pixels.shape[2])[0], pixels)
     frame = encoded(EncodedImage.of(pixels, file))
     np.testing.assert_array_equal(decoded(frame, pixels.shape), pixels)
     assert bytes(file_of_frame(memoryview(frame), pixels.nbytes)) == file
+
+
+# ---------------------------------------------------------------- what libjpeg says
+
+_PLAIN, _RESTARTS = JPEGS["(61, 75) 4:2:0 "], JPEGS["restart markers"]
+_PROGRESSIVE, _LARGE = JPEGS["(61, 75) 4:4:4 progressive"], as_jpeg(photograph(200, 300))
+_HEAD_END, _DATA = segment(_PLAIN, 0xDB).start, segment(_LARGE, 0xDA).stop
+
+
+def after(file: bytes, at: int, more: bytes, instead: int = 0) -> bytes:
+    """A file with `more` bytes from one place on, instead of some of its own."""
+    return file[:at] + more + file[at + instead :]
+
+
+def with_byte(file: bytes, code: int, offset: int, value: int) -> bytes:
+    """A file with another byte in the first segment of a marker."""
+    return after(file, segment(file, code).start + offset, bytes([value]), 1)
+
+
+def in_data(more: bytes, instead: int | None = None) -> bytes:
+    """A large file with `more` bytes at a third of its data."""
+    return after(_LARGE, _DATA + (len(_LARGE) - _DATA) // 3, more, len(more) if instead is None else instead)
+
+
+_ICC = b"\xff\xe2\x00\x14ICC_PROFILE\0\x02\x01more"
+_ADOBE = b"\xff\xee\x00\x0eAdobe\x00\x64\0\0\0\0\x07"
+#: Files that libjpeg warns of, though nothing is lost.
+SOUND = {
+    "unknown JFIF revision": with_byte(_PLAIN, 0xE0, 9, 7),
+    "3 extraneous bytes before marker 0xdb": after(_PLAIN, _HEAD_END, b"abc"),
+    "extraneous bytes before marker 0xd9": after(_PLAIN, len(_PLAIN) - 2, bytes(20)),
+    "bad ICC marker": after(_PLAIN, _HEAD_END, _ICC),
+    "Unknown Adobe color transform": after(
+        changed(_PLAIN, segment(_PLAIN, 0xE0), b""), segment(_PLAIN, 0xE0).start, _ADOBE
+    ),
+    "Invalid SOS parameters for sequential": JPEGS["an odd scan"],
+}
+#: Files that have lost pixels, by the words of libjpeg.
+DAMAGED = {
+    "Unsupported marker type 0xf7": in_data(b"\xff\xf7"),
+    "Unsupported JPEG process: SOF type 0xc7": in_data(b"\xff\xc7\0\x08\x08\0\x01\0\x01\0"),
+    "two SOI markers": in_data(_PLAIN, len(_LARGE)),
+    "two SOF markers": after(_PLAIN, _HEAD_END, 2 * _PLAIN[segment(_PLAIN, 0xC0)]),
+    "Bogus Huffman table definition": with_byte(_PLAIN, 0xC4, 5, 200),
+    "Bogus marker length": in_data(b"\xff\xc4\0\x01"),
+    "Bogus DQT index 9": with_byte(_PLAIN, 0xDB, 4, 9),
+    "Bogus DAC index": in_data(b"\xff\xcc\0\4\x99\x01"),
+    "Bogus sampling factors": with_byte(_PLAIN, 0xC0, 11, 0x77),
+    "Quantization table 0x03 was not defined": with_byte(_PLAIN, 0xC0, 12, 3),
+    "Invalid component ID": with_byte(_PLAIN, 0xDA, 5, 77),
+    "cannot handle 9-bit layers": with_byte(_PLAIN, 0xC0, 4, 9),
+    "Premature end of JPEG file": _LARGE[: len(_LARGE) // 2],
+    "premature end of data segment": in_data(b"\xff\xd9"),
+    "bad Huffman code": after(_LARGE, _DATA + 4774, b"\xff\0" * 8, 16),
+    "instead of RST": after(_RESTARTS, _RESTARTS.index(b"\xff\xd1"), b"\xff\xd4", 2),
+    "extraneous bytes before marker 0xd1": after(_RESTARTS, _RESTARTS.index(b"\xff\xd1"), b"abcdefghijkl"),
+    "extraneous bytes before marker 0xc4": after(
+        _PROGRESSIVE, _PROGRESSIVE.index(b"\xff\xc4", segment(_PROGRESSIVE, 0xDA).stop), b"abcdefghijkl"
+    ),
+}
+
+
+@pytest.mark.parametrize("message", SOUND)
+def test_files_that_libjpeg_warns_of_but_are_whole(message: str) -> None:
+    """The pixels are those of Pillow, and the warning is told; a loss in the data is found behind it."""
+    pixels, warning = checked_jpeg(SOUND[message], 3)
+    assert message in warning
+    np.testing.assert_array_equal(pixels, by_pillow(SOUND[message]))
+    file = SOUND[message]
+    middle = (segment(file, 0xDA).stop + len(file)) // 2
+    for broken in (after(file, middle, b"\xff\xd9", 2), after(file, middle, b"\xff\xf7", 2), file[:middle]):
+        with pytest.raises(ValueError, match=r"."):
+            checked_jpeg(broken, 3)
+
+
+@pytest.mark.parametrize("message", DAMAGED)
+def test_files_that_have_lost_pixels(message: str) -> None:
+    """Every error of libjpeg refuses a file, and every warning within a scan, also behind a harmless one.
+
+    Of errors before the first scan, Pillow tells no more than that there is one.
+    """
+    with pytest.raises(ValueError, match=f"{message}|broken data stream"):
+        checked_jpeg(DAMAGED[message], 3)
+    at = segment(DAMAGED[message], 0xDB).start
+    with pytest.raises(ValueError, match=r"."):
+        checked_jpeg(after(DAMAGED[message], at, _ICC), 3)
+
+
+def test_whatever_pillow_refuses_is_refused() -> None:
+    """Two bytes of a marker, random bytes, an unknown marker again and again, a cut, another file behind a cut."""
+    rng, others = np.random.default_rng(5), [JPEGS["gray"], _PROGRESSIVE, _RESTARTS]
+    files = [_LARGE, as_jpeg(photograph(150, 90), progressive=True), as_jpeg(photograph(150, 90), "L", quality=95)]
+    refused = 0
+    for number in range(300):
+        file = files[number % 3]
+        at = int(rng.integers(segment(file, 0xDA).stop, len(file) - 80))
+        broken = (
+            after(file, at, bytes([0xFF, rng.integers(1, 255)]), 2),
+            after(file, at, rng.bytes(512), 512),
+            after(file, at, b"\xff\x99" * 32, 64),
+            file[:at],
+            file[:at] + others[number % 3],
+        )[number % 5]
+        try:
+            wanted = by_pillow(broken)
+        except (OSError, SyntaxError):
+            refused += 1
+            with pytest.raises(ValueError, match=r"."):
+                checked_jpeg(broken, by_pillow(file).shape[2])
+            continue
+        with contextlib.suppress(ValueError):
+            np.testing.assert_array_equal(checked_jpeg(broken, wanted.shape[2])[0], wanted)
+    assert refused > 150
+
+
+# ---------------------------------------------------------------- before anything is decoded
+
+
+@pytest.mark.parametrize("claim", [(65500, 65500, 3), (61, 76, 3), (62, 75, 3)])
+@pytest.mark.parametrize("how", [{}, {"factor": 8}, {"rows": 8}])
+def test_a_file_of_another_size_is_not_decoded(
+    claim: tuple[int, int, int], how: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever part of it is asked for, and so is one of other colours, or with very many scans."""
+    monkeypatch.setattr(simplejpeg, "decode_jpeg", None)
+    frame = segment(_PLAIN, 0xC0).start
+    large = after(_PLAIN, frame + 5, claim[0].to_bytes(2, "big") + claim[1].to_bytes(2, "big"), 4)
+    for file, shape, reason in (
+        (large, (61, 75, 3), f"says {claim[0]} x {claim[1]} pixels of 3 components; 61 x 75 of 1 or 3"),
+        (as_jpeg(photograph(61, 75), "CMYK"), (61, 75, 3), "of 4 components"),
+        (_PLAIN, (61, 75, 1), "of 3 components; 61 x 75 of 1 are"),
+        (with_scans(301), (40, 40, 3), "301 scans, more than 300"),
+        (_PLAIN[: segment(_PLAIN, 0xDA).start], (61, 75, 3), "ends before its pixels begin"),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            decode_jpeg(memoryview(file), shape, **how)  # type: ignore[arg-type]
+        if "scans" in reason or "ends" in reason:
+            with pytest.raises(ValueError, match=reason):
+                checked_jpeg(file, 3)
+
+
+def test_many_scans_are_read() -> None:
+    """As many as any program writes."""
+    file = with_scans(200)
+    np.testing.assert_array_equal(decode_jpeg(memoryview(file), (40, 40, 3)), by_pillow(file))
+    assert check_jpeg(file).is_sequential is False
+
+
+# ---------------------------------------------------------------- frames
 
 
 def test_gray_files_fit_fields_of_colours() -> None:

@@ -64,7 +64,7 @@ class Stored:
 
 def wrong_frames(column: Column) -> list[int]:
     """Numbers of the frames whose checksums are wrong."""
-    return [frame for _, wrong in column.check_frames() for frame in wrong.tolist()]
+    return [frame for _, wrong in column.check_frames() for frame in wrong]
 
 
 def make_field(dtype: str, shape: Sequence[int | None], codec: tuple[Config, ...] = (), **rule: int) -> Field:

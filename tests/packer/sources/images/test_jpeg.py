@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from jpeg_files import JPEGS, as_jpeg, by_pillow, photograph
+from jpeg_files import JPEGS, as_jpeg, by_pillow, photograph, with_scans
 from PIL import Image
 
+from packer.codecs import EncodedImage
 from packer.convert import convert
-from packer.errors import SourceError, UsageError
+from packer.errors import DamagedError, SourceError, UsageError
 from packer.export import export
 from packer.format import manifest as manifests
 from packer.repack import repack
 from packer.sources import SourceOptions
+from packer.sources.images import formats
 from packer.verify import verify
-from readers import Crop, PackedDataset
+from packer.writer import DatasetWriter
+from readers import Crop, PackedDataset, ResizedCrop
 
 
 @pytest.fixture
@@ -77,13 +81,17 @@ def test_images_of_one_size(tmp_path: Path) -> None:
     assert PackedDataset(tmp_path / "a.packed")[:]["image"].shape == (4, 3, 20, 30)
 
 
-def test_other_files_and_turned_colours_are_pixels(folder: Path, tmp_path: Path) -> None:
+def test_other_files_and_turned_colours_are_pixels(
+    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """PNG, and CMYK that became RGB, are stored as they were decoded; gray that became RGB is kept as a file."""
     Image.fromarray(photograph(9, 9)).save(folder / "p.png")
     (folder / "c.jpg").write_bytes(as_jpeg(photograph(40, 30), "CMYK"))
     (folder / "g.jpg").write_bytes(as_jpeg(photograph(40, 30), "L"))
     packed = tmp_path / "a.packed"
-    convert(str(folder), packed, codec="jpeg", source=SourceOptions(mode="rgb"))
+    with caplog.at_level(logging.INFO):
+        convert(str(folder), packed, codec="jpeg", source=SourceOptions(mode="rgb"))
+    assert "1 file: CMYK is turned into other colours by Pillow; codec jpeg stores their pixels" in caplog.text
     opened = PackedDataset(packed)
     for name in ("c.jpg", "g.jpg", "p.png"):
         image = opened[name[0]]["image"].permute(1, 2, 0).numpy()
@@ -118,6 +126,53 @@ def test_cmyk_is_refused(tmp_path: Path) -> None:
     (tmp_path / "c.jpg").write_bytes(as_jpeg(photograph(40, 30), "CMYK"))
     with pytest.raises(SourceError, match=r"c\.jpg.*CMYK.*--mode rgb"):
         convert(str(tmp_path / "c.jpg"), tmp_path / "a.packed")
+
+
+def test_odd_files_are_kept_as_files(tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: Any) -> None:
+    """Unusual sampling, and bytes around the image that libjpeg warns of, which is said once; crops are the same."""
+    monkeypatch.setattr(formats, "_said", bytearray(1))
+    folder = tmp_path / "odd"
+    folder.mkdir()
+    file = JPEGS["(61, 75) 4:2:0 "]
+    odd = [JPEGS["sampling 42"], JPEGS["sampling 13"], file[:-2] + bytes(9) + file[-2:], file[:20] + b"abc" + file[20:]]
+    for number, data in enumerate(odd):
+        (folder / f"{number}.jpg").write_bytes(data)
+    with caplog.at_level(logging.INFO):
+        convert(str(folder), tmp_path / "a.packed", workers=0)
+    assert codec(tmp_path / "a.packed") == ["jpeg"]
+    check(tmp_path / "a.packed", folder)
+    assert caplog.text.count("libjpeg warns of some JPEG files") == 1
+    assert 'extraneous bytes before marker 0xd9"): their pixels are whole' in caplog.text
+    crops = PackedDataset(tmp_path / "a.packed", crop=ResizedCrop(16, of="image"))
+    pixels = [as_jpeg(by_pillow(data), quality=100, subsampling=0) for data in odd]
+    for number, data in enumerate(pixels):
+        (folder / f"{number}.jpg").write_bytes(data)
+    convert(str(folder), tmp_path / "b.packed")
+    others = PackedDataset(tmp_path / "b.packed", crop=ResizedCrop(16, of="image"))
+    for number in range(4):
+        difference = crops[number]["image"].float() - others[number]["image"].float()
+        assert difference.abs().mean() < 8
+
+
+def test_verify_finds_files_that_readers_refuse(tmp_path: Path, monkeypatch: Any) -> None:
+    """Frames that hold another size, other colours or too many scans, as a hostile writer makes them."""
+    shape = (40, 40, 3)
+    frames = [
+        with_scans(301),
+        as_jpeg(photograph(40, 40), "CMYK"),
+        as_jpeg(photograph(41, 40)),
+        as_jpeg(photograph(40, 40)),
+    ]
+    with DatasetWriter(tmp_path / "d", codec="jpeg") as writer:
+        for file in frames:
+            writer.add({"image": EncodedImage.of(np.zeros(shape, np.uint8), file)})
+    found = {damage.samples: damage.what for damage in verify(tmp_path / "d").damages}
+    assert list(found) == [(0, 1), (1, 2), (2, 3)]
+    assert "301 scans" in found[0, 1]
+    assert "of 4 components" in found[1, 2]
+    assert "says 41 x 40 pixels" in found[2, 3]
+    with pytest.raises(DamagedError, match="says 41 x 40 pixels"):
+        _ = PackedDataset(tmp_path / "d")[2]
 
 
 def broken(kind: str) -> bytes:
