@@ -227,7 +227,7 @@ def _decode_by_pillow(file: memoryview | bytes, mode: str, factor: int) -> NDArr
         with JpegImagePlugin.JpegImageFile(io.BytesIO(file)) as image:
             if factor > 1:
                 image.draft(image.mode, (max(1, image.width // factor), max(1, image.height // factor)))
-            pixels = np.asarray(image.convert(mode))
+            pixels = np.array(image.convert(mode))  # which may be written to
     except (OSError, SyntaxError) as error:
         raise ValueError(str(error)) from None
     return pixels if pixels.ndim == 3 else pixels[:, :, None]

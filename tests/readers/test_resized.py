@@ -211,7 +211,7 @@ def test_a_damaged_file_is_named(stored: Callable[[str], Path], tmp_path: Path) 
     at = data.index(b"\xff\xc0", data.index(b"\xff\xd8\xff"))
     data[at + 2 : at + 12] = bytes(10)
     path.write_bytes(data)
-    with pytest.raises(DamagedError, match="field 'image', samples 0 to 0"):
+    with pytest.raises(DamagedError, match="field 'image', sample 0 of the shard"):
         batch(tmp_path / "d", ResizedCrop(16, of="image"), [0])
 
 
