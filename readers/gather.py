@@ -76,14 +76,20 @@ def split_with_own_storage(tensor: torch.Tensor, sizes: Sequence[int]) -> list[t
     Sharing a tensor with another process frees the memory of its storage. The numpy array of another tensor on the same
     storage would then point to freed memory.
     """
-    if len(set(sizes)) == 1 and not tensor.is_pinned():  # by one call for all
+    pinned = _is_pinned(tensor)
+    if len(set(sizes)) == 1 and not pinned:  # by one call for all
         return list(map(torch.from_numpy, tensor.numpy().reshape(len(sizes), sizes[0], *tensor.shape[1:])))
     edges = itertools.pairwise(itertools.accumulate(sizes, initial=0))
-    if tensor.is_pinned():  # torch waits for copies to a device only of memory that it gave out itself
+    if pinned:  # torch waits for copies to a device only of memory that it gave out itself
         pieces = [tensor[start:stop] for start, stop in edges]
         return [torch.empty_like(piece, pin_memory=True).copy_(piece) for piece in pieces]
     array = tensor.numpy()
     return [torch.from_numpy(array[start:stop]) for start, stop in edges]
+
+
+def _is_pinned(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is page-locked. In a child by fork of a process that used CUDA, asking is an error."""
+    return not torch.cuda._is_in_bad_fork() and tensor.is_pinned()
 
 
 class Memory:

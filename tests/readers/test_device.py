@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
 from packer.errors import UsageError
+from readers import Loader, PackedDataset
 from readers.device import move_ahead, to_device
 
 gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -257,3 +259,12 @@ class TestOnGpu:
             assert torch.equal(moved["x"].cpu(), images)
             assert moved["x"].is_contiguous(memory_format=torch.channels_last)
         assert torch.equal(to_device(to_device(images, "cuda"), "cpu"), images)
+
+    def test_workers_of_a_process_that_uses_the_device(self, packed):
+        """Children by fork, which may not ask CUDA for anything, read the batches that their parent reads."""
+        torch.zeros(1, device="cuda")
+        dataset = PackedDataset(packed, fields=["x", "xyz", "picture"])
+        workers = DataLoader(dataset, 8, num_workers=1, multiprocessing_context="fork")
+        for batch, expected in zip(workers, Loader(dataset, 8), strict=True):
+            for name, values in expected.items():
+                assert [value.tolist() for value in batch[name]] == [value.tolist() for value in values]
