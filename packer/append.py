@@ -10,7 +10,6 @@ in place. Open readers keep the samples that they opened.
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -19,26 +18,26 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from packer.errors import UsageError
 from packer.format import Manifest, Names, NamesEntry
-from packer.jobs import (
+from packer.merge import check_names, joined_manifest
+from packer.packing import (
+    Contents,
     ConvertOptions,
+    Keep,
+    Rejected,
+    Shards,
+    changing_dataset,
     check_apart,
     fetch_rejected,
     fit_source,
-    is_published,
     open_source,
-    pack,
     packed_folder,
+    place_of,
     plan_job,
+    rewrite,
 )
-from packer.merge import check_names, joined_manifest
-from packer.packing import Rejected, changing_dataset, place_of
 from packer.sources import Source, names_of, open_packed
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -96,35 +95,38 @@ def append(
     rejected: list[Rejected] = []
     with changing_dataset(place) as (change, old):
         check_apart(sources, place)
-        job = plan_job(_open(sources, options, rejected, old), options, rejected, "append")
-        all_rejected = fetch_rejected(place, old)
-        first = len(old.shards)
-        if not is_published(job, change):
-            tables = place.local(old.name_tables)
-            check_names([(str(place), _find_taken_names(tables, old, job.source)), ("the source", job.source.names)])
-            packed = pack(job, change)
-            if old.stats:
-                _log.warning(
-                    "%s: its statistics, which do not cover the new samples, are dropped; `packer stats --save` makes "
-                    "them again",
-                    place,
-                )
-            all_rejected += [entry.moved(first) for entry in packed.rejected]
-            manifest = joined_manifest([old, packed.manifest], [*old.shards, *packed.manifest.shards])
+        job = plan_job(_open(sources, options, rejected, old), options, rejected)
+        old_rejected, tables = fetch_rejected(place, old), place.local(old.name_tables)
+
+        def finish(shards: Shards) -> Contents:
+            packed = job.packed(shards)
             kept_tables, names = _split_tables(tables, old, packed.names)
-            manifest = change.write_tables(manifest, names, all_rejected)
-            if kept_tables and manifest.names is not None and names is not None:
-                new_table = NamesEntry(**msgspec.structs.asdict(manifest.names), samples=len(names))
-                manifest = msgspec.structs.replace(manifest, names=old.names, more_names=(*kept_tables[1:], new_table))
-            change.publish(manifest)
-        else:  # an earlier call was killed when all was done but tidying up
-            first = next(number for number, entry in enumerate(old.shards) if change.has_made(entry))
-        rejected += [entry for entry in all_rejected if entry.shard is not None and entry.shard >= first]
-        added = sum(entry.samples for entry in change.dataset.shards[first:])
-        report = AppendReport(place.address, change.dataset, added, tuple(rejected), time.perf_counter() - start_time)
-        # Readers that are open may look up names, and `verify` may be at work.
-        change.tidy([*old.name_tables, old.left_out], lambda: done and done(report))
-    return report
+            return Contents(
+                manifest=joined_manifest([old, packed.manifest], shards.entries),
+                names=names,
+                kept_tables=kept_tables,
+                rejected=old_rejected + [entry.moved(len(old.shards)) for entry in packed.rejected],
+                # Readers that are open may look up names, and `verify` may be at work.
+                kept_files=[*old.name_tables, old.left_out],
+            )
+
+        def report() -> AppendReport:
+            new, shards = change.dataset, change.new_shards
+            added = sum(new.shards[number].samples for number in shards)
+            skipped = [entry for entry in fetch_rejected(place, new) if entry.shard in shards]
+            return AppendReport(place.address, new, added, (*rejected, *skipped), time.perf_counter() - start_time)
+
+        rewrite(
+            change,
+            job.command("append", bases=[old]),
+            [*map(Keep, old.shards), *job.makes()],
+            finish,
+            check=lambda: check_names(
+                [(str(place), _find_taken_names(tables, old, job.source)), ("the source", job.source.names)]
+            ),
+            tell=lambda: done and done(report()),
+        )
+        return report()
 
 
 def _find_taken_names(folder: Path, manifest: Manifest, source: Source) -> list[str] | None:

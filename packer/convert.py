@@ -24,39 +24,43 @@ import xxhash
 import packer
 from packer.errors import UsageError, as_text
 from packer.format import MANIFEST, Manifest, encode_constants
-from packer.jobs import (
+from packer.format import manifest as manifests
+from packer.packing import (
+    SHARDS_ALONE,
+    Change,
+    Command,
+    Contents,
     ConvertOptions,
     Job,
-    begin_packing,
-    check_place,
-    fetch_rejected,
-    input_texts,
-    is_published,
-    make_note,
-    open_source,
-    pack,
-    pack_shards,
-    plan_job,
-    plan_splits,
-    reading_limits,
-)
-from packer.packing import (
-    Change,
+    LocalPlace,
+    Make,
     Place,
     Plan,
     Rejected,
     ShardReport,
+    Shards,
     SharedPlan,
+    begin_packing,
     changing,
+    check_place,
     claim_plan,
+    codec_texts,
+    fetch_rejected,
     find_plan,
+    input_texts,
+    open_source,
+    pack_shards,
     parse_part,
     part_shards,
     place_of,
+    plan_job,
+    plan_splits,
+    reading_limits,
+    rewrite,
     write_plan,
 )
 from packer.remote import Lease, RemoteFile, default_cache, fetch_files, list_urls, url_in
-from packer.sources import Source, list_files
+from packer.sources import PackedSource, Source, list_files
 from packer.watcher import Watcher
 
 __all__ = ["ConvertOptions", "PartReport", "Report", "convert", "convert_part"]
@@ -147,17 +151,44 @@ def convert(sources: Any, out: str | os.PathLike[str], options: ConvertOptions |
     check_place(sources, place, options.overwrite)
     job = _find_job(sources, options, place) or plan_job(open_source(sources, options, rejected), options, rejected)
     with changing(place) as change:
-        if is_published(job, change):
-            rejected, kept_shards = fetch_rejected(place, change.dataset), len(change.dataset.shards)
-        else:
-            packed = pack(job, change, options.overwrite)
-            manifest = change.write_tables(packed.manifest, packed.names, packed.rejected)
-            constants = change.write_constants(encode_constants(job.source.constants))
-            change.publish(msgspec.structs.replace(manifest, constants=constants))
-            rejected, kept_shards = packed.rejected, packed.kept_shards
-        change.tidy()
+        shards = rewrite(change, _command(job, place), job.makes(), partial(_contents, job))
+        rejected, kept_shards = fetch_rejected(place, change.dataset), len(change.dataset.shards)
+    if shards is not None:
+        kept_shards = shards.kept
     seconds = time.perf_counter() - start_time
     return Report(place.address, change.dataset, tuple(rejected), job.source_bytes, kept_shards, seconds)
+
+
+def _command(job: Job, place: Place) -> Command:
+    """Return the command that packs a job into a place."""
+    options, source = job.options, job.source
+    if not isinstance(source, PackedSource):
+        return job.command("convert", overwrite=options.overwrite)
+    base = manifests.read(Path(source.folder))
+    if not (isinstance(place, LocalPlace) and place.path.resolve() == Path(source.folder).resolve()):
+        return job.command("convert", overwrite=options.overwrite, bases=[base])
+    # The shards that it reads are gone once it is done, so the options alone tell the same command.
+    settings = {
+        "the seed": source.origin.get("shuffled"),
+        "--codec": codec_texts(options.codec),
+        "--shard-size": options.shard_size or "chosen by the size of the data",
+    }
+    return job.command(
+        "repack in place",
+        overwrite=options.overwrite,
+        bases=[base],
+        settings=settings,
+        files=SHARDS_ALONE,
+        shards=None,
+        takes=base.shards,
+    )
+
+
+def _contents(job: Job, shards: Shards) -> Contents:
+    """Return what the dataset of a job holds."""
+    packed = job.packed(shards)
+    constants = encode_constants(job.source.constants)
+    return Contents(manifest=packed.manifest, names=packed.names, rejected=packed.rejected, constants=constants)
 
 
 def convert_part(
@@ -190,10 +221,10 @@ def convert_part(
     place = place_of(out)
     check_place(sources, place, options.overwrite)
     change = Change(place, is_alone=False)
-    command = _command_digest(sources, options)
+    digest = _command_digest(sources, options)
     leases = list[Lease]()  # what was fetched stays in the cache until it is packed
     fetch = partial(_fetch, input_texts(sources) or (), leases, options.watcher)
-    with claim_plan(place, command, partial(find_plan, change, command)) as shared_plan:
+    with claim_plan(place, digest, partial(find_plan, change, digest)) as shared_plan:
         plan: Plan | SharedPlan
         parts: Mapping[int, Source] | None = None
         if shared_plan is not None:
@@ -202,13 +233,16 @@ def convert_part(
             numbers, finished, missing = _find_missing(change, part, plan)
             parts = shared_plan.sources(place, change.run, missing, not options.overwrite, fetch)
         if parts is None:
-            job = _share_plan(sources, options, change, command)
+            job = _share_plan(sources, options, change, digest)
             plan = job.plan
             numbers, finished, missing = _find_missing(change, part, plan)
             parts = {number: job.part(number) for number in missing}
     limits = reading_limits(options, in_memory=False)
-    begin_packing(options.watcher, list(finished.values()), sum(plan.shards[number].samples for number in numbers))
-    reports = list(pack_shards(change, options, limits, plan, parts))
+    command = Command(verb="convert", fields=plan.fields, options=options, limits=limits)
+    begin_packing(command, finished.values(), sum(plan.shards[number].samples for number in numbers))
+    skip = options.on_error == "skip"
+    makes = [Make(source, plan.shards[number], skip) for number, source in parts.items()]
+    reports = list(pack_shards(change, command, makes))
     change.forget_late(numbers)
     unfinished = len(plan.shards) - change.count_reports()
     rejected = [bad for report in reports for _, bad in sorted(report.rejected.items())]
@@ -241,7 +275,7 @@ def _share_plan(sources: Any, options: ConvertOptions, change: Change, command: 
         raise UsageError(
             "a part is packed of files, and these are samples in memory: pack each part by itself, and merge"
         )
-    note = make_note(job)
+    note = job.command("convert").note
     change.begin(note, options.overwrite)
     if command:
         write_plan(change, command, note, job.plan, "" if rejected else listing)
@@ -277,7 +311,7 @@ def _find_job(sources: Any, options: ConvertOptions, place: Place) -> Job | None
         weakref.finalize(plan.source, leases.clear)
     _log.info("no source file has changed since a part made the plan, so it holds")
     limits, splits = reading_limits(options, in_memory=False), plan_splits(plan, options, lenient=False)
-    return Job(plan.source, plan, options, shared_plan.note.files, source_bytes, limits, splits, [], "convert")
+    return Job(plan.source, plan, options, shared_plan.note.files, source_bytes, limits, splits)
 
 
 def _fetch(inputs: Sequence[str], leases: list[Lease], watcher: Watcher, paths: Sequence[str]) -> None:

@@ -9,14 +9,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
 from packer.errors import UsageError
 from packer.format import Manifest
-from packer.jobs import ConvertOptions, Job, is_published, reading_limits
-from packer.join import publish
-from packer.packing import Plan, ShardPlan, SourceFiles, changing_dataset, place_of, with_fields
+from packer.join import with_new_fields
+from packer.packing import (
+    Command,
+    ConvertOptions,
+    Make,
+    ShardPlan,
+    changing_dataset,
+    place_of,
+    reading_limits,
+    rewrite,
+    with_fields,
+)
 from packer.sources import PackedSource
 from packer.watcher import NOBODY, Watcher
 
@@ -49,29 +59,28 @@ def drop(
     place = place_of(dataset)
     with changing_dataset(place) as (change, old):
         fields_left = tuple(field for field in old.fields if field.name not in dropped)
-        no_samples = PackedSource(str(place), (), (), np.zeros(0, np.int64), None)
-        shards = tuple(
-            ShardPlan(number, start=0, stop=0, raw_bytes=0, file_bytes=entry.bytes, slack_bytes=0)
-            for number, entry in enumerate(old.shards)
-        )
-        plan = Plan(no_samples, {"dropped": dropped}, fields_left, shards, {}, exact=False)
-        job = Job(
-            no_samples,
-            plan,
-            options,
-            files=SourceFiles(len(old.shards), "shards"),
-            source_bytes=0,
-            limits=reading_limits(options, in_memory=False),
-            splits={},
-            rejected=[],
-            verb="drop",
-            base=old,
-        )
-        if not is_published(job, change):
+
+        def check() -> None:
             for name in dropped:
                 old.field(name)
             if not fields_left:
                 raise UsageError(f"{place} would have no field left; remove the folder instead")
-            publish(job, change, with_fields(old.origin, old.samples, {}, dropped))
-        change.tidy()
+
+        no_samples = PackedSource(str(place), (), (), np.zeros(0, np.int64), None)
+        shards = [
+            Make(no_samples, ShardPlan(number, 0, 0, 0, entry.bytes, 0), base=(entry, old.fields))
+            for number, entry in enumerate(old.shards)
+        ]
+        command = Command(
+            verb="drop",
+            settings={"the fields to drop": dropped},
+            takes=old.shards,
+            fields=fields_left,
+            options=options,
+            limits=reading_limits(options, in_memory=False),
+            bases=[old],
+        )
+        planned = sum(entry.bytes for entry in old.shards)
+        origin = with_fields(old.origin, old.samples, {}, dropped)
+        rewrite(change, command, shards, partial(with_new_fields, old, fields_left, origin, planned), check=check)
     return change.dataset

@@ -12,34 +12,34 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
-import xxhash
 
 from packer.errors import UsageError, first_few
 from packer.format import Field, Manifest, check_count
-from packer.jobs import (
+from packer.packing import (
+    Contents,
     ConvertOptions,
     Job,
-    check_apart,
-    is_published,
-    log_plan,
-    open_source,
-    pack,
-    packed_folder,
-    reading_limits,
-)
-from packer.packing import (
-    Change,
+    Origin,
     Place,
+    Shards,
     SourceFiles,
     changing_dataset,
-    classes_of,
+    check_apart,
+    digest_samples,
+    log_plan,
+    make_manifest,
     make_plan,
+    open_source,
+    packed_folder,
     place_of,
+    reading_limits,
+    rewrite,
     source_files,
     with_fields,
 )
@@ -95,40 +95,50 @@ def join(
         source = open_source(inputs, replace(options, on_error="stop"), [], are_beside=True)
         by_name = source.names is not None
         job = _plan_join(source, options, place, old)
-        fields = tuple(field for field in job.plan.fields if field.name in {spec.name for spec in source.fields})
-        if not is_published(job, change):
+        new_names = {spec.name for spec in source.fields}
+        fields = tuple(field for field in job.plan.fields if field.name in new_names)
+
+        def check() -> None:
             names = [field.name for field in old.fields]
             if duplicates := [field.name for field in fields if field.name in names]:
                 raise UsageError(
                     f"{place} has the field {duplicates[0]} already; `packer drop {place} {duplicates[0]}` removes it "
                     "first, or name the new one otherwise"
                 )
-            publish(job, change, with_fields(old.origin, old.samples, dict.fromkeys(_names(fields), job.plan.origin)))
-        change.tidy()
+
+        origin = with_fields(old.origin, old.samples, dict.fromkeys(_names(fields), job.plan.origin))
+        finish = partial(with_new_fields, old, job.plan.fields, origin, job.plan.file_bytes)
+        command = job.command("join", shards=None, takes=old.shards, bases=[old])
+        rewrite(change, command, job.makes(old), finish, check=check)
     return JoinReport(place.address, change.dataset, fields, by_name)
 
 
-def publish(job: Job, change: Change, origin: dict[str, Any]) -> None:
-    """Write the shards of a dataset again with the fields of a job, and put its new manifest in place.
+def with_new_fields(
+    old: Manifest, fields: tuple[Field, ...], origin: Origin, planned_bytes: int | None, shards: Shards
+) -> Contents:
+    """Return a dataset whose samples have got other fields.
 
     Args:
-        job: its `base` is the dataset.
+        fields: all fields of the new dataset.
         origin: of the new dataset.
+        planned_bytes: of all its shards.
+        shards: of the new dataset, in the order of the old ones.
     """
-    old, packed = change.dataset, pack(job, change)
-    shards = zip(old.shards, packed.manifest.shards, strict=True)
-    names = _names(job.plan.fields)
-    change.publish(
-        msgspec.structs.replace(
+    names, pairs = _names(fields), zip(old.shards, shards.entries, strict=True)
+    entries = [msgspec.structs.replace(new, rejected=entry.rejected) for entry, new in pairs]
+    columns = [report.columns for report in shards.reports]
+    new_manifest = make_manifest(entries, columns, fields, origin)
+    return Contents(
+        manifest=msgspec.structs.replace(
             old,
-            tool=packed.manifest.tool,
-            fields=job.plan.fields,
-            shards=tuple(msgspec.structs.replace(new, rejected=entry.rejected) for entry, new in shards),
-            columns=packed.manifest.columns,
-            planned_bytes=old.planned_bytes and job.plan.file_bytes,
+            tool=new_manifest.tool,
+            fields=fields,
+            shards=new_manifest.shards,
+            columns=new_manifest.columns,
+            planned_bytes=old.planned_bytes and planned_bytes,
             origin=origin,
             stats={name: stats for name, stats in old.stats.items() if name in names},
-            classes=classes_of(origin, old.samples),
+            classes=new_manifest.classes,
         )
     )
 
@@ -154,21 +164,11 @@ def _plan_join(source: Source, options: ConvertOptions, place: Place, old: Manif
     ]
     plan = replace(plan, fields=fields, shards=tuple(shards))
     log_plan(plan)
-    files, source_bytes = (SourceFiles(len(source), _digest(source)), 0) if in_memory else source_files(source.files())
-    options = replace(options, on_error="stop")
-    return Job(source, plan, options, files, source_bytes, limits, {}, [], "join", old)
+    files, source_bytes = (
+        (SourceFiles(len(source), digest_samples(source)), 0) if in_memory else source_files(source.files())
+    )
+    return Job(source, plan, replace(options, on_error="stop"), files, source_bytes, limits)
 
 
 def _names(fields: Sequence[Field]) -> list[str]:
     return [field.name for field in fields]
-
-
-def _digest(source: Source) -> str:
-    """Return the xxh3-128 of samples in memory, in hex: it identifies them, as sizes and times identify files."""
-    digest = xxhash.xxh3_128()
-    for block in source.read():
-        for name, values in block.items():
-            for value in values:
-                data = value.encode() if isinstance(value, str) else np.ascontiguousarray(value).tobytes()
-                digest.update(f"{name} {getattr(value, 'shape', None)} {len(data)} ".encode() + data)
-    return digest.hexdigest()

@@ -5,36 +5,36 @@ merge(["day1.packed", "day2.packed"], "days.packed")
 
 from __future__ import annotations
 
-import logging
+import itertools
 import os
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
-
-import packer
 from packer.errors import UsageError
-from packer.format import Field, Manifest, ShardEntry, check_file, clear_errors, read_errors
-from packer.format import manifest as manifests
-from packer.jobs import check_apart, check_classes, constants_error, fetch_rejected
+from packer.format import Field, Manifest, ShardEntry, check_file, read_errors
 from packer.packing import (
+    Command,
+    Contents,
+    ConvertOptions,
+    Link,
     LocalPlace,
-    Note,
-    Rejected,
-    SourceFiles,
+    Place,
+    Shards,
     changing,
+    check_apart,
+    check_classes,
     check_output,
+    constants_error,
+    fetch_rejected,
     join_origins,
     join_splits,
     make_manifest,
-    shard_file,
+    read_manifest,
+    rewrite,
 )
 from packer.remote import refuse_url
 from packer.sources import read_names
-from packer.watcher import MERGING, NOBODY, Watcher
-
-_log = logging.getLogger(__name__)
+from packer.watcher import NOBODY, Watcher
 
 
 def merge(
@@ -60,15 +60,14 @@ def merge(
         DatasetError: one of them is no packed dataset, a shard is missing, or its list of what was skipped is damaged.
         WriteError: the output cannot be written.
     """
-    folders = [Path(dataset) for dataset in datasets]
     refuse_url(Path(out))
-    place = LocalPlace(Path(out))
+    place, folders = LocalPlace(Path(out)), [LocalPlace(Path(dataset)) for dataset in datasets]
     if len(folders) < 2:
         given = f"only {folders[0]}" if folders else "none"
         raise UsageError(f"two datasets or more are expected to merge, but {given} is given")
     check_apart([str(folder) for folder in folders], place)
     check_output(place, overwrite)
-    parts = [manifests.read(folder) for folder in folders]
+    parts = [read_manifest(folder) for folder in folders]
     first = parts[0]
     for folder, manifest in zip(folders[1:], parts[1:], strict=True):
         where = f"{folder}, against {folders[0]}"
@@ -76,62 +75,45 @@ def merge(
         check_classes(first.classes, manifest.classes, where)
         if _digest(first) != _digest(manifest):
             raise constants_error(where)
-    names = [read_names(folder, manifest) for folder, manifest in zip(folders, parts, strict=True)]
+    names = [
+        read_names(folder.local(manifest.name_tables), manifest)
+        for folder, manifest in zip(folders, parts, strict=True)
+    ]
     check_names([(str(folder), dataset_names) for folder, dataset_names in zip(folders, names, strict=True)])
     digests = [[shard.digest for shard in manifest.shards] for manifest in parts]
-    settings = {"the command": "merge", "the version of packer": packer.__version__, "the shards to merge": digests}
-    files = sum(map(len, digests))
-    note = Note(shards=files, settings=settings, files=SourceFiles(files, "shards"))
+
+    def finish(shards: Shards) -> Contents:
+        starts = itertools.accumulate((len(manifest.shards) for manifest in parts), initial=0)
+        rejected = [
+            bad.moved(start)
+            for start, folder, manifest in zip(starts, folders, parts, strict=False)
+            for bad in fetch_rejected(folder, manifest)
+        ]
+        constants = b""
+        if first.constants:
+            constants_path = folders[0].local([first.constants]) / first.constants.file
+            check_file(constants_path, first.constants, whole=True)
+            with read_errors(constants_path):
+                constants = constants_path.read_bytes()
+        return Contents(
+            manifest=joined_manifest(parts, shards.entries),
+            names=None if first.names is None else [name for some in names for name in some or ()],
+            rejected=rejected,
+            constants=constants,
+        )
+
+    command = Command(
+        verb="merge",
+        settings={"the shards to merge": digests},
+        shards=sum(map(len, digests)),
+        options=ConvertOptions(watcher=watcher),
+        overwrite=overwrite,
+        bases=parts,
+    )
+    links = [Link(folder, entry) for folder, manifest in zip(folders, parts, strict=True) for entry in manifest.shards]
     with changing(place) as change:
-        if not change.find_published(note):
-            change.begin(note, overwrite)
-            watcher.step(MERGING, 0, sum(manifest.samples for manifest in parts))
-            entries: list[ShardEntry] = []
-            rejected: list[Rejected] = []
-            for folder, manifest in zip(folders, parts, strict=True):
-                rejected += [bad.moved(len(entries)) for bad in fetch_rejected(LocalPlace(folder), manifest)]
-                for entry in manifest.shards:
-                    file = shard_file(change.run, len(entries))
-                    _take_shard(folder, entry, place, file)
-                    entries.append(msgspec.structs.replace(entry, file=file))
-                    watcher.done(entry.samples, entry.bytes)
-            joined = joined_manifest(parts, entries)
-            constants = None
-            if first.constants:
-                constants_path = folders[0] / first.constants.file
-                check_file(constants_path, first.constants, whole=True)
-                with read_errors(constants_path):
-                    constants = change.write_constants(constants_path.read_bytes())
-            joined = msgspec.structs.replace(joined, constants=constants)
-            all_names = (
-                None if first.names is None else [name for dataset_names in names for name in dataset_names or ()]
-            )
-            change.publish(change.write_tables(joined, all_names, rejected))
-            if any(manifest.stats for manifest in parts):
-                _log.warning("%s: statistics are not merged; `packer stats --save` makes them again", place)
-        change.tidy()
+        rewrite(change, command, links, finish)
     return change.dataset
-
-
-def _take_shard(folder: Path, entry: ShardEntry, place: LocalPlace, file: str) -> None:
-    """Put a shard of the dataset in `folder` under a name of the new one, unless it is there: a link, or a copy.
-
-    Raises:
-        DamagedError: the shard is missing or has another size than its manifest says.
-        WriteError: it cannot be copied.
-    """
-    source, draft = folder / entry.file, place.draft(file)
-    check_file(source, entry)
-    with clear_errors(draft):
-        if place.path.joinpath(file).exists():
-            return
-        try:
-            draft.hardlink_to(source.resolve())  # not of a symbolic link, which could dangle
-        except OSError:  # another file system, or one without hard links
-            shutil.copyfile(source, draft)
-            with draft.open("rb+") as copy:
-                os.fsync(copy.fileno())
-    place.put_draft(draft, file)
 
 
 def joined_manifest(parts: Sequence[Manifest], shards: Sequence[ShardEntry]) -> Manifest:
@@ -153,7 +135,7 @@ def joined_manifest(parts: Sequence[Manifest], shards: Sequence[ShardEntry]) -> 
     )
 
 
-def check_alike(first: Sequence[Field], other: Sequence[Field], like: Path, folder: Path) -> None:
+def check_alike(first: Sequence[Field], other: Sequence[Field], like: Place, folder: Place) -> None:
     """Raise UsageError if shards of `folder`, of the schema `other`, cannot be joined with those of `like`."""
     where = f"{folder}, against {like}"
     names, others = [field.name for field in first], [field.name for field in other]

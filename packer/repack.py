@@ -7,7 +7,6 @@ repack("rows.packed", "rows.shuffled", seed=7)
 from __future__ import annotations
 
 import json
-import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,11 +15,8 @@ from typing import Any
 from packer.convert import Report, convert
 from packer.errors import UsageError
 from packer.format import manifest as manifests
-from packer.jobs import ConvertOptions, check_apart
-from packer.packing import LocalPlace, codec_by_field, place_of
+from packer.packing import ConvertOptions, LocalPlace, check_apart, codec_by_field, place_of
 from packer.sources import open_packed
-
-_log = logging.getLogger(__name__)
 
 
 def repack(
@@ -51,9 +47,6 @@ def repack(
         check_apart([os.fspath(dataset)], place)
     manifest = manifests.read(Path(dataset))
     old_codecs = {field.name: json.dumps(field.codec) if field.codec else "none" for field in manifest.fields}
-    report = convert(
+    return convert(
         open_packed(dataset, seed=seed), out, options, codec=codec_by_field(codec or {}, old_codecs), **changes
     )
-    if manifest.stats:
-        _log.warning("%s: statistics are not taken over; `packer stats --save` makes them again", out)
-    return report

@@ -30,11 +30,14 @@ from packer.format import (
 from packer.format import manifest as manifests
 from packer.packing import (
     Change,
+    Command,
+    Contents,
+    ConvertOptions,
+    Keep,
     LocalPlace,
-    Note,
+    Make,
     Rejected,
-    ShardReport,
-    ShardTask,
+    Shards,
     SourceFiles,
     changing,
     field_sizes,
@@ -43,12 +46,13 @@ from packer.packing import (
     plan_shards,
     read_examples,
     read_rejected,
-    run_tasks,
+    rewrite,
+    source_files,
     totals,
 )
 from packer.sources import Source
 from packer.verify import verify
-from packer.watcher import NOBODY, PACKING, Watcher
+from packer.watcher import NOBODY, Watcher
 from packer.workers import Limits
 
 _log = logging.getLogger(__name__)
@@ -87,6 +91,8 @@ def repair(
             change.publish(manifest)
         damaged_files = {damage.file for damage in verify(folder, watcher, workers).damages}
         bad_shards = [entry for entry in manifest.shards if entry.file in damaged_files]
+        is_list_bad = manifest.left_out is not None and manifest.left_out.file in damaged_files
+        limits = Limits() if workers else None
         is_constants_bad = manifest.constants is not None and manifest.constants.file in damaged_files
         if source is None and (bad_shards or is_constants_bad):
             file = bad_shards[0].file if bad_shards else manifest.constants and manifest.constants.file
@@ -96,38 +102,52 @@ def repair(
         if not files:
             change.tidy()
             return files_made
-        data = b"" if source is None else encode_constants(source.constants)
-        if source is not None and is_constants_bad and not same_constants(manifest.constants, data):
+        bad_tables = [table for table in manifest.name_tables if table.file in damaged_files]
+        constants = encode_constants(source.constants) if source is not None and is_constants_bad else b""
+        if constants and not same_constants(manifest.constants, constants):
             raise SourceError("the source has other constants than were packed; give it as it was")
+        makes: dict[ShardEntry, Make] = {}
+        source_paths = SourceFiles(len(files), "damaged")
         if source is not None and bad_shards:
             check_same_schema(manifest, source)
-        settings = {"the command": "repair", "the damaged files": files}
-        change.begin(Note(shards=len(bad_shards), settings=settings, files=SourceFiles(len(files), "damaged")))
-        changes: dict[str, Any] = {}
-        if is_constants_bad:
-            changes["constants"] = change.write_constants(data)
-        if source is not None and bad_shards:
             _log.info("%s damaged; packing again", "1 shard" if len(bad_shards) == 1 else f"{len(bad_shards):,} shards")
-            watcher.step(PACKING, 0, sum(entry.samples for entry in bad_shards))
-            repaired = _pack_again(change, manifest, source, bad_shards, watcher, workers > 0)
-            changes["shards"] = tuple(repaired.get(entry, entry) for entry in manifest.shards)
-        shards = changes.get("shards", manifest.shards)
-        if manifest.left_out is not None and manifest.left_out.file in damaged_files:
-            rejected: list[Rejected] = []
-            with contextlib.suppress(DamagedError):  # a file that is only too long is cut back to the lines that count
-                rejected = read_rejected(folder, manifest)
-            outcome = f"cut back to its {len(rejected):,} lines" if rejected else "lost"
-            _log.warning("%s is %s; `packer info` says how many samples were skipped", manifest.left_out.file, outcome)
-            changes["left_out"] = change.write_list(rejected)
-        if any(table.file in damaged_files for table in manifest.name_tables):
-            changes["more_names"] = ()
-            changes["names"] = change.write_names(ShardNames(folder, shards))
-        if MANIFEST in damaged_files:
-            reports = [make_report(folder / entry.file, manifest.fields, entry.file) for entry in shards]
-            changes |= {"columns": totals([report.columns for report in reports]), "stats": {}}
-            _log.warning("statistics that %s may have kept are gone; `packer stats --save` makes them again", MANIFEST)
-        change.publish(msgspec.structs.replace(manifest, **changes))
-        change.tidy()
+            makes = _plan_again(change, manifest, source, bad_shards, limits)
+            source_paths, _ = source_files(source.files())
+
+        def finish(shards: Shards) -> Contents:
+            for entry, new in zip(manifest.shards, shards.entries, strict=True):
+                if entry.digest != new.digest:
+                    raise SourceError(
+                        f"the sources do not give the bytes that were packed into {entry.file}: a source has changed, "
+                        "or the library of a codec; give the sources as they were, or convert them again"
+                    )
+            entries = tuple(
+                msgspec.structs.replace(entry, file=new.file)
+                for entry, new in zip(manifest.shards, shards.entries, strict=True)
+            )
+            changes: dict[str, Any] = {"shards": entries}
+            if MANIFEST in damaged_files:
+                reports = [make_report(folder / entry.file, manifest.fields, entry.file) for entry in entries]
+                changes |= {"columns": totals([report.columns for report in reports]), "stats": {}}
+            return Contents(
+                manifest=msgspec.structs.replace(manifest, **changes),
+                names=ShardNames(folder, entries) if bad_tables else None,
+                rejected=_read_what_is_left(folder, manifest) if is_list_bad else None,
+                constants=constants,
+            )
+
+        command = Command(
+            verb="repair",
+            settings={"the damaged files": files},
+            files=source_paths,
+            shards=len(bad_shards),
+            fields=manifest.fields,
+            options=ConvertOptions(workers=min(1, workers), watcher=watcher),
+            limits=limits,
+            bases=[manifest],
+            is_idempotent=True,
+        )
+        rewrite(change, command, [makes.get(entry, Keep(entry)) for entry in manifest.shards], finish)
     return (*files_made, *files)
 
 
@@ -159,22 +179,23 @@ def _read_manifest(folder: Path) -> tuple[Manifest, tuple[str, ...]]:
     return manifest, ()
 
 
-def _pack_again(
-    change: Change,
-    manifest: Manifest,
-    source: Source,
-    bad_shards: Sequence[ShardEntry],
-    watcher: Watcher,
-    guarded: bool,
-) -> dict[ShardEntry, ShardEntry]:
-    """Pack shards again; return the new entry of each. They must have the digests that the manifest says.
+def _read_what_is_left(folder: Path, manifest: Manifest) -> list[Rejected]:
+    """Return the list of what was skipped, if its lines can be read; say so if they cannot."""
+    rejected: list[Rejected] = []
+    with contextlib.suppress(DamagedError):  # a file that is only too long is cut back to the lines that count
+        rejected = read_rejected(folder, manifest)
+    outcome = f"cut back to its {len(rejected):,} lines" if rejected else "lost"
+    file = manifest.left_out and manifest.left_out.file
+    _log.warning("%s is %s; `packer info` says how many samples were skipped", file, outcome)
+    return rejected
 
-    Args:
-        guarded: whether they are packed in another process.
-    """
-    limits = Limits() if guarded else None
+
+def _plan_again(
+    change: Change, manifest: Manifest, source: Source, bad_shards: Sequence[ShardEntry], limits: Limits | None
+) -> dict[ShardEntry, Make]:
+    """Return how damaged shards are packed again, by their entries."""
     numbers = {entry: number for number, entry in enumerate(manifest.shards)}
-    tasks = {}
+    makes = {}
     for conversion, samples in matching_parts(change.place.local([]), manifest, source):
         if {"joined", "dropped"} & conversion.origin.keys():
             raise DatasetError(
@@ -183,25 +204,12 @@ def _pack_again(
             )
         # Planned again, since a shard holds its map size.
         sizes = field_sizes(samples, partial(read_examples, samples, limits))
-        plan = plan_shards(samples, manifest.fields, sizes, conversion.edges()[:-1], conversion.origin)
+        plan = plan_shards(samples, manifest.fields, sizes, conversion.edges()[:-1])
         for (entry, part, _), shard in zip(conversion.parts(samples), plan, strict=True):
-            settings = manifest.fields, conversion.origin, entry.rejected > 0
-            tasks[entry] = ShardTask(part, change.place, change.run, shard, *settings, number=numbers[entry])
-    if missing := [entry for entry in bad_shards if entry not in tasks]:
-        words = ("is damaged too", "those as well") if tasks else ("is damaged", "those")
+            makes[entry] = Make(part, shard, entry.rejected > 0, number=numbers[entry])
+    if missing := [entry for entry in bad_shards if entry not in makes]:
+        words = ("is damaged too", "those as well") if makes else ("is damaged", "those")
         raise DatasetError(
             f"{change.place}: {missing[0].file} {words[0]}, and was made from other sources; give {words[1]}"
         )
-    finished = change.reports(ShardReport)
-    repaired = {}
-    for entry in bad_shards:
-        report = finished.get(numbers[entry])
-        if report is None or report.entry.digest != entry.digest:
-            (report,) = run_tasks([tasks[entry]], watcher, int(guarded), limits)
-        if report.entry.digest != entry.digest:
-            raise SourceError(
-                f"the sources do not give the bytes that were packed into {entry.file}: a source has changed, or the "
-                "library of a codec; give the sources as they were, or convert them again"
-            )
-        repaired[entry] = msgspec.structs.replace(entry, file=report.entry.file)
-    return repaired
+    return {entry: makes[entry] for entry in bad_shards}

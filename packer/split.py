@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from packer.errors import UsageError
 from packer.format import Manifest
-from packer.packing import LocalPlace, Rule, Samples, changing_dataset, parse_rules, share_out
+from packer.packing import Contents, LocalPlace, Rule, Samples, changing_dataset, conclude, parse_rules, share_out
 from packer.remote import refuse_url
 from packer.sources import open_packed, read_names
 
@@ -73,10 +73,8 @@ def split(
             raise UsageError(f"there is no split {missing[0]!r} to drop; splits are {', '.join(old_splits) or 'none'}")
         other_splits = {name: ranges for name, ranges in old_splits.items() if name not in rules}
         splits = share_out(parsed_rules, samples, by=by, seed=seed, others=other_splits)
-        new_manifest = msgspec.structs.replace(manifest, splits=splits)
-        change.publish(new_manifest)
-        change.tidy()
-    return new_manifest
+        conclude(change, Contents(manifest=msgspec.structs.replace(manifest, splits=splits)), [manifest])
+    return change.dataset
 
 
 def _find_fulfilling(folder: Path, manifest: Manifest, rule: Rule) -> Rule:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from packer.errors import UsageError
 from packer.format import Field, FieldSpec, FieldStats, Manifest, ValueStats
 from packer.format import manifest as manifests
-from packer.packing import PartReports, changing_dataset, part_shards, place_of, utc_now
+from packer.packing import Contents, PartReports, changing_dataset, conclude, part_shards, place_of, utc_now
 from packer.sources import PackedSource, block_bytes, count
 from packer.watcher import NOBODY, READING, Watcher
 
@@ -170,8 +170,7 @@ def save(dataset: str | os.PathLike[str], stats: dict[str, FieldStats]) -> None:
             with_stats = msgspec.structs.replace(manifest, stats=stats)
         except ValueError as error:
             raise UsageError(f"{place}: the dataset has changed since its statistics were taken: {error}") from None
-        change.publish(with_stats)
-        change.tidy()
+        conclude(change, Contents(manifest=with_stats), [manifest])
 
 
 class _FieldMoments:

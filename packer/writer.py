@@ -17,17 +17,19 @@ from typing import Any
 import numpy as np
 import xxhash
 
-import packer
 from packer.codecs import EncodedImage
 from packer.errors import SourceError, UsageError, WriteError
 from packer.format import Field, FieldSpec, ShardNames, ShardWriter, check_count, name_bytes
 from packer.packing import (
+    Command,
+    Contents,
     FieldSizes,
     LocalPlace,
-    Note,
     ShardReport,
+    SourceFiles,
     changing,
     check_output,
+    conclude,
     finish_shard,
     make_manifest,
     place_of,
@@ -84,7 +86,7 @@ class DatasetWriter:
             fields = read_manifest(place_of(like)).fields
         self._place = LocalPlace(Path(out))
         check_output(self._place, overwrite)
-        note = Note(shards=None, settings={"the command": "DatasetWriter", "the version of packer": packer.__version__})
+        note = Command(verb="DatasetWriter", files=SourceFiles()).note
         with contextlib.ExitStack() as stack:
             self._change = stack.enter_context(changing(self._place))
             if not overwrite and self._change.is_unfinished:
@@ -154,8 +156,7 @@ class DatasetWriter:
                     columns = [report.columns for report in self._reports]
                     manifest = make_manifest(shards, columns, self._fields, _ORIGIN)
                     names = ShardNames(self._place.path, shards) if self._named else None
-                    self._change.publish(self._change.write_tables(manifest, names, []))
-                    self._change.tidy()
+                    conclude(self._change, Contents(manifest=manifest, names=names))
             finally:
                 if self._shard is not None:
                     self._shard.abort()
@@ -223,7 +224,6 @@ class DatasetWriter:
                     self._fields,
                     map_size=self._shard_size + MAP_SPARE,
                     named=name is not None,
-                    origin=_ORIGIN,
                 )
             self._shard.add(block, 1, None if name is None else [name])
             if self._shard.raw_bytes >= self._shard_size:

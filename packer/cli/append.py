@@ -10,7 +10,7 @@ from packer.cli.logs import Progress, log_options, say
 from packer.cli.options import SourceCommand, conversion_options, sources_argument
 from packer.cli.summary import split_lines, warn_of_skipped
 from packer.cli.text import count_text
-from packer.jobs import ConvertOptions
+from packer.packing import ConvertOptions
 
 
 @click.command(cls=SourceCommand)

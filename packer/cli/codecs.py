@@ -20,8 +20,7 @@ from packer.codecs import JPEG, NAMED, codec_name, compiled, file_of
 from packer.convert import convert
 from packer.errors import SourceError, UsageError
 from packer.format import FieldSpec
-from packer.jobs import ConvertOptions, reading_limits
-from packer.packing import field_sizes, read_examples, stored_fields
+from packer.packing import ConvertOptions, field_sizes, read_examples, reading_limits, stored_fields
 from packer.sources import SampleSource, Source
 
 _HEADS = ("codec", "ratio", "packing", "reading")

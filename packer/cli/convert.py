@@ -17,8 +17,7 @@ from packer.cli.options import SourceCommand, conversion_options, sources_argume
 from packer.cli.summary import summary, warn_of_skipped
 from packer.cli.text import count_text
 from packer.errors import SourceError
-from packer.jobs import ConvertOptions, check_place
-from packer.packing import executor_at, place_of
+from packer.packing import ConvertOptions, check_place, executor_at, place_of
 from packer.remote import is_url
 
 _log = logging.getLogger(__name__)

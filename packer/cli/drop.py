@@ -7,7 +7,7 @@ import click
 from packer.cli.logs import Progress, log_options, say
 from packer.cli.options import conversion_options
 from packer.drop import drop as run
-from packer.jobs import ConvertOptions
+from packer.packing import ConvertOptions
 
 
 @click.command()

@@ -7,8 +7,8 @@ import click
 from packer.cli.logs import Progress, log_options, say
 from packer.cli.options import SourceCommand, conversion_options, sources_argument
 from packer.cli.text import count_text
-from packer.jobs import ConvertOptions
 from packer.join import join as run
+from packer.packing import ConvertOptions
 
 
 @click.command(cls=SourceCommand)

@@ -13,9 +13,8 @@ import click
 
 from packer.cli.logs import Progress
 from packer.cli.text import size
-from packer.jobs import ConvertOptions, open_source
 from packer.machine import usual_memory
-from packer.packing import SPLIT
+from packer.packing import SPLIT, ConvertOptions, open_source
 from packer.sources import Source, SourceOptions, flag_of
 
 Command = Callable[..., Any]

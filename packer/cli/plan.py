@@ -20,9 +20,9 @@ from packer.cli.text import count_text, json_text, listing, size_text, time_text
 from packer.codecs import codec_name
 from packer.errors import first_few
 from packer.format import MANIFEST
-from packer.jobs import ConvertOptions, open_source, plan_splits, reading_limits
 from packer.machine import processors
 from packer.packing import (
+    ConvertOptions,
     Estimate,
     FieldEstimate,
     Plan,
@@ -30,6 +30,9 @@ from packer.packing import (
     codec_by_field,
     estimate,
     make_plan,
+    open_source,
+    plan_splits,
+    reading_limits,
     split_text,
 )
 from packer.remote import is_url

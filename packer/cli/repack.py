@@ -9,7 +9,7 @@ import click
 from packer.cli.logs import Progress, log_options, say
 from packer.cli.options import conversion_options
 from packer.cli.summary import summary
-from packer.jobs import ConvertOptions
+from packer.packing import ConvertOptions
 from packer.repack import repack as run
 
 

@@ -9,8 +9,8 @@ import click
 from packer import repair as repairing
 from packer.cli.logs import Progress, log_options, say
 from packer.cli.options import SourceCommand, conversion_options, open_shown, sources_argument
-from packer.jobs import ConvertOptions
 from packer.machine import processors
+from packer.packing import ConvertOptions
 
 
 @click.command(cls=SourceCommand)

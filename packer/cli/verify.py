@@ -18,9 +18,8 @@ from packer.cli.text import count_text, json_text, size_text
 from packer.errors import printable
 from packer.format import FileEntry, Manifest
 from packer.format import manifest as manifests
-from packer.jobs import ConvertOptions
 from packer.machine import processors
-from packer.packing import shards_left
+from packer.packing import ConvertOptions, shards_left
 from packer.remote import whole
 from packer.verify import VerifyReport, verify_part
 

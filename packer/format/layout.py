@@ -59,7 +59,11 @@ def index_arrays(field: Field) -> tuple[str, ...]:
 
 
 class ShardHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A shard's description of itself."""
+    """A shard's description of itself.
+
+    Attributes:
+        origin: where the samples came from, in shards of earlier versions; now the manifest alone says it.
+    """
 
     format: str = FORMAT_NAME
     version: int = FORMAT_VERSION

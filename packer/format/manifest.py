@@ -77,7 +77,7 @@ UNFINISHED = "unfinished"
 URL_AS_PATH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 #: Members that are not written if they are empty.
-_OPTIONAL = ("more_names", "left_out", "constants", "stats", "splits", "classes")
+_OPTIONAL = ("more_names", "left_out", "constants", "stats", "splits", "classes", "runs")
 #: A manifest of a million shards has about 150 MB; a larger file is not one.
 MAX_MANIFEST_BYTES = 2**28
 MAX_FIELDS = 1000
@@ -160,6 +160,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     splits: Splits = {}
     #: The names of the classes, by number in the field `label`; empty if there are none.
     classes: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)] = ()
+    #: The runs that made the dataset and whose users may not know yet, the last one last; each with the digest of its
+    #: samples, if these were in memory.
+    runs: dict[str, str] = {}
 
     def __post_init__(self) -> None:
         names = [field.name for field in self.fields]

@@ -170,7 +170,7 @@ def shard_bytes(
     samples: int,
     shapes: Mapping[str, NDArray[np.int64]],
     name_bytes: int | None,
-    origin: Mapping[str, Any],
+    origin: Mapping[str, Any] = {},
 ) -> tuple[int, int]:
     """Return the most bytes that the shard's file can have, and how many of these allow for waste by encoding.
 

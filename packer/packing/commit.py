@@ -49,6 +49,7 @@ from packer.errors import (
 from packer.format import (
     MANIFEST,
     MANIFEST_COPY,
+    MAX_MANIFEST_BYTES,
     SHARD_FOLDER,
     UNFINISHED,
     ColumnTotals,
@@ -74,6 +75,10 @@ _log = logging.getLogger(__name__)
 #: What differs if another size, time or path is all that is known of the source files.
 UNNAMED_CHANGE = "a source file has changed, or was renamed or replaced by an older one"
 
+#: Seconds after which a run that goes on says so again, and after which one that did not is given up where there are no
+#: locks.
+DAY, WEEK = 86_400, 7 * 86_400
+
 _RUN = "[0-9a-f]{8}"
 _NOTE = re.compile(rf"{UNFINISHED}/({_RUN})\.json")
 #: Names that datasets of this version or an earlier one have. No other file is ever removed.
@@ -82,6 +87,11 @@ _DATASET_FILE = re.compile(
     rf"|names(-{_RUN}|-\d+)?\.lmdb|{SHARD_FOLDER}/({_RUN}-)?\d+\.lmdb|{UNFINISHED}/{_RUN}(-\d+|-all)?\.(json|plan)"
     rf"|{UNFINISHED}/[0-9a-f]{{16}}\.claim|{PART_REPORT})(\.{_RUN}\.partial)?|\.lock"
 )
+
+#: The run in the name of a file.
+_RUN_IN_NAME = re.compile(rf"(?:names-|constants-|left-out-|{SHARD_FOLDER}/|{UNFINISHED}/)({_RUN})[-.]")
+#: Files that another command may be writing, whose names do not say which.
+_NAMELESS = re.compile(rf"^[^/]*\.json\.{_RUN}\.partial$")
 
 
 class SourceFiles(msgspec.Struct, frozen=True, array_like=True):
@@ -115,22 +125,31 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
     """What a run makes (unfinished/RUN.json): everything that decides the bytes of its files.
 
     Attributes:
-        shards: how many there will be; None if samples still arrive.
+        shards: how many there will be; None if samples still arrive, or the shards of the dataset decide it.
         settings: JSON values by name, as a message may call them.
         files: the source files; none for samples in memory.
-        base: digest of the manifest that the run starts from; None if there is no dataset yet.
-        token: chance, where two processes may pack different samples in memory at one time.
+        base: digest of the manifest that the run started from; None if there was no dataset yet.
+        takes: digest of the shards that the new ones are made from; empty if they are made from source files alone.
+        token: random, where no lock keeps two writers of samples in memory apart.
+        began: when the run began or went on, in seconds since 1970.
     """
 
     shards: int | None
     settings: dict[str, Any]
     files: SourceFiles = SourceFiles()
     base: str | None = None
+    takes: str = ""
     token: str = ""
+    began: int = 0
 
     def is_like(self, other: Note) -> bool:
         """Return whether the two are of the same command, whatever they start from."""
-        return msgspec.structs.replace(self, base=other.base, token=other.token) == other
+        place = {"base": other.base, "takes": other.takes, "token": other.token, "began": other.began}
+        return msgspec.structs.replace(self, **place) == other
+
+    def goes_on(self, other: Note) -> bool:
+        """Return whether a run of this note would make the shards of the other."""
+        return self.is_like(other) and (self.takes, self.token) == (other.takes, other.token)
 
     def difference(self, other: Note) -> str | None:
         """Return what differs from another run, in words; None if the other can go on with this one.
@@ -147,8 +166,8 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
         return None if self.files == other.files else UNNAMED_CHANGE
 
     def run(self, used_runs: Container[str]) -> str:
-        """Return the name of the run: a digest of the note, other than the names that are used."""
-        data = msgspec.json.encode(self, order="sorted")
+        """Return the name of a new run: a digest of the note, other than the names that are used."""
+        data = msgspec.json.encode(msgspec.structs.replace(self, began=0), order="sorted")
         digests = (xxhash.xxh3_64_hexdigest(data, seed)[:8] for seed in itertools.count())
         return next(digest for digest in digests if digest not in used_runs)
 
@@ -158,18 +177,23 @@ def changing(place: Place) -> Iterator[Change]:
     """Make or change the dataset at a place; whoever else wants to is refused, where there are locks.
 
     Raises:
-        UsageError: another process is changing it, or has changed it meanwhile.
+        ChangedMeanwhileError: another command has changed it meanwhile.
+        UsageError: another command is changing it.
         WriteError: the place cannot be written.
     """
     with place.lock() as is_alone:
         change = Change(place, is_alone)
         try:
-            yield change
-        except (WriteError, DatasetError, OSError):
-            if not is_alone and isinstance(place, LocalPlace):
-                # Another process may have removed what this one has written or reads.
-                with contextlib.suppress(WriteError, DatasetError):
-                    change.check_unchanged()
+            try:
+                yield change
+            except (WriteError, DatasetError, OSError):
+                if not is_alone:
+                    # Another command may have removed what this one has written or reads.
+                    with contextlib.suppress(WriteError, DatasetError):
+                        change.check_unchanged()
+                raise
+        except ChangedMeanwhileError:
+            change.leave()
             raise
         finally:
             if is_alone or not isinstance(place, LocalPlace):
@@ -216,8 +240,11 @@ class Change:
         self._tag: Tag | None = None
         if file := place.read_tagged(MANIFEST):
             self._data, self._tag = file
-        self._new_data: bytes | None = None
-        self._note = b""
+        self._note: Note | None = None
+        #: Whether what the run has made is of no use once another command was first.
+        self._is_lost_if_late = False
+        #: Runs that were there when this one began, and are to be replaced.
+        self._replaced_runs: set[str] = set()
         self.manifest: Manifest | None = None
         with contextlib.suppress(ManifestError):
             self.manifest = None if self._data is None else self.dataset
@@ -236,32 +263,34 @@ class Change:
         """
         return self.manifest or manifests.decode(self._data or b"", f"{self.place}/{MANIFEST}")
 
-    def find_published(self, note: Note, is_same: Callable[[Sequence[ShardEntry]], bool] | None = None) -> bool:
-        """Return whether an earlier run of the same command was killed right after it had published its dataset.
+    @property
+    def new_shards(self) -> set[int]:
+        """Return the numbers of the shards of the dataset that the last run made."""
+        return {number for number, entry in enumerate(self.dataset.shards) if _run_of(entry) == self.run}
+
+    def find_published(self, note: Note, get_digest: Callable[[], str] = lambda: "") -> bool:
+        """Return whether an earlier run of the same command was killed after it had published its dataset.
+
+        The manifest names the runs that made it. A note that is still there says that the user was not told.
 
         Args:
             note: says all but where the run starts from.
-            is_same: called with the shards of a run that has such a note; returns whether they hold the samples at
-                hand. None where the note says so by itself.
+            get_digest: returns the digest of samples in memory; called if a run has such a note.
         """
-        shards = () if self.manifest is None else self.manifest.shards
+        runs = {} if self.manifest is None else self.manifest.runs
         for run, other in self._notes().items():
-            entries = [entry for entry in shards if _run_of(entry) == run]
-            if entries and other is not None and note.is_like(other) and (is_same is None or is_same(entries)):
+            if run in runs and other is not None and note.is_like(other) and runs[run] == get_digest():
                 self.run = run
                 return True
         return False
 
-    def has_made(self, entry: ShardEntry) -> bool:
-        """Return whether the run made a shard."""
-        return _run_of(entry) == self.run
-
-    def begin(self, note: Note, overwrite: bool = True, resume: bool = True) -> None:
+    def begin(self, note: Note, overwrite: bool | None = None, resume: bool = True) -> None:
         """Begin a run, or go on with one that was stopped.
 
         Args:
             note: says all but where the run starts from.
-            overwrite: whether a dataset that is there, or an unfinished run of another command, may be replaced.
+            overwrite: whether a dataset that is there, or an unfinished run of another command, may be replaced; None
+                if the dataset is changed, and not replaced.
             resume: whether an earlier run of the same command is used, or removed.
 
         Raises:
@@ -269,38 +298,48 @@ class Change:
             WriteError: the note cannot be written.
         """
         manifest, notes = self.manifest, self._notes()
-        if not overwrite and self._data is not None:
+        if overwrite is False and self._data is not None:
             raise exists_error(self.place)
         if not note.files.count and not self._is_alone:
             note = msgspec.structs.replace(note, token=secrets.token_hex(8))
-        note, used_runs = self._with_base(note), self._used_runs()
-        self.run = note.run(used_runs)
+        self.run = self.run_of(note, notes)
         files = self.place.files()
         for run, other in notes.items():
-            difference = None if run in {*used_runs, self.run} else _difference(other, note)
-            if difference and not overwrite:
+            difference = None if run in {*self._used_runs(), self.run} else _difference(other, note)
+            if difference and overwrite is False:
                 raise differs_error(self.place, difference)
+            if difference and overwrite:
+                self._replaced_runs.add(run)
             if difference and any(re.fullmatch(rf"{UNFINISHED}/{run}-\d+\.json", name) for name in files):
                 _log.warning("%s: what an earlier run had finished is packed again: %s", self.place, difference)
-        data = msgspec.json.encode(note)
+        self._is_lost_if_late = bool(note.token) or overwrite is False
+        self._note = note = msgspec.structs.replace(note, base=self._base, began=int(time.time()))
         self.place.prepare()
-        if notes.get(self.run) != note:
-            self.place.write(f"{UNFINISHED}/{self.run}.json", data)
-        self._note = data
+        other = notes.get(self.run)
+        if other is None or not note.goes_on(other) or note.began - other.began > DAY:
+            self.place.write(self._note_file, msgspec.json.encode(note))
         if self._is_alone and (manifest is not None or self._data is None):
             self._remove_others(manifest, resume=resume)
 
-    def run_of(self, note: Note) -> str:
-        """Return the name of the run that `begin` would begin with a note."""
-        return self._with_base(note).run(self._used_runs())
+    def run_of(self, note: Note, notes: Mapping[str, Note | None] | None = None) -> str:
+        """Return the name of the run that `begin` would begin, or go on with."""
+        used_runs = self._used_runs()
+        for run, other in (self._notes() if notes is None else notes).items():
+            if other is not None and run not in used_runs and note.goes_on(other):
+                return run
+        return msgspec.structs.replace(note, base=self._base).run(used_runs)
 
-    def _with_base(self, note: Note) -> Note:
-        base = None if self._data is None else xxhash.xxh3_128_hexdigest(self._data)
-        return msgspec.structs.replace(note, base=base)
+    @property
+    def _base(self) -> str | None:
+        return None if self._data is None else xxhash.xxh3_128_hexdigest(self._data)
 
     def _used_runs(self) -> set[str]:
-        """Return the runs that made the shards of the dataset."""
-        return set() if self.manifest is None else {_run_of(entry) for entry in self.manifest.shards}
+        """Return the runs that made the dataset."""
+        return set() if self.manifest is None else {*self.manifest.runs, *map(_run_of, self.manifest.shards)}
+
+    @property
+    def _note_file(self) -> str:
+        return f"{UNFINISHED}/{self.run}.json"
 
     def reports(self, report_type: type[Any], shards: Container[int] | None = None) -> dict[int, Any]:
         """Return the reports of shards that are finished, by number. Shards are not read.
@@ -334,7 +373,7 @@ class Change:
         Raises:
             UsageError: the dataset was published or changed, or another command has begun there.
         """
-        if self.place.read(f"{UNFINISHED}/{self.run}.json") == self._note:
+        if not self._is_cleared():
             return
         is_published = self.place.read(MANIFEST) is not None
         named = named_files(read_manifest(self.place)) if is_published else set()
@@ -372,33 +411,47 @@ class Change:
         self.place.put_draft(draft, name)
         return entry
 
-    def write_tables(
-        self, manifest: Manifest, names: Iterable[str | bytes] | None, rejected: Sequence[Rejected]
-    ) -> Manifest:
-        """Write the table of names, if there are any, and the list of what was skipped; return the manifest with both.
+    def publish(self, manifest: Manifest, digest: str | None = None, continues: bool = True) -> Manifest:
+        """Make a manifest that of the dataset, in one step; `tidy` comes next.
 
         Args:
-            names: of all samples; iterated over twice.
+            digest: of the samples that the run has packed, if they were in memory, and empty for those of files; None
+                if the manifest need not name the run.
+            continues: whether the samples of the dataset that is there are in the new one, too.
+
+        Returns:
+            the manifest, with the runs that made it.
 
         Raises:
-            SourceError: two samples have one name.
-            WriteError: a file cannot be written.
-        """
-        table = None if names is None else self.write_names(names)
-        return msgspec.structs.replace(manifest, names=table, left_out=self.write_list(rejected))
-
-    def publish(self, manifest: Manifest) -> Manifest:
-        """Make a manifest that of the dataset, in one rename; `tidy` comes next.
-
-        Raises:
-            UsageError: the dataset was changed meanwhile.
+            ChangedMeanwhileError: the dataset was changed meanwhile.
+            UsageError: the manifest would be larger than readers take.
             WriteError: that cannot be done.
         """
-        self._new_data = data = manifests.encode(manifest)
+        old_runs = manifest.runs | (self.manifest.runs if self.manifest and continues else {})
+        untold = self._notes() if old_runs else {}
+        runs = {run: samples for run, samples in old_runs.items() if run in untold}
+        manifest = msgspec.structs.replace(manifest, runs=runs if digest is None else runs | {self.run: digest})
+        data = manifests.encode(manifest)
+        if len(data) > MAX_MANIFEST_BYTES:
+            raise UsageError(
+                f"{self.place} would have a manifest of {len(data):,} bytes, and readers take {MAX_MANIFEST_BYTES:,}: "
+                "take a larger --shard-size, or pack several datasets"
+            )
+        copy = self.place.read_tagged(MANIFEST_COPY)
         self.place.sync()  # a manifest must not last longer than what it names
         self.check_unchanged()
-        self.place.write(MANIFEST_COPY, data)
-        self._tag = self.place.put(MANIFEST, data, self._tag)
+        copy_tag = self.place.put(MANIFEST_COPY, data, copy and copy[1])
+        try:
+            self._tag = self.place.put(MANIFEST, data, self._tag)
+        except ChangedMeanwhileError:
+            file = self.place.read_tagged(MANIFEST)
+            if file is None or file[0] != data:
+                if file is not None:
+                    with contextlib.suppress(ChangedMeanwhileError):
+                        self.place.put(MANIFEST_COPY, file[0], copy_tag)
+                raise
+            # The answer of a server was lost, or the same command in another process has made the same dataset.
+            self._tag = file[1]
         self._data, self.manifest = data, manifest
         return manifest
 
@@ -407,31 +460,46 @@ class Change:
     ) -> None:
         """Remove all that the dataset does not name. Once the last note is gone, nothing is left that may fail.
 
+        Notes of other commands that have changed the dataset stay: their users were not told.
+
         Args:
             kept_files: files of the old dataset that stay until the next run, for readers that are open.
             before_last_note: called before the last note is removed: until then, the same command adds nothing twice.
         """
-        self.run = ""
-        self._remove_others(self.manifest, {entry.file for entry in kept_files if entry}, before_last_note)
+        self._remove_others(self.manifest, {entry.file for entry in kept_files if entry}, before_last_note, resume=None)
 
     def check_unchanged(self) -> None:
-        """Raise UsageError if the dataset is another than the one that the run started from, or its note is gone.
+        """Raise ChangedMeanwhileError if the dataset is another than the run started from, or its note is gone."""
+        if not self._is_current() or (self.run and self._note and self._is_cleared()):
+            raise ChangedMeanwhileError.at(self.place)
 
-        What the run has made for another dataset is removed: nobody can use it any more.
-        """
-        data = self.place.read(MANIFEST)
-        if data is not None and data == self._new_data:
+    def leave(self) -> None:
+        """Remove what nobody can use of a run that came too late: all, or what is half written; errors are ignored."""
+        if not self.run or self._note is None:
             return
-        is_cleared = self.run and self._note and self.place.read(f"{UNFINISHED}/{self.run}.json") != self._note
-        if data == self._data and not is_cleared:
-            return
-        if self.run and data != self._data:
-            with contextlib.suppress(DatasetError, WriteError):
-                manifest = None if data is None else manifests.decode(data, f"{self.place}/{MANIFEST}")
-                # Another process with the same command may have published this very run.
-                if manifest is None or not any(map(self.has_made, manifest.shards)):
-                    self.place.remove(sorted(n for n in self.place.files() if re.match(rf".*\b{self.run}[-.]", n)))
-        raise ChangedMeanwhileError.at(self.place)
+        with contextlib.suppress(DatasetError, WriteError):
+            files = [name for name in self.place.files() if re.match(rf".*\b{self.run}[-.]", name)]
+            is_lost = self._is_lost_if_late or self._is_cleared()
+            data = self.place.read(MANIFEST)
+            manifest = None if data is None else manifests.decode(data, f"{self.place}/{MANIFEST}")
+            # Another process with the same command may have published this very run.
+            is_used = manifest is not None and (
+                self.run in manifest.runs or any(_run_of(entry) == self.run for entry in manifest.shards)
+            )
+            if not is_used:
+                self.place.remove(sorted(name for name in files if is_lost or name.endswith((PARTIAL, ".plan"))))
+
+    def _is_current(self) -> bool:
+        """Return whether the manifest that is there is the one that this command knows."""
+        file = self.place.read_tagged(MANIFEST)
+        return (None if file is None else file[1]) == self._tag
+
+    def _is_cleared(self) -> bool:
+        """Return whether the note of the run is gone, or that of another."""
+        note: Note | None = None
+        with contextlib.suppress(msgspec.DecodeError):
+            note = msgspec.json.decode(self.place.read(self._note_file) or b"", type=Note)
+        return self._note is None or note is None or not self._note.goes_on(note)
 
     def _notes(self) -> dict[str, Note | None]:
         """Return the notes of all runs under way or stopped; None for one that is damaged."""
@@ -448,28 +516,66 @@ class Change:
         manifest: Manifest | None,
         kept_files: Iterable[str] = (),
         before_last_note: Callable[[], object] = lambda: None,
-        resume: bool = True,
+        resume: bool | None = True,
     ) -> None:
-        """Remove all files of datasets that neither the manifest nor this run uses.
+        """Remove all files of datasets that neither the manifest nor a run uses.
 
-        Notes come last: as long as one is there, the next command knows that there is more to remove.
+        Notes come last: as long as one is there, the next command knows that there is more to remove. If another
+        command was first, nothing is removed.
+
+        Args:
+            resume: whether files of this run stay, or its note alone; None if nothing of it stays.
         """
         named = {LOCK, *kept_files} | (named_files(manifest) if manifest else set())
-        files = self.place.files()
-        if MANIFEST_COPY in files and self._data is not None and self.place.read(MANIFEST_COPY) != self._data:
-            self.place.write(MANIFEST_COPY, self._data)  # it may name what is removed now
-        run_files = re.compile(rf".*\b{self.run}[-.]" if resume and self.run else rf"{UNFINISHED}/{self.run}\.json")
+        # Listed before the look at the manifest: what another command has published by then is not removed.
+        files, notes = self.place.files(), self._notes()
+        if not self._put_copy():
+            before_last_note()
+            return
+        untold = set(manifest.runs if manifest else ()) - {self.run}
+        kept_runs = set() if resume is None or not self.run else {self.run}
+        if not self._is_alone:  # others may be at work
+            now = time.time()
+            kept_runs |= {
+                run
+                for run, note in notes.items()
+                if run not in {self.run, *untold, *self._replaced_runs} and note and now - note.began < WEEK
+            }
         others = [
             name
             for name in files
-            if name not in named
-            and _DATASET_FILE.fullmatch(name)
-            and (name.endswith(PARTIAL) or not run_files.match(name))
+            if name not in named and _DATASET_FILE.fullmatch(name) and (self._is_alone or not _NAMELESS.search(name))
         ]
-        self.place.remove(name for name in others if not name.startswith(UNFINISHED))
-        self.place.remove(name for name in others if name.startswith(UNFINISHED) and not _NOTE.fullmatch(name))
+        run_of_file = {name: match[1] for name in others if (match := _RUN_IN_NAME.search(name))}
+        notes_kept = {f"{UNFINISHED}/{run}.json" for run in {*kept_runs, *untold}}
+
+        def is_left(name: str) -> bool:
+            run = run_of_file.get(name)
+            if name in notes_kept:
+                return False
+            if run == self.run and name.endswith(PARTIAL):
+                return True
+            return run not in kept_runs or (run == self.run and resume is False)
+
+        left = [name for name in others if is_left(name)]
+        self.place.remove(name for name in left if not name.startswith(UNFINISHED))
+        self.place.remove(name for name in left if name.startswith(UNFINISHED) and not _NOTE.fullmatch(name))
         before_last_note()
-        self.place.remove(name for name in others if _NOTE.fullmatch(name))
+        self.place.remove(name for name in left if _NOTE.fullmatch(name))
+
+    def _put_copy(self) -> bool:
+        """Let the copy be that of the manifest, if there is one; return whether the manifest is still our own.
+
+        It may name what is removed now. The loop ends: each turn, another command has written the copy.
+        """
+        while True:
+            copy = self.place.read_tagged(MANIFEST_COPY)
+            if not self._is_current():
+                return False
+            if self._data is None or (copy and copy[0] == self._data):
+                return True
+            with contextlib.suppress(ChangedMeanwhileError):
+                self.place.put(MANIFEST_COPY, self._data, copy and copy[1])
 
     def _write_file(self, kind: str, ending: str, data: bytes) -> FileEntry | None:
         if not data:

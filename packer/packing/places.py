@@ -11,6 +11,7 @@ import logging
 import os
 import secrets
 import shutil
+import stat
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -195,6 +196,8 @@ class LocalPlace(Place):
         path = self.path / name
         with read_errors(path):
             try:
+                if not stat.S_ISREG(path.stat().st_mode):  # to open a fifo would wait for whoever writes to it
+                    raise WriteError(f"{path}: cannot be read or written: it is no file; remove it")
                 data = path.read_bytes()
             except FileNotFoundError:
                 return None

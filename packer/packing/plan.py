@@ -175,7 +175,7 @@ def make_plan(
     _check_sizes(source, fields, sizes)
     origin = origin_of(source)
     starts = cut_shards(_sample_bytes(sizes), shard_size) if starts is None else starts
-    shards = plan_shards(source, fields, sizes, starts, origin)
+    shards = plan_shards(source, fields, sizes, starts)
     is_exact = all(size.known for size in sizes.values()) and not any(field.codec for field in fields)
     raw_bytes = {name: _sum(size.bytes) for name, size in sizes.items()}
     remarks = (*source.remarks, *remark_on_lengths(source, sizes), *remark_on_jpegs(source.fields, codec, fields))
@@ -349,7 +349,6 @@ def plan_shards(
     fields: Sequence[Field],
     sizes: Mapping[str, FieldSizes],
     starts: Sequence[int],
-    origin: Mapping[str, Any],
 ) -> list[ShardPlan]:
     """Return the shards that begin with the samples `starts`, and the size of each file.
 
@@ -357,7 +356,6 @@ def plan_shards(
         fields: how every field is stored.
         sizes: of all samples, by field.
         starts: number of the first sample of each shard, ascending from 0.
-        origin: as in `Plan`; the header of each shard holds it.
     """
     stops = [*starts[1:], len(source)]
     sample_bytes = _sample_bytes(sizes)
@@ -366,7 +364,7 @@ def plan_shards(
     for number, (start, stop) in enumerate(zip(starts, stops, strict=True)):
         shapes = {name: size.shapes[start:stop] for name, size in sizes.items() if size.shapes is not None}
         bytes_of_names = None if names is None else sum(len(name.encode()) for name in names[start:stop])
-        file_bytes, slack_bytes = shard_bytes(number, fields, stop - start, shapes, bytes_of_names, origin)
+        file_bytes, slack_bytes = shard_bytes(number, fields, stop - start, shapes, bytes_of_names)
         shards.append(ShardPlan(number, start, stop, _sum(sample_bytes[start:stop]), file_bytes, slack_bytes))
     return shards
 

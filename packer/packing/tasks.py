@@ -17,9 +17,10 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
 
 import msgspec
+import numpy as np
+import xxhash
 
 from packer.errors import PackerError, SourceError, WriteError
 from packer.format import ColumnTotals, Field, Shard, ShardEntry, ShardWriter, check_file, clear_errors, file_digest
@@ -56,13 +57,13 @@ class ShardTask:
         run: that makes the shard.
         shard: as the plan has it.
         fields: how every field is stored.
-        origin: where the samples came from; the header of the shard holds it.
         skip: skip samples that cannot be read, instead of stopping.
         map_limit: the LMDB map must not get larger than this; None for no limit.
         crashing: samples that would end this process, by number: they are not read, but listed as skipped.
         number: in the names of the files; None for that of the shard.
         base: the shard whose columns are taken over as they are, so far as `fields` has them, and its schema. The
             source gives the other fields of its samples.
+        is_digested: whether the report has a digest of the samples: those in memory have no files that identify them.
     """
 
     source: Source
@@ -70,12 +71,12 @@ class ShardTask:
     run: str
     shard: ShardPlan
     fields: tuple[Field, ...]
-    origin: dict[str, Any] = field(default_factory=dict)
     skip: bool = False
     map_limit: int | None = None
     crashing: Mapping[int, Rejected] = field(default_factory=dict)
     number: int | None = None
     base: tuple[ShardEntry, tuple[Field, ...]] | None = None
+    is_digested: bool = False
 
 
 class ShardReport(msgspec.Struct, frozen=True):
@@ -86,12 +87,14 @@ class ShardReport(msgspec.Struct, frozen=True):
         entry: of the shard, as the manifest will have it.
         columns: bytes of every column, by field.
         rejected: the samples that were skipped, by their number in the shard's part of the source.
+        samples_digest: xxh3-128 of the samples, if they were in memory.
     """
 
     number: int
     entry: ShardEntry
     columns: dict[str, ColumnTotals]
     rejected: dict[int, Rejected]
+    samples_digest: str = ""
 
     @property
     def raw_bytes(self) -> int:
@@ -119,7 +122,6 @@ def write_shard(task: ShardTask, watcher: Watcher = NOBODY, step: Step = context
         task.fields,
         map_size=task.shard.map_size,
         named=task.source.names is not None,
-        origin=task.origin,
         map_limit=task.map_limit,
     )
     with contextlib.ExitStack() as stack, writer:
@@ -128,11 +130,37 @@ def write_shard(task: ShardTask, watcher: Watcher = NOBODY, step: Step = context
             writer.take(stack.enter_context(_open_checked(task.place, entry)), fields)
             watcher.done(0 if len(task.source) else entry.samples, entry.bytes)
         skipped = rejected if task.skip else None
+        digest = xxhash.xxh3_128()
         for block, names in read_blocks(task.source, skipped, task.crashing, step, writer.encoded):
             bytes_before = writer.raw_bytes
             writer.add(block, count(block), names if task.base is None else None)
+            if task.is_digested:
+                _digest_block(digest, block)
             watcher.done(count(block), writer.raw_bytes - bytes_before)
-    return finish_shard(task.place, task.run, number, draft, task.fields, rejected)
+    samples_digest = digest.hexdigest() if task.is_digested else ""
+    return finish_shard(task.place, task.run, number, draft, task.fields, rejected, samples_digest)
+
+
+def digest_samples(source: Source, skip: bool = False) -> str:
+    """Return the xxh3-128 of all samples of a source, in hex: it identifies those in memory.
+
+    Args:
+        skip: skip samples that cannot be read, instead of stopping.
+
+    Raises:
+        SourceError: a sample cannot be read.
+    """
+    digest = xxhash.xxh3_128()
+    for block, _ in read_blocks(source, {} if skip else None):
+        _digest_block(digest, block)
+    return digest.hexdigest()
+
+
+def _digest_block(digest: xxhash.xxh3_128, block: Block) -> None:
+    for name, values in block.items():
+        for value in values:
+            data = value.encode() if isinstance(value, str) else np.ascontiguousarray(value).tobytes()
+            digest.update(f"{name} {getattr(value, 'shape', None)} {len(data)} ".encode() + data)
 
 
 def _open_checked(place: Place, entry: ShardEntry) -> Shard:
@@ -198,6 +226,7 @@ def finish_shard(
     draft: Path,
     fields: Sequence[Field],
     rejected: Mapping[int, Rejected] | None = None,
+    samples_digest: str = "",
 ) -> ShardReport:
     """Put a finished shard in its place, and its report behind it; a shard without one is packed again.
 
@@ -213,7 +242,7 @@ def finish_shard(
         sample: msgspec.structs.replace(entry_of_sample, shard=number)
         for sample, entry_of_sample in rejected_samples.items()
     }
-    report = ShardReport(number, entry, report.columns, numbered)
+    report = ShardReport(number, entry, report.columns, numbered, samples_digest)
     place.put_draft(draft, file)
     # Not synced: a report that a power cut takes, or cuts short, costs no more than packing its shard again.
     name = report_file(run, number)

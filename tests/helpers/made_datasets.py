@@ -86,4 +86,5 @@ def _renamed(manifest: Manifest) -> Manifest:
         ),
         constants=to(manifest.constants, "constants.npz"),
         left_out=to(manifest.left_out, "rejected.jsonl"),
+        runs={},
     )

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from packer.convert import ConvertOptions
 from packer.errors import SourceError
-from packer.jobs import open_source
+from packer.packing import open_source
 from packer.sources import Source, SourceOptions, open_sources
 from packer.watcher import NOBODY, Watcher
 

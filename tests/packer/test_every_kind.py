@@ -17,8 +17,8 @@ import pytest
 from packer.drop import drop
 from packer.format import Constants
 from packer.format import manifest as manifests
-from packer.jobs import open_source
 from packer.join import join
+from packer.packing import open_source
 from packer.sources import UNITS_OF, Source, decode_source, encode_source, open_packed
 from packer.verify import verify
 from tests.helpers.kinds import KINDS, SPLITS, Dataset, make, run

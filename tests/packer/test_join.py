@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 
 import fsspec
 import h5py
@@ -210,7 +211,7 @@ def test_the_same_values_go_on_where_others_begin_anew(tmp_path, packed, monkeyp
         yield next(reports)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("packer.jobs.job.run_tasks", stopped)
+    monkeypatch.setattr(sys.modules["packer.packing.rewrite"], "run_tasks", stopped)
     shards = len(manifests.read(packed).shards)
     for value in (1, 1, 2):
         with pytest.raises(KeyboardInterrupt):

@@ -62,7 +62,10 @@ def test_lost_statistics_are_told(tmp_path, two, caplog):
     assert not caplog.text
     stats.save(two[1], stats.statistics(two[1]))
     assert not merge(two, tmp_path / "m").stats
-    assert "statistics are not merged; `packer stats --save` makes them again" in caplog.text
+    assert (
+        "statistics, which are of other samples or values, are dropped; `packer stats --save` makes them again"
+        in caplog.text
+    )
 
 
 def test_merged_datasets_merge_again(tmp_path, two, contents):

@@ -47,7 +47,7 @@ def sources(tmp_path: Path) -> list[str]:
 def plans(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """The plans that are made in this process."""
     made: list[object] = []
-    monkeypatch.setattr("packer.jobs.job.log_plan", made.append)
+    monkeypatch.setattr("packer.packing.job.log_plan", made.append)
     return made
 
 

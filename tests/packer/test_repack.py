@@ -135,7 +135,7 @@ def test_what_was_left_out_stays_listed_and_lost_statistics_are_told(tmp_path, c
     stats.save(tmp_path / "a", stats.statistics(tmp_path / "a"))
     report = repack(tmp_path / "a", tmp_path / "b", workers=0, seed=1)
     assert [Path(bad.file).name for bad in read_rejected(tmp_path / "b", report.manifest)] == ["none.ply"]
-    assert "statistics are not taken over" in caplog.text
+    assert "statistics, which are of other samples or values, are dropped" in caplog.text
 
 
 def test_parts_are_small_and_give_their_samples(tmp_path):

@@ -28,9 +28,9 @@ from packer.convert import ConvertOptions, convert
 from packer.drop import drop
 from packer.errors import DatasetError, PackerError, UsageError
 from packer.export import export
-from packer.jobs import open_source
 from packer.join import join
 from packer.merge import merge
+from packer.packing import open_source
 from packer.repack import repack
 from packer.repair import repair
 from packer.sources import SourceOptions

@@ -130,7 +130,7 @@ def test_unexpected_errors_ask_for_a_report(packer, rows, tmp_path, monkeypatch)
     def fail(*_):
         raise ZeroDivisionError("a fault")
 
-    monkeypatch.setattr("packer.jobs.job.make_plan", fail)
+    monkeypatch.setattr("packer.packing.job.make_plan", fail)
     result = packer("convert", rows.path, tmp_path / "out", status=1)
     assert len(result.stderr.splitlines()) == 1
     assert "ZeroDivisionError: a fault" in result.stderr

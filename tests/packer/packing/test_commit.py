@@ -206,8 +206,8 @@ def test_a_dataset_of_an_earlier_version_is_replaced(tmp_path):
 def test_killed_around_the_rename(tmp_path, name):
     """Before the manifest has its name the dataset is the old one; after it the same call says that it is done."""
     out = packed(tmp_path / "out")
-    replace, method = lambda: convert(OTHER, out, overwrite=True), "put" if name == "manifest.json" else "write"
-    stopped_at(replace, LocalPlace, method, lambda place, at, *_: at == name)
+    replace = lambda: convert(OTHER, out, overwrite=True)  # noqa: E731
+    stopped_at(replace, LocalPlace, "put", lambda place, at, *_: at == name)
     assert manifests.read(out).samples == 3
     assert not verify(out).damages
     stopped_at(replace, Change, "tidy")

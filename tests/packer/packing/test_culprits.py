@@ -23,7 +23,7 @@ from packer import workers
 from packer.convert import ConvertOptions, convert
 from packer.errors import SourceError, UsageError, WriteError
 from packer.format import FieldSpec
-from packer.jobs import open_source
+from packer.packing import open_source
 from packer.sources import Source, SourceOptions
 from packer.watcher import Watcher
 from packer.workers import Limits, call_guarded, run_in_processes

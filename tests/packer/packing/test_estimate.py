@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from packer.convert import ConvertOptions, convert
-from packer.jobs import open_source
-from packer.packing import estimate, make_plan, read_examples
+from packer.packing import estimate, make_plan, open_source, read_examples
 from packer.packing.plan import TRIAL_RUN_BYTES, TRIAL_RUNS
 from packer.sources import SampleSource
 from packer.workers import Limits

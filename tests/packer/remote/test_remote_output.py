@@ -78,7 +78,7 @@ def test_parts_share_a_plan_in_a_bucket(rows, s3, held, tmp_path, files_of, monk
     options = {"workers": 0, "shard_size": 4096}
     plans = []
     with monkeypatch.context() as patch:
-        patch.setattr("packer.jobs.job.log_plan", plans.append)
+        patch.setattr("packer.packing.job.log_plan", plans.append)
         for part in ("1/2", "2/2"):
             convert_part(rows.sources, f"{s3.url}/set", part, **options)
     assert len(plans) == 1

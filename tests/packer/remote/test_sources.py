@@ -20,7 +20,7 @@ import zarr
 
 from packer.convert import ConvertOptions, convert, convert_part
 from packer.errors import SourceError, UsageError
-from packer.jobs import open_source
+from packer.packing import open_source
 from packer.remote import RemoteFolder, local_inputs, store
 from packer.remote.cache import remove_unused
 from packer.remote.sources import fetch_source

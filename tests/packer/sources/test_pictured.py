@@ -12,7 +12,7 @@ from packer.convert import ConvertOptions, convert
 from packer.errors import UsageError
 from packer.export import export
 from packer.format import manifest as manifests
-from packer.jobs import open_source
+from packer.packing import open_source
 from packer.sources import SourceOptions, base, open_sources
 from readers import Crop, PackedDataset
 

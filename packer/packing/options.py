@@ -11,14 +11,9 @@ from packer.codecs import parse_codec
 from packer.errors import UsageError
 from packer.format import FieldSpec
 from packer.machine import usual_memory
-from packer.packing import (
-    Rule,
-    codec_texts,
-    parse_rules,
-)
-from packer.sources import (
-    SourceOptions,
-)
+from packer.packing.framing import codec_texts
+from packer.packing.splits import Rule, parse_rules
+from packer.sources import SourceOptions
 from packer.watcher import NOBODY, Watcher
 from packer.workers import Limits
 

@@ -13,18 +13,11 @@ import msgspec
 
 from packer.errors import SourceError, UsageError
 from packer.format import MANIFEST, Manifest, encode_constants, same_constants
-from packer.jobs.options import ConvertOptions, reading_limits
-from packer.packing import (
-    LocalPlace,
-    Place,
-    Rejected,
-    check_output,
-    classes_of,
-    origin_of,
-    place_of,
-    read_manifest,
-    read_rejected,
-)
+from packer.packing.commit import check_output, read_manifest
+from packer.packing.options import ConvertOptions, reading_limits
+from packer.packing.origin import classes_of, origin_of
+from packer.packing.places import LocalPlace, Place, place_of
+from packer.packing.rejected import Rejected, read_rejected
 from packer.remote import local_inputs
 from packer.sources import (
     FittedSource,
