@@ -427,10 +427,11 @@ class Change:
             UsageError: the manifest would be larger than readers take.
             WriteError: that cannot be done.
         """
-        old_runs = manifest.runs | (self.manifest.runs if self.manifest and continues else {})
-        untold = self._notes() if old_runs else {}
-        runs = {run: samples for run, samples in old_runs.items() if run in untold}
-        manifest = msgspec.structs.replace(manifest, runs=runs if digest is None else runs | {self.run: digest})
+        if self.run:
+            old_runs = manifest.runs | (self.manifest.runs if self.manifest and continues else {})
+            untold = self._notes() if old_runs else {}
+            runs = {run: samples for run, samples in old_runs.items() if run in untold}
+            manifest = msgspec.structs.replace(manifest, runs=runs if digest is None else runs | {self.run: digest})
         data = manifests.encode(manifest)
         if len(data) > MAX_MANIFEST_BYTES:
             raise UsageError(
