@@ -21,7 +21,11 @@ from packer.cli import COMMANDS, main
 ROOT = Path(__file__).resolve().parent.parent
 #: The page that gets the help of every command; and pages that are copies: page of the book to file of the project.
 COMMANDS_PAGE = "reference/commands.md"
-COPIES = {"reference/format.md": "packer/format/FORMAT.md", "reference/changes.md": "CHANGELOG.md"}
+COPIES = {
+    "reference/format.md": "packer/format/FORMAT.md",
+    "reference/changes.md": "CHANGELOG.md",
+    "reference/security.md": "SECURITY.md",
+}
 
 #: The Markdown of the pages as they are built, by file; and the contents of the book, in order.
 MARKDOWN: dict[str, str] = {}

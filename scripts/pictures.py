@@ -15,7 +15,7 @@ BLUE, INK = "#2a78c2", "#24292f"
 #: Read on white and on black alike.
 WORDS, OTHERS, OURS = "#7d8590", "#a5adb8", "#2f81f7"
 #: The systems that the first page shows.
-CHOSEN = ("loose files", "LMDB, lz4 + pickle", "FFCV", "packer, lz4", "packer, none")
+CHOSEN = ("loose files", "LMDB, lz4 + pickle", "FFCV", "packer, auto", "packer, lz4", "packer, none")
 
 
 def main() -> None:

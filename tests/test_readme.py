@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import os
 import re
 import subprocess
@@ -12,14 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import pictures
+import public
 import pytest
 import readme
 from environment import HAS_FRAMEWORKS
 
+import readers
 from packer.cli import COMMANDS
 from packer.codecs import NAMED
 from packer.export import KINDS
 from packer.sources import UNITS_OF, SourceOptions, flag_of
+from readers import Loader, PackedDataset
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -121,6 +125,23 @@ def test_options_of_sources_are_told_of() -> None:
     page = (DOCS / "reference/sources.md").read_text()
     assert [flag for flag in map(flag_of, fields(SourceOptions)) if f"`{flag}" not in page] == []
     assert [unit for units in UNITS_OF.values() for unit in units if not re.search(rf"`{unit}[:`]", page)] == []
+
+
+def test_the_pages_of_python_lack_nothing() -> None:
+    """All public names stand on the page of Python; features and parameters of reading on that of reading in short."""
+    page, short = ((DOCS / "reference" / f"{name}.md").read_text() for name in ("python", "reading"))
+    documented = re.findall(r"^::: (\S+)", page, re.MULTILINE)
+    assert set(public.things()) <= set(documented)
+    members = [
+        name
+        for names in re.findall(r"^::: readers.*\n.*\n +members: \[(.*)\]", page, re.MULTILINE)
+        for name in names.split(", ")
+    ]
+    classes = PackedDataset, Loader
+    parameters = [name for thing in classes for name in inspect.signature(thing).parameters if name != "others"]
+    lacking = [name for name in (*parameters, *readers.__all__) if not re.search(rf"`[^`]*\b{name}\b[^`]*`", short)]
+    assert lacking == []
+    assert [name for name in members if not re.search(rf"\b{name}\b", short)] == []
 
 
 def test_tests_that_the_comparison_names_are_there() -> None:

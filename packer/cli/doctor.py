@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 import click
 import psutil
 
+from packer import __version__
 from packer.cli.logs import log_options
 from packer.cli.text import json_text, listing, size_text
 from packer.codecs import compiled, number_of
@@ -24,6 +27,8 @@ _NETWORK = re.compile(
     r"|fuse\.(?!fuse-overlayfs|ntfs|exfat|portal|gvfsd|bindfs|mergerfs|lxcfs).*)"
 )
 _SHARED = Path("/dev/shm")
+#: Packages whose versions decide values and speed: simplejpeg brings the libjpeg that decodes JPEG.
+_PACKAGES = ("torch", "numpy", "numba", "simplejpeg", "pillow")
 #: Samples of a batch, batches that each worker of a DataLoader keeps in shared memory, and workers at most.
 _BATCH, _BATCHES, _WORKERS = 128, 3, 4
 #: A field is better shuffled by blocks if one sample costs the decoding of more than this many.
@@ -187,6 +192,8 @@ def findings(manifest: Manifest, machine: Machine) -> Iterator[Finding]:
             f"they take turns: torch.set_num_threads({machine.processors}), or OMP_NUM_THREADS={machine.processors}"
         )
         yield Finding("torch", f"starts {machine.torch_threads:,} threads for one call", advice, hurts=True)
+    packages = ", ".join(f"{name} {version(name)}" for name in _PACKAGES)
+    yield Finding("versions", f"packer {__version__}, Python {platform.python_version()}, {packages}", "")
     advice = "give the loader the device: batches are then copied during the training step"
     yield Finding("GPU", machine.cuda or "torch finds none", advice if machine.cuda else "")
     shuffle, device = '"block"' if shared or not fits else "True", ', device="cuda"' if machine.cuda else ""

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import inspect
+import pkgutil
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -16,10 +17,14 @@ from click.testing import CliRunner
 
 import readers
 from packer.cli import COMMANDS, main
-from packer.convert import ConvertOptions, convert
-from packer.split import split
-from packer.watcher import Watcher
-from packer.writer import DatasetWriter
+
+#: The public names of packer: its verbs, and what they take.
+VERBS = (
+    *("packer.convert.convert", "packer.convert.ConvertOptions", "packer.split.split", "packer.watcher.Watcher"),
+    *("packer.writer.DatasetWriter", "packer.append.append", "packer.drop.drop", "packer.export.export"),
+    *("packer.export.ExportOptions", "packer.join.join", "packer.merge.merge", "packer.repack.repack"),
+    *("packer.repair.repair", "packer.stats.statistics", "packer.verify.verify", "packer.warm.warm"),
+)
 
 FOLDER = Path(__file__).resolve().parent.parent / "public"
 
@@ -37,11 +42,13 @@ def help_text(command: list[str]) -> str:
 
 def python_text() -> str:
     """Return the public Python names, one a line; callables with parameters and defaults."""
-    things = {f"readers.{name}": getattr(readers, name) for name in sorted(readers.__all__)}
-    things |= {"packer.convert.convert": convert, "packer.convert.ConvertOptions": ConvertOptions}
-    things |= {"packer.split.split": split, "packer.watcher.Watcher": Watcher}
-    things |= {"packer.writer.DatasetWriter": DatasetWriter}
-    return "".join(line + "\n" for path, thing in things.items() for line in _lines(path, thing))
+    return "".join(line + "\n" for path, thing in things().items() for line in _lines(path, thing))
+
+
+def things() -> dict[str, Any]:
+    """Return the public classes and functions by their paths: what `readers` lists, and VERBS."""
+    own = {f"readers.{name}": getattr(readers, name) for name in sorted(readers.__all__)}
+    return own | {path: pkgutil.resolve_name(":".join(path.rsplit(".", 1))) for path in VERBS}
 
 
 def _lines(path: str, thing: Any) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -89,7 +90,7 @@ def test_whether_machine_code_decodes(tmp_path, way):
 def test_what_the_system_does_not_say_is_left_out(manifest):
     """Without mounts and /dev/shm nothing is made up."""
     found = findings(manifest, replace(GOOD, mount=None, kind=None, shared_free=None, memory=None))
-    assert [f.topic for f in found] == ["memory", "processors", "GPU", "use"]
+    assert [f.topic for f in found] == ["memory", "processors", "versions", "GPU", "use"]
 
 
 def test_settings_follow_from_the_machine(manifest, raw, tmp_path):
@@ -146,3 +147,9 @@ def test_the_command(packer, raw, monkeypatch):
     assert len(loader) == 1
     found = json.loads(packer("doctor", raw, "--json").stdout)["findings"]
     assert (found[-1]["topic"], found[-1]["hurts"]) == ("use", False)
+
+
+def test_versions_are_named(packer, dataset):
+    """That of simplejpeg among them, whose libjpeg decides pixels of JPEG."""
+    text = " ".join(packer("doctor", dataset).stdout.split())
+    assert re.search(r"versions packer \d.*, Python 3\..*, simplejpeg \d", text)
