@@ -22,7 +22,7 @@ import readers
 from packer.cli import COMMANDS
 from packer.codecs import NAMED
 from packer.export import KINDS
-from packer.sources import UNITS_OF, SourceOptions, flag_of
+from packer.sources import SourceOptions, all_kinds, flag_of
 from readers import Loader, PackedDataset
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -124,7 +124,7 @@ def test_options_of_sources_are_told_of() -> None:
     """The page of sources names every option, every unit and the files of every kind."""
     page = (DOCS / "reference/sources.md").read_text()
     assert [flag for flag in map(flag_of, fields(SourceOptions)) if f"`{flag}" not in page] == []
-    assert [unit for units in UNITS_OF.values() for unit in units if not re.search(rf"`{unit}[:`]", page)] == []
+    assert [unit for kind in all_kinds().values() for unit in kind.units if not re.search(rf"`{unit}[:`]", page)] == []
 
 
 def test_the_pages_of_python_lack_nothing() -> None:

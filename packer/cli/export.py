@@ -12,6 +12,7 @@ from packer.cli.options import fields_option
 from packer.cli.text import count_text, size_text, time_text
 from packer.export import KINDS, VALUES, ExportOptions
 from packer.export import export as run
+from packer.sources import all_kinds
 
 _log = logging.getLogger(__name__)
 
@@ -31,7 +32,8 @@ $ packer export div2k.packed some --samples 0003,0007
 $ packer export div2k.packed hr.lmdb --to basicsr-lmdb --fields hr --values bmp
 """
 _LINES = "\n".join(f"--to {name:13} {kind.writes}" for name, kind in KINDS.items())
-_USUAL = ", ".join(f"{name} from {' and '.join(kind.sources)}" for name, kind in KINDS.items() if kind.sources)
+_SOURCES = {to: [kind.name for kind in all_kinds().values() if kind.exports == to] for to in KINDS}
+_USUAL = ", ".join(f"{to} from {' and '.join(kinds)}" for to, kinds in _SOURCES.items() if kinds)
 
 
 @click.command(help=_HELP.format(kinds=_LINES))

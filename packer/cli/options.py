@@ -15,7 +15,7 @@ from packer.cli.logs import Progress
 from packer.cli.text import size
 from packer.machine import usual_memory
 from packer.packing import SPLIT, ConvertOptions, open_source
-from packer.sources import Source, SourceOptions, flag_of
+from packer.sources import Source, SourceOptions, flag_of, kinds_with
 
 Command = Callable[..., Any]
 Option = Callable[[Command], Command]
@@ -86,7 +86,7 @@ class SourceCommand(click.Command):
 
 def _heading(declared: Field[Any]) -> str:
     """Return the heading of an option of sources."""
-    kinds = set(declared.metadata["kinds"])
+    kinds = set(kinds_with(declared.name))
     if len(kinds) > 3:
         return _EVERY
     return "Images" if "images" in kinds else _ARRAYS if "hdf5" in kinds else "Clouds"

@@ -18,7 +18,7 @@ from packer.codecs import JPEG
 from packer.errors import UsageError, WriteError, first_few
 from packer.export.files import Files, Writer
 from packer.remote import refuse_url
-from packer.sources import PackedSource, block_bytes, count, open_packed
+from packer.sources import PackedSource, all_kinds, block_bytes, count, open_packed
 from packer.watcher import EXPORTING, NOBODY, Watcher
 
 
@@ -27,22 +27,20 @@ class Kind(NamedTuple):
 
     Attributes:
         writes: what they write, in a line of help.
-        sources: kinds of sources that are exported to it by default.
     """
 
     module: str
     writer: str
     writes: str
-    sources: tuple[str, ...] = ()
 
 
 #: The kinds of files that a dataset can be exported to.
 KINDS = {
-    "png": Kind("png", "PngWriter", "OUT/FIELD/NAME.png for each sample and image", ("images", "basicsr")),
+    "png": Kind("png", "PngWriter", "OUT/FIELD/NAME.png for each sample and image"),
     "files": Kind("png", "FilesWriter", "OUT/FIELD/NAME.jpg as it was packed; .png where codec jpeg kept no file"),
-    "ply": Kind("ply", "PlyWriter", "OUT/NAME.ply, binary: fields as properties", ("ply", "clouds")),
+    "ply": Kind("ply", "PlyWriter", "OUT/NAME.ply, binary: fields as properties"),
     "ply-text": Kind("ply", "PlyTextWriter", "the same as text"),
-    "hdf5": Kind("hdf5", "Hdf5Writer", "OUT/*.h5, as the source: paths, attributes", ("hdf5",)),
+    "hdf5": Kind("hdf5", "Hdf5Writer", "OUT/*.h5, as the source: paths, attributes"),
     "npy": Kind("npy", "NpyWriter", "OUT/FIELD.npy; ragged or named OUT/FIELD/NAME.npy"),
     "basicsr-lmdb": Kind("basicsr", "BasicsrWriter", "OUT/FIELD.lmdb for BasicSR; OUT itself if it is named *.lmdb"),
 }
@@ -185,7 +183,7 @@ def _default_kind(source: PackedSource) -> str:
     """Return files if the dataset keeps some, else the kind that it was packed from; or png for images, else hdf5."""
     if any(field.codec and field.codec[0]["id"] == JPEG for _, field in source.columns):
         return "files"
-    for to, kind in KINDS.items():
-        if source.origin.get("kind") in kind.sources:
-            return to
+    kind = all_kinds().get(str(source.origin.get("kind")))
+    if kind is not None and kind.exports:
+        return kind.exports
     return "png" if all(spec.kind == "image" for spec in source.fields) else "hdf5"

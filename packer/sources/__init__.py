@@ -15,25 +15,35 @@ from packer.sources.base import (
 from packer.sources.beside import in_order_of
 from packer.sources.derived import FittedSource, LabelledSource
 from packer.sources.encoding import decode_source, encode_source
+from packer.sources.kinds import Kind, all_kinds, kinds_with, pair_by_name, pair_in_order
+from packer.sources.looking import Header, agree_on_most
 from packer.sources.opening import list_files, open_sources
 from packer.sources.options import SourceOptions, flag_of
 from packer.sources.packed import PackedSource, names_of, open_packed, read_names, shuffled_order
 from packer.sources.pairing import entry_of, read_lines
 from packer.sources.samples import Sample, SampleSource, as_arrays, infer_fields, one_block
-from packer.sources.units import UNITS_OF
+from packer.sources.source import TableSource
+from packer.sources.table import LaidField, Row, SampleTable
 
 __all__ = [
     "BLOCK_BYTES",
-    "UNITS_OF",
     "Block",
     "FittedSource",
+    "Header",
+    "Kind",
     "LabelledSource",
+    "LaidField",
     "LargeArray",
     "PackedSource",
+    "Row",
     "Sample",
     "SampleSource",
+    "SampleTable",
     "Source",
     "SourceOptions",
+    "TableSource",
+    "agree_on_most",
+    "all_kinds",
     "arrays_of",
     "as_arrays",
     "block_bytes",
@@ -45,11 +55,14 @@ __all__ = [
     "in_order_of",
     "infer_fields",
     "joined",
+    "kinds_with",
     "list_files",
     "names_of",
     "one_block",
     "open_packed",
     "open_sources",
+    "pair_by_name",
+    "pair_in_order",
     "read_lines",
     "read_names",
     "read_through",

@@ -13,18 +13,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import NothingLeftError, SourceError, UsageError, first_few
-from packer.format import FieldSpec
-from packer.sources.base import Block, DerivedSource, LargeArray, Source, count, faults_of
-from packer.sources.files import FileSet, decode_text, refuse_pointer, unreadable
+from packer.sources.base import Block, DerivedSource, LargeArray, Source, count
+from packer.sources.files import FileSet
 from packer.sources.pairing import UNNAMED, field_in_words, pair, partners, stem
 from packer.watcher import Watcher
 
@@ -32,52 +29,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self  # which typing has from Python 3.11 on
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass
-class TextSource(Source):
-    """Files of text: each is a sample, of one field, as it is in the file but for a byte order mark."""
-
-    fields: tuple[FieldSpec, ...]
-    paths: list[str]
-    names: list[str]
-    origin: Mapping[str, Any] = field(default_factory=dict)
-
-    kind = "text"
-
-    @classmethod
-    def of(cls, name: str, file_set: FileSet, watcher: Watcher) -> TextSource:
-        """Return the text of some files as a field."""
-        files = file_set.pick(watcher)
-        spec = FieldSpec(name=name, dtype="uint8", kind="text", shape=(None,))
-        return cls((spec,), [file_set.path(file) for file in files], list(map(stem, files)))
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def shapes(self, field: str) -> None:
-        return None
-
-    def part(self, start: int, stop: int) -> TextSource:
-        return replace(self, paths=self.paths[start:stop], names=self.names[start:stop])
-
-    def files(self) -> list[str]:
-        return list(self.paths)
-
-    def read(self) -> Iterator[Block]:
-        for number, path in enumerate(self.paths):
-            with faults_of(sample=number):
-                try:
-                    data = Path(path).read_bytes()
-                    refuse_pointer(data, path)
-                    text = decode_text(data)
-                except OSError as error:
-                    raise unreadable(error, path) from error
-                except UnicodeDecodeError:
-                    raise SourceError(
-                        "is not text in UTF-8, nor in UTF-16 with its mark; save it as such", path
-                    ) from None
-            yield {self.fields[0].name: [text]}
 
 
 def open_beside(

@@ -1,7 +1,7 @@
 """One way to find files for all sources: what a folder, a file name or a glob pattern stands for, and which kind it is.
 
     found = find("DIV2K/HR")
-    kind, found = of_one_kind(found)
+    kind, found = of_one_kind(found, suffixes())
     paths = [found.path(file) for file in found.pick()]
 
 Links are followed, but not in a circle. Every file is packed, or is known to lie beside data and counted, or is an
@@ -43,15 +43,6 @@ IMAGES = {
     ".webp": "WebP",
     ".bmp": "BMP",
     ".gif": "GIF",
-}
-
-KIND_OF = {
-    **dict.fromkeys(IMAGES, "images"),
-    ".ply": "ply",
-    **dict.fromkeys((".npy", ".npz"), "npy"),
-    **dict.fromkeys((".zarr", ".zarr.zip"), "zarr"),
-    **dict.fromkeys((".nii", ".nii.gz"), "nifti"),
-    **dict.fromkeys((".h5", ".hdf5", ".hdf", ".h5ad", ".he5", ".mat", ".nc", ".nc4", ".nxs"), "hdf5"),
 }
 
 #: Suffixes of clouds without a header. They count only if `--columns` names the columns, since many other files have
@@ -144,18 +135,20 @@ class FileSet(NamedTuple):
         return natural_order(good)
 
 
-def kind_of(path: str, more: Mapping[str, str] = {}) -> str | None:
+def kind_of(path: str, known: Mapping[str, str], more: Mapping[str, str] = {}) -> str | None:
     """Return the kind of a file by its suffix, `BESIDE`, or `hdf5` or `DICOM` by its first bytes; None if it has none.
 
     Args:
-        more: kinds of further suffixes, such as those of clouds.
+        known: the kind of files with each suffix.
+        more: kinds of further suffixes, such as those of clouds; a readme is none of these.
     """
     name = path.rpartition("/")[2]
     if name.startswith("."):
         return None
-    suffix = suffix_of(name)
-    if kind := KIND_OF.get(suffix):
-        return kind
+    suffix, small = suffix_of(name), name.lower()
+    for dots in (2, 1):  # of `.nii.gz` and the like first
+        if kind := known.get("." + ".".join(small.split(".")[1:][-dots:])):
+            return kind
     if _BESIDE_NAMES.fullmatch(name):
         return BESIDE
     if suffix in more:
@@ -166,19 +159,19 @@ def kind_of(path: str, more: Mapping[str, str] = {}) -> str | None:
 
 
 def of_one_kind(
-    file_set: FileSet, more: Mapping[str, str] = {}, watcher: Watcher = NOBODY
+    file_set: FileSet, known: Mapping[str, str], more: Mapping[str, str] = {}, watcher: Watcher = NOBODY
 ) -> tuple[str | None, FileSet]:
     """Return the kind of the files found (None if none can be packed), and the files of this kind.
 
     Args:
-        more: kinds of further suffixes, such as those of clouds.
+        known, more: as for `kind_of`.
         watcher: its `bad` is called with every file that is of no kind and not known to lie beside data.
 
     Raises:
         UsageError: they are of several kinds, or DICOM.
         SourceError: what `watcher.bad` raises.
     """
-    kinds = {file: kind_of(file_set.path(file), more) for file in file_set.files}
+    kinds = {file: kind_of(file_set.path(file), known, more) for file in file_set.files}
     counts = Counter(kind for kind in kinds.values() if kind and kind != BESIDE)
     if not counts:
         return None, file_set
@@ -196,7 +189,7 @@ def of_one_kind(
     (kind,) = counts
     files = [file for file in file_set.files if kinds[file] == kind]
     if strange := [file for file in file_set.files if kinds[file] is None]:
-        suffixes = [suffix for suffix, other in {**KIND_OF, **more}.items() if other == kind]
+        suffixes = [suffix for suffix, other in {**known, **more}.items() if other == kind]
         ((usual, _),) = Counter(map(suffix_of, files)).most_common(1)
         pattern = join(glob.escape(file_set.folder), f"**/*{usual}")
         reason = f"lies among {kind} ({', '.join(suffixes)}), but is none of these, nor known to lie beside data"

@@ -8,26 +8,36 @@ A package of its own adds one by an entry point of the group `packer.kinds`, whi
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from functools import cache, partial
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from typing import Any
 
-from packer.errors import UsageError
+from packer.errors import SourceError, UsageError
 from packer.format import FieldSpec
-from packer.sources.base import BLOCK_BYTES, Source
+from packer.sources.base import BLOCK_BYTES, Block, Source
 from packer.sources.files import FileSet
 from packer.sources.looking import Looked, agree_on_most
-from packer.sources.options import SourceOptions
-from packer.sources.pairing import Names, partners
+from packer.sources.options import SourceOptions, flag_of
+from packer.sources.pairing import Names, partners, stem
 from packer.sources.table import Files, Row, SampleTable
+from packer.sources.units import FORMS, UnitChoice
 from packer.watcher import Watcher
+from packer.workers import Limits
 
 #: Modules with a record `KIND` or several `KINDS`, in the order in which help and errors list them.
-_MODULES = ("packer.sources.images.kind", "packer.sources.nifti")
+_MODULES = (
+    "packer.sources.arrays.kind",
+    "packer.sources.images.kind",
+    "packer.sources.ply.kind",
+    "packer.sources.nifti",
+    "packer.sources.text",
+)
 _GROUP = "packer.kinds"
+#: Options of every kind.
+EVERY = ("samples", "label")
 
 
 def pair_by_name(
@@ -46,6 +56,26 @@ def pair_by_name(
     return SampleTable(count=len(pairs.names), inputs=inputs, names=pairs.names), remarks
 
 
+def pair_in_order(
+    file_sets: Mapping[str, FileSet], options: SourceOptions, watcher: Watcher
+) -> tuple[SampleTable, list[str]]:
+    """Return the files of one input in natural order, each a sample, or a file of samples.
+
+    Args:
+        watcher: its `bad` is called with every second file of one name.
+    """
+    ((field, file_set),) = file_sets.items()
+    files, names = file_set.pick(watcher), dict[str, str]()
+    if len({file.rpartition(".")[2] for file in files}) > 1:  # only files whose suffixes differ can have one name
+        for file in files:
+            if (first := names.setdefault(stem(file), file)) is not file:
+                reason = f"has the same sample name, {stem(file)}, as {file_set.path(first)}; rename one of them"
+                watcher.bad(SourceError(reason, file_set.path(file)))
+        files = list(names.values())
+    inputs = {field: Files(file_set.folder, files)}
+    return SampleTable(count=len(files), inputs=inputs, names=list(map(stem, files))), []
+
+
 def agree(table: SampleTable, options: SourceOptions, remarks: list[str], watcher: Watcher) -> SampleTable:
     """Return the samples that have the fields of most."""
     return agree_on_most(table, watcher)
@@ -61,14 +91,18 @@ class Kind:
         look: returns what the headers of a sample say, which is all that is read for the plan. A SourceError is the
             fault of a file.
         read: returns the values of a sample, by field.
-        units: what a sample may be made from, the default first.
+        read_rows: where rows of files are the samples, yields the rows start..stop of a file in blocks. A SourceError
+            with a `sample` counts from the first row that was not yielded.
+        open: opens the source without any of these.
+        units: what a sample may be made from, the default first; none of what only lies beside samples.
         names_fields: whether its files name their fields themselves; else `FIELD=` does.
         lies_beside: whether its files may lie beside those of another kind, each a sample.
         needs: a package that reads it, what errors call the files, and the extra that brings this package.
         options: the attributes of `SourceOptions` that are for it, besides those of every kind.
-        exports: the kind of files to which its datasets are exported by default.
+        exports: the kind of files to which its datasets are exported by default; empty for what fits them.
+        none_left: what is said if all files are bad; empty for `no sample is left`.
         unnamed: the field of an input for which none is named.
-        pair: returns the table of samples that files make, and remarks.
+        pair: returns the table of samples, or of files of samples, and remarks.
         agree: returns the table of the samples that can be packed together; it adds remarks.
         more: fields that `read` returns besides those of the layouts.
         are_ragged: whether an axis is ragged even if all samples have one length.
@@ -79,14 +113,17 @@ class Kind:
 
     name: str
     suffixes: tuple[str, ...]
-    look: Callable[[Row, SourceOptions], Looked]
-    read: Callable[[Row, SourceOptions], dict[str, Any]]
+    look: Callable[[Row, SourceOptions], Looked] | None = None
+    read: Callable[[Row, SourceOptions], dict[str, Any]] | None = None
+    read_rows: Callable[[Row, int, int, SourceOptions], Iterator[Block]] | None = None
+    open: Callable[[Mapping[str, FileSet], SourceOptions, Watcher, Limits | None], Source] | None = None
     units: tuple[str, ...] = ("files",)
     names_fields: bool = False
     lies_beside: bool = False
     needs: tuple[str, str, str] | None = None
     options: tuple[str, ...] = ()
-    exports: str = "hdf5"
+    exports: str = ""
+    none_left: str = ""
     unnamed: str = ""
     pair: Callable[[Mapping[str, FileSet], SourceOptions, Watcher], tuple[SampleTable, list[str]]] = pair_by_name
     agree: Callable[[SampleTable, SourceOptions, list[str], Watcher], SampleTable] = agree
@@ -100,11 +137,21 @@ class Kind:
         """Pickle the name alone."""
         return kind_named, (self.name,)
 
+    def look_with(self, options: SourceOptions) -> Callable[[Row], Looked]:
+        """Return `look` with these options."""
+        if self.look is None:
+            raise UsageError(f"the kind {self.name} has no function look; its package is wrong")
+        return partial(_look, self.look, options)
+
     def check_package(self) -> None:
         """Raise UsageError if the package that reads the files is not installed."""
         if self.needs and find_spec(self.needs[0]) is None:
             package, files, extra = self.needs
             raise UsageError(f"{files} is read by {package}: pip install '.[{extra}]' in a clone of packer")
+
+
+def _look(function: Callable[[Row, SourceOptions], Looked], options: SourceOptions, row: Row) -> Looked:
+    return function(row, options)
 
 
 @cache
@@ -118,3 +165,50 @@ def all_kinds() -> Mapping[str, Kind]:
 def kind_named(name: str) -> Kind:
     """Return the kind of this name."""
     return all_kinds()[name]
+
+
+def kinds_with(option: str) -> list[str]:
+    """Return the names of the kinds that an attribute of `SourceOptions` is for."""
+    return [kind.name for kind in all_kinds().values() if kind.units and option in (*EVERY, *kind.options)]
+
+
+def suffixes() -> dict[str, str]:
+    """Return the kind of files with each suffix."""
+    return {suffix: kind.name for kind in all_kinds().values() for suffix in kind.suffixes}
+
+
+def unit_of(kind: str, samples: str | None) -> UnitChoice:
+    """Return the unit that `--samples` asks for.
+
+    Args:
+        kind: of the source, its name.
+        samples: as on the command line; None for the default of the kind.
+
+    Raises:
+        UsageError: a source of this kind does not offer it, or it takes no pattern.
+    """
+    offered = all_kinds()[kind].units
+    name, colon, pattern = (samples or offered[0]).partition(":")
+    if name not in offered:
+        forms = " or ".join(FORMS.get(unit, unit) for unit in offered)
+        raise UsageError(f"--samples {samples}: sources of {kind} take {forms}")
+    if (colon and name not in FORMS) or (not pattern and (colon or name == "episodes")):
+        raise UsageError(f"--samples {samples}: {FORMS.get(name, name)} is expected")
+    return UnitChoice(name, pattern)
+
+
+def check_options(options: SourceOptions, kind: str) -> None:
+    """Raise UsageError if an option has a value that it cannot have, or does not concern the source."""
+    for option in fields(options):
+        about, value, flag = option.metadata, getattr(options, option.name), flag_of(option)
+        if value == getattr(SourceOptions(), option.name):
+            continue
+        if kind not in (names := kinds_with(option.name)):
+            named = " and ".join(names)
+            raise UsageError(f"{flag} is for sources of {named}, but this one holds {kind}; leave it out")
+        choices = about["choices"].split("|")
+        if about["choices"] and value not in choices:
+            raise UsageError(f"{flag} {value}: {' or '.join(choices)} is expected")
+        if about["least"] and value < about["least"]:
+            raise UsageError(f"{flag} {value}: {about['least']} or more is expected")
+    unit_of(kind, options.samples)

@@ -22,12 +22,16 @@ class Header(NamedTuple):
     Attributes:
         layout: its fields; samples often have equal ones, which are kept once.
         numbers: the lengths of axes, and whatever else is a number of this sample, by name.
-        root: as in `Row`, if a file holds several samples.
+        root: as in `Row.roots`, if a file holds several samples.
+        span: as in `Row.spans`, of a sample that is some bytes of its file.
+        rows: how many samples there are, if rows of the file are the samples.
     """
 
     layout: Layout
     numbers: Mapping[str, int] = {}
     root: str = ""
+    span: tuple[int, int] | None = None
+    rows: int | None = None
 
 
 #: What a kind says of a row: one sample; or those of a file, and the errors of those that are bad.
@@ -42,6 +46,7 @@ def look(table: SampleTable, look_at: Callable[[Row], Looked], watcher: Watcher)
     """
     numbers, layout_of, columns = array("q"), array("I"), Columns()
     layouts: dict[Layout, int] = {}
+    roots, spans, rows = list[str](), array("q"), array("q")
     for number, looked in enumerate(read_headers(look_at, table.rows(), table.count, watcher)):
         for header in [looked] if isinstance(looked, Header | SourceError) else looked:
             if isinstance(header, SourceError):
@@ -50,7 +55,19 @@ def look(table: SampleTable, look_at: Callable[[Row], Looked], watcher: Watcher)
             columns.put(len(numbers), header.numbers)
             numbers.append(number)
             layout_of.append(layouts.setdefault(header.layout, len(layouts)))
+            if header.root:
+                roots.append(header.root)
+            spans.extend(header.span or ())
+            if header.rows is not None:
+                rows.append(header.rows)
     taken = table.take(np.array(numbers, np.int64))
+    if roots or spans:
+        taken = _within(taken, roots, np.array(spans, np.int64).reshape(-1, 2) if spans else None, table.count > 1)
+    if rows:
+        ends = np.cumsum(rows, dtype=np.int64)
+        ((name, files),) = taken.inputs.items()
+        inputs = {name: msgspec.structs.replace(files, ends=ends)}
+        taken = msgspec.structs.replace(taken, count=int(ends[-1]), inputs=inputs, names=None)
     of_headers = columns.arrays(len(numbers))
     return msgspec.structs.replace(
         taken,
@@ -58,6 +75,20 @@ def look(table: SampleTable, look_at: Callable[[Row], Looked], watcher: Watcher)
         layout_of=np.array(layout_of, np.uint32) if len(layouts) > 1 else None,
         numbers={name: _narrow(column) for name, column in {**taken.numbers, **of_headers}.items()},
     )
+
+
+def _within(table: SampleTable, roots: list[str], spans: NDArray[np.int64] | None, are_many: bool) -> SampleTable:
+    """Return samples that are parts of their files, of one input.
+
+    Args:
+        are_many: whether there are many files; then the names of samples begin with theirs.
+    """
+    ((name, files),) = table.inputs.items()
+    if len(roots) != table.count or (spans is not None and len(spans) != table.count):
+        raise TypeError("a kind of files says of some samples what of their files they are, and of others not")
+    names = [f"{home}/{root}" if are_many else root for home, root in zip(table.names or [], roots, strict=True)]
+    inputs = {name: msgspec.structs.replace(files, roots=roots, spans=spans)}
+    return msgspec.structs.replace(table, inputs=inputs, names=[text.strip("/") for text in names])
 
 
 def _narrow(column: NDArray[Any]) -> NDArray[Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 import shlex
 import warnings
@@ -15,11 +14,10 @@ from pathlib import Path
 from packer.errors import NothingLeftError, SourceError, UsageError, first_few
 from packer.format import MANIFEST, check_field_name
 from packer.sources.base import Source
-from packer.sources.beside import TextSource, open_beside
+from packer.sources.beside import open_beside
 from packer.sources.derived import ArrayImageSource, LabelledSource
 from packer.sources.files import (
     CLOUDS,
-    KIND_OF,
     LABELS,
     TEXT,
     FileSet,
@@ -29,27 +27,13 @@ from packer.sources.files import (
     join,
     of_one_kind,
 )
-from packer.sources.kinds import Kind, all_kinds
+from packer.sources.kinds import Kind, all_kinds, check_options, suffixes
 from packer.sources.looking import look
-from packer.sources.options import SourceOptions, check_options, columns_by_field
+from packer.sources.options import SourceOptions, columns_by_field
 from packer.sources.pairing import share_out, stem
 from packer.sources.source import TableSource
 from packer.watcher import NOBODY, Watcher
 from packer.workers import Limits
-
-#: The room and the function that open sources of each kind; imported when they are used, since `packer --help` needs
-#: none.
-_OPENERS = {
-    "npy": ("packer.sources.arrays", "open_npy"),
-    "ply": ("packer.sources.ply", "open_ply"),
-    "clouds": ("packer.sources.ply", "open_clouds"),
-    "hdf5": ("packer.sources.arrays", "open_hdf5"),
-    "zarr": ("packer.sources.arrays", "open_zarr"),
-}
-#: Kinds of files that can lie beside files of another kind, each a sample.
-_MIXED = ("images", "npy", "ply", "clouds", "nifti")
-#: Kinds whose fields are named on the command line; files of the others name theirs themselves.
-_FIELDS_NAMED = ("images", "basicsr", "npy", "nifti")
 
 #: Numbers in a line of boxes, as YOLO has them: class, middle, width and height.
 _BOX = 5
@@ -94,7 +78,7 @@ def open_sources(
 def _open(
     inputs: Sequence[str], options: SourceOptions, watcher: Watcher, limits: Limits | None, are_beside: bool
 ) -> Source:
-    named = _named(inputs)
+    named, known = _named(inputs), all_kinds()
     columns = columns_by_field(options)
     if unknown := [name for name in columns if name and name not in named]:
         raise UsageError(
@@ -114,36 +98,28 @@ def _open(
     kinds = {name: by_name[name][0] for name in file_sets}
     kind = "images" if "images" in kinds.values() else next(iter(kinds.values()))
     if len(set(kinds.values())) > 1:
-        if not set(_MIXED).issuperset(kinds.values()):
+        if not all(known[kind].lies_beside for kind in kinds.values()):
             kinds_in_words = ", ".join(f"{named[name]} holds {kind}" for name, kind in kinds.items())
             raise UsageError(f"sources of several kinds cannot be packed together: {kinds_in_words}; pack each alone")
         for name, other in kinds.items():
             if other != kind:
                 sides[name] = file_sets.pop(name)
-                if other not in _FIELDS_NAMED:
+                if known[other].names_fields:
                     _check_is_one(other, {name: named[name]})
     main = replace(
         options, columns=tuple(f"{name}={c}" if name else c for name, c in columns.items() if name not in sides)
     )
     if are_beside and kind == "npy" and not all(Path(named[name]).is_file() for name in file_sets):
         main = replace(main, samples=options.samples or "files")
-    if kind != "text":
+    if known[kind].units:
         check_options(main, kind)
-    if kind not in (*_FIELDS_NAMED, "text") and not (kind == "clouds" and columns.keys() >= file_sets.keys()):
+    if known[kind].names_fields and not (kind == "clouds" and columns.keys() >= file_sets.keys()):
         _check_is_one(kind, {name: named[name] for name in file_sets})
 
     shared = share_out(file_sets)
 
     def open_kind(kind: str, files: Mapping[str, FileSet], options: SourceOptions) -> Source:
-        if kind == "text":
-            return TextSource.of(*next(iter(files.items())), watcher)
-        if kind in all_kinds():
-            return open_table(all_kinds()[kind], files, options, watcher)
-        room, function = _OPENERS[kind]
-        # Only the library of HDF5 can crash the process while it reads headers.
-        guarded = {"limits": limits} if kind == "hdf5" else {}
-        source: Source = getattr(importlib.import_module(room), function)(files, options, watcher, **guarded)
-        return source
+        return open_kind_of(known[kind], files, options, watcher, limits)
 
     def open_side(name: str, files: FileSet) -> Source:
         if name in columns:
@@ -174,26 +150,37 @@ def _open(
     return source
 
 
-def open_table(kind: Kind, inputs: Mapping[str, FileSet], options: SourceOptions, watcher: Watcher = NOBODY) -> Source:
+def open_kind_of(
+    kind: Kind,
+    inputs: Mapping[str, FileSet],
+    options: SourceOptions,
+    watcher: Watcher = NOBODY,
+    limits: Limits | None = None,
+) -> Source:
     """Open the files of one or more fields: pair them, look at their headers, and keep those that agree.
 
     Args:
         inputs: by field name, empty if none is given.
         watcher: its `bad` is called with every file that cannot be packed; if it returns, the sample is skipped.
+        limits: as for `open_sources`.
 
     Raises:
         UsageError: a package is not installed, two inputs have one name, or a field cannot have its name.
         SourceError: what `watcher.bad` raises; no sample is left.
     """
     kind.check_package()
-    if {"", kind.unnamed} <= inputs.keys() and kind.unnamed:
+    if kind.open is not None:
+        return kind.open(inputs, options, watcher, limits)
+    if kind.unnamed and {"", kind.unnamed} <= inputs.keys():
         reason = f"{inputs[''].text} is given without FIELD=, so it would be the field {kind.unnamed}"
         raise UsageError(f"{reason}, but {inputs[kind.unnamed].text} is; name the field of each")
     named = {name or kind.unnamed: file_set for name, file_set in inputs.items()}
     table, remarks = kind.pair(named, options, watcher)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # on metadata that nobody uses
-        table = look(table, lambda row: kind.look(row, options), watcher)
+        table = look(table, kind.look_with(options), watcher)
+    if kind.none_left and not table.count:
+        raise NothingLeftError(kind.none_left, " and ".join(file_set.text for file_set in named.values()))
     table = kind.agree(table, options, remarks, watcher)
     return TableSource.of(table, kind, options, remarks)
 
@@ -335,8 +322,6 @@ def _split(text: str) -> tuple[str, str]:
 def _look(name: str, path: str, columns: Mapping[str, str], has_others: bool, watcher: Watcher) -> tuple[str, FileSet]:
     """Return the kind of the files that `path` names, and the files; an LMDB folder is not listed.
 
-    The kind is one of `_OPENERS`, or `text`.
-
     Args:
         name: of the field; empty if none is given.
         columns: `--columns` by field. Files of `CLOUDS` count only if it has this field.
@@ -349,18 +334,18 @@ def _look(name: str, path: str, columns: Mapping[str, str], has_others: bool, wa
     """
     if is_lmdb(Path(path)):
         return "basicsr", FileSet(path, [], text=path)
-    suffixes: tuple[str, ...] = ()
+    of_clouds: tuple[str, ...] = ()
     if name in columns:
-        suffixes = (*CLOUDS, LABELS) if name else CLOUDS
+        of_clouds = (*CLOUDS, LABELS) if name else CLOUDS
     elif "" in columns and not has_others:
-        suffixes = CLOUDS
+        of_clouds = CLOUDS
     listed = find(path, watcher)
-    kind, file_set = of_one_kind(listed, dict.fromkeys(suffixes, "clouds"), watcher)
+    kind, file_set = of_one_kind(listed, suffixes(), dict.fromkeys(of_clouds, "clouds"), watcher)
     if kind is None and name and has_others:
-        kind, file_set = of_one_kind(listed, {TEXT: "text"}, watcher)
+        kind, file_set = of_one_kind(listed, suffixes(), {TEXT: "text"}, watcher)
     if kind is not None:
         return kind, file_set
-    known = f"{', '.join(sorted(KIND_OF))}, and with --columns x,y,z also {', '.join(CLOUDS)}"
+    known = f"{', '.join(sorted(suffixes()))}, and with --columns x,y,z also {', '.join(CLOUDS)}"
     if name and name not in columns:
         known += f", and with --columns {name}=NAMES:TYPE also {LABELS}"
     if (Path(path) / MANIFEST).is_file():

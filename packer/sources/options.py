@@ -1,22 +1,16 @@
-"""The options of sources, with their flags, values and kinds of sources; the command line is made from them."""
+"""The options of sources, with their flags and values; the command line is made from them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import Field, dataclass, field
 from typing import Any
 
 from packer.errors import UsageError
-from packer.sources.units import UNITS_OF, unit_of
-
-#: Kinds of sources that hold images, and all kinds.
-_IMAGES, _ALL = "images basicsr", " ".join(UNITS_OF)
 
 
-def _of(
-    kinds: str, usual: Any = None, flag: str = "", *, choices: str = "", form: str | None = None, least: int = 0
-) -> Any:
-    """Return an option for sources of these kinds.
+def _of(usual: Any = None, flag: str = "", *, choices: str = "", form: str | None = None, least: int = 0) -> Any:
+    """Return an option of sources; the records of kinds say which kinds it is for.
 
     Args:
         usual: the default; empty for an option that may be given several times.
@@ -25,7 +19,7 @@ def _of(
         form: of a value, as the command line shows it.
         least: the least number that it takes.
     """
-    about = {"kinds": kinds.split(), "flag": flag, "choices": choices, "form": form, "least": least}
+    about = {"flag": flag, "choices": choices, "form": form, "least": least}
     if isinstance(usual, dict):
         return field(default_factory=dict, metadata=about)
     return field(default=usual, metadata=about)
@@ -72,31 +66,31 @@ class SourceOptions:
         images: HDF5, zarr and npy: the arrays of this field, (H, W) or (H, W, C), are images.
     """
 
-    samples: str | None = _of(_ALL, form="rows|files|folders|datasets|groups[:PATTERN]|episodes:PATH")
-    label: str | None = _of(_ALL, choices="folder")
-    mode: str | None = _of(_IMAGES, choices="gray|rgb|rgba")
-    palette: str | None = _of(_IMAGES, choices="colour|index")
-    max_pixels: int | None = _of(_IMAGES, least=1)
-    orient: bool = _of(_IMAGES, False)
-    patch: int | None = _of(_IMAGES, least=1)
-    stride: int | None = _of(_IMAGES, least=1)
-    downscale: int | None = _of(_IMAGES, least=2)
-    kernel: str = _of(_IMAGES, "pillow", choices="pillow|matlab")
-    listed: str | None = _of(_IMAGES, None, "--list", form="FILE")
-    fields: str = _of("ply", "same", form="same|common|all|A,B")
-    cast: Mapping[str, str] = _of("ply nifti", {}, form="FIELD=DTYPE")
-    triangulate: bool = _of("ply", False)
-    group: str | tuple[str, ...] = _of("ply", (), form="none|FIELD=A,B")
-    columns: str | tuple[str, ...] = _of("clouds", (), form="[FIELD=]NAMES[:TYPE]")
-    pick: Mapping[str, str] = _of("hdf5 zarr npy", {}, "--field", form="NAME=/PATH")
-    skip: tuple[str, ...] = _of("hdf5 zarr npy", (), form="FIELD")
-    axis: int = _of("hdf5 zarr npy", 0)
-    attrs: tuple[str, ...] = _of("hdf5 zarr", (), "--attr", form="NAME")
-    scaled: bool = _of("hdf5 zarr", False)
-    stored: bool = _of("hdf5 zarr", False)
-    once: tuple[str, ...] = _of("hdf5 zarr npy", (), form="PATH")
-    sparse: tuple[str, ...] = _of("hdf5 zarr", (), form="PATH")
-    images: tuple[str, ...] = _of("hdf5 zarr npy", (), "--image", form="FIELD")
+    samples: str | None = _of(form="rows|files|folders|datasets|groups[:PATTERN]|episodes:PATH")
+    label: str | None = _of(choices="folder")
+    mode: str | None = _of(choices="gray|rgb|rgba")
+    palette: str | None = _of(choices="colour|index")
+    max_pixels: int | None = _of(least=1)
+    orient: bool = _of(False)
+    patch: int | None = _of(least=1)
+    stride: int | None = _of(least=1)
+    downscale: int | None = _of(least=2)
+    kernel: str = _of("pillow", choices="pillow|matlab")
+    listed: str | None = _of(None, "--list", form="FILE")
+    fields: str = _of("same", form="same|common|all|A,B")
+    cast: Mapping[str, str] = _of({}, form="FIELD=DTYPE")
+    triangulate: bool = _of(False)
+    group: str | tuple[str, ...] = _of((), form="none|FIELD=A,B")
+    columns: str | tuple[str, ...] = _of((), form="[FIELD=]NAMES[:TYPE]")
+    pick: Mapping[str, str] = _of({}, "--field", form="NAME=/PATH")
+    skip: tuple[str, ...] = _of((), form="FIELD")
+    axis: int = _of(0)
+    attrs: tuple[str, ...] = _of((), "--attr", form="NAME")
+    scaled: bool = _of(False)
+    stored: bool = _of(False)
+    once: tuple[str, ...] = _of((), form="PATH")
+    sparse: tuple[str, ...] = _of((), form="PATH")
+    images: tuple[str, ...] = _of((), "--image", form="FIELD")
 
 
 def flag_of(option: Field[Any]) -> str:
@@ -126,20 +120,3 @@ def columns_by_field(options: SourceOptions) -> dict[str, str]:
 
 def _dotted(path: str) -> str:
     return path.strip("/").replace("/", ".")
-
-
-def check_options(options: SourceOptions, kind: str) -> None:
-    """Raise UsageError if an option has a value that it cannot have, or does not concern the source."""
-    for option in fields(options):
-        about, value, flag = option.metadata, getattr(options, option.name), flag_of(option)
-        if value == getattr(SourceOptions(), option.name):
-            continue
-        if kind not in about["kinds"]:
-            kinds = " and ".join(about["kinds"])
-            raise UsageError(f"{flag} is for sources of {kinds}, but this one holds {kind}; leave it out")
-        choices = about["choices"].split("|")
-        if about["choices"] and value not in choices:
-            raise UsageError(f"{flag} {value}: {' or '.join(choices)} is expected")
-        if about["least"] and value < about["least"]:
-            raise UsageError(f"{flag} {value}: {about['least']} or more is expected")
-    unit_of(kind, options.samples)

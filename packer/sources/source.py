@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import UsageError
+from packer.errors import SourceError, UsageError
 from packer.format import FieldSpec
-from packer.sources.base import Block, LargeArray, Source, changed, faults_of, fits, joined
+from packer.sources.base import Block, LargeArray, Source, changed, count, faults_of, fits, joined
 from packer.sources.kinds import Kind
 from packer.sources.options import SourceOptions
 from packer.sources.table import LaidField, Numbers, Row, SampleTable
@@ -76,12 +76,41 @@ class TableSource(Source):
         return self.table.files()
 
     def read(self) -> Iterator[Block]:
+        if self.table.has_rows:
+            return self._rows()
         return joined(self._samples(), self.fields, self.reader.block_bytes)
 
+    def _rows(self) -> Iterator[Block]:
+        (files,) = self.table.inputs.values()
+        read_rows, ends = self.reader.read_rows, files.ends
+        if read_rows is None or ends is None:
+            raise UsageError(f"the kind {self.kind} has no function read_rows; its package is wrong")
+        starts = np.zeros_like(ends) if files.firsts is None else files.firsts
+        before = 0
+        for number, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+            row, done = self.table.row(number), before
+            try:
+                for block in read_rows(row, start, start + end - before, self.options):
+                    yield block
+                    done += count(block)
+                if done != end:
+                    reason = f"had {end - before:,} rows when its header was read, and has {done - before:,} now"
+                    raise SourceError(f"{reason}; run again")
+            except SourceError as error:
+                sample = None if error.sample is None else done + error.sample
+                if sample is not None and sample > done:  # the rows before the bad one
+                    at = start + done - before
+                    yield from read_rows(row, at, at + sample - done, self.options)
+                raise SourceError(error.reason, error.path or row.path, sample) from error
+            before = end
+
     def _samples(self) -> Iterator[dict[str, Any]]:
+        read = self.reader.read
+        if read is None:
+            raise UsageError(f"the kind {self.kind} has no function read; its package is wrong")
         for number, row in enumerate(self.table.rows()):
             with faults_of(sample=number):
-                sample = self.reader.read(row, self.options)
+                sample = read(row, self.options)
                 for laid in row.layout:
                     _check(laid, row, sample[laid.name])
             for value in sample.values():

@@ -193,7 +193,7 @@ class SampleTable(msgspec.Struct, frozen=True, kw_only=True):
         layouts: each once.
         layout_of: (samples,) the number of the layout of each; of files whose rows are the samples, (files,) of the
             first input. None if all have the first one.
-        numbers: by name a number for each sample, (samples,).
+        numbers: by name a number for each sample, or file of samples, as `layout_of`.
         further: by the path of a file, further files that are read with it.
     """
 
@@ -230,7 +230,7 @@ class SampleTable(msgspec.Struct, frozen=True, kw_only=True):
 
     def counts(self) -> dict[int, int]:
         """Return how many samples, or files of samples, have each layout, by its number, in the order of the first."""
-        return count_layouts(self._numbers_of_layouts())
+        return count_layouts(self.numbers_of_layouts())
 
     def relaid(self, change: Callable[[LaidField], LaidField]) -> SampleTable:
         """Return the table with changes of its fields."""
@@ -276,8 +276,12 @@ class SampleTable(msgspec.Struct, frozen=True, kw_only=True):
         if None in laid.shape:
             return None
         shapes = np.empty((self.count, len(laid.shape)), np.int64)
+        rows = self._first_of_rows
         for number, axis in enumerate(laid.shape):
-            shapes[:, number] = self.numbers[axis] if isinstance(axis, str) else axis or 0
+            lengths: Any = self.numbers[axis] if isinstance(axis, str) else axis
+            if rows is not None and isinstance(axis, str):
+                lengths = np.repeat(lengths, np.diff(np.asarray(rows.ends), prepend=0))
+            shapes[:, number] = lengths
         return shapes
 
     def slice(self, start: int, stop: int) -> SampleTable:
@@ -319,7 +323,7 @@ class SampleTable(msgspec.Struct, frozen=True, kw_only=True):
             names=self.names and some(self.names, samples),
             layouts=layouts,
             layout_of=None if layout_of is None or len(layouts) < 2 else layout_of.astype(np.uint32),
-            numbers={name: column[samples] for name, column in self.numbers.items()},
+            numbers={name: column[laid] for name, column in self.numbers.items()},
             further={path: more for path, more in self.further.items() if path in paths},
         )
 
@@ -329,7 +333,7 @@ class SampleTable(msgspec.Struct, frozen=True, kw_only=True):
         first, counts = tables[0], [table.count for table in tables]
         layouts = list(dict.fromkeys(layout for table in tables for layout in table.layouts))
         layout_of = [
-            np.array([layouts.index(layout) for layout in table.layouts], np.uint32)[table._numbers_of_layouts()]
+            np.array([layouts.index(layout) for layout in table.layouts], np.uint32)[table.numbers_of_layouts()]
             for table in tables
             if table.layouts
         ]
@@ -343,7 +347,8 @@ class SampleTable(msgspec.Struct, frozen=True, kw_only=True):
             further={path: more for table in tables for path, more in table.further.items()},
         )
 
-    def _numbers_of_layouts(self) -> NDArray[Any]:
+    def numbers_of_layouts(self) -> NDArray[Any]:
+        """Return the number of the layout of every sample, or file of samples."""
         rows = self._first_of_rows
         count = self.count if rows is None else len(rows.files)
         return np.zeros(count, np.uint32) if self.layout_of is None else self.layout_of

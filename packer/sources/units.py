@@ -10,22 +10,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from packer.errors import SourceError, UsageError
+from packer.errors import SourceError
 from packer.sources.files import join
 
-#: Units by kind of source; the first one is the default.
-UNITS_OF = {
-    "hdf5": ("rows", "files", "datasets", "groups", "episodes"),
-    "zarr": ("rows", "files", "datasets", "groups", "episodes"),
-    "npy": ("rows", "files", "folders", "episodes"),
-    "images": ("files", "folders"),
-    "basicsr": ("files", "folders"),
-    "ply": ("files",),
-    "clouds": ("files",),
-    "nifti": ("files",),
-}
 #: How a unit is written, if it is not its name alone.
-_FORMS = {"groups": "groups[:PATTERN]", "episodes": "episodes:PATH"}
+FORMS = {"groups": "groups[:PATTERN]", "episodes": "episodes:PATH"}
 _NUMBER = re.compile(r"(\d+)")
 
 
@@ -48,26 +37,6 @@ class UnitChoice(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.name}:{self.pattern}" if self.pattern else self.name
-
-
-def unit_of(kind: str, samples: str | None) -> UnitChoice:
-    """Return the unit that `--samples` asks for.
-
-    Args:
-        kind: of the source, one of `UNITS_OF`.
-        samples: as on the command line; None for the default of the kind.
-
-    Raises:
-        UsageError: a source of this kind does not offer it, or it takes no pattern.
-    """
-    offered = UNITS_OF[kind]
-    name, colon, pattern = (samples or offered[0]).partition(":")
-    if name not in offered:
-        forms = " or ".join(_FORMS.get(unit, unit) for unit in offered)
-        raise UsageError(f"--samples {samples}: sources of {kind} take {forms}")
-    if (colon and name not in _FORMS) or (not pattern and (colon or name == "episodes")):
-        raise UsageError(f"--samples {samples}: {_FORMS.get(name, name)} is expected")
-    return UnitChoice(name, pattern)
 
 
 # ---------------------------------------------------------------- folders

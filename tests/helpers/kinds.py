@@ -24,7 +24,7 @@ class Kind(NamedTuple):
     Attributes:
         write: given an empty folder and a number, writes the files of a source, different ones for each number; returns
             their arguments on the command line.
-        source: kind of its files, a key of `UNITS_OF`.
+        source: kind of its files, the name of its record.
         options: of `convert`, and of all commands that read the sources again.
         codec: of `convert` alone.
         kept: names of the arrays that are kept once for all samples.

@@ -19,7 +19,7 @@ from packer.format import Constants
 from packer.format import manifest as manifests
 from packer.join import join
 from packer.packing import open_source
-from packer.sources import UNITS_OF, Source, decode_source, encode_source, open_packed
+from packer.sources import Source, all_kinds, decode_source, encode_source, open_packed
 from packer.verify import verify
 from tests.helpers.kinds import KINDS, SPLITS, Dataset, make, run
 
@@ -142,8 +142,9 @@ def test_every_source_and_unit_is_tried() -> None:
         (kind.source, dict(zip(kind.options, kind.options[1:], strict=False)).get("--samples", ""))
         for kind in KINDS.values()
     }
-    units = {(source, unit.partition(":")[0] or UNITS_OF[source][0]) for source, unit in asked}
-    assert units == {(source, unit) for source, units in UNITS_OF.items() for unit in units}
+    kinds = all_kinds()
+    units = {(source, unit.partition(":")[0] or kinds[source].units[0]) for source, unit in asked}
+    assert units == {(kind.name, unit) for kind in kinds.values() for unit in kind.units}
 
 
 def test_verify_and_info(dataset: Dataset) -> None:

@@ -35,9 +35,10 @@ from packer.sources.base import Source
 from packer.sources.episodes import EpisodeSource
 from packer.sources.files import FileSet
 from packer.sources.headers import read_headers
+from packer.sources.kinds import unit_of
 from packer.sources.options import SourceOptions, naming
 from packer.sources.pairing import names_by_folder, partners
-from packer.sources.units import UnitChoice, by_folder, folder_of, pattern_of, refuse_strays, unit_name, unit_of
+from packer.sources.units import UnitChoice, by_folder, folder_of, pattern_of, refuse_strays, unit_name
 from packer.watcher import HEADERS, NOBODY, Watcher
 from packer.workers import Limits, call_guarded
 

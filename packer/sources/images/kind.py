@@ -22,17 +22,17 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import SourceError, UsageError, first_few
+from packer.errors import NothingLeftError, SourceError, UsageError, first_few
 from packer.sources.base import LARGE_BYTES, LargeArray, Source, changed
 from packer.sources.files import IMAGES, FileSet, is_lmdb, join
 from packer.sources.images import lmdb_folders
 from packer.sources.images.lmdb_folders import TEXT
-from packer.sources.kinds import Kind, pair_by_name
+from packer.sources.kinds import Kind, pair_by_name, unit_of
 from packer.sources.looking import Header, agree_on_most, notes_of
 from packer.sources.options import SourceOptions
 from packer.sources.pairing import names_by_folder, stem
 from packer.sources.table import LaidField, Row, SampleTable, bounds_of
-from packer.sources.units import by_folder, folder_of, numbers_of, refuse_strays, unit_name, unit_of
+from packer.sources.units import by_folder, folder_of, numbers_of, refuse_strays, unit_name
 from packer.watcher import Watcher
 
 if TYPE_CHECKING:
@@ -262,7 +262,7 @@ def agree(table: SampleTable, options: SourceOptions, remarks: list[str], watche
     table = table.relaid(lambda laid: _as_mask(laid) if laid.name in masks else laid)
     is_clips = _FRAMES in table.numbers
     if is_clips and not table.count:
-        raise SourceError("no clip is left: each has a bad image, or lacks a partner; fix the files first")
+        raise NothingLeftError("no clip is left: each has a bad image, or lacks a partner; fix the files first")
     table = agree_on_most(table, watcher, f"differs from most images: {{how}}; {_ADVICE}")
     if not is_clips:
         keep = np.ones(table.count, bool)

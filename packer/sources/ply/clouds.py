@@ -18,27 +18,32 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from functools import partial
+from functools import lru_cache
+from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError
-from packer.sources.files import LABELS, FileSet, join, open_raw, refuse_pointer, suffix_of, unreadable
+from packer.sources.files import LABELS, FileSet, open_raw, refuse_pointer, suffix_of, unreadable
 from packer.sources.headers import wait_if_large
+from packer.sources.kinds import Kind, pair_in_order
+from packer.sources.looking import Header
 from packer.sources.options import SourceOptions, columns_by_field
 from packer.sources.ply.fields import Rule, rules_of
-from packer.sources.ply.header import COLUMN_TYPES, SIZES, Element, Header, Property
-from packer.sources.ply.members import Member, read_members
-from packer.sources.ply.source import Contents, PointSource
+from packer.sources.ply.header import COLUMN_TYPES, SIZES, Element, Property
+from packer.sources.ply.header import Header as PlyHeader
 from packer.sources.ply.table import Table, least_row, read_binary
 from packer.sources.ply.text import count_rows, line_of, read_text
+from packer.sources.table import LaidField, Row, SampleTable
 from packer.watcher import Watcher
 
 #: Suffixes of files that need types: nobody can guess them from bytes, as from text.
 _BINARY = (".bin", LABELS)
 _TEXT_TYPE = "float64"
+#: The number of a file that its rows are.
+_ROWS = "rows"
 #: How many columns of float32 such files usually have, and by how much the logarithm of their spread must be less.
 _USUAL_WIDTHS, _LOOKS_BETTER = (3, 4, 5, 6), 0.2
 #: Short names of colours, and what PLY calls them.
@@ -50,47 +55,77 @@ _COMMENT = re.compile(rb"(?<![^\s,])(#|//)[^\n]*")
 _NO_VALUE = re.compile(rb"(^|,)[ \t]*,", re.MULTILINE)
 
 
-def open_clouds(inputs: Mapping[str, FileSet], options: SourceOptions, watcher: Watcher) -> PointSource:
-    """Open clouds, in natural order of their names: the relative paths without suffix.
-
-    The plan comes from the sizes of binary files; in text files, lines and the numbers in each are counted.
-
-    Args:
-        inputs: the one source.
-        options: `columns` are names and types, see above; if they are given for its field, they are that one field.
-        watcher: its `bad` is called with the error of each file that does not hold rows of these columns.
-
-    Raises:
-        UsageError: there are files of several suffixes, or `columns` are wrong.
-        SourceError: no file is good; or what `watcher.bad` raises.
-    """
-    ((field, listing),) = inputs.items()
-    by_field = columns_by_field(options)
-    columns = by_field.get(field) or by_field[""]
-    files = listing.pick(watcher)
-    suffixes = sorted({suffix_of(file) for file in listing.files})
+def pair(file_sets: Mapping[str, FileSet], options: SourceOptions, watcher: Watcher) -> tuple[SampleTable, list[str]]:
+    """Return the files in natural order; raises UsageError if they have several suffixes, or columns are wrong."""
+    ((field, file_set),) = file_sets.items()
+    suffixes = sorted({suffix_of(file) for file in file_set.files})
     if len(suffixes) > 1:
-        raise UsageError(f"{listing.text}: files of several kinds, {' and '.join(suffixes)}; name one, as in '*.bin'")
-    is_text = suffixes[0] not in _BINARY
-    element, untyped = element_of(columns, is_text)
+        raise UsageError(f"{file_set.text}: files of several kinds, {' and '.join(suffixes)}; name one, as in '*.bin'")
+    element, _, is_own_field = _element(field, options, is_text=suffixes[0] not in _BINARY)
     try:
-        rules = _rules(element, field if field in by_field else "")
+        _rules(element, field if is_own_field else "")
     except SourceError as error:
-        raise UsageError(f"--columns {columns}: {error.reason}") from None
-    header = Header("ascii" if is_text else "binary_little_endian", (element,), (0,))
-    rows = _text_rows if is_text else _binary_rows
+        raise UsageError(f"--columns {_columns(field, options)}: {error.reason}") from None
+    return pair_in_order(file_sets, options, watcher)
 
-    def member(path: str) -> Member:
-        return Member(rules, {element.name: rows(path, element)})
 
-    members = read_members(listing, files, member, watcher)
-    source = PointSource.of("clouds", members, rules, partial(_read, header=header, rules=rules), {"columns": columns})
+def look(row: Row, options: SourceOptions) -> Header:
+    """Return what a file holds: of a binary one by its size; in text, lines and the numbers in each are counted."""
+    ((field, (path,)),) = row.paths.items()
+    is_text = suffix_of(path) not in _BINARY
+    element, _, is_own_field = _element(field, options, is_text)
+    rules = _rules(element, field if is_own_field else "")
+    rows = _text_rows(path, element) if is_text else _binary_rows(path, element)
+    layout = (_laid(rule) for rule in rules.values())
+    return Header(tuple(layout), {_ROWS: rows})
+
+
+def _laid(rule: Rule) -> LaidField:
+    width = len(rule.properties)
+    shape = (_ROWS, width) if width > 1 else (_ROWS,)
+    return LaidField(rule.field, rule.dtype, shape, str(rule), detail=(rule.field, "numbers"))
+
+
+def agree(table: SampleTable, options: SourceOptions, remarks: list[str], watcher: Watcher) -> SampleTable:
+    """Return all files, and say what may be wrong with the columns."""
+    ((field, files),) = table.inputs.items()
+    is_text = suffix_of(files.files[0]) not in _BINARY
+    element, untyped, _ = _element(field, options, is_text)
     if not is_text:
-        source.remarks += _other_widths(source, element)
+        remarks += _other_widths(table, element)
     if untyped:
         typed = f"{untyped[-1]}:float32 takes half the room"
-        source.remarks += [f"{', '.join(untyped)}: {_TEXT_TYPE}, since --columns gives no type; {typed}"]
-    return source
+        remarks.append(f"{', '.join(untyped)}: {_TEXT_TYPE}, since --columns gives no type; {typed}")
+    return table
+
+
+def _columns(field: str, options: SourceOptions) -> str:
+    """Return the columns that are given for a field, or for all."""
+    by_field = columns_by_field(options)
+    return by_field.get(field) or by_field[""]
+
+
+@lru_cache(64)
+def _element_of(columns: str, is_text: bool) -> tuple[Element, list[str]]:
+    return element_of(columns, is_text)
+
+
+def _element(field: str, options: SourceOptions, is_text: bool) -> tuple[Element, list[str], bool]:
+    """Return the columns of a field as an element, those without a type, and whether they are that one field."""
+    return *_element_of(_columns(field, options), is_text), field in columns_by_field(options)
+
+
+def read(row: Row, options: SourceOptions) -> dict[str, Any]:
+    """Return the columns of a file, by field."""
+    from packer.sources.ply.kind import Contents, array_of
+
+    ((field, (path,)),) = row.paths.items()
+    is_text = suffix_of(path) not in _BINARY
+    element, _, is_own_field = _element(field, options, is_text)
+    header = PlyHeader("ascii" if is_text else "binary_little_endian", (element,), (0,))
+    table = _text_table(path, element) if is_text else _binary_table(path, element)
+    contents = Contents(header, _rules(element, field if is_own_field else ""), {element.name: table})
+    return {laid.name: array_of(laid, contents, path) for laid in row.layout}
 
 
 def _rules(element: Element, field: str) -> dict[str, Rule]:
@@ -141,13 +176,6 @@ def element_of(columns: str, is_text: bool) -> tuple[Element, list[str]]:
     return Element("vertex", tuple(properties)), waiting
 
 
-def _read(path: str, header: Header, rules: Mapping[str, Rule]) -> Contents:
-    """Return the contents of a file of rows, whose columns are the properties in `header`."""
-    (element,) = header.kinds
-    table = _text_table(path, element) if header.format == "ascii" else _binary_table(path, element)
-    return Contents(header, rules, {element.name: table})
-
-
 def _load(path: str) -> bytes:
     try:
         with open_raw(path) as file:
@@ -188,7 +216,7 @@ def _binary_table(path: str, element: Element) -> Table:
     return table
 
 
-def _other_widths(source: PointSource, element: Element) -> list[str]:
+def _other_widths(table: SampleTable, element: Element) -> list[str]:
     """Return a sentence if columns of float32 look as if there were another usual number of them.
 
     In rows of the right length every column has a spread of its own; in others all columns are mixed alike.
@@ -196,8 +224,8 @@ def _other_widths(source: PointSource, element: Element) -> list[str]:
     width = len(element.properties)
     if {p.dtype for p in element.properties} != {"float32"}:
         return []
-    counts = next(iter(source.lengths.values())) * width
-    values = np.frombuffer(_load(join(source.folder, source.paths[int(np.argmax(counts))])), "<f4").astype(np.float64)
+    counts = table.numbers[_ROWS].astype(np.int64) * width
+    values = np.frombuffer(_load(table.row(int(np.argmax(counts))).path), "<f4").astype(np.float64)
     spreads = {width: _spread(values, width)}
     spreads |= {k: _spread(values, k) for k in _USUAL_WIDTHS if k != width and not (counts % k).any()}
     if not min(spreads.values()) < spreads[width] - _LOOKS_BETTER:  # all are infinite if files have one row
@@ -279,3 +307,20 @@ def _text_table(path: str, element: Element) -> Table:
     except SourceError as error:
         raise SourceError(f"{error.reason}; give the types with --columns", path) from None
     return table
+
+
+CLOUDS = Kind(
+    "clouds",
+    (),  # many other files have these suffixes, so they count only if `--columns` names the columns
+    look,
+    read,
+    names_fields=True,
+    lies_beside=True,
+    options=("columns",),
+    exports="ply",
+    none_left="none of its files can be packed",
+    pair=pair,
+    agree=agree,
+    are_ragged=True,
+    origin=lambda options, table: {"columns": _columns(next(iter(table.inputs)), options)},
+)

@@ -22,13 +22,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from packer.errors import SourceError, UsageError
-from packer.format import FieldSpec, check_field_name
+from packer.format import check_field_name
 from packer.sources.ply.header import Element
-
-Part = Literal["numbers", "table", "entries", "sizes"]
 
 #: Vertex properties that become one field, in the order they are looked for.
 _GROUPS = (
@@ -198,16 +196,3 @@ def _names_of(vertex: Element, taken: Iterable[str]) -> list[str]:
 def corners_of(rules: Mapping[str, Rule]) -> Rule | None:
     """Return the rule of the corner numbers of faces; None if a file has none."""
     return next((rule for rule in rules.values() if rule.is_face), None)
-
-
-@dataclass(frozen=True)
-class PlyField:
-    """A field as it is packed, and how it comes from its rule.
-
-    `numbers`: columns side by side; `table`: lists that all have one length, side by side; `entries`: lists
-    one after another; `sizes`: how long each list is.
-    """
-
-    spec: FieldSpec
-    rule: Rule
-    part: Part

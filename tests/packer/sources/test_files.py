@@ -20,6 +20,7 @@ from PIL import Image
 from packer.errors import SourceError
 from packer.sources import SourceOptions, files, open_sources
 from packer.sources.files import find, natural_order, of_one_kind
+from packer.sources.kinds import suffixes
 from packer.watcher import Watcher
 from tests.helpers.kinds import write_hdf5
 
@@ -85,7 +86,7 @@ def test_many_strange_files_cost_no_more_each_than_few(tmp_path):
     fill(tmp_path, *(f"{number}.png" for number in range(50)), *(f"{number}.strange" for number in range(50)))
     errors = []
     with mock.patch.object(files, "suffix_of", wraps=files.suffix_of) as looked_at:
-        of_one_kind(find(str(tmp_path)), watcher=Watcher(errors.append))
+        of_one_kind(find(str(tmp_path)), suffixes(), watcher=Watcher(errors.append))
     assert len(errors) == 50
     assert looked_at.call_count < 300
 
@@ -108,7 +109,7 @@ def test_what_is_no_regular_file_is_told_and_never_opened(tmp_path):
     os.mkfifo(tmp_path / "c.txt")
     for text in (f"{tmp_path}", f"{tmp_path}/*.ply"):
         told: list[SourceError] = []
-        _, found = of_one_kind(find(text))
+        _, found = of_one_kind(find(text), suffixes())
         assert found.pick(Watcher(told.append)) == ["a.ply"]
         assert sorted(str(error.path) for error in told) == [f"{tmp_path}/b.ply", f"{tmp_path}/c.ply"]
         with pytest.raises(SourceError, match="is a broken link, or not a regular file"):

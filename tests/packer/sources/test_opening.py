@@ -11,9 +11,9 @@ from PIL import Image
 
 from packer.convert import convert
 from packer.errors import SourceError, UsageError
-from packer.sources import UNITS_OF, SourceOptions, flag_of, open_sources
-from packer.sources.files import CLOUDS, IMAGES, KIND_OF
-from packer.sources.options import check_options
+from packer.sources import SourceOptions, all_kinds, flag_of, kinds_with, open_sources
+from packer.sources.files import CLOUDS, IMAGES
+from packer.sources.kinds import check_options, suffixes
 from packer.watcher import Watcher
 
 
@@ -24,7 +24,7 @@ def names(specs):
 def test_the_book_names_all_files_that_can_be_packed():
     """The page of sources names every suffix; of images and HDF5, which have many, what such files are called."""
     page = (Path(__file__).parents[3] / "docs/reference/sources.md").read_text()
-    named = {IMAGES.get(suffix) or ("HDF5" if kind == "hdf5" else f"`{suffix}`") for suffix, kind in KIND_OF.items()}
+    named = {IMAGES.get(suffix) or ("HDF5" if kind == "hdf5" else f"`{suffix}`") for suffix, kind in suffixes().items()}
     assert [name for name in sorted(named | {f"`{suffix}`" for suffix in CLOUDS}) if name not in page] == []
 
 
@@ -116,7 +116,7 @@ def test_options_reach_their_source(pairs, clouds, rows):
 def test_options_that_do_not_concern_the_source(option):
     """An option that would be passed over in silence is refused: each, for each kind of source that it is not for."""
     asked = replace(SourceOptions(), **{option.name: "asked"})
-    for kind in UNITS_OF.keys() - set(option.metadata["kinds"]):
+    for kind in {kind.name for kind in all_kinds().values() if kind.units} - set(kinds_with(option.name)):
         with pytest.raises(UsageError, match=f"{flag_of(option)} is for sources of .*, but this one holds {kind};"):
             check_options(asked, kind)
 

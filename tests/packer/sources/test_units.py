@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 
 from packer.errors import UsageError
-from packer.sources import UNITS_OF, SourceOptions
-from packer.sources.units import UnitChoice, unit_of
+from packer.sources import SourceOptions, all_kinds
+from packer.sources.kinds import unit_of
+from packer.sources.units import UnitChoice
+
+UNITS_OF = {kind.name: kind.units for kind in all_kinds().values() if kind.units}
 
 
 @pytest.mark.parametrize("kind", UNITS_OF)
