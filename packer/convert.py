@@ -220,7 +220,7 @@ def convert_part(
     parse_part(part)  # before the sources are opened
     place = place_of(out)
     check_place(sources, place, options.overwrite)
-    change = Change(place, is_alone=False)
+    change = Change(place, has_lock=False)
     digest = _command_digest(sources, options)
     leases = list[Lease]()  # what was fetched stays in the cache until it is packed
     fetch = partial(_fetch, input_texts(sources) or (), leases, options.watcher)
@@ -290,7 +290,7 @@ def _find_job(sources: Any, options: ConvertOptions, place: Place) -> Job | None
     command = _command_digest(sources, options)
     if not command:
         return None
-    change = Change(place, is_alone=False)
+    change = Change(place, has_lock=False)
     shared_plan = find_plan(change, command)
     if shared_plan is None or not shared_plan.listing:
         return None

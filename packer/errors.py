@@ -35,7 +35,7 @@ def as_text(text: str | bytes) -> str:
     return data.decode(errors="backslashreplace")
 
 
-#: Control characters, halves of characters, ends of lines and of paragraphs, each with its escape.
+#: Control characters, lone surrogates, line and paragraph separators, each with its escape.
 _ESCAPES = {
     number: chr(number).encode("unicode_escape").decode()
     for number in (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029, *range(0xD800, 0xE000))

@@ -92,7 +92,7 @@ def join(
         check_apart(sources, place)
         packed_dataset = packed_folder(sources)
         inputs = sources if packed_dataset is None else open_packed(packed_dataset)
-        source = open_source(inputs, replace(options, on_error="stop"), [], are_beside=True)
+        source = open_source(inputs, replace(options, on_error="stop"), [], as_extra_fields=True)
         by_name = source.names is not None
         job = _plan_join(source, options, place, old)
         new_names = {spec.name for spec in source.fields}

@@ -53,8 +53,8 @@ class Watcher:
         step: called with the name of the step (such as `reading headers`), how much of it is done, and how much there
             is (None while that is unknown). Steps of many items call it up to ten times a second, others when they
             begin: then `done` counts on from there.
-        done: called with how many more samples and raw bytes of the last step are done; below 0 if a shard is packed
-            again.
+        done: called with how many more samples and raw bytes of the last step are done. May be negative: a shard is
+            packed again, and what it had done is taken back.
     """
 
     bad: Callable[[SourceError], None] = field(default=_stop, repr=False)

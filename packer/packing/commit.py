@@ -16,7 +16,8 @@ process may be killed at any instant, and the power may fail:
     after it            the dataset is the new one; what it does not name is removed, the note last. A note whose shards
                         the manifest names was published: the same command tidies up, and adds nothing twice
 
-A manifest is put in place only if the one there is still the one that the run started from. This holds without locks.
+A manifest is put in place only if the one there is still the one that the run started from. With a lock this is
+exact. Without one (a bucket, some network disks) the conditional put of the manifest decides.
 """
 
 from __future__ import annotations
@@ -181,13 +182,13 @@ def changing(place: Place) -> Iterator[Change]:
         UsageError: another command is changing it.
         WriteError: the place cannot be written.
     """
-    with place.lock() as is_alone:
-        change = Change(place, is_alone)
+    with place.lock() as has_lock:
+        change = Change(place, has_lock)
         try:
             try:
                 yield change
             except (WriteError, DatasetError, OSError):
-                if not is_alone:
+                if not has_lock:
                     # Another command may have removed what this one has written or reads.
                     with contextlib.suppress(WriteError, DatasetError):
                         change.check_unchanged()
@@ -196,7 +197,7 @@ def changing(place: Place) -> Iterator[Change]:
             change.leave()
             raise
         finally:
-            if is_alone or not isinstance(place, LocalPlace):
+            if has_lock or not isinstance(place, LocalPlace):
                 place.remove_drafts(change.run)
 
 
@@ -232,10 +233,10 @@ class Change:
         manifest: of the dataset that is there; None if there is none, or if it is damaged.
     """
 
-    def __init__(self, place: Place, is_alone: bool) -> None:
+    def __init__(self, place: Place, has_lock: bool) -> None:
         self.place = place
         self.run = ""
-        self._is_alone = is_alone
+        self._has_lock = has_lock
         self._data: bytes | None = None
         self._tag: Tag | None = None
         if file := place.read_tagged(MANIFEST):
@@ -300,7 +301,7 @@ class Change:
         manifest, notes = self.manifest, self._notes()
         if overwrite is False and self._data is not None:
             raise exists_error(self.place)
-        if not note.files.count and not self._is_alone:
+        if not note.files.count and not self._has_lock:
             note = msgspec.structs.replace(note, token=secrets.token_hex(8))
         self.run = self.run_of(note, notes)
         files = self.place.files()
@@ -318,7 +319,7 @@ class Change:
         other = notes.get(self.run)
         if other is None or not note.goes_on(other) or note.began - other.began > DAY:
             self.place.write(self._note_file, msgspec.json.encode(note))
-        if self._is_alone and (manifest is not None or self._data is None):
+        if self._has_lock and (manifest is not None or self._data is None):
             self._remove_others(manifest, resume=resume)
 
     def run_of(self, note: Note, notes: Mapping[str, Note | None] | None = None) -> str:
@@ -535,7 +536,7 @@ class Change:
             return
         untold = set(manifest.runs if manifest else ()) - {self.run}
         kept_runs = set() if resume is None or not self.run else {self.run}
-        if not self._is_alone:  # others may be at work
+        if not self._has_lock:  # others may be at work
             now = time.time()
             kept_runs |= {
                 run
@@ -545,7 +546,7 @@ class Change:
         others = [
             name
             for name in files
-            if name not in named and _DATASET_FILE.fullmatch(name) and (self._is_alone or not _NAMELESS.search(name))
+            if name not in named and _DATASET_FILE.fullmatch(name) and (self._has_lock or not _NAMELESS.search(name))
         ]
         run_of_file = {name: match[1] for name in others if (match := _RUN_IN_NAME.search(name))}
         notes_kept = {f"{UNFINISHED}/{run}.json" for run in {*kept_runs, *untold}}

@@ -32,12 +32,12 @@ from packer.watcher import NOBODY
 
 
 def open_source(
-    sources: Any, options: ConvertOptions, rejected: list[Rejected] | None, are_beside: bool = False
+    sources: Any, options: ConvertOptions, rejected: list[Rejected] | None, as_extra_fields: bool = False
 ) -> Source:
     """Open `sources`; with the option `like`, the result has the fields of that dataset.
 
     Args:
-        are_beside: as for `open_sources`.
+        as_extra_fields: as for `open_sources`.
         rejected: skipped files are added here. None if nothing will be packed; then a bad sample that is found early
             raises no error.
 
@@ -72,7 +72,7 @@ def open_source(
         inputs, leases = local_inputs(inputs, options.watcher)
         limits = reading_limits(options, in_memory=False)
         watcher = replace(options.watcher, bad=report_bad)
-        source = open_sources(inputs, options.source, watcher, limits, are_beside)
+        source = open_sources(inputs, options.source, watcher, limits, as_extra_fields)
         weakref.finalize(source, leases.clear)  # what was fetched stays in the cache as long as the source lives
         return source
     if isinstance(sources, Mapping) or not (hasattr(sources, "__len__") and hasattr(sources, "__getitem__")):

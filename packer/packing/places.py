@@ -172,14 +172,14 @@ class LocalPlace(Place):
         with contextlib.ExitStack() as stack:
             with clear_errors(self.path):
                 try:
-                    is_alone = stack.enter_context(held_lock(self.path / LOCK, wait=False))
+                    has_lock = stack.enter_context(held_lock(self.path / LOCK, wait=False))
                 except BlockingIOError:
                     raise UsageError(
                         f"{self.path} is being changed already; wait for it or choose another folder"
                     ) from None
-            if not is_alone:
+            if not has_lock:
                 _log.warning("%s: its file system has no locks: do not change it by two commands at once", self.path)
-            yield is_alone
+            yield has_lock
 
     def files(self) -> dict[str, int]:
         sizes = {}

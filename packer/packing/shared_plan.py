@@ -40,7 +40,8 @@ _log = logging.getLogger(__name__)
 BEAT, LOST = 2.0, 20.0
 #: Seconds between two looks for a plan.
 POLL = 1.0
-#: Seconds after which a claim that is still there is the last one written, in a folder and at a URL.
+#: Seconds to wait after writing a claim, before reading it back to see whether another part wrote one too: in a folder,
+#: and at a URL.
 SETTLED, SETTLED_REMOTELY = 0.1, 1.0
 #: Files that are put in place at one time: a bucket takes a while for each. One thread computes what is in them.
 _PUT_THREADS = 8

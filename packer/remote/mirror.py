@@ -62,8 +62,8 @@ def _fetch(
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         reserved.parent.mkdir(exist_ok=True)
-        with _lock_of(folder, entry, transfer) as is_alone:
-            temporary = reserved if is_alone else reserved.with_name(f"{os.getpid()}-{reserved.name}")
+        with _lock_of(folder, entry, transfer) as has_lock:
+            temporary = reserved if has_lock else reserved.with_name(f"{os.getpid()}-{reserved.name}")
             if is_whole(folder, entry):
                 with contextlib.suppress(FileNotFoundError):  # it was removed just now
                     lease = Lease(folder, entry.file)
@@ -98,11 +98,11 @@ def _lock_of(folder: Path, entry: FileEntry, transfer: Transfer) -> Iterator[boo
     with contextlib.ExitStack() as stack:
         while True:
             try:
-                is_alone = stack.enter_context(held_lock(file_beside(folder, entry, LOCK), wait=False))
+                has_lock = stack.enter_context(held_lock(file_beside(folder, entry, LOCK), wait=False))
                 break
             except BlockingIOError:
                 transfer.pause(LOOK_SECONDS)
-        yield is_alone
+        yield has_lock
 
 
 @dataclass(frozen=True)

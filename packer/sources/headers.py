@@ -104,14 +104,15 @@ def count_layouts(layouts: NDArray[np.integer[Any]]) -> dict[int, int]:
 def difference(expected: Mapping[str, str], actual: Mapping[str, str]) -> str:
     """Return how fields, described by name, differ from those expected; empty if they do not.
 
-    As in `field x is one int16, not one float32; field y (one int64) is missing; field z (one int64) is one too many`.
+    As in `field x is one int16, not one float32; field y (one int64) is missing; field z (one int64) is not in the
+    others`.
     """
 
     def words(name: str) -> str:
         if name not in actual:
             return f"field {name} ({expected[name]}) is missing"
         if name not in expected:
-            return f"field {name} ({actual[name]}) is one too many"
+            return f"field {name} ({actual[name]}) is not in the others"
         return f"field {name} is {actual[name]}, not {expected[name]}"
 
     return "; ".join(words(name) for name in {**expected, **actual} if actual.get(name) != expected.get(name))

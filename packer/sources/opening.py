@@ -44,7 +44,7 @@ def open_sources(
     options: SourceOptions | None = None,
     watcher: Watcher = NOBODY,
     limits: Limits | None = None,
-    are_beside: bool = False,
+    as_extra_fields: bool = False,
 ) -> Source:
     """Open the source that `inputs` name: `FIELD=PATH` for each field of an image set, or one path.
 
@@ -53,8 +53,8 @@ def open_sources(
         watcher: hears of bad files and of steps; by default the first bad file is an error.
         limits: limits of opening one file with a library that can crash (HDF5), in a process of its own; None opens
             it in this one.
-        are_beside: whether the files lie beside those of samples that are packed already: text is taken, and each
-            array file of a folder is a sample.
+        as_extra_fields: whether the files only add fields to packed samples: text is taken, and each array file of a
+            folder is a sample.
 
     Raises:
         UsageError: there is no file, there are files of several kinds, or inputs do not go together.
@@ -67,7 +67,7 @@ def open_sources(
         errors.append(error)
 
     try:
-        return _open(inputs, options or SourceOptions(), replace(watcher, bad=note), limits, are_beside)
+        return _open(inputs, options or SourceOptions(), replace(watcher, bad=note), limits, as_extra_fields)
     except NothingLeftError as error:
         if not errors:
             raise
@@ -76,7 +76,7 @@ def open_sources(
 
 
 def _open(
-    inputs: Sequence[str], options: SourceOptions, watcher: Watcher, limits: Limits | None, are_beside: bool
+    inputs: Sequence[str], options: SourceOptions, watcher: Watcher, limits: Limits | None, as_extra_fields: bool
 ) -> Source:
     named, known = _named(inputs), all_kinds()
     columns = columns_by_field(options)
@@ -85,13 +85,13 @@ def _open(
             f"--columns {unknown[0]}={columns[unknown[0]]}: no source is named {unknown[0]}=; write "
             f"{unknown[0]}=FOLDER for the one with these columns"
         )
-    has_others = len(named) > 1 or are_beside
+    has_others = len(named) > 1 or as_extra_fields
     by_name = {name: _look(name, path, columns, has_others, watcher) for name, path in named.items()}
     sides = {
         name: file_set for name, (kind, file_set) in by_name.items() if kind == "text" or (name and name in columns)
     }
     if len(sides) == len(by_name):  # then the first points are the samples
-        sides.pop(next((name for name in sides if name in columns), next(iter(sides)) if are_beside else ""), None)
+        sides.pop(next((name for name in sides if name in columns), next(iter(sides)) if as_extra_fields else ""), None)
     file_sets = {name: file_set for name, (_, file_set) in by_name.items() if name not in sides}
     if not file_sets:
         raise UsageError(f"{next(iter(sides))}= is text, which lies beside images or clouds; name these as well")
@@ -109,7 +109,7 @@ def _open(
     main = replace(
         options, columns=tuple(f"{name}={c}" if name else c for name, c in columns.items() if name not in sides)
     )
-    if are_beside and kind == "npy" and not all(Path(named[name]).is_file() for name in file_sets):
+    if as_extra_fields and kind == "npy" and not all(Path(named[name]).is_file() for name in file_sets):
         main = replace(main, samples=options.samples or "files")
     if known[kind].units:
         check_options(main, kind)

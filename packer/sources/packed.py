@@ -170,7 +170,7 @@ class PackedSource(Source):
 
 
 class _Shards:
-    """Shards from which samples are taken; opening one too many closes the one that is unused for longest."""
+    """Shards from which samples are taken; beyond MOST_OPEN, the one that is unused for longest is closed."""
 
     def __init__(self, folder: Path, entries: Sequence[ShardEntry]) -> None:
         self._folder, self._entries = folder, entries
@@ -267,8 +267,9 @@ class _CheckedColumn:
         wrong = todo.frame[self.column.are_wrong(todo)]
         if len(wrong):
             a, b = self.column.index.samples_of(wrong)[0].tolist()
+            samples = f"sample {a}" if b == a + 1 else f"samples {a} to {b - 1}"
             raise DamagedError(
-                f"{self._shard.path}: field {self.column.field.name!r}, samples {a} to {b - 1} of the shard: "
+                f"{self._shard.path}: field {self.column.field.name!r}, {samples} of the shard: "
                 "the checksum is wrong; run `packer verify`, then `packer repair`"
             )
         self._good[todo.frame] = True

@@ -83,7 +83,7 @@ def test_a_file_of_another_name_is_told_to_be_named(tmp_path):
 @pytest.mark.parametrize(
     ("lr", "words"),
     [
-        ({"lr": np.zeros((6, 5, 3), "u1"), "y": 1}, r"field y \(one int64\) is one too many"),
+        ({"lr": np.zeros((6, 5, 3), "u1"), "y": 1}, r"field y \(one int64\) is not in the others"),
         ({"lr": np.zeros((6, 5, 3), "f4")}, r"lr is array float32 \[6, 5, 3\], not image uint8 \[6, 5, 3\]"),
         ({"lr": np.zeros((6, 5, 3), "u1")}, r"lr is array uint8 \[6, 5, 3\], not image uint8 \[6, 5, 3\]"),
         ({"lr": np.zeros((8, 9, 3), "u1")}, r"lr is array uint8 \[8, 9, 3\], not image uint8 \[6, 5, 3\]"),

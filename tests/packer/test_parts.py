@@ -298,7 +298,7 @@ def test_a_part_that_is_overtaken_leaves_nothing(sources: list[str], tmp_path: P
 def test_a_part_whose_run_is_replaced_says_so(sources: list[str], tmp_path: Path, meanwhile: Any) -> None:
     """If another command begins again while a part is packed, the part says so, and leaves that command's files."""
     others = {**OPTIONS, "codec": "lz4", "overwrite": True}
-    change = Change(LocalPlace(tmp_path / "out"), is_alone=True)
+    change = Change(LocalPlace(tmp_path / "out"), has_lock=True)
     meanwhile(lambda: change.begin(Note(shards=1, settings=others)))
     with pytest.raises(UsageError, match="another command began here again"):
         convert_part(sources, tmp_path / "out", "1/2", **OPTIONS)

@@ -260,7 +260,7 @@ def test_damage_is_not_exported(tmp_path, to, spec, codec):
     data = bytearray(path.read_bytes())
     data[offset + 3] ^= 4
     path.write_bytes(data)
-    with pytest.raises(DamagedError, match=rf"field '{spec.name}', samples 0 to [0-3] of the shard: the checksum is"):
+    with pytest.raises(DamagedError, match=rf"field '{spec.name}', samples? 0( to [1-3])? of the shard: the check"):
         export(tmp_path / "d", tmp_path / "out", to=to)
     assert not [p for p in (tmp_path / "out").rglob("*") if p.is_file()]
 

@@ -26,8 +26,8 @@ def spec(**changes):
         ([spec(shape=(6, 4, 3))], r"x is image uint8 \[6, 4, 3\], not image uint8 \[any, 5, 3\]"),
         ([spec(shape=(6, None, 3))], r"x is image uint8 \[6, any, 3\], not image uint8 \[any, 5, 3\]"),
         ([spec(kind="array", shape=(6, 5))], r"x is array uint8 \[6, 5\], not image uint8 \[any, 5, 3\]"),
-        ([spec(name="y")], r"field x \(image uint8 .*\) is missing; field y \(image uint8 .*\) is one too many"),
-        ([spec(), spec(name="y")], r"dataset: field y \(image uint8 .*\) is one too many"),
+        ([spec(name="y")], r"field x \(image uint8 .*\) is missing; field y \(image uint8 .*\) is not in the others"),
+        ([spec(), spec(name="y")], r"dataset: field y \(image uint8 .*\) is not in the others"),
     ],
 )
 def test_each_difference_is_named(given, words):

@@ -97,7 +97,7 @@ def test_a_folder_is_a_sample(tmp_path, scenes):
     np.testing.assert_array_equal(read_each(named)["xyz"][1], scenes["scene0001_00"]["coord"])
     with pytest.raises(
         SourceError,
-        match=r"does not fit most, such as scene0000_00: field segment20 \(array int16 .any. .*\) is one too many",
+        match=r"does not fit most, such as scene0000_00: field segment20 \(array int16 .any. .*\) is not in the others",
     ):
         source_of([str(tmp_path / "train")], source=FOLDERS)
 

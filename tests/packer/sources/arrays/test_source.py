@@ -182,7 +182,7 @@ def test_files_that_hold_one_field_at_different_places_differ(tmp_path: Path) ->
     write_hdf5(tmp_path / "b.h5", {"g": np.ones(3, [("x", "f4")]), "z": np.arange(3)})
     differs = r"field y \(one int64 of /y\) is missing; field g\.x is one float32 of /g\[x\], not one float32 of /g/x"
     with pytest.raises(
-        SourceError, match=rf"b\.h5: .* such as a\.h5: {differs}; field z \(one int64 of /z\) is one too many "
+        SourceError, match=rf"b\.h5: .* such as a\.h5: {differs}; field z \(one int64 of /z\) is not in the others "
     ):
         open_hdf5(str(tmp_path))
 
