@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from packer.errors import ChangedMeanwhileError
 from packer.packing import Place, place_of
+from packer.packing.origin import leaves
+from packer.packing.places import LocalPlace
+from packer.sources import shuffled_order
 
 
 @pytest.fixture(params=["folder", "memory"])
@@ -32,3 +36,31 @@ def test_a_file_is_put_only_in_place_of_the_one_that_was_read(place: Place) -> N
     with pytest.raises(ChangedMeanwhileError):
         place.put("manifest.json", b"5", second)
     assert "manifest.json" not in place.files()
+
+
+def test_the_last_look_is_right_before_the_rename(tmp_path, monkeypatch):
+    """What another command puts while the bytes go to the disk stays: a file is looked at after it was written."""
+    place = LocalPlace(tmp_path)
+    first = place.put("manifest.json", b"1", None)
+    plain = os.fsync
+
+    def other_command(descriptor):
+        plain(descriptor)
+        (tmp_path / "manifest.json").write_bytes(b"other")
+
+    monkeypatch.setattr("packer.format.sync.os.fsync", other_command)
+    with pytest.raises(ChangedMeanwhileError):
+        place.put("manifest.json", b"2", first)
+    assert (tmp_path / "manifest.json").read_bytes() == b"other"
+
+
+def test_leaves_of_shuffled_parts_know_their_samples():
+    """Of each source, in its order, the numbers of its samples in the dataset."""
+    parts = [{"samples": count, "origin": {"kind": kind}} for kind, count in (("a", 4), ("b", 6))]
+    order = shuffled_order(10, 7)
+    sources = leaves({"kind": "x", "shuffled": 7, "origin": {"kind": "x", "parts": parts}}, 10)
+    numbers = [number for source in sources for number in list(source.numbers)]
+    assert [source.origin["kind"] for source in sources] == ["a", "b"]
+    assert [order[number] for number in numbers] == list(range(10))
+    plain = leaves({"kind": "x", "parts": parts}, 10)
+    assert [list(source.numbers) for source in plain] == [[0, 1, 2, 3], [4, 5, 6, 7, 8, 9]]
