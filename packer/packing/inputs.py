@@ -20,8 +20,8 @@ from packer.packing.places import LocalPlace, Place, place_of
 from packer.packing.rejected import Rejected, read_rejected
 from packer.remote import local_inputs
 from packer.sources import (
+    ClassSource,
     FittedSource,
-    LabelledSource,
     PackedSource,
     SampleSource,
     Source,
@@ -98,7 +98,7 @@ def fit_source(source: Source, like: Manifest) -> Source:
     """
     if isinstance(source, SampleSource):
         return source  # opened with the fields of the dataset; it has no classes and constants of its own
-    if isinstance(source, LabelledSource) and set(source.classes) <= set(like.classes):
+    if isinstance(source, ClassSource) and set(source.classes) <= set(like.classes):
         source.number_as(like.classes)
     fitted = FittedSource(source, like.fields)
     check_classes(like.classes, classes_of(origin_of(source), len(source)), "the source")

@@ -13,7 +13,7 @@ from packer.sources.base import (
     runs,
 )
 from packer.sources.beside import in_order_of
-from packer.sources.derived import FittedSource, LabelledSource
+from packer.sources.derived import ClassSource, FittedSource
 from packer.sources.encoding import decode_source, encode_source
 from packer.sources.kinds import Kind, all_kinds, kinds_with, pair_by_name, pair_in_order
 from packer.sources.looking import Header, agree_on_most
@@ -28,10 +28,10 @@ from packer.sources.table import LaidField, Row, SampleTable
 __all__ = [
     "BLOCK_BYTES",
     "Block",
+    "ClassSource",
     "FittedSource",
     "Header",
     "Kind",
-    "LabelledSource",
     "LaidField",
     "LargeArray",
     "PackedSource",

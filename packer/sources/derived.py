@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,59 +26,28 @@ _SPLITS = {"train", "training", "val", "valid", "validation", "dev", "test", "te
 MOST_CHANNELS = 4
 
 
-class LabelledSource(DerivedSource):
-    """The samples of a source, and for each the number of its class, int64, as torchvision's ImageFolder has them.
+class ClassSource(DerivedSource):
+    """The samples of a source, and for each the number of its class, int64. Classes are numbered by their names' order.
 
-        train/cat/1.png, train/cat/2.png, train/dog/1.png    label 0, 0, 1    classes cat, dog
-
-    The class is the first folder of the sample's name; where all first folders are splits, such as `train` and `val`,
-    it is the second. Classes are numbered in the plain order of their names. A folder without a sample is a class too,
-    so that samples that are skipped as bad change no number.
+    Attributes:
+        classes: their names, by number.
 
     Args:
-        roots: what the source was opened from.
+        classes: name of the class of each sample.
+        more: names of classes that no sample has.
 
     Raises:
-        UsageError: the samples have no names, or the source has a field `label`.
-        SourceError: a sample lies in no folder.
+        UsageError: the source has a field `label` already.
     """
 
-    def __init__(self, source: Source, roots: Sequence[str]) -> None:
-        if source.names is None:
-            raise UsageError(
-                "--label folder is for samples that are files or folders, but these are rows; see --samples"
-            )
-        if any(spec.name == LABEL for spec in source.fields):
-            raise UsageError(
-                f"--label folder makes a field {LABEL!r}, but there is one; leave --label out, or rename that field"
-            )
-        bare = [name for name in source.names if "/" not in name]
-        if bare:
-            more = f" (one of {len(bare):,} such samples)" if len(bare) > 1 else ""
-            raise SourceError(
-                f"sample {bare[0]!r} of {' and '.join(roots)} lies in no folder, so it has no class{more}; "
-                "move it into the folder of its class, or leave out --label folder"
-            )
+    def __init__(self, source: Source, option: str, classes: Sequence[str], more: Collection[str] = ()) -> None:
         super().__init__(source)
-        folders = [name.partition("/")[0] for name in source.names]
-        splits = sorted(set(folders)) if all(name.count("/") > 1 for name in source.names) else []
-        if not _SPLITS.issuperset(folder.lower() for folder in splits):
-            splits = []
-        if splits:
-            folders = [name.split("/")[1] for name in source.names]
-        places = [{name for split in splits or [""] for name in _subfolders(Path(root, split))} for root in roots]
-        self.classes = sorted({*folders, *set.intersection(*places)})
+        _check_no_label(source, option)
+        self.classes = sorted({*classes, *more})
         self.origin = {**source.origin, "classes": self.classes}
-        classes = f"{len(self.classes):,} classes: {first_few(self.classes)}"
-        self.remarks = [*source.remarks, f"field {LABEL} is the number of the folder, from 0, of {classes}"]
-        if splits:
-            rules = " ".join(f"--split {split}='{split}/*'" for split in splits)
-            self.remarks.append(f"{first_few(splits)}: these folders are splits, not classes; to keep them: {rules}")
-        if empty := sorted(set(self.classes).difference(folders)):
-            self.remarks.append(f"no sample has class {first_few(empty)}, but the folder counts as a class")
         numbers = {name: number for number, name in enumerate(self.classes)}
-        self._labels: NDArray[np.int64] = np.array([numbers[folder] for folder in folders], np.int64)
-        self.fields = (*source.fields, FieldSpec(name=LABEL, dtype="int64"))
+        self._labels: NDArray[np.int64] = np.array([numbers[name] for name in classes], np.int64)
+        self.fields = (*self.fields, FieldSpec(name=LABEL, dtype="int64"))
 
     def number_as(self, classes: Sequence[str]) -> None:
         """Number the classes as a dataset does, which has all of them."""
@@ -98,6 +67,93 @@ class LabelledSource(DerivedSource):
             end = at + count(block)
             yield {**block, LABEL: self._labels[at:end]}
             at = end
+
+
+def _check_no_label(source: Source, option: str) -> None:
+    if any(spec.name == LABEL for spec in source.fields):
+        raise UsageError(
+            f"{option} makes a field {LABEL!r}, but there is one; leave {option} out, or rename that field"
+        )
+
+
+class LabelledSource(ClassSource):
+    """The samples of a source, with the numbers of their folders, as torchvision's ImageFolder has them.
+
+        train/cat/1.png, train/cat/2.png, train/dog/1.png    label 0, 0, 1    classes cat, dog
+
+    The class is the first folder of the sample's name; where all first folders are splits, such as `train` and `val`,
+    it is the second. A folder without a sample is a class too,
+    so that samples that are skipped as bad change no number.
+
+    Args:
+        roots: what the source was opened from.
+
+    Raises:
+        UsageError: the samples have no names, or the source has a field `label`.
+        SourceError: a sample lies in no folder.
+    """
+
+    def __init__(self, source: Source, roots: Sequence[str]) -> None:
+        if source.names is None:
+            raise UsageError(
+                "--label folder is for samples that are files or folders, but these are rows; see --samples"
+            )
+        _check_no_label(source, "--label folder")
+        bare = [name for name in source.names if "/" not in name]
+        if bare:
+            more = f" (one of {len(bare):,} such samples)" if len(bare) > 1 else ""
+            raise SourceError(
+                f"sample {bare[0]!r} of {' and '.join(roots)} lies in no folder, so it has no class{more}; "
+                "move it into the folder of its class, or leave out --label folder"
+            )
+        folders = [name.partition("/")[0] for name in source.names]
+        splits = sorted(set(folders)) if all(name.count("/") > 1 for name in source.names) else []
+        if not _SPLITS.issuperset(folder.lower() for folder in splits):
+            splits = []
+        if splits:
+            folders = [name.split("/")[1] for name in source.names]
+        places = [{name for split in splits or [""] for name in _subfolders(Path(root, split))} for root in roots]
+        super().__init__(source, "--label folder", folders, set.intersection(*places))
+        classes = f"{len(self.classes):,} classes: {first_few(self.classes)}"
+        self.remarks = [*source.remarks, f"field {LABEL} is the number of the folder, from 0, of {classes}"]
+        if splits:
+            rules = " ".join(f"--split {split}='{split}/*'" for split in splits)
+            self.remarks.append(f"{first_few(splits)}: these folders are splits, not classes; to keep them: {rules}")
+        if empty := sorted(set(self.classes).difference(folders)):
+            self.remarks.append(f"no sample has class {first_few(empty)}, but the folder counts as a class")
+
+
+class TextClassSource(ClassSource):
+    """The samples of a source in which a field of text becomes field `label`: the number of its text among all texts.
+
+    The texts of all samples are read when it is made.
+
+    Raises:
+        UsageError: there is no such field, or it is no text; or there is another field `label`.
+        SourceError: a sample cannot be read.
+    """
+
+    def __init__(self, source: Source, name: str) -> None:
+        texts = {spec.name for spec in source.fields if spec.kind == "text"}
+        if name not in texts:
+            raise UsageError(f"--classes {name}: there is no such field of text; there are {first_few(sorted(texts))}")
+        classes = [str(text) for block in source.read() for text in block[name]]
+        super().__init__(_WithoutField(source, name), f"--classes {name}", classes)
+        told = f"{len(self.classes):,} classes: {first_few(self.classes)}"
+        self.remarks = [*self.remarks, f"field {LABEL} is the number of the text of {name}, from 0, of {told}"]
+
+
+class _WithoutField(DerivedSource):
+    """The samples of a source without one of its fields."""
+
+    def __init__(self, source: Source, name: str) -> None:
+        super().__init__(source)
+        self._name = name
+        self.fields = tuple(spec for spec in source.fields if spec.name != name)
+
+    def read(self) -> Iterator[Block]:
+        for block in self._source.read():
+            yield {name: values for name, values in block.items() if name != self._name}
 
 
 def _subfolders(place: Path) -> set[str]:

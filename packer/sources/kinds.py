@@ -37,7 +37,7 @@ _MODULES = (
 )
 _GROUP = "packer.kinds"
 #: Options of every kind.
-EVERY = ("samples", "label")
+EVERY = ("samples", "label", "classes")
 
 
 def pair_by_name(

@@ -15,7 +15,7 @@ from packer.errors import NothingLeftError, SourceError, UsageError, first_few
 from packer.format import MANIFEST, check_field_name
 from packer.sources.base import Source
 from packer.sources.beside import open_beside
-from packer.sources.derived import ArrayImageSource, LabelledSource
+from packer.sources.derived import ArrayImageSource, LabelledSource, TextClassSource
 from packer.sources.files import (
     CLOUDS,
     LABELS,
@@ -145,6 +145,8 @@ def _open(
             source.remarks = [*source.remarks, *filter(None, proposals)]
     if options.images:
         source = ArrayImageSource(source, options.images)
+    if options.classes is not None:
+        source = TextClassSource(source, options.classes)
     if options.label is not None:
         source = LabelledSource(source, [named[name] for name in file_sets])
     return source

@@ -35,6 +35,7 @@ class SourceOptions:
         samples: What one sample is made from; PATTERN as in /data/*, and PATH of an array that says where episodes of
             rows end.  [default: rows of hdf5, zarr and npy, files of all others]
         label: Make a field label: the number of the first folder that a file lies in, such as cat of cat/1.png.
+        classes: Make a field label of this field of text: the number of its text among all texts, in their order.
         mode: Images: convert all to this.
         palette: Images with a palette: pack their colours, or the indices.  [default: indices of masks, else colours]
         max_pixels: Images: refuse larger ones.
@@ -68,6 +69,7 @@ class SourceOptions:
 
     samples: str | None = _of(form="rows|files|folders|datasets|groups[:PATTERN]|episodes:PATH")
     label: str | None = _of(choices="folder")
+    classes: str | None = _of(form="FIELD")
     mode: str | None = _of(choices="gray|rgb|rgba")
     palette: str | None = _of(choices="colour|index")
     max_pixels: int | None = _of(least=1)
