@@ -1,4 +1,4 @@
-"""The demo: pack several kinds of files, look at the result, and read an epoch of each.
+"""The demo: pack several kinds of files, and read an epoch of each. What it prints fits a screen.
 
 Run by scripts/demo, which installs and makes the inputs first.
 """
@@ -17,6 +17,7 @@ from benchmark.measuring import Rounds, race
 from file_datasets import Rows, cloud_files, pair_files
 from torch.utils.data import Dataset
 
+from packer.cli.text import count_text
 from readers import PackedDataset
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -67,21 +68,24 @@ JOBS = (
 )
 
 NEXT = """
-What to try next
-  .venv/bin/packer convert --help                           pack your own files; run again after a crash, it resumes
-  .venv/bin/packer plan lr=data/pairs/lr hr=data/pairs/hr   shards, map sizes and disk need, before anything is written
-  .venv/bin/packer info data/packed/pairs.packed --json     what a packed dataset holds, for machines
-
-  from readers import PackedDataset
-  ds = PackedDataset("data/packed/pairs.packed")
-  ds[0]; ds["astronaut_000"]; ds[[3, 5, 8]]                 # a sample by number or name; a whole batch at once
+Now your own files: a FOLDER of pictures, clouds, HDF5 files or arrays, or lr=FOLDER hr=FOLDER for pairs
+  .venv/bin/packer convert FOLDER mine.packed
+  .venv/bin/python -c "from readers import PackedDataset; print(PackedDataset('mine.packed')[0])"
 """
 
 
-def packer(*arguments: str) -> None:
-    """Run the command line as a user would, and show it."""
-    print("\n$ packer", *arguments, flush=True)
-    subprocess.run([Path(sys.executable).with_name("packer"), *arguments], cwd=ROOT, check=True)
+def pack(job: Job) -> None:
+    """Pack one set of inputs by the command line, as a user would, and print what came of it."""
+    command = ["convert", *job.sources, job.packed, *job.options]
+    print("$ packer", *command)
+    program = Path(sys.executable).with_name("packer")
+    subprocess.run([program, *command, "--overwrite", "--quiet"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    manifest = PackedDataset(ROOT / job.packed).manifest
+    sizes = f"{manifest.raw_bytes / 1e6:,.1f} MB as arrays, {manifest.file_bytes / 1e6:,.1f} MB packed"
+    print(
+        f"    {count_text(manifest.samples, 'sample')} of {', '.join(f.name for f in manifest.fields)}; {sizes}",
+        flush=True,
+    )
 
 
 def print_epochs() -> None:
@@ -102,9 +106,7 @@ def main() -> int:
     """Run the demo; return the exit status of the first command that failed, or 0."""
     try:
         for job in JOBS:
-            packer("convert", *job.sources, job.packed, *job.options, "--overwrite")
-        for job in JOBS:
-            packer("info", job.packed)
+            pack(job)
     except subprocess.CalledProcessError as error:
         return int(error.returncode)
     print_epochs()
