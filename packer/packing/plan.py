@@ -195,6 +195,10 @@ def _check_sizes(source: Source, fields: Sequence[Field], sizes: Mapping[str, Fi
             )
 
 
+#: Kinds of lengths with which others are compared.
+_KINDS_OF_LENGTHS = 16
+
+
 def remark_on_lengths(source: Source, sizes: Mapping[str, FieldSizes]) -> list[str]:
     """Return a sentence for each field that has as many rows as another one in most samples, but not in all.
 
@@ -206,8 +210,12 @@ def remark_on_lengths(source: Source, sizes: Mapping[str, FieldSizes]) -> list[s
         if (size := sizes[spec.name]).known and size.shapes is not None and spec.ragged_axes == (0,)
     }
     remarks = []
-    for index, name in enumerate(lengths):
-        differing = {other: np.flatnonzero(lengths[name] != lengths[other]) for other in list(lengths)[:index]}
+    kinds: dict[bytes, str] = {}  # the first field of each kind of lengths; most fields have those of another one
+    for name in lengths:
+        known = [other for other in kinds.values() if other != name][:_KINDS_OF_LENGTHS]
+        if kinds.setdefault(lengths[name].tobytes(), name) != name:
+            continue
+        differing = {other: np.flatnonzero(lengths[name] != lengths[other]) for other in known}
         other = min(differing, key=lambda other: len(differing[other]), default=None)
         if other is None or not 0 < len(differing[other]) <= len(source) / 2:
             continue

@@ -23,6 +23,7 @@ from packer.errors import NothingLeftError, SourceError, UsageError, first_few
 from packer.sources.base import Block, DerivedSource, LargeArray, Source, count
 from packer.sources.files import FileSet
 from packer.sources.pairing import UNNAMED, field_in_words, pair, partners, stem
+from packer.sources.source import TableSource
 from packer.watcher import Watcher
 
 if TYPE_CHECKING:
@@ -76,11 +77,11 @@ def open_beside(
             f"{sides_in_words}: these lie beside whole files, but the samples are not single files; leave out --patch, "
             "--samples and the like"
         )
-    chosen = []
+    chosen = list[Source]()
     for name, side in opened.items():
         numbers = {path: number for number, path in enumerate(side.files())}
         files = [paired.files[f"={name}"][order[sample]] for sample in names]
-        chosen.append(ChosenSource(side, [numbers[sides[name].path(file)] for file in files]))
+        chosen.append(_in_order(side, [numbers[sides[name].path(file)] for file in files]))
     return BesideSource(samples, chosen)
 
 
@@ -126,7 +127,12 @@ def in_order_of(names: Sequence[str] | None, samples: int, source: Source, drop:
             raise UsageError(f"{reason}; skip them with --on-error skip")
         _log.warning("%s; they are skipped", reason)
     numbers = [number_of[partner_of[name]] for name in names]
-    return source if numbers == list(range(len(source))) else ChosenSource(source, numbers)
+    return source if numbers == list(range(len(source))) else _in_order(source, numbers)
+
+
+def _in_order(source: Source, numbers: Sequence[int]) -> Source:
+    """Return some samples of a source, in another order."""
+    return source.in_order(numbers) if isinstance(source, TableSource) else ChosenSource(source, numbers)
 
 
 class ChosenSource(DerivedSource):

@@ -58,9 +58,10 @@ class SourceOptions:
         skip: HDF5, zarr and npy: leave out a field, group or array.
         axis: HDF5, zarr and npy: number of the axis that counts samples.
         attrs: HDF5, zarr and npy: make a field of this attribute of each file, dataset or group that is a sample.
-        scaled: HDF5, zarr and npy: apply scale_factor, add_offset and _FillValue (missing values become NaN).
-        stored: HDF5, zarr and npy: pack numbers as they are stored, in spite of scale_factor, add_offset and
-            _FillValue.
+        scaled: HDF5, zarr and npy: apply scale_factor, add_offset, _FillValue, missing_value and _Unsigned (missing
+            values become NaN).
+        stored: HDF5, zarr and npy: pack numbers as they are stored, in spite of such attributes.
+        unwritten: HDF5, zarr and npy: chunks that were never written: a remark counts them, or they are refused.
         once: HDF5, zarr and npy: keep this array once, as ds.constants: it is the same for all samples, such as a
             grid.
         sparse: HDF5, zarr and npy: pack rows of this sparse matrix (data, indices, indptr), as X.indices and X.data.
@@ -90,6 +91,7 @@ class SourceOptions:
     attrs: tuple[str, ...] = _of((), "--attr", form="NAME")
     scaled: bool = _of(False)
     stored: bool = _of(False)
+    unwritten: str = _of("remark", choices="remark|refuse")
     once: tuple[str, ...] = _of((), form="PATH")
     sparse: tuple[str, ...] = _of((), form="PATH")
     images: tuple[str, ...] = _of((), "--image", form="FIELD")

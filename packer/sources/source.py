@@ -69,6 +69,10 @@ class TableSource(Source):
         """Return some of the samples, in the order given, as `part` does."""
         return self._with(self.table.take(numbers))
 
+    def in_order(self, numbers: Numbers) -> TableSource:
+        """Return some of the samples, in the order given, with all that is said of the source."""
+        return replace(self, table=self.table.take(numbers))
+
     def _with(self, table: SampleTable) -> TableSource:
         return replace(self, table=table, origin={}, remarks=[], constants={})
 

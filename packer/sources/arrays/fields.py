@@ -11,30 +11,13 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError
 from packer.format import DTYPES, FieldSpec
+from packer.sources.arrays.meaning import Scaling, in_words, scaling_of
 from packer.sources.arrays.tree import Entry, is_text, list_dtype
 from packer.sources.base import fits
 
 #: The name of a field until it is chosen.
 _UNNAMED = "values"
 _NOT_CHOSEN = FieldSpec(name=_UNNAMED, dtype="uint8")
-#: Attributes that say what stored numbers stand for.
-SCALING = ("scale_factor", "add_offset", "_FillValue")
-
-
-class Scaling(NamedTuple):
-    """How stored numbers become values, as the CF conventions have it: value = number * factor + offset."""
-
-    stored: str
-    factor: float
-    offset: float
-    missing: float | None
-
-    def apply(self, numbers: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Return the values, NaN where they are missing."""
-        values = numbers.astype(dtype) * dtype.type(self.factor) + dtype.type(self.offset)
-        if self.missing is not None:
-            values[numbers == np.asarray(self.missing).astype(numbers.dtype)] = np.nan
-        return np.ascontiguousarray(values, dtype)
 
 
 class ArrayLeaf(NamedTuple):
@@ -162,33 +145,15 @@ def scaled(leaf: ArrayLeaf, attributes: Mapping[str, Any], is_applied: bool) -> 
     Raises:
         SourceError: they differ, and nobody said which are to be packed.
     """
-    numbers = {name: _number(attributes[name]) for name in SCALING if name in attributes}
-    missing = numbers.pop("_FillValue", None)
-    factor, offset = (number if (number := numbers.get(name)) is not None else usual for name, usual in (
-        ("scale_factor", 1.0), ("add_offset", 0.0)))  # fmt: skip
-    if leaf.spec.kind == "text" or ((factor, offset) == (1, 0) and (missing is None or missing != missing)):
+    scaling = None if leaf.spec.kind == "text" else scaling_of(str(leaf.spec.dtype), attributes)
+    if scaling is None:
         return leaf
     if not is_applied:
-        shown_attributes = ", ".join(f"{name} {_number(attributes[name])}" for name in SCALING if name in attributes)
         raise SourceError(
-            f"{leaf.path} has {shown_attributes}: its stored numbers are not its values; --scaled packs the values, "
-            "NaN where they are missing, and --stored the numbers as they are"
+            f"{leaf.path} has {in_words(attributes)}: its stored numbers are not its values; --scaled packs the "
+            "values, NaN where they are missing, and --stored the numbers as they are"
         )
-    kinds = [attributes[name]["dtype"] for name in numbers if isinstance(attributes[name], dict)]
-    wide = len(kinds) < len(numbers) or any(kind != "float32" for kind in kinds) or leaf.spec.itemsize > 2
-    dtype = leaf.spec.dtype if leaf.spec.dtype in ("float32", "float64") else "float64" if wide else "float32"
-    scaling = Scaling(str(leaf.spec.dtype), factor, offset, missing)
-    return leaf.changed(dtype=dtype)._replace(scaling=scaling)
-
-
-def _number(attribute: Any) -> float | None:
-    """Return an attribute that is one number, alone or in a list; None of all others."""
-    value = attribute["value"] if isinstance(attribute, dict) else attribute
-    value = value[0] if isinstance(value, list) and len(value) == 1 else value
-    try:
-        return float(value) if not isinstance(value, int) else value
-    except (TypeError, ValueError):
-        return None
+    return leaf.changed(dtype=scaling.dtype)._replace(scaling=scaling)
 
 
 # ---------------------------------------------------------------- values
@@ -207,15 +172,15 @@ def values_of(values: NDArray[Any], leaf: ArrayLeaf, path: str) -> NDArray[Any] 
         return [_text(text, leaf, path) for text in values.tolist()]
     native = np.dtype(spec.dtype)
     if spec.shape == (None,) and list_dtype(values.dtype) is not None:
+        if leaf.scaling:
+            return [leaf.scaling.apply(np.asarray(row, leaf.scaling.stored)) for row in values]
         return [np.ascontiguousarray(row, dtype=native) for row in values]
     check(values.dtype, values.shape[1:], leaf, path)
     if native == np.bool_ and (most := np.ascontiguousarray(values).view(np.uint8).max(initial=0)) > 1:
         raise SourceError(f"field {spec.name}: a bool is 0 or 1, but it holds {most}; write it as uint8", path)
-    if leaf.scaling:
-        numbers = leaf.scaling.apply(values, native)
-    else:
-        # The view drops h5py's metadata of the dtype (enum names).
-        numbers = np.require(values, native, ["C", "A", "E"]).view(native)
+    # The view drops h5py's metadata of the dtype (enum names).
+    plain = values if leaf.scaling else np.require(values, native, ["C", "A", "E"]).view(native)
+    numbers = leaf.scaling.apply(values) if leaf.scaling else plain
     return list(numbers) if spec.is_ragged else numbers
 
 

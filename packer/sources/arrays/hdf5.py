@@ -127,14 +127,21 @@ class Hdf5Tree(Tree):
 
     def unwritten(self, path: str) -> str:
         dataset = self._file[path]
-        chunks, missing = 1, not dataset.id.get_storage_size() and not dataset.is_virtual
+        if dataset.is_virtual:
+            try:
+                shown = sum(source.vspace.get_select_npoints() for source in dataset.virtual_sources())
+            except (RuntimeError, ValueError):  # without an end: it is as long as its sources are
+                return ""
+            holes = dataset.size - shown
+            return f"{holes:,} of its {dataset.size:,} values are in no file, {dataset.fillvalue}" if holes > 0 else ""
+        chunks, missing = 1, not dataset.id.get_storage_size()
         if dataset.chunks:
             chunks = math.prod(-(-n // c) for n, c in zip(dataset.shape, dataset.chunks, strict=True))
             missing = chunks - dataset.id.get_num_chunks()
         if not missing or not math.prod(dataset.shape) * dataset.dtype.itemsize:
             return ""
         how_many = "all its values" if missing == chunks else f"{missing:,} of its {chunks:,} chunks"
-        return f"{how_many} were never written, and are the fill value {dataset.fillvalue}"
+        return f"{how_many}, {dataset.fillvalue}"
 
     def attribute_names(self, path: str) -> list[str]:
         try:

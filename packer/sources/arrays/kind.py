@@ -14,7 +14,7 @@ from packer.workers import Limits
 
 _OPTIONS = ("pick", "skip", "axis", "once", "images")
 #: Options of files that have attributes and groups.
-_GROUPED = (*_OPTIONS, "attrs", "scaled", "stored", "sparse")
+_GROUPED = (*_OPTIONS, "attrs", "scaled", "stored", "sparse", "unwritten")
 
 
 def open_trees(

@@ -30,7 +30,7 @@ from packer.sources.arrays.origin import ArraysOrigin, KeptFile, KeptOptions
 from packer.sources.arrays.places import FileColumn, Places, RowTable, bounds_of, relative_names, without_suffix
 from packer.sources.arrays.source import ArraySource, RowSource, UnitSource
 from packer.sources.arrays.tree import open_tree
-from packer.sources.arrays.units import LEFT_OUT, Remark, are_numbered, units_of
+from packer.sources.arrays.units import LEFT_OUT, UNWRITTEN, Remark, are_numbered, units_of
 from packer.sources.base import Source
 from packer.sources.episodes import EpisodeSource
 from packer.sources.files import FileSet
@@ -324,6 +324,14 @@ def _sentences(kind: str, remarks: Iterable[Remark]) -> list[str]:
         items[about, "" if about else item].append(item)
     links = ". --field NAME=/path takes a link" if kind == "hdf5" else ""
     return [
-        alone or f"{about}: " + (f"{first_few(listed, joined='; ')}{links}" if about == LEFT_OUT else first_few(listed))
+        alone
+        or f"{about}: "
+        + (
+            f"{first_few(listed, joined='; ')}{links}"
+            if about == LEFT_OUT
+            else first_few(listed, 3, "; ")
+            if about == UNWRITTEN
+            else first_few(listed)
+        )
         for (about, alone), listed in items.items()
     ]

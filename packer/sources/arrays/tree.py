@@ -195,7 +195,7 @@ class Tree(ABC):
         return []
 
     def unwritten(self, path: str) -> str:
-        """Return a phrase on values that were never written, which follows the path; empty if all were."""
+        """Return how many values were never written, and the fill value, as `3 of 5 chunks, 0.0`; empty if all were."""
         return ""
 
     def attribute_names(self, path: str) -> list[str]:

@@ -32,7 +32,8 @@ from packer.sources.arrays.choosing import (
     default_name,
     row_starts,
 )
-from packer.sources.arrays.fields import SCALING, ArrayLeaf, classes_of, scaled
+from packer.sources.arrays.fields import ArrayLeaf, classes_of, scaled
+from packer.sources.arrays.meaning import SCALING, VALID
 from packer.sources.arrays.tree import Tree, TreePlace, is_text, open_tree
 from packer.sources.episodes import ends_of, is_table
 from packer.sources.options import SourceOptions
@@ -48,6 +49,8 @@ _DIGITS = re.compile(r"\d+")
 #: What is not packed or kept, as the beginning of a sentence that lists it.
 LEFT_OUT = "skipped"
 LOST = "attributes are kept if they are numbers or text of at most 16 KiB; these are not"
+OUTSIDE = "values that these call invalid are packed as they are"
+UNWRITTEN = "values that were never written are packed as the fill value; --unwritten refuse makes them an error"
 ABOVE = "attributes of groups above the samples are not kept"
 #: The beginning of a sentence, and one item that it lists; without a beginning the item is a sentence.
 Remark = tuple[str, str]
@@ -178,22 +181,27 @@ def _unit(tree: Tree, root: str, kind: str, is_out: Skipping, options: SourceOpt
             leaves[number] = leaf = scaled(leaf, of_array, options.scaled)
         if leaf.scaling:
             of_array = {name: value for name, value in of_array.items() if name not in SCALING}
+        if limits := [name for name in VALID if name in of_array]:
+            remarks.append((OUTSIDE, f"{' and '.join(limits)} of {leaf.path}"))
         if of_array and leaf.array:
             of_fields[leaf.spec.name] = of_array
         if leaf.starts:
             row_starts(tree, leaf)
         remarks += [(LOST, f"{name!r} of {leaf.path}") for name in lost] + _remarks_on(leaf)
     arrays = dict.fromkeys(root + leaf.array for leaf in leaves if not leaf.attribute)
-    if is_row:
-        unwritten = {path: tree.unwritten(path) for path in arrays}
-        remarks += [("", f"{holder}: {path}: {words}") for path, words in unwritten.items() if words]
+    files = tuple(dict.fromkeys(file for array in arrays for file in tree.files_of(array)))
+    unwritten = {path: words for path in arrays if (words := tree.unwritten(path))}
+    if unwritten and options.unwritten == "refuse":
+        lists = "; ".join(f"{path or 'it'}: {words}" for path, words in unwritten.items())
+        raise SourceError(f"{lists}; write them, or leave out --unwritten refuse to pack the fill value", tree.path)
+    remarks += [(UNWRITTEN, f"{holder}{path and f': {path}'}: {words}") for path, words in unwritten.items()]
     return Unit(
         tree.place,
         root,
         leaves=tuple(_layout(leaf, is_row) for leaf in leaves),
         shapes=tuple(leaf.spec.shape for leaf in leaves),
         samples=1 if (samples := leaves[0].samples) is None else samples,
-        files=tuple(dict.fromkeys(file for array in arrays for file in tree.files_of(array))),
+        files=files,
         constants=constants_of(tree, root, options.once),
         attributes=attributes,
         fields=of_fields,

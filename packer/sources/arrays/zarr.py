@@ -38,6 +38,8 @@ class ZarrTree(Tree):
             elif not is_zarr(Path(self.path)):
                 raise SourceError("is no zarr: it has neither zarr.json nor .zgroup nor .zarray", self.path)
             self._top: Any = zarr.open(self._store or self.path, mode="r")
+            if isinstance(self._top, zarr.Group):  # consolidated metadata may be older than the arrays
+                self._top = zarr.open_group(self._store or self.path, mode="r", use_consolidated=False)
 
     def close(self) -> None:
         if self._store is not None:
@@ -97,7 +99,7 @@ class ZarrTree(Tree):
         missing = array.nchunks - array.nchunks_initialized
         if not missing or not array.size:
             return ""
-        return f"{missing:,} of its {array.nchunks:,} chunks are missing, and are the fill value {array.fill_value}"
+        return f"{missing:,} of its {array.nchunks:,} chunks, {array.fill_value}"
 
     def attribute_names(self, path: str) -> list[str]:
         return list(self._at(path).attrs)

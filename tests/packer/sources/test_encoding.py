@@ -43,6 +43,19 @@ def test_what_samples_share_is_there_once(tmp_path: Path) -> None:
     assert each < len("001") + len("001.png") + 8 + 4  # two of int32, and two heads of texts
 
 
+def test_captions_of_a_part_are_its_own(tmp_path: Path) -> None:
+    """What lies beside the samples is cut as they are: a part of ten names nothing of the other 190."""
+    for folder in ("images", "texts"):
+        (tmp_path / folder).mkdir()
+    for number in range(200):
+        Image.fromarray(np.zeros((4, 4), np.uint8)).save(tmp_path / f"images/{number:03}.png")
+        (tmp_path / f"texts/{number:03}.txt").write_text("a")
+    source = open_sources([f"image={tmp_path}/images", f"caption={tmp_path}/texts"])
+    few, many = (len(encode_source(source.part(0, count))) for count in (10, 110))
+    assert (many - few) / 100 < len("001") + len("001.png") + len("001.txt") + 12
+    assert few < 4000
+
+
 def test_names_that_are_no_text(tmp_path: Path) -> None:
     """A folder may have any name that the system takes."""
     folder = tmp_path / "caf\udce9"

@@ -14,6 +14,7 @@ from zarr_files import write_zarr
 from packer.convert import convert
 from packer.errors import PackerError, SourceError
 from packer.sources import SourceOptions, open_sources
+from packer.sources.arrays.units import UNWRITTEN
 from readers import PackedDataset
 
 X = np.arange(600, dtype=">f4").reshape(100, 3, 2)
@@ -92,7 +93,7 @@ def test_missing_chunks_are_the_fill_value(tmp_path: Path) -> None:
     array[:4] = 1
     source = open_sources([str(tmp_path / "a.zarr")])
     assert read_joined(source)["x"][:, 0].tolist() == [1] * 4 + [7] * 6
-    assert source.remarks == ["a.zarr: /x: 3 of its 5 chunks are missing, and are the fill value 7.0"]
+    assert source.remarks == [f"{UNWRITTEN}: a.zarr: /x: 3 of its 5 chunks, 7.0"]
 
 
 def test_attributes_that_are_neither_numbers_nor_text_are_named(tmp_path: Path) -> None:
