@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import MISSING, Field, fields, replace
 from typing import Any
 
@@ -161,15 +161,11 @@ def conversion_options(*names: str, sources: bool = True) -> Option:
     def with_options(command: Command) -> Command:
         @functools.wraps(command)
         def call_command(**arguments: Any) -> Any:
-            def take(options: Any) -> dict[str, Any]:
-                return {
-                    attribute.name: arguments.pop(attribute.name)
-                    for attribute in fields(options)
-                    if attribute.name in arguments
-                }
+            def take(attributes: Iterable[str]) -> dict[str, Any]:
+                return {name: arguments.pop(name) for name in attributes if name in arguments}
 
-            source = SourceOptions(**take(SourceOptions))
-            settings = take(ConvertOptions)
+            source = SourceOptions(**take(option.name for option in fields(SourceOptions) if sources))
+            settings = take((*names, *(_BAD if sources else ())))
             if "codec" in settings:
                 settings["codec"] = ",".join(settings["codec"]) or "auto"
             for name in {"splits", "read_seconds", "read_bytes"} & settings.keys():

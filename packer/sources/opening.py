@@ -37,6 +37,8 @@ from packer.workers import Limits
 
 #: Numbers in a line of boxes, as YOLO has them: class, middle, width and height.
 _BOX = 5
+#: What to do with files of no known kind.
+_OTHERS = "; read others in Python, and pack the samples by packer.convert.convert (docs/have/python.md)"
 
 
 def open_sources(
@@ -358,7 +360,7 @@ def _look(name: str, path: str, columns: Mapping[str, str], has_others: bool, wa
         content = f"holds {len(file_set.files):,} files, but none of a kind that can be packed"
         if not file_set.files:
             content = "is empty, apart from hidden files and empty folders"
-        raise SourceError(f"the folder {content}; files that can be packed: {known}", path)
+        raise SourceError(f"the folder {content}; files that can be packed: {known}{_OTHERS}", path)
     if not file_set.files:
         raise UsageError(f"{path}: there is no such file or folder, and no file fits it as a pattern")
-    raise UsageError(f"{path}: not a kind of file that can be packed; these can be: {known}")
+    raise UsageError(f"{path}: not a kind of file that can be packed; these can be: {known}{_OTHERS}")
