@@ -17,7 +17,6 @@ from benchmark.measuring import Rounds, race
 from file_datasets import Rows, cloud_files, pair_files
 from torch.utils.data import Dataset
 
-from packer.cli.text import count_text
 from readers import PackedDataset
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -83,7 +82,7 @@ def pack(job: Job) -> None:
     manifest = PackedDataset(ROOT / job.packed).manifest
     sizes = f"{manifest.raw_bytes / 1e6:,.1f} MB as arrays, {manifest.file_bytes / 1e6:,.1f} MB packed"
     print(
-        f"    {count_text(manifest.samples, 'sample')} of {', '.join(f.name for f in manifest.fields)}; {sizes}",
+        f"    {manifest.samples:,} samples of {', '.join(f.name for f in manifest.fields)}; {sizes}",
         flush=True,
     )
 
