@@ -145,10 +145,9 @@ def kind_of(path: str, known: Mapping[str, str], more: Mapping[str, str] = {}) -
     name = path.rpartition("/")[2]
     if name.startswith("."):
         return None
-    suffix, small = suffix_of(name), name.lower()
-    for dots in (2, 1):  # of `.nii.gz` and the like first
-        if kind := known.get("." + ".".join(small.split(".")[1:][-dots:])):
-            return kind
+    suffix = suffix_of(name)
+    if kind := known.get(suffix) or known.get("." + ".".join(name.lower().split(".")[1:][-2:])):
+        return kind
     if _BESIDE_NAMES.fullmatch(name):
         return BESIDE
     if suffix in more:

@@ -219,6 +219,12 @@ def agree(table: SampleTable, options: SourceOptions, remarks: list[str], watche
         remarks += conversions
         if table.count and table.numbers[_CHANNELS.format(name)][0]:
             remarks.append(f"field {name}: files numbered from _0000 on are the channels of one volume, its last axis")
+    shapes = {name: table.shapes(name) for name in forms[model]}
+    for name, shape in shapes.items():
+        if shape is not None and shape.shape[1] == 4 and (shape[:, 3] == 1).all():
+            flat = [other for other, of in shapes.items() if of is not None and of.shape[1] == 3]
+            if flat:
+                remarks.append(f"field {name} has a last axis of one, which {flat[0]} has not: it is packed as it is")
     if others := [table.names[n] for n in np.flatnonzero(table.numbers[_APART]).tolist()] if table.names else []:
         kept = next(iter(table.inputs))
         remarks.append(f"affines of the fields differ in {first_few(others)}; that of {kept} is kept")

@@ -281,8 +281,13 @@ def read_lines(path: str, subject: str) -> list[str]:
 
 
 def entry_of(line: str, entries: Mapping[str, Entry]) -> Entry | None:
-    """Return the entry that a line of a list names: all of it, or its first word, with or without a file's suffix."""
-    words = (line, *line.split()[:1])
+    """Return the entry that a line of a list names: all of it, or its first word, with or without a file's suffix.
+
+    A first word without a suffix is no name where the line ends in one: `dog 7.png` is a file, and not `dog`.
+    """
+    first, *others = line.split() or [""]
+    is_one_name = bool(others) and stem(first) == first and stem(others[-1]) != others[-1]
+    words = (line,) if is_one_name else (line, first)
     return next((entries[text] for word in words for text in (word, stem(word)) if text in entries), None)
 
 

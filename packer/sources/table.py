@@ -25,6 +25,8 @@ from packer.sources.files import join
 from packer.sources.headers import count_layouts
 
 Numbers: TypeAlias = Sequence[int] | NDArray[Any]
+#: Samples whose numbers are taken out of their columns together.
+_AT_ONCE = 1024
 #: `slice`, which the classes here have as a method.
 _Span: TypeAlias = slice
 
@@ -222,7 +224,24 @@ class SampleTable(msgspec.Struct, frozen=True, kw_only=True):
 
     def rows(self) -> Iterator[Row]:
         """Yield every sample, as `row` gives it."""
-        return map(self.row, range(self.count))
+        if any(f.bounds is not None or f.roots is not None or f.ends is not None for f in self.inputs.values()):
+            yield from map(self.row, range(self._rows_or_samples))
+            return
+        heads = [(name, join(files.folder, ""), files.files) for name, files in self.inputs.items()]
+        for start in range(0, self.count, _AT_ONCE):
+            stop = min(self.count, start + _AT_ONCE)
+            columns = {name: column[start:stop].tolist() for name, column in self.numbers.items()}
+            layouts = [()] if not self.layouts else self.layouts
+            layout_of = [0] * (stop - start) if self.layout_of is None else self.layout_of[start:stop].tolist()
+            for at, number in enumerate(range(start, stop)):
+                paths = {name: (head + files[number],) for name, head, files in heads}
+                numbers = {name: column[at] for name, column in columns.items()}
+                yield Row(paths, {}, {}, numbers, layouts[layout_of[at]])
+
+    @property
+    def _rows_or_samples(self) -> int:
+        rows = self._first_of_rows
+        return self.count if rows is None else len(rows.files)
 
     def layout(self, number: int) -> Layout:
         """Return the fields of a sample; arguments as for `row`."""
@@ -349,9 +368,7 @@ class SampleTable(msgspec.Struct, frozen=True, kw_only=True):
 
     def numbers_of_layouts(self) -> NDArray[Any]:
         """Return the number of the layout of every sample, or file of samples."""
-        rows = self._first_of_rows
-        count = self.count if rows is None else len(rows.files)
-        return np.zeros(count, np.uint32) if self.layout_of is None else self.layout_of
+        return np.zeros(self._rows_or_samples, np.uint32) if self.layout_of is None else self.layout_of
 
 
 def _joined(parts: Sequence[Files], counts: Sequence[int]) -> Files:

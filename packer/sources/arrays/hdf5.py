@@ -125,8 +125,15 @@ class Hdf5Tree(Tree):
         """Return what is at a path, without opening again what was listed last."""
         return self._listed[path] if path in self._listed else self._file[path or "/"]
 
+    @property
+    def has_reversed_axes(self) -> bool:
+        if not self.path.endswith(".mat"):
+            return False
+        with Path(self.path).open("rb") as file:
+            return file.read(len(_MATLAB)) == _MATLAB
+
     def unwritten(self, path: str) -> str:
-        dataset = self._file[path]
+        dataset = self._at(path)
         if dataset.is_virtual:
             try:
                 shown = sum(source.vspace.get_select_npoints() for source in dataset.virtual_sources())
@@ -278,6 +285,9 @@ def _why_not(error: BaseException) -> str:
         return "was not closed by its writer: wait for the writer, or clear the mark with `h5clear -s FILE`"
     return f"cannot be opened as HDF5: {text}"
 
+
+#: How files of MATLAB begin that are HDF5: it keeps arrays column by column.
+_MATLAB = b"MATLAB 7.3"
 
 #: First bytes of files that have the suffixes of HDF5, and what to do with them.
 _OTHERS = (

@@ -194,6 +194,11 @@ class Tree(ABC):
         """
         return []
 
+    @property
+    def has_reversed_axes(self) -> bool:
+        """Return whether the program that wrote the file had the axes of all arrays in the reverse order."""
+        return False
+
     def unwritten(self, path: str) -> str:
         """Return how many values were never written, and the fill value, as `3 of 5 chunks, 0.0`; empty if all were."""
         return ""

@@ -49,6 +49,7 @@ _DIGITS = re.compile(r"\d+")
 #: What is not packed or kept, as the beginning of a sentence that lists it.
 LEFT_OUT = "skipped"
 LOST = "attributes are kept if they are numbers or text of at most 16 KiB; these are not"
+REVERSED = "written by MATLAB, so axes come in the reverse order: (samples, columns, rows), and --axis counts in it"
 OUTSIDE = "values that these call invalid are packed as they are"
 UNWRITTEN = "values that were never written are packed as the fill value; --unwritten refuse makes them an error"
 ABOVE = "attributes of groups above the samples are not kept"
@@ -137,6 +138,8 @@ def units_of(place: TreePlace, files: str, choice: UnitChoice, options: SourceOp
             except SourceError as error:
                 where = f"{choice.unit} {root}: " if root else ""
                 units.append(SourceError(f"{where}{error.reason}", error.path or tree.path))
+        if tree.has_reversed_axes:
+            remarks.append((REVERSED, tree.path.rpartition("/")[2]))
         above = {group: None for root in roots for group in [*upwards(root)][1:] + [""] * bool(root)}
         remarks += [(ABOVE, group or "/") for group in above if any(tree.attributes(group))]
         return Listing(units, is_out.used | is_inner_out.used, remarks)

@@ -13,8 +13,8 @@ import contextlib
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
-from itertools import combinations, islice
+from functools import cache, lru_cache
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -167,73 +167,78 @@ def _clips(frames: SampleTable, broken: Collection[str], remarks: list[str], wat
 
 def look(row: Row, options: SourceOptions) -> Header | list[SourceError]:
     """Return what the headers of the images of a sample say, or the errors of those that are bad."""
+    from packer.sources.images.formats import read_header
+
     errors, layout, numbers = list[SourceError](), list[LaidField](), dict[str, int]()
+    reading, is_clip = _reading(options), _FRAMES in row.numbers
     for field in row.paths:
         if row.numbers.get(_IS_TEXT) and field == TEXT:
             layout.append(LaidField(field, "uint8", (None,), "text", "text"))
             continue
-        headers = list(_headers(row, field, options, errors))
+        headers: list[ImageHeader] = []
+        for name, place in _places(row, field):
+            try:
+                headers.append(read_header(name, reading, place))
+            except SourceError as error:
+                errors.append(error)
+        if is_clip and headers and not errors:
+            errors += _misfits(row, field, headers)
         if errors:
             continue
         height, width, channels, dtype, _, has_palette = headers[0]
-        axes: tuple[int | str, ...] = (f"{field}.height", f"{field}.width", channels)
-        numbers |= {f"{field}.height": height, f"{field}.width": width}
-        layout.append(
-            LaidField(
-                field,
-                dtype,
-                (_FRAMES, *axes) if _FRAMES in row.numbers else axes,
-                f"{_COLOURS[channels]} {dtype}",
-                "array" if _FRAMES in row.numbers else "image",
-                (options.palette or _COLOUR) if has_palette else None,
-                tuple(dict.fromkeys(header.note for header in headers if header.note)),
-            )
-        )
+        numbers[f"{field}.height"], numbers[f"{field}.width"] = height, width
+        notes = tuple(dict.fromkeys(header.note for header in headers if header.note))
+        layout.append(_laid(field, channels, dtype, notes, has_palette, is_clip, options.palette))
     if errors and _FRAMES in row.numbers and "; the clip is skipped" not in errors[-1].reason:
         errors.append(SourceError(f"{_BROKEN}; the clip is skipped", _folder(row, next(iter(row.paths)))))
     return errors or Header(tuple(layout), numbers)
 
 
-def _headers(row: Row, field: str, options: SourceOptions, errors: list[SourceError]) -> Iterator[ImageHeader]:
-    """Yield the headers of the images of a field; errors of bad ones are added."""
-    from packer.sources.images.formats import read_header
+@lru_cache(1024)
+def _laid(
+    field: str, channels: int, dtype: str, notes: tuple[str, ...], has_palette: bool, is_clip: bool, palette: str | None
+) -> LaidField:
+    axes: tuple[int | str, ...] = (f"{field}.height", f"{field}.width", channels)
+    return LaidField(
+        field,
+        dtype,
+        (_FRAMES, *axes) if is_clip else axes,
+        f"{_COLOURS[channels]} {dtype}",
+        "array" if is_clip else "image",
+        (palette or _COLOUR) if has_palette else None,
+        notes,
+    )
 
-    reading, first = _reading(options), None
-    for name, place in _places(row, field):
-        try:
-            header = read_header(name, reading, place)
-        except SourceError as error:
-            errors.append(error)
-            continue
-        first = first or (name, header)
-        if header[2:4] != first[1][2:4]:
-            words = [f"{_COLOURS[other.channels]} {other.dtype}" for other in (header, first[1])]
+
+def _misfits(row: Row, field: str, headers: Sequence[ImageHeader]) -> list[SourceError]:
+    """Return the errors of the frames of a clip that are not as its first one."""
+    errors, first, places = list[SourceError](), headers[0], _places(row, field)
+    for header, (name, _) in zip(headers, places, strict=True):
+        if header[2:4] != first[2:4]:
+            words = [f"{_COLOURS[other.channels]} {other.dtype}" for other in (header, first)]
             how = f"field {field} is {words[0]}, not {words[1]}"
             errors.append(SourceError(f"differs from most images: {how}; {_ADVICE}", name))
-        elif header[:2] != first[1][:2]:
-            of_each = [
-                f"{one.rpartition('/')[2]} is {other.height} x {other.width}" for one, other in (first, (name, header))
-            ]
+        elif header[:2] != first[:2]:
+            pairs = ((places[0][0], first), (name, header))
+            of_each = [f"{path.rpartition('/')[2]} is {one.height} x {one.width}" for path, one in pairs]
             reason = f"holds images of different sizes ({' and '.join(of_each)}); the clip is skipped"
-            errors.append(SourceError(reason, _folder(row, field)))
-            return
-        yield header
+            return [*errors, SourceError(reason, _folder(row, field))]
+    return errors
 
 
-def _places(row: Row, field: str) -> Iterator[tuple[str, ByteRange | None]]:
-    """Yield the path of each image of a field, and where its bytes lie if it is no file of its own."""
+def _places(row: Row, field: str) -> Sequence[tuple[str, ByteRange | None]]:
+    """Return the path of each image of a field, and where its bytes lie if it is no file of its own."""
+    if field not in row.roots:
+        return [(path, None) for path in row.paths[field]]
     from packer.sources.images.formats import ByteRange
 
-    if field not in row.roots:
-        yield from ((path, None) for path in row.paths[field])
-        return
-    for path, root, span in zip(row.paths[field], row.roots[field], row.spans[field].tolist(), strict=True):
-        yield join(folder_of(path), root), ByteRange(path, *span)
+    places = zip(row.paths[field], row.roots[field], row.spans[field].tolist(), strict=True)
+    return [(join(folder_of(path), root), ByteRange(path, *span)) for path, root, span in places]
 
 
 def _folder(row: Row, field: str) -> str:
     """Return the folder that holds the frames of a clip."""
-    return folder_of(next(_places(row, field))[0])
+    return folder_of(_places(row, field)[0][0])
 
 
 def _reading(options: SourceOptions, palette: str | None = None) -> ImageOptions:
@@ -268,7 +273,7 @@ def agree(table: SampleTable, options: SourceOptions, remarks: list[str], watche
         keep = np.ones(table.count, bool)
         for number, (field, reason) in misfitting_sizes(sizes_of(table)).items():
             with contextlib.suppress(SourceError):
-                watcher.bad(SourceError(reason, next(_places(table.row(number), field))[0]))
+                watcher.bad(SourceError(reason, _places(table.row(number), field)[0][0]))
                 keep[number] = False
         table = table.take(np.flatnonzero(keep))
     remarks += lmdb_folders.listed_otherwise(table)
@@ -416,7 +421,7 @@ def _clip(row: Row, laid: LaidField, options: SourceOptions) -> LargeArray:
         from packer.sources.images.formats import read_image
 
         out = np.empty((stop - start, *shape[1:]), laid.dtype)
-        for at, (name, place) in enumerate(islice(_places(row, laid.name), start, stop)):
+        for at, (name, place) in enumerate(_places(row, laid.name)[start:stop]):
             frame = read_image(name, _reading(options, laid.detail), place)
             if (frame.dtype, frame.shape) != (out.dtype, out.shape[1:]):
                 raise changed(laid.dtype, shape[1:], frame, name)

@@ -19,7 +19,7 @@ import os
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -61,9 +61,8 @@ def pair(file_sets: Mapping[str, FileSet], options: SourceOptions, watcher: Watc
     suffixes = sorted({suffix_of(file) for file in file_set.files})
     if len(suffixes) > 1:
         raise UsageError(f"{file_set.text}: files of several kinds, {' and '.join(suffixes)}; name one, as in '*.bin'")
-    element, _, is_own_field = _element(field, options, is_text=suffixes[0] not in _BINARY)
     try:
-        _rules(element, field if is_own_field else "")
+        _columns_of(field, options.columns, suffixes[0] not in _BINARY)
     except SourceError as error:
         raise UsageError(f"--columns {_columns(field, options)}: {error.reason}") from None
     return pair_in_order(file_sets, options, watcher)
@@ -73,11 +72,9 @@ def look(row: Row, options: SourceOptions) -> Header:
     """Return what a file holds: of a binary one by its size; in text, lines and the numbers in each are counted."""
     ((field, (path,)),) = row.paths.items()
     is_text = suffix_of(path) not in _BINARY
-    element, _, is_own_field = _element(field, options, is_text)
-    rules = _rules(element, field if is_own_field else "")
-    rows = _text_rows(path, element) if is_text else _binary_rows(path, element)
-    layout = (_laid(rule) for rule in rules.values())
-    return Header(tuple(layout), {_ROWS: rows})
+    columns = _columns_of(field, options.columns, is_text)
+    rows = _text_rows(path, columns.element) if is_text else _binary_rows(path, columns.element)
+    return Header(columns.layout, {_ROWS: rows})
 
 
 def _laid(rule: Rule) -> LaidField:
@@ -90,7 +87,7 @@ def agree(table: SampleTable, options: SourceOptions, remarks: list[str], watche
     """Return all files, and say what may be wrong with the columns."""
     ((field, files),) = table.inputs.items()
     is_text = suffix_of(files.files[0]) not in _BINARY
-    element, untyped, _ = _element(field, options, is_text)
+    element, untyped, _, _ = _columns_of(field, options.columns, is_text)
     if not is_text:
         remarks += _other_widths(table, element)
     if untyped:
@@ -105,14 +102,21 @@ def _columns(field: str, options: SourceOptions) -> str:
     return by_field.get(field) or by_field[""]
 
 
+class _Columns(NamedTuple):
+    """The columns of files: as an element, those without a type, and the fields that they become."""
+
+    element: Element
+    untyped: list[str]
+    rules: Mapping[str, Rule]
+    layout: tuple[LaidField, ...]
+
+
 @lru_cache(64)
-def _element_of(columns: str, is_text: bool) -> tuple[Element, list[str]]:
-    return element_of(columns, is_text)
-
-
-def _element(field: str, options: SourceOptions, is_text: bool) -> tuple[Element, list[str], bool]:
-    """Return the columns of a field as an element, those without a type, and whether they are that one field."""
-    return *_element_of(_columns(field, options), is_text), field in columns_by_field(options)
+def _columns_of(field: str, option: str | tuple[str, ...], is_text: bool) -> _Columns:
+    options = SourceOptions(columns=option)
+    element, untyped = element_of(_columns(field, options), is_text)
+    rules = _rules(element, field if field in columns_by_field(options) else "")
+    return _Columns(element, untyped, rules, tuple(map(_laid, rules.values())))
 
 
 def read(row: Row, options: SourceOptions) -> dict[str, Any]:
@@ -121,10 +125,10 @@ def read(row: Row, options: SourceOptions) -> dict[str, Any]:
 
     ((field, (path,)),) = row.paths.items()
     is_text = suffix_of(path) not in _BINARY
-    element, _, is_own_field = _element(field, options, is_text)
+    element, _, rules, _ = _columns_of(field, options.columns, is_text)
     header = PlyHeader("ascii" if is_text else "binary_little_endian", (element,), (0,))
     table = _text_table(path, element) if is_text else _binary_table(path, element)
-    contents = Contents(header, _rules(element, field if is_own_field else ""), {element.name: table})
+    contents = Contents(header, rules, {element.name: table})
     return {laid.name: array_of(laid, contents, path) for laid in row.layout}
 
 

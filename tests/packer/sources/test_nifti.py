@@ -303,3 +303,13 @@ def test_a_task_carries_100_bytes_a_sample(tmp_path: Path) -> None:
     source = open_sources([f"{field}={tmp_path / field}" for field in ("image", "label")])
     few, many = (len(pickle.dumps(source.part(start, 30))) for start in (25, 5))
     assert (many - few) / 20 <= 100
+
+
+def test_a_last_axis_of_one_is_said(tmp_path: Path) -> None:
+    """Of a label of (X, Y, Z, 1) beside an image of (X, Y, Z): nothing is taken off."""
+    for name in "ab":
+        save(tmp_path / f"images/{name}.nii", np.zeros((4, 3, 2), "i2"))
+        save(tmp_path / f"labels/{name}.nii", np.zeros((4, 3, 2, 1), "u1"))
+    source = open_sources([f"image={tmp_path}/images", f"label={tmp_path}/labels"])
+    assert "field label has a last axis of one, which image has not: it is packed as it is" in source.remarks
+    assert source.fields[1].shape == (4, 3, 2, 1)

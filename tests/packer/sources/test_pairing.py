@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from packer.sources.pairing import pair, stem
+from packer.sources.pairing import entry_of, pair, stem
 
 NUMBERS = [f"{i:04}" for i in range(1, 121)]
 
@@ -256,3 +256,20 @@ def test_accents_of_macos_are_those_of_others():
     assert paired.names == ["K\u00e4se", "b"]
     assert paired.files["lr"] == files["lr"]
     assert pair({"lr": files["lr"]}).names == ["Ka\u0308se", "b"]
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("dog 7.png", None),
+        ("dog", "dog"),
+        ("dog.png", "dog"),
+        ("dog (480,480,3)", "dog"),
+        ("dog 3", "dog"),
+        ("dog.png mask.png", "dog"),
+        ("big dog.png", "big dog"),
+    ],
+)
+def test_a_line_of_a_list_is_never_another_sample(line: str, name: str | None) -> None:
+    """Names with blanks are whole; what follows a name is not looked at."""
+    assert entry_of(line, {"dog": "dog", "big dog": "big dog"}) == name

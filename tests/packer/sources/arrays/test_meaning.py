@@ -14,7 +14,7 @@ from zarr_files import write_zarr
 
 from packer.errors import SourceError
 from packer.sources import SourceOptions, open_sources
-from packer.sources.arrays.units import UNWRITTEN
+from packer.sources.arrays.units import REVERSED, UNWRITTEN
 from packer.watcher import Watcher
 
 xarray = pytest.importorskip("xarray")  # which Python 3.10 has in no version of today
@@ -127,3 +127,14 @@ def test_consolidated_metadata_may_be_old(tmp_path: Path) -> None:
     found = read_joined(open_sources([str(path)]))
     assert found["x"].tolist() == [0, 1, 2, 3, 4, 5]
     assert found["y"].tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_files_of_matlab_have_reversed_axes(tmp_path: Path) -> None:
+    """One remark says so for all of them."""
+    for number in range(2):
+        with h5py.File(tmp_path / f"{number}.mat", "w", userblock_size=512) as file:
+            file["x"] = np.arange(6.0).reshape(3, 2)
+        with (tmp_path / f"{number}.mat").open("r+b") as raw:
+            raw.write(b"MATLAB 7.3 MAT-file")
+    (remark,) = open_hdf5(str(tmp_path)).remarks
+    assert remark == f"{REVERSED}: 0.mat, 1.mat"
