@@ -46,6 +46,8 @@ def look(table: SampleTable, look_at: Callable[[Row], Looked], watcher: Watcher)
     """
     numbers, layout_of, columns = array("q"), array("I"), Columns()
     layouts: dict[Layout, int] = {}
+    last: Layout = ()
+    code = 0
     roots, spans, rows = list[str](), array("q"), array("q")
     for number, looked in enumerate(read_headers(look_at, table.rows(), table.count, watcher)):
         for header in [looked] if isinstance(looked, Header | SourceError) else looked:
@@ -54,7 +56,10 @@ def look(table: SampleTable, look_at: Callable[[Row], Looked], watcher: Watcher)
                 continue
             columns.put(len(numbers), header.numbers)
             numbers.append(number)
-            layout_of.append(layouts.setdefault(header.layout, len(layouts)))
+            if header.layout != last or not layouts:  # mostly it is the same object
+                last = header.layout
+                code = layouts.setdefault(last, len(layouts))
+            layout_of.append(code)
             if header.root:
                 roots.append(header.root)
             spans.extend(header.span or ())

@@ -27,11 +27,11 @@ from packer.sources.looking import Header, leave_out
 from packer.sources.options import SourceOptions
 from packer.sources.ply.clouds import CLOUDS
 from packer.sources.ply.fields import Grouping, Rule, corners_of, rules_of
+from packer.sources.ply.header import Element, opened
 from packer.sources.ply.header import Header as PlyHeader
-from packer.sources.ply.header import opened
 from packer.sources.ply.table import Order, Table, least_row, read_binary, row_error, row_of, triangulated
 from packer.sources.ply.text import read_text
-from packer.sources.table import LaidField, Row, SampleTable
+from packer.sources.table import LaidField, Layout, Row, SampleTable
 from packer.watcher import Watcher
 
 #: Which fields are packed: those of every file, which must agree (`same`); those that all files have; those
@@ -66,8 +66,15 @@ def look(row: Row, options: SourceOptions) -> Header:
             numbers[_ENTRIES.format(rule.field)] = int(sizes.sum())
             are_equal = bool((sizes == sizes[0]).all())
             numbers[_WIDTH.format(rule.field)] = _WIDTHS + int(sizes[0]) if are_equal else _UNEQUAL
-    layout = tuple(LaidField(rule.field, rule.dtype, (), str(rule), detail=rule) for rule in rules.values())
+    layout = _layout(header.kinds, tuple(options.cast.items()), _grouping(options.group))
     return Header(layout, {**numbers, _EXTRA: extra} if extra else numbers)
+
+
+@lru_cache(64)
+def _layout(elements: tuple[Element, ...], cast: tuple[tuple[str, str], ...], grouping: Grouping) -> Layout:
+    """Return the fields of files with these elements; arguments as for `rules_of`."""
+    rules = rules_of(elements, cast, grouping).values()
+    return tuple(LaidField(rule.field, rule.dtype, (), str(rule), detail=rule) for rule in rules)
 
 
 class Contents(NamedTuple):
