@@ -18,6 +18,7 @@ import pytest
 import readme
 from environment import HAS_FRAMEWORKS
 
+import packer
 import readers
 from packer.cli import COMMANDS
 from packer.codecs import NAMED
@@ -142,6 +143,11 @@ def test_the_pages_of_python_lack_nothing() -> None:
     lacking = [name for name in (*parameters, *readers.__all__) if not re.search(rf"`[^`]*\b{name}\b[^`]*`", short)]
     assert lacking == []
     assert [name for name in members if not re.search(rf"\b{name}\b", short)] == []
+
+
+def test_the_citation_names_this_version() -> None:
+    """Who cites packer cites what was used."""
+    assert f"\nversion: {packer.__version__}\n" in (ROOT / "CITATION.cff").read_text()
 
 
 def test_tests_that_the_comparison_names_are_there() -> None:
