@@ -125,7 +125,8 @@ class Source(ABC):
     #: Arrays that are the same for every sample, by name; a mapping that reads them when they are asked for.
     constants: Mapping[str, NDArray[Any]] = {}
     #: What the manifest keeps of the origin: options and attributes, JSON values or structs of them, no absolute path.
-    #: Parts need none.
+    #: Parts need none. Samples without names need something in it that tells two sources apart, such as the files and
+    #: how many samples each has: so a dataset knows later which of its samples came from which source.
     origin: Mapping[str, Any] = {}
     #: Sentences that the plan shows: how names were paired, files skipped, conversions made. Parts need none.
     remarks: Sequence[str] = ()

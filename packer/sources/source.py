@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import SourceError, UsageError
+from packer.errors import SourceError, UsageError, as_text
 from packer.format import FieldSpec
+from packer.sources.arrays import KeptFile
 from packer.sources.base import Block, LargeArray, Source, changed, count, faults_of, fits, joined
 from packer.sources.kinds import Kind
 from packer.sources.options import SourceOptions
@@ -46,7 +47,12 @@ class TableSource(Source):
             fields = (*table.specs(kind.are_ragged), *kind.more)
         except ValueError as error:
             raise UsageError(str(error)) from error
-        return cls(table, kind, options, fields, kind.origin(options, table), remarks)
+        origin = dict(kind.origin(options, table))
+        if table.has_rows:
+            (files,) = table.inputs.values()
+            counts = np.diff(np.asarray(files.ends), prepend=0).tolist()
+            origin["files"] = [KeptFile(as_text(file), count) for file, count in zip(files.files, counts, strict=True)]
+        return cls(table, kind, options, fields, origin, remarks)
 
     @property
     def kind(self) -> str:  # type: ignore[override]

@@ -146,3 +146,6 @@ def test_a_file_whose_rows_are_the_samples(tmp_path: Path, added: Callable[[Kind
     assert caught.value.sample == 6
     report = convert(f"{tmp_path}/*.rows", tmp_path / "out", on_error="skip", workers=0)
     assert (report.samples, len(report.rejected)) == (11, 1)
+    files = [(f"{number}.rows", count) for number, count in enumerate((3, 0, 7, 2))]
+    kept = {"kind": "rows", "files": [{"name": name, "samples": count} for name, count in files]}
+    assert report.manifest.origin == kept
