@@ -153,12 +153,11 @@ def keep_frames(dataset: PackedDataset, window: int, batch_size: int) -> None:
 # ---------------------------------------------------------------- threads
 
 
-def count_threads(threads: int | str, dataset: PackedDataset | Mix, visits: int, has_functions: bool) -> int:
-    """Return how many threads read ahead; `"auto"` gives all to JPEG files, one to a transform, two to coded fields.
+def count_threads(threads: int | str, dataset: PackedDataset | Mix, visits: int) -> int:
+    """Return how many threads read ahead; `"auto"` gives all processors to JPEG files, and two to coded fields.
 
     Args:
         visits: samples of an epoch, on all ranks.
-        has_functions: whether functions of the caller's own make the batches.
 
     Raises:
         UsageError: neither a number of threads nor "auto".
@@ -168,11 +167,9 @@ def count_threads(threads: int | str, dataset: PackedDataset | Mix, visits: int,
             raise UsageError(f"threads {threads!r}: 0 or more, or 'auto', is expected")
         return int(threads)
     if isinstance(dataset, Mix):
-        return max(count_threads(threads, member, visits, has_functions) for member in dataset.datasets)
+        return max(count_threads(threads, member, visits) for member in dataset.datasets)
     codecs = [config["id"] for field in dataset.fields.values() for config in field.codec]
     if JPEG in codecs:
         return processors()
-    if has_functions:
-        return 1
     nbytes = sum(dataset.manifest.columns[name].raw for name in dataset.fields) / max(dataset.manifest.samples, 1)
     return min(2, processors()) if codecs and visits * nbytes > SHORT_BYTES else 0

@@ -353,10 +353,12 @@ class PackedDataset(Dataset[Any]):
         if is_single(index):
             number = resolve_number(index, len(self), self._numbers_of)
             visits = self._new_visits(1)
-            return self._transforms.sample_after(self.gather(np.array([number]), visits=visits), visits)
+            seeds = self._transforms.draw_seeds(visits)
+            return self._transforms.sample_after(self.gather(np.array([number]), visits=visits), seeds)
         numbers = self.numbers(index)
         visits = self._new_visits(len(numbers))
-        return self._transforms.batch_after(self.gather(numbers, visits=visits), len(numbers), visits)
+        batch, seeds = self.gather(numbers, visits=visits), self._transforms.draw_seeds(visits)
+        return self._transforms.batch_after(batch, len(numbers), seeds)
 
     def _new_visits(self, count: int) -> Visits | None:
         """Return new visits, (count,); None if nothing is drawn by them."""
@@ -370,7 +372,7 @@ class PackedDataset(Dataset[Any]):
         # Batches of one size follow one another: each reuses the memory of one that is gone.
         visits = self._new_visits(len(numbers))
         batch = self.gather(numbers, self._session.pool, visits)
-        return self._transforms.samples_after(batch, len(numbers), visits)
+        return self._transforms.samples_after(batch, len(numbers), self._transforms.draw_seeds(visits))
 
     def __iter__(self) -> Iterator[Any]:
         return (self[i] for i in range(len(self)))

@@ -14,6 +14,8 @@ numpy's SeedSequence makes, which are the same on every platform and in every ve
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -64,6 +66,7 @@ def draw_words(visits: Visits, seed: int, purpose: int, count: int) -> Words:
     return _stream(starts[:, None], np.arange(count, dtype=np.uint64))
 
 
+@lru_cache(maxsize=64)
 def _start(seed: int, epoch: int, purpose: int) -> np.uint64:
     """Return the word at which a stream begins."""
     check_seed(seed)

@@ -19,7 +19,6 @@ from operator import index
 from typing import Any, cast
 
 import torch
-from torch.utils import _pytree as pytree
 from torch.utils.data import BatchSampler, ConcatDataset, DataLoader, Subset, default_collate
 from torch.utils.data.distributed import DistributedSampler
 
@@ -28,17 +27,17 @@ from packer.format import Numbers
 from readers.arguments import count_threads, keep_frames, make_order
 from readers.dataset import PackedDataset, reads_batches
 from readers.device import move_ahead, resolve_device
-from readers.draws import Visits, visits_of
+from readers.draws import visits_of
 from readers.epoch import Epoch
+from readers.finishing import Finisher
 from readers.gather import Pool
 from readers.indexing import resolve_numbers
 from readers.mix import Mix
 from readers.order import BatchOrder, Order, check_state
 from readers.shard_order import ShardShuffled
 from readers.share import GROUP_SAMPLES, Share, present_rank
-from readers.stream import Finishing, ReadPlan, read_batches
+from readers.stream import ReadPlan, read_batches
 from readers.streamed import check_fits, open_stream, shards_needed
-from readers.transforms import watch_generators
 from readers.valid import check_choice, check_count, check_flags, check_seed, remark
 
 #: What a loop says that goes on in a forked process.
@@ -81,15 +80,16 @@ class Loader(DataLoader[Any]):
         seed: of the order, and of random crops and points.
         drop_last: leave out the last batch if it is not full.
         threads: 0 does everything in the caller's thread; n reads ahead in n threads; `"auto"` is as many as processors
-            with JPEG files, else 1 with a transform, 2 if another field has a codec (1 on one processor) and an epoch
-            has more than 8 MiB, else 0. With n > 1 `batch_transform` and `sample_transform` run in n threads at once,
-            so they must be thread-safe; with `"auto"` one at a time, in the order of the batches. Give a random one a
-            second parameter `generator`: what it draws from that depends on seed, epoch and position alone. One that
-            draws from the generators of torch, numpy or Python instead does not repeat in threads: `"auto"` finds out
-            with the first batch, which is read in the caller's thread, and then calls it there for all batches.
-        prefetch: how many batches threads read ahead at most, or one for each thread if that is more; batches in one
-            piece of memory, as above, count as one. With a transform each batch is read by itself. Without threads it
-            means nothing.
+            with JPEG files, 2 if another field has a codec (1 on one processor) and an epoch has more than 8 MiB, else
+            0. Functions of your own (`batch_transform`, `sample_transform`, `collate_fn`) are called by n other
+            threads, so with n > 1 they must be thread-safe. With `"auto"` the first batches decide, which are made in
+            your thread: quick functions stay there, others are called ahead, by one thread, in the order of the
+            batches. Give a random one a second parameter `generator`: what it draws from that depends on seed, epoch
+            and position alone. One that draws from the generators of torch, numpy or Python instead, or seeds them,
+            does not repeat in threads: `"auto"` leaves it in your thread.
+        prefetch: how many batches are made ahead at most by threads that call functions, or one for each thread if
+            that is more. Without functions how many are read ahead; batches in one piece of memory, as above, count as
+            one. Without threads it means nothing.
         device: moves batches to this device: they are gathered into page-locked memory, and copied while the caller
             computes.
         rank: number of this rank, whose share of the common order is read; by default from torch.distributed if it is
@@ -195,18 +195,17 @@ class Loader(DataLoader[Any]):
         self.as_numpy = as_numpy
         self.channels_last = channels_last
         self.device = None if device is None else resolve_device(device)
-        self._collate = None if collate_fn is default_collate else collate_fn
-        has_functions = self._collate is not None or bool(dataset.transforms)
-        visits = repeat * len(dataset if subset is None else subset)
-        self.threads = count_threads(threads, dataset, visits, has_functions)
-        self._may_draw = threads == "auto" and has_functions
-        self._finishing: Finishing = "in turn" if self._may_draw else "at once"
+        collate = None if collate_fn is default_collate else collate_fn
+        self.threads = count_threads(threads, dataset, repeat * len(dataset if subset is None else subset))
         self.prefetch = prefetch
-        # The caller holds up to two batches: the next one is made before its name lets go of the last.
-        batches_in_use = 2 + (max(prefetch, self.threads) if self.threads else 0)
         on_gpu = self.device is not None and self.device.type == "cuda"
         # Called last, and only if needed: on a machine with a GPU the call alone spoils forking.
         pinned = (pin_memory or on_gpu) and torch.cuda.is_available()
+        calls = None if threads == "auto" else self.threads
+        self._finisher = Finisher(dataset.transforms, collate, calls, channels_last, as_numpy, pinned)
+        # The caller holds up to two batches: the next one is made before its name lets go of the last.
+        readers = max(self.threads, int(self._finisher.threads is None))
+        batches_in_use = 2 + (max(prefetch, readers) if readers else 0)
         self._pool = Pool(pinned, batches_in_use * max(len(dataset.fields), 1))
         # Which samples come when; torch's DataLoader gets the same as samplers.
         self._given_rank = None if rank is None or world_size is None else (rank, world_size)
@@ -224,9 +223,7 @@ class Loader(DataLoader[Any]):
             self.share = Share(1)
             self._make_order = None
             self._position = Position(BatchOrder(batch_sampler, len(dataset), seed))
-            super().__init__(
-                dataset, batch_sampler=cast(Any, batch_sampler), pin_memory=pin_memory, collate_fn=self._collate
-            )
+            super().__init__(dataset, batch_sampler=cast(Any, batch_sampler), pin_memory=pin_memory, collate_fn=collate)
             return
         self._make_order = partial(make_order, dataset, subset, shuffle, seed, sampler, shuffle_window, repeat)
         check_count("batch_size", batch_size)
@@ -247,7 +244,7 @@ class Loader(DataLoader[Any]):
             sampler=own_sampler,
             drop_last=drop_last,
             pin_memory=pin_memory,
-            collate_fn=self._collate,
+            collate_fn=collate,
         )
         # torch would make it from `own_sampler`; frameworks that take batches from it share them among the ranks
         # themselves.
@@ -370,13 +367,9 @@ class Loader(DataLoader[Any]):
         if stream is None and epoch.order.window and isinstance(self.dataset, PackedDataset):
             keep_frames(self.dataset, epoch.order.window, share.batch_size)
         visits = partial(visits_of, self.seed, epoch.number) if self.dataset.draws else None
-        has_functions = self._collate is not None or bool(self.dataset.transforms)
-        is_changed = has_functions or self.as_numpy or not self.channels_last
-        finish = self._finish if is_changed else None
-        settings = self.threads, self.prefetch, finish, has_functions, self._finishing, stream
         skipped = self.skipped if self.on_error == "skip" else None
-        plan = ReadPlan(self.dataset, batches, visits, self._pool, *settings, skipped=skipped)
-        batches_read = read_batches(replace(plan, first=partial(self._read_first, plan)) if self._may_draw else plan)
+        settings = self._finisher, self.threads, self.prefetch, stream, skipped
+        batches_read = read_batches(ReadPlan(self.dataset, batches, visits, self._pool, *settings))
         moved = (
             batches_read
             if self.device is None
@@ -393,37 +386,6 @@ class Loader(DataLoader[Any]):
                 yield batch
                 # The generator must not hold a batch whose memory the pool could use again.
                 del batch
-
-    def _read_first(self, plan: ReadPlan, read: Callable[[], list[Any]]) -> tuple[list[Any], ReadPlan]:
-        """Return the first batches, read in the caller's thread, and the plan of all others.
-
-        A transform that draws stays in the caller's thread. There one thread could not help; several still decode.
-        """
-        with watch_generators() as are_used:
-            batches = read()
-        self._may_draw = False
-        if are_used():
-            self._finishing = "here"
-            self.threads = self.threads if self.threads > 1 else 0
-            remark(
-                "a transform draws from the global generators of torch, numpy or Python, or seeds them, which would "
-                "not repeat in a thread: it now runs in your own thread"
-                f"{'' if self.threads else ', and nothing is read ahead'}. Give it a second parameter `generator` and "
-                "draw from that; or threads=1, if its draws need not repeat"
-            )
-        return batches, replace(plan, threads=self.threads, finishing=self._finishing)
-
-    def _finish(self, batch: Any, size: int, visits: Visits | None) -> Any:
-        """Return a gathered batch as it is handed out, after all functions of the caller's."""
-        if self._collate is not None:
-            batch = self.dataset.transforms.collated(self._collate, batch, size, visits)
-        elif self.dataset.transforms:
-            batch = self.dataset.transforms.batch_after(batch, size, visits)
-        if not self.channels_last:
-            batch = pytree.tree_map_only(torch.Tensor, partial(_make_contiguous, pinned=self._pool.pinned), batch)
-        if self.as_numpy:
-            batch = pytree.tree_map_only(torch.Tensor, torch.Tensor.numpy, batch)
-        return batch
 
 
 class Position:
@@ -503,9 +465,3 @@ def _without_subsets(dataset: Any) -> tuple[PackedDataset | Mix, Numbers | None]
 
 def _no_names(names: Sequence[str]) -> Numbers:
     raise UsageError(f"Subset: numbers are expected, not the name {names[0]!r}")
-
-
-def _make_contiguous(tensor: torch.Tensor, pinned: bool) -> torch.Tensor:
-    if tensor.is_contiguous():
-        return tensor
-    return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device, pin_memory=pinned).copy_(tensor)

@@ -22,7 +22,7 @@ from torch.utils.data import ConcatDataset, Dataset
 from packer.errors import UsageError
 from packer.format import ColumnIndex, Field, Numbers, Shard, starts_of
 from readers.dataset import PackedDataset, reads_batches
-from readers.draws import Visits, draw_visits
+from readers.draws import Visits, Words, draw_visits
 from readers.fields import FieldReader, FixedRaw, KnownReader, Places, gather_samples
 from readers.gather import Pool
 from readers.indexing import is_single, resolve_number, resolve_numbers
@@ -106,14 +106,15 @@ class Mix(Dataset[Any]):
     def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
         """Return a batch for torch's DataLoader, which takes it as one."""
         numbers = resolve_numbers(indices, len(self), _no_names)
-        batch, visits = self._gather(numbers)
-        return self.transforms.samples_after(batch, len(numbers), visits)
+        batch, seeds = self._gather(numbers)
+        return self.transforms.samples_after(batch, len(numbers), seeds)
 
-    def _gather(self, numbers: Numbers) -> tuple[dict[str, Any], Visits | None]:
-        """Return the batch of the items `numbers` (n,), untransformed, and their visits, (n,) or None."""
+    def _gather(self, numbers: Numbers) -> tuple[dict[str, Any], Words | None]:
+        """Return the batch of the items `numbers` (n,), untransformed, and what its transforms draw from."""
         visits = draw_visits(len(numbers)) if self.draws else None
         samples, anchors = self.items.resolve(numbers, visits)
-        return gather_samples(self.readers, samples, self.opened.pool, visits, anchors), visits
+        batch = gather_samples(self.readers, samples, self.opened.pool, visits, anchors)
+        return batch, self.transforms.draw_seeds(visits)
 
     def __add__(self, other: Dataset[Any]) -> Dataset[Any]:  # type: ignore[override]  # torch's gives a ConcatDataset
         """Return the samples of this and of another dataset, one after another; each once, without the weights."""

@@ -4,7 +4,7 @@
     locate      groups of batches are located together, and cut into runs, which are read by one call a field
     advise      the kernel is asked for the bytes of the next runs
     read        a run is read, by the caller's thread or by threads; its batches are parts of it
-    finish      transforms are called, by the thread that read or by the caller's, at once or in turn
+    finish      functions of the caller's own are called with each batch, by the caller's thread or by threads ahead
 
 Work that does not touch the samples is done for many batches at once. The batches of a run have storages of their own.
 """
@@ -16,9 +16,10 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from functools import cached_property, partial
-from typing import Any, Literal, NamedTuple
+from functools import cached_property
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -28,8 +29,9 @@ from packer.format import Located, Numbers, starts_of
 from readers.batch import Ragged
 from readers.crop import call_once_a_visit
 from readers.dataset import PackedDataset
-from readers.draws import Visits
+from readers.draws import Visits, Words
 from readers.fields import RUN_BYTES, FieldReader, read_located
+from readers.finishing import TRIED, Finisher
 from readers.gather import Pool, split_with_own_storage
 from readers.mix import Mix
 from readers.readahead import with_readahead
@@ -43,7 +45,9 @@ ASKED_BYTES = 4 * RUN_BYTES
 #: Names of the reading threads begin with this.
 THREAD_NAME = "packed-reader"
 
-Finishing = Literal["at once", "in turn", "here"]
+Result = TypeVar("Result")
+#: A batch as it is gathered, its samples, and what its transforms draw from, see `Transforms.draw_seeds`.
+Gathered = tuple[Any, int, Words | None]
 
 
 @dataclass(frozen=True)
@@ -54,16 +58,11 @@ class ReadPlan:
         batches: that it reads, as numbers of items.
         visits: gives the random words of samples, (n,), by position in the epoch, (n,); None if nothing is drawn.
         pool: gives memory for batches.
+        finisher: makes batches that are handed out of those that are gathered.
         threads: 0 reads in the caller's thread; else as many read ahead.
-        prefetch: how many runs threads read ahead at most, or one for each thread if that is more.
-        finish: called with each batch, its samples and their visits, (n,) or None; returns what is handed out. None if
-            batches are handed out as they are gathered.
-        has_functions: whether that calls functions of the caller's own.
-        finishing: how threads call transforms and `finish`: all at once, or one after another in the order of the
-            batches (`in turn`), or not at all: the caller's thread does, when a batch is due (`here`).
+        prefetch: how many batches functions are called for ahead at most, or without functions how many runs are read
+            ahead; or one for each thread if that is more.
         stream: opens shards one by one, as batches need them; None if the dataset is open as a whole.
-        first: called with a function that reads and finishes the first run, in the caller's thread, and with nothing
-            else; returns what it returned, and the plan of all other runs. None if the first is read like all others.
         skipped: damaged items are skipped in their batches, and put in here with the reason; None if they stop the
             epoch.
     """
@@ -72,13 +71,10 @@ class ReadPlan:
     batches: Batches
     visits: Callable[[Numbers], Visits] | None
     pool: Pool
+    finisher: Finisher
     threads: int = 0
     prefetch: int = 2
-    finish: Callable[[Any, int, Visits | None], Any] | None = None
-    has_functions: bool = False
-    finishing: Finishing = "at once"
     stream: ShardStream | None = None
-    first: Callable[[Callable[[], list[Any]]], tuple[list[Any], ReadPlan]] | None = None
     skipped: dict[int, str] | None = None
 
     @cached_property
@@ -101,10 +97,8 @@ class ReadPlan:
     def run_bytes(self) -> int:
         """Return up to how many bytes of batches are read at once; 0 reads each batch by itself."""
         preferred = [reader.run_bytes for reader in self.readers.values()]
-        # A transform may take any time and return any number of bytes, so its batches are read ahead one by one. Parts
-        # of pinned memory would have to be copied once more, each into pinned memory of its own.
-        one_by_one = (self.threads and self.has_functions) or self.pool.pinned or 0 in preferred
-        return 0 if one_by_one else max(preferred, default=0)
+        # Parts of pinned memory would have to be copied once more, each into pinned memory of its own.
+        return 0 if self.pool.pinned or 0 in preferred else max(preferred, default=0)
 
 
 class Run(NamedTuple):
@@ -113,8 +107,8 @@ class Run(NamedTuple):
     Attributes:
         numbers: of their items, (n,).
         located: where their samples lie, by field.
-        sizes: samples of each batch. From this and from `visits`, `read` removes damaged samples.
-        visits: of each batch, those of its samples, (n,), or None.
+        sizes: samples of each batch. From this and from `seeds`, `read` removes damaged samples.
+        seeds: what the transforms of each batch draw from, or None.
         opened: shards of a stream, which must stay open until they are read; `read` empties it.
         error: why the only batch cannot be located; it is raised when the batch is due.
     """
@@ -122,7 +116,7 @@ class Run(NamedTuple):
     numbers: Numbers
     located: Sequence[Located]
     sizes: list[int]
-    visits: list[Visits | None]
+    seeds: list[Words | None]
     opened: list[OpenShard]
     error: Exception | None = None
 
@@ -142,62 +136,85 @@ def read_batches(plan: ReadPlan) -> Generator[Any, None, None]:
     runs = locate_runs(plan)
     if plan.stream is None:
         runs = with_readahead(runs, spans, plan.dataset.opened)
-    if plan.threads and plan.first is not None:
-        for run in itertools.islice(runs, 1):
-            batches, plan = plan.first(partial(_finish_run, plan, run))
-            yield from _hand_over(batches)
-            del batches
-    if plan.threads:
-        yield from _read_by_threads(plan, runs)
-    else:
-        for run in runs:
-            yield from _finish_batches(plan, run, read_run(plan, run))
+    with ExitStack() as stack:
+        # Where functions are called, the first batches decide, which are read and finished by the caller's thread.
+        finisher, tried = plan.finisher, itertools.islice(runs, 0 if plan.finisher.threads is not None else TRIED)
+        first = stack.enter_context(closing(_gather(plan, tried, threads=0)))
+        if finisher.threads is None:
+            for gathered in first:
+                batch = finisher.try_out(*gathered)
+                del gathered
+                yield batch
+                del batch
+                if finisher.threads is not None:
+                    break
+        threads = finisher.threads or 0
+        rest = itertools.chain(first, stack.enter_context(closing(_gather(plan, runs, max(plan.threads, threads)))))
+        if threads:
+            yield from _call_ahead(rest, finisher.finish, threads, max(plan.prefetch, threads))
+            return
+        for batch, size, seeds in rest:
+            batch = finisher.finish(batch, size, seeds) if finisher.has_functions else batch
+            yield batch
+            # The generator must not hold a batch whose memory the pool could use again.
+            del batch
 
 
-def _read_by_threads(plan: ReadPlan, runs: Iterator[Run]) -> Generator[Any, None, None]:
-    """Yield the batches of runs, in order, read by threads; none is left running when the caller stops."""
+def _gather(plan: ReadPlan, runs: Iterator[Run], threads: int) -> Generator[Gathered, None, None]:
+    """Yield the batches of runs as they are gathered, read by threads; without functions of the caller's finished."""
+    finisher = plan.finisher
+
+    def read(run: Run) -> list[Gathered]:
+        batches = read_run(plan, run)
+        if finisher and not finisher.has_functions:
+            return [(finisher.finish(*gathered), 0, None) for gathered in batches]
+        return batches
+
+    depth = threads if finisher.has_functions else max(plan.prefetch, threads)
+    with closing(_call_ahead(zip(runs), read, threads, depth)) as results:
+        for batches in results:
+            batches.reverse()
+            while batches:
+                yield batches.pop()
+
+
+def _call_ahead(
+    arguments: Iterator[tuple[Any, ...]], function: Callable[..., Result], threads: int, depth: int
+) -> Generator[Result, None, None]:
+    """Yield what a function returns for each tuple of arguments, in order; by threads, up to `depth` calls ahead.
+
+    Without threads each call is made when its result is asked for. No thread is left running when the caller stops.
+    """
+    if not threads:
+        for values in arguments:
+            yield function(*values)
+        return
     # In a forked process torch makes a new pool of threads at its first use; torch 2.13 fails with "Invalid thread
     # pool!" if two threads use it first at once. So this thread uses it before the others start.
     torch.set_num_threads(torch.get_num_threads())
-
-    def take_batches(run: Run, future: Future[list[Any]]) -> Iterator[Any]:
-        batches = future.result()
-        return _finish_batches(plan, run, batches) if plan.finishing == "here" else _hand_over(batches)
-
-    waiting: deque[tuple[Run, Future[list[Any]]]] = deque()
-    threads = ThreadPoolExecutor(plan.threads, THREAD_NAME)
+    waiting: deque[Future[Result]] = deque()
+    pool = ThreadPoolExecutor(threads, THREAD_NAME)
+    error: Exception | None = None
     try:
-        for run in runs:
-            if plan.finishing == "here":
-                future = threads.submit(read_run, plan, run)
-            else:
-                previous = waiting[-1][1] if waiting and plan.finishing == "in turn" else None
-                future = threads.submit(_finish_run, plan, run, previous)
-            waiting.append((run, future))
-            if len(waiting) > max(plan.prefetch, plan.threads):
-                yield from take_batches(*waiting.popleft())
+        while error is None:
+            try:
+                waiting.append(pool.submit(function, *next(arguments)))
+            except StopIteration:
+                break
+            except Exception as raised:  # it is due after all that was submitted before
+                error = raised
+            if len(waiting) > depth:
+                yield waiting.popleft().result()
         while waiting:
-            yield from take_batches(*waiting.popleft())
+            yield waiting.popleft().result()
+        if error is not None:
+            raise error
     finally:
+        error = None  # it refers to this frame, and this frame to it
         waiting.clear()
         # Garbage collection may run this in one of the reading threads, which cannot wait for itself.
         is_reader = threading.current_thread().name.startswith(THREAD_NAME)
-        threads.shutdown(wait=not is_reader, cancel_futures=True)
-
-
-def _finish_run(plan: ReadPlan, run: Run, previous: Future[list[Any]] | None = None) -> list[Any]:
-    """Read a run and return its batches, finished once `previous`, the run before it, is."""
-    batches = read_run(plan, run)
-    if previous is not None:
-        previous.exception()  # waits; threads take runs in order, so it has begun
-    return list(_finish_batches(plan, run, batches))
-
-
-def _hand_over(batches: list[Any]) -> Iterator[Any]:
-    """Yield batches without keeping them."""
-    batches.reverse()
-    while batches:
-        yield batches.pop()
+        pool.shutdown(wait=not is_reader, cancel_futures=True)
 
 
 # ---------------------------------------------------------------- locating
@@ -238,6 +255,7 @@ def _make_runs(plan: ReadPlan, first: int, stop: int) -> list[Run]:
     numbers, positions, edges = plan.batches.group(first, stop)
     visits = None if plan.visits is None else plan.visits(positions)
     samples, anchors = plan.dataset.items.resolve(numbers, visits)
+    seeds = None if visits is None else plan.dataset.transforms.draw_seeds(visits)
     opened = [] if plan.stream is None else plan.stream.open(samples, positions)
     readers = plan.readers
     located = [reader.locate(samples, visits, anchors) for reader in readers.values()]
@@ -251,7 +269,7 @@ def _make_runs(plan: ReadPlan, first: int, stop: int) -> list[Run]:
             numbers[bounds[begin] : bounds[end]],
             [field_located[bounds[begin] : bounds[end]] for field_located in located],
             sizes[begin:end],
-            [None if visits is None else visits[bounds[number] : bounds[number + 1]] for number in range(begin, end)],
+            [None if seeds is None else seeds[bounds[number] : bounds[number + 1]] for number in range(begin, end)],
             list(opened),
         )
         for begin, end in itertools.pairwise(_cut_runs(np.add.reduceat(nbytes, edges[:-1]).tolist(), plan.run_bytes))
@@ -272,7 +290,7 @@ def _cut_runs(nbytes: Sequence[int], limit: int) -> list[int]:
 # ---------------------------------------------------------------- reading
 
 
-def read_run(plan: ReadPlan, run: Run) -> list[Any]:
+def read_run(plan: ReadPlan, run: Run) -> list[Gathered]:
     """Return the batches of a run, read into memory of the pool if it pays."""
     if run.error is not None:
         raise run.error
@@ -284,9 +302,10 @@ def read_run(plan: ReadPlan, run: Run) -> list[Any]:
         batch = read_located(plan.readers, _locate_sound(plan.readers, run, plan.skipped), plan.pool)
     run.opened.clear()
     if len(run.sizes) == 1:
-        return [batch]
+        return [(batch, run.sizes[0], run.seeds[0])]
     parts = [split_values(values, run.sizes) for values in batch.values()]
-    return [dict(zip(batch, values, strict=True)) for values in zip(*parts, strict=True)]
+    batches = [dict(zip(batch, values, strict=True)) for values in zip(*parts, strict=True)]
+    return list(zip(batches, run.sizes, run.seeds, strict=True))
 
 
 def _locate_sound(readers: Mapping[str, FieldReader], run: Run, skipped: dict[int, str]) -> list[Located]:
@@ -314,19 +333,12 @@ def _locate_sound(readers: Mapping[str, FieldReader], run: Run, skipped: dict[in
         sound = np.flatnonzero(is_sound[first:stop])
         if not len(sound):
             raise DamagedError(f"{errors[first]}; no sample of this batch can be read")
-        visits = run.visits[number]
-        run.sizes[number], run.visits[number] = len(sound), None if visits is None else visits[sound]
+        seeds = run.seeds[number]
+        run.sizes[number], run.seeds[number] = len(sound), None if seeds is None else seeds[sound]
     for place, error in errors.items():
         remark(f"sample {run.numbers[place]} is skipped: {error}")
         skipped[int(run.numbers[place])] = error
     return [field_located[np.flatnonzero(is_sound)] for field_located in run.located]
-
-
-def _finish_batches(plan: ReadPlan, run: Run, batches: list[Any]) -> Iterator[Any]:
-    """Yield the batches of a run, each finished when it is asked for."""
-    if plan.finish is None:
-        return _hand_over(batches)
-    return map(plan.finish, _hand_over(batches), run.sizes, run.visits)
 
 
 def split_values(values: Any, sizes: list[int]) -> Sequence[Any]:

@@ -15,8 +15,7 @@ import torch
 
 from packer.errors import UsageError
 from readers.batch import Several, as_result, as_sample, batch_of, flatten_results, item_of, join, only_item
-from readers.draws import BATCHES, SAMPLES, Visits, draw_words
-from readers.gather import CPU
+from readers.draws import BATCHES, SAMPLES, Visits, Words, draw_words
 
 Transform = Callable[..., Any]
 
@@ -43,6 +42,15 @@ class Transforms:
         """Return whether one of them gets a generator."""
         return self._sample_draws or self._batch_draws
 
+    def draw_seeds(self, visits: Visits | None) -> Words | None:
+        """Return what seeds the generators of samples at visits (n,), and of batches that begin with them, (n, 2).
+
+        None if neither function gets a generator.
+        """
+        if visits is None or not self.draw:
+            return None
+        return np.concatenate([draw_words(visits, 0, purpose, 1) for purpose in (SAMPLES, BATCHES)], axis=1)
+
     @cached_property
     def _sample_draws(self) -> bool:
         return takes_generator(self.sample)
@@ -51,57 +59,52 @@ class Transforms:
     def _batch_draws(self) -> bool:
         return takes_generator(self.batch)
 
-    def batch_after(self, batch: dict[str, Any], size: int, visits: Visits | None) -> Any:
+    def batch_after(self, batch: dict[str, Any], size: int, seeds: Words | None) -> Any:
         """Return a gathered batch after both: samples are changed and joined first, then the whole batch.
 
         Args:
             size: samples of the batch.
-            visits: of the samples, (size,); None if nothing is drawn by them.
+            seeds: of the samples, (size, 2), see `draw_seeds`; None if neither draws.
 
         Raises:
             UsageError: samples are to be changed, and there is none before or after that.
         """
-        return self._apply(batch, size, visits)[0]
+        return self._apply(batch, size, seeds)[0]
 
-    def sample_after(self, batch: dict[str, Any], visits: Visits | None) -> Any:
+    def sample_after(self, batch: dict[str, Any], seeds: Words | None) -> Any:
         """Return the only sample of a gathered batch of one, after both; if they made several, the list."""
         if self.batch is None:
-            return self._change_samples(batch, 1, visits)[0]
-        result, size, are_several = self._apply(batch, 1, visits)
+            return self._change_samples(batch, 1, seeds)[0]
+        result, size, are_several = self._apply(batch, 1, seeds)
         return Several(batch_of(result, size)) if are_several else only_item(result)
 
-    def samples_after(self, batch: dict[str, Any], size: int, visits: Visits | None) -> Sequence[Any]:
+    def samples_after(self, batch: dict[str, Any], size: int, seeds: Words | None) -> Sequence[Any]:
         """Return the samples of a gathered batch, after both, in the form that torch's DataLoader takes."""
         if self.sample is not None and self.batch is None:
             # DataLoader joins them, by its `collate_fn`; the default one joins those of unlike lengths as `Ragged`.
-            return list(map(as_sample, self._change_samples(batch, size, visits)))
-        result, size, _ = self._apply(batch, size, visits)
+            return list(map(as_sample, self._change_samples(batch, size, seeds)))
+        result, size, _ = self._apply(batch, size, seeds)
         return batch_of(result, size)
 
-    def collated(self, collate: Transform, batch: dict[str, Any], size: int, visits: Visits | None) -> Any:
-        """Return what a function makes of the list of samples of a gathered batch, after both, as in DataLoader."""
-        with _no_stop_iteration():
-            return collate(list(self.samples_after(batch, size, visits)))
-
-    def _apply(self, batch: dict[str, Any], size: int, visits: Visits | None) -> tuple[Any, int, bool]:
+    def _apply(self, batch: dict[str, Any], size: int, seeds: Words | None) -> tuple[Any, int, bool]:
         """Return a gathered batch after both, its samples then, and whether one was made `Several`."""
         are_several = False
         if self.sample is not None:
             if not size:
                 raise UsageError("sample_transform: the index asks for no samples, and an empty batch cannot be joined")
-            results = self._change_samples(batch, size, visits)
+            results = self._change_samples(batch, size, seeds)
             are_several, samples = any(isinstance(result, Several) for result in results), flatten_results(results)
             batch, size = join(samples), len(samples)
         if self.batch is not None:
-            batch = change_batch(self.batch, batch, visits if self._batch_draws else None)
+            batch = change_batch(self.batch, batch, seeds if self._batch_draws else None)
         return batch, size, are_several
 
-    def _change_samples(self, batch: dict[str, Any], size: int, visits: Visits | None) -> list[Any]:
+    def _change_samples(self, batch: dict[str, Any], size: int, seeds: Words | None) -> list[Any]:
         """Return the samples of a gathered batch, each as it was changed, or `Several`."""
         samples = [item_of(batch, number, size) for number in range(size)]
         if self.sample is None:
             return samples
-        return list(map(as_result, change_samples(self.sample, samples, visits if self._sample_draws else None)))
+        return list(map(as_result, change_samples(self.sample, samples, seeds if self._sample_draws else None)))
 
 
 def takes_generator(function: Transform | None) -> bool:
@@ -120,41 +123,38 @@ def takes_generator(function: Transform | None) -> bool:
     )
 
 
-def change_samples(function: Transform, samples: Sequence[Any], visits: Visits | None) -> list[Any]:
-    """Return samples, each changed by a function; visits (n,) are given if it takes a generator."""
-    with _no_stop_iteration():
-        if visits is None:
-            return [function(sample) for sample in samples]
-        seeds = draw_words(visits, 0, SAMPLES, 1)[:, 0].tolist()
-        return [function(sample, generator=_seed_generator(seed)) for sample, seed in zip(samples, seeds, strict=True)]
+def change_samples(function: Transform, samples: Sequence[Any], seeds: Words | None) -> list[Any]:
+    """Return samples, each changed by a function; `seeds` (n, 2) are given if it takes a generator."""
+    if seeds is None:
+        return [call_own(function, sample) for sample in samples]
+    generator = torch.Generator("cpu")  # one for all: to make one takes longer than to seed it
+    return [
+        call_own(function, sample, generator=generator.manual_seed(seed))
+        for sample, seed in zip(samples, seeds[:, 0].tolist(), strict=True)
+    ]
 
 
-def change_batch(function: Transform, batch: Any, visits: Visits | None) -> Any:
-    """Return a batch, changed by a function; if it takes a generator, that of the first visit of `visits` (n,)."""
-    with _no_stop_iteration():
-        if visits is None:
-            return function(batch)
-        seeds = draw_words(visits[:1], 0, BATCHES, 1)[:, 0].tolist() or [0]
-        return function(batch, generator=_seed_generator(seeds[0]))
+def change_batch(function: Transform, batch: Any, seeds: Words | None) -> Any:
+    """Return a batch, changed by a function; if it takes a generator, that of the first sample of `seeds` (n, 2)."""
+    if seeds is None:
+        return call_own(function, batch)
+    seed = int(seeds[0, 1]) if len(seeds) else 0
+    return call_own(function, batch, generator=torch.Generator("cpu").manual_seed(seed))
 
 
-class _no_stop_iteration:  # noqa: N801  # a context manager, which contextlib would make slower
-    """Raises RuntimeError for StopIteration, which would end a loop over batches without a word."""
+def call_own(function: Transform, *values: Any, **generator: Any) -> Any:
+    """Call a function of the caller's own.
 
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
-        if isinstance(error, StopIteration):
-            raise RuntimeError(
-                "a transform raised StopIteration, as next() does of what is through: give next() a default, or take "
-                "itertools.cycle"
-            ) from error
-
-
-def _seed_generator(seed: int) -> torch.Generator:
-    with CPU:
-        return torch.Generator().manual_seed(seed)
+    Raises:
+        RuntimeError: it raised StopIteration, which would end a loop over batches without a word.
+    """
+    try:
+        return function(*values, **generator)
+    except StopIteration as error:
+        raise RuntimeError(
+            "a function that makes samples or batches raised StopIteration, as next() does of what is through: give "
+            "next() a default, or take itertools.cycle"
+        ) from error
 
 
 #: Functions that seed the generator of torch, numpy or Python, or set its state.

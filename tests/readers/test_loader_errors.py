@@ -72,13 +72,10 @@ def test_a_loop_does_not_go_on_in_a_forked_process(rows, threads):
 
 @pytest.mark.parametrize(
     ("codec", "transform", "processors", "threads"),
-    [("zstd", None, 8, 2), ("zstd", None, 1, 1), ("zstd", dict, 8, 1), ("none", dict, 8, 1), ("none", None, 8, 0)],
+    [("zstd", None, 8, 2), ("zstd", None, 1, 1), ("zstd", dict, 8, 2), ("none", dict, 8, 0), ("none", None, 8, 0)],
 )
 def test_threads_of_ones_own_choice(tmp_path, monkeypatch, codec, transform, processors, threads):
-    """A transform runs in one thread at a time unless the user asks for more, so that random ones can be repeated.
-
-    Coded fields are read by two threads; on one processor these would take turns.
-    """
+    """Coded fields are read by two threads, with a transform as without; on one processor these would take turns."""
     monkeypatch.setattr("readers.arguments.processors", lambda: processors)
     with DatasetWriter(tmp_path / "p", codec=codec) as writer:
         for _ in range(17):

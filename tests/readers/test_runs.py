@@ -153,26 +153,6 @@ def test_a_run_is_decoded_by_one_call(
     assert sorted(frames) == [2 * each, 105 * each]
 
 
-@pytest.mark.parametrize("threads", [0, 2])
-def test_batches_for_a_transform_are_read_ahead_alone(
-    datasets: Callable[..., PackedDataset], by_machine: None, decoded: list[int], threads: int
-) -> None:
-    """Threads read each by itself, since a transform may take any time; the caller's thread reads runs."""
-    handed = []
-
-    def transform(batch: Any) -> Any:
-        handed.append(len(decoded))
-        return batch
-
-    list(Loader(datasets("own", batch_transform=transform), 10, threads=threads, prefetch=1))
-    assert len(handed) == 11
-    ahead = [count - 10 * number for number, count in enumerate(handed, 1)]
-    if threads:
-        assert max(ahead) <= 10 * threads
-    else:
-        assert max(ahead) > 20
-
-
 def test_batches_of_a_run_are_written_to_alone(datasets: Callable[..., PackedDataset], by_machine: None) -> None:
     """One may be changed in place while the backward pass of another is still to come; its offsets, too."""
     _, first, second, *_ = (batch["cloud"] for batch in Loader(datasets("cloud"), 5, threads=0))

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from readers import Loader, PackedDataset
+from readers.finishing import Finisher
 from readers.gather import Pool
 from readers.indexing import Items
 from readers.order import Sequential
@@ -61,7 +62,9 @@ def test_pinned_batches_are_read_where_they_stay(dataset):
             return torch.from_numpy(given[-1])
 
     given = []
-    batches = list(read_batches(ReadPlan(dataset, Sequential(40).batches(0, Share(4), 0), None, Pinned(pinned=True))))
+    finisher = Finisher(dataset.transforms, None, 0, channels_last=True, as_numpy=False, pinned=True)
+    order = Sequential(40).batches(0, Share(4), 0)
+    batches = list(read_batches(ReadPlan(dataset, order, None, Pinned(pinned=True), finisher)))
     assert [batch["y"].tolist() for batch in batches] == parts(np.arange(40), 4)
     found = {tensor.data_ptr() for batch in batches for tensor in batch.values()}
     assert found == {memory.ctypes.data for memory in given}

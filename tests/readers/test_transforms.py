@@ -336,7 +336,7 @@ def _seeded(draw: Any) -> Any:
 def test_a_transform_that_draws_globally_stays_in_the_callers_thread(
     rows: Path, draw: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its runs repeat next to a training step that draws, too; it is said once. Others are read ahead.
+    """Its runs repeat next to a training step that draws, too; it is said once. Others that take long are called ahead.
 
     So does one that seeds them from its `generator`, and puts their states back: a step would draw from these.
     """
@@ -355,9 +355,15 @@ def test_a_transform_that_draws_globally_stays_in_the_callers_thread(
     assert loader.threads == 0
     list(Loader(PackedDataset(rows, batch_transform=noisy), 40))
     assert [record.message[:17] for record in caplog.records] == ["a transform draws"]
-    threads.clear()
-    list(Loader(PackedDataset(rows, batch_transform=lambda batch: threads.add(threading.current_thread())), 40))
-    assert len(threads) == 2
+
+    def slow(batch: dict[str, Any]) -> None:
+        threads.add(threading.current_thread())
+        time.sleep(0.002)
+
+    for transform, count in ((slow, 2), (lambda batch: threads.add(threading.current_thread()), 1)):
+        threads.clear()
+        list(Loader(PackedDataset(rows, batch_transform=transform), 40))
+        assert len(threads) == count
 
 
 @pytest.fixture
