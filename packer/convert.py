@@ -22,7 +22,7 @@ import msgspec
 import xxhash
 
 import packer
-from packer.errors import UsageError, as_text
+from packer.errors import ChangedMeanwhileError, UsageError, as_text
 from packer.format import MANIFEST, Manifest, encode_constants
 from packer.format import manifest as manifests
 from packer.packing import (
@@ -151,7 +151,10 @@ def convert(sources: Any, out: str | os.PathLike[str], options: ConvertOptions |
     check_place(sources, place, options.overwrite)
     job = _find_job(sources, options, place) or plan_job(open_source(sources, options, rejected), options, rejected)
     with changing(place) as change:
-        shards = rewrite(change, _command(job, place), job.makes(), partial(_contents, job))
+        command = _command(job, place)
+        if command.takes and (change.manifest is None or change.manifest.shards != command.takes):
+            raise ChangedMeanwhileError.at(place)  # after its samples were opened
+        shards = rewrite(change, command, job.makes(), partial(_contents, job))
         rejected, kept_shards = fetch_rejected(place, change.dataset), len(change.dataset.shards)
     if shards is not None:
         kept_shards = shards.kept

@@ -311,9 +311,13 @@ class Change:
                 raise differs_error(self.place, difference)
             if difference and overwrite:
                 self._replaced_runs.add(run)
-            if difference and any(re.fullmatch(rf"{UNFINISHED}/{run}-\d+\.json", name) for name in files):
+            if (
+                difference
+                and (self._is_alone or overwrite)
+                and any(re.fullmatch(rf"{UNFINISHED}/{run}-\d+\.json", name) for name in files)
+            ):
                 _log.warning("%s: what an earlier run had finished is packed again: %s", self.place, difference)
-        self._is_lost_if_late = bool(note.token) or overwrite is False
+        self._is_lost_if_late = bool(note.token or note.takes) or overwrite is False
         self._note = note = msgspec.structs.replace(note, base=self._base, began=int(time.time()))
         self.place.prepare()
         other = notes.get(self.run)
@@ -533,6 +537,9 @@ class Change:
         files, notes = self.place.files(), self._notes()
         if not self._put_copy():
             before_last_note()
+            if resume is None and self.run:  # what no manifest names, of this run alone
+                own = [name for name in files if name.startswith(f"{UNFINISHED}/{self.run}-")]
+                self.place.remove([*own, self._note_file])
             return
         untold = set(manifest.runs if manifest else ()) - {self.run}
         kept_runs = set() if resume is None or not self.run else {self.run}
