@@ -313,7 +313,7 @@ class Change:
                 self._replaced_runs.add(run)
             if (
                 difference
-                and (self._is_alone or overwrite)
+                and (self._has_lock or overwrite)
                 and any(re.fullmatch(rf"{UNFINISHED}/{run}-\d+\.json", name) for name in files)
             ):
                 _log.warning("%s: what an earlier run had finished is packed again: %s", self.place, difference)
