@@ -12,7 +12,7 @@ import h5py
 import msgspec
 import numpy as np
 import pytest
-from broken import cut
+from broken import cut, stopped_at
 from made_datasets import put_manifest, written
 from opened_sources import source_of
 
@@ -26,6 +26,7 @@ from packer.merge import merge
 from packer.packing import Change, LocalPlace, changing
 from packer.repack import repack
 from packer.repair import repair
+from packer.split import split
 from packer.verify import verify
 from packer.watcher import PACKING, Watcher
 from packer.writer import DatasetWriter
@@ -420,3 +421,15 @@ def test_shards_come_in_the_order_of_the_manifest(tmp_path):
     repack(dataset, tmp_path / "r", workers=0)
     for folder in (dataset, tmp_path / "r"):
         assert PackedDataset(folder)[:]["x"][:, 0].tolist() == [1000 * (n % 30) for n in range(60)]
+
+
+def test_another_verb_does_not_forget_what_was_added(tmp_path):
+    """Killed once its manifest is there, then another verb, then the same command again: nothing is added twice."""
+    for name, start in (("old", 0), ("new", 10)):
+        np.save(tmp_path / f"{name}.npy", np.arange(start, start + 3.0))
+    convert({"x": str(tmp_path / "old.npy")}, tmp_path / "d", workers=0)
+    stopped_at(lambda: append(tmp_path / "d", {"x": str(tmp_path / "new.npy")}, workers=0), Change, "tidy")
+    split(tmp_path / "d", {"a": 0.5})
+    append(tmp_path / "d", {"x": str(tmp_path / "new.npy")}, workers=0)
+    assert PackedDataset(tmp_path / "d").column("x").tolist() == [0, 1, 2, 10, 11, 12]
+    assert manifests.read(tmp_path / "d").splits

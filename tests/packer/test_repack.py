@@ -20,6 +20,7 @@ from packer.repack import repack
 from packer.sources import open_packed, shuffled_order
 from packer.verify import verify
 from packer.writer import DatasetWriter
+from readers import PackedDataset
 
 CODECS = ("none", "lz4", "photo+zstd")
 
@@ -178,3 +179,18 @@ def test_samples_in_bands_of_rows_come_back(tmp_path, contents):
         repack(tmp_path / codec, tmp_path / f"{codec}.again", seed=1, codec="lz4", workers=0)
         a, b = contents(tmp_path / codec)[1], contents(tmp_path / f"{codec}.again")[1]
         assert [a[n] for n in shuffled_order(3, 1).tolist()] == list(b.values())
+
+
+def test_a_shuffle_in_place_is_not_made_twice(tmp_path):
+    """Killed once its manifest is there, the same command again finds it done: samples keep their new order."""
+    np.save(tmp_path / "x.npy", np.arange(100.0))
+    convert({"x": str(tmp_path / "x.npy")}, tmp_path / "d", workers=0)
+
+    def shuffle():
+        repack(tmp_path / "d", tmp_path / "d", seed=0, overwrite=True, workers=0)
+
+    stopped_at(shuffle, Change, "tidy")
+    once = PackedDataset(tmp_path / "d").column("x").tolist()
+    assert once != sorted(once)
+    shuffle()
+    assert PackedDataset(tmp_path / "d").column("x").tolist() == once
