@@ -130,11 +130,11 @@ def _npy(bench: Bench) -> list[str]:
 Measure = Callable[[Bench, Version], Side]
 
 
-def _reading(sources: Callable[[Bench], list[str]], codec: str, batch: int) -> Measure:
+def _reading(sources: Callable[[Bench], list[str]], codec: str, batch: int, way: str = "Loader") -> Measure:
     sums: dict[str, int] = {}
 
     def side(bench: Bench, version: Version) -> Side:
-        epochs = {"path": str(version.packed(bench, sources(bench), codec=codec)), "batch": batch}
+        epochs = {"path": str(version.packed(bench, sources(bench), codec=codec)), "batch": batch, "way": way}
         first = 0.0 if codec == "none" else FIRST_SECONDS
 
         def check() -> None:
@@ -176,8 +176,19 @@ def _cold(bench: Bench, version: Version) -> Side:
     return Side(version.name, read, prepare=partial(drop_files, files_of(path)))
 
 
+#: How people read small batches, besides by a plain Loader; see `inside.py`.
+WAYS = (
+    "batch_transform",
+    "sample_transform",
+    "sample_transform, generator",
+    "as_numpy",
+    "channels_last=False",
+    "ds[numbers]",
+    "DataLoader",
+)
 ROWS: dict[str, Measure] = {
     "rows, none, batch 100": _reading(_rows, "none", 100),
+    **{f"rows, none, batch 8, {way}": _reading(_rows, "none", 8, way) for way in WAYS},
     "pairs 16/64, none, batch 8": _reading(_small, "none", 8),
     "pairs 16/64, none, batch 128": _reading(_small, "none", 128),
     "pairs 48/192, none, batch 8": _reading(_large, "none", 8),
@@ -213,12 +224,12 @@ def compare(bench: Bench, commit: str, only: Sequence[str]) -> int:
         )
     below = 0
     with _versions(bench, commit) as (new, old):
-        print(f"{'row':36} {old.name + '/s':>12} {'new/s':>12} {'ratio':>6}", flush=True)
+        print(f"{'row':46} {old.name + '/s':>12} {'new/s':>12} {'ratio':>6}", flush=True)
         for title, row in chosen.items():
             now, before = look_twice(bench.rounds, row(bench, new), row(bench, old))
             is_below = now < LEAST * before
             verdict, below = f"  BELOW {LEAST}" if is_below else "", below + is_below
-            print(f"{title:36} {before:12,.0f} {now:12,.0f} {now / before:6.2f}{verdict}", flush=True)
+            print(f"{title:46} {before:12,.0f} {now:12,.0f} {now / before:6.2f}{verdict}", flush=True)
     return below
 
 

@@ -13,7 +13,12 @@ import time
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
 import packer
+
+#: Samples of an epoch that is read in another way than by a shuffling Loader.
+SOME = 40_000
 
 
 def where() -> str:
@@ -29,13 +34,48 @@ def convert(sources: list[str], out: str, **options: Any) -> int:
 
 
 @lru_cache(maxsize=1)
-def _loader(path: str, batch: int) -> Any:
-    from readers import Loader, PackedDataset  # converting is done without torch
+def _loader(path: str, batch: int, way: str = "Loader") -> Any:
+    from torch.utils.data import DataLoader  # converting is done without torch
 
-    return Loader(PackedDataset(path), batch, shuffle=True)
+    from readers import Loader, PackedDataset
+
+    numbers = np.random.default_rng(0).permutation(SOME).reshape(-1, batch) if way != "Loader" else None
+    ways = {
+        "Loader": lambda: Loader(PackedDataset(path), batch, shuffle=True),
+        "batch_transform": lambda: Loader(PackedDataset(path, batch_transform=lambda b: b), batch, sampler=range(SOME)),
+        "sample_transform": lambda: Loader(
+            PackedDataset(path, sample_transform=_unchanged), batch, sampler=range(SOME)
+        ),
+        "sample_transform, generator": lambda: Loader(
+            PackedDataset(path, sample_transform=_unchanged_by), batch, sampler=range(SOME)
+        ),
+        "as_numpy": lambda: Loader(PackedDataset(path), batch, sampler=range(SOME), as_numpy=True),
+        "channels_last=False": lambda: Loader(PackedDataset(path), batch, sampler=range(SOME), channels_last=False),
+        "ds[numbers]": lambda: _Indexed(PackedDataset(path), numbers),
+        "DataLoader": lambda: DataLoader(PackedDataset(path), batch, sampler=range(SOME)),
+    }
+    return ways[way]()
 
 
-def content(path: str, batch: int, first: float) -> int:
+class _Indexed:
+    """Batches by `dataset[numbers]`."""
+
+    def __init__(self, dataset: Any, numbers: Any) -> None:
+        self.dataset, self._numbers = dataset, numbers
+
+    def __iter__(self) -> Any:
+        return (self.dataset[numbers] for numbers in self._numbers)
+
+
+def _unchanged(sample: Any) -> Any:
+    return sample
+
+
+def _unchanged_by(sample: Any, generator: Any) -> Any:
+    return sample
+
+
+def content(path: str, batch: int, first: float, way: str = "Loader") -> int:
     """Return the sum of the bytes of an epoch.
 
     Args:
@@ -44,25 +84,26 @@ def content(path: str, batch: int, first: float) -> int:
     import torch
 
     misses = _loader.cache_info().misses
-    _loader(path, batch)
+    _loader(path, batch, way)
     if _loader.cache_info().misses > misses:
-        read(path, batch, first)
+        read(path, batch, first, way)
     total = 0
-    for fields in _loader(path, batch):
+    for fields in _loader(path, batch, way):
         for values in fields.values():
-            values = values if isinstance(values, torch.Tensor) else values.values  # of clouds: Ragged
+            is_plain = isinstance(values, torch.Tensor | np.ndarray)
+            values = torch.as_tensor(values if is_plain else values.values)  # of clouds: Ragged
             total += int(values.contiguous().view(-1).view(torch.uint8).sum(dtype=torch.int64))
     return total
 
 
-def read(path: str, batch: int, seconds: float) -> int:
-    """Read shuffled epochs for at least so long; return the number of samples."""
-    loader, start, epochs = _loader(path, batch), time.perf_counter(), 0
+def read(path: str, batch: int, seconds: float, way: str = "Loader") -> int:
+    """Read epochs for at least so long; return the number of samples."""
+    loader, start, epochs = _loader(path, batch, way), time.perf_counter(), 0
     while not epochs or time.perf_counter() - start < seconds:
         for _ in loader:
             pass
         epochs += 1
-    return epochs * len(loader.dataset)
+    return epochs * (len(loader.dataset) if way == "Loader" else SOME)
 
 
 def open_again(path: str, times: int) -> int:
