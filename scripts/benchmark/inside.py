@@ -54,7 +54,8 @@ def _loader(path: str, batch: int, way: str = "Loader") -> Any:
         "ds[numbers]": lambda: _Indexed(PackedDataset(path), numbers),
         "DataLoader": lambda: DataLoader(PackedDataset(path), batch, sampler=range(SOME)),
     }
-    return ways[way]()
+    make: Any = ways[way]
+    return make()
 
 
 class _Indexed:
