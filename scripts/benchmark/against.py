@@ -180,7 +180,7 @@ def _cold(bench: Bench, version: Version) -> Side:
 WAYS = (
     "batch_transform",
     "sample_transform",
-    "sample_transform, generator",
+    "generator",
     "as_numpy",
     "channels_last=False",
     "ds[numbers]",

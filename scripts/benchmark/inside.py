@@ -21,6 +21,15 @@ import packer
 SOME = 40_000
 
 
+#: Functions and options of the ways in which people read small batches, besides by a plain Loader.
+_FUNCTIONS: dict[str, dict[str, Any]] = {
+    "batch_transform": {"batch_transform": lambda batch: batch},
+    "sample_transform": {"sample_transform": lambda sample: sample},
+    "generator": {"sample_transform": lambda sample, generator: sample},
+}
+_OPTIONS: dict[str, dict[str, Any]] = {"as_numpy": {"as_numpy": True}, "channels_last=False": {"channels_last": False}}
+
+
 def where() -> str:
     """Return the file of the package, which tells the version."""
     return os.path.realpath(packer.__file__)
@@ -39,23 +48,15 @@ def _loader(path: str, batch: int, way: str = "Loader") -> Any:
 
     from readers import Loader, PackedDataset
 
-    numbers = np.random.default_rng(0).permutation(SOME).reshape(-1, batch) if way != "Loader" else None
-    ways = {
-        "Loader": lambda: Loader(PackedDataset(path), batch, shuffle=True),
-        "batch_transform": lambda: Loader(PackedDataset(path, batch_transform=lambda b: b), batch, sampler=range(SOME)),
-        "sample_transform": lambda: Loader(
-            PackedDataset(path, sample_transform=_unchanged), batch, sampler=range(SOME)
-        ),
-        "sample_transform, generator": lambda: Loader(
-            PackedDataset(path, sample_transform=_unchanged_by), batch, sampler=range(SOME)
-        ),
-        "as_numpy": lambda: Loader(PackedDataset(path), batch, sampler=range(SOME), as_numpy=True),
-        "channels_last=False": lambda: Loader(PackedDataset(path), batch, sampler=range(SOME), channels_last=False),
-        "ds[numbers]": lambda: _Indexed(PackedDataset(path), numbers),
-        "DataLoader": lambda: DataLoader(PackedDataset(path), batch, sampler=range(SOME)),
-    }
-    make: Any = ways[way]
-    return make()
+    dataset = PackedDataset(path, **_FUNCTIONS.get(way, {}))
+    if way == "Loader":
+        return Loader(dataset, batch, shuffle=True)
+    numbers = np.random.default_rng(0).permutation(min(SOME, len(dataset) // batch * batch))
+    if way == "ds[numbers]":
+        return _Indexed(dataset, numbers.reshape(-1, batch))
+    if way == "DataLoader":
+        return DataLoader(dataset, batch, sampler=numbers.tolist())
+    return Loader(dataset, batch, sampler=numbers, **_OPTIONS.get(way, {}))
 
 
 class _Indexed:
@@ -66,14 +67,6 @@ class _Indexed:
 
     def __iter__(self) -> Any:
         return (self.dataset[numbers] for numbers in self._numbers)
-
-
-def _unchanged(sample: Any) -> Any:
-    return sample
-
-
-def _unchanged_by(sample: Any, generator: Any) -> Any:
-    return sample
 
 
 def content(path: str, batch: int, first: float, way: str = "Loader") -> int:

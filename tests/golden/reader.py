@@ -43,13 +43,8 @@ MANIFEST = {"format": "packed dataset", "version": 1, "tool": str, "samples": in
 MANIFEST |= {"shards": [FILE | {"samples": int, "rejected?": int, "index?": (str, None)}], "names?": (FILE, None)}
 MANIFEST |= {"more_names?": [FILE | {"samples": int}]}
 MANIFEST |= {"columns": {"*": {"raw": int, "stored": int}}, "origin": {"*": object}, "planned_bytes?": (int, None)}
-MANIFEST |= {
-    "stats?": {"*": {"all": FIGURES, "channels?": [FIGURES]}},
-    "splits?": {"*": [[int]]},
-    "classes?": [str],
-    "runs?": {"*": str},
-}
-MANIFEST |= {"left_out?": (FILE, None), "constants?": (FILE, None), "digest": str}
+MANIFEST |= {"stats?": {"*": {"all": FIGURES, "channels?": [FIGURES]}}, "splits?": {"*": [[int]]}, "classes?": [str]}
+MANIFEST |= {"left_out?": (FILE, None), "constants?": (FILE, None), "runs?": {"*": str}, "digest": str}
 HEADER = {"format": "packed dataset", "version": 1, "fields": [FIELD], "shard": int, "samples": int}
 HEADER |= {"named": bool, "origin": {"*": object}}
 
