@@ -64,8 +64,8 @@ def pair_parser(
 
 #: Headings of the help of commands that read sources.
 _EVERY, _RUNS = "Every source", "How it runs"
-_ARRAYS = "HDF5, zarr and npy"
-_HEADINGS = (_EVERY, "Images", "Clouds", _ARRAYS, _RUNS)
+_ARRAYS, _TABLES = "HDF5, zarr and npy", "Tables"
+_HEADINGS = (_EVERY, "Images", "Clouds", _ARRAYS, _TABLES, _RUNS)
 
 
 class SourceCommand(click.Command):
@@ -87,9 +87,10 @@ class SourceCommand(click.Command):
 def _heading(declared: Field[Any]) -> str:
     """Return the heading of an option of sources."""
     kinds = set(kinds_with(declared.name))
-    if len(kinds) > 3:
+    if kinds == set(kinds_with("samples")):
         return _EVERY
-    return "Images" if "images" in kinds else _ARRAYS if "hdf5" in kinds else "Clouds"
+    headings = {"images": "Images", "hdf5": _ARRAYS, "ply": "Clouds", "clouds": "Clouds", "tables": _TABLES}
+    return next(heading for kind, heading in headings.items() if kind in kinds)
 
 
 def _helps(options: type) -> dict[str, str]:

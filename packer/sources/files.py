@@ -54,6 +54,8 @@ TEXT = ".txt"
 
 #: The kind of a file that lies beside data: its suffix or its name says that it is no data.
 BESIDE = "beside"
+#: The kind of tables. Among files of another kind they are no data of their own: labels, or notes such as `.jsonl`.
+TABLES = "tables"
 _BESIDE_SUFFIXES = {
     *(".txt", ".md", ".rst", ".json", ".jsonl", ".yaml", ".yml", ".toml", ".xml", ".html", ".htm", ".pdf", ".url"),
     *(".ini", ".cfg", ".log", ".py", ".ipynb", ".sh", ".md5", ".sha1", ".sha256", ".bak"),
@@ -172,6 +174,9 @@ def of_one_kind(
     """
     kinds = {file: kind_of(file_set.path(file), known, more) for file in file_set.files}
     counts = Counter(kind for kind in kinds.values() if kind and kind != BESIDE)
+    if len(counts) > 1 and counts.pop(TABLES, 0):
+        tables = [file for file, kind in kinds.items() if kind == TABLES]
+        kinds.update({file: BESIDE if suffix_of(file) in _BESIDE_SUFFIXES else None for file in tables})
     if not counts:
         return None, file_set
     if DICOM in counts:

@@ -33,6 +33,7 @@ _MODULES = (
     "packer.sources.images.kind",
     "packer.sources.ply.kind",
     "packer.sources.nifti",
+    "packer.sources.tables",
     "packer.sources.text",
 )
 _GROUP = "packer.kinds"

@@ -33,7 +33,7 @@ class SourceOptions:
 
     Attributes:
         samples: What one sample is made from; PATTERN as in /data/*, and PATH of an array that says where episodes of
-            rows end.  [default: rows of hdf5, zarr and npy, files of all others]
+            rows end.  [default: rows of hdf5, zarr, npy and tables, files of all others]
         label: Make a field label: the number of the first folder that a file lies in, such as cat of cat/1.png.
         classes: Make a field label of this field of text: the number of its text among all texts, in their order.
         mode: Images: convert all to this.
@@ -55,7 +55,7 @@ class SourceOptions:
             x,y,z,intensity:float32 or x,y,z:float32,r,g,b:uint8, a field each; or of a source FIELD= whose columns are
             one field, such as boxes=cls,x,y,w,h:float32 of files beside images.
         pick: HDF5, zarr and npy: take this array, under this name.
-        skip: HDF5, zarr and npy: leave out a field, group or array.
+        skip: HDF5, zarr and npy: leave out a field, group or array; or a column of tables.
         axis: HDF5, zarr and npy: number of the axis that counts samples.
         attrs: HDF5, zarr and npy: make a field of this attribute of each file, dataset or group that is a sample.
         scaled: HDF5, zarr and npy: apply scale_factor, add_offset, _FillValue, missing_value and _Unsigned (missing
@@ -66,6 +66,8 @@ class SourceOptions:
             grid.
         sparse: HDF5, zarr and npy: pack rows of this sparse matrix (data, indices, indptr), as X.indices and X.data.
         images: HDF5, zarr and npy: the arrays of this field, (H, W) or (H, W, C), are images.
+        fill: Tables: the value of a column in rows that have none, as in age=-1.
+        delimiter: Tables: what is between the columns of CSV, such as ';' or tab.  [default: tab of .tsv, else comma]
     """
 
     samples: str | None = _of(form="rows|files|folders|datasets|groups[:PATTERN]|episodes:PATH")
@@ -95,6 +97,8 @@ class SourceOptions:
     once: tuple[str, ...] = _of((), form="PATH")
     sparse: tuple[str, ...] = _of((), form="PATH")
     images: tuple[str, ...] = _of((), "--image", form="FIELD")
+    fill: Mapping[str, str] = _of({}, form="COLUMN=VALUE")
+    delimiter: str | None = _of(form="CHARACTER")
 
 
 def flag_of(option: Field[Any]) -> str:

@@ -9,8 +9,10 @@ from typing import Any, NamedTuple
 import lmdb
 import nibabel
 import numpy as np
+import pyarrow as pa
 from click.testing import CliRunner
 from plyfile import PlyData, PlyElement
+from pyarrow import parquet
 
 from packer.cli import main
 from tests.helpers.hdf5_files import write_hdf5
@@ -214,6 +216,18 @@ def zarr_files(folder: Path, number: int) -> list[str]:
     return [str(folder)]
 
 
+def csv_rows(folder: Path, number: int) -> list[str]:
+    (folder / f"t{number}.csv").write_text("x,name\n" + "".join(f"{n}.5,row {number}{n}\n" for n in range(9)))
+    return [str(folder / f"t{number}.csv")]
+
+
+def parquet_rows(folder: Path, number: int) -> list[str]:
+    lists = [[number] * n for n in range(7)]
+    table = pa.table({"x": np.arange(7) + number, "boxes": lists, "text": [f"row {n}" for n in range(7)]})
+    parquet.write_table(table, folder / f"t{number}.parquet", row_group_size=3)
+    return [str(folder / f"t{number}.parquet")]
+
+
 KINDS = {
     "rows": Kind(hdf5(rows), "hdf5"),
     "axis": Kind(hdf5(lambda rng: {"x": rng.normal(size=(4, 9))}), "hdf5", ("--axis", "-1")),
@@ -252,6 +266,8 @@ KINDS = {
     "PLY": Kind(ply, "ply"),
     "PLY, one by one": Kind(ply, "ply", ("--group", "none")),
     "volumes": Kind(volumes, "nifti"),
+    "rows of CSV": Kind(csv_rows, "tables"),
+    "rows of Parquet": Kind(parquet_rows, "tables"),
     "clouds": Kind(clouds, "clouds", ("--columns", "x,y,z,intensity:float32")),
 }
 SPLITS = ("--split", "train=0.6", "--split", "rest=0.4")

@@ -1,0 +1,93 @@
+"""Columns of tables as fields: which type of Arrow is which field, and which one holds the values of two."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from packer.errors import SourceError
+from packer.format import DTYPES
+from packer.sources.files import suffix_of
+from packer.sources.options import SourceOptions, naming
+from packer.sources.table import LaidField, Layout
+from packer.sources.tables.arrow import leaves
+from packer.sources.tables.text import CSV
+
+#: What a column is of which no value is known, that is left out, or whose numbers are those of classes.
+EMPTY, SKIPPED, CLASS = "empty", "skipped", "class"
+#: Types of Arrow that have another name than the dtype.
+_DTYPES = {"halffloat": "float16", "float": "float32", "double": "float64"}
+
+
+def layout_of(schema: Any, options: SourceOptions) -> Layout:
+    """Return the fields of a schema of Arrow; those that are left out are `SKIPPED`."""
+    metadata = json.loads((schema.metadata or {}).get(b"huggingface", "{}"))
+    features = metadata.get("info", {}).get("features", {})
+    if twice := [name for name in schema.names if schema.names.count(name) > 1]:
+        raise SourceError(f"two columns are named {twice[0]!r}; rename one")
+    layout = []
+    for name, array in leaves(schema.empty_table()):
+        if any(naming(name, [skipped]) for skipped in options.skip):
+            layout.append(LaidField(name, "uint8", (), SKIPPED))
+            continue
+        laid = _field(name, array.type)
+        feature = features.get(name)
+        if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" and laid.dtype == "int64":
+            laid = laid._replace(in_words=CLASS, detail=tuple(feature["names"]))
+        layout.append(laid)
+    return tuple(layout)
+
+
+def _field(name: str, kind: Any) -> LaidField:
+    """Return the field that a column of a type of Arrow is; raises SourceError if it cannot be one."""
+    from pyarrow import types
+
+    axes, value = list[int | None](), kind
+    while types.is_list(value) or types.is_large_list(value) or types.is_fixed_size_list(value):
+        axes.append(value.list_size if types.is_fixed_size_list(value) else None)
+        value = value.value_type
+    form = f"{value}{f' of {len(axes)} axes' if axes else ''}"
+    if types.is_dictionary(value) and not axes:
+        value = value.value_type
+        if _is_text(value):
+            return LaidField(name, "int64", (), CLASS, detail=())
+    if types.is_null(value):
+        return LaidField(name, "uint8", tuple(axes), EMPTY)
+    if _is_text(value) and not axes:
+        return LaidField(name, "uint8", (None,), "text", "text")
+    if types.is_temporal(value) and not types.is_interval(value):
+        dtype = "int64"
+    else:
+        dtype = _DTYPES.get(str(value), str(value))
+        if dtype not in DTYPES:
+            advice = "cast it to float64 or text" if types.is_decimal(value) else "make numbers or text of it"
+            raise SourceError(f"column {name} is {kind}, which no field holds; {advice}, or --skip {name}")
+        form = f"{dtype}{form[len(str(value)) :]}"
+    return LaidField(name, dtype, tuple(axes), form)
+
+
+def _is_text(kind: Any) -> bool:
+    return str(kind) in ("string", "large_string", "string_view")
+
+
+def merged(fields: Mapping[str, LaidField], others: Mapping[str, LaidField], path: str) -> dict[str, LaidField]:
+    """Return the fields of two pieces or files of text, whose types are those of the values that are there.
+
+    Raises:
+        SourceError: JSON holds values of several types under one name.
+    """
+    merged = dict(fields or others)
+    for name, other in others.items() if fields else ():
+        one = merged.get(name, other)
+        if one.in_words == EMPTY and len(one.shape) <= len(other.shape):
+            merged[name] = other
+        elif one == other or (other.in_words == EMPTY and len(other.shape) <= len(one.shape)):
+            merged[name] = one
+        elif one.shape == other.shape and {one.dtype, other.dtype} == {"int64", "float64"}:
+            merged[name] = one if one.dtype == "float64" else other
+        elif suffix_of(path) in CSV:
+            merged[name] = LaidField(name, "uint8", (None,), "text", "text")
+        else:
+            raise SourceError(f"{name} is {one.in_words} in some rows and {other.in_words} in others; fix it", path)
+    return merged

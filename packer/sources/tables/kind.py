@@ -1,0 +1,194 @@
+"""Tables, each row a sample: CSV, TSV, JSON lines, Parquet, and Arrow with Feather, by pyarrow.
+
+Numbers and booleans are fields, text is a field of text, lists of one length are arrays and others ragged fields, a
+member of a struct is `struct.member`. Times are int64, their unit is in the manifest. Dictionaries, and `ClassLabel`
+of Hugging Face, are numbers of classes. What has no such form is refused, and so is a value that is missing.
+
+The plan reads the footers of Parquet and Arrow, and the dictionaries. Text has none: it is read once, in pieces of
+some MiB, which say the types of all rows and are kept as the bytes where samples lie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from packer.errors import SourceError, UsageError, first_few
+from packer.sources.base import BLOCK_BYTES, Block
+from packer.sources.dtypes import DoesNotFitError
+from packer.sources.files import suffix_of
+from packer.sources.kinds import Kind, pair_in_order
+from packer.sources.looking import Header, agree_on_most
+from packer.sources.options import SourceOptions, naming
+from packer.sources.table import LaidField, Layout, Row, SampleTable
+from packer.sources.tables.arrow import ARROW, PARQUET, faults, leaves, opened, stored
+from packer.sources.tables.fields import CLASS, EMPTY, SKIPPED, layout_of, merged
+from packer.sources.tables.text import CSV, JSON, parsed, pieces
+from packer.sources.tables.values import filled, first_null, values_of
+from packer.watcher import Watcher
+
+# ---------------------------------------------------------------- what is in the files
+
+
+def look(row: Row, options: SourceOptions) -> list[Header | SourceError]:
+    """Return the pieces of a file whose rows are the samples, all with the columns of the file.
+
+    Raises:
+        SourceError: the file is damaged, has no rows, or a column that cannot be a field.
+    """
+    with faults(row.path):
+        if suffix_of(row.path) in PARQUET + ARROW:
+            rows, layout = _look_at_columns(row.path, options)
+            return [Header(layout, root="0", span=(0, Path(row.path).stat().st_size), rows=rows)]
+        places, count, laid = list[tuple[int, tuple[int, int], int]](), 0, dict[str, LaidField]()
+        for span, data in pieces(row.path):
+            batch = parsed(row.path, data, options)
+            laid = merged(laid, {field.name: field for field in layout_of(batch.schema, options)}, row.path)
+            places.append((count, span, batch.num_rows))
+            count += batch.num_rows
+        if not count:
+            raise SourceError("has no rows; move it away")
+    layout = tuple(laid.values())
+    return [Header(layout, root=str(first), span=span, rows=rows) for first, span, rows in places]
+
+
+def _look_at_columns(path: str, options: SourceOptions) -> tuple[int, Layout]:
+    """Return the number of rows of a file of Parquet or Arrow, and its fields; reads the dictionaries."""
+    with opened(path) as (schema, groups):
+        rows, layout = sum(count for count, _ in groups), layout_of(schema, options)
+    classes: dict[str, dict[str, None]] = {laid.name: {} for laid in layout if laid.detail == ()}
+    for batch in stored(path, 0, rows, list(classes)) if classes else ():
+        for name, array in leaves(batch):
+            if name in classes:
+                classes[name].update(dict.fromkeys(array.dictionary.to_pylist()))
+    return rows, tuple(f._replace(detail=tuple(classes[f.name])) if f.name in classes else f for f in layout)
+
+
+def agree(table: SampleTable, options: SourceOptions, remarks: list[str], watcher: Watcher) -> SampleTable:
+    """Return the files that have the columns of most, whose classes are numbered as one.
+
+    Raises:
+        UsageError: `--skip` or `--fill` names no column.
+        SourceError: what `watcher.bad` raises; a column has no value.
+    """
+    path, layouts = table.row(0).path if table.count else "", [list(layout) for layout in table.layouts]
+    if layouts and suffix_of(path) in CSV + JSON:
+        by_names: dict[frozenset[str], dict[str, LaidField]] = {}
+        for layout in table.layouts:
+            key = frozenset(laid.name for laid in layout)
+            by_names[key] = merged(by_names.get(key, {}), {laid.name: laid for laid in layout}, path)
+        layouts = [list(by_names[frozenset(laid.name for laid in layout)].values()) for layout in table.layouts]
+    names = [laid.name for layout in layouts for laid in layout]
+    for flag, named in (("--skip", options.skip), ("--fill", tuple(options.fill))):
+        if unknown := [one for one in named if not any(naming(name, [one]) for name in names)]:
+            raise UsageError(
+                f"{flag} {unknown[0]}: there is no such column; columns are {first_few(list(dict.fromkeys(names)))}"
+            )
+    classes: dict[str, dict[str, None]] = {}
+    for laid in (laid for layout in layouts for laid in layout if laid.in_words == CLASS):
+        classes.setdefault(laid.name, {}).update(dict.fromkeys(laid.detail))
+    kept = [
+        tuple(
+            laid._replace(detail=tuple(classes[laid.name])) if laid.in_words == CLASS else laid
+            for laid in layout
+            if laid.in_words != SKIPPED
+        )
+        for layout in layouts
+    ]
+    table = agree_on_most(msgspec.structs.replace(table, layouts=kept), watcher)
+    if empty := [laid.name for laid in table.layouts[0] if laid.in_words == EMPTY]:
+        raise SourceError(f"column {empty[0]} has no value in any row; --skip {empty[0]} leaves it out", path)
+    if not table.layouts[0]:
+        raise UsageError(f"--skip leaves no column; columns are {first_few(names)}")
+    return table
+
+
+def origin(options: SourceOptions, table: SampleTable) -> dict[str, Any]:
+    """Return the names of classes, those of `label` as the manifest has them, and the units of times."""
+    classes = {laid.name: list(laid.detail) for laid in table.layouts[0] if laid.in_words == CLASS}
+    units = ("timestamp", "date", "time", "duration")
+    times = {laid.name: laid.in_words for laid in table.layouts[0] if laid.in_words.startswith(units)}
+    own = {"classes": classes.pop("label", None), "categories": classes, "times": times, "fill": dict(options.fill)}
+    return {name: value for name, value in own.items() if value}
+
+
+# ---------------------------------------------------------------- values
+
+#: The rows that follow a bad one, in memory already, and the number after them: the next call begins with them.
+_after_bad: dict[Any, tuple[dict[str, Any], int]] = {}
+
+
+def read_rows(row: Row, start: int, stop: int, options: SourceOptions) -> Iterator[Block]:
+    """Yield rows of a file, or of a piece of one; raises SourceError with the number of a row that lacks a value."""
+    with faults(row.path):
+        arrays, at = _after_bad.pop(_key(row, start, options), ({}, start))
+        _after_bad.clear()
+        if arrays:
+            yield from _blocks(row, {name: array[: stop - start] for name, array in arrays.items()}, start, options)
+        for batch in _batches(row, at, stop, options) if at < stop else ():
+            columns, first = dict(leaves(batch)), at
+            at += batch.num_rows
+            arrays = {laid.name: filled(columns.get(laid.name), laid, batch.num_rows, options) for laid in row.layout}
+            yield from _blocks(row, arrays, first, options)
+
+
+def _batches(row: Row, start: int, stop: int, options: SourceOptions) -> Iterator[Any]:
+    if suffix_of(row.path) in PARQUET + ARROW:
+        yield from stored(row.path, start, stop, [laid.name for laid in row.layout])
+        return
+    ((offset, size),) = next(iter(row.spans.values())).tolist()
+    with Path(row.path).open("rb") as file:
+        file.seek(offset)
+        yield parsed(row.path, file.read(size), options, row.layout).slice(start, stop - start)
+
+
+def _key(row: Row, start: int, options: SourceOptions) -> Any:
+    return row.path, Path(row.path).stat().st_mtime_ns, row.root, row.layout, repr(options), start
+
+
+def _blocks(row: Row, arrays: dict[str, Any], first: int, options: SourceOptions) -> Iterator[Block]:
+    """Yield rows in blocks; raises SourceError for the first one that lacks a value, or whose value does not fit."""
+    good = count = len(next(iter(arrays.values())))
+    reason = ""
+    for name, array in arrays.items():
+        if (null := first_null(array)) is not None and null < good:
+            advice = f"--fill {name}=VALUE gives it one, --skip {name} leaves out the column, --on-error skip the row"
+            good, reason = null, f"column {name} has no value; {advice}"
+    step = max(1, BLOCK_BYTES * count // max(1, sum(array.nbytes for array in arrays.values())))
+    begin = 0
+    while begin < good:
+        end = min(begin + step, good)
+        try:
+            block = {f.name: values_of(arrays[f.name][begin:end], f) for f in row.layout}
+        except (DoesNotFitError, ValueError):
+            if end - begin > 1:
+                good, step = end, max(1, (end - begin) // 2)  # it is among these
+                continue
+            good, reason = begin, "lists of one value have several lengths, or a number does not fit; --skip the column"
+            break
+        yield block
+        begin = end
+    if reason:
+        _after_bad[_key(row, first + good + 1, options)] = (
+            {n: a[good + 1 :] for n, a in arrays.items()},
+            first + count,
+        )
+        raise SourceError(f"row {int(row.root) + first + good:,}: {reason}", row.path, 0)
+
+
+KIND = Kind(
+    "tables",
+    CSV + JSON + PARQUET + ARROW,
+    look,
+    read_rows=read_rows,
+    units=("rows",),
+    names_fields=True,
+    needs=("pyarrow", "a table", "tables"),
+    options=("skip", "fill", "delimiter"),
+    pair=pair_in_order,
+    agree=agree,
+    origin=origin,
+)

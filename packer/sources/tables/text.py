@@ -1,0 +1,158 @@
+"""Tables of text, CSV and JSON lines: pieces of whole rows, and the types of their values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from packer.errors import SourceError
+from packer.sources.base import BLOCK_BYTES
+from packer.sources.files import suffix_of
+from packer.sources.options import SourceOptions, naming
+from packer.sources.table import LaidField, Layout
+
+CSV, JSON = (".csv", ".tsv"), (".jsonl", ".ndjson")
+#: Bytes of text that are parsed at once.
+_PIECE_BYTES = BLOCK_BYTES
+#: Words for a value that is missing, in columns of numbers. In columns of text they are text.
+_MISSING = ("", "NA", "N/A", "#N/A", "<NA>", "null", "NULL", "None")
+_WHOLE, _WITH_ZEROS, _WITH_COMMA = r"^-?[0-9]+$", r"^-?0[0-9]", r"^-?[0-9]+,[0-9]+$"
+
+
+def pieces(path: str) -> Iterator[tuple[tuple[int, int], bytes]]:
+    """Yield offset and size of pieces of whole rows of a file, and their bytes; the line of names is in none."""
+    at, rest, is_csv = 0, b"", suffix_of(path) in CSV
+    with Path(path).open("rb") as file:
+        if is_csv:
+            at = _header(path)[1]
+            file.seek(at)
+        while data := file.read(_PIECE_BYTES):
+            data = rest + data
+            cut = _end_of_row(data, is_csv)
+            if cut:
+                yield (at, cut), data[:cut]
+            at, rest = at + cut, data[cut:]
+    if rest.strip():
+        yield (at, len(rest)), rest
+
+
+def _end_of_row(data: bytes, is_csv: bool, number: int = -1) -> int:
+    """Return where the last row that ends within `data` does, or another one; 0 if none does.
+
+    Lines within quotes are no end of a row of CSV.
+    """
+    text = np.frombuffer(data, np.uint8)
+    ends = np.flatnonzero(text == ord("\n"))
+    if is_csv:
+        ends = ends[np.flatnonzero(text == ord('"')).searchsorted(ends) % 2 == 0]
+    return int(ends[number]) + 1 if len(ends) else 0
+
+
+def _header(path: str) -> tuple[bytes, int]:
+    """Return the names of a CSV as they stand there, without a byte order mark, and where the first row begins."""
+    with Path(path).open("rb") as file:
+        head = file.read(_PIECE_BYTES)
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise SourceError("is text in UTF-16; save it as UTF-8")
+    end = _end_of_row(head, True, 0) or len(head)
+    return head[:end].removeprefix(b"\xef\xbb\xbf"), end
+
+
+def parsed(path: str, data: bytes, options: SourceOptions, layout: Layout = ()) -> Any:
+    """Return rows of text as a table of Arrow; columns of CSV as the fields are, or as all of their values allow."""
+    import pyarrow as pa
+    from pyarrow import json as pa_json
+
+    if suffix_of(path) in JSON:
+        reading = pa_json.ReadOptions(use_threads=False, block_size=len(data) + 1)
+        table = pa_json.read_json(pa.BufferReader(data), reading)
+        plain = pa.schema([(field.name, _without_times(field.type)) for field in table.schema])
+        if plain != table.schema:
+            table = pa_json.read_json(pa.BufferReader(data), reading, pa_json.ParseOptions(explicit_schema=plain))
+        return table
+    usual = "\t" if suffix_of(path) == ".tsv" else ","
+    delimiter = {"tab": "\t", "\\t": "\t"}.get(options.delimiter or usual, options.delimiter or usual)
+    header = _header(path)[0]
+    names = [column[0].as_py().strip() for column in _strings(header, delimiter).columns]
+    others = {other: header.count(other.encode()) for other in ";\t|" if len(names) == 1}
+    if (most := max(others, key=others.__getitem__, default="")) and others[most]:
+        shown = "tab" if most == "\t" else f"'{most}'"
+        raise SourceError(f"its first line has no {delimiter!r}; is it --delimiter {shown}?")
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise SourceError(f"two columns are named {twice[0]!r}; rename one")
+    fields = {laid.name: laid for laid in layout}
+    columns = dict(zip(names, _strings(data, delimiter, len(names)).columns, strict=True))
+    skipped = {name for name in names if any(naming(name, [skip]) for skip in options.skip)}
+    typed = {
+        name: text if name in skipped else _typed(name, text.combine_chunks(), fields.get(name))
+        for name, text in columns.items()
+        if not layout or name in fields
+    }
+    return pa.table(list(typed.values()), list(typed))
+
+
+def _without_times(kind: Any) -> Any:
+    """Return a type of Arrow with text for times: JSON has none, and pyarrow takes some text for times."""
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(kind):
+        return pa.string()
+    if pa.types.is_struct(kind):
+        return pa.struct([(field.name, _without_times(field.type)) for field in kind])
+    return pa.list_(_without_times(kind.value_type)) if pa.types.is_list(kind) else kind
+
+
+def _strings(data: bytes, delimiter: str, columns: int | None = None) -> Any:
+    """Return rows of CSV as a table of text.
+
+    Args:
+        columns: how many there must be; None for those of the first row.
+    """
+    import pyarrow as pa
+    from pyarrow import csv
+
+    parsing = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
+    if columns is None:
+        first = csv.read_csv(pa.BufferReader(data), csv.ReadOptions(autogenerate_column_names=True), parsing)
+        columns = len(first.schema)
+    names = [str(number) for number in range(columns)]
+    reading = csv.ReadOptions(use_threads=False, block_size=len(data) + 1, column_names=names)
+    as_text = csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False)
+    return csv.read_csv(pa.BufferReader(data), reading, parsing, as_text)
+
+
+def _typed(name: str, text: Any, laid: LaidField | None) -> Any:
+    """Return a column of CSV as the numbers of its field, or if there is none yet, as what its values are.
+
+    Raises:
+        SourceError: the numbers have a decimal comma.
+    """
+    import pyarrow as pa
+    from pyarrow import compute
+
+    if laid and laid.kind == "text":
+        return text
+    trimmed = compute.utf8_trim_whitespace(text)
+    numbers = compute.if_else(compute.is_in(trimmed, value_set=pa.array(_MISSING)), None, trimmed)
+    if laid:
+        return numbers.cast(pa.bool_() if laid.dtype == "bool" else laid.dtype)
+
+    def all_are(form: str) -> bool:
+        return compute.all(compute.match_substring_regex(numbers, form)).as_py() is True
+
+    if numbers.null_count == len(numbers):
+        return pa.nulls(len(numbers)) if compute.all(compute.equal(trimmed, "")).as_py() else text
+    if all_are(_WITH_COMMA):
+        raise SourceError(
+            f"column {name} has a decimal comma in all numbers, as in 1,5; write points, or --skip {name}"
+        )
+    if compute.any(compute.match_substring_regex(numbers, _WITH_ZEROS)).as_py():
+        return text
+    for kind in ("int64",) if all_are(_WHOLE) else ("bool", "float64"):
+        with suppress(pa.ArrowInvalid):
+            return numbers.cast(kind)
+    return text

@@ -1,0 +1,157 @@
+"""Tables: a row is a sample, values come out as they are, and what no field holds is refused by name."""
+
+from __future__ import annotations
+
+import decimal
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from opened_sources import read_each
+from pyarrow import parquet
+
+from packer.convert import convert
+from packer.errors import SourceError, UsageError
+from packer.format import manifest as manifests
+from packer.sources import SourceOptions, open_sources
+from readers import PackedDataset
+
+TABLE = pa.table(
+    {
+        "x": pa.array([1, 2, 3], pa.int32()),
+        "is": [True, False, True],
+        "text": ["a", "", "c"],
+        "at": pa.array([1, 2, 3], pa.timestamp("us")),
+        "label": pa.array(["cat", "dog", "cat"]).dictionary_encode(),
+        "pair": pa.array([[1, 2], [3, 4], [5, 6]], pa.list_(pa.float32(), 2)),
+        "boxes": [[1], [], [2, 3]],
+        "grid": [[[1, 2], [3, 4]], [], [[5, 6]]],
+        "of": [{"a": 1, "each": [{"c": 1.0}]}, {"a": 2, "each": []}, {"a": 3, "each": [{"c": 2.0}, {"c": 3.0}]}],
+    }
+)
+VALUES = {
+    "x": [1, 2, 3],
+    "is": [True, False, True],
+    "text": ["a", "", "c"],
+    "at": [1, 2, 3],
+    "label": [0, 1, 0],
+    "pair": [[1, 2], [3, 4], [5, 6]],
+    "boxes": [[1], [], [2, 3]],
+    "of.a": [1, 2, 3],
+    "of.each.c": [[1], [], [2, 3]],
+}
+
+
+def written(path: Path, table: pa.Table = TABLE) -> str:
+    """Write a table as the suffix says, in groups of two rows."""
+    if path.suffix == ".parquet":
+        parquet.write_table(table, path, row_group_size=2)
+    else:
+        new = pa.ipc.new_file if path.suffix == ".feather" else pa.ipc.new_stream
+        with pa.OSFile(str(path), "wb") as file, new(file, table.schema) as writer:
+            writer.write_table(table, max_chunksize=2)
+    return str(path)
+
+
+def rows(path: object, start: int = 0, stop: int | None = None, **options: Any) -> dict[str, list[Any]]:
+    """Return the rows of a table as lists."""
+    source = open_sources([str(path)], SourceOptions(**options))
+    each = read_each(source.part(start, len(source) if stop is None else stop))
+    return {n: [v.tolist() if hasattr(v, "tolist") else v for v in values] for n, values in each.items()}
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".feather", ".arrow"])
+def test_each_type_of_arrow_is_a_field(tmp_path: Path, suffix: str) -> None:
+    """Numbers, text, times, classes, lists and structs keep their values, in parts that cross groups of rows too."""
+    path = written(tmp_path / f"a{suffix}")
+    found = rows(path)
+    assert np.array_equal(found.pop("grid")[0], [[1, 2], [3, 4]])
+    assert found == VALUES
+    assert {name: values for name, values in rows(path, 1, 3).items() if name != "grid"} == {
+        name: values[1:] for name, values in VALUES.items()
+    }
+    source = open_sources([path])
+    assert source.origin["classes"] == ["cat", "dog"]
+    assert source.origin["times"] == {"at": "timestamp[us]"}
+
+
+def test_classes_of_several_files_have_one_number(tmp_path: Path) -> None:
+    """Dictionaries are joined, and the manifest has the names."""
+    for number, names in enumerate((["cat", "dog"], ["emu", "cat"])):
+        written(tmp_path / f"{number}.parquet", pa.table({"label": pa.array(names).dictionary_encode()}))
+    convert(str(tmp_path), tmp_path.parent / f"{tmp_path.name}.out", workers=0)
+    dataset = PackedDataset(tmp_path.parent / f"{tmp_path.name}.out")
+    assert dataset[[0, 1, 2, 3]]["label"].tolist() == [0, 1, 2, 0]
+    assert manifests.read(tmp_path.parent / f"{tmp_path.name}.out").classes == ("cat", "dog", "emu")
+
+
+def test_types_of_csv_are_those_of_all_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Far behind the first piece a column may become one of floats or of text; quotes, BOM and line ends are kept."""
+    monkeypatch.setattr("packer.sources.tables.text._PIECE_BYTES", 64)
+    lines = [f'{n},{n},00{n},"a\n""{n}""",true' for n in range(50)]
+    (tmp_path / "a.csv").write_text(
+        "\ufeffx, y,z,q,b\r\n" + "\n".join(lines) + "\n1.5,word,1,c,false", encoding="utf-8"
+    )
+    found = rows(tmp_path / "a.csv")
+    assert found["x"] == [*map(float, range(50)), 1.5]
+    assert found["y"] == [*map(str, range(50)), "word"]
+    assert found["z"][:2] == ["000", "001"]
+    assert (found["q"][7], found["b"][-2:]) == ('a\n"7"', [True, False])
+    assert rows(tmp_path / "a.csv", 20, 31)["x"] == list(range(20, 31))
+
+
+def test_rows_of_json_lines(tmp_path: Path) -> None:
+    """Numbers of rows are joined, times stay text, lists and members are fields."""
+    values = [{"a": 1, "t": "2020-01-01", "l": [1, 2], "o": {"k": 1}}, {"a": 2.5, "t": "x", "l": [], "o": {"k": 2}}]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(value) + "\n" for value in values))
+    expected = {"a": [1.0, 2.5], "t": ["2020-01-01", "x"], "l": [[1, 2], []], "o.k": [1, 2]}
+    assert rows(tmp_path / "a.jsonl") == expected
+
+
+def test_a_missing_value_is_named_filled_or_left_out(tmp_path: Path) -> None:
+    """The error names row and column, and each of the ways out that it names works."""
+    (tmp_path / "a.csv").write_text("a,b\n1,2\nNA,3\n4,5\n,6\n7,8\n")
+    with pytest.raises(SourceError, match=r"a\.csv: row 1: column a has no value; --fill a=VALUE"):
+        rows(tmp_path / "a.csv")
+    assert rows(tmp_path / "a.csv", fill={"a": "-1"})["a"] == [1, -1, 4, -1, 7]
+    assert rows(tmp_path / "a.csv", skip=("a",)) == {"b": [2, 3, 5, 6, 8]}
+    report = convert(str(tmp_path / "a.csv"), tmp_path / "out", on_error="skip", workers=0)
+    assert (report.samples, len(report.rejected)) == (3, 2)
+    assert PackedDataset(tmp_path / "out")[[0, 1, 2]]["b"].tolist() == [2, 5, 8]
+    path = written(tmp_path / "l.parquet", pa.table({"l": [[1], [2, None], [3]]}))
+    with pytest.raises(SourceError, match="row 1: column l has no value"):
+        rows(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("a.csv", "a;b\n1;2\n", "is it --delimiter ';'"),
+        ("a.tsv", "a\n1,5\n2,5\n", "decimal comma"),
+        ("a.csv", "a,b\n", "has no rows"),
+        ("a.csv", "a,b\n1,2,3\n", "cannot be read as a table"),
+        ("a.csv", "a,a\n1,2\n", "two columns are named 'a'"),
+        ("a.csv", "a,b\n1,\n2,\n", "column b has no value in any row"),
+        ("a.jsonl", '{"a": 1}\n{"a": "x"}\n', "cannot be read as a table"),
+        ("a.parquet", "", "cannot be read as a table"),
+    ],
+)
+def test_what_is_no_table_is_refused(tmp_path: Path, name: str, content: str, reason: str) -> None:
+    """One sentence says what is wrong."""
+    (tmp_path / name).write_text(content)
+    with pytest.raises(SourceError, match=reason):
+        rows(tmp_path / name)
+
+
+@pytest.mark.parametrize("values", [[decimal.Decimal("1.5")], [["a", "b"]], [b"bytes"]])
+def test_columns_that_no_field_holds_are_refused(tmp_path: Path, values: list[Any]) -> None:
+    """Decimals, lists of text and binary values are named, and can be left out; a wrong name is an error."""
+    path = written(tmp_path / "a.parquet", pa.table({"p": values, "x": [1]}))
+    with pytest.raises(SourceError, match=r"column p is .*, which no field holds.*--skip p"):
+        rows(path)
+    assert rows(path, skip=("p",)) == {"x": [1]}
+    with pytest.raises(UsageError, match="--skip q: there is no such column"):
+        rows(path, skip=("p", "q"))
