@@ -165,7 +165,7 @@ def _blocks(row: Row, arrays: dict[str, Any], first: int, options: SourceOptions
             block = {f.name: values_of(arrays[f.name][begin:end], f) for f in row.layout}
         except (DoesNotFitError, ValueError):
             if end - begin > 1:
-                good, step = end, max(1, (end - begin) // 2)  # it is among these
+                step = max(1, (end - begin) // 2)  # it is among these
                 continue
             good, reason = begin, "lists of one value have several lengths, or a number does not fit; --skip the column"
             break
