@@ -289,7 +289,7 @@ class Loader(DataLoader[Any]):
         return shards_needed(self.dataset, self.order, self.share)
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next loop. A loaded state in the middle of the same epoch is kept.
+        """Set the epoch of the next loop; one that is under way goes on. A loaded state of the same epoch is kept.
 
         A state taken at the last batch of an epoch stands at the beginning of the next one: `set_epoch` with the number
         of the epoch that has ended reads that epoch again.
@@ -327,7 +327,9 @@ class Loader(DataLoader[Any]):
         return self._position.epoch.state()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on right after the last batch handed out before `state_dict()`; batch size and ranks may differ.
+        """Let the next loop go on after the last batch handed out before `state_dict()`.
+
+        Batch size and ranks may differ. A loop that is under way goes on as it is.
 
         An epoch of a `Mix` that was begun with other weights ends with those; the next one has the present weights. For
         a `Mix` of `batches="one"`, batch size and ranks must be the same.
@@ -361,7 +363,7 @@ class Loader(DataLoader[Any]):
         # Worked out once: what a batch costs beside its copying counts in small batches.
         left, step = len(batches), share.global_batch_size
         if not left:
-            position.epoch = epoch.next_epoch(position.order)
+            position.advance(epoch, is_through=True)
             return
         stream = open_stream(self.dataset, epoch.order, epoch.number, share, done_before)
         if stream is None and epoch.order.window and isinstance(self.dataset, PackedDataset):
@@ -382,7 +384,7 @@ class Loader(DataLoader[Any]):
                 batch = next(moved)
                 # The state is that of the loop that handed out the last batch, whichever loops run meanwhile.
                 epoch.done = min(done_before + number * step, n)
-                position.epoch = epoch if number < left else epoch.next_epoch(position.order)
+                position.advance(epoch, is_through=number == left)
                 yield batch
                 # The generator must not hold a batch whose memory the pool could use again.
                 del batch
@@ -395,34 +397,42 @@ class Position:
         order: of the epochs that begin from now on.
 
     Attributes:
-        epoch: that of the last batch handed out, or in which the next loop begins.
+        epoch: that of the last batch handed out, or one that was chosen since.
     """
 
     def __init__(self, order: Order) -> None:
         self.order = order
         self.epoch = Epoch(order)
-        self._is_chosen = False
+        #: The epoch in which the next loop begins, if the caller said so. A loop that goes on meanwhile leaves it.
+        self._chosen: Epoch | None = None
 
     def use(self, order: Order) -> None:
         """Take another order for the epochs that are not begun."""
         self.order = order
-        if not self.epoch.done:
-            self.epoch = Epoch(order, self.epoch.number)
+        for epoch in (self.epoch, self._chosen):
+            if epoch is not None and not epoch.done:
+                epoch.order = order
 
     def choose(self, epoch: Epoch) -> None:
         """Let the next loop begin in this epoch."""
-        self.epoch, self._is_chosen = epoch, True
+        self.epoch = self._chosen = epoch
 
     def set_epoch(self, epoch: int) -> None:
         """See `Loader.set_epoch`."""
-        if not (self._is_chosen and epoch == self.epoch.number):
+        if self._chosen is None or epoch != self._chosen.number:
             self.choose(Epoch(self.order, index(epoch)))
 
     def begin(self) -> Epoch:
         """Return the epoch that a loop begins now, an object of its own."""
-        epoch, is_chosen, self._is_chosen = self.epoch, self._is_chosen, False
-        # The last loop was left in the middle of its epoch: as with torch's DataLoader, a new one begins.
-        return replace(epoch) if is_chosen or not epoch.done else epoch.next_epoch(self.order)
+        epoch, self._chosen = self._chosen, None
+        if epoch is None:
+            # If the last loop was left in the middle of its epoch, a new one begins, as with torch's DataLoader.
+            epoch = self.epoch.next_epoch(self.order) if self.epoch.done else self.epoch
+        return replace(epoch)
+
+    def advance(self, epoch: Epoch, is_through: bool) -> None:
+        """Stand where a loop is that handed out a batch of this epoch, or behind the epoch if it is through."""
+        self.epoch = (self._chosen or epoch.next_epoch(self.order)) if is_through else epoch
 
 
 class EpochSampler(DistributedSampler[int]):

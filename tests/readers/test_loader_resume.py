@@ -138,6 +138,32 @@ def test_set_epoch_keeps_a_loaded_place(rows):
     assert rest(other) == epochs[0]
 
 
+def test_what_is_chosen_within_a_loop_holds_for_the_next(rows):
+    """An epoch that is set in a loop, or a state that is loaded, is where the next loop begins; this one goes on."""
+    dataset = PackedDataset(rows)
+    whole = Loader(dataset, 100, seed=2, shuffle=True)
+    epochs = [rest(whole) for _ in range(5)]
+    state = {"epoch": 3, "done": 300, "samples": 1000}
+    for is_left in (True, False):
+        for choose, expected in (
+            (lambda loader: loader.set_epoch(4), epochs[4]),
+            (lambda loader: loader.sampler.set_epoch(4), epochs[4]),
+            (lambda loader: loader.set_epoch(0), epochs[0]),
+            (lambda loader: loader.load_state_dict(state), epochs[3][300:]),
+        ):
+            loader, got = Loader(dataset, 100, seed=2, shuffle=True), []
+            for step, batch in enumerate(loader, 1):
+                got += batch["y"].tolist()
+                if step == 2:
+                    choose(loader)
+                if step == 4:
+                    assert (loader.epoch, loader.state_dict()["done"]) == (0, 400)
+                    if is_left:
+                        break
+            assert got == epochs[0][: len(got)]
+            assert rest(loader) == expected
+
+
 def test_iterators_that_were_never_asked_change_nothing(rows):
     """Making an iterator and dropping it loses neither a loaded place nor an epoch."""
     loader = Loader(PackedDataset(rows), 100)
