@@ -14,7 +14,7 @@ from packer.format import Numbers, starts_of
 from packer.machine import processors
 from readers.dataset import PackedDataset
 from readers.fields import RUN_BYTES
-from readers.mix import Mix
+from readers.mix import Mix, Sum
 from readers.order import (
     WINDOW,
     BlockShuffled,
@@ -67,7 +67,7 @@ def make_order(
         raise UsageError("shuffle_window is only for shuffle='block' and 'shards'; leave it out")
     order: Order
     count = len(dataset) if subset is None else len(subset)
-    if isinstance(dataset, Mix):
+    if isinstance(dataset, Mix) and not isinstance(dataset, Sum):
         if sampler is not None or shuffle not in (True, False) or subset is not None:
             raise UsageError(
                 "a Mix has an order of its own, by weights: give shuffle=True or False, and no sampler or Subset"
@@ -78,14 +78,13 @@ def make_order(
             raise UsageError("shuffle and sampler do not go together: the sampler gives the order; leave out one")
         is_array = isinstance(sampler, (list, tuple, np.ndarray, range, torch.Tensor))
         order = Given(np.asarray(sampler), count) if is_array else SamplerOrder(sampler, count, seed)
-    elif shuffle == "block":
+    elif shuffle in ("block", "shards"):
+        if isinstance(dataset, Mix):
+            raise UsageError(f"shuffle={shuffle!r} reads one dataset, not a sum: give shuffle=True or False")
         if subset is not None:
-            raise UsageError("shuffle='block' reads no torch Subset: give dataset.select(numbers), which ascend")
-        order = _make_block_order(dataset, shuffle_window, seed)
-    elif shuffle == "shards":
-        if subset is not None:
-            raise UsageError("shuffle='shards' reads no torch Subset: give dataset.select(numbers), which ascend")
-        order = _make_shard_order(dataset, shuffle_window, seed)
+            raise UsageError(f"shuffle={shuffle!r} reads no torch Subset: give dataset.select(numbers), which ascend")
+        make = _make_block_order if shuffle == "block" else _make_shard_order
+        order = make(dataset, shuffle_window, seed)
     elif shuffle in (True, False):
         order = Shuffled(count, seed) if shuffle else Sequential(count)
     else:

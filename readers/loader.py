@@ -68,8 +68,9 @@ class Loader(DataLoader[Any]):
     `batch_sampler`, that of all ranks, and may call `set_epoch` of either.
 
     Args:
-        dataset: what to read, or a torch `Subset` of it, as `random_split` makes it. A `Mix` takes no `Subset`,
-            `shuffle="block"`, `sampler` or `shuffle_window`.
+        dataset: what to read, or a torch `Subset` of it, as `random_split` makes it. `first + second` of two datasets
+            is read one after the other; it takes no `shuffle="block"` or `"shards"`. A `Mix` takes neither these nor a
+            `Subset` or `sampler`.
         batch_size: samples in a batch, on this rank.
         shuffle: True for a full shuffle; `"block"` to shuffle blocks of frames and then within a window of
             blocks, so that each compressed frame is decoded about once an epoch. What a block is depends on the frames
@@ -169,8 +170,8 @@ class Loader(DataLoader[Any]):
             raise UsageError(f"Loader reads a dataset, not its path: Loader(PackedDataset({str(dataset)!r}), ...)")
         if isinstance(dataset, ConcatDataset):
             raise UsageError(
-                "Loader reads no ConcatDataset: give Mix({first: len(first), second: len(second)}, stop='all'), of "
-                "datasets with the same fields and transforms, or use DataLoader"
+                "Loader reads no ConcatDataset: give first + second, datasets of the same fields and transforms, "
+                "or use DataLoader"
             )
         if not isinstance(dataset, Mix) and not reads_batches(dataset):
             raise UsageError(

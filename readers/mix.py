@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass
 from operator import is_
 from typing import Any
 
 import numpy as np
+import torch
 from torch.utils.data import ConcatDataset, Dataset
 
 from packer.errors import UsageError
@@ -24,9 +24,9 @@ from packer.format import ColumnIndex, Field, Numbers, Shard, starts_of
 from readers.dataset import PackedDataset, reads_batches
 from readers.draws import Visits, Words, draw_visits
 from readers.fields import FieldReader, FixedRaw, KnownReader, Places, gather_samples
-from readers.gather import Pool
+from readers.gather import Pool, fresh
 from readers.indexing import is_single, resolve_number, resolve_numbers
-from readers.joined import JoinedReader, group_by_part, parts_of
+from readers.joined import JoinedReader, group_by_part, join_parts, parts_of
 from readers.order import Mixed
 from readers.transforms import Transforms
 from readers.valid import check_choice
@@ -112,9 +112,26 @@ class Mix(Dataset[Any]):
     def _gather(self, numbers: Numbers) -> tuple[dict[str, Any], Words | None]:
         """Return the batch of the items `numbers` (n,), untransformed, and what its transforms draw from."""
         visits = draw_visits(len(numbers)) if self.draws else None
-        samples, anchors = self.items.resolve(numbers, visits)
-        batch = gather_samples(self.readers, samples, self.opened.pool, visits, anchors)
+        if any(dataset.exceeds_cache for dataset in self.datasets):
+            batch = self._gather_by_dataset(numbers, visits)
+        else:
+            samples, anchors = self.items.resolve(numbers, visits)
+            batch = gather_samples(self.readers, samples, self.opened.pool, visits, anchors)
         return batch, self.transforms.draw_seeds(visits)
+
+    def _gather_by_dataset(self, numbers: Numbers, visits: Visits | None) -> dict[str, Any]:
+        """Return the same batch, of which each dataset reads its samples by itself: they are not open side by side."""
+        starts = starts_of(list(map(len, self.datasets)))
+        number_of_dataset = parts_of(numbers, starts)
+        parts = []
+        for part, positions in group_by_part(number_of_dataset):
+            part_visits = None if visits is None else visits[positions]
+            parts.append((positions, self.datasets[part].gather(numbers[positions] - starts[part], None, part_visits)))
+        joined = {
+            name: join_parts([(positions, values[name]) for positions, values in parts], len(numbers), fresh)
+            for name in parts[0][1]
+        }
+        return {**joined, DATASET: torch.from_numpy(number_of_dataset)} if self.extras else joined
 
     def __add__(self, other: Dataset[Any]) -> Dataset[Any]:  # type: ignore[override]  # torch's gives a ConcatDataset
         """Return the samples of this and of another dataset, one after another; each once, without the weights."""
@@ -186,22 +203,28 @@ class Mix(Dataset[Any]):
         return self._opened
 
 
+class Sum(Mix):
+    """Datasets one after another, as `first + second` makes it: an epoch holds each sample once, in any order."""
+
+    def __init__(self, datasets: Sequence[PackedDataset]) -> None:
+        super().__init__(datasets, weights=list(map(len, datasets)))
+
+    def __repr__(self) -> str:
+        return " + ".join(map(repr, self.datasets))
+
+
 def add_datasets(first: Dataset[Any], second: Dataset[Any]) -> Dataset[Any]:
     """Return the samples of two datasets, one after another, as `first + second` does.
 
-    Packed datasets that can be read together make a `Mix` whose epoch holds each sample once; whole batches are
-    gathered from it. Others make torch's ConcatDataset. So do those with a transform, which may expect single samples.
+    Packed datasets that can be read together make a `Sum`, of which whole batches are gathered. Others make torch's
+    ConcatDataset.
     """
-    mixed: dict[PackedDataset, float] = {}
+    summands: list[Any] = []
     for summand in (first, second):
-        members = summand.datasets if isinstance(summand, Mix) and not summand.extras else (summand,)
-        for dataset in members:
-            if not isinstance(dataset, PackedDataset) or dataset.transforms:
-                return ConcatDataset([first, second])
-            mixed[copy(dataset) if dataset in mixed else dataset] = len(dataset)
+        summands += summand.datasets if isinstance(summand, Mix) and not summand.extras else [summand]
     try:
-        return Mix(mixed, stop="all")
-    except UsageError:  # of other fields, or without samples
+        return Sum(summands)
+    except (UsageError, TypeError):  # of other fields or transforms, without samples, or no packed datasets
         return ConcatDataset([first, second])
 
 

@@ -14,7 +14,7 @@ import torch
 from batches import listed, plain
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Subset
 
 from packer.errors import UsageError
 from packer.format import FieldSpec
@@ -457,3 +457,30 @@ def test_what_is_no_mix_is_refused(tmp_path: Path, datasets: list[PackedDataset]
         with pytest.raises(UsageError, match=r"Mix has an order of its own|shuffle_window is only for"):
             Loader(mix, **how)  # type: ignore[arg-type]
     assert "PackedDataset" in repr(mix)
+
+
+def test_a_sum_is_read_one_dataset_after_another(folders: list[Path]) -> None:
+    """Its numbers count as those of torch's ConcatDataset, by Loader too, and it takes a sampler or a Subset."""
+    first, second = (PackedDataset(folder, ["number"], batch_transform=dict) for folder in folders[:2])
+    both, count = first + second, SIZES[0] + SIZES[1]
+    wanted = [*range(SIZES[0]), *range(1000, 1000 + SIZES[1])]
+
+    def numbers(loader: Any) -> list[int]:
+        return [number for batch in loader for number in batch["number"].tolist()]
+
+    assert numbers(Loader(both, 8)) == numbers(DataLoader(both, 8)) == wanted  # type: ignore[arg-type]
+    shuffled = Loader(both, 8, shuffle=True)  # type: ignore[arg-type]
+    assert sorted(numbers(shuffled)) == wanted
+    assert len({*map(tuple, (numbers(shuffled), numbers(shuffled), wanted))}) == 3
+    chosen = [20, 3, 52, 0]
+    for loader in (
+        Loader(both, 3, sampler=chosen),  # type: ignore[arg-type]
+        Loader(Subset(both, chosen), 3),
+        Loader(both, batch_sampler=[chosen[:3], chosen[3:]]),  # type: ignore[arg-type]
+    ):
+        assert numbers(loader) == [wanted[number] for number in chosen]
+    parts = [[*Loader(both, 4, shuffle=True, rank=rank, world_size=2, repeat=2)] for rank in (0, 1)]  # type: ignore[arg-type]
+    assert sorted(numbers(parts[0]) + numbers(parts[1])) == sorted(wanted * 2)
+    assert len(both) == count  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="reads one dataset, not a sum"):
+        Loader(both, 8, shuffle="block")  # type: ignore[arg-type]

@@ -336,6 +336,14 @@ def test_a_data_loader_reads_by_number(many, tmp_path, room) -> None:
     assert watched.most <= limits["cache_bytes"] + 4096
 
 
+def test_a_sum_reads_datasets_that_are_larger_than_the_cache(many, room) -> None:
+    """By number, as torch's ConcatDataset does it."""
+    both = PackedDataset(many, **room(4.2)) + PackedDataset(many, **room(4.2))
+    assert both.__getitems__([3, SHARDS * SAMPLES + 100])[1]["label"] == 100
+    wanted = [*range(SHARDS * SAMPLES)] * 2
+    assert labels(DataLoader(both, 24)) == wanted
+
+
 def test_what_is_read_is_what_is_fetched(many, s3, tmp_path, room) -> None:
     """A sampler, a split, a rank and a field fetch the shards of their own samples, where all would fit and where not.
 
