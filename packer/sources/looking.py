@@ -129,11 +129,14 @@ def leave_out(table: SampleTable, apart: Mapping[int, str], sentence: str, watch
     if not apart or table.layout_of is None:
         return table
     is_apart = np.isin(table.layout_of, list(apart))
+    last = ""
     for number in np.flatnonzero(is_apart).tolist():
         how, paths = apart[int(table.layout_of[number])], table.row(number).paths
         path = next((paths[name] for name in paths if f"field {name} " in how), next(iter(paths.values())))[0]
-        watcher.bad(SourceError(sentence.format(how=how), path))
-    return table.take(np.flatnonzero(~is_apart))
+        if path != last or not table.has_rows:  # a file of rows may be there in pieces
+            watcher.bad(SourceError(sentence.format(how=how), path))
+        last = path
+    return table.keep(~is_apart)
 
 
 def notes_of(table: SampleTable) -> list[str]:

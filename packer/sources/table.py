@@ -319,6 +319,18 @@ class SampleTable(msgspec.Struct, frozen=True, kw_only=True):
         rows = self._first_of_rows
         return self._picked(inputs, len(samples), samples, samples if rows is None else rows.stretches(samples)[1])
 
+    def keep(self, is_kept: NDArray[np.bool_]) -> SampleTable:
+        """Return the samples, or files of samples, for which a mask is true, (n,) as `layout_of`."""
+        numbers: NDArray[Any] = np.flatnonzero(is_kept)
+        rows = self._first_of_rows
+        if rows is None:
+            return self.take(numbers)
+        ((name, files),) = self.inputs.items()
+        ends = np.cumsum(np.diff(np.asarray(rows.ends), prepend=0)[numbers])
+        firsts = np.zeros(len(files.files), np.int64) if files.firsts is None else files.firsts
+        inputs = {name: files._picked(numbers, ends=ends, firsts=firsts[numbers])}
+        return self._picked(inputs, int(ends[-1]) if len(ends) else 0, numbers, numbers)
+
     @property
     def _first_of_rows(self) -> Files | None:
         """Return the first input if its rows are the samples, whose files have the layouts then."""

@@ -155,3 +155,13 @@ def test_columns_that_no_field_holds_are_refused(tmp_path: Path, values: list[An
     assert rows(path, skip=("p",)) == {"x": [1]}
     with pytest.raises(UsageError, match="--skip q: there is no such column"):
         rows(path, skip=("p", "q"))
+
+
+def test_files_with_other_columns_cost_no_rows_of_the_others(tmp_path: Path) -> None:
+    """One of three files differs: every row of the two others is packed."""
+    (tmp_path / "in").mkdir()
+    for name, column, rows in (("a", "x", range(10)), ("b", "x", range(10, 20)), ("c", "z", range(3))):
+        (tmp_path / f"in/{name}.csv").write_text("\n".join([column, *map(str, rows)]))
+    report = convert(str(tmp_path / "in"), tmp_path / "out", workers=0, on_error="skip")
+    assert len(report.rejected) == 1
+    assert [int(sample["x"]) for sample in PackedDataset(tmp_path / "out")] == list(range(20))
