@@ -94,12 +94,15 @@ def make_order(
 
 
 def _make_shard_order(dataset: PackedDataset, window: int | None, seed: int) -> ShardShuffled:
-    """Return the order of a shuffle of shards; by default its window and the next one fit into the cache."""
+    """Return the order of a shuffle of shards; by default its window and the next one fit into half the cache.
+
+    The other half is for another loop, such as a validation in the middle of an epoch, and for shards fetched ahead.
+    """
     edges = item_edges(dataset)
     if window is None:
         limit = None if dataset.mirror is None else dataset.mirror.cache.limit
         largest = max([1, *(entry.bytes for entry in dataset.manifest.shards)])
-        shards = WINDOW_SHARDS if limit is None else max(1, min(WINDOW_SHARDS, (limit // largest - 1) // 2))
+        shards = WINDOW_SHARDS if limit is None else max(1, min(WINDOW_SHARDS, (limit // largest // 2 - 1) // 2))
         window = max(1, min(WINDOW, -(-shards * len(dataset) // max(1, int(np.count_nonzero(np.diff(edges)))))))
     return ShardShuffled(edges, window, seed)
 

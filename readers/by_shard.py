@@ -17,6 +17,10 @@ from readers.gather import Allocate, Pool, fresh
 from readers.joined import group_by_part, join_parts, parts_of
 from readers.opened import Opened
 from readers.shards import OpenShard
+from readers.valid import remark
+
+#: A remark is made once more shards than this were opened, for fewer samples each than that.
+FEW_SHARDS, SAMPLES_A_SHARD = 4, 4
 
 #: Makes a reader of each field, once a shard is open; see `PackedDataset.make_readers`.
 MakeReaders = Callable[[Opened, int], Mapping[str, FieldReader]]
@@ -36,6 +40,7 @@ class ShardByShard:
         self._starts = starts_of(opened.shards.samples)
         self._readers: Mapping[str, FieldReader] = {}
         self._last: tuple[int, Lease, OpenShard] | None = None
+        self._samples_read = self._shards_taken = 0
 
     def parts(self, samples: Numbers) -> Iterator[tuple[int, Numbers]]:
         """Yield one shard after another while it is open: its number, and where its samples stand in `samples`, (m,).
@@ -53,6 +58,14 @@ class ShardByShard:
             opened = last[0]
             shards.sort(key=lambda part: part[0] != opened)
         missing = [entries[shard] for shard, _ in shards if last is None or shard != last[0]]
+        self._samples_read += len(samples)
+        self._shards_taken += len(missing)
+        if self._shards_taken > FEW_SHARDS and self._samples_read < SAMPLES_A_SHARD * self._shards_taken:
+            remark(
+                f"{self._mirror.url}: it is larger than cache_bytes, and nearly each sample asked for by number lies "
+                "in another shard, which may be fetched for it anew: Loader(..., shuffle='shards') reads whole shards; "
+                "or raise cache_bytes"
+            )
         with Ahead(self._mirror, missing) as ahead:
             for shard, positions in shards:
                 if last is None or last[0] != shard:

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from torch.utils.data import Dataset
 
 from packer.errors import MissingNameError, UsageError
-from packer.format import URL_AS_PATH, Constants, Field, Manifest, Names, Numbers, Ranges, starts_of
+from packer.format import MANIFEST, URL_AS_PATH, Constants, Field, Manifest, Names, Numbers, Ranges, starts_of
 from packer.format import manifest as manifests
 from packer.remote import is_url
 from readers.batch import item_of
@@ -122,6 +122,9 @@ class PackedDataset(Dataset[Any]):
         cache_bytes: limit for all datasets in the cache. Beyond it, the least recently used files that no process has
             open are removed. None for no limit. Of a dataset larger than that, samples asked for by number or name are
             read one shard after another: the last one stays open, and the others may be removed again.
+        patience: seconds to wait for a server that has answered before, and for room that other loops have in the
+            cache, with a line each minute; ten minutes by default. Then the loop ends with an error, and goes on from
+            the state of its Loader.
 
     Random crops, points and windows (`one=True`) are drawn once a visit: a sample that is read twice gives two crops.
     `Loader` draws them from its seed, the epoch and the position in the epoch's order. Plain indexing and DataLoader
@@ -154,6 +157,7 @@ class PackedDataset(Dataset[Any]):
         verify: bool = False,
         cache: str | os.PathLike[str] | None = None,
         cache_bytes: int | None = None,
+        patience: float | None = None,
         **others: Any,
     ) -> None:
         for name in others:
@@ -161,7 +165,7 @@ class PackedDataset(Dataset[Any]):
                 raise TypeError(f"PackedDataset got an unexpected keyword argument {name!r}")
             raise UsageError(f"PackedDataset takes no {name}: {_RENAMED[name]}")
         check_flags("PackedDataset", verify=verify)
-        self._mirror, self.path, self.manifest = _open_manifest(path, cache, cache_bytes)
+        self._mirror, self.path, self.manifest = _open_manifest(path, cache, cache_bytes, patience)
         self.batch_transform = batch_transform
         self.sample_transform = sample_transform
         self._chosen = (fields,) if isinstance(fields, str) else None if fields is None else tuple(fields)
@@ -187,8 +191,13 @@ class PackedDataset(Dataset[Any]):
         self._items = self._samples if self.windows is None else None
         self._last_session: _Session | None = None
         limit = None if self._mirror is None else self._mirror.cache.limit
-        nbytes = 0 if limit is None else sum(shard.bytes for shard in self.manifest.shards if shard.samples)
-        self._exceeds_cache = limit is not None and nbytes > limit
+        self._exceeds_cache = limit is not None and self._bytes_fetched() > limit
+
+    def _bytes_fetched(self) -> int:
+        """Return the bytes of a dataset at a URL in its cache: the manifest, the shards that hold samples, tables."""
+        shards = [shard for shard in self.manifest.shards if shard.samples]
+        size = (self.path / MANIFEST).stat().st_size if (self.path / MANIFEST).exists() else 0
+        return size + sum(entry.bytes for entry in (*shards, *self.manifest.tables))
 
     @property
     def _ranges(self) -> Ranges:
@@ -667,7 +676,9 @@ class PackedDataset(Dataset[Any]):
 
     def _fetch_tables(self) -> object:
         """Fetch the files next to the shards if they are at a URL; the object returned keeps them in the cache."""
-        return None if self._mirror is None else self._mirror.fetch_tables(self.manifest)
+        from packer.remote import fetch_tables  # here: it is loaded where there is something to fetch
+
+        return None if self._mirror is None else fetch_tables(self._mirror, self.manifest)
 
 
 def reads_batches(dataset: Any) -> bool:
@@ -676,7 +687,10 @@ def reads_batches(dataset: Any) -> bool:
 
 
 def _open_manifest(
-    path: str | os.PathLike[str], cache: str | os.PathLike[str] | None, cache_bytes: int | None
+    path: str | os.PathLike[str],
+    cache: str | os.PathLike[str] | None,
+    cache_bytes: int | None,
+    patience: float | None,
 ) -> tuple[Mirror | None, Path, Manifest]:
     """Return the `packer.remote.mirror.Mirror` of a URL, None for a folder; the folder to read, and its manifest."""
     if not is_url(path):
@@ -684,14 +698,14 @@ def _open_manifest(
             raise UsageError(f"{path!r}: the folder or URL of one dataset is expected")
         if URL_AS_PATH.match(str(path)):
             raise UsageError(f"{path}: give a URL as text: as a Path it has lost one of its slashes")
-        if cache is not None or cache_bytes is not None:
-            raise UsageError(f"{path} is a folder: cache and cache_bytes are for datasets at a URL")
+        if cache is not None or cache_bytes is not None or patience is not None:
+            raise UsageError(f"{path} is a folder: cache, cache_bytes and patience are for datasets at a URL")
         # Absolute, since shards are opened late: the program may have changed its folder by then.
         folder = Path(path).absolute()
         return None, folder, manifests.read(folder)
     from packer.remote import Mirror  # here: it is loaded where there is something to fetch
 
-    mirror, manifest, lease = Mirror.open(path, cache, cache_bytes)
+    mirror, manifest, lease = Mirror.open(path, cache, cache_bytes, patience)
     lease.close()  # at once, and not when all that refers to it is gone: nothing else could be removed
     return mirror, mirror.folder, manifest
 

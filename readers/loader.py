@@ -104,7 +104,7 @@ class Loader(DataLoader[Any]):
         shuffle_window: about how many samples are shuffled among themselves in a block shuffle; by default up to
             16,384, as memory allows: the decoded frames of a window take up to 64 MiB, and those of ragged fields more.
             With `shuffle="shards"` it is rounded to whole shards, one at least; by default up to 16,384 samples and 8
-            shards, and fewer if `cache_bytes` does not hold twice as many.
+            shards, and fewer if `cache_bytes` does not hold four times as many.
         pin_memory: gives page-locked batches, for callers who copy them to a device themselves.
         as_numpy: gives numpy arrays instead of tensors.
         channels_last: False hands out contiguous (B, C, H, W), as other datasets give it, at the cost of a copy after

@@ -6,8 +6,10 @@ the last one that does, so that the cache needs room for a few.
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Mapping
+from dataclasses import replace
 from types import TracebackType
 
 import numpy as np
@@ -16,15 +18,16 @@ from numpy.typing import NDArray
 from packer.errors import UsageError
 from packer.format import Numbers, ShardEntry, starts_of
 from packer.machine import usual_memory
-from packer.remote import STREAMS, Ahead, Mirror
+from packer.remote import STREAMS, Ahead, Claim, GiveWay, Mirror
 from readers.dataset import PackedDataset
 from readers.fields import FieldReader
 from readers.joined import parts_of
 from readers.mix import Mix
-from readers.order import Order, Sequential
+from readers.order import Order, Sequential, Shuffled
 from readers.shard_order import ShardShuffled
 from readers.shards import OpenShard
 from readers.share import Share
+from readers.valid import remark
 
 #: Bytes of stored samples that are located at once: all shards of these are open together.
 GROUP_BYTES = 8 * 2**20
@@ -39,6 +42,8 @@ class ShardStream:
         later: the shards that the next epoch needs, (k,), in order.
         share: of the rank.
         window: how many shards are read side by side.
+        claim: what it holds at once.
+        epoch: its number.
 
     Attributes:
         readers: of each field, by name; none before the first shard is open.
@@ -46,8 +51,17 @@ class ShardStream:
     """
 
     def __init__(
-        self, dataset: PackedDataset, mirror: Mirror, needs: Numbers, later: Numbers, share: Share, window: int
+        self,
+        dataset: PackedDataset,
+        mirror: Mirror,
+        needs: Numbers,
+        later: Numbers,
+        share: Share,
+        window: int,
+        claim: Claim,
+        epoch: int,
     ) -> None:
+        self._epoch = epoch
         self._dataset = dataset
         self._opened = dataset.open_alone()
         self.readers: Mapping[str, FieldReader] = {}
@@ -63,7 +77,7 @@ class ShardStream:
         self._open: dict[int, OpenShard] = {}
         self._finalizers: list[weakref.finalize[..., OpenShard]] = []
         self._ahead = Ahead(
-            mirror, entries, later_entries, _depth({*entries, *later_entries}, mirror.cache.limit, window)
+            mirror, entries, later_entries, _depth({*entries, *later_entries}, mirror.cache.limit, window), claim
         )
         sample_bytes = max(1, sum(entry.bytes for entry in self._entries) // int(self._starts[-1]))
         # Samples to locate at once: of all ranks together no more than a shard has, or a group needs more shards.
@@ -108,16 +122,18 @@ class ShardStream:
             passed.append(self._by_last.pop())
         self._ahead.pass_by(passed)
         shards = np.unique(parts_of(samples, self._starts)).tolist()
-        for shard in shards:
-            if shard not in self._open:
-                self._open[shard] = self._open_shard(shard)
+        while missing := [shard for shard in shards if shard not in self._open]:
+            try:
+                self._open[missing[0]] = self._open_shard(missing[0], int(first))
+            except GiveWay:
+                self._open.clear()  # another one goes first, and needs the room
         self.readers = self.readers or self._dataset.make_readers(self._opened, shards[0])
         return [self._open[shard] for shard in shards]
 
-    def _open_shard(self, shard: int) -> OpenShard:
+    def _open_shard(self, shard: int, position: int) -> OpenShard:
         """Return an open shard, which is let go of when nobody reads from it any more."""
         entry = self._entries[shard]
-        lease = self._ahead.take(entry)
+        lease = self._ahead.take(entry, self._epoch, position)
         opened = self._opened.open_shard(shard)
         self._finalizers = [finalizer for finalizer in self._finalizers if finalizer.alive]
         self._finalizers.append(weakref.finalize(opened, self._ahead.let_go, entry, lease))
@@ -141,9 +157,17 @@ def open_stream(dataset: PackedDataset | Mix, order: Order, epoch: int, share: S
     Args:
         done: positions of the epoch that were read before.
     """
-    if not isinstance(dataset, PackedDataset) or dataset.mirror is None or not _reads_by_shard(dataset, order):
+    if not isinstance(dataset, PackedDataset) or dataset.mirror is None:
         return None
     if dataset.is_open or (dataset.mirror.is_fetched(dataset.manifest) and not exceeds_cache(dataset)):
+        return None
+    if not _reads_by_shard(dataset, order):
+        if isinstance(order, Shuffled):
+            nbytes = sum(shard.bytes for shard in dataset.manifest.shards)
+            remark(
+                f"{dataset.mirror.url}: its {nbytes:,} bytes are fetched before the first batches, which lie anywhere "
+                "in them; shuffle='shards' begins with the first few shards"
+            )
         return None
     if isinstance(order, ShardShuffled):
         needs, later = order.needs(epoch, share), order.needs(epoch + 1, share)
@@ -151,7 +175,16 @@ def open_stream(dataset: PackedDataset | Mix, order: Order, epoch: int, share: S
         needs = _needs_in_order(item_edges(dataset))
         needs, later = (needs[_are_read(needs, len(order), share, start)] for start in (done, 0))
     shards = _most_shards(dataset, order, share)
-    stream = ShardStream(dataset, dataset.mirror, needs[needs[:, 2] >= done], later[:, 0], share, shards // 2)
+    stream = ShardStream(
+        dataset,
+        dataset.mirror,
+        needs[needs[:, 2] >= done],
+        later[:, 0],
+        share,
+        shards // 2,
+        _claim(dataset, dataset.mirror, order, share),
+        epoch,
+    )
     if isinstance(order, ShardShuffled):
         stream.keep_frames(shards, share.batch_size)
     return stream
@@ -172,14 +205,25 @@ def check_fits(dataset: PackedDataset | Mix, order: Order, share: Share) -> None
             "in ascending order, without windows, sampler, repeat, Subset or Mix; or raise cache_bytes"
         )
     assert dataset.mirror is not None
-    assert dataset.mirror.cache.limit is not None
-    shards = _most_shards(dataset, order, share)
-    needed = sum(sorted((entry.bytes for entry in dataset.manifest.shards if entry.samples), reverse=True)[:shards])
-    if needed > dataset.mirror.cache.limit:
+    claim = _claim(dataset, dataset.mirror, order, share)
+    limit = dataset.mirror.cache.limit
+    if limit is not None and claim.bytes > limit:
         raise UsageError(
-            f"cache_bytes is {dataset.mirror.cache.limit:,}, and {shards} shards, {needed:,} bytes, must have room: "
-            "raise it, or give a smaller shuffle_window"
+            f"cache_bytes is {limit:,}, and {_most_shards(dataset, order, share)} shards, {claim.bytes:,} bytes, must "
+            "have room: raise it, or give a smaller shuffle_window"
         )
+    dataset.mirror.cache.check_room(claim)
+
+
+def _claim(dataset: PackedDataset, mirror: Mirror, order: Order, share: Share) -> Claim:
+    """Return what a loop holds at once: the largest shards, as many as `_most_shards`, or all if they fit."""
+    sizes = sorted((entry.bytes for entry in dataset.manifest.shards if entry.samples), reverse=True)
+    nbytes, group = sum(sizes[: _most_shards(dataset, order, share)]), ""
+    if share.world_size > share.nodes:  # ranks of one job on this machine
+        job = [os.environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID")]
+        job.append("" if any(job) else str(os.getppid()))
+        group = " ".join([mirror.folder.name, order.words, str(replace(share, rank=0)), *job])
+    return Claim(mirror.url, nbytes, group, share.rank)
 
 
 def _most_shards(dataset: PackedDataset, order: Order, share: Share) -> int:

@@ -20,7 +20,7 @@ from packer.errors import DamagedError, first_few
 from packer.format import Constants, Manifest, Names, check_file
 from packer.format import manifest as manifests
 from packer.packing import read_rejected, split_text
-from packer.remote import Mirror, is_url
+from packer.remote import Mirror, fetch_tables, is_url
 
 #: Names that are shown.
 _FIRST = 5
@@ -77,7 +77,8 @@ def describe(dataset: str) -> Description:
             mirror, manifest, lease = Mirror.open(dataset)
             stack.callback(lease.close)
             folder = mirror.folder
-            stack.callback(mirror.fetch_tables(manifest).close)
+            for lease in fetch_tables(mirror, manifest):
+                stack.callback(lease.close)
         else:
             folder, manifest = Path(dataset), manifests.read(Path(dataset))
             for shard in manifest.shards:

@@ -4,6 +4,7 @@
     transfer    bytes under way, by several threads
     store       a folder at a URL, read and written; whether a text is a URL
     cache       the folder that fetched files are kept in, with a limit and leases
+    sharing     what readers that share a cache tell each other
     ahead       shards of such a dataset fetched ahead, and let go of, where it is larger than the cache
     mirror      a packed dataset at a URL, fetched into the cache file by file, by digest
     sources     files to be packed, fetched into the cache
@@ -11,9 +12,10 @@
 fsspec is imported when the first URL is opened.
 """
 
-from packer.remote.ahead import Ahead
+from packer.remote.ahead import Ahead, GiveWay, fetch_tables
 from packer.remote.cache import UNUSED_SECONDS, Lease, default_cache, remove_unused
 from packer.remote.mirror import Mirror, whole
+from packer.remote.sharing import Claim
 from packer.remote.sources import fetch_files, list_urls, local_inputs
 from packer.remote.store import (
     BLOCK_BYTES,
@@ -32,6 +34,8 @@ __all__ = [
     "STREAMS",
     "UNUSED_SECONDS",
     "Ahead",
+    "Claim",
+    "GiveWay",
     "Lease",
     "Mirror",
     "RemoteFile",
@@ -39,6 +43,7 @@ __all__ = [
     "Transfer",
     "default_cache",
     "fetch_files",
+    "fetch_tables",
     "has_conditional_put",
     "is_url",
     "label",

@@ -14,6 +14,7 @@ Room is set aside in the order in which shards are needed: no shard waits for on
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 import time
@@ -22,17 +23,24 @@ from functools import partial
 from types import TracebackType
 
 from packer.errors import UsageError
-from packer.format import MANIFEST, FileEntry
-from packer.remote.cache import Lease
+from packer.format import MANIFEST, FileEntry, Manifest, ShardEntry
+from packer.remote.cache import LOOK_SECONDS, Lease
 from packer.remote.mirror import Mirror
+from packer.remote.retries import LINE_SECONDS
+from packer.remote.sharing import Claim, Sign, Wait
 from packer.remote.transfer import STREAMS, Transfer
 
-#: Seconds after which to look for room again that another process has left.
-LOOK_SECONDS = 0.1
-#: Seconds to wait for room while a shard is due, before that is an error.
+_log = logging.getLogger(__name__)
+
+#: Seconds to wait for room while a shard is due, before that is an error; as long as for a server if loops of others
+#: go on, which give it back.
 PATIENCE = 10.0
 #: Seconds between the times of use of two shards that are needed one after the other.
 STEP = 0.001
+
+
+class GiveWay(Exception):  # noqa: N818
+    """Another reader waits that is to go first: give back all shards, and take them again."""
 
 
 class Ahead:
@@ -43,12 +51,25 @@ class Ahead:
         wanted: the shards that are needed, in this order.
         later: those that are needed after all these, in this order: the cache keeps the first of them.
         depth: how many to fetch beyond the last that was taken; by default as many as have room.
+        claim: what the caller holds at once, so that others leave room for it; it gives way to others in turn.
+
+    Raises:
+        UsageError: loops that go on need the room.
     """
 
     def __init__(
-        self, mirror: Mirror, wanted: Iterable[FileEntry], later: Iterable[FileEntry] = (), depth: int | None = None
+        self,
+        mirror: Mirror,
+        wanted: Iterable[FileEntry],
+        later: Iterable[FileEntry] = (),
+        depth: int | None = None,
+        claim: Claim | None = None,
     ) -> None:
         self._mirror = mirror
+        is_limited = mirror.cache.limit is not None
+        self._claim = mirror.cache.claim(claim) if claim is not None and is_limited else None
+        self._wait = Wait()
+        self._held = 0
         self._coming = list(dict.fromkeys(wanted))
         self._pending = set(self._coming)
         self._positions = {entry: position for position, entry in enumerate(self._coming)}
@@ -70,6 +91,8 @@ class Ahead:
         self._threads = [
             threading.Thread(target=self._work, daemon=True) for _ in range(min(STREAMS, len(self._coming)))
         ]
+        if is_limited and self._threads:
+            self._threads.append(threading.Thread(target=self._give_back, daemon=True))
         for thread in self._threads:
             thread.start()
 
@@ -93,16 +116,24 @@ class Ahead:
             if isinstance(lease, Lease):
                 lease.close()
         self._ready.clear()
+        if self._claim is not None:
+            self._claim.close()
 
-    def take(self, entry: FileEntry) -> Lease:
+    def take(self, entry: FileEntry, epoch: int = -1, position: int = -1) -> Lease:
         """Wait until a shard is fetched; return the lease on its file, which goes to the caller.
 
         One that was not wanted, or was taken before, is fetched now.
 
+        Args:
+            epoch, position: how far the caller is; of those that wait for room, the one least far goes first. A caller
+                that is no loop goes before all.
+
         Raises:
+            GiveWay: the caller has a claim, and another one that waits goes first.
             As `Mirror.fetch_shards`.
         """
         with self._changed:
+            self._wait = Wait(epoch, position, self._wait.token)
             self._passed.discard(entry)
             self._due.add(entry)
             self._last_taken = max(self._last_taken, self._positions.get(entry, -1))
@@ -113,7 +144,10 @@ class Ahead:
         try:
             if isinstance(lease, BaseException):
                 raise lease
-            return lease or self._mirror.fetch_one(entry, self._transfer, partial(self._make_room, entry))
+            lease = lease or self._mirror.fetch_one(entry, self._transfer, partial(self._make_room, entry))
+            with self._changed:
+                self._held += 1
+            return lease
         finally:
             with self._changed:
                 self._due.discard(entry)
@@ -127,13 +161,15 @@ class Ahead:
             self._changed.notify_all()
         for entry, lease in leases.items():
             if isinstance(lease, Lease):
-                self.let_go(entry, lease)
+                self._set_use(entry, self._later.get(entry))
+                lease.close()
 
     def let_go(self, entry: FileEntry, lease: Lease) -> None:
         """Give back a shard that was read: it is removed when room is needed, the one that is needed last first."""
         self._set_use(entry, self._later.get(entry))
         lease.close()
         with self._changed:
+            self._held -= 1
             self._changed.notify_all()
 
     def _set_use(self, entry: FileEntry, position: int | None) -> None:
@@ -179,23 +215,84 @@ class Ahead:
             UsageError: the shard alone is larger than the cache may be.
             DatasetError: a shard is due, and nothing was let go of for long.
         """
-        cache, folder, since = self._mirror.cache, self._mirror.folder, time.monotonic()
+        cache = self._mirror.cache
         if cache.limit is not None and entry.bytes > cache.limit:
+            name = f"the shard {entry.file}" if isinstance(entry, ShardEntry) else entry.file
             raise UsageError(
-                f"cache_bytes is {cache.limit:,}, and the shard {entry.file}, {entry.bytes:,} bytes, must have room: "
-                "raise it, or pack smaller shards with --shard-size"
+                f"cache_bytes is {cache.limit:,}, and {name}, {entry.bytes:,} bytes, must have room: raise it, or pack "
+                "smaller shards with --shard-size"
             )
-        while missing_bytes := cache.try_reserve(folder, [entry]):
-            with self._changed:
-                if self._due <= self._coming_in:
-                    since = time.monotonic()
-                if self._transfer.is_stopped or entry in self._passed or time.monotonic() - since > PATIENCE:
-                    raise cache.too_full(missing_bytes)
-                self._changed.wait(LOOK_SECONDS)
+        since = time.monotonic()
+        line_time = since + LINE_SECONDS
+        with contextlib.ExitStack() as stack:
+            sign: Sign | None = None
+            while missing_bytes := self._missing_bytes(entry):
+                with self._changed:
+                    self._changed.wait(LOOK_SECONDS)
+                    now = time.monotonic()
+                    since = now if self._due <= self._coming_in else since
+                    patience = max(PATIENCE, self._mirror.patience if self._has_neighbours() else 0)
+                    if self._transfer.is_stopped or entry in self._passed or now - since > patience:
+                        raise cache.too_full(missing_bytes)
+                    is_due = self._is_due(entry)
+                    if is_due and self._held and self._claim is not None and not self._goes_first(entry):
+                        raise GiveWay
+                    if now > line_time:
+                        line_time = now + LINE_SECONDS
+                        _log.warning("%s: other loops have the room in %s; waiting", self._mirror.url, cache.folder)
+                    if is_due and sign is None:
+                        sign = stack.enter_context(contextlib.closing(Sign(cache.readers, self._wait)))
         with self._changed:
             self._coming_in.add(entry)
         if turn is not None:
             turn.end()
+
+    def _missing_bytes(self, entry: FileEntry) -> int:
+        """Set room aside for a shard; return the bytes missing, all of its own if somebody else goes first."""
+        cache = self._mirror.cache
+        if cache.limit is None or self._goes_first(entry):
+            return cache.try_reserve(self._mirror.folder, [entry])
+        return entry.bytes
+
+    def _goes_first(self, entry: FileEntry) -> bool:
+        """Return whether nobody waits for room that comes before this shard; one that is not due comes last."""
+        waits, own = self._mirror.cache.waits(), self._wait
+        return all(wait.token == own.token or own < wait for wait in waits) if self._is_due(entry) else not waits
+
+    def _has_neighbours(self) -> bool:
+        """Return whether loops of others go on in this cache."""
+        return len(self._mirror.cache.claims()) > (self._claim is not None)
+
+    def _is_due(self, entry: FileEntry) -> bool:
+        """Return whether the caller waits for a shard, or for one behind it."""
+        position = self._positions.get(entry, -1)
+        return entry in self._due or any(self._positions.get(due, -1) > position for due in self._due)
+
+    def _give_back(self) -> None:
+        """Let go of shards that are not taken yet, the last ones first, while anybody waits for room."""
+        while not self._transfer.is_stopped:
+            with self._changed:
+                self._changed.wait(LOOK_SECONDS)
+                ready = [entry for entry, lease in self._ready.items() if isinstance(lease, Lease)]
+            if ready and self._mirror.cache.waits():
+                with self._changed:
+                    last = max(ready, key=self._positions.__getitem__)
+                    lease = None if last in self._due else self._ready.pop(last, None)
+                if isinstance(lease, Lease):
+                    self._set_use(last, self._positions[last])
+                    lease.close()
+
+
+def fetch_tables(mirror: Mirror, manifest: Manifest) -> list[Lease]:
+    """Fetch the tables of names and the constants, if there are any; return leases on them.
+
+    The shards beside them are not kept: in a small cache they make room.
+
+    Raises:
+        As `Mirror.fetch_shards`.
+    """
+    with Ahead(mirror, manifest.tables) as ahead:
+        return [ahead.take(entry) for entry in manifest.tables]
 
 
 class _Turn:

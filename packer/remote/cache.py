@@ -2,6 +2,7 @@
 
     CACHE/datasets/NAME-DIGEST/    one version of one dataset: manifest.json, shards/, names-RUN.lmdb
     CACHE/sources/NAME-DIGEST/     files to be packed, until nobody used them for a month
+    CACHE/readers/                 what readers tell each other (`packer/remote/sharing.py`)
     CACHE/outputs/NAME-DIGEST/     shards that are being made, each until it is uploaded
 
 The limit is for `datasets`. An open dataset, and a source that is packed, holds a lease: a shared lock on a file of its
@@ -27,6 +28,7 @@ from urllib.parse import quote
 
 from packer.errors import DatasetError, UsageError
 from packer.format import MANIFEST, FileEntry, flock, held_lock
+from packer.remote.sharing import Claim, Sign, Wait, bytes_claimed, signs
 
 try:
     import fcntl
@@ -36,6 +38,8 @@ except ImportError:  # Windows, where a file that is open cannot be removed anyw
 _IN_USE = ".in-use"
 PARTIAL = ".partial"
 LOCK = ".lock"
+#: Seconds to wait until loops give back what they fetched ahead, and between two looks.
+ROOM_SECONDS, LOOK_SECONDS = 10.0, 0.1
 #: Seconds after which sources and outputs that nobody used are removed.
 UNUSED_SECONDS = 30 * 24 * 3600
 #: Names of folders that `label` gives; one that is being removed begins with a dot.
@@ -146,8 +150,14 @@ class Cache:
                 f"the dataset takes {needed:,} bytes, and its cache {self.folder} may hold {self.limit:,}; "
                 "all its shards are mapped at once: raise cache_bytes"
             )
-        if missing_bytes := self.try_reserve(folder, entries):
-            raise self.too_full(missing_bytes)
+        if not (missing_bytes := self.try_reserve(folder, entries)):
+            return
+        deadline = time.monotonic() + ROOM_SECONDS
+        with contextlib.closing(Sign(self.readers, Wait())):  # loops give back what they fetched ahead
+            while missing_bytes := self.try_reserve(folder, entries):
+                if time.monotonic() > deadline or not self.claims():
+                    raise self.too_full(missing_bytes)
+                time.sleep(LOOK_SECONDS)
 
     def try_reserve(self, folder: Path, entries: Sequence[FileEntry]) -> int:
         """Set room aside for files that are still to be fetched; return the bytes missing, and set nothing aside then.
@@ -172,6 +182,35 @@ class Cache:
                 with path.open("ab") as file:
                     file.truncate(entry.bytes)
         return 0
+
+    @property
+    def readers(self) -> Path:
+        return self.folder / "readers"
+
+    def claims(self) -> list[Claim]:
+        """Return what the loops hold that go on now."""
+        return signs(self.readers, Claim)
+
+    def waits(self) -> list[Wait]:
+        """Return who waits for room now."""
+        return signs(self.readers, Wait)
+
+    def check_room(self, claim: Claim) -> None:
+        """Raise UsageError if a loop cannot have what it claims beside the loops that go on now."""
+        others = self.claims()
+        if self.limit is None or not others or bytes_claimed([*others, claim]) <= self.limit:
+            return
+        raise UsageError(
+            f"the cache {self.folder} may hold {self.limit:,} bytes; a loop over {others[0].url} needs "
+            f"{bytes_claimed(others):,} of them at once, and this one {claim.bytes:,}: raise cache_bytes, give a "
+            "smaller shuffle_window to either, or give this one a cache= of its own"
+        )
+
+    def claim(self, claim: Claim) -> Sign:
+        """Say what a loop holds, until the sign is closed; raises as `check_room`."""
+        with held_lock(self.folder / LOCK, wait=True):
+            self.check_room(claim)
+            return Sign(self.readers, claim)
 
     def too_full(self, missing_bytes: int) -> DatasetError:
         """Return the error for a cache in which `missing_bytes` bytes too many are open."""

@@ -19,7 +19,7 @@ from packer.errors import DamagedError, DatasetError, ManifestError, NoDatasetEr
 from packer.format import MANIFEST, MAX_MANIFEST_BYTES, FileEntry, Manifest, held_lock, write_synced
 from packer.format import manifest as manifests
 from packer.remote.cache import LOCK, PARTIAL, Cache, Lease, default_cache, file_beside, is_local, is_whole
-from packer.remote.retries import text_of
+from packer.remote.retries import check_patience, text_of
 from packer.remote.store import RemoteFolder, is_url, label
 from packer.remote.transfer import STREAMS, Transfer
 from packer.watcher import NOBODY, Watcher
@@ -113,16 +113,22 @@ class Mirror:
         url: of the dataset.
         cache: where it is kept.
         folder: of this version within the cache.
+        patience: seconds to wait for a server that has answered, and for room that other loops have.
     """
 
     url: str
     cache: Cache
     folder: Path
+    patience: float
     _clients: dict[int, RemoteFolder] = field(default_factory=dict, repr=False, compare=False)  # by process
 
     @classmethod
     def open(
-        cls, url: str, cache: str | os.PathLike[str] | None = None, cache_bytes: int | None = None
+        cls,
+        url: str,
+        cache: str | os.PathLike[str] | None = None,
+        cache_bytes: int | None = None,
+        patience: float | None = None,
     ) -> tuple[Mirror, Manifest, Lease]:
         """Return the dataset that is at a URL now, and its manifest, which alone is fetched.
 
@@ -131,9 +137,10 @@ class Mirror:
         Args:
             cache: folder; None for the user's own.
             cache_bytes: limit for the datasets in it, in bytes; None for no limit.
+            patience: seconds to wait for a server that has answered; None for ten minutes.
 
         Raises:
-            UsageError: a package for this kind of URL is not installed, or the limit is negative.
+            UsageError: a package for this kind of URL is not installed, or the limit or `patience` is no such number.
             RemoteError: the manifest cannot be fetched.
             NoDatasetError: there is no packed dataset.
             ManifestError: the manifest is wrong.
@@ -141,10 +148,11 @@ class Mirror:
         if cache_bytes is not None and not (isinstance(cache_bytes, Real) and cache_bytes >= 0):
             raise UsageError(f"cache_bytes is {cache_bytes!r}; a number of bytes is expected, such as 200 * 2**30")
         local_cache = Cache(default_cache() if cache is None else Path(cache).absolute(), cache_bytes)
-        remote = RemoteFolder(url)
+        seconds = check_patience(patience)
+        remote = RemoteFolder(url, seconds)
         data, manifest = _fetch_manifest(remote)
         folder = local_cache.datasets / label(url, data)
-        mirror = cls(url.rstrip("/"), local_cache, folder, {os.getpid(): remote})
+        mirror = cls(url.rstrip("/"), local_cache, folder, seconds, {os.getpid(): remote})
         with _writing(mirror.folder):
             lease = Lease(mirror.folder)
             mirror._keep(data)
@@ -155,7 +163,7 @@ class Mirror:
         """Return the folder at the URL, one for all requests of a process: a client of S3 takes 0.15 s to make."""
         if os.getpid() not in self._clients:
             self._clients.clear()  # that of the process which this one was forked from
-            self._clients[os.getpid()] = RemoteFolder(self.url)
+            self._clients[os.getpid()] = RemoteFolder(self.url, self.patience)
         return self._clients[os.getpid()]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -199,14 +207,6 @@ class Mirror:
     def is_fetched(self, manifest: Manifest) -> bool:
         """Return whether all shards that hold samples are in the cache."""
         return all(is_whole(self.folder, shard) for shard in manifest.shards if shard.samples)
-
-    def fetch_tables(self, manifest: Manifest) -> Lease:
-        """Fetch the table of names and the constants, if there are any.
-
-        Raises:
-            As `fetch_shards`.
-        """
-        return self._reserve_and_fetch(manifest.tables)
 
     def fetch(self, manifest: Manifest, watcher: Watcher = NOBODY, entries: Sequence[FileEntry] | None = None) -> Lease:
         """Fetch all files, or some.

@@ -126,6 +126,7 @@ class PackedSource(Source):
     names: Sequence[str] | None
     origin: dict[str, Any] = dataclasses.field(default_factory=dict)
 
+    base: Manifest | None = dataclasses.field(init=False, default=None)
     fields: tuple[FieldSpec, ...] = dataclasses.field(init=False)
     kind = "packed"
 
@@ -144,7 +145,7 @@ class PackedSource(Source):
         """Return these samples of the source, numbers ascending, (n,): with what all share, without splits."""
         names = None if self.names is None else [self.names[number] for number in numbers.tolist()]
         source = replace(self, numbers=self.numbers[numbers], names=names)
-        source.constants = self.constants
+        source.constants, source.base = self.constants, self.base
         return source
 
     def part(self, start: int, stop: int) -> PackedSource:

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 from packer.convert import convert
 from packer.errors import DamagedError, DatasetError, ManifestError, NoDatasetError, RemoteError, UsageError
 from packer.format import manifest as manifests
-from packer.remote import Mirror, store, whole
+from packer.remote import Mirror, fetch_tables, store, whole
 from packer.verify import verify
 from packer.writer import DatasetWriter
 from readers import Loader, PackedDataset
@@ -322,12 +322,15 @@ def test_a_dataset_with_samples_left_out_is_verified(new_pairs, tmp_path, monkey
 def test_a_dataset_is_fetched_by_one_client(dataset, tmp_path, monkeypatch) -> None:
     """A manifest and shards that are asked for one after another need one client, and a pickled copy one of its own."""
     made = []
-    monkeypatch.setattr("packer.remote.mirror.RemoteFolder", lambda url: made.append(url) or store.RemoteFolder(url))
+    monkeypatch.setattr(
+        "packer.remote.mirror.RemoteFolder", lambda url, *more: made.append(url) or store.RemoteFolder(url)
+    )
     mirror, manifest, lease = Mirror.open(dataset, tmp_path / "cache")
     for shard in manifest.shards:
         mirror.fetch_shards(manifest, [shard]).close()
     assert len(made) == 1
     copy = pickle.loads(pickle.dumps(mirror))
-    copy.fetch_tables(manifest).close()
+    for table in fetch_tables(copy, manifest):
+        table.close()
     assert len(made) == 2
     lease.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -19,7 +20,7 @@ import torch
 from made_datasets import make_plain
 from torch.utils.data import DataLoader
 
-from packer.errors import DamagedError, DatasetError, UsageError
+from packer.errors import DamagedError, DatasetError, RemoteError, UsageError
 from packer.format import Located, Locator
 from packer.format import manifest as manifests
 from packer.remote import ahead, retries, store
@@ -465,14 +466,122 @@ def test_a_loop_that_is_closed_waits_for_nothing(many, s3, tmp_path, monkeypatch
 
 
 def test_room_that_others_hold_is_an_error_in_time(many, s3, monkeypatch, room) -> None:
-    """Where another process holds what it takes, an epoch does not wait for ever."""
+    """Where another process holds what it takes, and is no loop that gives it back, an epoch does not wait for ever."""
     monkeypatch.setattr(ahead, "PATIENCE", 0.2)
     limits = room(2.2)
-    other = iter(Loader(PackedDataset(many, **limits), 16))
-    next(other)
-    held = Loader(PackedDataset(many, **limits), 16, shuffle="shards", seed=3)
+    dataset = PackedDataset(many, **limits)
+    held = [ahead.Ahead(dataset.mirror, dataset.manifest.shards[:2])]
+    leases = [held[0].take(entry) for entry in dataset.manifest.shards[:2]]
     with pytest.raises(DatasetError, match="raise cache_bytes"):
-        labels(held)
-    other.close()
-    monkeypatch.undo()
-    assert sorted(labels(held)) == list(range(SHARDS * SAMPLES))
+        labels(Loader(PackedDataset(many, **limits), 16, shuffle="shards", seed=3))
+    held.pop().close()
+    for lease in leases:
+        lease.close()
+    assert sorted(labels(Loader(dataset, 16, shuffle="shards", seed=3))) == list(range(SHARDS * SAMPLES))
+
+
+def test_names_and_constants_after_an_epoch(many, room) -> None:
+    """The shards of an epoch make room for the table of names, in its loop, after it, and in a reader of its own."""
+    limits = room(2.6)
+    dataset = PackedDataset(many, **limits)
+    for number, _ in enumerate(Loader(dataset, 16, shuffle="shards")):
+        if number == 3:
+            assert PackedDataset(many, **limits).names[5] == "n005"
+    assert dataset.names[5] == "n005"
+    assert int(PackedDataset(many, **limits)["n005"]["label"]) == 5
+
+
+def test_a_cache_that_holds_the_shards_and_nothing_else_streams(many, folder, tmp_path) -> None:
+    """Manifest and tables count, too: between the two a dataset neither fitted nor streamed."""
+    nbytes = sum(entry.bytes for entry in manifests.read(folder).shards)
+    limits = {"cache": tmp_path / "cache", "cache_bytes": nbytes + 100}
+    dataset = PackedDataset(many, **limits)
+    assert labels(Loader(dataset, 16)) == list(range(SHARDS * SAMPLES))
+    assert dataset.names[100] == "n100"
+    assert dataset[0]["label"] == 0
+
+
+@pytest.mark.parametrize(("shards", "window"), [(4.6, 1), (10.6, None)])
+def test_two_loops_share_a_cache_with_room_for_both(many, tmp_path, shards, window, room) -> None:
+    """Validation in the middle of an epoch, whose shards fetched ahead make room; by default two windows have room."""
+    limits = room(shards)
+    train = Loader(PackedDataset(many, **limits), 16, shuffle="shards", shuffle_window=window)
+    valid = Loader(PackedDataset(many, **limits), 16, shuffle="shards" if window is None else False)
+    everything = []
+    with Watched(tmp_path / "cache") as watched:
+        for number, batch in enumerate(train):
+            everything += batch["label"].tolist()
+            if number in (2, 7):
+                assert sorted(labels(valid)) == list(range(SHARDS * SAMPLES))
+    assert sorted(everything) == list(range(SHARDS * SAMPLES))
+    assert watched.most <= limits["cache_bytes"] + 4096
+
+
+def test_two_loops_without_room_for_both_are_told_at_once(many, room) -> None:
+    """The second one is refused when it is made, with both figures and the remedy; later there is room."""
+    limits = room(3.2)
+    train = iter(Loader(PackedDataset(many, **limits), 16, shuffle="shards", shuffle_window=1))
+    next(train)
+    remedy = r"needs 131,072 of them at once, and this one 131,072: raise cache_bytes, .* or give this one a cache="
+    with pytest.raises(UsageError, match=remedy):
+        Loader(PackedDataset(many, **limits), 16)
+    train.close()
+    assert labels(Loader(PackedDataset(many, **limits), 16)) == list(range(SHARDS * SAMPLES))
+
+
+def test_ranks_out_of_step_share_a_cache(many, room) -> None:
+    """A rank that is ahead waits for the one behind, which has the room of a window and the next."""
+    limits = room(2.6)
+    ranks = [
+        iter(Loader(PackedDataset(many, **limits), 4, shuffle="shards", shuffle_window=1, rank=rank, world_size=2))
+        for rank in range(2)
+    ]
+    read = [next(ranks[0])["label"].tolist(), next(ranks[1])["label"].tolist()]
+    ahead_of = threading.Thread(target=lambda: read.extend(batch["label"].tolist() for batch in ranks[0]))
+    ahead_of.start()
+    time.sleep(0.5)  # it is ahead by now, as far as there is room
+    read.extend(batch["label"].tolist() for batch in ranks[1])
+    ahead_of.join()
+    assert sorted(number for batch in read for number in batch) == list(range(SHARDS * SAMPLES))
+
+
+def test_a_loop_that_was_killed_holds_no_room(many, room) -> None:
+    """What it needed and held is free at once."""
+    limits = room(3.2)
+    started, child = os.pipe(), os.fork()
+    if not child:
+        loop = iter(Loader(PackedDataset(many, **limits), 16, shuffle="shards", shuffle_window=1))
+        next(loop)
+        os.write(started[1], b"1")
+        time.sleep(60)
+    assert os.read(started[0], 1) == b"1"
+    with pytest.raises(UsageError, match="give this one a cache="):
+        Loader(PackedDataset(many, **limits), 16)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    for end in started:
+        os.close(end)
+    assert labels(Loader(PackedDataset(many, **limits), 16)) == list(range(SHARDS * SAMPLES))
+
+
+def test_what_is_slow_is_said(s3, folder, room, tmp_path, caplog) -> None:
+    """Samples of any shards by number from a small cache, and a shuffle that needs all shards first."""
+    url = f"{s3.url}/slow"  # each remark is made once for a URL
+    s3.fs.put(str(folder), url, recursive=True)
+    labels(DataLoader(PackedDataset(url, **room(2.2)), 16, shuffle=True))
+    assert "larger than cache_bytes, and nearly each sample" in caplog.text
+    caplog.clear()
+    next(iter(Loader(PackedDataset(url, cache=tmp_path / "large"), 16, shuffle=True)))
+    assert "bytes are fetched before the first batches" in caplog.text
+    assert "shuffle='shards' begins with the first few shards" in caplog.text
+
+
+def test_patience_is_that_of_the_dataset(many, s3, monkeypatch, tmp_path) -> None:
+    """A server that is away for longer than that ends the loop, whose state can be resumed; a folder has none."""
+    with pytest.raises(UsageError, match="patience is 'long'; a number of seconds"):
+        PackedDataset(many, cache=tmp_path / "cache", patience="long")
+    dataset = PackedDataset(many, cache=tmp_path / "cache", patience=0.5)
+    s3.proxy.plan("00000.lmdb", *[s3.faults.busy] * 1000)
+    with pytest.raises(RemoteError, match="a loop goes on from the state of its Loader"):
+        dataset[0]
+    assert s3.proxy.gets("00000.lmdb") > 3
