@@ -174,7 +174,7 @@ def make_plan(
     fields = stored_fields(source.fields, codec, sizes, examples)
     _check_sizes(source, fields, sizes)
     origin = origin_of(source)
-    starts = cut_shards(_sample_bytes(sizes), shard_size) if starts is None else starts
+    starts = cut_shards(_sample_bytes(sizes), shard_size, source.cuts) if starts is None else starts
     shards = plan_shards(source, fields, sizes, starts)
     is_exact = all(size.known for size in sizes.values()) and not any(field.codec for field in fields)
     raw_bytes = {name: _sum(size.bytes) for name, size in sizes.items()}
@@ -404,12 +404,13 @@ def _is_repeated(values: NDArray[np.int64]) -> bool:
     return values.strides == (0,)
 
 
-def cut_shards(sizes: NDArray[np.int64], shard_size: int | None) -> list[int]:
+def cut_shards(sizes: NDArray[np.int64], shard_size: int | None, cuts: NDArray[np.int64] | None = None) -> list[int]:
     """Return the first sample of each shard, so that all shards have about the same number of bytes.
 
     Args:
         sizes: raw bytes of every sample, (n,).
         shard_size: raw bytes that a shard holds, about; None chooses them by the size of the data.
+        cuts: as in `Source`; a shard begins with the nearest one, if that is less than half a shard away.
 
     Raises:
         UsageError: the shard size is too small.
@@ -425,7 +426,16 @@ def cut_shards(sizes: NDArray[np.int64], shard_size: int | None) -> list[int]:
         starts = [0, *(-(-nbytes // int(sizes[0])) for nbytes in targets)]
     else:
         starts = [0, *(np.searchsorted(np.cumsum(sizes), targets, side="left") + 1).tolist()]
+    if cuts is not None:
+        starts = [_nearest(start, cuts, len(sizes) // count // 2) for start in starts]
     return sorted({start for start in starts if start < len(sizes)})
+
+
+def _nearest(start: int, cuts: NDArray[np.int64], most: int) -> int:
+    """Return the cut that is nearest to a sample; the sample itself if that is further away than `most`."""
+    after = int(cuts.searchsorted(start))
+    nearest = min(cuts[max(0, after - 1) : after + 1].tolist(), key=lambda cut: abs(cut - start))
+    return int(nearest) if abs(nearest - start) <= most else start
 
 
 # ---------------------------------------------------------------- size and time

@@ -128,6 +128,8 @@ class Source(ABC):
     #: Parts need none. Samples without names need something in it that tells two sources apart, such as the files and
     #: how many samples each has: so a dataset knows later which of its samples came from which source.
     origin: Mapping[str, Any] = {}
+    #: Numbers of samples with which a shard had better begin, ascending: what lies between two is read as one.
+    cuts: NDArray[np.int64] | None = None
     #: Sentences that the plan shows: how names were paired, files skipped, conversions made. Parts need none.
     remarks: Sequence[str] = ()
 
@@ -171,6 +173,7 @@ class DerivedSource(Source):
     def _adopt(self, source: Source) -> None:
         self._source = source
         self.names, self.splits, self.constants = source.names, source.splits, source.constants
+        self.cuts = source.cuts
 
     def __len__(self) -> int:
         return len(self._source)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -51,12 +53,20 @@ class TableSource(Source):
         if table.has_rows:
             (files,) = table.inputs.values()
             counts = np.diff(np.asarray(files.ends), prepend=0).tolist()
-            origin["files"] = [KeptFile(as_text(file), count) for file, count in zip(files.files, counts, strict=True)]
+            pieces = groupby(zip(files.files, counts, strict=True), itemgetter(0))
+            origin["files"] = [KeptFile(as_text(file), sum(n for _, n in of_file)) for file, of_file in pieces]
         return cls(table, kind, options, fields, origin, remarks)
 
     @property
     def kind(self) -> str:  # type: ignore[override]
         return self.reader.name
+
+    @property
+    def cuts(self) -> NDArray[np.int64] | None:  # type: ignore[override]
+        if not self.table.has_rows:
+            return None
+        (files,) = self.table.inputs.values()
+        return np.append(0, np.asarray(files.ends))[:-1]
 
     @property
     def names(self) -> list[str] | None:  # type: ignore[override]

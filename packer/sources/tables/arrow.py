@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,52 +34,68 @@ def faults(path: str) -> Iterator[None]:
         raise unreadable(error, path) from error
 
 
-@contextmanager
-def opened(path: str) -> Iterator[tuple[Any, Iterator[tuple[int, Any]]]]:
-    """Open a file of Parquet or Arrow; yield its schema, and of each group how many rows it has and how to read it."""
+def groups_of(path: str) -> tuple[Any, list[int]]:
+    """Return the schema of a file of Parquet or Arrow, and how many rows each group has; a stream is one group."""
     import pyarrow as pa
 
     if suffix_of(path) in PARQUET:
         import pyarrow.parquet as pq
 
         with pq.ParquetFile(path) as file:
-            groups = map(file.metadata.row_group, range(file.num_row_groups))
-            yield file.schema_arrow, ((g.num_rows, partial(_read_group, file, n, g)) for n, g in enumerate(groups))
-        return
+            groups = range(file.num_row_groups)
+            return file.schema_arrow, [file.metadata.row_group(number).num_rows for number in groups]
     with pa.memory_map(path) as mapped:
-        try:
-            reader = pa.ipc.open_file(mapped)
-            batches = map(reader.get_batch, range(reader.num_record_batches))
-        except pa.ArrowInvalid:  # as the package datasets writes them
-            mapped.seek(0)
-            batches = reader = pa.ipc.open_stream(mapped)
-        yield reader.schema, ((batch.num_rows, partial(_select, batch)) for batch in batches)
+        # One column is enough to count rows: values of others may be compressed.
+        reader = _reader(mapped, [0])
+        if isinstance(reader, pa.RecordBatchFileReader):
+            rows = [reader.get_batch(number).num_rows for number in range(reader.num_record_batches)]
+        else:
+            rows = [sum(batch.num_rows for batch in reader)]
+        return _reader(mapped).schema, rows
 
 
-def _read_group(file: Any, number: int, group: Any, columns: list[str]) -> Iterator[Any]:
-    rows = max(1, min(2**20, BLOCK_BYTES * group.num_rows // max(1, group.total_byte_size)))
-    batches: Iterator[Any] = file.iter_batches(rows, [number], columns, use_threads=False)
-    return batches
+def _reader(mapped: Any, columns: Sequence[int] = ()) -> Any:
+    """Return a reader of some columns of a file of Arrow, or of a stream as the package datasets writes them."""
+    import pyarrow as pa
+
+    options = pa.ipc.IpcReadOptions(included_fields=list(columns))
+    mapped.seek(0)
+    try:
+        return pa.ipc.open_file(mapped, options=options)
+    except pa.ArrowInvalid:
+        mapped.seek(0)
+        return pa.ipc.open_stream(mapped, options=options)
 
 
-def _select(batch: Any, columns: list[str]) -> list[Any]:
-    return [batch.select(columns)]
+def stored(path: str, group: int, start: int, stop: int, names: Sequence[str]) -> Iterator[Any]:
+    """Yield the rows start..stop of a group, of the columns that have these fields, in batches."""
+    at = 0
+    for batch in _decoded(path, Path(path).stat().st_mtime_ns, group, tuple(names)):
+        begin, end = max(start - at, 0), min(stop - at, batch.num_rows)
+        at += batch.num_rows
+        if begin < end:
+            yield batch.slice(begin, end - begin)
 
 
-def stored(path: str, start: int, stop: int, names: list[str]) -> Iterator[Any]:
-    """Yield the rows start..stop of the columns that have these fields, in batches; groups apart are not read."""
-    with opened(path) as (schema, groups):
-        columns = [column for column in schema.names if any(naming(name, [column]) for name in names)]
-        at = 0
-        for rows, read in groups:
-            if at + rows <= start or at >= stop:
-                at += rows
-                continue
-            for batch in read(columns):
-                begin, end = max(start - at, 0), min(stop - at, batch.num_rows)
-                at += batch.num_rows
-                if begin < end:
-                    yield batch.slice(begin, end - begin)
+@lru_cache(maxsize=1)  # of a group that several shards share, or that has bad rows, all are read from it
+def _decoded(path: str, _version: int, group: int, names: tuple[str, ...]) -> list[Any]:
+    import pyarrow as pa
+
+    def chosen(columns: Sequence[str]) -> list[str]:
+        return [column for column in columns if any(naming(name, [column]) for name in names)]
+
+    if suffix_of(path) in PARQUET:
+        import pyarrow.parquet as pq
+
+        with pq.ParquetFile(path) as file:
+            about = file.metadata.row_group(group)
+            rows = max(1, min(2**20, BLOCK_BYTES * about.num_rows // max(1, about.total_byte_size)))
+            columns = chosen(file.schema_arrow.names)
+            return list(file.iter_batches(rows, [group], columns, use_threads=False))
+    with pa.memory_map(path) as mapped:
+        schema = _reader(mapped).schema
+        reader = _reader(mapped, [schema.names.index(name) for name in chosen(schema.names)])
+        return [reader.get_batch(group)] if isinstance(reader, pa.RecordBatchFileReader) else list(reader)
 
 
 def leaves(batch: Any) -> Iterator[tuple[str, Any]]:

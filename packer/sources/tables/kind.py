@@ -5,13 +5,13 @@ member of a struct is `struct.member`. Times are int64, their unit is in the man
 of Hugging Face, are numbers of classes. What has no such form is refused, and so is a value that is missing.
 
 The plan reads the footers of Parquet and Arrow, and the dictionaries. Text has none: it is read once, in pieces of
-some MiB, which say the types of all rows and are kept as the bytes where samples lie.
+some MiB, which say the types of all rows. A group of rows, or a piece of text, is read as one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
+from itertools import accumulate
 from typing import Any
 
 import msgspec
@@ -23,26 +23,29 @@ from packer.sources.files import suffix_of
 from packer.sources.kinds import Kind, pair_in_order
 from packer.sources.looking import Header, agree_on_most
 from packer.sources.options import SourceOptions, naming
-from packer.sources.table import LaidField, Layout, Row, SampleTable
-from packer.sources.tables.arrow import ARROW, PARQUET, faults, leaves, opened, stored
+from packer.sources.table import LaidField, Row, SampleTable
+from packer.sources.tables.arrow import ARROW, PARQUET, faults, groups_of, leaves, stored
 from packer.sources.tables.fields import CLASS, EMPTY, SKIPPED, layout_of, merged
-from packer.sources.tables.text import CSV, JSON, parsed, pieces
+from packer.sources.tables.text import CSV, JSON, parsed, piece, pieces
 from packer.sources.tables.values import filled, first_null, values_of
 from packer.watcher import Watcher
+
+#: Numbers of a group or piece: the row of the file with which it begins, which group it is, or the bytes it is in.
+_FIRST, _GROUP, _OFFSET, _SIZE = "first", "group", "offset", "size"
+_NO_ROWS = "has no rows; move it away"
 
 # ---------------------------------------------------------------- what is in the files
 
 
 def look(row: Row, options: SourceOptions) -> list[Header | SourceError]:
-    """Return the pieces of a file whose rows are the samples, all with the columns of the file.
+    """Return the groups or pieces of a file whose rows are the samples, all with the columns of the file.
 
     Raises:
         SourceError: the file is damaged, has no rows, or a column that cannot be a field.
     """
     with faults(row.path):
         if suffix_of(row.path) in PARQUET + ARROW:
-            rows, layout = _look_at_columns(row.path, options)
-            return [Header(layout, root="0", span=(0, Path(row.path).stat().st_size), rows=rows)]
+            return _look_at_columns(row.path, options)
         places, count, laid = list[tuple[int, tuple[int, int], int]](), 0, dict[str, LaidField]()
         for span, data in pieces(row.path):
             batch = parsed(row.path, data, options)
@@ -50,21 +53,29 @@ def look(row: Row, options: SourceOptions) -> list[Header | SourceError]:
             places.append((count, span, batch.num_rows))
             count += batch.num_rows
         if not count:
-            raise SourceError("has no rows; move it away")
+            raise SourceError(_NO_ROWS)
     layout = tuple(laid.values())
-    return [Header(layout, root=str(first), span=span, rows=rows) for first, span, rows in places]
+    return [
+        Header(layout, {_FIRST: first, _OFFSET: offset, _SIZE: size}, rows=rows)
+        for first, (offset, size), rows in places
+    ]
 
 
-def _look_at_columns(path: str, options: SourceOptions) -> tuple[int, Layout]:
-    """Return the number of rows of a file of Parquet or Arrow, and its fields; reads the dictionaries."""
-    with opened(path) as (schema, groups):
-        rows, layout = sum(count for count, _ in groups), layout_of(schema, options)
+def _look_at_columns(path: str, options: SourceOptions) -> list[Header | SourceError]:
+    """Return the groups of a file of Parquet or Arrow; reads the dictionaries."""
+    schema, groups = groups_of(path)
+    layout = layout_of(schema, options)
     classes: dict[str, dict[str, None]] = {laid.name: {} for laid in layout if laid.detail == ()}
-    for batch in stored(path, 0, rows, list(classes)) if classes else ():
-        for name, array in leaves(batch):
-            if name in classes:
-                classes[name].update(dict.fromkeys(array.dictionary.to_pylist()))
-    return rows, tuple(f._replace(detail=tuple(classes[f.name])) if f.name in classes else f for f in layout)
+    for number, rows in enumerate(groups if classes else ()):
+        for batch in stored(path, number, 0, rows, list(classes)):
+            for name, array in leaves(batch):
+                if name in classes:
+                    classes[name].update(dict.fromkeys(array.dictionary.to_pylist()))
+    layout = tuple(f._replace(detail=tuple(classes[f.name])) if f.name in classes else f for f in layout)
+    if not any(groups):
+        raise SourceError(_NO_ROWS)
+    firsts = [0, *accumulate(groups)]
+    return [Header(layout, {_FIRST: firsts[n], _GROUP: n}, rows=rows) for n, rows in enumerate(groups) if rows]
 
 
 def agree(table: SampleTable, options: SourceOptions, remarks: list[str], watcher: Watcher) -> SampleTable:
@@ -117,39 +128,27 @@ def origin(options: SourceOptions, table: SampleTable) -> dict[str, Any]:
 
 # ---------------------------------------------------------------- values
 
-#: The rows that follow a bad one, in memory already, and the number after them: the next call begins with them.
-_after_bad: dict[Any, tuple[dict[str, Any], int]] = {}
-
 
 def read_rows(row: Row, start: int, stop: int, options: SourceOptions) -> Iterator[Block]:
-    """Yield rows of a file, or of a piece of one; raises SourceError with the number of a row that lacks a value."""
+    """Yield rows of a group or piece; raises SourceError with the number of a row that lacks a value."""
+    at = start
     with faults(row.path):
-        arrays, at = _after_bad.pop(_key(row, start, options), ({}, start))
-        _after_bad.clear()
-        if arrays:
-            yield from _blocks(row, {name: array[: stop - start] for name, array in arrays.items()}, start, options)
-        for batch in _batches(row, at, stop, options) if at < stop else ():
-            columns, first = dict(leaves(batch)), at
-            at += batch.num_rows
+        for batch in _batches(row, start, stop, options):
+            columns = dict(leaves(batch))
             arrays = {laid.name: filled(columns.get(laid.name), laid, batch.num_rows, options) for laid in row.layout}
-            yield from _blocks(row, arrays, first, options)
+            yield from _blocks(row, arrays, at)
+            at += batch.num_rows
 
 
 def _batches(row: Row, start: int, stop: int, options: SourceOptions) -> Iterator[Any]:
-    if suffix_of(row.path) in PARQUET + ARROW:
-        yield from stored(row.path, start, stop, [laid.name for laid in row.layout])
-        return
-    ((offset, size),) = next(iter(row.spans.values())).tolist()
-    with Path(row.path).open("rb") as file:
-        file.seek(offset)
-        yield parsed(row.path, file.read(size), options, row.layout).slice(start, stop - start)
+    if _GROUP in row.numbers:
+        yield from stored(row.path, row.numbers[_GROUP], start, stop, [laid.name for laid in row.layout])
+    else:
+        span = row.numbers[_OFFSET], row.numbers[_SIZE]
+        yield piece(row.path, span, options, row.layout).slice(start, stop - start)
 
 
-def _key(row: Row, start: int, options: SourceOptions) -> Any:
-    return row.path, Path(row.path).stat().st_mtime_ns, row.root, row.layout, repr(options), start
-
-
-def _blocks(row: Row, arrays: dict[str, Any], first: int, options: SourceOptions) -> Iterator[Block]:
+def _blocks(row: Row, arrays: dict[str, Any], first: int) -> Iterator[Block]:
     """Yield rows in blocks; raises SourceError for the first one that lacks a value, or whose value does not fit."""
     good = count = len(next(iter(arrays.values())))
     reason = ""
@@ -172,11 +171,7 @@ def _blocks(row: Row, arrays: dict[str, Any], first: int, options: SourceOptions
         yield block
         begin = end
     if reason:
-        _after_bad[_key(row, first + good + 1, options)] = (
-            {n: a[good + 1 :] for n, a in arrays.items()},
-            first + count,
-        )
-        raise SourceError(f"row {int(row.root) + first + good:,}: {reason}", row.path, 0)
+        raise SourceError(f"row {row.numbers[_FIRST] + first + good:,}: {reason}", row.path, 0)
 
 
 KIND = Kind(

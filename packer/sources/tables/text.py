@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from packer.sources.table import LaidField, Layout
 CSV, JSON = (".csv", ".tsv"), (".jsonl", ".ndjson")
 #: Bytes of text that are parsed at once.
 _PIECE_BYTES = BLOCK_BYTES
+#: Bytes that are read of a file for its first line.
+_HEAD_BYTES = 2**16
 #: Words for a value that is missing, in columns of numbers. In columns of text they are text.
 _MISSING = ("", "NA", "N/A", "#N/A", "<NA>", "null", "NULL", "None")
 _WHOLE, _WITH_ZEROS, _WITH_COMMA = r"^-?[0-9]+$", r"^-?0[0-9]", r"^-?[0-9]+,[0-9]+$"
@@ -54,12 +57,30 @@ def _end_of_row(data: bytes, is_csv: bool, number: int = -1) -> int:
 
 def _header(path: str) -> tuple[bytes, int]:
     """Return the names of a CSV as they stand there, without a byte order mark, and where the first row begins."""
+    size, head, end = _HEAD_BYTES, b"", 0
     with Path(path).open("rb") as file:
-        head = file.read(_PIECE_BYTES)
+        while not end and (more := file.read(size)):
+            size, head = 4 * size, head + more
+            end = _end_of_row(head, True, 0)
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise SourceError("is text in UTF-16; save it as UTF-8")
-    end = _end_of_row(head, True, 0) or len(head)
+    end = end or len(head)
     return head[:end].removeprefix(b"\xef\xbb\xbf"), end
+
+
+def piece(path: str, span: tuple[int, int], options: SourceOptions, layout: Layout) -> Any:
+    """Return the rows in some bytes of a file, as `parsed` does."""
+    reading = options.delimiter, tuple(options.skip)
+    return _piece(path, Path(path).stat().st_mtime_ns, span, reading, layout)
+
+
+@lru_cache(maxsize=1)  # of a piece that two shards share, or that has bad rows, all are read from it
+def _piece(
+    path: str, _version: int, span: tuple[int, int], reading: tuple[str | None, tuple[str, ...]], layout: Layout
+) -> Any:
+    with Path(path).open("rb") as file:
+        file.seek(span[0])
+        return parsed(path, file.read(span[1]), SourceOptions(delimiter=reading[0], skip=reading[1]), layout)
 
 
 def parsed(path: str, data: bytes, options: SourceOptions, layout: Layout = ()) -> Any:

@@ -141,9 +141,14 @@ def test_a_file_and_a_pattern(rows, clouds, s3, tmp_path, files_of, monkeypatch)
     s3.fs.put(str(rows.path), f"{s3.url}/rows.h5")
     s3.fs.put(str(clouds.folder) + "/", f"{s3.url}/clouds", recursive=True)
     s3.fs.pipe_file(f"{s3.url}/clouds/notes.txt", b"not a cloud")
+    (tmp_path / "tables").mkdir()
+    for number in range(2):
+        (tmp_path / "tables" / f"{number}.csv").write_text(f"a,b\n{number},text\n")
+    s3.fs.put(f"{tmp_path}/tables/", f"{s3.url}/tables", recursive=True)
     for name, there, here in [
         ("rows", f"{s3.url}/rows.h5", str(rows.path)),
         ("clouds", f"{s3.url}/clouds/*.ply", f"{clouds.folder}/*.ply"),
+        ("tables", f"{s3.url}/tables/*.csv", f"{tmp_path}/tables"),
     ]:
         convert([there], tmp_path / f"{name}.there", workers=0)
         convert([here], tmp_path / f"{name}.here", workers=0)

@@ -78,6 +78,25 @@ def test_each_type_of_arrow_is_a_field(tmp_path: Path, suffix: str) -> None:
     assert source.origin["times"] == {"at": "timestamp[us]"}
 
 
+def test_each_group_of_rows_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shards begin where groups do, and what follows a bad row is not decoded again."""
+    x = [None if n % 50 == 7 else n for n in range(2900)]
+    parquet.write_table(pa.table({"x": x}), tmp_path / "a.parquet", row_group_size=100)
+    decoded = list[int]()
+
+    def iter_batches(self: parquet.ParquetFile, size: int, groups: list[int], *more: Any, **options: Any) -> Any:
+        decoded.extend(groups)
+        return original(self, size, groups, *more, **options)
+
+    original = parquet.ParquetFile.iter_batches
+    monkeypatch.setattr(parquet.ParquetFile, "iter_batches", iter_batches)
+    settings = {"on_error": "skip", "codec": "none", "shard_size": 4096, "workers": 0}
+    report = convert(str(tmp_path / "a.parquet"), tmp_path / "out", **settings)
+    assert [shard.samples + shard.rejected for shard in report.manifest.shards] == [500, 500, 400, 500, 500, 500]
+    assert decoded == list(range(29))
+    assert PackedDataset(tmp_path / "out").column("x").tolist() == [n for n in x if n is not None]
+
+
 def test_classes_of_several_files_have_one_number(tmp_path: Path) -> None:
     """Dictionaries are joined, and the manifest has the names."""
     for number, names in enumerate((["cat", "dog"], ["emu", "cat"])):
