@@ -165,7 +165,7 @@ def count_threads(threads: int | str, dataset: PackedDataset | Mix, visits: int)
         UsageError: neither a number of threads nor "auto".
     """
     if threads != "auto":
-        if not isinstance(threads, int | np.integer) or threads < 0:
+        if isinstance(threads, bool) or not isinstance(threads, int | np.integer) or threads < 0:
             raise UsageError(f"threads {threads!r}: 0 or more, or 'auto', is expected")
         return int(threads)
     if isinstance(dataset, Mix):

@@ -37,6 +37,10 @@ CHANNELS = 4
 _VALUES = (torch.Tensor, np.ndarray, np.generic, str, bytes, int, float, complex, type(None))
 
 
+#: Lengths of samples that the printed form shows.
+_SHOWN_LENGTHS = 8
+
+
 def _make_operators(operation: Callable[[Any, Any], Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Return the two methods of `Ragged` for an operation: with the operand on the right, and on the left."""
     return (
@@ -69,7 +73,16 @@ class Ragged:
         self.offsets = offsets
 
     def __repr__(self) -> str:
-        return f"Ragged(values={self.values!r}, offsets={self.offsets!r})"
+        if not hasattr(self.values, "shape"):  # a nest of something else, as torch's pytree makes it
+            return f"Ragged(values={self.values!r}, offsets={self.offsets!r})"
+        lengths = ", ".join(map(str, self.lengths[:_SHOWN_LENGTHS].tolist()))
+        more = ", ..." if len(self) > _SHOWN_LENGTHS else ""
+        device = getattr(self.values, "device", "cpu")
+        place = "" if str(device) == "cpu" else f", device={str(device)!r}"
+        return (
+            f"Ragged(batch_size={len(self)}, lengths=[{lengths}{more}], values={tuple(self.values.shape)}, "
+            f"dtype={self.dtype}{place})"
+        )
 
     def __len__(self) -> int:
         return self.batch_size
@@ -95,6 +108,8 @@ class Ragged:
 
     def _apply(self, operation: Callable[[Any, Any], Any], operand: Any, operand_first: bool = False) -> Any:
         """Return it with the values that an operation with something else gives."""
+        if operand is None or isinstance(operand, str):
+            return NotImplemented  # so that `ragged == None` is False, as of other objects
         if isinstance(operand, Ragged):
             raise TypeError("two Ragged cannot be combined: their samples may differ in length; combine their values")
         if isinstance(operand, np.ndarray) and isinstance(self.values, Tensor):
@@ -275,6 +290,13 @@ class SampleTuple(tuple[Any, ...]):
         return tuple, (tuple(self),)
 
 
+class SampleList(list[Any]):
+    """The same of a list."""
+
+    def __reduce__(self) -> tuple[type[Any], tuple[Any]]:
+        return list, (list(self),)
+
+
 class SampleTensor(torch.Tensor):
     """The same of a tensor."""
 
@@ -439,6 +461,7 @@ def collate_samples(
 _PLAIN: dict[type, Callable[[Any], Any]] = {
     Sample: dict,
     SampleTuple: tuple,
+    SampleList: list,
     SampleTensor: lambda tensor: tensor.as_subclass(torch.Tensor),
 }
 
@@ -447,8 +470,8 @@ def as_sample(result: Any) -> Any:
     """Return what a transform returned for a sample, known to `default_collate` as a sample of ours."""
     if type(result) is dict:
         return Sample(result)
-    if type(result) is tuple:
-        return SampleTuple(result)
+    if type(result) in (tuple, list):
+        return SampleTuple(result) if type(result) is tuple else SampleList(result)
     return result.as_subclass(SampleTensor) if type(result) is torch.Tensor else result
 
 

@@ -51,7 +51,8 @@ class Crop:
     Args:
         size: pixels of a crop of `of`: an int for a square, (height, width), or (depth, height, width) of volumes.
         of: name of the field that is cropped: an image, or an array of two axes or more, such as (H, W, C), or steps of
-            them, (T, H, W, C); of three axes or more for volumes, (Z, Y, X) or (Z, Y, X, C).
+            them, (T, H, W, C); of three axes or more for volumes, (Z, Y, X) or (Z, Y, X, C). By default the only image
+            that is read and not in `aligned`.
         aligned: fields that are cropped at the same place, each with its scale, 1 or more: `of` is that many times as
             high and as wide.
         seed: of places, flips and turns. Two datasets with different seeds are cropped differently in the same epoch.
@@ -80,7 +81,7 @@ class Crop:
     """
 
     size: int | Sequence[int]
-    of: str
+    of: str = ""
     aligned: Mapping[str, int] = field(default_factory=dict)
     seed: int = 0
     flips: bool = False
@@ -96,7 +97,7 @@ class Crop:
         check_flags("crop", flips=self.flips, turns=self.turns, outside=self.outside)
         make_tuples(self, "size", "axes")
         sizes = self.size if isinstance(self.size, tuple) else (self.size, self.size)
-        if len(sizes) not in (2, 3) or not all(isinstance(n, int | np.integer) and n >= 1 for n in sizes):
+        if len(sizes) not in (2, 3) or not all(map(_is_length, sizes)):
             raise UsageError(
                 f"crop: size {self.size!r}: a number of pixels, (height, width), or (depth, height, width), of 1 or "
                 "more is expected"
@@ -112,9 +113,10 @@ class Crop:
             raise UsageError(f"crop: turns need squares, not {size_text(self.shape)} pixels")
         if self.of in self.aligned:
             raise UsageError(f"crop: {self.of!r} is what the others are aligned with; leave it out of aligned")
-        first = 0 if self.axes is None else self.axes[0]
-        following = tuple(range(first, first + len(sizes)))
-        if self.axes is not None and (self.axes != following or first < 0 <= following[-1]):
+        axes = (0,) if self.axes is None else self.axes
+        are_axes = isinstance(axes, tuple) and len(axes) > 0 and isinstance(axes[0], int | np.integer)
+        following = tuple(range(axes[0], axes[0] + len(sizes))) if are_axes else ()
+        if self.axes is not None and (not are_axes or axes != following or following[0] < 0 <= following[-1]):
             raise UsageError(
                 f"crop: axes {self.axes!r}: the axis of rows and the next, of columns, are expected: (-2, -1); of "
                 "volumes three: (1, 2, 3)"
@@ -135,7 +137,7 @@ class Crop:
                     f"crop: pad {self.pad!r}: None, 'zero', 'edge' or a dict of the value of each field is expected"
                 )
             return
-        if set(self.pad) != set(self.scales):
+        if self.of and set(self.pad) != set(self.scales):
             raise UsageError(
                 f"crop: pad has values of {', '.join(self.pad) or 'no field'}; one of each cropped field is expected: "
                 f"{', '.join(self.scales)}"
@@ -487,6 +489,10 @@ def own_pixels(located: Located, cropped: slice, crop: tuple[int, ...]) -> Numbe
     """Return the first pixel of crops that is the sample's own and the one after the last, (n, axes, 2)."""
     lengths = located.shape[:, cropped]
     return np.stack([np.maximum(-located.crop, 0), np.minimum(lengths - located.crop, crop)], axis=2)
+
+
+def _is_length(n: object) -> bool:
+    return isinstance(n, int | np.integer) and not isinstance(n, bool) and bool(n >= 1)
 
 
 def _can_hold(dtype: np.dtype[Any], value: float) -> bool:

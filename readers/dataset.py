@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+import xxhash
 from numpy.typing import ArrayLike
 from torch.utils.data import Dataset
 
@@ -26,7 +27,7 @@ from readers.gather import Allocate, Pool
 from readers.indexing import Chosen, Items, Listed, SampleNames, is_single, resolve_number, resolve_numbers
 from readers.opened import CheckedReader, Opened, describe, in_words, open_names
 from readers.order import check_epoch
-from readers.parts import Parts
+from readers.parts import Parts, with_image
 from readers.points import PointSample
 from readers.resized import ResizedCrop
 from readers.rows import RegionReader
@@ -169,15 +170,15 @@ class PackedDataset(Dataset[Any]):
         self.batch_transform = batch_transform
         self.sample_transform = sample_transform
         self._chosen = (fields,) if isinstance(fields, str) else None if fields is None else tuple(fields)
-        self.crop = crop
         self.points = PointSample(points) if isinstance(points, int | np.integer) else points
         self.windows = windows
         self.split = split
         self.extras = (extras,) if isinstance(extras, str) else tuple(extras)
         self.verify = verify
         self.samples = None if samples is None else self._as_numbers(samples)
-        self._parts = Parts(self.crop, self.points, self.windows)
         self._use_manifest()
+        self.crop = with_image(crop, self.fields) if isinstance(crop, Crop | ResizedCrop) else crop
+        self._parts = Parts(self.crop, self.points, self.windows)
         self._parts.check(self.fields, self._samples.samples)
         self._check_extras()
 
@@ -328,6 +329,14 @@ class PackedDataset(Dataset[Any]):
             arrays = dict(Constants(self.path, self.manifest.constants))
         del lease
         return {name: torch.from_numpy(array) for name, array in arrays.items()}
+
+    @property
+    def digest(self) -> str:
+        """Return a short text that differs for other items: another schema, other samples, names or windows."""
+        manifest = self.manifest
+        names = [table.digest for table in (manifest.names, *manifest.more_names) if table is not None]
+        described = [[field.spec.in_words for field in manifest.fields], names, self.items.digest]
+        return xxhash.xxh3_64_hexdigest(repr(described).encode())
 
     @property
     def transforms(self) -> Transforms:
@@ -552,7 +561,8 @@ class PackedDataset(Dataset[Any]):
         samples, anchors = self.items.resolve(numbers, visits)
         if self.exceeds_cache:
             return self._by_shard.gather(samples, self.make_readers, [field], None, visits, anchors)[field]
-        return gather_samples({field: self.readers[field]}, samples, None, visits, anchors)[field]
+        reader = self.make_readers(self.opened, 0)[field]  # which may keep what it read of other fields, and goes
+        return gather_samples({field: reader}, samples, None, visits, anchors)[field]
 
     # ------------------------------------------------------------ what is open
 

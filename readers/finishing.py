@@ -31,7 +31,7 @@ class Finisher:
     """Makes batches that are handed out.
 
     Args:
-        transforms: of the dataset.
+        transforms: of the dataset; an attribute, too.
         collate: makes a batch of the list of its samples; None to join them.
         threads: how many call functions of the caller's own ahead, 0 for the caller's thread; None if the first batches
             decide between one thread and none. An attribute, too.
@@ -48,7 +48,7 @@ class Finisher:
         as_numpy: bool,
         pinned: bool,
     ) -> None:
-        self._transforms, self._collate = transforms, collate
+        self.transforms, self._collate = transforms, collate
         self.has_functions = bool(transforms) or collate is not None
         self.threads = threads if self.has_functions else 0
         self._channels_last, self._as_numpy, self._pinned = channels_last, as_numpy, pinned
@@ -66,9 +66,9 @@ class Finisher:
             seeds: see `Transforms.draw_seeds`.
         """
         if self._collate is not None:
-            batch = call_own(self._collate, list(self._transforms.samples_after(batch, size, seeds)))
+            batch = call_own(self._collate, list(self.transforms.samples_after(batch, size, seeds)))
         elif self.has_functions:
-            batch = self._transforms.batch_after(batch, size, seeds)
+            batch = self.transforms.batch_after(batch, size, seeds)
         if not self._channels_last:
             batch = _change_tensors(partial(_make_contiguous, pinned=self._pinned), batch)
         if self._as_numpy:

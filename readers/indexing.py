@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from packer.errors import MissingNameError, SampleIndexError, UsageError
 from packer.format import Numbers, starts_of
 from readers.draws import ANCHORS, Visits, draw_below, draw_words
+from readers.order import digest
 
 LookUp = Callable[[Sequence[str]], Numbers]
 
@@ -159,6 +160,11 @@ class Chosen:
     def __len__(self) -> int:
         return int(self._before[-1])
 
+    @property
+    def digest(self) -> str:
+        """Return a short text that differs for other samples."""
+        return digest(np.concatenate([self._starts, self._before]))
+
     def in_whole(self, samples: Numbers) -> Numbers:
         """Return the numbers in the whole dataset of the samples (n,) by their place among the chosen ones."""
         if len(self._starts) == 1:
@@ -210,6 +216,11 @@ class Listed(Chosen):
         places = np.arange(len(self)) if self.is_ascending else self._numbers.argsort()
         return self._numbers[places], places
 
+    @property
+    def digest(self) -> str:
+        """Return a short text that differs for other samples, or for another order."""
+        return digest(self._numbers)
+
     def in_whole(self, samples: Numbers) -> Numbers:
         """Return the numbers in the whole dataset of the samples (n,) by their place among the chosen ones."""
         return self._numbers[samples]
@@ -251,6 +262,15 @@ class Items:
         if self._are_samples:
             return self.samples
         return int(self._ends[-1]) if len(self._ends) else 0
+
+    @property
+    def digest(self) -> str:
+        """Return a short text that differs for other items of datasets with as many samples."""
+        chosen = "" if self._chosen is None else self._chosen.digest
+        if self._anchors is None:
+            return f"{self.total} {chosen}"
+        first, counts, stride, one = self._anchors
+        return f"{self.total} {chosen} {digest(np.concatenate([first, counts, [stride, one]]))}"
 
     def in_windows(self, anchors: Anchors) -> Items:
         """Return the windows of these samples."""

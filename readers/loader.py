@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from inspect import signature
 from operator import index
 from typing import Any, cast
@@ -33,7 +33,7 @@ from readers.finishing import Finisher
 from readers.gather import Pool
 from readers.indexing import resolve_numbers
 from readers.mix import Mix
-from readers.order import BatchOrder, Order, check_state
+from readers.order import BatchOrder, Order, check_order, check_state
 from readers.shard_order import ShardShuffled
 from readers.share import GROUP_SAMPLES, Share, present_rank
 from readers.stream import ReadPlan, read_batches
@@ -189,6 +189,7 @@ class Loader(DataLoader[Any]):
             "Loader", drop_last=drop_last, pin_memory=pin_memory, as_numpy=as_numpy, channels_last=channels_last
         )
         check_choice("on_error", on_error, ("stop", "skip"))
+        drop_last, prefetch = bool(drop_last), int(prefetch)  # torch and deques take no values of numpy
         self.on_error = on_error
         self.skipped: dict[int, str] = {}
         # How batches are read, and into what memory.
@@ -201,13 +202,10 @@ class Loader(DataLoader[Any]):
         self.prefetch = prefetch
         on_gpu = self.device is not None and self.device.type == "cuda"
         # Called last, and only if needed: on a machine with a GPU the call alone spoils forking.
-        pinned = (pin_memory or on_gpu) and torch.cuda.is_available()
-        calls = None if threads == "auto" else self.threads
-        self._finisher = Finisher(dataset.transforms, collate, calls, channels_last, as_numpy, pinned)
-        # The caller holds up to two batches: the next one is made before its name lets go of the last.
-        readers = max(self.threads, int(self._finisher.threads is None))
-        batches_in_use = 2 + (max(prefetch, readers) if readers else 0)
-        self._pool = Pool(pinned, batches_in_use * max(len(dataset.fields), 1))
+        self._pinned = (pin_memory or on_gpu) and torch.cuda.is_available()
+        self._collate = collate
+        self._call_threads = None if threads == "auto" else self.threads
+        self._use_transforms(dataset)
         # Which samples come when; torch's DataLoader gets the same as samplers.
         self._given_rank = None if rank is None or world_size is None else (rank, world_size)
         self._given_nodes = nodes
@@ -297,6 +295,16 @@ class Loader(DataLoader[Any]):
         """
         self._position.set_epoch(epoch)
 
+    def _use_transforms(self, dataset: PackedDataset | Mix) -> None:
+        """Take the transforms that the dataset has now, and memory for the batches that are made ahead."""
+        self._finisher = Finisher(
+            dataset.transforms, self._collate, self._call_threads, self.channels_last, self.as_numpy, self._pinned
+        )
+        # The caller holds up to two batches: the next one is made before its name lets go of the last.
+        readers = max(self.threads, int(self._finisher.threads is None))
+        batches_in_use = 2 + (max(self.prefetch, readers) if readers else 0)
+        self._pool = Pool(self._pinned, batches_in_use * max(len(dataset.fields), 1))
+
     def _update_share(self) -> None:
         """Take another share if torch.distributed was initialised after the loader was made."""
         if self._make_order is None:
@@ -325,7 +333,11 @@ class Loader(DataLoader[Any]):
 
         `done` counts samples of the common order that all ranks were given.
         """
-        return self._position.epoch.state()
+        return {**self._position.epoch.state(), "dataset": self._dataset_digest}
+
+    @cached_property
+    def _dataset_digest(self) -> str:
+        return self.dataset.digest
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Let the next loop go on after the last batch handed out before `state_dict()`.
@@ -336,13 +348,19 @@ class Loader(DataLoader[Any]):
         a `Mix` of `batches="one"`, batch size and ranks must be the same.
 
         Raises:
-            UsageError: the state is not that of a loader, or has another number of samples, shuffle, seed,
-                shuffle_window, array of numbers, or, with `shuffle="block"`, choice of fields. Of a torch sampler only
-                the length is compared.
+            UsageError: the state is not that of a loader, or has other samples (their schema, numbers and names are
+                compared), shuffle, seed, shuffle_window, array or list of numbers, or, with `shuffle="block"`, choice
+                of fields. Of a torch sampler only the length is compared.
         """
         self._update_share()
+        check_state(state)
         order = self.order.resume(state)
-        check_state(state, order)
+        check_order(state, order)
+        if state.get("dataset", self._dataset_digest) != self._dataset_digest:
+            raise UsageError(
+                "the state is of another dataset, or of other samples of it, although there are as many: give the same "
+                "dataset, split, samples and windows; or begin the epoch again: set_epoch(state['epoch'])"
+            )
         self.share.check_done(len(order), state["done"])
         self._position.choose(Epoch(order if state["done"] else self.order, index(state["epoch"]), state["done"]))
 
@@ -359,8 +377,9 @@ class Loader(DataLoader[Any]):
         position, share = self._position, self.share
         epoch = position.begin()
         self.dataset.set_epoch(epoch.number)
-        n, done_before = len(epoch.order), epoch.done
+        done_before = epoch.done
         batches = epoch.order.batches(epoch.number, share, done_before)
+        n = len(epoch.order)  # after that: a sampler of batches may have another length in each epoch
         # Worked out once: what a batch costs beside its copying counts in small batches.
         left, step = len(batches), share.global_batch_size
         if not left:
@@ -370,6 +389,8 @@ class Loader(DataLoader[Any]):
         if stream is None and epoch.order.window and isinstance(self.dataset, PackedDataset):
             keep_frames(self.dataset, epoch.order.window, share.batch_size)
         visits = partial(visits_of, self.seed, epoch.number) if self.dataset.draws else None
+        if self.dataset.transforms is not self._finisher.transforms:  # replaced since the loader was made
+            self._use_transforms(self.dataset)
         skipped = self.skipped if self.on_error == "skip" else None
         settings = self._finisher, self.threads, self.prefetch, stream, skipped
         batches_read = read_batches(ReadPlan(self.dataset, batches, visits, self._pool, *settings))
@@ -420,6 +441,7 @@ class Position:
 
     def set_epoch(self, epoch: int) -> None:
         """See `Loader.set_epoch`."""
+        check_count("epoch", epoch, minimum=0)
         if self._chosen is None or epoch != self._chosen.number:
             self.choose(Epoch(self.order, index(epoch)))
 

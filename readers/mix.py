@@ -78,10 +78,8 @@ class Mix(Dataset[Any]):
         for number, dataset in enumerate(self.datasets):
             if not len(dataset):
                 raise UsageError(f"mix: dataset {number} has no samples: {dataset!r}")
-            first = self.datasets[0]
-            if (dataset.batch_transform, dataset.sample_transform) != (first.batch_transform, first.sample_transform):
-                raise UsageError("mix: the datasets have different transforms; give all the same ones")
             _check_alike(self.datasets[0], dataset)
+        _ = self.transforms
         if extras and DATASET in self.datasets[0].readers:
             raise UsageError(f"mix: there is a field {DATASET!r} already; leave it out, or leave out extras")
 
@@ -163,9 +161,21 @@ class Mix(Dataset[Any]):
         return {name: reader.field for name, reader in self.readers.items()}
 
     @property
+    def digest(self) -> str:
+        """Return a short text that differs for other datasets, or for other items of them."""
+        return " ".join(dataset.digest for dataset in self.datasets)
+
+    @property
     def transforms(self) -> Transforms:
-        """Return what changes samples and batches."""
-        return self.datasets[0].transforms
+        """Return what changes samples and batches.
+
+        Raises:
+            UsageError: the datasets have different ones.
+        """
+        first, *others = [dataset.transforms for dataset in self.datasets]
+        if any(other != first for other in others):
+            raise UsageError("mix: the datasets have different transforms; give all the same ones")
+        return first
 
     @property
     def draws(self) -> bool:

@@ -440,8 +440,8 @@ class SamplerOrder(Order):
         UsageError: the sampler is made for one rank of several, or has no length.
     """
 
-    #: The argument of `Loader`, for messages.
-    _argument = "sampler"
+    #: The argument of `Loader`, and what it gives, for messages.
+    _argument, _unit = "sampler", "numbers"
 
     def __init__(self, sampler: Iterable[Any], samples: int, seed: int = 0) -> None:
         check_seed(seed)
@@ -492,10 +492,16 @@ class SamplerOrder(Order):
             for generator, seed in seeds.items():
                 generator.manual_seed(seed)
             with CPU:  # torch's samplers use its CPU generator, but the default device, which may be another
-                return self._numbers()
+                numbers = self._numbers()
         finally:
             for generator, state in states.items():
                 generator.set_state(state)
+        if len(numbers) != len(self):
+            raise UsageError(
+                f"{self._argument}: {type(self._sampler).__name__} gave {len(numbers):,} {self._unit}, but its length "
+                f"is {len(self):,}, by which epochs are shared and resumed; let its __len__ return what it gives"
+            )
+        return numbers
 
     def _numbers(self) -> NDArray[Any]:
         return self._checked_numbers(self._sampler)
@@ -520,7 +526,14 @@ class BatchOrder(SamplerOrder):
         seed: see `SamplerOrder`.
     """
 
-    _argument = "batch_sampler"
+    _argument, _unit = "batch_sampler", "batches"
+
+    @cached_property
+    def words(self) -> str:
+        if not isinstance(self._sampler, list | tuple | np.ndarray):
+            return super().words
+        batches = self._numbers()
+        return f"{super().words}, batches {digest(np.concatenate([[len(batch), *batch] for batch in batches] or [[]]))}"
 
     def batches(self, epoch: int, share: Share, done: int) -> Batches:
         """Return the batches of an epoch that are left: they are this rank's."""
@@ -570,13 +583,19 @@ def digest(numbers: Numbers) -> str:
     return str(xxhash.xxh3_64_hexdigest(np.ascontiguousarray(numbers).data))
 
 
-def check_state(state: Mapping[str, Any], order: Order) -> None:
-    """Raise UsageError if a saved state is not that of a loader, or is of an order of another length or description."""
-    samples, expected = len(order), order.in_words
+def check_state(state: Any) -> None:
+    """Raise UsageError if this is no saved state of a loader."""
+    if not isinstance(state, Mapping):
+        raise UsageError(f"the state is {state!r:.60}: what Loader.state_dict() gave is expected")
     for name in ("epoch", "done", "samples"):
         number = state.get(name)
         if not isinstance(number, int | np.integer) or number < 0:
             raise UsageError(f"the state's {name} is {number!r}: what Loader.state_dict() gave is expected")
+
+
+def check_order(state: Mapping[str, Any], order: Order) -> None:
+    """Raise UsageError if a saved state is of an order of another length or description."""
+    samples, expected = len(order), order.in_words
     if state["samples"] != samples:
         raise UsageError(
             f"the state is of {state['samples']} samples; this loader reads {samples}. Give the same dataset, split "

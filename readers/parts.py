@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -22,6 +22,24 @@ from readers.windows import IS_PAD, WindowReader, Windows, make_pad_reader
 #: Words in names of fields that say where something is in an image, or which way it moves there.
 _TURNED = {"flow", "normals"}
 _MOVED = _TURNED | {"box", "boxes", "bbox", "bboxes", "keypoint", "keypoints", "landmark", "landmarks"}
+
+
+def with_image(crop: Crop | ResizedCrop, fields: Mapping[str, Field]) -> Crop | ResizedCrop:
+    """Return a crop that names its field: `of`, or else the only image that is read.
+
+    Raises:
+        UsageError: there is no image, or there are several.
+    """
+    if crop.of:
+        return crop
+    others = crop.aligned if isinstance(crop, Crop) else ()
+    images = [field.name for field in fields.values() if field.kind == "image" and field.name not in others]
+    if len(images) != 1:
+        read = f"the images {', '.join(images)} are read" if images else "no image is read"
+        raise UsageError(
+            f"{type(crop).__name__}: {read}; name the field that is cropped: {type(crop).__name__}(..., of=FIELD)"
+        )
+    return replace(crop, of=images[0])
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,8 @@ class ResizedCrop:
 
     Args:
         size: pixels of the result: an int for a square, or (height, width).
-        of: name of the field that is cropped: images of uint8. Other fields stay as they are.
+        of: name of the field that is cropped: images of uint8; by default the only image that is read. Other fields
+            stay as they are.
         scale: the least and the largest share of the sample's area.
         ratio: the least and the largest width over height.
         flips: mirrors half of the samples left to right; not of crops in the middle.
@@ -66,7 +67,7 @@ class ResizedCrop:
     """
 
     size: int | Sequence[int]
-    of: str
+    of: str = ""
     scale: Sequence[float] = (0.08, 1.0)
     ratio: Sequence[float] = (3 / 4, 4 / 3)
     flips: bool = True

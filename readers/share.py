@@ -51,7 +51,8 @@ class Share:
     def __post_init__(self) -> None:
         check_count("batch_size", self.batch_size)
         check_count("nodes", self.nodes)
-        are_integers = isinstance(self.rank, int | np.integer) and isinstance(self.world_size, int | np.integer)
+        numbers = self.rank, self.world_size
+        are_integers = all(isinstance(n, int | np.integer) and not isinstance(n, bool) for n in numbers)
         if not are_integers or not 0 <= self.rank < self.world_size:
             raise UsageError(f"rank {self.rank!r} of {self.world_size!r}: a rank from 0 to world_size - 1 is expected")
         if self.world_size % self.nodes:

@@ -33,7 +33,7 @@ def check_choice(name: str, choice: object, choices: Sequence[str]) -> None:
 
 def check_seed(seed: int) -> None:
     """Raise UsageError if `seed` cannot seed the generator."""
-    if not isinstance(seed, int | np.integer) or seed < 0:
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
         raise UsageError(f"seed {seed!r}: a whole number from 0 on is expected")
 
 

@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -87,18 +87,21 @@ class VoxelSample:
         return names
 
 
-class ChosenPoints(NamedTuple):
+@dataclass
+class ChosenPoints:
     """The chosen points of a batch.
 
     Attributes:
         rows: their row numbers in the whole batch, (m,).
         offsets: where those of each sample begin, (B + 1,).
-        cloud: the field of coordinates of the batch.
+        lengths: points of each sample, (B,).
+        cloud: the field of coordinates of the batch, until it was read.
     """
 
     rows: Numbers
     offsets: Numbers
-    cloud: Ragged
+    lengths: Numbers
+    cloud: Ragged | None
 
 
 class Voxels:
@@ -149,11 +152,11 @@ class Voxels:
                 f"{coordinates[wrong, :3].tolist()} lies in no voxel of size {self._sample.size}: NaN, infinite or too "
                 "far away; leave the sample out, by torch.utils.data.Subset or Loader's sampler, or fix the file"
             )
-        return ChosenPoints(rows[: offsets[-1]], offsets, cloud)
+        return ChosenPoints(rows[: offsets[-1]].copy(), offsets, np.diff(starts), cloud)
 
     def check_rows(self, name: str, located: Located, chosen: ChosenPoints) -> None:
         """Raise UsageError if a field does not have a row for each point of the samples (n,)."""
-        lengths, points = located.shape[:, 0], np.diff(chosen.cloud.offsets.numpy())
+        lengths, points = located.shape[:, 0], chosen.lengths
         if (lengths != points).any():
             item = int((lengths != points).argmax())
             raise UsageError(
@@ -183,7 +186,11 @@ class VoxelReader(WholeReader):
             DamagedError: a frame cannot be decoded.
         """
         chosen: ChosenPoints = self._voxels.chosen(located.visit, located.number)
-        cloud = chosen.cloud if self.field.name == self._voxels.name else super().read(located)
+        cloud: Any = None
+        if self.field.name == self._voxels.name:
+            cloud, chosen.cloud = chosen.cloud, None  # it would stay as long as the last batch is remembered
+        if cloud is None:
+            cloud = super().read(located)
         assert isinstance(cloud, Ragged), "fields of one element are ragged in their first axis"
         self._voxels.check_rows(self.field.name, located, chosen)
         count, row = len(chosen.rows), self.field.fixed_bytes

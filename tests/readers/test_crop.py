@@ -21,7 +21,7 @@ from packer.errors import UsageError
 from packer.format import Field, FieldSpec, FrameRule
 from packer.split import split
 from packer.writer import DatasetWriter
-from readers import Crop, Loader, PackedDataset
+from readers import Crop, Loader, PackedDataset, ResizedCrop
 from readers.crop import orient
 from readers.draws import draw_visits
 from readers.valid import remark
@@ -304,6 +304,9 @@ def test_a_place_outside_or_between_is_refused(pack: Any, tmp_path: Path, at: tu
         ({"size": 18}, "18 x 18 pixels cannot be divided by 4"),
         ({"size": 0}, "size 0: a number of pixels"),
         ({"size": 64.0}, r"size 64\.0: a number of pixels"),
+        ({"size": True}, "size True: a number of pixels"),
+        ({"axes": []}, r"axes \(\): the axis of rows"),
+        ({"axes": 1}, "axes 1: the axis of rows"),
         ({"size": (8,)}, "of 1 or more"),
         ({"size": (8, 16), "turns": True}, "turns need squares"),
         ({"aligned": {"lr": 0}}, "scale of 'lr' 0"),
@@ -339,6 +342,25 @@ def test_fields_that_cannot_be_cropped_are_refused_at_once(packed: Path) -> None
         PackedDataset(packed, crop=64)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="no field 'lr' is read; there are x"):
         PackedDataset(packed, fields=["x"], crop=Crop(size=2, of="lr"))
+
+
+@pytest.mark.parametrize("kind", [Crop, ResizedCrop])
+def test_the_only_image_is_cropped_where_none_is_named(packed: Path, kind: Any) -> None:
+    """Of those that are read and not aligned with it; if there are several or none, a sentence says so."""
+    ds = PackedDataset(packed, ["x", "lr"], crop=kind(2))
+    assert ds[0]["lr"].shape == (3, 2, 2)
+    assert ds.crop.of == "lr"
+    with pytest.raises(UsageError, match=r"Crop: the images lr, depth are read; name .*of=FIELD"):
+        PackedDataset(packed, ["lr", "depth", "x"], crop=kind(2))
+    with pytest.raises(UsageError, match=r"Crop: no image is read"):
+        PackedDataset(packed, ["x"], crop=kind(2))
+
+
+def test_the_image_that_others_are_aligned_with_need_not_be_named(pack: Any, tmp_path: Path) -> None:
+    """Neither where a fill is given for each field."""
+    path = _pairs(pack, tmp_path, SIZES)
+    crop = Crop(8, aligned={"lr": 4}, pad={"lr": 1, "hr": "edge"})
+    assert PackedDataset(path, ["lr", "hr"], crop=crop)[0]["lr"].shape == (3, 2, 2)
 
 
 def test_an_epoch_is_a_number_from_0_on(packed: Path) -> None:

@@ -94,3 +94,12 @@ def test_a_short_epoch_takes_no_threads(tmp_path, monkeypatch):
     short = Subset(dataset, range(16))
     assert [Loader(short).threads, Loader(short, repeat=2).threads, Loader(dataset).threads] == [0, 2, 2]
     assert Loader(Mix({dataset.select(range(16)): 1})).threads == 0
+
+
+def test_values_of_numpy_are_taken_as_numbers(rows):
+    """Also flags; True is no number."""
+    loader = Loader(PackedDataset(rows), np.int64(300), drop_last=np.True_, prefetch=np.int64(3), threads=np.int64(1))
+    assert [len(batch["y"]) for batch in loader] == [300] * 3
+    for wrong in ({"seed": True}, {"threads": True}, {"rank": True, "world_size": 2}, {"batch_size": True}):
+        with pytest.raises(UsageError, match=r"True.* expected"):
+            Loader(PackedDataset(rows), **wrong)

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from packer.errors import UsageError
+from packer.split import split
 from packer.writer import DatasetWriter
-from readers import Loader, PackedDataset
+from readers import Loader, Mix, PackedDataset, Windows
 
 ORDERS = [{"shuffle": False}, {"shuffle": True}, {"shuffle": "block"}, {"sampler": list(range(999, 0, -2)) * 2}]
 
@@ -24,7 +25,7 @@ def take(loader, steps):
 
 def place(loader):
     """The saved state without the description of the order."""
-    return {name: value for name, value in loader.state_dict().items() if name != "order"}
+    return {name: value for name, value in loader.state_dict().items() if name not in ("order", "dataset")}
 
 
 def rest(loader):
@@ -78,7 +79,7 @@ def test_resumed_with_another_world_size(rows):
             iterator.close()
     assert got[:1000] == expected
     assert len(got) - 1000 < 3
-    assert {**state, "order": None} == {"order": None, "epoch": 1, "done": 0, "samples": 1000}
+    assert {name: state[name] for name in ("epoch", "done", "samples")} == {"epoch": 1, "done": 0, "samples": 1000}
 
 
 def test_state_counts_what_was_handed_out(rows):
@@ -206,6 +207,34 @@ def test_state_of_another_dataset_is_refused(rows, packed):
     assert rest(loader) == list(range(1000))
 
 
+def test_a_state_of_other_samples_is_refused_where_they_are_as_many(rows, tmp_path):
+    """Of another schema, other chosen samples, other windows or other names; a new codec is the same dataset."""
+
+    def pack(name, dtype="int64", names="n", codec="none"):
+        with DatasetWriter(tmp_path / name, codec=codec) as writer:
+            for number in range(100):
+                writer.add({"y": np.array([number] * 4, dtype)}, name=f"{names}{number}")
+        return tmp_path / name
+
+    first = pack("first")
+    split(first, {"even": range(0, 100, 2), "odd": range(1, 100, 2)})
+    state = Loader(PackedDataset(first), 8).state_dict()
+    for same in (PackedDataset(pack("coded", codec="zstd")), PackedDataset(first, batch_transform=dict)):
+        Loader(same, 8).load_state_dict(state)
+    windows = [Windows({"y": offsets}) for offsets in ([0], [0, 1])]
+    for one, other in (
+        (PackedDataset(first), PackedDataset(pack("other", dtype="int32"))),
+        (PackedDataset(first), PackedDataset(pack("named", names="m"))),
+        (PackedDataset(first, split="even"), PackedDataset(first, split="odd")),
+        (PackedDataset(first, samples=[3, 5]), PackedDataset(first, samples=[5, 3])),
+        (PackedDataset(first, windows=windows[0], samples=range(75)), PackedDataset(first, windows=windows[1])),
+        (Mix([PackedDataset(first)], weights=[1]), Mix([PackedDataset(tmp_path / "named")], weights=[1])),
+    ):
+        assert len(one) == len(other)
+        with pytest.raises(UsageError, match="of another dataset, or of other samples of it"):
+            Loader(other, 8).load_state_dict(Loader(one, 8).state_dict())
+
+
 @pytest.mark.parametrize("threads", [0, 2])
 def test_empty_epochs_end_and_advance(rows, threads):
     """An epoch with too few samples for a batch has none, and the next loop is the next epoch."""
@@ -252,14 +281,20 @@ def test_an_array_of_other_numbers_is_refused(rows):
     with pytest.raises(UsageError, match="another order"):
         Loader(dataset, 10, sampler=range(100, 200)).load_state_dict(state)
     Loader(dataset, 10, sampler=np.arange(100)).load_state_dict(state)
+    state = Loader(dataset, batch_sampler=[[1], [2, 3]]).state_dict()
+    Loader(dataset, batch_sampler=((1,), (2, 3))).load_state_dict(state)
+    for others in ([[1], [2, 4]], [[1, 2], [3]]):
+        with pytest.raises(UsageError, match="another order"):
+            Loader(dataset, batch_sampler=others).load_state_dict(state)
 
 
 @pytest.mark.parametrize(
-    "wrong", [{}, {"epoch": 0, "samples": 1000}, {"epoch": 0, "done": 1.5, "samples": 1000}, {"epoch": -1, "done": 0}]
+    "wrong",
+    [None, [], {}, {"epoch": 0, "samples": 1000}, {"epoch": 0, "done": 1.5, "samples": 1000}, {"epoch": -1, "done": 0}],
 )
 def test_what_is_no_state_is_refused(rows, wrong):
     """With a message that names what is missing or wrong in it."""
-    with pytest.raises(UsageError, match=r"the state's (epoch|done) is .*state_dict"):
+    with pytest.raises(UsageError, match=r"the state('s (epoch|done))? is .*state_dict"):
         Loader(PackedDataset(rows), 3).load_state_dict(wrong)
 
 

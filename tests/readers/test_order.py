@@ -152,6 +152,24 @@ def test_bad_samplers_are_refused():
         SamplerOrder([[1, 2], [3]], 4).epoch(0)
 
 
+@pytest.mark.parametrize("given", [3, 7])
+@pytest.mark.parametrize("argument", ["sampler", "batch_sampler"])
+def test_a_sampler_gives_as_many_as_its_length_says(rows, argument, given):
+    """One that gives fewer or more is refused: by its length an epoch is shared among ranks, and resumed."""
+
+    class Wrong(Sampler):
+        """Says that it gives five."""
+
+        def __len__(self):
+            return 5
+
+        def __iter__(self):
+            return iter([[n] if argument == "batch_sampler" else n for n in range(given)])
+
+    with pytest.raises(UsageError, match=f"^{argument}: Wrong gave {given} .* its length is 5"):
+        list(Loader(PackedDataset(rows), **{argument: Wrong()}))
+
+
 @pytest.mark.parametrize("argument", ["sampler", "batch_sampler"])
 def test_samplers_without_a_length_are_refused(rows, argument):
     """Nobody could say how many batches an epoch has; the message says what to give."""

@@ -164,7 +164,6 @@ def test_a_ragged_moves_pickles_and_copies_as_a_whole() -> None:
     for same in (pickle.loads(pickle.dumps(_ragged())), copy.deepcopy(_ragged())):
         assert torch.equal(same.values, _ragged().values)
         assert torch.equal(same.offsets, _ragged().offsets)
-    assert "offsets=tensor" in repr(_ragged())
 
 
 def test_nothing_takes_a_ragged_for_a_batch_of_its_values() -> None:
@@ -193,3 +192,23 @@ def test_ragged_speaks_the_words_of_frameworks() -> None:
     assert len(pytree.tree_leaves(ragged)) == 2
     empty = Ragged(torch.zeros(0, 2), torch.tensor([0]))
     assert (empty.batch_size, empty.offset.tolist(), empty.batch_index().tolist()) == (0, [], [])
+
+
+def test_a_ragged_is_printed_by_its_shapes() -> None:
+    """Lengths, shape and dtype, of any batch on one line; a nest of something else shows what it holds."""
+    clouds = Ragged(torch.zeros(6, 3), torch.tensor([0, 0, 1, 3, 6]))
+    assert repr(clouds) == "Ragged(batch_size=4, lengths=[0, 1, 2, 3], values=(6, 3), dtype=torch.float32)"
+    many = Ragged(torch.zeros(100).to("meta"), torch.arange(101))
+    assert repr(many).endswith("1, 1, ...], values=(100,), dtype=torch.float32, device='meta')")
+    assert repr(pytree.tree_map(lambda _: "*", clouds)) == "Ragged(values='*', offsets='*')"
+
+
+def test_a_ragged_is_not_none() -> None:
+    """Whether something is a Ragged or None can be asked by == as well."""
+    clouds = Ragged(torch.zeros(6, 3), torch.tensor([0, 0, 1, 3, 6]))
+    for other in (None, "text"):
+        assert (clouds == other) is False
+        assert (clouds != other) is True
+        with pytest.raises(TypeError):
+            _ = clouds + other
+    assert (clouds == 0).values.all()

@@ -185,7 +185,7 @@ def test_samples_of_different_lengths_become_ragged(pack: Any, tmp_path: Path) -
         assert batch["n"].tolist() == [5, 1, 7, 5]
         assert all(np.array_equal(got, 2 * cloud) for got, cloud in zip(batch["xyz"].to_list(), clouds, strict=True))
     assert ds[[0, 3]]["xyz"].shape == (2, 5, 3)
-    for make in (lambda xyz: xyz, lambda xyz: (xyz, 1)):
+    for make in (lambda xyz: xyz, lambda xyz: (xyz, 1), lambda xyz: [xyz, torch.ones(1)]):
         ds = PackedDataset(path, sample_transform=lambda sample, make=make: make(sample["xyz"]))
         for batch in (ds[:], next(iter(Loader(ds, 4))), next(iter(DataLoader(ds, 4, num_workers=1)))):
             clouds_read = batch if isinstance(batch, Ragged) else batch[0]
@@ -199,6 +199,24 @@ def test_samples_of_different_lengths_become_ragged(pack: Any, tmp_path: Path) -
     )
     with pytest.raises(UsageError, match=r"tensors of shapes \[3\] and \[2, 2\] make no batch"):
         ds[:]
+
+
+@pytest.mark.parametrize("kind", [PackedDataset, lambda path: Mix({PackedDataset(path): 1})])
+@pytest.mark.parametrize("threads", ["auto", 2])
+def test_a_transform_that_is_replaced_holds_from_the_next_loop_on(rows: Path, kind: Any, threads: Any) -> None:
+    """Also where the loader had none when it was made; datasets of a mix must keep the same one."""
+    ds = kind(rows)
+    loader = Loader(ds, 100, threads=threads)
+    assert next(iter(loader))["y"][1] == 1
+    for member in getattr(ds, "datasets", [ds]):
+        member.batch_transform = scaled
+    assert [batch["x"][1, 0].item() for batch in loader] == [10 * (100 * number + 1) for number in range(10)]
+    if isinstance(ds, Mix):
+        ds = Mix({ds.datasets[0]: 1, PackedDataset(rows, batch_transform=scaled): 1})
+        loader = Loader(ds, 100)
+        ds.datasets[1].batch_transform = None
+        with pytest.raises(UsageError, match="different transforms"):
+            next(iter(loader))
 
 
 def test_a_batch_transform_always_gets_a_batch(rows: Path) -> None:

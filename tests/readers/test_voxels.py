@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -183,3 +184,14 @@ def test_what_cannot_be_chosen_is_refused_at_once(pack: Any, packed: Path, tmp_p
     with pytest.raises(UsageError, match="PointSample or VoxelSample is expected"):
         PackedDataset(packed, points=1.5)  # type: ignore[arg-type]
     assert PackedDataset(path, points=PointSample(3))[3]["xyz"].shape == (3, 3)
+
+
+@pytest.mark.parametrize("fields", [["xyz", "rgb"], ["rgb", "xyz"]])
+def test_no_whole_cloud_stays_in_memory(pack: Any, tmp_path: Path, fields: list[str]) -> None:
+    """Once their points were chosen, whichever field comes first, and where one field alone is read."""
+    ds = PackedDataset(_usual(pack, tmp_path), fields, points=VoxelSample(0.5))
+    for read in (lambda: ds[[0, 3]], lambda: ds.column("rgb")):
+        read()
+        gc.collect()
+        clouds = [kept for kept in gc.get_objects() if type(kept) is Ragged and len(kept.values) >= 350]
+        assert not clouds
