@@ -230,5 +230,5 @@ def test_arguments_that_cannot_be(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="s3:/bucket/d: give a URL as text"):
         PackedDataset(Path("s3://bucket/d"), cache=tmp_path / "c")
     for options in ({"cache": tmp_path / "c"}, {"cache_bytes": 9}):
-        with pytest.raises(UsageError, match="is a folder: cache and cache_bytes are for datasets at a URL"):
+        with pytest.raises(UsageError, match="is a folder: cache, cache_bytes and patience are for datasets at a URL"):
             PackedDataset(path, **options)  # type: ignore[arg-type]
