@@ -67,12 +67,13 @@ class ShardByShard:
                 "or raise cache_bytes"
             )
         with Ahead(self._mirror, missing) as ahead:
+            taken = 0
             for shard, positions in shards:
                 if last is None or last[0] != shard:
                     if last is not None:
                         last[1].close()  # the next one may need its room
                     last = self._last = None
-                    lease = ahead.take(entries[shard])
+                    lease, taken = ahead.take(taken), taken + 1
                     last = self._last = shard, lease, self.opened.open_shard(shard)
                 yield shard, positions
 

@@ -265,7 +265,10 @@ class PackedDataset(Dataset[Any]):
             assert self.windows is not None
             offsets = self.windows.offsets(self.fields)
             numbers = self._samples.in_whole(np.arange(self._samples.samples))
-            lengths = {name: self.opened.places[name].lengths(numbers) for name in offsets}
+            lengths = {name: np.empty(len(numbers), np.int64) for name in offsets}
+            for opened, positions in self._opened_parts(numbers):
+                for name in offsets:
+                    lengths[name][positions] = opened.places[name].lengths(numbers[positions])
             anchors = self.windows.anchors(offsets, lengths)
             no_windows = np.flatnonzero(anchors.counts == 0)
             if anchors.one and len(no_windows):

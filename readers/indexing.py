@@ -292,6 +292,10 @@ class Items:
         within = numbers - self._starts[sample]
         return self.in_whole(sample), self._anchors.first[sample] + within * self._anchors.stride
 
+    def samples_of(self, numbers: Numbers) -> Numbers:
+        """Return the sample of each item (n,), by its number in the whole dataset."""
+        return self.in_whole(numbers if self._are_samples else self._ends.searchsorted(numbers, side="right"))
+
     def in_whole(self, samples: Numbers) -> Numbers:
         """Return the numbers in the whole dataset of the samples (n,) that are read."""
         return samples if self._chosen is None else self._chosen.in_whole(samples)

@@ -37,7 +37,7 @@ from readers.order import BatchOrder, Order, check_order, check_state
 from readers.shard_order import ShardShuffled
 from readers.share import GROUP_SAMPLES, Share, present_rank
 from readers.stream import ReadPlan, read_batches
-from readers.streamed import check_fits, open_stream, shards_needed
+from readers.streamed import check_fits, open_stream
 from readers.valid import check_choice, check_count, check_flags, check_seed, remark
 
 #: What a loop says that goes on in a forked process.
@@ -279,14 +279,6 @@ class Loader(DataLoader[Any]):
         self._update_share()
         return self.share.count_batches(len(self.order))
 
-    def shards_needed(self) -> tuple[list[int], int]:
-        """Return the shards that the first batch of the first epoch needs, and how many a node may need at once.
-
-        Raises:
-            UsageError: the order is neither that of `shuffle="shards"` nor that of the samples.
-        """
-        return shards_needed(self.dataset, self.order, self.share)
-
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next loop; one that is under way goes on. A loaded state of the same epoch is kept.
 
@@ -385,7 +377,7 @@ class Loader(DataLoader[Any]):
         if not left:
             position.advance(epoch, is_through=True)
             return
-        stream = open_stream(self.dataset, epoch.order, epoch.number, share, done_before)
+        stream = open_stream(self.dataset, epoch.order, batches, epoch.number, share, done_before)
         if stream is None and epoch.order.window and isinstance(self.dataset, PackedDataset):
             keep_frames(self.dataset, epoch.order.window, share.batch_size)
         visits = partial(visits_of, self.seed, epoch.number) if self.dataset.draws else None

@@ -261,6 +261,24 @@ class MixedItems:
         return samples, anchors
 
 
+def join_readers(
+    readers: Sequence[Mapping[str, FieldReader]], starts: Numbers, with_numbers: bool
+) -> dict[str, FieldReader]:
+    """Return a reader of each field of several datasets, whose samples are numbered one after another.
+
+    Args:
+        readers: of each dataset, by field.
+        starts: first sample of each dataset, and the end of the last.
+        with_numbers: whether the number of its dataset is a field.
+    """
+    joined: dict[str, FieldReader] = {
+        name: JoinedReader([by_field[name] for by_field in readers], starts) for name in readers[0]
+    }
+    if with_numbers:
+        joined[DATASET] = KnownReader(Field(name=DATASET, dtype="int64"), lambda numbers, *_: parts_of(numbers, starts))
+    return joined
+
+
 class MixShards:
     """The shards of several datasets, and a reader of each field for all of them.
 
@@ -277,17 +295,10 @@ class MixShards:
         self.pool = Pool()
         self.is_warm = False
         starts = starts_of([dataset.items.total for dataset in datasets])
-        self.readers: dict[str, FieldReader] = {}
+        self.readers = join_readers(self.dataset_readers, starts, with_numbers)
         for name in self.dataset_readers[0]:
-            readers = [by_field[name] for by_field in self.dataset_readers]
-            places = [reader.raw_places for reader in readers if reader.raw_places is not None]
-            if len(places) == len(readers):  # one gather from the memory of all
-                self.readers[name] = FixedRaw(self._places(name))
-            else:
-                self.readers[name] = JoinedReader(readers, starts)
-        if with_numbers:
-            number_field = Field(name=DATASET, dtype="int64")
-            self.readers[DATASET] = KnownReader(number_field, lambda numbers, *_: parts_of(numbers, starts))
+            if all(by_field[name].raw_places is not None for by_field in self.dataset_readers):
+                self.readers[name] = FixedRaw(self._places(name))  # one gather from the memory of all
 
     def _places(self, name: str) -> Places:
         """Return where the samples of a field of one shape lie, in the shards of all datasets."""

@@ -29,7 +29,7 @@ from packer.errors import UsageError
 from packer.format import Numbers
 from readers.gather import CPU
 from readers.keyed import Permutation
-from readers.share import Batches, GivenBatches, Share, SharedBatches
+from readers.share import Batches, GivenBatches, SequentialBatches, Share, SharedBatches
 from readers.valid import check_count, check_seed
 
 #: Raise it when the same seed gives another order than before: a saved state would go on with other samples.
@@ -116,6 +116,11 @@ class Sequential(Order):
     def at(self, epoch: int) -> Callable[[Numbers], Numbers]:
         """Return a function that gives the samples at positions (n,): the positions themselves."""
         return lambda positions: positions
+
+    def batches(self, epoch: int, share: Share, done: int) -> Batches:
+        """Return the batches that one rank still has of an epoch."""
+        share.check_done(len(self), done)
+        return SequentialBatches(self.at(epoch), len(self), share, done)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ import itertools
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -33,7 +33,7 @@ from packer.errors import UsageError
 from packer.format import Numbers, starts_of
 from readers.keyed import Permutation
 from readers.order import WINDOW, Order, check_epoch, digest, random_state
-from readers.share import Batches, Share, SharedBatches
+from readers.share import Batches, ItemShards, Share, SharedBatches
 from readers.valid import check_count, check_seed, remark
 
 #: Hands at most; so many nodes can share a bucket.
@@ -130,11 +130,6 @@ class ShardShuffled(Order):
             )
         return int(requested)
 
-    def most_shards(self, nodes: int = 1) -> int:
-        """Return how many shards one node may need at once: those of a window, and of the next."""
-        node_hands = max(1, self.hands // nodes)
-        return 2 * node_hands * (self._in_window // self.hands) + (node_hands > 1 or nodes > 1)
-
     def epoch(self, epoch: int) -> Numbers:
         """Return the sample numbers of an epoch, (n,)."""
         return self.at(epoch)(np.arange(len(self)))
@@ -174,12 +169,12 @@ class ShardShuffled(Order):
     def batches(self, epoch: int, share: Share, done: int) -> Batches:
         """Return the batches that one rank still has of an epoch: of the hands of its node."""
         share.check_done(len(self), done)
-        return _HandBatches(self.at(epoch), len(self), share, done)
+        return _HandBatches(self.at(epoch), len(self), share, done, partial(self._stretches, epoch, share))
 
-    def needs(self, epoch: int, share: Share) -> Numbers:
+    def _stretches(self, epoch: int, share: Share) -> Numbers:
         """Return the shards that a node needs in an epoch, and the first and the last position at which, (m, 3).
 
-        They come in the order in which they are needed; a shard that is cut comes twice.
+        A shard that is cut comes twice.
         """
         by_hand = []
         for hand in range(share.node, self.hands, share.nodes):
@@ -188,8 +183,7 @@ class ShardShuffled(Order):
             sizes = np.diff(pieces.windows)
             begins, ends = np.repeat(pieces.bounds[:-1], sizes), np.repeat(pieces.bounds[1:], sizes)
             by_hand.append(np.stack([shards, begins * self.hands + hand, (ends - 1) * self.hands + hand], 1))
-        needs = np.concatenate(by_hand)
-        return needs[needs[:, 1].argsort(kind="stable")]
+        return np.concatenate(by_hand)
 
     @cached_property
     def _cuts(self) -> Numbers:
@@ -222,8 +216,23 @@ class ShardShuffled(Order):
         return _HandPieces(firsts, starts_of([b - a for a, b in ordered]), windows)
 
 
+@dataclass(frozen=True)
 class _HandBatches(SharedBatches):
-    """A rank's share of the hands of its node: position k, k + n, k + 2 n, ... of node k of n."""
+    """A rank's share of the hands of its node: position k, k + n, k + 2 n, ... of node k of n.
+
+    Attributes:
+        stretches: gives the shards of the node, and the first and the last position at which, (m, 3).
+    """
+
+    stretches: Callable[[], Numbers] = lambda: np.zeros((0, 3), np.int64)
+
+    def needs(self, shards: ItemShards) -> Numbers:
+        """Return the shards of whole windows of the node, whichever of its ranks reads them."""
+        stretches = self.stretches()
+        stretches[:, 1:] = (stretches[:, 1:] - self.done) // self.share.global_batch_size
+        stretches = stretches[(stretches[:, 2] >= 0) & (stretches[:, 1] < len(self))]
+        stretches[:, 1:] = stretches[:, 1:].clip(0, len(self) - 1)
+        return stretches
 
     def group(self, first: int, stop: int) -> tuple[Numbers, Numbers, Numbers]:
         share = self.share

@@ -113,6 +113,19 @@ class Share:
         return positions, edges
 
 
+@dataclass(frozen=True)
+class ItemShards:
+    """In which shard each item lies that an order gives.
+
+    Attributes:
+        edges: first item of each shard, and the end of the last, (shards + 1,); None if they do not ascend.
+        of: gives the shards of items (n,), (n,).
+    """
+
+    edges: Numbers | None
+    of: Callable[[Numbers], Numbers]
+
+
 class Batches:
     """The batches that one rank reads of an epoch, worked out group by group."""
 
@@ -132,6 +145,23 @@ class Batches:
             last one ends, (stop - first + 1,).
         """
         raise NotImplementedError
+
+    def needs(self, shards: ItemShards) -> Numbers:
+        """Return the shards that these batches need: shard, first and last batch of each stretch, (m, 3)."""
+        return self.touched(shards)
+
+    def touched(self, shards: ItemShards) -> Numbers:
+        """Return the same by a look at every batch: a stretch ends with one that has no sample of the shard."""
+        stride, touched, first = len(self) + 1, [np.zeros(0, np.int64)], 0
+        while first < len(self):
+            stop = self.group_end(first, GROUP_SAMPLES)
+            numbers, _, edges = self.group(first, stop)
+            touched.append(np.unique(shards.of(numbers) * stride + np.repeat(np.arange(first, stop), np.diff(edges))))
+            first = stop
+        shard_batches = np.unique(np.concatenate(touched))
+        begins = np.flatnonzero(np.diff(shard_batches, prepend=-2) > 1)
+        ends = np.append(begins[1:], len(shard_batches))[: len(begins)] - 1
+        return np.stack([*np.divmod(shard_batches[begins], stride), shard_batches[ends] % stride], 1)
 
 
 @dataclass(frozen=True)
@@ -158,6 +188,27 @@ class SharedBatches(Batches):
     def group(self, first: int, stop: int) -> tuple[Numbers, Numbers, Numbers]:
         positions, edges = self.share.positions(self.n, self.done, first, stop)
         return self.samples_at(positions), positions, edges
+
+
+@dataclass(frozen=True)
+class SequentialBatches(SharedBatches):
+    """A rank's share of 0 to n - 1, in order."""
+
+    def needs(self, shards: ItemShards) -> Numbers:
+        if shards.edges is None:
+            return self.touched(shards)
+        size, step = self.share.batch_size, self.share.global_batch_size
+        full = (self.n - self.done) // step
+        # Batch b has the numbers from begin + b * step on.
+        begin = self.done + self.share.rank * size
+        firsts = np.maximum(0, -(-(shards.edges[:-1] - begin - size + 1) // step))
+        lasts = np.minimum(full - 1, (shards.edges[1:] - 1 - begin) // step)
+        stretches = np.stack([np.arange(len(firsts)), firsts, lasts], 1)
+        stretches = stretches[(np.diff(shards.edges) > 0) & (firsts <= lasts)]
+        if full == len(self):
+            return stretches
+        last_shards = np.unique(shards.of(self.group(full, full + 1)[0]))
+        return np.concatenate([stretches, np.stack([last_shards, *np.full((2, len(last_shards)), full)], 1)])
 
 
 class GivenBatches(Batches):

@@ -37,7 +37,7 @@ from readers.mix import Mix
 from readers.readahead import with_readahead
 from readers.shards import OpenShard
 from readers.share import GROUP_SAMPLES, Batches
-from readers.streamed import ShardStream
+from readers.streamed import Stream
 from readers.valid import remark
 
 #: About how many bytes are located at once if a function of the caller's own says where they lie.
@@ -74,7 +74,7 @@ class ReadPlan:
     finisher: Finisher
     threads: int = 0
     prefetch: int = 2
-    stream: ShardStream | None = None
+    stream: Stream | None = None
     skipped: dict[int, str] | None = None
 
     @cached_property
@@ -84,14 +84,18 @@ class ReadPlan:
 
     @property
     def group_samples(self) -> int:
-        """Return about how many samples are located at once."""
-        if self.stream is not None:
-            return self.stream.group_samples
+        """Return about how many samples are located at once, if the dataset is open as a whole."""
         if not self.dataset.asks:
             return GROUP_SAMPLES
         # A function of the caller's own is called for each, and may take long: no more than a few runs wait for it.
         sample_bytes = sum(reader.sample_bytes for reader in self.readers.values())
         return max(1, min(GROUP_SAMPLES, int(ASKED_BYTES / max(1, sample_bytes))))
+
+    def group_end(self, first: int) -> int:
+        """Return the end of the group of batches that are located at once, and begin with batch `first`."""
+        if self.stream is not None:
+            return min(first + self.stream.group, len(self.batches))
+        return self.batches.group_end(first, self.group_samples)
 
     @property
     def run_bytes(self) -> int:
@@ -223,14 +227,11 @@ def _call_ahead(
 def locate_runs(plan: ReadPlan) -> Iterator[Run]:
     """Yield the runs of a plan up to the first batch that cannot be located.
 
-    The first group is one batch, so that it comes soon; any other has about `ReadPlan.group_samples`.
+    The first group is one batch, so that it comes soon; see `ReadPlan.group_end` for the others.
     """
-    first, samples, group_samples = 0, 1, plan.group_samples
-    answers: dict[int, Any] = {}
-    has_error = False
+    first, answers, has_error = 0, dict[int, Any](), False
     while first < len(plan.batches):
-        stop = plan.batches.group_end(first, samples)
-        samples = group_samples
+        stop = plan.group_end(first) if first and not has_error else first + 1
         try:
             with call_once_a_visit(answers):
                 runs = _make_runs(plan, first, stop)
@@ -239,9 +240,7 @@ def locate_runs(plan: ReadPlan) -> Iterator[Run]:
                 yield Run(np.zeros(0, np.int64), [], [0], [None], [], error)
                 return
             has_error = True
-            # One of these batches is wrong; now one by one, so that those before it come first.
-            samples = group_samples = 1
-            continue
+            continue  # one of these batches is wrong; now one by one, so that those before it come first
         if not has_error:
             answers.clear()
         runs.reverse()
@@ -256,7 +255,7 @@ def _make_runs(plan: ReadPlan, first: int, stop: int) -> list[Run]:
     visits = None if plan.visits is None else plan.visits(positions)
     samples, anchors = plan.dataset.items.resolve(numbers, visits)
     seeds = None if visits is None else plan.dataset.transforms.draw_seeds(visits)
-    opened = [] if plan.stream is None else plan.stream.open(samples, positions)
+    opened = [] if plan.stream is None else plan.stream.open(samples, first, stop)
     readers = plan.readers
     located = [reader.locate(samples, visits, anchors) for reader in readers.values()]
     nbytes = np.zeros(len(samples), np.int64)

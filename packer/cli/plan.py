@@ -14,7 +14,6 @@ import msgspec
 
 from packer.cli.logs import Progress, log_options
 from packer.cli.options import SourceCommand, conversion_options, sources_argument
-from packer.cli.plan_stream import rate, show_stream
 from packer.cli.summary import field_table, shards_text
 from packer.cli.text import count_text, json_text, listing, size_text, time_text
 from packer.codecs import codec_name
@@ -55,31 +54,18 @@ _SPEEDS = {
 @click.command(cls=SourceCommand)
 @sources_argument()
 @conversion_options("codec", "shard_size", "map_limit", "like", "splits", "workers")
-@click.option(
-    "--bandwidth",
-    type=rate,
-    metavar="RATE",
-    help="Say instead how long the packed dataset takes to be read from a bucket at a rate such as 100MB/s or 1Gbit/s.",
-)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, with exact bytes.")
 @log_options
-def plan(sources: tuple[str, ...], options: ConvertOptions, bandwidth: int | None, as_json: bool) -> None:
+def plan(sources: tuple[str, ...], options: ConvertOptions, as_json: bool) -> None:
     """Say what convert would make, how large that is and how long it takes, before anything is written.
 
     It reads the headers of all files, and packs some samples to see how small they get and how long it takes. Give it
-    the same options as convert, as far as they change the dataset. With --bandwidth the only SOURCE is a packed
-    dataset: how long its first batch and an epoch take at that rate, and how large the cache should be.
+    the same options as convert, as far as they change the dataset.
 
     \b
     $ packer plan lr=DIV2K/LR_x4 hr=DIV2K/HR
     $ packer plan scans/ --codec zstd --json
-    $ packer plan s3://bucket/div2k.packed --bandwidth 100MB/s
     """
-    if bandwidth is not None:
-        if len(sources) > 1:
-            raise click.UsageError("--bandwidth is for one packed dataset: its URL, or its folder")
-        show_stream(sources[0], bandwidth, as_json)
-        return
     last = sources[-1]
     is_missing = not glob.glob(last) and not is_url(last)
     if len(sources) > 1 and "=" not in last and (is_missing or Path(last, MANIFEST).exists()):

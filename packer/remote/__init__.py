@@ -13,7 +13,7 @@ fsspec is imported when the first URL is opened.
 """
 
 from packer.remote.ahead import Ahead, GiveWay, fetch_tables
-from packer.remote.cache import UNUSED_SECONDS, Lease, default_cache, remove_unused
+from packer.remote.cache import UNUSED_SECONDS, Cache, Lease, default_cache, remove_unused
 from packer.remote.mirror import Mirror, whole
 from packer.remote.sharing import Claim
 from packer.remote.sources import fetch_files, list_urls, local_inputs
@@ -34,6 +34,7 @@ __all__ = [
     "STREAMS",
     "UNUSED_SECONDS",
     "Ahead",
+    "Cache",
     "Claim",
     "GiveWay",
     "Lease",

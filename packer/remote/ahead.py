@@ -48,7 +48,8 @@ class Ahead:
 
     Args:
         mirror: of the dataset.
-        wanted: the shards that are needed, in this order.
+        wanted: the shards that are needed, in this order; one that is needed again later comes again. All else here is
+            called by its place among these.
         later: those that are needed after all these, in this order: the cache keeps the first of them.
         depth: how many to fetch beyond the last that was taken; by default as many as have room.
         claim: what the caller holds at once, so that others leave room for it; it gives way to others in turn.
@@ -70,24 +71,21 @@ class Ahead:
         self._claim = mirror.cache.claim(claim) if claim is not None and is_limited else None
         self._wait = Wait()
         self._held = 0
-        self._coming = list(dict.fromkeys(wanted))
+        self._wanted = list(wanted)
+        self._coming = list(range(len(self._wanted)))[::-1]
         self._pending = set(self._coming)
-        self._positions = {entry: position for position, entry in enumerate(self._coming)}
-        self._later = {entry: position for position, entry in enumerate(dict.fromkeys(later), len(self._coming))}
         self._depth, self._last_taken = len(self._coming) if depth is None else depth, -1
         self._began = time.time()
-        self._coming.reverse()
-        self._ready: dict[FileEntry, Lease | BaseException] = {}
-        self._passed: set[FileEntry] = set()
+        self._ready: dict[int, Lease | BaseException] = {}
+        self._passed: set[int] = set()
         self._changed = threading.Condition()
         self._turn = threading.Lock()
-        self._due: set[FileEntry] = set()
-        self._coming_in: set[FileEntry] = set()
+        self._due: set[int] = set()
+        self._coming_in: set[int] = set()
         self._transfer = Transfer(0)
         with contextlib.suppress(OSError):
             os.utime(mirror.folder / MANIFEST)  # else it would be older than the shards
-        for entry, position in {**self._later, **self._positions}.items():
-            self._set_use(entry, position)
+        self._next_uses = self._list_next_uses(later)
         self._threads = [
             threading.Thread(target=self._work, daemon=True) for _ in range(min(STREAMS, len(self._coming)))
         ]
@@ -119,10 +117,10 @@ class Ahead:
         if self._claim is not None:
             self._claim.close()
 
-    def take(self, entry: FileEntry, epoch: int = -1, position: int = -1) -> Lease:
+    def take(self, place: int, epoch: int = -1, position: int = -1) -> Lease:
         """Wait until a shard is fetched; return the lease on its file, which goes to the caller.
 
-        One that was not wanted, or was taken before, is fetched now.
+        One that was taken before is fetched now.
 
         Args:
             epoch, position: how far the caller is; of those that wait for room, the one least far goes first. A caller
@@ -134,47 +132,60 @@ class Ahead:
         """
         with self._changed:
             self._wait = Wait(epoch, position, self._wait.token)
-            self._passed.discard(entry)
-            self._due.add(entry)
-            self._last_taken = max(self._last_taken, self._positions.get(entry, -1))
+            self._passed.discard(place)
+            self._due.add(place)
+            self._last_taken = max(self._last_taken, place)
             self._changed.notify_all()
-            while entry in self._pending:
+            while place in self._pending:
                 self._changed.wait()
-            lease = self._ready.pop(entry, None)
+            lease = self._ready.pop(place, None)
         try:
             if isinstance(lease, BaseException):
                 raise lease
-            lease = lease or self._mirror.fetch_one(entry, self._transfer, partial(self._make_room, entry))
+            lease = lease or self._mirror.fetch_one(
+                self._wanted[place], self._transfer, partial(self._make_room, place)
+            )
             with self._changed:
                 self._held += 1
             return lease
         finally:
             with self._changed:
-                self._due.discard(entry)
-                self._coming_in.discard(entry)
+                self._due.discard(place)
+                self._coming_in.discard(place)
 
-    def pass_by(self, entries: Iterable[FileEntry]) -> None:
+    def pass_by(self, places: Iterable[int]) -> None:
         """Give up shards that are not needed any more, whether they were taken or not: others of the node read them."""
         with self._changed:
-            self._passed.update(entries)
-            leases = {entry: self._ready.pop(entry) for entry in list(self._ready) if entry in self._passed}
+            self._passed.update(places)
+            leases = {place: self._ready.pop(place) for place in list(self._ready) if place in self._passed}
             self._changed.notify_all()
-        for entry, lease in leases.items():
+        for place, lease in leases.items():
             if isinstance(lease, Lease):
-                self._set_use(entry, self._later.get(entry))
+                self._set_use(self._wanted[place], self._next_uses[place])
                 lease.close()
 
-    def let_go(self, entry: FileEntry, lease: Lease) -> None:
+    def let_go(self, place: int, lease: Lease) -> None:
         """Give back a shard that was read: it is removed when room is needed, the one that is needed last first."""
-        self._set_use(entry, self._later.get(entry))
+        self._set_use(self._wanted[place], self._next_uses[place])
         lease.close()
         with self._changed:
             self._held -= 1
             self._changed.notify_all()
 
-    def _set_use(self, entry: FileEntry, position: int | None) -> None:
-        """Give the file of a shard, if it is there, a time of use by its position in the order; None if it has none."""
-        seconds = 0.0 if position is None else self._began - position * STEP
+    def _list_next_uses(self, later: Iterable[FileEntry]) -> list[int | None]:
+        """Return the place at which each wanted shard is needed again, (n,); those of `later` come after all."""
+        next_use = {entry: len(self._wanted) + place for place, entry in reversed([*enumerate(dict.fromkeys(later))])}
+        uses: list[int | None] = []
+        for place in reversed(range(len(self._wanted))):
+            uses.append(next_use.get(self._wanted[place]))
+            next_use[self._wanted[place]] = place
+        for entry, place in next_use.items():
+            self._set_use(entry, place)
+        return uses[::-1]
+
+    def _set_use(self, entry: FileEntry, place: int | None) -> None:
+        """Give the file of a shard, if it is there, a time of use by its next place in the order; None: it has none."""
+        seconds = 0.0 if place is None else self._began - place * STEP
         with contextlib.suppress(OSError):
             os.utime(self._mirror.folder / entry.file, (seconds, seconds))
 
@@ -185,37 +196,38 @@ class Ahead:
             turn = _Turn(self._turn)
             try:
                 with self._changed:
-                    while self._coming and self._positions[self._coming[-1]] > self._last_taken + self._depth:
+                    while self._coming and self._coming[-1] > self._last_taken + self._depth:
                         self._changed.wait()
                     if not self._coming:
                         return
-                    entry = self._coming.pop()
-                    if entry in self._passed:
-                        self._pending.discard(entry)
+                    place = self._coming.pop()
+                    if place in self._passed:
+                        self._pending.discard(place)
                         continue
                 result: Lease | BaseException
                 try:
-                    result = self._mirror.fetch_one(entry, self._transfer, partial(self._make_room, entry, turn))
+                    make_room = partial(self._make_room, place, turn)
+                    result = self._mirror.fetch_one(self._wanted[place], self._transfer, make_room)
                 except BaseException as error:  # raised where the shard is taken
                     result = error
             finally:
                 turn.end()
             with self._changed:
-                self._ready[entry] = result
-                self._pending.discard(entry)
-                self._coming_in.discard(entry)
+                self._ready[place] = result
+                self._pending.discard(place)
+                self._coming_in.discard(place)
                 self._changed.notify_all()
             del result  # whoever takes the lease lets go of it
             self.pass_by([])  # it may have been passed meanwhile
 
-    def _make_room(self, entry: FileEntry, turn: _Turn | None = None) -> None:
+    def _make_room(self, place: int, turn: _Turn | None = None) -> None:
         """Set room aside for a shard; wait until there is, and then let the next thread have its turn.
 
         Raises:
             UsageError: the shard alone is larger than the cache may be.
             DatasetError: a shard is due, and nothing was let go of for long.
         """
-        cache = self._mirror.cache
+        cache, entry = self._mirror.cache, self._wanted[place]
         if cache.limit is not None and entry.bytes > cache.limit:
             name = f"the shard {entry.file}" if isinstance(entry, ShardEntry) else entry.file
             raise UsageError(
@@ -226,16 +238,16 @@ class Ahead:
         line_time = since + LINE_SECONDS
         with contextlib.ExitStack() as stack:
             sign: Sign | None = None
-            while missing_bytes := self._missing_bytes(entry):
+            while missing_bytes := self._missing_bytes(place):
                 with self._changed:
                     self._changed.wait(LOOK_SECONDS)
                     now = time.monotonic()
                     since = now if self._due <= self._coming_in else since
                     patience = max(PATIENCE, self._mirror.patience if self._has_neighbours() else 0)
-                    if self._transfer.is_stopped or entry in self._passed or now - since > patience:
+                    if self._transfer.is_stopped or place in self._passed or now - since > patience:
                         raise cache.too_full(missing_bytes)
-                    is_due = self._is_due(entry)
-                    if is_due and self._held and self._claim is not None and not self._goes_first(entry):
+                    is_due = self._is_due(place)
+                    if is_due and self._held and self._claim is not None and not self._goes_first(place):
                         raise GiveWay
                     if now > line_time:
                         line_time = now + LINE_SECONDS
@@ -243,43 +255,41 @@ class Ahead:
                     if is_due and sign is None:
                         sign = stack.enter_context(contextlib.closing(Sign(cache.readers, self._wait)))
         with self._changed:
-            self._coming_in.add(entry)
+            self._coming_in.add(place)
         if turn is not None:
             turn.end()
 
-    def _missing_bytes(self, entry: FileEntry) -> int:
+    def _missing_bytes(self, place: int) -> int:
         """Set room aside for a shard; return the bytes missing, all of its own if somebody else goes first."""
-        cache = self._mirror.cache
-        if cache.limit is None or self._goes_first(entry):
+        cache, entry = self._mirror.cache, self._wanted[place]
+        if cache.limit is None or self._goes_first(place):
             return cache.try_reserve(self._mirror.folder, [entry])
         return entry.bytes
 
-    def _goes_first(self, entry: FileEntry) -> bool:
+    def _goes_first(self, place: int) -> bool:
         """Return whether nobody waits for room that comes before this shard; one that is not due comes last."""
         waits, own = self._mirror.cache.waits(), self._wait
-        return all(wait.token == own.token or own < wait for wait in waits) if self._is_due(entry) else not waits
+        return all(wait.token == own.token or own < wait for wait in waits) if self._is_due(place) else not waits
 
     def _has_neighbours(self) -> bool:
         """Return whether loops of others go on in this cache."""
         return len(self._mirror.cache.claims()) > (self._claim is not None)
 
-    def _is_due(self, entry: FileEntry) -> bool:
+    def _is_due(self, place: int) -> bool:
         """Return whether the caller waits for a shard, or for one behind it."""
-        position = self._positions.get(entry, -1)
-        return entry in self._due or any(self._positions.get(due, -1) > position for due in self._due)
+        return any(due >= place for due in list(self._due))
 
     def _give_back(self) -> None:
         """Let go of shards that are not taken yet, the last ones first, while anybody waits for room."""
         while not self._transfer.is_stopped:
             with self._changed:
                 self._changed.wait(LOOK_SECONDS)
-                ready = [entry for entry, lease in self._ready.items() if isinstance(lease, Lease)]
+                ready = [place for place, lease in self._ready.items() if isinstance(lease, Lease)]
             if ready and self._mirror.cache.waits():
                 with self._changed:
-                    last = max(ready, key=self._positions.__getitem__)
-                    lease = None if last in self._due else self._ready.pop(last, None)
+                    lease = None if max(ready) in self._due else self._ready.pop(max(ready), None)
                 if isinstance(lease, Lease):
-                    self._set_use(last, self._positions[last])
+                    self._set_use(self._wanted[max(ready)], max(ready))
                     lease.close()
 
 
@@ -292,7 +302,7 @@ def fetch_tables(mirror: Mirror, manifest: Manifest) -> list[Lease]:
         As `Mirror.fetch_shards`.
     """
     with Ahead(mirror, manifest.tables) as ahead:
-        return [ahead.take(entry) for entry in manifest.tables]
+        return [ahead.take(place) for place in range(len(manifest.tables))]
 
 
 class _Turn:

@@ -215,9 +215,9 @@ class Cache:
     def too_full(self, missing_bytes: int) -> DatasetError:
         """Return the error for a cache in which `missing_bytes` bytes too many are open."""
         return DatasetError(
-            f"its cache {self.folder} may hold {self.limit:,} bytes, and open datasets take too much of them: "
-            f"{missing_bytes:,} more are needed; raise cache_bytes (where the file system has no locks, all datasets "
-            "count as open: remove old ones by hand)"
+            f"its cache {self.folder} may hold {self.limit:,} bytes, and what others have open leaves too little: "
+            f"{missing_bytes:,} more are needed; raise cache_bytes, or give this dataset a cache= of its own (where "
+            "the file system has no locks, all datasets count as open: remove old ones by hand)"
         )
 
     def _removed(self, path: Path) -> int:

@@ -10,8 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packer.errors import UsageError
+from readers.needs import Needs
 from readers.shard_order import HANDS, ShardShuffled
-from readers.share import Share
+from readers.share import ItemShards, Share
+
+#: Shards of ten samples.
+OF_TEN = ItemShards(None, lambda numbers: numbers // 10)
 
 
 def shards(count: int, size: int, window: int, seed: int = 0) -> ShardShuffled:
@@ -57,32 +61,29 @@ def test_nodes_change_nothing(size, done, drop_last):
 
 
 def test_node_needs_its_own_shards_in_every_epoch():
-    """The samples of a node lie in the shards it is said to need, at the positions said; neighbours share one."""
+    """The samples of a node lie in the shards it is said to need, in the batches said; neighbours share one."""
     order = shards(31, 10, 90)
     nodes = []
     for node in range(4):
         share = Share(5, node, 4, nodes=4)
         for epoch in range(3):
-            needs = order.needs(epoch, share)
-            batches = order.batches(epoch, share, 0)
-            numbers, positions, _ = batches.group(0, len(batches) - 1)
-            for number, position in zip((numbers // 10).tolist(), positions.tolist(), strict=True):
-                assert any(s == number and a <= position <= b for s, a, b in needs.tolist())
-            assert (np.diff(needs[:, 1]) >= 0).all()
-            nodes.append(frozenset(needs[:, 0].tolist()))
+            needs = order.batches(epoch, share, 0).needs(OF_TEN).tolist()
+            for batch, numbers in enumerate(read(order, share, epoch)):
+                for number in numbers:
+                    assert any(s == number // 10 and a <= batch <= b for s, a, b in needs)
+            nodes.append(frozenset(shard for shard, _, _ in needs))
     assert nodes[::3] == nodes[1::3] == nodes[2::3]
     assert sum(map(len, nodes[::3])) <= 31 + 3
 
 
 def test_few_shards_are_under_way():
-    """At no position more shards are needed than said, and a shard that is cut between hands is needed at one time."""
+    """A node needs a window and the next at once, and a shard that is cut between hands."""
     for order in (shards(31, 10, 90), shards(200, 3, 600), shards(7, 100, 100)):
         for nodes in (1, 2) if order.hands > 1 else (1,):
-            needs = order.needs(1, Share(1, 0, nodes, nodes=nodes))
-            for position in range(0, len(order), 7):
-                # A batch may reach over the end of a window.
-                near = needs[(needs[:, 1] <= position + order.hands) & (needs[:, 2] >= position)]
-                assert len(np.unique(near[:, 0])) <= order.most_shards(nodes)
+            batches = order.batches(1, Share(1, 0, nodes, nodes=nodes), 0)
+            needs = Needs(batches.needs(OF_TEN), np.ones(200, np.int64), len(batches)).fit(None)
+            in_window = round(order.window * (len(order.edges) - 1) / len(order)) // nodes
+            assert needs.at_once <= 2 * in_window + 1
 
 
 def test_hands_follow_from_the_window():

@@ -10,12 +10,7 @@ import pytest
 from jpeg_files import as_jpeg, photograph
 
 from packer.cli.plan import _SPEEDS
-from packer.cli.plan_stream import rate
 from packer.codecs import NAMED
-from packer.errors import UsageError
-from packer.format import manifest as manifests
-from packer.writer import DatasetWriter
-from readers import Loader, PackedDataset
 
 
 def document(result):
@@ -159,46 +154,3 @@ def test_files_that_auto_keeps_are_weighed_once(packer, tmp_path):
     assert "jpeg takes" not in plan.stdout
     asked = packer("convert", f"image={tmp_path / 'in'}", tmp_path / "b", "--codec", "jpeg", "-v")
     assert "photo+lz4" not in asked.stderr
-
-
-def test_how_long_a_bucket_takes(packer, tmp_path):
-    """Seconds to the first batch and of an epoch at a bandwidth, and the least cache, which a loader accepts."""
-    with DatasetWriter(tmp_path / "many", codec="none", shard_size=16 * 8) as writer:
-        for number in range(320):
-            writer.add({"x": np.int64(number)})
-    sizes = [shard.bytes for shard in manifests.read(tmp_path / "many").shards]
-    url = f"file://{tmp_path}/many"
-    found = document(packer("plan", url, "--bandwidth", "10kB/s", "--json"))
-    assert (found["shards"], found["bytes"]) == (len(sizes), sum(sizes))
-    assert found["epoch_seconds"] == sum(sizes) / 10_000
-    assert found["most_nodes"] == found["shuffled"]["first_batch_shards"] == 8
-    assert found["shuffled"]["first_batch_seconds"] == found["shuffled"]["first_batch_bytes"] / 10_000
-    assert found["shuffled"]["least_cache_shards"] == 17
-    least = found["in_order"]["least_cache_bytes"]
-    given = {"batch_size": 64, "rank": 0, "world_size": 1}
-    Loader(PackedDataset(url, cache=tmp_path / "cache", cache_bytes=least), **given)
-    with pytest.raises(UsageError, match="must have room"):
-        Loader(PackedDataset(url, cache=tmp_path / "cache", cache_bytes=least - 1), **given)
-    with pytest.raises(UsageError, match="shards_needed"):
-        Loader(PackedDataset(url), shuffle=True, **given).shards_needed()
-    text = packer("plan", url, "--bandwidth", "10kB/s").stdout
-    for word in ("samples      320", "with shuffle='shards'", "at 10.0 kB/s", "up to 8 nodes", "at least"):
-        assert word in text
-    assert "one packed dataset" in packer("plan", url, url, "--bandwidth", "1MB/s", status=2).stderr
-    assert "1 byte a second" in packer("plan", url, "--bandwidth", "0", status=2).stderr
-
-
-@pytest.mark.parametrize(
-    ("text", "nbytes"),
-    [("100MB/s", 10**8), ("1 GiB/s", 2**30), ("4096", 4096), ("1Gbit/s", 125_000_000), ("2.5 Gbps", 312_500_000)],
-)
-def test_rates(text, nbytes):
-    """Bytes a second as sizes are written, or bits a second as networks are."""
-    assert rate(text) == nbytes
-
-
-@pytest.mark.parametrize("text", ["fast", "1 Gbit/h", "Gbit/s", "-1MB/s", ""])
-def test_what_is_no_rate(packer, pairs, text):
-    """The error names a rate, not a size."""
-    said = packer("plan", pairs.folder, "--bandwidth", text, status=2).stderr
-    assert f"{text!r} is not a rate; 100MB/s or 1Gbit/s is expected" in " ".join(said.split())

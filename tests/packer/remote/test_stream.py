@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 from made_datasets import make_plain
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Subset
 
 from packer.errors import DamagedError, DatasetError, RemoteError, UsageError
 from packer.format import Located, Locator
@@ -26,7 +26,7 @@ from packer.format import manifest as manifests
 from packer.remote import ahead, retries, store
 from packer.split import split
 from packer.writer import DatasetWriter
-from readers import Crop, Loader, PackedDataset, VoxelSample
+from readers import Crop, Loader, Mix, PackedDataset, VoxelSample, Windows
 
 SHARDS, SAMPLES = 12, 16
 URL = "s3://bucket/stream/many"
@@ -373,16 +373,90 @@ def test_what_does_not_fit_is_refused_when_the_loader_is_made(many, room, folder
     """A cache that cannot hold two shards, or a window and the next, and orders that need all shards."""
     dataset = PackedDataset(many, **room(1.5))
     for shuffle in (False, True):
-        with pytest.raises(UsageError, match=r"2 shards, [0-9,]+ bytes, must have room"):
-            Loader(dataset, 4, shuffle=shuffle)
+        with pytest.raises(UsageError, match=r"needs 2 shards at once, [0-9,]+ bytes: raise cache_bytes to that"):
+            Loader(dataset, 7, shuffle=shuffle)
     dataset = PackedDataset(many, **room(4.2))
-    with pytest.raises(UsageError, match=r"9 shards.* shuffle_window"):
-        Loader(dataset, 4, shuffle="shards", shuffle_window=64)
-    for given in ({"sampler": [3, 1]}, {"repeat": 2}, {"shuffle": "block"}):
-        with pytest.raises(UsageError, match="larger than cache_bytes"):
-            Loader(dataset, 4, **given)
+    with pytest.raises(UsageError, match=r"this window needs 6 shards at once, .* or give a smaller shuffle_window"):
+        Loader(dataset, 7, shuffle="shards", shuffle_window=64)
+    for given in (
+        {"batch_size": 100},
+        {"batch_size": 7, "sampler": range(0, 192, 16)},
+        {"batch_size": 80, "repeat": 2},
+    ):
+        with pytest.raises(UsageError, match=r"this batch needs \d shards at once, .* or take smaller batches"):
+            Loader(dataset, **given)
+    with pytest.raises(UsageError, match=r"this batch needs 1 shard at once, .* or pack smaller shards"):
+        Loader(PackedDataset(many, **room(0.9)))
     with pytest.raises(UsageError, match="nodes is only for"):
         Loader(PackedDataset(folder), 4, nodes=2, rank=0, world_size=2)
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Callable[[int, int], Callable[..., PackedDataset]]:
+    """Makes a dataset of so many samples in so many shards; gives what reads it through a cache of some of these."""
+
+    def make(samples: int, shards: int) -> Callable[..., PackedDataset]:
+        folder = tmp_path / f"made{samples}"
+        with DatasetWriter(folder, codec="none", shard_size=-(-samples // shards) * 1032) as writer:
+            for number in range(samples):
+                writer.add({"x": np.zeros(1024, np.uint8), "label": np.int64(number)})
+        assert len(manifests.read(make_plain(folder)).shards) == shards
+        split(folder, {"train": 0.9, "valid": 0.1} if shards < 20 else {"train": 0.95, "valid": 0.05})
+        largest = max(entry.bytes for entry in manifests.read(folder).shards)
+        return lambda room, **given: PackedDataset(
+            f"file://{folder}", cache=tmp_path / "cache", cache_bytes=int(room * largest) + 20_000, **given
+        )
+
+    return make
+
+
+@pytest.mark.parametrize(("samples", "shards", "room"), [(1200, 9, 4), (6400, 64, 20)])
+def test_a_split_needs_the_shards_of_its_own_batches(made, monkeypatch, samples, shards, room) -> None:
+    """Few samples of each shard are read, so a group of batches reaches over more shards than of the whole dataset."""
+    monkeypatch.setattr(ahead, "PATIENCE", 1.0)
+    valid = made(samples, shards)(room, split="valid")
+    loader = Loader(valid, 8, shuffle=True)
+    for _ in range(2):
+        assert sorted(labels(loader)) == sorted(valid.column("label").tolist())
+
+
+def test_a_batch_beyond_its_window_is_refused_in_words(made) -> None:
+    """A batch of 520 needs the shards of four windows at once."""
+    dataset = made(1200, 9)(3)
+    words = (
+        r"its cache may hold [0-9,]+ bytes; this batch needs \d shards at once, [0-9,]+ bytes: raise cache_bytes to "
+    )
+    with pytest.raises(UsageError, match=words + "that, or take smaller batches"):
+        Loader(dataset, 520, shuffle="shards", shuffle_window=1)
+
+
+@pytest.mark.parametrize("way", ["sampler", "batches", "subset", "repeat", "windows", "select", "mix", "sum"])
+def test_what_fits_streams(made, tmp_path, monkeypatch, way) -> None:
+    """Samplers, subsets, windows, passes and mixes are read with a few shards at a time, as from a folder."""
+    monkeypatch.setattr(ahead, "PATIENCE", 1.0)
+    open_dataset = made(384, 12)
+    ways: dict[str, Callable[[Any], Loader]] = {
+        "sampler": lambda make: Loader(make(), 8, sampler=[*range(100, 300, 3), *range(99, 0, -5), 370]),
+        "batches": lambda make: Loader(make(), batch_sampler=[[3, 4], [300, 380, 301], [9]]),
+        "subset": lambda make: Loader(Subset(make(), list(range(350, 20, -3))), 8),
+        "repeat": lambda make: Loader(make(), 8, shuffle="shards", shuffle_window=32, repeat=3),
+        "windows": lambda make: Loader(make(windows=Windows({"x": range(2)}, stride=900), fields=["x", "label"]), 8),
+        "select": lambda make: Loader(make(samples=np.arange(380, 2, -7)), 8),
+        "mix": lambda make: Loader(Mix([make(), make(split="train")], weights=[1, 2], extras=["dataset"]), 8),
+        "sum": lambda make: Loader(make() + make(split="valid"), 8),
+    }
+    local = labels(ways[way](lambda **given: PackedDataset(tmp_path / "made384", **given)))
+    with Watched(tmp_path / "cache") as watched:
+        streamed = labels(ways[way](partial(open_dataset, 6)))
+    assert streamed == local
+    assert watched.most <= 6 * 49_152 + 20_000  # the manifest is no shard
+
+
+def test_an_order_that_fetches_shards_again_and_again_says_so(made, caplog) -> None:
+    """Where each batch fits, but not the shards between two batches."""
+    numbers = np.random.default_rng(0).permutation(384)
+    assert labels(Loader(made(384, 12)(6), 4, sampler=numbers)) == numbers.tolist()
+    assert "shards are fetched" in caplog.text
 
 
 def test_failures_that_pass_are_not_seen(many, s3, monkeypatch, room) -> None:
@@ -471,7 +545,7 @@ def test_room_that_others_hold_is_an_error_in_time(many, s3, monkeypatch, room) 
     limits = room(2.2)
     dataset = PackedDataset(many, **limits)
     held = [ahead.Ahead(dataset.mirror, dataset.manifest.shards[:2])]
-    leases = [held[0].take(entry) for entry in dataset.manifest.shards[:2]]
+    leases = [held[0].take(place) for place in range(2)]
     with pytest.raises(DatasetError, match="raise cache_bytes"):
         labels(Loader(PackedDataset(many, **limits), 16, shuffle="shards", seed=3))
     held.pop().close()
