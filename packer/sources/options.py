@@ -66,6 +66,7 @@ class SourceOptions:
             grid.
         sparse: HDF5, zarr and npy: pack rows of this sparse matrix (data, indices, indptr), as X.indices and X.data.
         images: HDF5, zarr and npy: the arrays of this field, (H, W) or (H, W, C), are images.
+        encoded: Tables: the binary values of this column are files of images, though the first one does not begin so.
         fill: Tables: the value of a column in rows that have none, as in age=-1.
         delimiter: Tables: what is between the columns of CSV, such as ';' or tab.  [default: tab of .tsv, else comma]
     """
@@ -97,6 +98,7 @@ class SourceOptions:
     once: tuple[str, ...] = _of((), form="PATH")
     sparse: tuple[str, ...] = _of((), form="PATH")
     images: tuple[str, ...] = _of((), "--image", form="FIELD")
+    encoded: tuple[str, ...] = _of((), form="COLUMN")
     fill: Mapping[str, str] = _of({}, form="COLUMN=VALUE")
     delimiter: str | None = _of(form="CHARACTER")
 

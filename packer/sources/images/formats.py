@@ -152,12 +152,12 @@ class ImageHeader(NamedTuple):
     has_palette: bool = False
 
 
-def read_header(path: str, options: ImageOptions, place: ByteRange | None = None) -> ImageHeader:
+def read_header(path: str, options: ImageOptions, place: ByteRange | bytes | None = None) -> ImageHeader:
     """Return the header of an image; nothing is decoded. Several threads may read at once within `quiet`.
 
     Args:
         path: of its file; if there is a `place`, a name for errors, which do not show its suffix.
-        place: where the bytes lie, if the image is no file of its own.
+        place: where the bytes lie, or these themselves, if the image is no file of its own.
 
     Raises:
         SourceError: the file has another format than its name says, is damaged, too large or cannot be kept without
@@ -175,7 +175,7 @@ def read_header(path: str, options: ImageOptions, place: ByteRange | None = None
         return _png_header(header, options)
 
 
-def read_image(path: str, options: ImageOptions, place: ByteRange | None = None) -> NDArray[Any]:
+def read_image(path: str, options: ImageOptions, place: ByteRange | bytes | None = None) -> NDArray[Any]:
     """Return the pixels of an image as (H, W, C), C-contiguous, native-endian; arguments as for `read_header`.
 
     It is an `EncodedImage` if these are the pixels of a JPEG file.
@@ -229,7 +229,7 @@ def as_image(value: Any, field: str) -> EncodedImage | None:
     return None
 
 
-def read_bytes(path: str, place: ByteRange | None = None, most: int | None = None) -> tuple[bytes, int]:
+def read_bytes(path: str, place: ByteRange | bytes | None = None, most: int | None = None) -> tuple[bytes, int]:
     """Return all bytes of an image, or the first `most`, and how many there are; arguments as for `read_header`.
 
     No file object is made, which would take as long as reading a small image.
@@ -237,6 +237,8 @@ def read_bytes(path: str, place: ByteRange | None = None, most: int | None = Non
     Raises:
         SourceError: the file cannot be read, or has become shorter than the place says.
     """
+    if isinstance(place, bytes):
+        return place[:most], len(place)
     try:
         descriptor = os.open(path if place is None else place.file, READ_ONLY)
         try:
@@ -256,12 +258,12 @@ def read_bytes(path: str, place: ByteRange | None = None, most: int | None = Non
     return data, nbytes
 
 
-def _shown(path: str, place: ByteRange | None) -> str:
+def _shown(path: str, place: ByteRange | bytes | None) -> str:
     """Return the name of an image for errors: a key has no suffix, whatever `path` gives it."""
-    return path if place is None else path.rpartition(".")[0]
+    return path.rpartition(".")[0] if isinstance(place, ByteRange) else path
 
 
-def _kind(path: str, place: ByteRange | None, head: bytes) -> str:
+def _kind(path: str, place: ByteRange | bytes | None, head: bytes) -> str:
     """Return the format that an image should have: by its suffix; of a key by its bytes, empty if they are no image."""
     if place is None:
         return IMAGES[suffix_of(path)]

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from packer.errors import NothingLeftError, SourceError, UsageError, first_few
 from packer.sources.base import LARGE_BYTES, LargeArray, Source, changed
 from packer.sources.files import IMAGES, FileSet, is_lmdb, join
-from packer.sources.images import lmdb_folders
+from packer.sources.images import COLOURS, lmdb_folders
 from packer.sources.images.lmdb_folders import TEXT
 from packer.sources.kinds import Kind, pair_by_name, unit_of
 from packer.sources.looking import Header, agree_on_most, notes_of
@@ -43,7 +43,6 @@ BLOCK_BYTES = 2**19
 #: Samples that a sentence names; the rest is counted.
 NAMED = 3
 
-_COLOURS = {1: "gray", 2: "gray with alpha", 3: "RGB", 4: "RGBA"}
 #: What `LaidField.detail` says of files with a palette: what of them is packed.
 _COLOUR, _INDEX = "colour", "index"
 #: Numbers of a sample: frames of a clip; and, if its field `TEXT` holds text, 1.
@@ -203,7 +202,7 @@ def _laid(
         field,
         dtype,
         (_FRAMES, *axes) if is_clip else axes,
-        f"{_COLOURS[channels]} {dtype}",
+        f"{COLOURS[channels]} {dtype}",
         "array" if is_clip else "image",
         (palette or _COLOUR) if has_palette else None,
         notes,
@@ -215,7 +214,7 @@ def _misfits(row: Row, field: str, headers: Sequence[ImageHeader]) -> list[Sourc
     errors, first, places = list[SourceError](), headers[0], _places(row, field)
     for header, (name, _) in zip(headers, places, strict=True):
         if header[2:4] != first[2:4]:
-            words = [f"{_COLOURS[other.channels]} {other.dtype}" for other in (header, first)]
+            words = [f"{COLOURS[other.channels]} {other.dtype}" for other in (header, first)]
             how = f"field {field} is {words[0]}, not {words[1]}"
             errors.append(SourceError(f"differs from most images: {how}; {_ADVICE}", name))
         elif header[:2] != first[:2]:
@@ -305,7 +304,7 @@ def _masks(table: SampleTable) -> set[str]:
 def _as_mask(laid: LaidField) -> LaidField:
     if not laid.detail:
         return laid
-    return laid._replace(shape=(*laid.shape[:-1], 1), detail=_INDEX, in_words=f"{_COLOURS[1]} {laid.dtype}")
+    return laid._replace(shape=(*laid.shape[:-1], 1), detail=_INDEX, in_words=f"{COLOURS[1]} {laid.dtype}")
 
 
 def _palettes(table: SampleTable, masks: set[str]) -> Iterator[str]:

@@ -16,6 +16,11 @@ from packer.sources.files import suffix_of, unreadable
 from packer.sources.options import naming
 
 PARQUET, ARROW = (".parquet",), (".arrow", ".feather")
+#: The number of `SampleTable` that says which group a file's rows are.
+GROUP = "group"
+#: Members of a struct that is a file, as Hugging Face has pictures.
+_BYTES, _PATH = "bytes", "path"
+_PEEKED_ROWS = 16
 
 
 @contextmanager
@@ -77,6 +82,21 @@ def stored(path: str, group: int, start: int, stop: int, names: Sequence[str]) -
             yield batch.slice(begin, end - begin)
 
 
+def peeked(path: str, group: int, name: str) -> Iterator[Any]:
+    """Yield the rows of a group, of the column that has a field, some at a time; no more is read than is asked for."""
+    import pyarrow as pa
+
+    if suffix_of(path) in PARQUET:
+        import pyarrow.parquet as pq
+
+        with pq.ParquetFile(path, pre_buffer=False) as file:
+            columns = [column for column in file.schema_arrow.names if naming(name, [column])]
+            yield from file.iter_batches(_PEEKED_ROWS, [group], columns, use_threads=False)
+        return
+    for batch in _decoded(path, Path(path).stat().st_mtime_ns, group, (name,)):
+        yield from pa.Table.from_batches([batch]).to_batches(_PEEKED_ROWS)
+
+
 @lru_cache(maxsize=1)  # of a group that several shards share, or that has bad rows, all are read from it
 def _decoded(path: str, _version: int, group: int, names: tuple[str, ...]) -> list[Any]:
     import pyarrow as pa
@@ -112,6 +132,8 @@ def _members(name: str, array: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     kind = array.type
+    if is_file(kind):
+        array, kind = array.flatten()[kind.get_field_index(_BYTES)], pa.null()
     if pa.types.is_struct(kind) and kind.num_fields:
         for field, member in zip(kind, array.flatten(), strict=True):
             yield from _members(f"{name}.{field.name}", member)
@@ -122,3 +144,18 @@ def _members(name: str, array: Any) -> Iterator[tuple[str, Any]]:
             yield inner, pa.ListArray.from_arrays(bounds.astype(np.int32), member, mask=absent)
     else:
         yield name, array
+
+
+def is_file(kind: Any) -> bool:
+    """Return whether a type of Arrow is a struct of the bytes of a file and its path."""
+    import pyarrow as pa
+
+    if not pa.types.is_struct(kind):
+        return False
+    types = {field.name: field.type for field in kind}
+    return {_BYTES, _PATH} >= types.keys() and is_binary(types.get(_BYTES))
+
+
+def is_binary(kind: Any) -> bool:
+    """Return whether values of a type of Arrow are bytes of any number."""
+    return str(kind) in ("binary", "large_binary", "binary_view")

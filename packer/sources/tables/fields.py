@@ -11,11 +11,11 @@ from packer.format import DTYPES
 from packer.sources.files import suffix_of
 from packer.sources.options import SourceOptions, naming
 from packer.sources.table import LaidField, Layout
-from packer.sources.tables.arrow import leaves
+from packer.sources.tables.arrow import is_binary, is_file, leaves
 from packer.sources.tables.text import CSV
 
-#: What a column is of which no value is known, that is left out, or whose numbers are those of classes.
-EMPTY, SKIPPED, CLASS = "empty", "skipped", "class"
+#: What a column is of which no value is known, that is left out, whose numbers are those of classes, or that is binary.
+EMPTY, SKIPPED, CLASS, BINARY = "empty", "skipped", "class", "binary"
 #: Types of Arrow that have another name than the dtype.
 _DTYPES = {"halffloat": "float16", "float": "float32", "double": "float64"}
 
@@ -27,11 +27,14 @@ def layout_of(schema: Any, options: SourceOptions) -> Layout:
     if twice := [name for name in schema.names if schema.names.count(name) > 1]:
         raise SourceError(f"two columns are named {twice[0]!r}; rename one")
     layout = []
+    files = {field.name for field in schema if is_file(field.type)}
     for name, array in leaves(schema.empty_table()):
         if any(naming(name, [skipped]) for skipped in options.skip):
             layout.append(LaidField(name, "uint8", (), SKIPPED))
             continue
         laid = _field(name, array.type)
+        if name in files:
+            laid = laid._replace(detail=f"{name}.path")
         feature = features.get(name)
         if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" and laid.dtype == "int64":
             laid = laid._replace(in_words=CLASS, detail=tuple(feature["names"]))
@@ -56,6 +59,8 @@ def _field(name: str, kind: Any) -> LaidField:
         return LaidField(name, "uint8", tuple(axes), EMPTY)
     if _is_text(value) and not axes:
         return LaidField(name, "uint8", (None,), "text", "text")
+    if is_binary(value) and not axes:
+        return LaidField(name, "uint8", (None, None, None), BINARY, "image")
     if types.is_temporal(value) and not types.is_interval(value):
         dtype = "int64"
     else:

@@ -24,14 +24,18 @@ from packer.sources.kinds import Kind, pair_in_order
 from packer.sources.looking import Header, agree_on_most
 from packer.sources.options import SourceOptions, naming
 from packer.sources.table import LaidField, Row, SampleTable
-from packer.sources.tables.arrow import ARROW, PARQUET, faults, groups_of, leaves, stored
+from packer.sources.tables.arrow import ARROW, GROUP, PARQUET, faults, groups_of, leaves, stored
 from packer.sources.tables.fields import CLASS, EMPTY, SKIPPED, layout_of, merged
+from packer.sources.tables.pictures import pictured
 from packer.sources.tables.text import CSV, JSON, parsed, piece, pieces
 from packer.sources.tables.values import filled, first_null, values_of
 from packer.watcher import Watcher
 
-#: Numbers of a group or piece: the row of the file with which it begins, which group it is, or the bytes it is in.
-_FIRST, _GROUP, _OFFSET, _SIZE = "first", "group", "offset", "size"
+#: Numbers of a group or piece: the row of the file with which it begins, or the bytes it is in.
+_FIRST, _OFFSET, _SIZE = "first", "offset", "size"
+#: Bytes of pixels of each byte of a picture, about.
+_PIXELS = 16
+_MISFIT = "lists of one value have several lengths, or a number does not fit; --skip the column"
 _NO_ROWS = "has no rows; move it away"
 
 # ---------------------------------------------------------------- what is in the files
@@ -75,7 +79,7 @@ def _look_at_columns(path: str, options: SourceOptions) -> list[Header | SourceE
     if not any(groups):
         raise SourceError(_NO_ROWS)
     firsts = [0, *accumulate(groups)]
-    return [Header(layout, {_FIRST: firsts[n], _GROUP: n}, rows=rows) for n, rows in enumerate(groups) if rows]
+    return [Header(layout, {_FIRST: firsts[n], GROUP: n}, rows=rows) for n, rows in enumerate(groups) if rows]
 
 
 def agree(table: SampleTable, options: SourceOptions, remarks: list[str], watcher: Watcher) -> SampleTable:
@@ -93,7 +97,7 @@ def agree(table: SampleTable, options: SourceOptions, remarks: list[str], watche
             by_names[key] = merged(by_names.get(key, {}), {laid.name: laid for laid in layout}, path)
         layouts = [list(by_names[frozenset(laid.name for laid in layout)].values()) for layout in table.layouts]
     names = [laid.name for layout in layouts for laid in layout]
-    for flag, named in (("--skip", options.skip), ("--fill", tuple(options.fill))):
+    for flag, named in (("--skip", options.skip), ("--fill", tuple(options.fill)), ("--encoded", options.encoded)):
         if unknown := [one for one in named if not any(naming(name, [one]) for name in names)]:
             raise UsageError(
                 f"{flag} {unknown[0]}: there is no such column; columns are {first_few(list(dict.fromkeys(names)))}"
@@ -114,7 +118,7 @@ def agree(table: SampleTable, options: SourceOptions, remarks: list[str], watche
         raise SourceError(f"column {empty[0]} has no value in any row; --skip {empty[0]} leaves it out", path)
     if not table.layouts[0]:
         raise UsageError(f"--skip leaves no column; columns are {first_few(names)}")
-    return table
+    return pictured(table, options, remarks)
 
 
 def origin(options: SourceOptions, table: SampleTable) -> dict[str, Any]:
@@ -136,19 +140,19 @@ def read_rows(row: Row, start: int, stop: int, options: SourceOptions) -> Iterat
         for batch in _batches(row, start, stop, options):
             columns = dict(leaves(batch))
             arrays = {laid.name: filled(columns.get(laid.name), laid, batch.num_rows, options) for laid in row.layout}
-            yield from _blocks(row, arrays, at)
+            yield from _blocks(row, arrays, at, options)
             at += batch.num_rows
 
 
 def _batches(row: Row, start: int, stop: int, options: SourceOptions) -> Iterator[Any]:
-    if _GROUP in row.numbers:
-        yield from stored(row.path, row.numbers[_GROUP], start, stop, [laid.name for laid in row.layout])
+    if GROUP in row.numbers:
+        yield from stored(row.path, row.numbers[GROUP], start, stop, [laid.name for laid in row.layout])
     else:
         span = row.numbers[_OFFSET], row.numbers[_SIZE]
         yield piece(row.path, span, options, row.layout).slice(start, stop - start)
 
 
-def _blocks(row: Row, arrays: dict[str, Any], first: int) -> Iterator[Block]:
+def _blocks(row: Row, arrays: dict[str, Any], first: int, options: SourceOptions) -> Iterator[Block]:
     """Yield rows in blocks; raises SourceError for the first one that lacks a value, or whose value does not fit."""
     good = count = len(next(iter(arrays.values())))
     reason = ""
@@ -156,17 +160,18 @@ def _blocks(row: Row, arrays: dict[str, Any], first: int) -> Iterator[Block]:
         if (null := first_null(array)) is not None and null < good:
             advice = f"--fill {name}=VALUE gives it one, --skip {name} leaves out the column, --on-error skip the row"
             good, reason = null, f"column {name} has no value; {advice}"
-    step = max(1, BLOCK_BYTES * count // max(1, sum(array.nbytes for array in arrays.values())))
+    nbytes = sum(arrays[f.name].nbytes * (_PIXELS if f.kind == "image" else 1) for f in row.layout)
+    step = max(1, BLOCK_BYTES * count // max(1, nbytes))
     begin = 0
     while begin < good:
         end = min(begin + step, good)
         try:
-            block = {f.name: values_of(arrays[f.name][begin:end], f) for f in row.layout}
-        except (DoesNotFitError, ValueError):
+            block = {f.name: values_of(arrays[f.name][begin:end], f, options) for f in row.layout}
+        except (DoesNotFitError, ValueError, SourceError) as error:
             if end - begin > 1:
                 step = max(1, (end - begin) // 2)  # it is among these
                 continue
-            good, reason = begin, "lists of one value have several lengths, or a number does not fit; --skip the column"
+            good, reason = begin, error.reason if isinstance(error, SourceError) else _MISFIT
             break
         yield block
         begin = end
@@ -182,7 +187,7 @@ KIND = Kind(
     units=("rows",),
     names_fields=True,
     needs=("pyarrow", "a table", "tables"),
-    options=("skip", "fill", "delimiter"),
+    options=("skip", "fill", "delimiter", "encoded", "mode", "palette", "max_pixels", "orient"),
     pair=pair_in_order,
     agree=agree,
     origin=origin,

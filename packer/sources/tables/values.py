@@ -12,6 +12,7 @@ from packer.sources.dtypes import convert
 from packer.sources.options import SourceOptions
 from packer.sources.table import LaidField
 from packer.sources.tables.fields import CLASS
+from packer.sources.tables.pictures import images_of
 
 
 def filled(array: Any, laid: LaidField, count: int, options: SourceOptions) -> Any:
@@ -62,8 +63,15 @@ def first_null(array: Any) -> int | None:
     return row
 
 
-def values_of(array: Any, laid: LaidField) -> Any:
-    """Return the values of a field in some rows; raises ValueError or DoesNotFitError if one does not fit."""
+def values_of(array: Any, laid: LaidField, options: SourceOptions) -> Any:
+    """Return the values of a field in some rows.
+
+    Raises:
+        ValueError, DoesNotFitError: one does not fit.
+        SourceError: a picture is damaged, or is not as most are.
+    """
+    if laid.kind == "image":
+        return images_of(array, laid, options)
     if laid.kind == "text":
         return array.to_pylist()
     values = _nested(array)
