@@ -7,6 +7,7 @@ report = convert(my_torch_dataset, "mine.packed", codec="lz4")
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
@@ -149,10 +150,11 @@ def convert(sources: Any, out: str | os.PathLike[str], options: ConvertOptions |
     place = place_of(out)
     rejected: list[Rejected] = []
     check_place(sources, place, options.overwrite)
-    job = _find_job(sources, options, place) or plan_job(open_source(sources, options, rejected), options, rejected)
-    with changing(place) as change:
-        command = _command(job, place)
-        if command.takes and (change.manifest is None or change.manifest.shards != command.takes):
+    with _changes_told(sources):
+        job = _find_job(sources, options, place) or plan_job(open_source(sources, options, rejected), options, rejected)
+    command = _command(job, place)
+    with _changes_told(None if command.takes else sources), changing(place) as change:
+        if command.takes and change.manifest not in command.bases:
             raise ChangedMeanwhileError.at(place)  # after its samples were opened
         shards = rewrite(change, command, job.makes(), partial(_contents, job))
         rejected, kept_shards = fetch_rejected(place, change.dataset), len(change.dataset.shards)
@@ -167,7 +169,7 @@ def _command(job: Job, place: Place) -> Command:
     options, source = job.options, job.source
     if not isinstance(source, PackedSource):
         return job.command("convert", overwrite=options.overwrite)
-    base = manifests.read(Path(source.folder))
+    base = source.base or manifests.read(Path(source.folder))
     if not (isinstance(place, LocalPlace) and place.path.resolve() == Path(source.folder).resolve()):
         return job.command("convert", overwrite=options.overwrite, bases=[base])
     # The shards that it reads are gone once it is done, so the options alone tell the same command.
@@ -185,6 +187,11 @@ def _command(job: Job, place: Place) -> Command:
         shards=None,
         takes=base.shards,
     )
+
+
+def _changes_told(sources: Any) -> contextlib.AbstractContextManager[object]:
+    """Return a context in which it is said if errors of a packed dataset come from another command."""
+    return sources.changes_told() if isinstance(sources, PackedSource) else contextlib.nullcontext()
 
 
 def _contents(job: Job, shards: Shards) -> Contents:

@@ -87,11 +87,20 @@ class ChangedMeanwhileError(UsageError):
     """Another command changed a dataset while this one was about to."""
 
     @classmethod
-    def at(cls, place: object) -> ChangedMeanwhileError:
-        """Return the error of a dataset, by its path or URL."""
+    def at(cls, place: object, kept_shards: int = 0) -> ChangedMeanwhileError:
+        """Return the error of a dataset, by its path or URL.
+
+        Args:
+            kept_shards: how many the same command need not make again.
+        """
+        begins = "begins with the dataset as it is now"
+        if kept_shards:
+            begins = (
+                f"goes on after {'the shard' if kept_shards == 1 else f'the {kept_shards:,} shards'} that it has made"
+            )
         return cls(
             f"{place} was changed meanwhile, by another command. Nothing of that is lost; run the same command again: "
-            "it goes on, with the shards that it has finished"
+            f"it {begins}"
         )
 
 

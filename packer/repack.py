@@ -14,7 +14,6 @@ from typing import Any
 
 from packer.convert import Report, convert
 from packer.errors import UsageError
-from packer.format import manifest as manifests
 from packer.packing import ConvertOptions, LocalPlace, check_apart, codec_by_field, place_of
 from packer.sources import open_packed
 
@@ -45,8 +44,6 @@ def repack(
     place = place_of(out)
     if not (isinstance(place, LocalPlace) and place.path.resolve() == Path(dataset).resolve()):
         check_apart([os.fspath(dataset)], place)
-    manifest = manifests.read(Path(dataset))
-    old_codecs = {field.name: json.dumps(field.codec) if field.codec else "none" for field in manifest.fields}
-    return convert(
-        open_packed(dataset, seed=seed), out, options, codec=codec_by_field(codec or {}, old_codecs), **changes
-    )
+    source = open_packed(dataset, seed=seed)
+    old_codecs = {field.name: json.dumps(field.codec) if field.codec else "none" for _, field in source.columns}
+    return convert(source, out, options, codec=codec_by_field(codec or {}, old_codecs), **changes)

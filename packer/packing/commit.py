@@ -194,8 +194,7 @@ def changing(place: Place) -> Iterator[Change]:
                         change.check_unchanged()
                 raise
         except ChangedMeanwhileError:
-            change.leave()
-            raise
+            raise ChangedMeanwhileError.at(place, change.leave()) from None
         finally:
             if has_lock or not isinstance(place, LocalPlace):
                 place.remove_drafts(change.run)
@@ -244,11 +243,13 @@ class Change:
         self._note: Note | None = None
         #: Whether what the run has made is of no use once another command was first.
         self._is_lost_if_late = False
-        #: Runs that were there when this one began, and are to be replaced.
+        #: Unfinished runs that were there when this one began, and are to be replaced.
         self._replaced_runs: set[str] = set()
         self.manifest: Manifest | None = None
         with contextlib.suppress(ManifestError):
             self.manifest = None if self._data is None else self.dataset
+        #: Runs that had made the dataset, and make no more shards.
+        self._done_runs = self._used_runs()
 
     @property
     def is_unfinished(self) -> bool:
@@ -306,10 +307,12 @@ class Change:
         self.run = self.run_of(note, notes)
         files = self.place.files()
         for run, other in notes.items():
-            difference = None if run in {*self._used_runs(), self.run} else _difference(other, note)
+            if run in {*self._done_runs, self.run}:
+                continue
+            difference = _difference(other, note)
             if difference and overwrite is False:
                 raise differs_error(self.place, difference)
-            if difference and overwrite:
+            if overwrite or not difference:  # without one, the same command from another dataset
                 self._replaced_runs.add(run)
             if (
                 difference
@@ -317,7 +320,7 @@ class Change:
                 and any(re.fullmatch(rf"{UNFINISHED}/{run}-\d+\.json", name) for name in files)
             ):
                 _log.warning("%s: what an earlier run had finished is packed again: %s", self.place, difference)
-        self._is_lost_if_late = bool(note.token or note.takes) or overwrite is False
+        self._is_lost_if_late = bool(note.token) or overwrite is False
         self._note = note = msgspec.structs.replace(note, base=self._base, began=int(time.time()))
         self.place.prepare()
         other = notes.get(self.run)
@@ -444,9 +447,11 @@ class Change:
                 "take a larger --shard-size, or pack several datasets"
             )
         copy = self.place.read_tagged(MANIFEST_COPY)
+        copy_tag = copy and copy[1]
         self.place.sync()  # a manifest must not last longer than what it names
         self.check_unchanged()
-        copy_tag = self.place.put(MANIFEST_COPY, data, copy and copy[1])
+        with contextlib.suppress(ChangedMeanwhileError):  # another command is about to publish: one of the two will
+            copy_tag = self.place.put(MANIFEST_COPY, data, copy_tag)
         try:
             self._tag = self.place.put(MANIFEST, data, self._tag)
         except ChangedMeanwhileError:
@@ -479,21 +484,30 @@ class Change:
         if not self._is_current() or (self.run and self._note and self._is_cleared()):
             raise ChangedMeanwhileError.at(self.place)
 
-    def leave(self) -> None:
-        """Remove what nobody can use of a run that came too late: all, or what is half written; errors are ignored."""
+    def leave(self) -> int:
+        """Remove what nobody can use of a run that came too late; return how many finished shards stay.
+
+        Errors are ignored.
+        """
+        kept_shards = 0
         if not self.run or self._note is None:
-            return
+            return kept_shards
         with contextlib.suppress(DatasetError, WriteError):
             files = [name for name in self.place.files() if re.match(rf".*\b{self.run}[-.]", name)]
             is_lost = self._is_lost_if_late or self._is_cleared()
             data = self.place.read(MANIFEST)
             manifest = None if data is None else manifests.decode(data, f"{self.place}/{MANIFEST}")
+            if self._note.takes:
+                is_lost |= manifest is None or self._note.takes != shards_digest(manifest.shards)
             # Another process with the same command may have published this very run.
             is_used = manifest is not None and (
                 self.run in manifest.runs or any(_run_of(entry) == self.run for entry in manifest.shards)
             )
             if not is_used:
                 self.place.remove(sorted(name for name in files if is_lost or name.endswith((PARTIAL, ".plan"))))
+            if is_used or not is_lost:
+                kept_shards = sum(self._reported_shard(name) is not None for name in files)
+        return kept_shards
 
     def _is_current(self) -> bool:
         """Return whether the manifest that is there is the one that this command knows."""
@@ -533,6 +547,9 @@ class Change:
             resume: whether files of this run stay, or its note alone; None if nothing of it stays.
         """
         named = {LOCK, *kept_files} | (named_files(manifest) if manifest else set())
+        if resume is None:
+            # Before the files are listed: a run that ends later finds its note gone, and removes its own.
+            self.place.remove(f"{UNFINISHED}/{run}.json" for run in sorted(self._replaced_runs))
         # Listed before the look at the manifest: what another command has published by then is not removed.
         files, notes = self.place.files(), self._notes()
         if not self._put_copy():
@@ -548,7 +565,9 @@ class Change:
             kept_runs |= {
                 run
                 for run, note in notes.items()
-                if run not in {self.run, *untold, *self._replaced_runs} and note and now - note.began < WEEK
+                if run not in {self.run, *untold, *self._replaced_runs, *self._done_runs}
+                and note
+                and now - note.began < WEEK
             }
         others = [
             name
@@ -636,6 +655,12 @@ def make_manifest(
 def totals(columns: Sequence[Mapping[str, ColumnTotals]]) -> dict[str, ColumnTotals]:
     """Return the bytes of every column, by field, of several shards or datasets together."""
     return {name: total_of(shard_columns[name] for shard_columns in columns) for name in columns[0]}
+
+
+def shards_digest(shards: Iterable[ShardEntry]) -> str:
+    """Return a digest of shards that others are made from; empty if there are none."""
+    digests = " ".join(entry.digest for entry in shards)
+    return xxhash.xxh3_128_hexdigest(digests.encode()) if digests else ""
 
 
 def shard_file(run: str, number: int) -> str:

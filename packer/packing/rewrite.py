@@ -30,7 +30,7 @@ from packer.format import (
     clear_errors,
 )
 from packer.machine import processors
-from packer.packing.commit import Change, Note, SourceFiles, shard_file
+from packer.packing.commit import Change, Note, SourceFiles, shard_file, shards_digest
 from packer.packing.options import ConvertOptions
 from packer.packing.places import LocalPlace, Place
 from packer.packing.plan import ShardPlan
@@ -124,9 +124,7 @@ class Command:
     def note(self) -> Note:
         """Return the note of the command, but for where it starts from."""
         settings = {"the version of packer": packer.__version__, "the command": self.verb, **self.settings}
-        digests = " ".join(entry.digest for entry in self.takes)
-        takes = xxhash.xxh3_128_hexdigest(digests.encode()) if digests else ""
-        return Note(shards=self.shards, settings=settings, files=self.files, takes=takes)
+        return Note(shards=self.shards, settings=settings, files=self.files, takes=shards_digest(self.takes))
 
 
 @dataclass(frozen=True)

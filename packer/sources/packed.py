@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.codecs import JPEG
-from packer.errors import DamagedError
+from packer.errors import ChangedMeanwhileError, DamagedError, DatasetError, SourceError
 from packer.format import (
     Column,
     Constants,
@@ -69,7 +69,7 @@ def open_packed(
     chosen = manifest.fields if fields is None else [manifest.field(name) for name in fields]
     columns = [(manifest.fields.index(field), field) for field in chosen]
     source = PackedSource(str(folder), manifest.shards, columns, numbers, names, origin)
-    source.splits = splits
+    source.splits, source.base = splits, manifest
     source.constants = Constants(folder, manifest.constants)
     return source
 
@@ -117,6 +117,7 @@ class PackedSource(Source):
         numbers: numbers of the samples in the dataset, int64 (n,).
         names: their names.
         origin: where the dataset came from.
+        base: the manifest of the dataset when it was opened; parts have none.
     """
 
     folder: str
@@ -165,6 +166,17 @@ class PackedSource(Source):
                 sizes += shapes.prod(axis=1, dtype=np.int64) * field.itemsize
             for start, stop in runs(sizes, BLOCK_BYTES):
                 yield {f.name: shards.take(position, f, self.numbers[start:stop]) for position, f in self.columns}
+
+    @contextmanager
+    def changes_told(self) -> Iterator[None]:
+        """Raise ChangedMeanwhileError in place of errors that come from a change of the dataset since it was opened."""
+        try:
+            yield
+        except (DatasetError, SourceError):
+            with suppress(DatasetError):
+                if self.base is not None and manifests.read(Path(self.folder)) != self.base:
+                    raise ChangedMeanwhileError.at(self.folder) from None
+            raise
 
     def files(self) -> list[str]:
         return [str(Path(self.folder) / entry.file) for entry in self.shards]
