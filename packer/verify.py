@@ -38,10 +38,10 @@ from packer.format import (
     ShardEntry,
     check_file,
     read_constants,
-    total_of,
+    shard_totals,
 )
 from packer.format import manifest as manifests
-from packer.packing import JoinedParts, PartReports, part_shards, place_of, read_rejected, shards_left, utc_now
+from packer.packing import JoinedParts, PartReports, part_shards, place_of, read_rejected, shards_left, totals, utc_now
 from packer.watcher import CHECKING, NOBODY, Watcher
 from packer.workers import Limits, Lost, Reporter, run_in_processes
 
@@ -262,7 +262,7 @@ def _check_shard(
         columns = [shard.column(number, field, entry.samples) for number, field in enumerate(fields)]
         for column in columns:
             column.check_samples()
-            result.totals[column.field.name] = column.index.totals
+        result.totals = shard_totals([column.index for column in columns])
         _check_bytes(shard, entry, columns, result, watcher)
         if not result.damages:
             shard.check_index(entry.index)
@@ -331,11 +331,17 @@ def _check_names(manifest: Manifest, names: Names, shards: Sequence[_ShardResult
 
 
 def _check_totals(manifest: Manifest, shards: Sequence[_ShardResult]) -> Iterator[Damage]:
-    """Compare the bytes of each column in the manifest with those in the shards, if all shards could be read."""
-    for column in manifest.fields:
-        shard_totals = [shard.totals[column.name] for shard in shards if column.name in shard.totals]
-        total, expected = total_of(shard_totals), manifest.columns[column.name]
-        if len(shard_totals) == len(shards) and total != expected:
+    """Compare the totals of each column in the manifest with those of the shards, if all shards could be read."""
+    if not all(shard.totals for shard in shards):
+        return
+    nothing = dict.fromkeys(manifest.columns, ColumnTotals(raw=0, stored=0))
+    for name, total in totals([shard.totals for shard in shards] or [nothing]).items():
+        expected = manifest.columns[name]
+        if (total.raw, total.stored) != (expected.raw, expected.stored):
             reason = f"it says {expected.raw:,} bytes as arrays and {expected.stored:,} stored"
             reason += f", the shards hold {total.raw:,} and {total.stored:,}"
-            yield Damage(MANIFEST, reason, column.name)
+            yield Damage(MANIFEST, reason, name)
+        if expected.scale not in (None, total.scale):
+            yield Damage(
+                MANIFEST, f"it says that all samples have the shapes {expected.scale}, which they have not", name
+            )

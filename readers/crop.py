@@ -240,8 +240,8 @@ class Placing:
     """Where crops lie, in pixels of the field `crop.of`; worked out once a batch.
 
     Args:
-        places: where the samples of that field lie.
-        first: its first axis that is cropped.
+        places: where the samples of that field lie; an attribute, too.
+        first: its first axis that is cropped; an attribute, too.
         describe: gives a sample in words, by its number.
         samples: those of the dataset, or of its split; an array of places is indexed by their numbers.
     """
@@ -249,12 +249,12 @@ class Placing:
     def __init__(self, crop: Crop, places: Places, first: int, describe: Describe, samples: Items) -> None:
         self.crop = crop
         self.describe = describe
-        self._places, self._first, self._samples = places, first, samples
+        self.places, self.first, self._samples = places, first, samples
         self.place = LastResult(self._place)
 
     def sizes(self, numbers: Numbers) -> Numbers:
         """Return the lengths of the cropped axes of samples (n,), (n, axes)."""
-        return self._places.locate(numbers).shape[:, self._first : self._first + len(self.crop.shape)]
+        return self.places.locate(numbers).shape[:, self.first : self.first + len(self.crop.shape)]
 
     def _place(self, numbers: Numbers, visits: Visits | None) -> tuple[Numbers, Numbers, Numbers]:
         """Place the crops of samples (n,).
@@ -380,6 +380,10 @@ class CropReader(PartReader):
         Args:
             samples: those that may be read.
         """
+        own, of = self._cropped, self._placing
+        axes = zip(range(own.start, own.stop), range(of.first, of.first + len(self._crop)), strict=True)
+        if self._places.is_scaled(of.places, self._scale, axes):
+            return
         for first in range(0, samples.samples, _CHECKED):
             numbers = samples.in_whole(np.arange(first, min(first + _CHECKED, samples.samples)))
             self._check_sizes(super().locate(numbers), self._placing.sizes(numbers))

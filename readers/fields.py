@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from typing import Any
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch.utils.data import get_worker_info
 
 from packer.errors import DamagedError
-from packer.format import ColumnIndex, Field, Located, Locator, Numbers, starts_of
+from packer.format import ColumnIndex, Field, Located, Locator, Numbers, Scale, starts_of
 from readers.batch import Ragged, SharedTensors
 from readers.draws import Visits
 from readers.gather import MEMORY, TORCH_DTYPES, Allocate, Pool, fresh, shared, split_with_own_storage
@@ -41,6 +41,7 @@ class Places(Locator):
     Args:
         samples, opening: see `Locator`.
         sample_bytes: raw bytes of a sample, the mean if they differ; an attribute, too.
+        scale: how its shapes follow those of another field, as the manifest says it; None if that is not known.
     """
 
     def __init__(
@@ -49,9 +50,35 @@ class Places(Locator):
         samples: Sequence[int],
         opening: Callable[[Sequence[int]], Sequence[tuple[ColumnIndex, int]]],
         sample_bytes: float,
+        scale: Scale | None = None,
     ) -> None:
         super().__init__(field, samples, MEMORY.array, opening)
         self.sample_bytes = sample_bytes
+        self._scale: Scale = scale or (field.name, 1, 1)
+
+    def is_scaled(self, other: Places, times: int, axes: Iterable[tuple[int, int]]) -> bool:
+        """Return whether schema and manifest say that axes are so many times as long in another field, in all samples.
+
+        Args:
+            axes: pairs of them, here and there.
+        """
+        name, length, per = self._scale
+        other_name, other_length, other_per = other._scale
+        are_in_proportion = name == other_name and length * other_per * times == other_length * per
+        field, other_field = self.field, other.field
+        for axis, other_axis in axes:
+            size, other_size = field.shape[axis], other_field.shape[other_axis]
+            if size is not None and other_size is not None:
+                if size * times != other_size:
+                    return False
+            elif (
+                size is not None
+                or other_size is not None
+                or not are_in_proportion
+                or field.ragged_axes.index(axis) != other_field.ragged_axes.index(other_axis)
+            ):
+                return False
+        return True
 
     def has_shapes_of(self, other: Places, numbers: Numbers | None = None) -> bool:
         """Return whether each sample has the same lengths of its ragged axes in another field of the dataset.
@@ -60,6 +87,9 @@ class Places(Locator):
             numbers: samples whose shards are compared, (n,); all by default.
         """
         if other is self:
+            return True
+        axes = self.field.ragged_axes
+        if axes == other.field.ragged_axes and self.is_scaled(other, 1, zip(axes, axes, strict=True)):
             return True
         shapes, other_shapes = (
             [index.arrays["shapes"] for index in places.indexes(numbers)] for places in (self, other)

@@ -59,8 +59,10 @@ class Opened:
         self.places: dict[str, Places] = {}
         self.readers: dict[str, FieldReader] = {}
         for name in fields:
-            field, mean = manifest.field(name), manifest.columns[name].raw / max(manifest.samples, 1)
-            self.places[name] = places = Places(field, shards.samples, partial(shards.columns, name), mean)
+            field, column = manifest.field(name), manifest.columns[name]
+            mean = column.raw / max(manifest.samples, 1)
+            opening = partial(shards.columns, name)
+            self.places[name] = places = Places(field, shards.samples, opening, mean, column.scale)
             self.readers[name] = WholeReader(places) if field.codec or field.is_ragged else FixedRaw(places)
         if NAME in extras:
             self.readers[NAME] = NameReader(shards)

@@ -22,7 +22,7 @@ from packer.format import manifest
 from packer.format.arrays import Numbers, distinct, items_of, starts_of, take_rows
 from packer.format.btree import HEAD_BYTES, BTree, Value
 from packer.format.column import Column
-from packer.format.column_index import ColumnIndex
+from packer.format.column_index import ColumnIndex, shard_totals
 from packer.format.column_writer import ColumnWriter
 from packer.format.constants import Constants, encode_constants, read_constants, same_constants
 from packer.format.layout import MAX_CHUNK_BYTES, ShardHeader, column_key, index_arrays
@@ -42,6 +42,7 @@ from packer.format.manifest import (
     Manifest,
     NamesEntry,
     Ranges,
+    Scale,
     ShardEntry,
     Splits,
     ValueStats,
@@ -103,6 +104,7 @@ __all__ = [
     "NamesEntry",
     "Numbers",
     "Ranges",
+    "Scale",
     "Shard",
     "ShardEntry",
     "ShardHeader",
@@ -137,6 +139,7 @@ __all__ = [
     "read_errors",
     "same_constants",
     "shard_bytes",
+    "shard_totals",
     "spec_of",
     "starts_of",
     "sync_folder",

@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,6 +18,32 @@ from packer.format.manifest import ColumnTotals
 from packer.format.schema import Field
 
 Index = NDArray[np.uint64]
+
+
+def shard_totals(indexes: Sequence[ColumnIndex]) -> dict[str, ColumnTotals]:
+    """Return the totals of the columns of a shard, by field, with the scales of their shapes."""
+    totals: dict[str, ColumnTotals] = {}
+    firsts: list[ColumnIndex] = []  # ragged fields that follow no other
+    for index in indexes:
+        scale = None
+        if index.field.is_ragged and index.field.kind != "text":
+            scales = ((first.field.name, _scale(index, first)) for first in firsts)
+            scale = next(((name, *fraction) for name, fraction in scales if fraction), None)
+            firsts += [index] if scale is None else []
+        totals[index.field.name] = msgspec.structs.replace(index.totals, scale=scale)
+    return totals
+
+
+def _scale(index: ColumnIndex, first: ColumnIndex) -> tuple[int, int] | None:
+    """Return how many times as long the ragged axes of all samples are as those of another field, as a fraction."""
+    lengths, others = index.arrays["shapes"], first.arrays["shapes"]
+    if lengths.shape != others.shape or not others.any():
+        return None
+    place = int((others > 0).argmax())
+    length, other = int(lengths.flat[place]), int(others.flat[place])
+    divisor = math.gcd(length, other)
+    times, per = length // divisor, other // divisor
+    return (times, per) if times and (lengths * np.uint64(per) == others * np.uint64(times)).all() else None
 
 
 class ColumnIndex:

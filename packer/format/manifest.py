@@ -119,18 +119,30 @@ class NamesEntry(FileEntry, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     samples: Count
 
 
-class ColumnTotals(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Bytes of one field over all shards: as arrays, and as frames on disk."""
+#: A field, and a fraction: in every sample, ragged axes are so many times as long as those of that field.
+Scale = tuple[str, Annotated[int, msgspec.Meta(ge=1)], Annotated[int, msgspec.Meta(ge=1)]]
+
+
+class ColumnTotals(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One field over all shards: its bytes as arrays, and as frames on disk; and how its shapes follow another's.
+
+    Attributes:
+        scale: see `Scale`; None if the lengths are those of no field before it, or nobody compared them.
+    """
 
     raw: Count
     stored: Count
+    scale: Scale | None = None
 
 
 def total_of(columns: Iterable[ColumnTotals]) -> ColumnTotals:
     """Return the totals of one field over several shards or datasets."""
     all_columns = list(columns)
+    scales = {column.scale for column in all_columns}
     return ColumnTotals(
-        raw=sum(column.raw for column in all_columns), stored=sum(column.stored for column in all_columns)
+        raw=sum(column.raw for column in all_columns),
+        stored=sum(column.stored for column in all_columns),
+        scale=scales.pop() if len(scales) == 1 else None,
     )
 
 

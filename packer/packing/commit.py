@@ -653,8 +653,10 @@ def make_manifest(
 
 
 def totals(columns: Sequence[Mapping[str, ColumnTotals]]) -> dict[str, ColumnTotals]:
-    """Return the bytes of every column, by field, of several shards or datasets together."""
-    return {name: total_of(shard_columns[name] for shard_columns in columns) for name in columns[0]}
+    """Return the totals of every column, by field, of several shards or datasets together."""
+    # A shard without samples says nothing of their shapes.
+    filled = [shard_columns for shard_columns in columns if any(total.raw for total in shard_columns.values())]
+    return {name: total_of(shard_columns[name] for shard_columns in filled or columns) for name in columns[0]}
 
 
 def shards_digest(shards: Iterable[ShardEntry]) -> str:

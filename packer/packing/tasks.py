@@ -23,7 +23,17 @@ import numpy as np
 import xxhash
 
 from packer.errors import PackerError, SourceError, WriteError
-from packer.format import ColumnTotals, Field, Shard, ShardEntry, ShardWriter, check_file, clear_errors, file_digest
+from packer.format import (
+    ColumnTotals,
+    Field,
+    Shard,
+    ShardEntry,
+    ShardWriter,
+    check_file,
+    clear_errors,
+    file_digest,
+    shard_totals,
+)
 from packer.packing.commit import report_file, shard_file
 from packer.packing.places import Place
 from packer.packing.plan import ShardPlan
@@ -264,7 +274,7 @@ def make_report(path: Path, fields: Sequence[Field], file: str) -> ShardReport:
     """
     with Shard(path) as shard:
         header = shard.header()
-        columns = {column.name: shard.index(n, column, header.samples).totals for n, column in enumerate(fields)}
+        columns = shard_totals([shard.index(number, field, header.samples) for number, field in enumerate(fields)])
         index = shard.index_digest()
     size, digest = path.stat().st_size, file_digest(path)
     entry = ShardEntry(file=file, bytes=size, digest=digest, samples=header.samples, index=index)

@@ -178,6 +178,30 @@ def test_false_totals_of_a_column_are_found(mixed, which, workers):
     assert f"{false[which] - 1:,}" in damage.what
 
 
+def test_false_scales_of_shapes_are_found(tmp_path):
+    """Each field that follows another in all samples says so, and how many times as large; a false one is a damage."""
+    with DatasetWriter(tmp_path / "p", shard_size=4096) as writer:
+        for n in range(1, 20):
+            sizes = {"mask": (n, 3), "lr": (2 * n, n + 1), "hr": (6 * n, 3 * n + 3), "mid": (3 * n, 0), "label": (n, 3)}
+            writer.add({name: np.zeros(size, np.uint8) for name, size in sizes.items()} | {"text": "a" * n})
+    manifest = manifests.read(tmp_path / "p")
+    scales = {name: column.scale for name, column in manifest.columns.items()}
+    assert scales == {
+        "mask": None,
+        "lr": None,
+        "hr": ("lr", 3, 1),
+        "mid": ("mask", 3, 1),
+        "label": ("mask", 1, 1),
+        "text": None,
+    }
+    assert len(manifest.shards) > 2
+    assert not verify(tmp_path / "p").damages
+    false = msgspec.structs.replace(manifest.columns["hr"], scale=("lr", 2, 1))
+    put_manifest(tmp_path / "p", msgspec.structs.replace(manifest, columns={**manifest.columns, "hr": false}))
+    (damage,) = verify(tmp_path / "p").damages
+    assert (damage.file, damage.field) == ("manifest.json", "hr")
+
+
 def test_a_file_that_nobody_knows(mixed):
     """What lies between the shards and does not belong there is told."""
     (mixed / "shards" / "00009.lmdb").write_bytes(b"")

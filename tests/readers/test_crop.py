@@ -8,17 +8,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made_datasets import put_manifest
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
 from packer.codecs import NAMED
-from packer.errors import UsageError
+from packer.errors import DamagedError, UsageError
 from packer.format import Field, FieldSpec, FrameRule
+from packer.format import manifest as manifests
 from packer.split import split
 from packer.writer import DatasetWriter
 from readers import Crop, Loader, PackedDataset, ResizedCrop
@@ -288,6 +291,20 @@ def test_a_sample_that_does_not_fit_is_named(pack: Any, tmp_path: Path) -> None:
         _ = PackedDataset(path, crop=_crop())[0]  # before anything is read, not when it is its turn
     for size in (16, np.uint8(16)):
         assert PackedDataset(path, crop=_crop(size=size), split="good")[0]["lr"].shape == (3, 4, 4)
+
+
+def test_samples_that_the_manifest_says_are_alike_are_not_compared_first(pack: Any, tmp_path: Path) -> None:
+    """The first batch looks at its own shard alone; without the note in the manifest all shards are looked at."""
+    path = _pairs(pack, tmp_path, SIZES)
+    manifest = manifests.read(path)
+    assert manifest.columns["hr"].scale == ("lr", 4, 1)
+    shard = path / manifest.shards[1].file
+    shard.write_bytes(bytes(shard.stat().st_size))
+    assert PackedDataset(path, crop=_crop())[[0, 2]]["lr"].shape == (2, 3, 4, 4)
+    unknown = {name: msgspec.structs.replace(column, scale=None) for name, column in manifest.columns.items()}
+    put_manifest(path, msgspec.structs.replace(manifest, columns=unknown))
+    with pytest.raises(DamagedError, match=shard.name):
+        _ = PackedDataset(path, crop=_crop())[0]
 
 
 @pytest.mark.parametrize("at", [(-4, 0), (4, 100), (2, 0), (0, 21)])
