@@ -64,8 +64,8 @@ def pair_parser(
 
 #: Headings of the help of commands that read sources.
 _EVERY, _RUNS = "Every source", "How it runs"
-_ARRAYS, _TABLES = "HDF5, zarr and npy", "Tables"
-_HEADINGS = (_EVERY, "Images", "Clouds", _ARRAYS, _TABLES, _RUNS)
+_ARRAYS, _TABLES, _VIDEOS = "HDF5, zarr and npy", "Tables", "Videos"
+_HEADINGS = (_EVERY, "Images", "Clouds", _ARRAYS, _TABLES, _VIDEOS, _RUNS)
 
 
 class SourceCommand(click.Command):
@@ -90,6 +90,7 @@ def _heading(declared: Field[Any]) -> str:
     if kinds == set(kinds_with("samples")):
         return _EVERY
     headings = {"images": "Images", "hdf5": _ARRAYS, "ply": "Clouds", "clouds": "Clouds", "tables": _TABLES}
+    headings["video"] = _VIDEOS
     return next(heading for kind, heading in headings.items() if kind in kinds)
 
 
@@ -119,6 +120,8 @@ def _source_options() -> Sequence[Option]:
             settings["type"] = click.Choice(metadata["choices"].split("|"))
         elif metadata["least"]:
             settings["type"] = click.IntRange(min=metadata["least"])
+        elif metadata["number"]:
+            settings["type"] = metadata["number"]
         options.append(click.option(flag_of(declared), declared.name, **settings))
     return options
 

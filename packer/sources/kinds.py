@@ -35,6 +35,7 @@ _MODULES = (
     "packer.sources.nifti",
     "packer.sources.tables",
     "packer.sources.text",
+    "packer.sources.video",
 )
 _GROUP = "packer.kinds"
 #: Options of every kind.

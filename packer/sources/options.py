@@ -9,7 +9,15 @@ from typing import Any
 from packer.errors import UsageError
 
 
-def _of(usual: Any = None, flag: str = "", *, choices: str = "", form: str | None = None, least: int = 0) -> Any:
+def _of(
+    usual: Any = None,
+    flag: str = "",
+    *,
+    choices: str = "",
+    form: str | None = None,
+    least: int = 0,
+    number: type[float] | None = None,
+) -> Any:
     """Return an option of sources; the records of kinds say which kinds it is for.
 
     Args:
@@ -17,9 +25,10 @@ def _of(usual: Any = None, flag: str = "", *, choices: str = "", form: str | Non
         flag: its name on the command line, if it has another one there.
         choices: all values that it takes, with `|` between them.
         form: of a value, as the command line shows it.
-        least: the least number that it takes.
+        least: the least number that it takes, a whole one.
+        number: float if it takes any number.
     """
-    about = {"flag": flag, "choices": choices, "form": form, "least": least}
+    about = {"flag": flag, "choices": choices, "form": form, "least": least, "number": number}
     if isinstance(usual, dict):
         return field(default_factory=dict, metadata=about)
     return field(default=usual, metadata=about)
@@ -69,6 +78,12 @@ class SourceOptions:
         encoded: Tables: the binary values of this column are files of images, though the first one does not begin so.
         fill: Tables: the value of a column in rows that have none, as in age=-1.
         delimiter: Tables: what is between the columns of CSV, such as ';' or tab.  [default: tab of .tsv, else comma]
+        every: Videos: take every nth frame.
+        fps: Videos: take this many frames for each second, those that are shown nearest to each time.
+        size: Videos: make frames this large, in pixels, as in 240,320.
+        short: Videos: make the shorter side of frames this many pixels long, and the other in proportion.
+        start: Videos: take frames that are shown from this time on.
+        stop: Videos: take frames that are shown before this time.
     """
 
     samples: str | None = _of(form="rows|files|folders|datasets|groups[:PATTERN]|episodes:PATH")
@@ -101,6 +116,12 @@ class SourceOptions:
     encoded: tuple[str, ...] = _of((), form="COLUMN")
     fill: Mapping[str, str] = _of({}, form="COLUMN=VALUE")
     delimiter: str | None = _of(form="CHARACTER")
+    every: int | None = _of(least=1)
+    fps: float | None = _of(number=float)
+    size: str | None = _of(form="HEIGHT,WIDTH")
+    short: int | None = _of(least=1)
+    start: float | None = _of(form="SECONDS", number=float)
+    stop: float | None = _of(form="SECONDS", number=float)
 
 
 def flag_of(option: Field[Any]) -> str:

@@ -17,6 +17,7 @@ from pyarrow import parquet
 from packer.cli import main
 from tests.helpers.hdf5_files import write_hdf5
 from tests.helpers.picture_files import picture, save
+from tests.helpers.video_files import video
 from tests.helpers.zarr_files import write_zarr
 
 
@@ -228,6 +229,12 @@ def parquet_rows(folder: Path, number: int) -> list[str]:
     return [str(folder / f"t{number}.parquet")]
 
 
+def videos(folder: Path, number: int) -> list[str]:
+    for n in range(3):
+        video(folder / f"v{number}{n}.mp4", frames=3 + n)
+    return [f"clip={folder}"]
+
+
 KINDS = {
     "rows": Kind(hdf5(rows), "hdf5"),
     "axis": Kind(hdf5(lambda rng: {"x": rng.normal(size=(4, 9))}), "hdf5", ("--axis", "-1")),
@@ -266,6 +273,7 @@ KINDS = {
     "PLY": Kind(ply, "ply"),
     "PLY, one by one": Kind(ply, "ply", ("--group", "none")),
     "volumes": Kind(volumes, "nifti"),
+    "videos": Kind(videos, "video", ("--short", "16")),
     "rows of CSV": Kind(csv_rows, "tables"),
     "rows of Parquet": Kind(parquet_rows, "tables"),
     "clouds": Kind(clouds, "clouds", ("--columns", "x,y,z,intensity:float32")),

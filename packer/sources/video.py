@@ -1,0 +1,340 @@
+"""Videos (`.mp4`, `.mkv`, ...) as samples, read by PyAV: one field a source, one sample a file, (T, H, W, 3) uint8.
+
+    packer convert clip=UCF101 ucf101.packed --label folder --short 128
+
+Two more fields say when frames are shown: `time`, (T,) float64, the presentation time of each frame in seconds, and
+`fps`, float64, how many frames are packed for a second. With several sources they are called `FIELD.time`, `FIELD.fps`.
+The plan comes from the packets of a file, which are listed and not decoded; one frame shows which way up they are.
+A frame is what FFmpeg's software decoders give, converted to RGB by its swscale as PyAV does. A file with a frame that
+cannot be decoded is bad; damage that the decoder does not notice cannot be seen, as videos have no checksums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.errors import SourceError, UsageError
+from packer.sources.base import LARGE_BYTES, LargeArray
+from packer.sources.files import FileSet
+from packer.sources.kinds import Kind, pair_by_name
+from packer.sources.looking import Header, notes_of
+from packer.sources.options import SourceOptions
+from packer.sources.table import LaidField, Row, SampleTable
+from packer.watcher import Watcher
+
+if TYPE_CHECKING:
+    from av.container import InputContainer
+    from av.packet import Packet
+    from av.video.frame import VideoFrame
+    from av.video.stream import VideoStream
+
+#: Any error is raised: by default, FFmpeg guesses what is missing.
+_STRICT = {"err_detect": "crccheck+bitstream+buffer+explode"}
+#: A file that ends so much earlier than its header says is cut.
+_CUT_SECONDS = 0.5
+_ADVICE = "encode it again with ffmpeg, or move it away"
+
+
+class _Video(NamedTuple):
+    """What the packets of a file say of its frames, in the order in which they are shown.
+
+    Attributes:
+        shown: (n,) int64 presentation times, in units of `unit` seconds.
+        keys: (k,) int64 those of frames from which decoding can begin.
+        rate: frames a second, on average.
+    """
+
+    shown: NDArray[np.int64]
+    keys: NDArray[np.int64]
+    unit: Fraction
+    rate: float
+
+    @property
+    def times(self) -> NDArray[np.float64]:
+        """Return the presentation times in seconds, (n,)."""
+        return self.shown * self.unit.numerator / self.unit.denominator
+
+
+def pair(file_sets: Mapping[str, FileSet], options: SourceOptions, watcher: Watcher) -> tuple[SampleTable, list[str]]:
+    """Return the samples that videos of the fields make, as `pair_by_name` does."""
+    if options.every is not None and options.fps is not None:
+        raise UsageError("--every and --fps both choose frames; give one of them")
+    if options.size is not None and options.short is not None:
+        raise UsageError("--size and --short both choose the size of frames; give one of them")
+    for flag, value in (("--fps", options.fps), ("--stop", options.stop)):
+        if value is not None and not value > 0:
+            raise UsageError(f"{flag} {value:g}: more than 0 is expected")
+    _sides(options, 1, 1)
+    return pair_by_name(file_sets, options, watcher)
+
+
+# ---------------------------------------------------------------- headers
+
+
+def look(row: Row, options: SourceOptions) -> Header:
+    """Return the fields of a sample, and how many frames of which size each file gives."""
+    layout, numbers = [], dict[str, int]()
+    for field, (path,) in row.paths.items():
+        video, first, notes = _look_at(path)
+        frames = len(_chosen(video, options, path))
+        height, width = _turned_sides(first)
+        numbers |= {f"{field}.frames": frames, f"{field}.height": height, f"{field}.width": width}
+        steps, prefix = f"{field}.frames", f"{field}." if len(row.paths) > 1 else ""
+        shape = (steps, f"{field}.height", f"{field}.width", 3)
+        layout += [
+            LaidField(field, "uint8", shape, "frames in colour", notes=notes),
+            LaidField(f"{prefix}time", "float64", (steps,), "times of frames"),
+            LaidField(f"{prefix}fps", "float64", (), "frames a second"),
+        ]
+        new_height, new_width = _sides(options, height, width)
+        numbers |= {f"{field}.height": new_height, f"{field}.width": new_width}
+    return Header(tuple(layout), numbers)
+
+
+def _look_at(path: str) -> tuple[_Video, VideoFrame, tuple[str, ...]]:
+    """Return what the packets of a file say, its first frame, and sentences on what is not packed as it is."""
+    with _opened(path) as (container, stream):
+        first: list[VideoFrame] = []
+        video = _demux(container, stream, path, first)
+        notes = []
+        (frame,) = first
+        name = frame.format.name
+        if name.startswith(("yuva", "rgba", "bgra", "argb", "abgr", "gbrap", "ya")) or (
+            stream.metadata.get("alpha_mode", "0") != "0"
+        ):
+            raise SourceError(f"has an alpha channel ({name}), which is not packed; {_ADVICE} (-pix_fmt yuv420p)", path)
+        if any(component.bits > 8 for component in frame.format.components):
+            notes.append("its frames have more than 8 bits a value, and become uint8")
+        if frame.rotation:
+            notes.append("its frames are turned as its header says")
+        if container.streams.audio:
+            notes.append("its sound is not packed")
+        return video, frame, tuple(notes)
+
+
+def _demux(container: InputContainer, stream: VideoStream, path: str, first: list[VideoFrame] | None = None) -> _Video:
+    """Return what all packets of a file say; the first frame is added to `first`."""
+    rate, unit = stream.average_rate or stream.guessed_rate, stream.time_base
+    if not rate or not unit:
+        raise SourceError(f"has no frame rate; {_ADVICE}", path)
+    shown, keys, end = [], [], 0.0
+    for packet in container.demux():
+        if packet.pts is not None and packet.time_base:
+            end = max(end, float((packet.pts + (packet.duration or 0)) * packet.time_base))
+        if packet.stream != stream or not packet.size:
+            continue
+        if first is not None and not first:
+            first += cast("list[VideoFrame]", packet.decode())[:1]
+        if packet.is_discard or _is_hidden(packet):
+            continue
+        if packet.pts is None:
+            raise SourceError(f"does not say when its frames are shown; {_ADVICE} into .mp4", path)
+        shown.append(packet.pts)
+        if packet.is_keyframe:
+            keys.append(packet.pts)
+    if not shown:
+        raise SourceError(f"holds no frame; {_ADVICE}", path)
+    if first is not None and not first:
+        raise SourceError(f"none of its {len(shown):,} frames can be decoded; {_ADVICE}", path)
+    video = _Video(np.sort(np.array(shown, np.int64)), np.sort(np.array(keys, np.int64)), unit, float(rate))
+    if (np.diff(video.shown) == 0).any():
+        raise SourceError(f"shows two frames at one time; {_ADVICE}", path)
+    length = ((container.duration or 0) + (container.start_time or 0)) / 1e6
+    if end < length - _CUT_SECONDS:
+        raise SourceError(f"ends after {end:.1f} s, and says that it is {length:.1f} s long; download it again", path)
+    return video
+
+
+def _is_hidden(packet: Packet[Any]) -> bool:
+    """Return whether a packet holds a frame that is never shown, to which others refer (RFC 6386, section 9.1)."""
+    return packet.stream.codec_context.name == "vp8" and not bytes(packet)[0] & 0x10
+
+
+def _chosen(video: _Video, options: SourceOptions, path: str) -> NDArray[np.int64]:
+    """Return the numbers of the frames that are packed, ascending; a frame may be there twice with `--fps`."""
+    times = video.times
+    start, stop = options.start or 0.0, np.inf if options.stop is None else options.stop
+    numbers = np.flatnonzero((times >= (times[0] if options.start is None else start)) & (times < stop))
+    if not len(numbers):
+        spans = f"{times[0]:g} to {times[-1]:g} s"
+        raise SourceError(f"has no frame from {start:g} to {stop:g} s, only from {spans}; move it away", path)
+    if options.fps is not None:
+        taken = times[numbers]
+        length = taken[-1] - taken[0] + 1 / video.rate
+        wanted = taken[0] + np.arange(max(1, round(length * options.fps))) / options.fps
+        after = np.searchsorted(taken, wanted).clip(1, max(1, len(taken) - 1)).clip(0, len(taken) - 1)
+        before = (after - 1).clip(0)
+        numbers = numbers[np.where(wanted - taken[before] <= taken[after] - wanted, before, after)]
+    return numbers[:: options.every or 1]
+
+
+def _rate(video: _Video, options: SourceOptions) -> float:
+    return (options.fps or video.rate) / (options.every or 1)
+
+
+def _turned_sides(frame: VideoFrame) -> tuple[int, int]:
+    sides = frame.height, frame.width
+    return sides if frame.rotation % 180 == 0 else sides[::-1]
+
+
+def _sides(options: SourceOptions, height: int, width: int) -> tuple[int, int]:
+    """Return height and width of frames as they are packed.
+
+    Raises:
+        UsageError: `--size` is not two numbers.
+    """
+    if options.short is not None:
+        scale = options.short / min(height, width)
+        return (options.short, round(width * scale)) if height <= width else (round(height * scale), options.short)
+    if options.size is None:
+        return height, width
+    sides = options.size.split(",")
+    if len(sides) != 2 or not all(side.isdecimal() and int(side) for side in sides):
+        raise UsageError(f"--size {options.size}: HEIGHT,WIDTH in pixels is expected, as in 240,320")
+    return int(sides[0]), int(sides[1])
+
+
+def agree(table: SampleTable, options: SourceOptions, remarks: list[str], watcher: Watcher) -> SampleTable:
+    """Return all samples; an axis that is equal in all of them is of fixed length, but for the frames."""
+    remarks += notes_of(table)
+    if options.size is not None or options.short is not None:
+        remarks.append("frames are resized by FFmpeg's swscale: by area where they get smaller, else bicubic")
+    fixed = {
+        name: int(column[0])
+        for name, column in table.numbers.items()
+        if table.count and not name.endswith(".frames") and (column == column[0]).all()
+    }
+    return table.relaid(lambda laid: laid._replace(shape=tuple(fixed.get(str(axis), axis) for axis in laid.shape)))
+
+
+# ---------------------------------------------------------------- frames
+
+
+def read(row: Row, options: SourceOptions) -> dict[str, Any]:
+    """Return the frames of each file, those of a large one as `LargeArray`, and when they are shown."""
+    sample: dict[str, Any] = {}
+    layouts = iter(row.layout)
+    for field, (path,) in row.paths.items():
+        clip, time, fps = next(layouts), next(layouts), next(layouts)
+        frames = _Frames(path, options)
+        shape = tuple(int(n or 0) for n in row.shape(clip))
+        if len(frames.numbers) != shape[0]:
+            now = f"{len(frames.numbers):,} now"
+            raise SourceError(f"had {shape[0]:,} frames when its header was read, and has {now}; run again", path)
+        array = LargeArray(np.dtype(np.uint8), shape, frames.read, path)
+        sample[field] = array if array.nbytes > LARGE_BYTES else array[:]
+        sample[time.name] = frames.video.times[frames.numbers]
+        sample[fps.name] = np.float64(_rate(frames.video, options))
+    return sample
+
+
+class _Frames:
+    """The chosen frames of a file, decoded on from the last ones that were asked for, or from a key frame."""
+
+    def __init__(self, path: str, options: SourceOptions) -> None:
+        from av.video.reformatter import VideoReformatter
+
+        with _opened(path) as (container, stream):
+            self.video = _demux(container, stream, path)
+        self.numbers = _chosen(self.video, options, path)
+        self._path, self._options = path, options
+        self._reformatter = VideoReformatter()
+        self._decoded: Iterator[tuple[int, VideoFrame]] = iter(())
+        self._last: tuple[int, NDArray[np.uint8]] | None = None
+
+    def read(self, start: int, stop: int) -> NDArray[np.uint8]:
+        """Return the chosen frames start..stop, (stop - start, H, W, 3)."""
+        frames = [self._frame(int(self.video.shown[number])) for number in self.numbers[start:stop]]
+        if any(frame.shape != frames[0].shape for frame in frames):
+            raise SourceError(f"its frames change their size; {_ADVICE}", self._path)
+        return np.stack(frames)
+
+    def _frame(self, shown: int) -> NDArray[np.uint8]:
+        """Return the frame that is shown at a time, in units of the file."""
+        last = -(2**62) if self._last is None else self._last[0]
+        if self._last is None or shown < last or (self.video.keys[self.video.keys <= shown][-1:] > last).any():
+            self._decoded = self._from(shown)
+        if self._last is None or shown != last:
+            for at, frame in self._decoded:
+                if at < shown:
+                    continue
+                if at > shown:
+                    break
+                self._last = at, self._pixels(frame)
+                break
+        if self._last is None or self._last[0] != shown:
+            seconds = float(shown * self.video.unit)
+            raise SourceError(f"its frame at {seconds:.3f} s cannot be decoded; {_ADVICE}", self._path)
+        return self._last[1]
+
+    def _from(self, shown: int) -> Iterator[tuple[int, VideoFrame]]:
+        """Yield frames with the time at which each is shown, from the last key frame before one, or the first."""
+        with _opened(self._path) as (container, stream):
+            if len(before := self.video.keys[self.video.keys <= shown]) > 1:
+                container.seek(int(before[-1]), stream=stream)
+            for frame in container.decode(stream):
+                if frame.is_corrupt:
+                    raise SourceError(f"its frame at {frame.time:.3f} s is damaged; {_ADVICE}", self._path)
+                if frame.pts is not None:
+                    yield frame.pts, frame
+
+    def _pixels(self, frame: VideoFrame) -> NDArray[np.uint8]:
+        turns = frame.rotation // 90
+        height, width = _sides(self._options, *_turned_sides(frame))
+        if turns % 2:
+            height, width = width, height
+        is_smaller = height <= frame.height and width <= frame.width
+        # In one thread: threads of swscale do not live on in a forked process, which waits for them for ever.
+        rgb = self._reformatter.reformat(
+            frame, width, height, "rgb24", interpolation="AREA" if is_smaller else "BICUBIC", threads=1
+        )
+        pixels: Any = rgb.to_ndarray()
+        return np.ascontiguousarray(np.rot90(pixels, turns)) if turns else pixels
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[tuple[InputContainer, VideoStream]]:
+    """Open a file, and its one stream of video; errors of FFmpeg become a SourceError."""
+    import av
+
+    try:
+        with av.open(path, metadata_errors="replace") as container:
+            streams = [s for s in container.streams.video if not s.disposition & av.stream.Disposition.attached_pic]
+            if len(streams) != 1:
+                counted = f"{len(streams)} streams of video" if streams else "no stream of video"
+                raise SourceError(f"has {counted}, and one is expected; {_ADVICE} (-map 0:v:0)", path)
+            if streams[0].codec_context is None:
+                raise SourceError(f"is in a code that this build of FFmpeg does not know; {_ADVICE}", path)
+            streams[0].codec_context.options = _STRICT
+            streams[0].codec_context.thread_count = 1  # workers are processes, and each decodes another file
+            yield container, streams[0]
+    except (av.FFmpegError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise SourceError(f"cannot be decoded ({reason}); download it again", path) from error
+
+
+def _origin(options: SourceOptions, table: SampleTable) -> dict[str, Any]:
+    """Return what the manifest keeps of the options."""
+    names = ("every", "fps", "size", "short", "start", "stop")
+    return {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+
+
+KIND = Kind(
+    "video",
+    (".mp4", ".mkv", ".webm", ".avi", ".mov"),
+    look,
+    read,
+    needs=("av", "Videos", "video"),
+    options=("every", "fps", "size", "short", "start", "stop"),
+    unnamed="video",
+    pair=pair,
+    agree=agree,
+    are_ragged=True,
+    origin=_origin,
+)
