@@ -23,6 +23,7 @@ import msgspec
 import xxhash
 
 import packer
+from packer.codecs import compiled
 from packer.errors import ChangedMeanwhileError, UsageError, as_text
 from packer.format import MANIFEST, Manifest, encode_constants
 from packer.format import manifest as manifests
@@ -152,6 +153,7 @@ def convert(sources: Any, out: str | os.PathLike[str], options: ConvertOptions |
     check_place(sources, place, options.overwrite)
     with _changes_told(sources):
         job = _find_job(sources, options, place) or plan_job(open_source(sources, options, rejected), options, rejected)
+    compiled.prepare(field.codec for field in job.plan.fields)  # for those who read it afterwards
     command = _command(job, place)
     with _changes_told(None if command.takes else sources), changing(place) as change:
         if command.takes and change.manifest not in command.bases:

@@ -22,6 +22,7 @@ import numpy as np
 import xxhash
 
 from packer.checking import SHOWN_NAMES, Damage
+from packer.codecs import compiled
 from packer.errors import DamagedError, DatasetError, ManifestError
 from packer.format import (
     MANIFEST,
@@ -232,6 +233,7 @@ def _check_shards(
     """
     entries = [manifest.shards[number] for number in numbers]
     watcher.step(CHECKING, 0, sum(entry.bytes for entry in entries))
+    compiled.prepare(field.codec for field in manifest.fields)
     if not workers:
         shards = [_check_shard(folder, manifest.fields, watcher, entry) for entry in entries]
         return dict(zip(numbers, shards, strict=True))

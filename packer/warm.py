@@ -17,6 +17,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from packer.codecs import compiled
 from packer.errors import DamagedError
 from packer.format import check_file
 from packer.format import manifest as manifests
@@ -39,7 +40,9 @@ def warm(folder: Path, watcher: Watcher = NOBODY, again: bool = True) -> int:
         DatasetError: there is no packed dataset.
         DamagedError: a shard is missing, cannot be read, or has another size than it was written with.
     """
-    shards = manifests.read(folder).shards
+    manifest = manifests.read(folder)
+    compiled.prepare(field.codec for field in manifest.fields)
+    shards = manifest.shards
     watcher.step(WARMING, 0, sum(shard.bytes for shard in shards))
     for shard in shards:
         path = folder / shard.file

@@ -15,6 +15,7 @@ import xxhash
 from numpy.typing import ArrayLike
 from torch.utils.data import Dataset
 
+from packer.codecs import compiled
 from packer.errors import MissingNameError, UsageError
 from packer.format import MANIFEST, URL_AS_PATH, Constants, Field, Manifest, Names, Numbers, Ranges, starts_of
 from packer.format import manifest as manifests
@@ -181,6 +182,7 @@ class PackedDataset(Dataset[Any]):
         self._parts = Parts(self.crop, self.points, self.windows)
         self._parts.check(self.fields, self._samples.samples)
         self._check_extras()
+        compiled.prepare(field.codec for field in self.fields.values())
 
     def _use_manifest(self) -> None:
         """Set the attributes that follow from the manifest, here and in every process that unpickles the dataset."""

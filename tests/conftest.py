@@ -38,6 +38,15 @@ def pytest_xdist_auto_num_workers() -> int:
     return (os.cpu_count() or 1) + 1
 
 
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Compile the loops before anything is tested: else the first tests of a new environment would have it done."""
+    if not hasattr(session.config, "workerinput"):
+        from packer.codecs import compiled  # here, since the coverage of what is imported earlier is not counted
+
+        if not compiled.compiling.compiled_files():
+            compiled.loading.load()
+
+
 def pytest_collection_finish() -> None:
     """Set aside what was imported: to go through it takes half a second, whenever garbage is collected."""
     gc.collect()

@@ -16,7 +16,8 @@ import psutil
 from packer import __version__
 from packer.cli.logs import log_options
 from packer.cli.text import json_text, listing, size_text
-from packer.codecs import compiled, number_of
+from packer.codecs import compiled, compiling, number_of
+from packer.errors import ResourceError, UsageError, WriteError
 from packer.format import Field, Manifest
 from packer.format import manifest as manifests
 from packer.machine import memory, processors
@@ -47,7 +48,9 @@ class Machine:
         processors, cores: those that this process may use, and those of the machine.
         torch_threads: threads that torch starts for one call.
         cuda: name of the GPU that torch would use; None if it finds none.
-        one_by_one: why frames are decoded one by one; None if machine code decodes whole batches.
+        one_by_one: why frames are decoded one by one; None if machine code decodes whole batches, or will.
+        compiled: the folder that holds this machine code; None if it is not compiled yet.
+        cache: the folder that gets it; None if there is none that can be written.
     """
 
     mount: str | None
@@ -61,6 +64,8 @@ class Machine:
     torch_threads: int
     cuda: str | None
     one_by_one: str | None = None
+    compiled: Path | None = Path()
+    cache: Path | None = Path()
 
     @property
     def is_network(self) -> bool:
@@ -89,18 +94,31 @@ class Finding:
 
 
 @click.command()
-@click.argument("dataset", type=click.Path(path_type=Path))
+@click.argument("dataset", type=click.Path(path_type=Path), required=False)
+@click.option(
+    "--compile", "compile_now", is_flag=True, help="Compile the machine code that decodes frames, if it is not yet."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @log_options
-def doctor(dataset: Path, as_json: bool) -> None:
+def doctor(dataset: Path | None, compile_now: bool, as_json: bool) -> None:
     """Say how this machine suits the packed dataset DATASET: disk, memory, processors, GPU.
 
     It ends with the settings to start from. An exclamation mark shows what makes training slow, or fail.
 
+    With --compile no DATASET is needed. It is for images of containers: else the first process that reads has another
+    one compile the loops that decode frames, once for each machine, and frames are decoded one by one meanwhile.
+
     \b
     $ packer doctor div2k.packed
     $ packer doctor div2k.packed --json
+    $ packer doctor --compile
     """
+    if compile_now:
+        click.echo(f"the machine code that decodes frames is compiled, in {_compile()}")
+        if dataset is None:
+            return
+    if dataset is None:
+        raise UsageError("DATASET is missing; `packer doctor --compile` alone needs none")
     all_findings = list(findings(manifests.read(dataset), machine_of(dataset)))
     if as_json:
         click.echo(json_text({"path": str(dataset), "findings": all_findings}))
@@ -110,6 +128,22 @@ def doctor(dataset: Path, as_json: bool) -> None:
         pairs.append((f"{'!' if finding.hurts else ' '} {finding.topic}", finding.found))
         pairs += [("", finding.advice)] if finding.advice else []
     click.echo("\n".join(listing(pairs)))
+
+
+def _compile() -> Path:
+    """Compile the loops unless they are; return the folder that holds them.
+
+    Raises:
+        WriteError: no folder can be written.
+        ResourceError: numba does not work.
+    """
+    try:
+        files = compiling.compiled_files() or compiling.compile_loops()
+    except OSError as error:
+        raise WriteError(f"{error}; set NUMBA_CACHE_DIR to a folder that can be written") from None
+    except Exception as error:  # numba, and whoever built a codec's package, has many ways to fail
+        raise ResourceError(f"numba cannot compile: {type(error).__name__}: {error}; repair its installation") from None
+    return files[0].parent
 
 
 def machine_of(folder: Path) -> Machine:
@@ -122,6 +156,9 @@ def machine_of(folder: Path) -> Machine:
     ]
     # The deepest mount; the last of two at one place hides the other.
     deepest = sorted(partitions, key=lambda partition: len(partition.mountpoint))[-1:]
+    files, cache = compiling.compiled_files(), compiling.cache_folder()
+    # Not where that would compile them.
+    has_failed = files and compiled.loading.load() is None
     shared = psutil.disk_usage(str(_SHARED)) if _SHARED.is_dir() else None
     return Machine(
         mount=deepest[0].mountpoint if deepest else None,
@@ -134,7 +171,9 @@ def machine_of(folder: Path) -> Machine:
         cores=os.cpu_count() or 1,
         torch_threads=torch.get_num_threads(),
         cuda=torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        one_by_one=None if compiled.loading.load() is not None else str(compiled.loading.failure),
+        one_by_one=str(compiled.loading.failure) if has_failed else None,
+        compiled=files[0].parent if files else None,
+        cache=cache,
     )
 
 
@@ -169,9 +208,8 @@ def findings(manifest: Manifest, machine: Machine) -> Iterator[Finding]:
         observed = "decoded together: " + ", ".join(f"{count} samples of {name!r}" for name, count in shared.items())
         advice = 'reading one at random decodes all of them: shuffle="block" decodes each frame about once an epoch'
         yield Finding("codec", observed, advice, hurts=True)
-    if machine.one_by_one is not None and any(number_of(field.codec) is not None for field in manifest.fields):
-        advice = "the package numba decodes whole batches at least twice as fast: repair its installation"
-        yield Finding("codec", f"frames are decoded one by one: {machine.one_by_one}", advice, hurts=True)
+    if any(number_of(field.codec) is not None for field in manifest.fields):
+        yield _machine_code(machine)
     size = max(min(_BATCH, manifest.samples), 1)
     batch = size * manifest.raw_bytes // max(manifest.samples, 1)
     if machine.shared_free is not None:
@@ -198,3 +236,19 @@ def findings(manifest: Manifest, machine: Machine) -> Iterator[Finding]:
     yield Finding("GPU", machine.cuda or "torch finds none", advice if machine.cuda else "")
     shuffle, device = '"block"' if shared or not fits else "True", ', device="cuda"' if machine.cuda else ""
     yield Finding("use", f"Loader(dataset, batch_size={size}, shuffle={shuffle}{device})")
+
+
+def _machine_code(machine: Machine) -> Finding:
+    """Return whether frames are decoded by machine code, and where it is kept."""
+    if machine.one_by_one is not None:
+        advice = "the package numba decodes whole batches at least twice as fast: repair its installation"
+        return Finding("codec", f"frames are decoded one by one: {machine.one_by_one}", advice, hurts=True)
+    if machine.compiled is not None:
+        return Finding("machine code", f"compiled, in {machine.compiled}")
+    if machine.cache is not None:
+        advice = "the first process that reads has another one do it; `packer doctor --compile` does it now"
+        return Finding("machine code", f"not compiled yet; it goes into {machine.cache}", advice)
+    advice = (
+        "each process compiles for itself, 8 s of processor time: set NUMBA_CACHE_DIR to a folder that can be written"
+    )
+    return Finding("machine code", "no folder that it could go into can be written", advice, hurts=True)

@@ -6,12 +6,13 @@
     jpeg        photographs kept as the files that they came in
     frames      encodes, decodes and hashes frames, many by one call
     compiled    whether the machine code of `loops` is there yet, and worth it
+    compiling   the process that makes it, once a machine
 
 A new kind of stage is a class and an entry in `stages.STAGES`; a name for the command line is an entry in
 `configs.NAMED`.
 """
 
-from packer.codecs import compiled
+from packer.codecs import compiled, compiling
 from packer.codecs.compiled import machine_code, number_of
 from packer.codecs.configs import LZ4, MAX_STAGES, NAMED, codec_name, parse_codec
 from packer.codecs.filters import DECIMAL, DECIMAL_DTYPES, MOST_DIGITS, PHOTO, PHOTO_DTYPES, digits_of
@@ -51,6 +52,7 @@ __all__ = [
     "checked_jpeg",
     "codec_name",
     "compiled",
+    "compiling",
     "decode_jpeg",
     "digits_of",
     "file_of",

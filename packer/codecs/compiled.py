@@ -3,22 +3,30 @@
 With them frames are decoded faster, and threads do not wait for the interpreter's lock between two frames
 (docs/how/choices.md). A process that reads a few batches, or looks at one dataset, gains nothing from them. So frames
 are handled one by one until that has cost as much as loading would. The worst case is twice the ideal time.
+
+Nobody waits for them: another process compiles them (`compiling.py`), and a thread loads them, which takes 0.7 s.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from packer.codecs import compiling
 from packer.codecs.filters import DECIMAL, PHOTO
 
 #: Seconds spent on frames one by one after which the loops are loaded.
 WORTH_SECONDS = 0.5
+
+#: Seconds between two looks for the loops that another process compiles.
+LOOK_SECONDS = 0.2
 
 #: Bytes that a process must be free to take before the loops are loaded.
 LEAST_MEMORY = 2**29
@@ -40,21 +48,46 @@ class Loading:
         self.found: ModuleType | None = None
         self.failure: Exception | None = None
         self.seconds = 0.0
+        self._thread: threading.Thread | None = None
+        self._next_look = 0.0
 
     def load(self) -> ModuleType | None:
-        """Return the loops, now, or None if they cannot be loaded, or another thread is about to load them."""
-        if self.found is None and self.failure is None and _lock.acquire(blocking=False):
-            try:
-                _check_memory()
-                from packer.codecs import loops
+        """Return the loops, or None if they cannot be loaded. The caller waits, also while they are compiled."""
+        with _lock:
+            if self.found is None and self.failure is None:
+                try:
+                    _check_memory()
+                    from packer.codecs import loops
 
-                self.found = loops
-            except Exception as error:  # numba, and whoever built a codec's package, has many ways to fail
-                self.failure = error
-                logging.getLogger(__name__).info("frames are handled one by one: %s: %s", type(error).__name__, error)
-            finally:
-                _lock.release()
+                    self.found = loops
+                    self._leave_mark()
+                except Exception as error:  # numba, and whoever built a codec's package, has many ways to fail
+                    self.failure = error
+                    text = "frames are handled one by one: %s: %s"
+                    logging.getLogger(__name__).info(text, type(error).__name__, error)
         return self.found
+
+    def _leave_mark(self) -> None:
+        """Tell other processes that the loops are compiled, if this one had to do it."""
+        if not compiling.compiled_files() and (folder := compiling.cache_folder()) is not None:
+            with contextlib.suppress(OSError):
+                compiling.leave_mark(folder)
+
+    def begin(self) -> None:
+        """Load the loops in a thread, once another process has compiled them; nobody waits.
+
+        Where no process can compile for others (no folder can be written), the thread compiles.
+        """
+        if self.failure is not None or self._thread is not None or time.monotonic() < self._next_look:
+            return
+        self._next_look = time.monotonic() + LOOK_SECONDS
+        if compiling.compiled_files() or not compiling.start():
+            self._thread = threading.Thread(target=self.load, name="packer loops")
+            self._thread.start()
+
+    def forget_thread(self) -> None:
+        """Note that this process was forked, so that its parent's thread is not here."""
+        self._thread = None
 
 
 def _check_memory() -> None:
@@ -73,13 +106,32 @@ def _check_memory() -> None:
 loading = Loading()
 # A process is not forked while one of its threads loads: the child would wait for the half-finished import for ever.
 _lock = threading.RLock()
+
+
+def _begin_forked() -> None:
+    _lock.release()
+    loading.forget_thread()
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
+    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_begin_forked)
 
 
 def loops() -> ModuleType | None:
-    """Return the module `loops`, if it is loaded or worth it by now, or None if frames are to be handled one by one."""
-    return loading.found or (loading.load() if loading.seconds > WORTH_SECONDS else None)
+    """Return the module `loops` if it is loaded, or None if frames are to be handled one by one.
+
+    Once that has cost enough, the loops are loaded by a thread.
+    """
+    if loading.found is None and loading.seconds > WORTH_SECONDS:
+        loading.begin()
+    return loading.found
+
+
+def prepare(codecs: Iterable[Sequence[dict[str, Any]]]) -> None:
+    """See that the loops are compiled for this machine if they know one of these codecs, by another process."""
+    is_known = any(number_of(codec) is not None for codec in codecs)
+    if loading.found is None and is_known and not compiling.compiled_files():
+        compiling.start()
 
 
 def number_of(codec: Sequence[dict[str, Any]]) -> int | None:

@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
@@ -22,12 +23,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmark.apart import apart, cpu_seconds, pack
-from benchmark.inputs import LARGE, SMALL, pair_sources, png_pairs
+from benchmark.inputs import LARGE, SMALL, pair_sources, pairs, png_pairs
 from benchmark.measuring import Figures, Row, race
 from benchmark.rows.converting import peak_bytes, writing
 from benchmark.store import Bench
 from packer.convert import convert, convert_part
 from packer.packing import executor_at
+from readers import Loader, PackedDataset
 
 #: Pairs of images that a cluster packs, and that parts pack, in so many shards and so many times.
 CLUSTER_PAIRS, PART_PAIRS, PART_SHARDS, PART_ROUNDS = 2_000, 2_000, 16, 2
@@ -203,3 +205,35 @@ def resuming(bench: Bench) -> Figures:
 
     figures = race(bench.rounds, whole, replace(rest, prepare=prepare))
     return replace(figures, notes=(*figures.notes, f"{pairs / (figures.theirs or 1):.2f} s"))
+
+
+#: Seconds of reading before the epoch begins, and of the epoch.
+_FIRST_SECONDS, _EPOCH_SECONDS = 2.0, 30.0
+
+
+def _read_new(path: Path, cache: str | None, seconds: float) -> tuple[float, float]:
+    """Read epochs for so many seconds after the first two; return samples a second, and the longest wait of all."""
+    if cache is not None:
+        os.environ["NUMBA_CACHE_DIR"] = cache
+    loader = Loader(PackedDataset(path), 128, shuffle=True)
+    start = last = time.perf_counter()
+    samples, longest = 0, 0.0
+    while True:
+        for _ in loader:
+            now = time.perf_counter()
+            longest, last = max(longest, now - last), now
+            samples += 128 * (now - start > _FIRST_SECONDS)
+            if now - start > _FIRST_SECONDS + seconds:
+                return samples / (now - start - _FIRST_SECONDS), longest
+
+
+@Row(f"machines: an epoch of {_EPOCH_SECONDS:.0f} s, lz4, two seconds after the first read", "compiled", at_least=0.8)
+def new_environment(bench: Bench) -> Figures:
+    """Read where the loops are not compiled yet, and where they are, in processes of their own; once each."""
+    path, found = bench.packed(pairs, SMALL, codec="lz4"), []
+    with tempfile.TemporaryDirectory() as cache:
+        for folder, seconds in ((cache, _EPOCH_SECONDS), (None, _EPOCH_SECONDS / 3)):
+            with ProcessPoolExecutor(1, _SPAWN) as process:
+                found.append(process.submit(_read_new, path, folder, seconds).result())
+    (ours, longest), (theirs, _) = found
+    return Figures(ours / theirs, ours=ours, theirs=theirs, notes=(f"the longest wait is {1e3 * longest:.0f} ms",))

@@ -12,6 +12,7 @@ import pytest
 
 from packer.cli import doctor
 from packer.cli.doctor import Machine, findings, free_memory, machine_of
+from packer.codecs import compiling
 from packer.convert import convert
 from packer.format import manifest as manifests
 
@@ -85,6 +86,36 @@ def test_frames_that_machine_code_would_decode(tmp_path, codec, hurts):
 def test_whether_machine_code_decodes(tmp_path, way):
     """It is loaded to find out; why it cannot be is told in the words of the failure."""
     assert machine_of(tmp_path).one_by_one == (None if way == "by_machine" else "not in this test")
+
+
+def test_whether_machine_code_is_compiled(tmp_path):
+    """And where it is, or will be; only a machine on which every process has to compile hurts."""
+    path = convert([{"x": np.zeros(1024, np.float32)} for _ in range(9)], tmp_path / "p", codec="lz4").path
+
+    def found(**changes):
+        all_found = findings(manifests.read(path), replace(GOOD, **changes))
+        return next((f.found, f.advice, f.hurts) for f in all_found if f.topic == "machine code")
+
+    assert found(compiled=tmp_path) == (f"compiled, in {tmp_path}", "", False)
+    text, advice, hurts = found(compiled=None, cache=tmp_path)
+    assert str(tmp_path) in text
+    assert "packer doctor --compile" in advice
+    assert not hurts
+    text, advice, hurts = found(compiled=None, cache=None)
+    assert "NUMBA_CACHE_DIR" in advice
+    assert hurts
+
+
+def test_compiling_now(packer, tmp_path, monkeypatch):
+    """`--compile` needs no dataset, says where the machine code is, and what to do where it cannot be kept."""
+    files = compiling.compiled_files()
+    assert str(files[0].parent) in packer("doctor", "--compile").stdout.replace("\n", "")
+    monkeypatch.setattr(compiling, "compiled_files", list)
+    monkeypatch.setattr(compiling, "_folders", lambda: [tmp_path / "file" / "none"])
+    (tmp_path / "file").touch()
+    result = packer("doctor", "--compile", status=1)
+    assert "NUMBA_CACHE_DIR" in result.stderr
+    assert "DATASET is missing" in packer("doctor", status=2).stderr
 
 
 def test_what_the_system_does_not_say_is_left_out(manifest):

@@ -12,7 +12,6 @@ import sys
 import textwrap
 import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,11 +19,16 @@ from typing import Any
 import lz4.block
 import numpy as np
 import pytest
+from filelock import FileLock
 from stored_frames import mixed, stored
 
 import packer.codecs
-from packer.codecs import NAMED, FrameCodec, Frames, compiled, number_of, parse_codec
+from packer.codecs import NAMED, FrameCodec, Frames, compiled, compiling, number_of, parse_codec
 from packer.codecs.compiled import CODECS, WORTH_SECONDS, Loading
+from packer.convert import convert
+from packer.verify import verify
+from packer.warm import warm
+from readers import PackedDataset
 
 ROOT = Path(__file__).resolve().parents[3]
 LOOPS = "packer.codecs.loops"
@@ -45,6 +49,13 @@ def unimported(monkeypatch: pytest.MonkeyPatch, loops: ModuleType) -> None:
     monkeypatch.delattr(packer.codecs, "loops")
 
 
+def ended(loading: Loading) -> bool:
+    """Wait for the end of the thread that loads the loops, if there is one."""
+    if loading._thread is not None:
+        loading._thread.join(60)
+    return True
+
+
 def decodes_right() -> bool:
     """Whether some frames are decoded to what they were."""
     one = stored("lz4", mixed(20))
@@ -63,6 +74,8 @@ def test_loops_are_loaded_once_they_are_worth_it(loading: Loading, loops: Module
     assert compiled.loops() is None
     assert loading.found is None
     loading.seconds = WORTH_SECONDS * 1.001
+    compiled.loops()
+    assert ended(loading)
     assert compiled.loops() is loops
     assert loading.found is loops
 
@@ -74,12 +87,14 @@ def test_loops_that_are_loaded_are_used(loading: Loading, loops: ModuleType) -> 
 
 
 def test_decoding_notes_its_time_and_goes_over_to_loops(loading: Loading, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first call is made one by one, the second by the loops, after which no more time is noted."""
+    """First calls are made one by one, those after a thread has loaded the loops by them: no more time is noted."""
     monkeypatch.setattr(compiled, "WORTH_SECONDS", 0.0)
     assert decodes_right()
     assert loading.found is None
+    assert 0 < loading.seconds < 10
+    assert decodes_right()
+    assert ended(loading)
     noted = loading.seconds
-    assert 0 < noted < 10
     assert decodes_right()
     assert loading.found is not None
     assert loading.seconds == noted
@@ -112,7 +127,84 @@ def test_to_read_a_little_imports_no_compiler() -> None:
     subprocess.run([sys.executable, "-c", textwrap.dedent(code)], cwd=ROOT, timeout=60, check=True)
 
 
-# ---------------------------------------------------------------- where they cannot be had
+# ---------------------------------------------------------------- who compiles them
+
+#: Decodes with an empty cache: first in a worker that is forked, then until the loops are there.
+FRESH = """
+    import os, sys, time
+    import numpy as np
+    from packer.codecs import NAMED, FrameCodec, Frames, compiled, compiling
+    compiled.WORTH_SECONDS = 0.0
+    codec = FrameCodec(NAMED["lz4"], np.dtype("u1"))
+    frame = bytes(codec.encode(np.ones(1000, np.uint8)))
+    def decodes_right():
+        out = np.zeros(1000, np.uint8)
+        codec.decode_frames(memoryview(frame), Frames(np.array([[0, len(frame)]]), np.array([1000])), out)
+        return out.all() and (compiled.loading.found is not None or "numba" not in sys.modules)
+    if not os.fork():
+        compiled.LOOK_SECONDS = 0.0
+        are_right = [decodes_right() for _ in range(9)]
+        os._exit(not all(are_right) or compiling._process is not None)
+    assert os.wait()[1] == 0
+    assert not os.listdir(os.environ["NUMBA_CACHE_DIR"])
+    assert all(decodes_right() for _ in range(9))
+    while compiled.loading.found is None:
+        assert compiled.loading._thread is not None or decodes_right()
+        time.sleep(0.01)
+    assert compiling._process is None or compiling._process.wait() == 0
+    assert decodes_right()
+    files = compiling.compiled_files()
+    assert files and all(str(path).startswith(os.environ["NUMBA_CACHE_DIR"]) for path in files)
+"""
+
+
+def test_another_process_compiles(tmp_path: Path) -> None:
+    """Frames are decoded one by one meanwhile, then by the loops; a worker that is forked starts no such process.
+
+    It compiles without the optimizer, which still takes some seconds of processor time.
+    """
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path), "NUMBA_OPT": "0"}
+    subprocess.run([sys.executable, "-c", textwrap.dedent(FRESH)], cwd=ROOT, env=environment, timeout=300, check=True)
+
+
+@pytest.mark.parametrize(("codec", "starts"), [("lz4", 1), ("none", 0)])
+def test_who_has_them_compiled(
+    tmp_path: Path, loading: Loading, monkeypatch: pytest.MonkeyPatch, codec: str, starts: int
+) -> None:
+    """Each verb that writes or reads datasets whose frames they decode, in the process that starts workers."""
+    started: list[None] = []
+    monkeypatch.setattr(compiling, "compiled_files", list)
+    monkeypatch.setattr(compiling, "start", lambda: started.append(None))
+    path = tmp_path / "p"
+    convert([{"x": np.zeros(300)}], path, codec=codec)
+    verify(path, workers=1)
+    warm(path)
+    PackedDataset(path)
+    assert len(started) == 4 * starts
+
+
+def test_one_process_compiles_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While it is at work, others start none; where no folder can be written, each loads the loops by itself."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    with FileLock(tmp_path / f"{compiling.mark_name()}.lock"):
+        assert compiling.start()
+        assert compiling.compile_loops(wait=False) == []
+    assert compiling._process is None
+    monkeypatch.setattr(compiling, "_folders", lambda: [Path("/proc/none")])
+    assert not compiling.start()
+
+
+def test_a_mark_without_its_files_is_none(
+    tmp_path: Path, loading: Loading, unimported: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of what numba kept, all must be there; who loads the loops leaves the mark anew."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(compiling, "_folders", lambda: [tmp_path])
+    assert loading.load() is not None
+    files = compiling.compiled_files()
+    assert {file.suffix for file in files} == {".nbc", ".nbi"}
+    (tmp_path / compiling.mark_name()).write_text(f"{files[0]}\n{tmp_path / 'gone.nbc'}\n")
+    assert compiling.compiled_files() == []
 
 
 def test_a_package_that_hides_its_functions(
@@ -123,6 +215,7 @@ def test_a_package_that_hides_its_functions(
     with caplog.at_level(logging.DEBUG), monkeypatch.context() as patch:
         patch.setitem(sys.modules, "xxhash._xxhash", lz4.block._block)  # a library with other functions
         assert decodes_right()
+        assert ended(loading)
         assert compiled.loops() is None
     assert isinstance(loading.failure, AttributeError)
     assert compiled.loops() is None
@@ -154,7 +247,12 @@ def test_a_compiler_that_is_switched_off(tmp_path: Path) -> None:
         with DatasetWriter({str(tmp_path / "p")!r}, codec="lz4") as writer:
             for number in range(50):
                 writer.add({{"x": np.full(300, number)}})
-        for _ in range(2):
+        for _ in range(3):
+            if compiled.loading._thread is not None:
+                compiled.loading._thread.join(60)
+            compiled.loading._next_look = 0.0
+            if compiled.compiling._process is not None:
+                assert compiled.compiling._process.wait(60)
             batches = list(Loader(PackedDataset({str(tmp_path / "p")!r}, verify=True), 20))
             assert [number for batch in batches for number in batch["x"][:, 7].tolist()] == [*range(50)]
         assert compiled.loading.found is None
@@ -224,17 +322,15 @@ def test_nobody_waits_for_a_thread_that_loads(
     slow = SlowImport()
     monkeypatch.setattr(sys, "meta_path", [slow, *sys.meta_path])
     loading.seconds = 2 * WORTH_SECONDS
-    with ThreadPoolExecutor(1) as threads:
-        loaded = threads.submit(compiled.loops)
-        assert slow.began.wait(30)
-        try:
-            assert compiled.loops() is None
-            assert loading.load() is None
-            assert decodes_right()
-            assert not loaded.done()
-        finally:
-            slow.go_on.set()
-        found = loaded.result(30)
+    assert compiled.loops() is None
+    assert slow.began.wait(30)
+    try:
+        assert compiled.loops() is None
+        assert decodes_right()
+    finally:
+        slow.go_on.set()
+    assert ended(loading)
+    found = loading.load()
     assert found is not None
     assert found.__name__ == LOOPS
     assert compiled.loops() is found
