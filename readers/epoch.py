@@ -1,11 +1,17 @@
-"""One epoch of a loader: its order, and how much of it is done. That is all that a saved state holds."""
+"""Where a loader stands: in which epoch and order, and how much of it is done. That is what a saved state holds."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from operator import index
 from typing import Any
 
+from torch.utils.data.distributed import DistributedSampler
+
 from readers.order import Order
+from readers.share import GROUP_SAMPLES, Share
+from readers.valid import check_count
 
 
 @dataclass
@@ -29,3 +35,77 @@ class Epoch:
     def next_epoch(self, order: Order) -> Epoch:
         """Return the beginning of the next epoch, which may have another order."""
         return Epoch(order, self.number + 1)
+
+
+class Position:
+    """Where a loader stands; `set_epoch` of its samplers changes it, too.
+
+    Args:
+        order: of the epochs that begin from now on.
+
+    Attributes:
+        epoch: that of the last batch handed out, or one that was chosen since.
+    """
+
+    def __init__(self, order: Order) -> None:
+        self.order = order
+        self.epoch = Epoch(order)
+        #: The epoch in which the next loop begins, if the caller said so. A loop that goes on meanwhile leaves it.
+        self._chosen: Epoch | None = None
+
+    def use(self, order: Order) -> None:
+        """Take another order for the epochs that are not begun."""
+        self.order = order
+        for epoch in (self.epoch, self._chosen):
+            if epoch is not None and not epoch.done:
+                epoch.order = order
+
+    def choose(self, epoch: Epoch) -> None:
+        """Let the next loop begin in this epoch."""
+        self.epoch = self._chosen = epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """See `Loader.set_epoch`."""
+        check_count("epoch", epoch, minimum=0)
+        if self._chosen is None or epoch != self._chosen.number:
+            self.choose(Epoch(self.order, index(epoch)))
+
+    def begin(self) -> Epoch:
+        """Return the epoch that a loop begins now, an object of its own."""
+        epoch, self._chosen = self._chosen, None
+        if epoch is None:
+            # If the last loop was left in the middle of its epoch, a new one begins, as with torch's DataLoader.
+            epoch = self.epoch.next_epoch(self.order) if self.epoch.done else self.epoch
+        return replace(epoch)
+
+    def advance(self, epoch: Epoch, is_through: bool) -> None:
+        """Stand where a loop is that handed out a batch of this epoch, or behind the epoch if it is through."""
+        self.epoch = (self._chosen or epoch.next_epoch(self.order)) if is_through else epoch
+
+
+class EpochSampler(DistributedSampler[int]):
+    """A share of a loader's order as a torch sampler, for frameworks that take a loader apart or set its epoch.
+
+    It is a DistributedSampler, so that frameworks do not put one of their own in its place.
+    """
+
+    def __init__(self, position: Position, share: Share) -> None:
+        super().__init__(range(len(position.order)), share.world_size, share.rank, shuffle=False)  # type: ignore[arg-type]
+        self._position, self._share = position, share
+
+    def __iter__(self) -> Iterator[int]:
+        batches, first = self._position.order.batches(self._position.epoch.number, self._share, 0), 0
+        while first < len(batches):
+            stop = batches.group_end(first, GROUP_SAMPLES)
+            yield from batches.group(first, stop)[0].tolist()
+            first = stop
+
+    def __len__(self) -> int:
+        n, share = len(self._position.order), self._share
+        batches = share.count_batches(n)
+        remaining = 0 if share.drop_last else n % share.global_batch_size
+        return (batches - bool(remaining)) * share.batch_size + -(-remaining // share.world_size)
+
+    def set_epoch(self, epoch: int) -> None:
+        """See `Loader.set_epoch`."""
+        self._position.set_epoch(epoch)

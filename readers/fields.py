@@ -114,6 +114,7 @@ class FieldReader:
         self.is_ragged = field.is_ragged
         self._dtype = TORCH_DTYPES[field.dtype]
         self._shape: tuple[int, ...] = tuple(n or 0 for n in field.shape)
+        self._fixed_bytes = field.fixed_bytes
         self.run_bytes = 0 if field.is_ragged else RUN_BYTES
 
     @cached_property
@@ -123,7 +124,7 @@ class FieldReader:
 
     def nbytes(self, located: Located) -> Numbers:
         """Return the bytes of each sample when it is read, (n,)."""
-        return located.nbytes if self.is_ragged else np.full(len(located), self.field.fixed_bytes)
+        return located.nbytes if self.is_ragged else np.full(len(located), self._fixed_bytes)
 
     def keep(self, window: int, batch_size: int) -> None:
         """Make room for the decoded frames of so many samples and of two runs, where frames hold several samples.

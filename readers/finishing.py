@@ -37,6 +37,10 @@ class Finisher:
             decide between one thread and none. An attribute, too.
         channels_last, as_numpy: see `Loader`.
         pinned: whether copies go to page-locked memory.
+
+    Attributes:
+        has_functions: whether there are functions of the caller's own.
+        changes: whether batches are handed out otherwise than as they are gathered.
     """
 
     def __init__(
@@ -52,11 +56,8 @@ class Finisher:
         self.has_functions = bool(transforms) or collate is not None
         self.threads = threads if self.has_functions else 0
         self._channels_last, self._as_numpy, self._pinned = channels_last, as_numpy, pinned
+        self.changes = self.has_functions or as_numpy or not channels_last
         self._tried = 0
-
-    def __bool__(self) -> bool:
-        """Return whether batches are handed out otherwise than as they are gathered."""
-        return self.has_functions or self._as_numpy or not self._channels_last
 
     def finish(self, batch: Any, size: int, seeds: Words | None) -> Any:
         """Return a batch as it is handed out.

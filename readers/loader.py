@@ -20,7 +20,6 @@ from typing import Any, cast
 
 import torch
 from torch.utils.data import BatchSampler, ConcatDataset, DataLoader, Subset, default_collate
-from torch.utils.data.distributed import DistributedSampler
 
 from packer.errors import UsageError
 from packer.format import Numbers
@@ -28,14 +27,14 @@ from readers.arguments import count_threads, keep_frames, make_order
 from readers.dataset import PackedDataset, reads_batches
 from readers.device import move_ahead, resolve_device
 from readers.draws import visits_of
-from readers.epoch import Epoch
+from readers.epoch import Epoch, EpochSampler, Position
 from readers.finishing import Finisher
 from readers.gather import Pool
 from readers.indexing import resolve_numbers
 from readers.mix import Mix
 from readers.order import BatchOrder, Order, check_order, check_state
 from readers.shard_order import ShardShuffled
-from readers.share import GROUP_SAMPLES, Share, present_rank
+from readers.share import Share, present_rank
 from readers.stream import ReadPlan, read_batches
 from readers.streamed import check_fits, open_stream
 from readers.valid import check_choice, check_count, check_flags, check_seed, remark
@@ -402,80 +401,6 @@ class Loader(DataLoader[Any]):
                 yield batch
                 # The generator must not hold a batch whose memory the pool could use again.
                 del batch
-
-
-class Position:
-    """Where a loader stands; `set_epoch` of its samplers changes it, too.
-
-    Args:
-        order: of the epochs that begin from now on.
-
-    Attributes:
-        epoch: that of the last batch handed out, or one that was chosen since.
-    """
-
-    def __init__(self, order: Order) -> None:
-        self.order = order
-        self.epoch = Epoch(order)
-        #: The epoch in which the next loop begins, if the caller said so. A loop that goes on meanwhile leaves it.
-        self._chosen: Epoch | None = None
-
-    def use(self, order: Order) -> None:
-        """Take another order for the epochs that are not begun."""
-        self.order = order
-        for epoch in (self.epoch, self._chosen):
-            if epoch is not None and not epoch.done:
-                epoch.order = order
-
-    def choose(self, epoch: Epoch) -> None:
-        """Let the next loop begin in this epoch."""
-        self.epoch = self._chosen = epoch
-
-    def set_epoch(self, epoch: int) -> None:
-        """See `Loader.set_epoch`."""
-        check_count("epoch", epoch, minimum=0)
-        if self._chosen is None or epoch != self._chosen.number:
-            self.choose(Epoch(self.order, index(epoch)))
-
-    def begin(self) -> Epoch:
-        """Return the epoch that a loop begins now, an object of its own."""
-        epoch, self._chosen = self._chosen, None
-        if epoch is None:
-            # If the last loop was left in the middle of its epoch, a new one begins, as with torch's DataLoader.
-            epoch = self.epoch.next_epoch(self.order) if self.epoch.done else self.epoch
-        return replace(epoch)
-
-    def advance(self, epoch: Epoch, is_through: bool) -> None:
-        """Stand where a loop is that handed out a batch of this epoch, or behind the epoch if it is through."""
-        self.epoch = (self._chosen or epoch.next_epoch(self.order)) if is_through else epoch
-
-
-class EpochSampler(DistributedSampler[int]):
-    """A share of a loader's order as a torch sampler, for frameworks that take a loader apart or set its epoch.
-
-    It is a DistributedSampler, so that frameworks do not put one of their own in its place.
-    """
-
-    def __init__(self, position: Position, share: Share) -> None:
-        super().__init__(range(len(position.order)), share.world_size, share.rank, shuffle=False)  # type: ignore[arg-type]
-        self._position, self._share = position, share
-
-    def __iter__(self) -> Iterator[int]:
-        batches, first = self._position.order.batches(self._position.epoch.number, self._share, 0), 0
-        while first < len(batches):
-            stop = batches.group_end(first, GROUP_SAMPLES)
-            yield from batches.group(first, stop)[0].tolist()
-            first = stop
-
-    def __len__(self) -> int:
-        n, share = len(self._position.order), self._share
-        batches = share.count_batches(n)
-        remaining = 0 if share.drop_last else n % share.global_batch_size
-        return (batches - bool(remaining)) * share.batch_size + -(-remaining // share.world_size)
-
-    def set_epoch(self, epoch: int) -> None:
-        """See `Loader.set_epoch`."""
-        self._position.set_epoch(epoch)
 
 
 def _without_subsets(dataset: Any) -> tuple[PackedDataset | Mix, Numbers | None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -53,7 +54,7 @@ class Parts:
     def __bool__(self) -> bool:
         return self.crop is not None or self.points is not None or self.windows is not None
 
-    @property
+    @cached_property
     def draws(self) -> bool:
         """Return whether parts are random, so that two visits of one sample may differ."""
         points, crop, windows = self.points, self.crop, self.windows

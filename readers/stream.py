@@ -16,7 +16,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
@@ -170,7 +170,7 @@ def _gather(plan: ReadPlan, runs: Iterator[Run], threads: int) -> Generator[Gath
 
     def read(run: Run) -> list[Gathered]:
         batches = read_run(plan, run)
-        if finisher and not finisher.has_functions:
+        if finisher.changes and not finisher.has_functions:
             return [(finisher.finish(*gathered), 0, None) for gathered in batches]
         return batches
 
@@ -233,7 +233,7 @@ def locate_runs(plan: ReadPlan) -> Iterator[Run]:
     while first < len(plan.batches):
         stop = plan.group_end(first) if first and not has_error else first + 1
         try:
-            with call_once_a_visit(answers):
+            with call_once_a_visit(answers) if plan.dataset.asks else nullcontext():
                 runs = _make_runs(plan, first, stop)
         except Exception as error:
             if stop - first == 1:

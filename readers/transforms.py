@@ -37,7 +37,7 @@ class Transforms:
     def __bool__(self) -> bool:
         return self.sample is not None or self.batch is not None
 
-    @property
+    @cached_property
     def draw(self) -> bool:
         """Return whether one of them gets a generator."""
         return self._sample_draws or self._batch_draws

@@ -170,6 +170,7 @@ class Locator:
         cache: FrameCache | None = None,
     ) -> None:
         self.field = field
+        self._fixed_bytes = field.fixed_bytes
         self.cache = FrameCache() if cache is None else cache
         self.codec = FrameCodec(field.codec, field.np_dtype, field.channels)
         self._bytes = memory
@@ -350,7 +351,7 @@ class Locator:
             if self._axes or len(located) == 1:  # which may be as large as memory allows
                 join(self._bytes, located.start, located.stored, out)
             elif len(out):
-                items = items_of(self._bytes, self.field.fixed_bytes)
+                items = items_of(self._bytes, self._fixed_bytes)
                 out.view(items.dtype)[:] = items[located.start]
         elif self._together > 1:
             self._decode_shared(located, out)
@@ -408,7 +409,7 @@ class Locator:
             if self._axes:
                 join(self.cache.memory, begin, located.nbytes, out)
             else:
-                take_rows(self.cache.memory, begin // self.field.fixed_bytes, out.reshape(len(located), -1))
+                take_rows(self.cache.memory, begin // self._fixed_bytes, out.reshape(len(located), -1))
 
     def are_wrong(self, frames: Located) -> NDArray[np.bool_]:
         """Return whether the checksum of each frame differs from the one in its index, (m,)."""
@@ -452,7 +453,7 @@ class Locator:
         """Fill in the ragged axes of shapes, and check that they agree with the sizes before anything is allocated."""
         axes = self._words("shapes", shard, local * len(self._axes), len(self._axes))
         shape[:, self._axes] = axes
-        size = self.field.fixed_bytes * axes.astype(np.float64).prod(axis=1)
+        size = self._fixed_bytes * axes.astype(np.float64).prod(axis=1)
         sound = ((axes >= 0) & (axes <= MAX_AXIS)).all(axis=1)
         self._check(sound & (size == nbytes) & (size <= MAX_CHUNK_BYTES), numbers)
 
@@ -468,7 +469,7 @@ class Locator:
     def _raw_offsets(self, shard: Numbers, first: Numbers, stop: Numbers) -> Numbers:
         """Return the raw bytes of all samples of a shard before sample `first`, and before `stop`; (n, 2)."""
         if not self._axes:
-            return np.stack([first, stop], axis=1) * self.field.fixed_bytes
+            return np.stack([first, stop], axis=1) * self._fixed_bytes
         return np.concatenate([self._words("sample_offsets", shard, number) for number in (first, stop)], axis=1)
 
     def _shared(self, numbers: Numbers, shard: Numbers, local: Numbers, raw: Numbers) -> Numbers:
