@@ -82,20 +82,16 @@ class ReadPlan:
         """Return what reads each field, by name; of a stream once the first shards are open."""
         return self.dataset.readers if self.stream is None else self.stream.readers
 
-    @property
-    def group_samples(self) -> int:
-        """Return about how many samples are located at once, if the dataset is open as a whole."""
-        if not self.dataset.asks:
-            return GROUP_SAMPLES
-        # A function of the caller's own is called for each, and may take long: no more than a few runs wait for it.
-        sample_bytes = sum(reader.sample_bytes for reader in self.readers.values())
-        return max(1, min(GROUP_SAMPLES, int(ASKED_BYTES / max(1, sample_bytes))))
-
     def group_end(self, first: int) -> int:
         """Return the end of the group of batches that are located at once, and begin with batch `first`."""
         if self.stream is not None:
             return min(first + self.stream.group, len(self.batches))
-        return self.batches.group_end(first, self.group_samples)
+        samples = GROUP_SAMPLES
+        if self.dataset.asks:
+            # A function of the caller's own is called for each, and may take long: only a few runs wait for it.
+            sample_bytes = sum(reader.sample_bytes for reader in self.readers.values())
+            samples = max(1, min(samples, int(ASKED_BYTES / max(1, sample_bytes))))
+        return self.batches.group_end(first, samples)
 
     @property
     def run_bytes(self) -> int:

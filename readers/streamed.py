@@ -228,30 +228,37 @@ def open_stream(
     exceeds = exceeds_cache(dataset)
     if not exceeds and not _is_awaited(dataset, order):
         return None
-    needs = needs_of_node = _needs_of(dataset, batches)
-    later = np.zeros(0, np.int64)
-    if isinstance(order, ShardShuffled | Sequential):  # others look at every batch
-        needs_of_node = _needs_of(dataset, order.batches(epoch, _node_share(share), done))
-        later = _needs_of(dataset, order.batches(epoch + 1, share, 0)).shards
+    has_neighbours = share.world_size > share.nodes  # ranks of the same node
+
+    def fit(looks: bool) -> tuple[Needs, dict[Cache, Needs]]:
+        """Return the needs of this rank, and what each cache must hold for all ranks of the node."""
+        needs = needs_of_node = _needs_of(dataset, batches, looks)
+        if has_neighbours:
+            needs_of_node = _needs_of(dataset, order.batches(epoch, _node_share(share), done), looks)
+        return needs, _fit(dataset, needs_of_node, order, share)
+
     try:
-        fitting = _fit(dataset, needs_of_node, order, share)
+        needs, fitting = fit(looks=False)
     except UsageError:
         if not isinstance(order, ShardShuffled):
             raise
-        # Shards of unlike sizes may need more room in one epoch than in the first; then not all of a window is kept.
-        needs = _needs_of(dataset, batches, looks=True)
-        fitting = _fit(dataset, needs, order, share)
+        # Shards of unlike sizes may need more room in this epoch than in the first: then no window is kept as a whole.
+        needs, fitting = fit(looks=True)
+    later = np.zeros(0, np.int64)
+    if isinstance(order, ShardShuffled | Sequential):  # others would have to look at every batch
+        later = _needs_of(dataset, order.batches(epoch + 1, share, 0)).shards
     group = min(cache_needs.group for cache_needs in fitting.values())
     claims = {cache: _claim(dataset, cache_needs, order, share) for cache, cache_needs in fitting.items()}
     starts = starts_of([len(_entries(member)) for member in _members(dataset)]).tolist()
     with ExitStack() as stack:
         streams: list[ShardStream | None] = []
         for member, first, stop in zip(_members(dataset), starts, starts[1:], strict=False):
-            if member.mirror is None or (member.is_open and not exceeds):
+            member_needs = replace(needs, group=group).of_shards(first, stop)
+            if member.mirror is None or not len(member_needs.touched) or (member.is_open and not exceeds):
                 streams.append(None)
                 continue
             cache = member.mirror.cache
-            member_needs = replace(needs, gap=fitting[cache].gap, group=group).of_shards(first, stop)
+            member_needs = replace(member_needs, gap=fitting[cache].gap)
             claim = claims.pop(cache, Claim(member.mirror.url, 0))  # one for all datasets in a cache
             member_later = later[(later >= first) & (later < stop)] - first
             stream = ShardStream(member, member.mirror, member_needs, member_later, claim, epoch)
@@ -373,9 +380,9 @@ def _fit(dataset: PackedDataset | Mix, needs: Needs, order: Order, share: Share)
 
 
 def _claim(dataset: PackedDataset | Mix, needs: Needs, order: Order, share: Share) -> Claim:
-    """Return what other loops in a cache are told: ranks of a job that read the same shards count once."""
+    """Return what other loops in a cache are told; the ranks of a job on this node count once."""
     group, url = "", next(member.mirror.url for member in _members(dataset) if member.mirror is not None)
-    if share.world_size > share.nodes and isinstance(order, ShardShuffled | Sequential):
+    if share.world_size > share.nodes:
         job = [os.environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID")]
         job.append("" if any(job) else str(os.getppid()))
         group = " ".join([repr(dataset), order.words, str(replace(share, rank=0)), *job])

@@ -36,7 +36,7 @@ class Claim(msgspec.Struct, frozen=True):
     Attributes:
         url: of the dataset, for messages.
         bytes: of the shards.
-        group: the same for ranks that read the same shards together; they count once. Empty for a loop of its own.
+        group: the same for ranks of a job, whose claim is for all of them. Empty for a loop of its own.
         rank: within the group.
     """
 

@@ -45,6 +45,8 @@ SECONDS, FIRST_SECONDS = 0.25, 2.0
 ROUNDS = Rounds(least=3, most=15, seconds=6.0)
 SHARDS, OPENINGS = 100, 10
 COLD_BATCH = 32
+#: Bytes of a shard where shards come and go.
+STREAM_SHARD = 4 * 2**20
 
 
 class Version:
@@ -130,11 +132,17 @@ def _npy(bench: Bench) -> list[str]:
 Measure = Callable[[Bench, Version], Side]
 
 
-def _reading(sources: Callable[[Bench], list[str]], codec: str, batch: int, way: str = "Loader") -> Measure:
+def _reading(
+    sources: Callable[[Bench], list[str]], codec: str, batch: int, way: str = "Loader", **options: Any
+) -> Measure:
     sums: dict[str, int] = {}
 
     def side(bench: Bench, version: Version) -> Side:
-        epochs = {"path": str(version.packed(bench, sources(bench), codec=codec)), "batch": batch, "way": way}
+        epochs = {
+            "path": str(version.packed(bench, sources(bench), codec=codec, **options)),
+            "batch": batch,
+            "way": way,
+        }
         first = 0.0 if codec == "none" else FIRST_SECONDS
 
         def check() -> None:
@@ -198,6 +206,9 @@ ROWS: dict[str, Measure] = {
     "pairs 16/64, lz4, batch 128": _reading(_small, "lz4", 128),
     "pairs 48/192, photo+lz4, batch 128": _reading(_large, "photo+lz4", 128),
     "clouds, bitshuffle, batch 16": _reading(_clouds, "bitshuffle", 16),
+    "stream, in order, pairs 48/192, batch 8": _reading(_large, "none", 8, "stream", shard_size=STREAM_SHARD),
+    "stream, shards, pairs 48/192, batch 8": _reading(_large, "none", 8, "stream of shards", shard_size=STREAM_SHARD),
+    "stream, shards, rows, batch 100": _reading(_rows, "none", 100, "stream of shards", shard_size=STREAM_SHARD),
     "convert rows, HDF5, none": _converting(_rows, "none"),
     "convert rows, folder of .npy, none": _converting(_npy, "none"),
     "convert pairs 16/64, PNG, lz4": _converting(_small, "lz4"),

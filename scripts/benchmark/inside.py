@@ -48,6 +48,13 @@ def _loader(path: str, batch: int, way: str = "Loader") -> Any:
 
     from readers import Loader, PackedDataset
 
+    if way.startswith("stream"):  # by a cache that holds six tenths
+        nbytes = sum(entry.stat().st_size for entry in os.scandir(f"{path}/shards"))
+        dataset = PackedDataset(f"file://{path}", cache=f"{path}.cache", cache_bytes=nbytes * 6 // 10)
+        shuffle: dict[str, Any] = (
+            {"shuffle": "shards", "shuffle_window": len(dataset) // 10} if way == "stream of shards" else {}
+        )
+        return Loader(dataset, batch, **shuffle)
     dataset = PackedDataset(path, **_FUNCTIONS.get(way, {}))
     if way == "Loader":
         return Loader(dataset, batch, shuffle=True)
@@ -97,7 +104,7 @@ def read(path: str, batch: int, seconds: float, way: str = "Loader") -> int:
         for _ in loader:
             pass
         epochs += 1
-    return epochs * (len(loader.dataset) if way == "Loader" else SOME)
+    return epochs * (len(loader.dataset) if way == "Loader" or way.startswith("stream") else SOME)
 
 
 def open_again(path: str, times: int) -> int:

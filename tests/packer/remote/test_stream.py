@@ -430,7 +430,7 @@ def test_a_batch_beyond_its_window_is_refused_in_words(made) -> None:
         Loader(dataset, 520, shuffle="shards", shuffle_window=1)
 
 
-@pytest.mark.parametrize("way", ["sampler", "batches", "subset", "repeat", "windows", "select", "mix", "sum"])
+@pytest.mark.parametrize("way", ["sampler", "batches", "subset", "repeat", "windows", "select", "mix", "sum", "first"])
 def test_what_fits_streams(made, tmp_path, monkeypatch, way) -> None:
     """Samplers, subsets, windows, passes and mixes are read with a few shards at a time, as from a folder."""
     monkeypatch.setattr(ahead, "PATIENCE", 1.0)
@@ -444,6 +444,7 @@ def test_what_fits_streams(made, tmp_path, monkeypatch, way) -> None:
         "select": lambda make: Loader(make(samples=np.arange(380, 2, -7)), 8),
         "mix": lambda make: Loader(Mix([make(), make(split="train")], weights=[1, 2], extras=["dataset"]), 8),
         "sum": lambda make: Loader(make() + make(split="valid"), 8),
+        "first": lambda make: Loader(make() + make(split="valid"), 8, sampler=range(100)),
     }
     local = labels(ways[way](lambda **given: PackedDataset(tmp_path / "made384", **given)))
     with Watched(tmp_path / "cache") as watched:
