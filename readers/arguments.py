@@ -27,7 +27,7 @@ from readers.order import (
     SubsetOrder,
 )
 from readers.shard_order import ShardShuffled
-from readers.streamed import exceeds_cache, item_edges
+from readers.streamed import exceeds_cache, shards_of
 from readers.valid import remark
 
 #: Bytes of decoded frames that a block shuffle may hold; the window is smaller if it would hold more.
@@ -60,7 +60,7 @@ def make_order(
     Raises:
         UsageError: an argument has no meaning, or two do not go together.
     """
-    if shuffle is True and sampler is None and isinstance(dataset, PackedDataset) and exceeds_cache(dataset):
+    if shuffle is True and sampler is None and isinstance(dataset, PackedDataset | Sum) and exceeds_cache(dataset):
         remark("the dataset is larger than cache_bytes: shuffle=True is shuffle='shards' here, see shuffle_window")
         shuffle = "shards"
     if shuffle_window is not None and shuffle not in ("block", "shards"):
@@ -78,13 +78,14 @@ def make_order(
             raise UsageError("shuffle and sampler do not go together: the sampler gives the order; leave out one")
         is_array = isinstance(sampler, (list, tuple, np.ndarray, range, torch.Tensor))
         order = Given(np.asarray(sampler), count) if is_array else SamplerOrder(sampler, count, seed)
-    elif shuffle in ("block", "shards"):
+    elif shuffle == "shards":
+        order, subset = _make_shard_order(dataset, subset, shuffle_window, seed)
+    elif shuffle == "block":
         if isinstance(dataset, Mix):
-            raise UsageError(f"shuffle={shuffle!r} reads one dataset, not a sum: give shuffle=True or False")
+            raise UsageError("shuffle='block' reads one dataset, not a sum: give shuffle=True or 'shards'")
         if subset is not None:
-            raise UsageError(f"shuffle={shuffle!r} reads no torch Subset: give dataset.select(numbers), which ascend")
-        make = _make_block_order if shuffle == "block" else _make_shard_order
-        order = make(dataset, shuffle_window, seed)
+            raise UsageError("shuffle='block' reads no torch Subset: give dataset.select(numbers), which ascend")
+        order = _make_block_order(dataset, shuffle_window, seed)
     elif shuffle in (True, False):
         order = Shuffled(count, seed) if shuffle else Sequential(count)
     else:
@@ -93,18 +94,30 @@ def make_order(
     return order if repeat == 1 else Repeated(order, repeat)
 
 
-def _make_shard_order(dataset: PackedDataset, window: int | None, seed: int) -> ShardShuffled:
+def _make_shard_order(
+    dataset: PackedDataset | Mix, subset: Numbers | None, window: int | None, seed: int
+) -> tuple[Order, Numbers | None]:
     """Return the order of a shuffle of shards; by default its window and the next one fit into half the cache.
 
     The other half is for another loop, such as a validation in the middle of an epoch, and for shards fetched ahead.
+
+    Returns:
+        The order, and the numbers of the items that it is of, shard by shard; None for all, as they come.
     """
-    edges = item_edges(dataset)
+    shards = shards_of(dataset)
+    edges = shards.edges
+    if edges is None or subset is not None:
+        numbers = np.arange(len(dataset)) if subset is None else subset
+        shard_of_number = shards.of(numbers)
+        subset = numbers[shard_of_number.argsort(kind="stable")]
+        edges = starts_of(np.bincount(shard_of_number))
     if window is None:
-        limit = None if dataset.mirror is None else dataset.mirror.cache.limit
-        largest = max([1, *(entry.bytes for entry in dataset.manifest.shards)])
-        shards = WINDOW_SHARDS if limit is None else max(1, min(WINDOW_SHARDS, (limit // largest // 2 - 1) // 2))
-        window = max(1, min(WINDOW, -(-shards * len(dataset) // max(1, int(np.count_nonzero(np.diff(edges)))))))
-    return ShardShuffled(edges, window, seed)
+        members = dataset.datasets if isinstance(dataset, Mix) else [dataset]
+        limit = min((m.mirror.cache.limit for m in members if m.mirror and m.mirror.cache.limit), default=None)
+        largest = max([1, *(entry.bytes for member in members for entry in member.manifest.shards)])
+        in_window = WINDOW_SHARDS if limit is None else max(1, min(WINDOW_SHARDS, (limit // largest // 2 - 1) // 2))
+        window = max(1, min(WINDOW, -(-in_window * int(edges[-1]) // max(1, int(np.count_nonzero(np.diff(edges)))))))
+    return ShardShuffled(edges, window, seed), subset
 
 
 # ---------------------------------------------------------------- block shuffle

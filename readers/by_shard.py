@@ -57,7 +57,7 @@ class ShardByShard:
         if last is not None:
             opened = last[0]
             shards.sort(key=lambda part: part[0] != opened)
-        missing = [entries[shard] for shard, _ in shards if last is None or shard != last[0]]
+        missing = [(self._mirror, entries[shard]) for shard, _ in shards if last is None or shard != last[0]]
         self._samples_read += len(samples)
         self._shards_taken += len(missing)
         if self._shards_taken > FEW_SHARDS and self._samples_read < SAMPLES_A_SHARD * self._shards_taken:
@@ -66,7 +66,7 @@ class ShardByShard:
                 "in another shard, which may be fetched for it anew: Loader(..., shuffle='shards') reads whole shards; "
                 "or raise cache_bytes"
             )
-        with Ahead(self._mirror, missing) as ahead:
+        with Ahead(self._mirror.cache, missing) as ahead:
             taken = 0
             for shard, positions in shards:
                 if last is None or last[0] != shard:

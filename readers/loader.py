@@ -68,15 +68,15 @@ class Loader(DataLoader[Any]):
 
     Args:
         dataset: what to read, or a torch `Subset` of it, as `random_split` makes it. `first + second` of two datasets
-            is read one after the other; it takes no `shuffle="block"` or `"shards"`. A `Mix` takes neither these nor a
-            `Subset` or `sampler`.
+            is read one after the other; it takes no `shuffle="block"`. A `Mix` takes neither that nor `"shards"`, a
+            `Subset` or a `sampler`.
         batch_size: samples in a batch, on this rank.
         shuffle: True for a full shuffle; `"block"` to shuffle blocks of frames and then within a window of
             blocks, so that each compressed frame is decoded about once an epoch. What a block is depends on the frames
             of the fields that are read, so another choice of fields gives another order. `"shards"` shuffles whole
             shards, and then within a window of shards: those of a dataset at a URL are fetched ahead and let go of, so
             that `cache_bytes` may be far smaller than the dataset. It is what True means for a dataset larger than
-            `cache_bytes`, with a remark. Without shuffling shards come and go likewise.
+            `cache_bytes`, with a remark. In other orders shards come and go likewise.
         seed: of the order, and of random crops and points.
         drop_last: leave out the last batch if it is not full.
         threads: 0 does everything in the caller's thread; n reads ahead in n threads; `"auto"` is as many as processors

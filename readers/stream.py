@@ -35,9 +35,9 @@ from readers.finishing import TRIED, Finisher
 from readers.gather import Pool, split_with_own_storage
 from readers.mix import Mix
 from readers.readahead import with_readahead
+from readers.shard_stream import Stream
 from readers.shards import OpenShard
 from readers.share import GROUP_SAMPLES, Batches
-from readers.streamed import Stream
 from readers.valid import remark
 
 #: About how many bytes are located at once if a function of the caller's own says where they lie.

@@ -24,13 +24,16 @@ from types import TracebackType
 
 from packer.errors import UsageError
 from packer.format import MANIFEST, FileEntry, Manifest, ShardEntry
-from packer.remote.cache import LOOK_SECONDS, Lease
+from packer.remote.cache import LOOK_SECONDS, Cache, Lease
 from packer.remote.mirror import Mirror
 from packer.remote.retries import LINE_SECONDS
 from packer.remote.sharing import Claim, Sign, Wait
 from packer.remote.transfer import STREAMS, Transfer
 
 _log = logging.getLogger(__name__)
+
+#: A file of a dataset, and what fetches it.
+Wanted = tuple[Mirror, FileEntry]
 
 #: Seconds to wait for room while a shard is due, before that is an error; as long as for a server if loops of others
 #: go on, which give it back.
@@ -47,9 +50,9 @@ class Ahead:
     """Fetches shards ahead, by threads, until it is closed; a context manager.
 
     Args:
-        mirror: of the dataset.
-        wanted: the shards that are needed, in this order; one that is needed again later comes again. All else here is
-            called by its place among these.
+        cache: into which they are fetched.
+        wanted: the shards that are needed, in this order, each with what fetches it; one that is needed again later
+            comes again. The methods call each by its place among these.
         later: those that are needed after all these, in this order: the cache keeps the first of them.
         depth: how many to fetch beyond the last that was taken; by default as many as have room.
         claim: what the caller holds at once, so that others leave room for it; it gives way to others in turn.
@@ -60,15 +63,15 @@ class Ahead:
 
     def __init__(
         self,
-        mirror: Mirror,
-        wanted: Iterable[FileEntry],
-        later: Iterable[FileEntry] = (),
+        cache: Cache,
+        wanted: Iterable[Wanted],
+        later: Iterable[Wanted] = (),
         depth: int | None = None,
         claim: Claim | None = None,
     ) -> None:
-        self._mirror = mirror
-        is_limited = mirror.cache.limit is not None
-        self._claim = mirror.cache.claim(claim) if claim is not None and is_limited else None
+        self._cache = cache
+        is_limited = cache.limit is not None
+        self._claim = cache.claim(claim) if claim is not None and is_limited else None
         self._wait = Wait()
         self._held = 0
         self._wanted = list(wanted)
@@ -83,8 +86,9 @@ class Ahead:
         self._due: set[int] = set()
         self._coming_in: set[int] = set()
         self._transfer = Transfer(0)
-        with contextlib.suppress(OSError):
-            os.utime(mirror.folder / MANIFEST)  # else it would be older than the shards
+        for folder in {mirror.folder for mirror, _ in self._wanted}:
+            with contextlib.suppress(OSError):
+                os.utime(folder / MANIFEST)  # else it would be older than the shards
         self._next_uses = self._list_next_uses(later)
         self._threads = [
             threading.Thread(target=self._work, daemon=True) for _ in range(min(STREAMS, len(self._coming)))
@@ -142,9 +146,7 @@ class Ahead:
         try:
             if isinstance(lease, BaseException):
                 raise lease
-            lease = lease or self._mirror.fetch_one(
-                self._wanted[place], self._transfer, partial(self._make_room, place)
-            )
+            lease = lease or self._fetch(place)
             with self._changed:
                 self._held += 1
             return lease
@@ -172,22 +174,22 @@ class Ahead:
             self._held -= 1
             self._changed.notify_all()
 
-    def _list_next_uses(self, later: Iterable[FileEntry]) -> list[int | None]:
+    def _list_next_uses(self, later: Iterable[Wanted]) -> list[int | None]:
         """Return the place at which each wanted shard is needed again, (n,); those of `later` come after all."""
-        next_use = {entry: len(self._wanted) + place for place, entry in reversed([*enumerate(dict.fromkeys(later))])}
+        next_use = {shard: place for place, shard in enumerate(dict.fromkeys(later), len(self._wanted))}
         uses: list[int | None] = []
         for place in reversed(range(len(self._wanted))):
             uses.append(next_use.get(self._wanted[place]))
             next_use[self._wanted[place]] = place
-        for entry, place in next_use.items():
-            self._set_use(entry, place)
+        for shard, next_place in next_use.items():
+            self._set_use(shard, next_place)
         return uses[::-1]
 
-    def _set_use(self, entry: FileEntry, place: int | None) -> None:
+    def _set_use(self, shard: Wanted, place: int | None) -> None:
         """Give the file of a shard, if it is there, a time of use by its next place in the order; None: it has none."""
         seconds = 0.0 if place is None else self._began - place * STEP
         with contextlib.suppress(OSError):
-            os.utime(self._mirror.folder / entry.file, (seconds, seconds))
+            os.utime(shard[0].folder / shard[1].file, (seconds, seconds))
 
     def _work(self) -> None:
         """Fetch shards until none is left."""
@@ -206,8 +208,7 @@ class Ahead:
                         continue
                 result: Lease | BaseException
                 try:
-                    make_room = partial(self._make_room, place, turn)
-                    result = self._mirror.fetch_one(self._wanted[place], self._transfer, make_room)
+                    result = self._fetch(place, turn)
                 except BaseException as error:  # raised where the shard is taken
                     result = error
             finally:
@@ -220,6 +221,10 @@ class Ahead:
             del result  # whoever takes the lease lets go of it
             self.pass_by([])  # it may have been passed meanwhile
 
+    def _fetch(self, place: int, turn: _Turn | None = None) -> Lease:
+        mirror, entry = self._wanted[place]
+        return mirror.fetch_one(entry, self._transfer, partial(self._make_room, place, turn))
+
     def _make_room(self, place: int, turn: _Turn | None = None) -> None:
         """Set room aside for a shard; wait until there is, and then let the next thread have its turn.
 
@@ -227,7 +232,7 @@ class Ahead:
             UsageError: the shard alone is larger than the cache may be.
             DatasetError: a shard is due, and nothing was let go of for long.
         """
-        cache, entry = self._mirror.cache, self._wanted[place]
+        cache, (mirror, entry) = self._cache, self._wanted[place]
         if cache.limit is not None and entry.bytes > cache.limit:
             name = f"the shard {entry.file}" if isinstance(entry, ShardEntry) else entry.file
             raise UsageError(
@@ -243,7 +248,7 @@ class Ahead:
                     self._changed.wait(LOOK_SECONDS)
                     now = time.monotonic()
                     since = now if self._due <= self._coming_in else since
-                    patience = max(PATIENCE, self._mirror.patience if self._has_neighbours() else 0)
+                    patience = max(PATIENCE, mirror.patience if self._has_neighbours() else 0)
                     if self._transfer.is_stopped or place in self._passed or now - since > patience:
                         raise cache.too_full(missing_bytes)
                     is_due = self._is_due(place)
@@ -251,7 +256,7 @@ class Ahead:
                         raise GiveWay
                     if now > line_time:
                         line_time = now + LINE_SECONDS
-                        _log.warning("%s: other loops have the room in %s; waiting", self._mirror.url, cache.folder)
+                        _log.warning("%s: other loops have the room in %s; waiting", mirror.url, cache.folder)
                     if is_due and sign is None:
                         sign = stack.enter_context(contextlib.closing(Sign(cache.readers, self._wait)))
         with self._changed:
@@ -261,19 +266,19 @@ class Ahead:
 
     def _missing_bytes(self, place: int) -> int:
         """Set room aside for a shard; return the bytes missing, all of its own if somebody else goes first."""
-        cache, entry = self._mirror.cache, self._wanted[place]
-        if cache.limit is None or self._goes_first(place):
-            return cache.try_reserve(self._mirror.folder, [entry])
+        mirror, entry = self._wanted[place]
+        if self._cache.limit is None or self._goes_first(place):
+            return self._cache.try_reserve(mirror.folder, [entry])
         return entry.bytes
 
     def _goes_first(self, place: int) -> bool:
         """Return whether nobody waits for room that comes before this shard; one that is not due comes last."""
-        waits, own = self._mirror.cache.waits(), self._wait
+        waits, own = self._cache.waits(), self._wait
         return all(wait.token == own.token or own < wait for wait in waits) if self._is_due(place) else not waits
 
     def _has_neighbours(self) -> bool:
         """Return whether loops of others go on in this cache."""
-        return len(self._mirror.cache.claims()) > (self._claim is not None)
+        return len(self._cache.claims()) > (self._claim is not None)
 
     def _is_due(self, place: int) -> bool:
         """Return whether the caller waits for a shard, or for one behind it."""
@@ -285,7 +290,7 @@ class Ahead:
             with self._changed:
                 self._changed.wait(LOOK_SECONDS)
                 ready = [place for place, lease in self._ready.items() if isinstance(lease, Lease)]
-            if ready and self._mirror.cache.waits():
+            if ready and self._cache.waits():
                 with self._changed:
                     lease = None if max(ready) in self._due else self._ready.pop(max(ready), None)
                 if isinstance(lease, Lease):
@@ -301,7 +306,7 @@ def fetch_tables(mirror: Mirror, manifest: Manifest) -> list[Lease]:
     Raises:
         As `Mirror.fetch_shards`.
     """
-    with Ahead(mirror, manifest.tables) as ahead:
+    with Ahead(mirror.cache, [(mirror, table) for table in manifest.tables]) as ahead:
         return [ahead.take(place) for place in range(len(manifest.tables))]
 
 

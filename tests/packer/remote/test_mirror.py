@@ -275,7 +275,7 @@ def test_what_is_open_is_not_removed(dataset, s3, packed, samples, tmp_path) -> 
     room = {"cache": tmp_path / "cache", "cache_bytes": int(1.5 * manifests.read(packed).file_bytes)}
     first, second = PackedDataset(dataset, **room), PackedDataset(f"{s3.url}/second", **room)
     assert_holds(first, samples)
-    with pytest.raises(DatasetError, match="open datasets take too much"):
+    with pytest.raises(DatasetError, match="what others have open leaves too little"):
         second[0]
     assert (first.path / _SHARD).exists()
     shards = first.path / "shards"

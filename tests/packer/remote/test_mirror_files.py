@@ -95,7 +95,7 @@ def test_room_is_not_made_of_a_manifest_that_is_opened(tmp_path: Path, packed: P
     mirror, manifest, lease = Mirror.open("memory://packed", tmp_path / "cache", len(data))
     assert manifest == manifests.read(mirror.folder)
     other = FileEntry(file="shards/00000.lmdb", bytes=len(data), digest="")
-    with pytest.raises(DatasetError, match="open datasets take too much"):
+    with pytest.raises(DatasetError, match="what others have open leaves too little"):
         mirror.cache.reserve(mirror.cache.datasets / label("memory://other"), [other])
     assert (mirror.folder / "manifest.json").exists()
     lease.close()
@@ -120,7 +120,7 @@ def test_what_is_on_its_way_counts(tmp_path: Path) -> None:
     first, second = place.datasets / label("memory://first"), place.datasets / label("memory://second")
     lease, other = Lease(first), Lease(second)
     place.reserve(first, [entry])
-    with pytest.raises(DatasetError, match="may hold 150 bytes, and open datasets take too much of them: 50 more"):
+    with pytest.raises(DatasetError, match="may hold 150 bytes, and what others have open leaves too little: 50 more"):
         place.reserve(second, [entry])
     place.reserve(first, [entry])  # its own room is not counted twice
     lease.close()

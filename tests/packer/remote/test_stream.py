@@ -423,6 +423,7 @@ def test_a_split_needs_the_shards_of_its_own_batches(made, monkeypatch, samples,
 def test_a_batch_beyond_its_window_is_refused_in_words(made) -> None:
     """A batch of 520 needs the shards of four windows at once."""
     dataset = made(1200, 9)(3)
+    assert sorted(labels(Loader(dataset + dataset, 8, shuffle=True))) == sorted([*range(1200)] * 2)
     words = (
         r"its cache may hold [0-9,]+ bytes; this batch needs \d shards at once, [0-9,]+ bytes: raise cache_bytes to "
     )
@@ -430,7 +431,9 @@ def test_a_batch_beyond_its_window_is_refused_in_words(made) -> None:
         Loader(dataset, 520, shuffle="shards", shuffle_window=1)
 
 
-@pytest.mark.parametrize("way", ["sampler", "batches", "subset", "repeat", "windows", "select", "mix", "sum", "first"])
+@pytest.mark.parametrize(
+    "way", ["sampler", "batches", "subset", "repeat", "windows", "select", "mix", "sum", "first", "shuffled"]
+)
 def test_what_fits_streams(made, tmp_path, monkeypatch, way) -> None:
     """Samplers, subsets, windows, passes and mixes are read with a few shards at a time, as from a folder."""
     monkeypatch.setattr(ahead, "PATIENCE", 1.0)
@@ -445,6 +448,9 @@ def test_what_fits_streams(made, tmp_path, monkeypatch, way) -> None:
         "mix": lambda make: Loader(Mix([make(), make(split="train")], weights=[1, 2], extras=["dataset"]), 8),
         "sum": lambda make: Loader(make() + make(split="valid"), 8),
         "first": lambda make: Loader(make() + make(split="valid"), 8, sampler=range(100)),
+        "shuffled": lambda make: Loader(
+            Subset(make() + make(samples=np.arange(300, 100, -1)), range(580, 10, -3)), 8, "shards", shuffle_window=32
+        ),
     }
     local = labels(ways[way](lambda **given: PackedDataset(tmp_path / "made384", **given)))
     with Watched(tmp_path / "cache") as watched:
@@ -545,7 +551,8 @@ def test_room_that_others_hold_is_an_error_in_time(many, s3, monkeypatch, room) 
     monkeypatch.setattr(ahead, "PATIENCE", 0.2)
     limits = room(2.2)
     dataset = PackedDataset(many, **limits)
-    held = [ahead.Ahead(dataset.mirror, dataset.manifest.shards[:2])]
+    shards = [(dataset.mirror, entry) for entry in dataset.manifest.shards[:2]]
+    held = [ahead.Ahead(dataset.mirror.cache, shards)]
     leases = [held[0].take(place) for place in range(2)]
     with pytest.raises(DatasetError, match="raise cache_bytes"):
         labels(Loader(PackedDataset(many, **limits), 16, shuffle="shards", seed=3))
