@@ -19,11 +19,13 @@ class Writer:
     Attributes:
         keeps_constants: whether these files hold what all samples share.
         names_files: whether files are named after samples; a name that is not a plain path is then refused.
+        keeps_order: whether files hold samples in their order, so that they come back in it; else by name.
         notes: sentences on what the files hold in another form than the source; a sentence may be there several times.
     """
 
     keeps_constants = False
     names_files = True
+    keeps_order = False
 
     def __init__(self, source: PackedSource, files: Files) -> None:
         self.notes: list[str] = []

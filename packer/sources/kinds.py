@@ -34,6 +34,7 @@ _MODULES = (
     "packer.sources.ply.kind",
     "packer.sources.nifti",
     "packer.sources.tables",
+    "packer.sources.tars",
     "packer.sources.text",
     "packer.sources.video",
 )

@@ -64,7 +64,8 @@ class SourceOptions:
             x,y,z,intensity:float32 or x,y,z:float32,r,g,b:uint8, a field each; or of a source FIELD= whose columns are
             one field, such as boxes=cls,x,y,w,h:float32 of files beside images.
         pick: HDF5, zarr and npy: take this array, under this name.
-        skip: HDF5, zarr and npy: leave out a field, group or array; or a column of tables.
+        skip: HDF5, zarr and npy: leave out a field, group or array; a column of tables, or a suffix
+            of tars.
         axis: HDF5, zarr and npy: number of the axis that counts samples.
         attrs: HDF5, zarr and npy: make a field of this attribute of each file, dataset or group that is a sample.
         scaled: HDF5, zarr and npy: apply scale_factor, add_offset, _FillValue, missing_value and _Unsigned (missing

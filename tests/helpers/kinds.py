@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,6 +13,7 @@ import nibabel
 import numpy as np
 import pyarrow as pa
 from click.testing import CliRunner
+from PIL import Image
 from plyfile import PlyData, PlyElement
 from pyarrow import parquet
 
@@ -229,6 +232,18 @@ def parquet_rows(folder: Path, number: int) -> list[str]:
     return [str(folder / f"t{number}.parquet")]
 
 
+def tars(folder: Path, number: int) -> list[str]:
+    with tarfile.open(folder / f"{number}.tar", "w") as tar:
+        for n in range(5):
+            file = io.BytesIO()
+            Image.fromarray(picture(8, 8 + 4 * (n % 2), seed=n)).save(file, "PNG")
+            for suffix, data in (("png", file.getvalue()), ("txt", b"text %d" % n), ("cls", b"%d" % n)):
+                member = tarfile.TarInfo(f"{number}{n}.{suffix}")
+                member.size = len(data)
+                tar.addfile(member, io.BytesIO(data))
+    return [str(folder)]
+
+
 def videos(folder: Path, number: int) -> list[str]:
     for n in range(3):
         video(folder / f"v{number}{n}.mp4", frames=3 + n)
@@ -274,6 +289,7 @@ KINDS = {
     "PLY, one by one": Kind(ply, "ply", ("--group", "none")),
     "volumes": Kind(volumes, "nifti"),
     "videos": Kind(videos, "video", ("--short", "16")),
+    "tars": Kind(tars, "tars"),
     "rows of CSV": Kind(csv_rows, "tables"),
     "rows of Parquet": Kind(parquet_rows, "tables"),
     "clouds": Kind(clouds, "clouds", ("--columns", "x,y,z,intensity:float32")),

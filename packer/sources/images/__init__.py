@@ -38,11 +38,16 @@ def as_image(value: Any, field: str) -> EncodedImage | None:
     return formats.as_image(value, field)
 
 
-def header_in(file: bytes, field: str, options: SourceOptions) -> ImageHeader:
-    """Return the header of an image that is in memory as its file; arguments and errors as of `image_in`."""
+def header_in(file: bytes | tuple[str, int, int], field: str, options: SourceOptions) -> ImageHeader:
+    """Return the header of an image that is in memory as its file; arguments and errors as of `image_in`.
+
+    Args:
+        file: its bytes; or the path of the file in which they lie, where they begin, and how many there are.
+    """
     from packer.sources.images import formats
 
-    return formats.read_header(field, _reading(field, options), file)
+    place = file if isinstance(file, bytes) else formats.ByteRange(*file)
+    return formats.read_header(f"{field}." if isinstance(file, tuple) else field, _reading(field, options), place)
 
 
 def image_in(file: bytes, field: str, options: SourceOptions) -> NDArray[Any]:

@@ -44,6 +44,8 @@ MAX_PIXELS = 178_956_970
 
 #: Bytes that are read of a file to see its header; the pixels of most PNG files begin within this.
 HEAD_BYTES = 1024
+#: Bytes of a JPEG that lies in another file that are read for its header; of few it is longer.
+JPEG_HEAD_BYTES = 2**16
 
 # Remarks of the plan on files whose pixels are not kept as they are.
 FEW_BITS = "gray of 1, 2 or 4 bits is stored as 8 bits, 0 for black and 255 for white"
@@ -168,8 +170,12 @@ def read_header(path: str, options: ImageOptions, place: ByteRange | bytes | Non
     with faults_of(_shown(path, place)):
         _check_content(head, kind)
         if kind != "PNG":
-            file = path if place is None else io.BytesIO(read_bytes(path, place)[0])
-            return _pillow_header(file, kind, options)
+            if place is None:
+                return _pillow_header(path, kind, options)
+            if kind == "JPEG" and nbytes > JPEG_HEAD_BYTES:
+                with contextlib.suppress(SourceError):  # the header may be longer
+                    return _pillow_header(io.BytesIO(read_bytes(path, place, JPEG_HEAD_BYTES)[0]), kind, options)
+            return _pillow_header(io.BytesIO(read_bytes(path, place)[0]), kind, options)
         while (header := png.read_header(head, nbytes)) is None:
             head, nbytes = read_bytes(path, place, 2 * len(head))
         return _png_header(header, options)

@@ -90,6 +90,7 @@ READ = {
     "hdf5": from_hdf5,
     "npy": opened("{field}={out}/{field}", FILES),
     "basicsr-lmdb": opened("{field}={out}/{field}.lmdb"),
+    "tar": lambda out, spec: next(iter(read_each(open_sources([str(out)])).values())),
 }
 
 
@@ -102,9 +103,9 @@ def refused(dataset, out, to):
     return ""
 
 
-def names_files(to):
-    """Whether files of a kind are named after samples, as its writer says."""
-    return getattr(importlib.import_module(f"packer.export.{KINDS[to].module}"), KINDS[to].writer).names_files
+def writer_of(to):
+    """The writer of a kind of files."""
+    return getattr(importlib.import_module(f"packer.export.{KINDS[to].module}"), KINDS[to].writer)
 
 
 @pytest.fixture(params=KINDS)
@@ -143,7 +144,7 @@ def test_every_value_comes_back_or_its_field_is_refused(tmp_path, to, spec):
         return
     report = export(tmp_path / "d", tmp_path / "out", to=to, overwrite=True)
     found = READ[to](tmp_path / "out", spec)
-    order = sorted(range(4), key=lambda number: NAMES[number]) if names_files(to) else range(4)
+    order = range(4) if writer_of(to).keeps_order else sorted(range(4), key=lambda number: NAMES[number])
     for value, wanted in zip(found, [values[number] for number in order], strict=True):
         if spec.kind == "text":
             assert value == wanted
@@ -195,7 +196,7 @@ def named_images(folder, names):
 def test_a_name_cannot_lead_out_of_the_folder(tmp_path, to, spec):
     """A name that is no plain path is refused before anything is written, and HDF5 advised, which keeps it as text."""
     packed(tmp_path / "d", spec, ["good", "../x"])
-    if not names_files(to):
+    if not writer_of(to).names_files:
         assert export(tmp_path / "d", tmp_path / "in" / "out", to=to).files == 1
         return
     with pytest.raises(UsageError, match="export to hdf5"):

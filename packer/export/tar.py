@@ -1,0 +1,100 @@
+"""Tars of WebDataset: OUT/000000.tar, ...; the fields of a sample are members with its name and a suffix each.
+
+An image is a `.jpg` if the dataset keeps its JPEG file, else a `.png`; text a `.txt` (or what the name of the field
+says, as `json` does); one int64 a `.cls`; all else a `.npy`. `packer convert` reads them back under the names
+that these suffixes give: `image`, `txt`, `FIELD.npy`.
+"""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Generator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.codecs import file_of
+from packer.errors import UsageError
+from packer.export.files import Files, Writer
+from packer.export.png import check_image, write_png
+from packer.format import FieldSpec
+from packer.sources import Block, PackedSource, block_bytes
+
+#: A tar is closed once it holds so many bytes as arrays, or samples.
+_TAR_BYTES, _TAR_SAMPLES = 2**30, 10_000
+#: What a field is called whose member has only the suffix of its kind.
+_PLAIN = "image"
+#: Suffixes by which WebDataset reads text as such.
+_TEXTS = ("txt", "text", "json")
+
+
+class TarWriter(Writer):
+    """Writes tars of some thousand samples."""
+
+    keeps_order = True
+
+    def __init__(self, source: PackedSource, files: Files) -> None:
+        for spec in source.fields:
+            if spec.kind == "image":
+                check_image(spec)
+        super().__init__(source, files)
+        dotted = next((name for name in self._names if "." in name.rpartition("/")[2]), None)
+        if dotted is not None:
+            raise UsageError(
+                f"the name {dotted!r} has a dot, where WebDataset ends a key; export to hdf5, which keeps names as text"
+            )
+
+    def write(self) -> Generator[Block]:
+        blocks = self._blocks()
+        block, names = next(blocks, (None, ()))
+        number = 0
+        while block is not None:
+            with (
+                self._files.create(f"{number:06d}", ".tar") as file,
+                tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar,
+            ):
+                held, samples = 0, 0
+                while block is not None and held < _TAR_BYTES and samples < _TAR_SAMPLES:
+                    self._add(tar, block, names)
+                    held, samples = held + block_bytes(block), samples + len(names)
+                    yield block
+                    block, names = next(blocks, (None, ()))
+            number += 1
+
+    def _add(self, tar: tarfile.TarFile, block: Block, names: Any) -> None:
+        for at, name in enumerate(names):
+            for spec in self._source.fields:
+                suffix, data = _member(spec, block[spec.name][at])
+                member = tarfile.TarInfo(f"{name}.{suffix}")
+                member.size = len(data)
+                tar.addfile(member, io.BytesIO(data))
+
+
+def _member(spec: FieldSpec, value: Any) -> tuple[str, bytes]:
+    """Return the suffix and the bytes of one value."""
+    if spec.kind == "text":
+        return (spec.name if spec.name in _TEXTS else f"{spec.name}.txt"), str(value).encode()
+    if spec.kind == "image":
+        data = file_of(value)
+        suffix = "jpg" if data else "png"
+        return _suffixed(spec.name, suffix, _PLAIN), data or _png(value)
+    if not spec.shape and spec.dtype == "int64":
+        return _suffixed(spec.name, "cls", "cls"), str(int(value)).encode()
+    file = io.BytesIO()
+    np.save(file, np.asarray(value), allow_pickle=False)
+    return _suffixed(spec.name, "npy", "npy"), file.getvalue()
+
+
+def _suffixed(field: str, suffix: str, plain: str) -> str:
+    """Return the suffix of a member: that of its kind alone if the field is called so, or as other tars call it."""
+    if field in (plain, suffix):
+        return suffix
+    return f"{field.removesuffix(f'.{suffix}')}.{suffix}"
+
+
+def _png(image: NDArray[Any]) -> bytes:
+    file = io.BytesIO()
+    write_png(file, image)
+    return file.getvalue()
