@@ -39,9 +39,11 @@ from packer.packing import (
     Place,
     Plan,
     Rejected,
+    SeenFiles,
     ShardReport,
     Shards,
     SharedPlan,
+    Stamps,
     begin_packing,
     changing,
     check_place,
@@ -236,24 +238,25 @@ def convert_part(
     digest = _command_digest(sources, options)
     leases = list[Lease]()  # what was fetched stays in the cache until it is packed
     fetch = partial(_fetch, input_texts(sources) or (), leases, options.watcher)
+    skip, makes = options.on_error == "skip", list[Make]()
     with claim_plan(place, digest, partial(find_plan, change, digest)) as shared_plan:
         plan: Plan | SharedPlan
-        parts: Mapping[int, Source] | None = None
+        parts: Mapping[int, tuple[Source, Stamps | None]] | None = None
         if shared_plan is not None:
             change.begin(shared_plan.note, options.overwrite)
             plan = shared_plan
             numbers, finished, missing = _find_missing(change, part, plan)
             parts = shared_plan.sources(place, change.run, missing, not options.overwrite, fetch)
-        if parts is None:
+        if parts is not None:
+            makes = [Make(part, plan.shards[number], skip, stamps=stamps) for number, (part, stamps) in parts.items()]
+        else:
             job = _share_plan(sources, options, change, digest)
             plan = job.plan
             numbers, finished, missing = _find_missing(change, part, plan)
-            parts = {number: job.part(number) for number in missing}
+            makes = [job.make(number) for number in missing]
     limits = reading_limits(options, in_memory=False)
     command = Command(verb="convert", fields=plan.fields, options=options, limits=limits)
     begin_packing(command, finished.values(), sum(plan.shards[number].samples for number in numbers))
-    skip = options.on_error == "skip"
-    makes = [Make(source, plan.shards[number], skip) for number, source in parts.items()]
     reports = list(pack_shards(change, command, makes))
     change.forget_late(numbers)
     unfinished = len(plan.shards) - change.count_reports()
@@ -311,7 +314,8 @@ def _find_job(sources: Any, options: ConvertOptions, place: Place) -> Job | None
     if shared_plan.listing != _list_digest(inputs, at_urls, options):
         return None
     run = change.run = change.run_of(shared_plan.note)
-    plan_of_files = shared_plan.plan(place, run, at_urls)
+    seen = SeenFiles()
+    plan_of_files = shared_plan.plan(place, run, at_urls, seen)
     if plan_of_files is None:
         return None
     plan, source_bytes = plan_of_files
@@ -323,7 +327,7 @@ def _find_job(sources: Any, options: ConvertOptions, place: Place) -> Job | None
         weakref.finalize(plan.source, leases.clear)
     _log.info("no source file has changed since a part made the plan, so it holds")
     limits, splits = reading_limits(options, in_memory=False), plan_splits(plan, options, lenient=False)
-    return Job(plan.source, plan, options, shared_plan.note.files, source_bytes, limits, splits)
+    return Job(plan.source, plan, options, shared_plan.note.files, source_bytes, limits, seen, splits)
 
 
 def _fetch(inputs: Sequence[str], leases: list[Lease], watcher: Watcher, paths: Sequence[str]) -> None:

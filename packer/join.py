@@ -27,6 +27,7 @@ from packer.packing import (
     Job,
     Origin,
     Place,
+    SeenFiles,
     Shards,
     SourceFiles,
     changing_dataset,
@@ -164,10 +165,11 @@ def _plan_join(source: Source, options: ConvertOptions, place: Place, old: Manif
     ]
     plan = replace(plan, fields=fields, shards=tuple(shards))
     log_plan(plan)
+    seen = None if in_memory else SeenFiles()
     files, source_bytes = (
-        (SourceFiles(len(source), digest_samples(source)), 0) if in_memory else source_files(source.files())
+        (SourceFiles(len(source), digest_samples(source)), 0) if in_memory else source_files(source.files(), seen=seen)
     )
-    return Job(source, plan, replace(options, on_error="stop"), files, source_bytes, limits)
+    return Job(source, plan, replace(options, on_error="stop"), files, source_bytes, limits, seen)
 
 
 def _names(fields: Sequence[Field]) -> list[str]:

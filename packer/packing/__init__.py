@@ -3,7 +3,6 @@
 from packer.packing.commit import (
     Change,
     Note,
-    SourceFiles,
     changing,
     changing_dataset,
     check_output,
@@ -12,7 +11,6 @@ from packer.packing.commit import (
     read_manifest,
     report_file,
     shard_file,
-    source_files,
     totals,
 )
 from packer.packing.framing import codec_by_field, codec_texts
@@ -71,6 +69,7 @@ from packer.packing.rewrite import (
 )
 from packer.packing.schedulers import executor_at
 from packer.packing.shared_plan import SharedPlan, claim_plan, find_plan, write_plan
+from packer.packing.source_files import SeenFiles, SourceFiles, Stamps, source_files
 from packer.packing.splits import SPLIT, Rule, Samples, join_splits, make_splits, parse_rules, share_out, split_text
 from packer.packing.tasks import (
     ShardReport,
@@ -110,12 +109,14 @@ __all__ = [
     "RemotePlace",
     "Rule",
     "Samples",
+    "SeenFiles",
     "ShardPlan",
     "ShardReport",
     "ShardTask",
     "Shards",
     "SharedPlan",
     "SourceFiles",
+    "Stamps",
     "Tag",
     "begin_packing",
     "changing",

@@ -25,12 +25,10 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
-import os
 import re
 import secrets
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -45,7 +43,6 @@ from packer.errors import (
     SourceError,
     UsageError,
     WriteError,
-    as_text,
 )
 from packer.format import (
     MANIFEST,
@@ -68,8 +65,7 @@ from packer.packing.origin import Origin, classes_of
 from packer.packing.parts import PART_REPORT
 from packer.packing.places import LOCK, PARTIAL, LocalPlace, Place, Tag
 from packer.packing.rejected import Rejected, encode_list
-from packer.remote import RemoteFile, default_cache
-from packer.threads import in_threads
+from packer.packing.source_files import SourceFiles
 
 _log = logging.getLogger(__name__)
 
@@ -93,33 +89,6 @@ _DATASET_FILE = re.compile(
 _RUN_IN_NAME = re.compile(rf"(?:names-|constants-|left-out-|{SHARD_FOLDER}/|{UNFINISHED}/)({_RUN})[-.]")
 #: Files that another command may be writing, whose names do not say which.
 _NAMELESS = re.compile(rf"^[^/]*\.json\.{_RUN}\.partial$")
-
-
-class SourceFiles(msgspec.Struct, frozen=True, array_like=True):
-    """What identifies source files; without any, the default.
-
-    Attributes:
-        count: how many there are.
-        digest: of their paths, sizes and times, in their order.
-        last: path of the one that was changed last; empty if that is not known.
-        last_ns: when it was changed, in nanoseconds since 1970.
-    """
-
-    count: int = 0
-    digest: str = ""
-    last: str = ""
-    last_ns: int = 0
-
-    def difference(self, other: SourceFiles) -> str | None:
-        """Return what is known of the files that have changed, in words; None if nothing is."""
-        changed = max(self, other, key=lambda files: files.last_ns) if self.last != other.last else other
-        where = ""
-        if changed.last and (self.last, self.last_ns) != (other.last, other.last_ns):
-            when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(changed.last_ns / 1e9))
-            where = f": {changed.last}, changed {when}"
-        if self.count != other.count:
-            return f"the source files were {self.count:,} and are now {other.count:,}{where}"
-        return f"a source file has changed{where}" if where else None
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
@@ -711,44 +680,6 @@ def differs_error(place: Place, difference: str) -> UsageError:
         f"{place} holds an unfinished conversion that differs: {difference}; undo the change to go on with it, or use "
         "--overwrite to begin again"
     )
-
-
-def source_files(paths: Iterable[str], at_urls: Mapping[str, RemoteFile] = {}) -> tuple[SourceFiles, int]:
-    """Return what a note says of source files, and their bytes together.
-
-    Files that were fetched are named by their path within the cache: that is the same on every machine.
-
-    Args:
-        at_urls: files by the paths that they will have when they are fetched; these are not looked at.
-
-    Raises:
-        SourceError: a file is gone, or cannot be looked at.
-    """
-    digest, count, nbytes, last, last_ns = xxhash.xxh3_128(), 0, 0, "", 0
-    fetched = os.path.abspath(default_cache() / "sources") + os.sep  # noqa: PTH100
-    folders: dict[str, str] = {}
-    for path, size, changed in in_threads(partial(_look_at, at_urls=at_urls), paths):
-        name_start = path.rfind("/") + 1
-        folder, name = path[:name_start], path[name_start:]
-        if folder not in folders:
-            folders[folder] = os.path.abspath(folder).removeprefix(fetched).rstrip("/")  # noqa: PTH100
-        full_path = as_text(f"{folders[folder]}/{name}")
-        digest.update(msgspec.json.encode((full_path, size, changed)))
-        count, nbytes = count + 1, nbytes + size
-        if changed > last_ns and os.path.isabs(full_path):  # noqa: PTH117 - fetched files have no time
-            last, last_ns = full_path, changed
-    return SourceFiles(count, digest.hexdigest(), last, last_ns) if count else SourceFiles(), nbytes
-
-
-def _look_at(path: str, at_urls: Mapping[str, RemoteFile]) -> tuple[str, int, int]:
-    """Return a path, the size of its file, and the time when it was changed, in nanoseconds."""
-    if file := at_urls.get(path):
-        return path, file.size, file.time * 10**9
-    try:
-        info = os.stat(path)  # noqa: PTH116 - without a Path: there may be millions
-    except OSError as error:
-        raise SourceError(f"cannot be read: {error.strerror}", path) from None
-    return path, info.st_size, info.st_mtime_ns
 
 
 def _run_of(entry: ShardEntry) -> str:

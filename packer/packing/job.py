@@ -15,14 +15,15 @@ from typing import Any
 import msgspec
 
 from packer.codecs import codec_name
-from packer.errors import UsageError
-from packer.format import Manifest, Splits
-from packer.packing.commit import SourceFiles, make_manifest, source_files
+from packer.errors import SourceError, UsageError
+from packer.format import Field, Manifest, ShardEntry, Splits
+from packer.packing.commit import UNNAMED_CHANGE, make_manifest
 from packer.packing.options import ConvertOptions, reading_limits
 from packer.packing.places import Place
 from packer.packing.plan import Plan, make_plan
 from packer.packing.rejected import Rejected, read_rejected
 from packer.packing.rewrite import Command, Make, Shards
+from packer.packing.source_files import SeenFiles, SourceFiles, source_files
 from packer.packing.splits import Samples, make_splits
 from packer.sources import SampleSource, Source
 from packer.workers import Limits, check_may_start
@@ -37,6 +38,7 @@ class Job:
     Attributes:
         files: the source files; none for samples in memory.
         source_bytes: size of all source files.
+        seen: their stamps; None if there are none.
         limits: of reading in other processes; None to read in this one.
         splits: of all samples, if none is skipped.
         rejected: bad files that were found when the source was opened.
@@ -48,13 +50,16 @@ class Job:
     files: SourceFiles
     source_bytes: int
     limits: Limits | None
+    seen: SeenFiles | None = None
     splits: Splits = field(default_factory=dict)
     rejected: list[Rejected] = field(default_factory=list)
 
-    def part(self, number: int) -> Source:
-        """Return the samples of a shard."""
-        shard = self.plan.shards[number]
-        return self.source.part(shard.start, shard.stop)
+    def make(self, number: int, base: tuple[ShardEntry, tuple[Field, ...]] | None = None) -> Make:
+        """Return how a shard of the plan is packed; `base` as in `Make`."""
+        shard, skip = self.plan.shards[number], self.options.on_error == "skip"
+        part = self.source.part(shard.start, shard.stop)
+        stamps = self.seen.stamps(part.files()) if self.seen and part.has_files_of_parts else None
+        return Make(part, shard, skip, base, stamps=stamps)
 
     def makes(self, base: Manifest | None = None) -> list[Make]:
         """Return all shards of the plan.
@@ -62,12 +67,8 @@ class Job:
         Args:
             base: the dataset whose columns are taken over where the plan has their fields.
         """
-        skip = self.options.on_error == "skip"
         bases = [None] * len(self.plan.shards) if base is None else [(entry, base.fields) for entry in base.shards]
-        return [
-            Make(self.part(shard.number), shard, skip, base_shard)
-            for shard, base_shard in zip(self.plan.shards, bases, strict=True)
-        ]
+        return [self.make(number, base_shard) for number, base_shard in enumerate(bases)]
 
     def command(self, verb: str, **members: Any) -> Command:
         """Return the command that packs the job.
@@ -96,7 +97,15 @@ class Job:
         return Command(verb=verb, fields=plan.fields, options=options, limits=self.limits, **(of_all | members))
 
     def packed(self, shards: Shards) -> Packed:
-        """Return what was packed; raises SourceError if no sample was good."""
+        """Return what was packed.
+
+        Raises:
+            SourceError: no sample was good, or a file that no task compares has changed since the plan was made.
+        """
+        if self.seen and not self.source.has_files_of_parts:
+            files, _ = source_files(self.source.files())
+            if difference := self.files.difference(files) or (files != self.files and UNNAMED_CHANGE):
+                raise SourceError(f"{difference}, while it was packed; run again")
         plan, options, source, reports = self.plan, self.options, self.source, shards.reports
         rejected = self.rejected + [entry for report in reports for _, entry in sorted(report.rejected.items())]
         names, splits = source.names, self.splits
@@ -154,9 +163,10 @@ def plan_job(source: Source, options: ConvertOptions, rejected: list[Rejected]) 
         check_may_start()  # before anything is written
     plan = make_plan(source, options.codec, options.shard_size, limits, options.watcher)
     log_plan(plan)
-    files, source_bytes = source_files(source.files())
+    seen = SeenFiles()
+    files, source_bytes = source_files(source.files(), seen=seen)
     splits = plan_splits(plan, options, lenient=bool(rejected))
-    return Job(source, plan, options, files, source_bytes, limits, splits, rejected)
+    return Job(source, plan, options, files, source_bytes, limits, seen if files.count else None, splits, rejected)
 
 
 def log_plan(plan: Plan) -> None:

@@ -30,11 +30,12 @@ from packer.format import (
     clear_errors,
 )
 from packer.machine import processors
-from packer.packing.commit import Change, Note, SourceFiles, shard_file, shards_digest
+from packer.packing.commit import Change, Note, shard_file, shards_digest
 from packer.packing.options import ConvertOptions
 from packer.packing.places import LocalPlace, Place
 from packer.packing.plan import ShardPlan
 from packer.packing.rejected import Rejected
+from packer.packing.source_files import SourceFiles, Stamps
 from packer.packing.tasks import ShardReport, ShardTask, digest_samples, run_tasks
 from packer.sources import Source
 from packer.watcher import MERGING, PACKING
@@ -72,6 +73,7 @@ class Make:
         skip: skip samples that cannot be read, instead of stopping.
         base: as in `ShardTask`.
         number: in the names of its files; None for that of the plan.
+        stamps: as in `ShardTask`.
     """
 
     source: Source
@@ -79,6 +81,7 @@ class Make:
     skip: bool = False
     base: tuple[ShardEntry, tuple[Field, ...]] | None = None
     number: int | None = None
+    stamps: Stamps | None = None
 
     @property
     def key(self) -> int:
@@ -298,6 +301,7 @@ def pack_shards(change: Change, command: Command, makes: Sequence[Make]) -> Iter
             number=make.number,
             base=make.base,
             is_digested=not command.files.count,
+            stamps=make.stamps,
         )
         for make in makes
     ]

@@ -28,9 +28,10 @@ import xxhash
 
 from packer.errors import PackerError, SourceError, UsageError, WriteError
 from packer.format import UNFINISHED, Field, clear_errors
-from packer.packing.commit import UNNAMED_CHANGE, Change, Note, SourceFiles, differs_error, source_files
+from packer.packing.commit import UNNAMED_CHANGE, Change, Note, differs_error
 from packer.packing.places import Place, RemotePlace
 from packer.packing.plan import Plan, ShardPlan
+from packer.packing.source_files import SeenFiles, SourceFiles, Stamps, source_files
 from packer.remote import RemoteFile
 from packer.sources import Source, decode_source, encode_source
 
@@ -78,8 +79,10 @@ class SharedPlan(msgspec.Struct, frozen=True):
         numbers: Sequence[int],
         is_strict: bool,
         fetch: Callable[[Sequence[str]], object],
-    ) -> dict[int, Source] | None:
-        """Return the samples of some shards, by number; None if they were lost, or a file has changed meanwhile.
+    ) -> dict[int, tuple[Source, Stamps | None]] | None:
+        """Return the samples of some shards and the stamps of their files, by number.
+
+        None if they were lost, or a file has changed meanwhile.
 
         Args:
             is_strict: whether a change is an error.
@@ -96,27 +99,32 @@ class SharedPlan(msgspec.Struct, frozen=True):
                 return None
             sources[number] = source
         fetch([path for source in sources.values() for path in source.files()])
+        parts: dict[int, tuple[Source, Stamps | None]] = {}
         for number, source in sources.items():
-            files, _ = source_files(source.files())
+            seen, paths = SeenFiles(), source.files()
+            files, _ = source_files(paths, seen=seen)
             if files != self.files[number]:
                 if is_strict:
                     raise differs_error(place, self.files[number].difference(files) or UNNAMED_CHANGE)
                 return None
-        return sources
+            parts[number] = source, seen.stamps(paths) if source.has_files_of_parts else None
+        return parts
 
-    def plan(self, place: Place, run: str, at_urls: Mapping[str, RemoteFile]) -> tuple[Plan, int] | None:
+    def plan(
+        self, place: Place, run: str, at_urls: Mapping[str, RemoteFile], seen: SeenFiles
+    ) -> tuple[Plan, int] | None:
         """Return the plan with its samples, and the bytes of all source files; no source file is opened.
 
         None if the samples were lost, or a file has changed since the plan was made.
 
         Args:
-            at_urls: as for `source_files`.
+            at_urls, seen: as for `source_files`.
         """
         source = _read_samples(place, _samples_file(run, None), self.digests[-1])
         if source is None:
             return None
         try:
-            files, nbytes = source_files(source.files(), at_urls)
+            files, nbytes = source_files(source.files(), at_urls, seen)
         except SourceError:  # a file is gone
             return None
         plan = Plan(source, self.origin, self.fields, self.shards, self.raw_bytes, self.exact)

@@ -38,6 +38,7 @@ from packer.packing.commit import report_file, shard_file
 from packer.packing.places import Place
 from packer.packing.plan import ShardPlan
 from packer.packing.rejected import Rejected
+from packer.packing.source_files import Stamps, changed_files
 from packer.sources import BLOCK_BYTES, Block, Source, block_bytes, count, read_through
 from packer.watcher import NOBODY, Watcher
 from packer.workers import Limits, Lost, Reporter, keep_memory, run_in_processes
@@ -73,6 +74,7 @@ class ShardTask:
         number: in the names of the files; None for that of the shard.
         base: the shard whose columns are taken over as they are, so far as `fields` has them, and its schema. The
             source gives the other fields of its samples.
+        stamps: of the files of the source when it was planned, in their order; None if nobody compares them here.
         is_digested: whether the report has a digest of the samples: those in memory have no files that identify them.
     """
 
@@ -87,6 +89,7 @@ class ShardTask:
     number: int | None = None
     base: tuple[ShardEntry, tuple[Field, ...]] | None = None
     is_digested: bool = False
+    stamps: Stamps | None = None
 
 
 class ShardReport(msgspec.Struct, frozen=True):
@@ -111,15 +114,38 @@ class ShardReport(msgspec.Struct, frozen=True):
         return sum(column.raw for column in self.columns.values())
 
 
+class _ChangedFiles(Exception):  # noqa: N818 - no error: the shard is packed again
+    """Files were changed before they were read, or while they were: `samples` are skipped for it, by number."""
+
+    def __init__(self, samples: Mapping[int, Rejected]) -> None:
+        super().__init__()
+        self.samples = samples
+
+
 def write_shard(task: ShardTask, watcher: Watcher = NOBODY, step: Step = contextlib.nullcontext) -> ShardReport:
     """Pack one shard as a draft, and put it in its place, with its report behind it.
 
     Raises:
-        SourceError: a sample cannot be read, unless such samples are skipped.
+        SourceError: a sample cannot be read, or its file was changed, unless such samples are skipped.
         WriteError: the shard cannot be written.
         DamagedError: the shard whose columns are taken over is damaged.
     """
     keep_memory()
+    while True:
+        amounts: Counter[str] = Counter()
+
+        def count_done(samples: int, nbytes: int, amounts: Counter[str] = amounts) -> None:
+            amounts.update(samples=samples, nbytes=nbytes)
+            watcher.done(samples, nbytes)
+
+        try:
+            return _write_once(task, count_done, step)
+        except _ChangedFiles as changed:
+            watcher.done(-amounts["samples"], -amounts["nbytes"])
+            task = replace(task, crashing={**task.crashing, **changed.samples})
+
+
+def _write_once(task: ShardTask, done: Callable[[int, int], object], step: Step) -> ShardReport:
     number = task.shard.number if task.number is None else task.number
     file = shard_file(task.run, number)
     # A draft of its own: a process that its scheduler has given up may go on for a while, and must not rename a file
@@ -138,7 +164,7 @@ def write_shard(task: ShardTask, watcher: Watcher = NOBODY, step: Step = context
         if task.base is not None:
             entry, fields = task.base
             writer.take(stack.enter_context(_open_checked(task.place, entry)), fields)
-            watcher.done(0 if len(task.source) else entry.samples, entry.bytes)
+            done(0 if len(task.source) else entry.samples, entry.bytes)
         skipped = rejected if task.skip else None
         digest = xxhash.xxh3_128()
         for block, names in read_blocks(task.source, skipped, task.crashing, step, writer.encoded):
@@ -146,9 +172,35 @@ def write_shard(task: ShardTask, watcher: Watcher = NOBODY, step: Step = context
             writer.add(block, count(block), names if task.base is None else None)
             if task.is_digested:
                 _digest_block(digest, block)
-            watcher.done(count(block), writer.raw_bytes - bytes_before)
+            done(count(block), writer.raw_bytes - bytes_before)
+        _check_unchanged(task, rejected)
     samples_digest = digest.hexdigest() if task.is_digested else ""
     return finish_shard(task.place, task.run, number, draft, task.fields, rejected, samples_digest)
+
+
+def _check_unchanged(task: ShardTask, rejected: Mapping[int, Rejected]) -> None:
+    """Compare the files of a shard, which were read, with what they were when it was planned.
+
+    Args:
+        rejected: the samples that are skipped already.
+
+    Raises:
+        SourceError: one is another, and bad samples are not skipped.
+        _ChangedFiles: samples are to be skipped for it.
+    """
+    changed = {} if task.stamps is None else changed_files(task.source.files(), task.stamps)
+    if not changed:
+        return
+    if not task.skip:
+        path, reason = next(iter(changed.items()))
+        raise SourceError(reason, path)
+    samples: dict[int, Rejected] = {}
+    for number in range(len(task.source)):
+        files = [path for path in task.source.part(number, number + 1).files() if path in changed]
+        if files and number not in rejected:
+            samples[number] = Rejected.of(SourceError(changed[files[0]], files[0]), task.source.kind)
+    if samples:
+        raise _ChangedFiles(samples)
 
 
 def digest_samples(source: Source, skip: bool = False) -> str:

@@ -130,6 +130,9 @@ class Source(ABC):
     origin: Mapping[str, Any] = {}
     #: Numbers of samples with which a shard had better begin, ascending: what lies between two is read as one.
     cuts: NDArray[np.int64] | None = None
+    #: Whether `files` of a part lists hardly any files but its own: then whoever reads the part compares them. Else all
+    #: are compared once more, when all parts were read.
+    has_files_of_parts: bool = True
     #: Sentences that the plan shows: how names were paired, files skipped, conversions made. Parts need none.
     remarks: Sequence[str] = ()
 
@@ -173,6 +176,7 @@ class DerivedSource(Source):
     def _adopt(self, source: Source) -> None:
         self._source = source
         self.names, self.splits, self.constants = source.names, source.splits, source.constants
+        self.has_files_of_parts = source.has_files_of_parts
         self.cuts = source.cuts
 
     def __len__(self) -> int:

@@ -135,6 +135,12 @@ def _in_order(source: Source, numbers: Sequence[int]) -> Source:
     return source.in_order(numbers) if isinstance(source, TableSource) else ChosenSource(source, numbers)
 
 
+def _between(source: Source, numbers: Sequence[int]) -> tuple[Source, list[int]]:
+    """Return what lies between the first and the last of some samples, and their numbers in it."""
+    first, stop = (min(numbers), max(numbers) + 1) if numbers else (0, 0)
+    return source.part(first, stop), [number - first for number in numbers]
+
+
 class ChosenSource(DerivedSource):
     """Some samples of a source, in another order."""
 
@@ -144,15 +150,13 @@ class ChosenSource(DerivedSource):
         self.names = None if source.names is None else [source.names[number] for number in numbers]
 
     def __reduce__(self) -> tuple[type[ChosenSource], tuple[Source, list[int]]]:
-        """Pickle what lies between the first and the last of the samples alone."""
-        first, stop = (min(self._numbers), max(self._numbers) + 1) if self._numbers else (0, 0)
-        return ChosenSource, (self._source.part(first, stop), [number - first for number in self._numbers])
+        return ChosenSource, _between(self._source, self._numbers)
 
     def __len__(self) -> int:
         return len(self._numbers)
 
     def part(self, start: int, stop: int) -> ChosenSource:
-        return ChosenSource(self._source, self._numbers[start:stop])
+        return ChosenSource(*_between(self._source, self._numbers[start:stop]))
 
     def shapes(self, field: str) -> NDArray[np.int64] | None:
         shapes = self._source.shapes(field)

@@ -130,6 +130,7 @@ class PackedSource(Source):
     base: Manifest | None = dataclasses.field(init=False, default=None)
     fields: tuple[FieldSpec, ...] = dataclasses.field(init=False)
     kind = "packed"
+    has_files_of_parts = False
 
     def __post_init__(self) -> None:
         self.fields = tuple(field.spec for _, field in self.columns)

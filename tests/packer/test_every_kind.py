@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import shutil
 from collections.abc import Callable
 from functools import cache
@@ -18,7 +19,7 @@ from packer.drop import drop
 from packer.format import Constants
 from packer.format import manifest as manifests
 from packer.join import join
-from packer.packing import open_source
+from packer.packing import LocalPlace, open_source
 from packer.sources import Source, all_kinds, decode_source, encode_source, open_packed
 from packer.verify import verify
 from tests.helpers.kinds import KINDS, SPLITS, Dataset, make, run
@@ -97,6 +98,27 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spares the start of hundreds of processes."""
     for command in ("verify", "repair"):
         monkeypatch.setattr(f"packer.cli.{command}.processors", lambda: 0)
+
+
+def test_files_that_change_while_they_are_packed_are_named(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For every kind of source: nothing of them is packed."""
+    folder = tmp_path / "sources"
+    folder.mkdir()
+    sources = KINDS[kind].write(folder, 1)
+    draft = LocalPlace.draft
+
+    def touch_first(place: LocalPlace, name: str) -> Path:
+        for file in folder.rglob("*"):
+            os.utime(file, (1, 1))
+        return draft(place, name)
+
+    monkeypatch.setattr(LocalPlace, "draft", touch_first)
+    said = run("convert", *sources, tmp_path / "out", *KINDS[kind].options, "--workers", 0, status=1)
+    assert re.search("was [0-9,]+ bytes of .* when it was planned|changed.* while it was packed", said)
+    assert str(folder) in said.replace("\n", "")
+    assert not (tmp_path / "out" / "manifest.json").exists()
 
 
 def test_a_source_keeps_its_contract(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,6 +56,7 @@ class ArraySource(Source):
 
     def __init__(self, kind: str, tables: Sequence[RowTable], origin: ArraysOrigin) -> None:
         self.kind, self._tables = kind, tables
+        self.has_files_of_parts = kind != "zarr"  # whose files are in each part
         leaves = [leaf for table in tables for leaf in table.leaves(0)]
         self.fields = tuple(leaf.spec for leaf in leaves)
         # The path of a field is kept if it is not its name with slashes for dots: names may hold dots of their own.

@@ -1,0 +1,81 @@
+"""Source files are compared, before and after they are read, by whoever reads them."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from packer.convert import convert, convert_part
+from packer.errors import SourceError
+from packer.packing import read_rejected
+from packer.sources import SourceOptions
+from packer.watcher import PACKING, Watcher
+from readers import PackedDataset
+
+SAMPLES = SourceOptions(samples="files")
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> Path:
+    """Six files, a sample each."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for number in range(6):
+        np.save(folder / f"a{number}.npy", np.full(600, number))
+    return folder
+
+
+def changes(path: Path) -> Watcher:
+    """Return a watcher that replaces the values of a file, and keeps its size, once all has been planned."""
+
+    def step(name: str, done: int, total: int | None) -> None:
+        if name == PACKING:
+            np.save(path, np.full(600, 99))
+
+    return Watcher(step=step)
+
+
+@pytest.mark.parametrize("way", ["here", "workers", "executor", "part"])
+def test_a_file_that_changes_is_named_and_not_packed(sources: Path, tmp_path: Path, way: str) -> None:
+    """Conversion stops there; with on_error="skip" the samples of the file are skipped, and all others are packed."""
+    file, out = sources / "a3.npy", tmp_path / "out"
+    options: dict[str, Any] = {"source": SAMPLES, "shard_size": 10_000, "workers": 2 if way == "workers" else 0}
+    with ThreadPoolExecutor(2) as pool:
+        if way == "executor":
+            options["executor"] = pool
+
+        def pack(**more: Any) -> Any:
+            if way == "part":
+                return convert_part(str(sources), out, "1/1", **options, **more)
+            return convert(str(sources), out, **options, **more)
+
+        with pytest.raises(SourceError, match=r"a3.npy: was 4,928 bytes of .* when it was planned, and is 4,928"):
+            pack(watcher=changes(file))
+        os.utime(file, (1, 1))  # planned anew
+        report = pack(watcher=changes(file), on_error="skip", overwrite=True)
+        (rejected,) = report.rejected
+    assert rejected.file == str(file)
+    if way != "part":
+        assert read_rejected(out, report.manifest) == [rejected]
+        (values,) = PackedDataset(out)[:].values()
+        assert values[:, 0].tolist() == [0, 1, 2, 4, 5]
+
+
+def test_a_file_that_changes_after_it_was_read(sources: Path, tmp_path: Path) -> None:
+    """What was read of it is packed no more."""
+    file, out = sources / "a0.npy", tmp_path / "out"
+    changed = list[int]()
+
+    def done(samples: int, nbytes: int) -> None:
+        if not changed:
+            np.save(file, np.full(600, 99))
+        changed.append(samples)
+
+    report = convert(str(sources), out, source=SAMPLES, workers=0, on_error="skip", watcher=Watcher(done=done))
+    assert [bad.file for bad in report.rejected] == [str(file)]
+    assert report.samples == sum(changed) == 5
