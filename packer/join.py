@@ -44,7 +44,16 @@ from packer.packing import (
     source_files,
     with_fields,
 )
-from packer.sources import SampleSource, Source, in_order_of, open_packed, read_names
+from packer.sources import (
+    TABLES,
+    SampleSource,
+    Source,
+    TableSource,
+    in_order_of,
+    named_by_table,
+    open_packed,
+    read_names,
+)
 
 
 @dataclass(frozen=True)
@@ -70,7 +79,8 @@ def join(
     """Add fields to the samples of a dataset. Open readers keep what they opened.
 
     Values go to the samples of their names. Sources without names, such as the rows of an array, go by number: they
-    need as many rows as the dataset has samples. After a crash, the same call continues.
+    need as many rows as the dataset has samples; so does a table of one column. Of other tables one column has the
+    names. After a crash, the same call continues.
 
     Args:
         dataset: its folder or URL.
@@ -94,7 +104,6 @@ def join(
         packed_dataset = packed_folder(sources)
         inputs = sources if packed_dataset is None else open_packed(packed_dataset)
         source = open_source(inputs, replace(options, on_error="stop"), [], as_extra_fields=True)
-        by_name = source.names is not None
         job = _plan_join(source, options, place, old)
         new_names = {spec.name for spec in source.fields}
         fields = tuple(field for field in job.plan.fields if field.name in new_names)
@@ -111,7 +120,7 @@ def join(
         finish = partial(with_new_fields, old, job.plan.fields, origin, job.plan.file_bytes)
         command = job.command("join", shards=None, takes=old.shards, bases=[old])
         rewrite(change, command, job.makes(old), finish, check=check)
-    return JoinReport(place.address, change.dataset, fields, by_name)
+    return JoinReport(place.address, change.dataset, fields, job.source.names is not None)
 
 
 def with_new_fields(
@@ -148,6 +157,8 @@ def _plan_join(source: Source, options: ConvertOptions, place: Place, old: Manif
     """Plan the new fields of all samples, shard by shard."""
     in_memory = isinstance(source, SampleSource)
     names = read_names(place.local(old.name_tables), old)
+    if names is not None and isinstance(source, TableSource) and source.kind == TABLES and len(source.fields) > 1:
+        source = named_by_table(source, names, options.source.key)
     source = in_order_of(names, old.samples, source, drop=options.on_error == "skip")
     if source.constants:
         raise UsageError(

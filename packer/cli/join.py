@@ -19,7 +19,8 @@ from packer.packing import ConvertOptions
 def join(dataset: str, sources: tuple[str, ...], options: ConvertOptions) -> None:
     """Add the fields of the SOURCEs to the samples of DATASET: embeddings, captions, new labels.
 
-    Values go to the samples of their names; rows of arrays, which have no names, go by number. Each sample needs its
+    Values go to the samples of their names, and rows of a table to those that one of its columns names; rows of
+    arrays, which have no names, go by number. Each sample needs its
     value. A SOURCE may be another packed dataset. --on-error skip skips values whose names no sample has, and
     nothing else. Other fields are copied as they are stored. Readers that are open go on with the fields they had.
     Stopped halfway? Run the same command again.
@@ -27,6 +28,7 @@ def join(dataset: str, sources: tuple[str, ...], options: ConvertOptions) -> Non
     \b
     $ packer join photos.packed caption=captions
     $ packer join photos.packed embedding=embeddings.npy
+    $ packer join photos.packed labels.csv
     """
     with Progress() as watcher:
         report = run(dataset, list(sources), options, watcher=watcher)

@@ -15,6 +15,8 @@ from packer.sources.base import (
 from packer.sources.beside import in_order_of
 from packer.sources.derived import ClassSource, FittedSource
 from packer.sources.encoding import decode_source, encode_source
+from packer.sources.files import TABLES
+from packer.sources.keyed import named_by_table
 from packer.sources.kinds import Kind, all_kinds, kinds_with, pair_by_name, pair_in_order
 from packer.sources.looking import Header, agree_on_most
 from packer.sources.opening import list_files, open_sources
@@ -27,6 +29,7 @@ from packer.sources.table import LaidField, Row, SampleTable
 
 __all__ = [
     "BLOCK_BYTES",
+    "TABLES",
     "Block",
     "ClassSource",
     "FittedSource",
@@ -57,6 +60,7 @@ __all__ = [
     "joined",
     "kinds_with",
     "list_files",
+    "named_by_table",
     "names_of",
     "one_block",
     "open_packed",

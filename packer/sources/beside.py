@@ -81,7 +81,7 @@ def open_beside(
     for name, side in opened.items():
         numbers = {path: number for number, path in enumerate(side.files())}
         files = [paired.files[f"={name}"][order[sample]] for sample in names]
-        chosen.append(_in_order(side, [numbers[sides[name].path(file)] for file in files]))
+        chosen.append(in_order(side, [numbers[sides[name].path(file)] for file in files]))
     return BesideSource(samples, chosen)
 
 
@@ -127,10 +127,10 @@ def in_order_of(names: Sequence[str] | None, samples: int, source: Source, drop:
             raise UsageError(f"{reason}; skip them with --on-error skip")
         _log.warning("%s; they are skipped", reason)
     numbers = [number_of[partner_of[name]] for name in names]
-    return source if numbers == list(range(len(source))) else _in_order(source, numbers)
+    return source if numbers == list(range(len(source))) else in_order(source, numbers)
 
 
-def _in_order(source: Source, numbers: Sequence[int]) -> Source:
+def in_order(source: Source, numbers: Sequence[int]) -> Source:
     """Return some samples of a source, in another order."""
     return source.in_order(numbers) if isinstance(source, TableSource) else ChosenSource(source, numbers)
 

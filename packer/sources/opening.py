@@ -19,6 +19,7 @@ from packer.sources.derived import ArrayImageSource, LabelledSource, TextClassSo
 from packer.sources.files import (
     CLOUDS,
     LABELS,
+    TABLES,
     TEXT,
     FileSet,
     decode_text,
@@ -27,7 +28,8 @@ from packer.sources.files import (
     join,
     of_one_kind,
 )
-from packer.sources.kinds import Kind, all_kinds, check_options, suffixes
+from packer.sources.keyed import beside_table, with_files
+from packer.sources.kinds import Kind, all_kinds, check_options, kinds_with, suffixes
 from packer.sources.looking import look
 from packer.sources.options import SourceOptions, columns_by_field
 from packer.sources.pairing import share_out, stem
@@ -80,15 +82,99 @@ def open_sources(
 def _open(
     inputs: Sequence[str], options: SourceOptions, watcher: Watcher, limits: Limits | None, as_extra_fields: bool
 ) -> Source:
-    named, known = _named(inputs), all_kinds()
+    named = _named(inputs)
+    has_others = len(named) > 1 or as_extra_fields
     columns = columns_by_field(options)
-    if unknown := [name for name in columns if name and name not in named]:
+    by_name = {name: _look(name, path, columns, has_others, watcher) for name, path in named.items()}
+    tables = {name: file_set for name, (kind, file_set) in by_name.items() if kind == TABLES}
+    others = {name: kinded for name, kinded in by_name.items() if name not in tables}
+    of_others, of_tables = _options_of(options, set(others), bool(tables))
+    if others:
+        source = _open_files(others, named, of_others, watcher, limits, as_extra_fields)
+        for name, file_set in tables.items():
+            source = beside_table(source, name, _open_table({"": file_set}, of_tables, watcher), options.key, watcher)
+    else:
+        source = _open_tables(tables, named, options, watcher, limits, as_extra_fields)
+    if options.images:
+        source = ArrayImageSource(source, options.images)
+    if options.classes is not None:
+        source = TextClassSource(source, options.classes)
+    if options.label is not None:
+        source = LabelledSource(source, [named[name] for name in others or named])
+    return source
+
+
+def _options_of(options: SourceOptions, others: set[str], has_tables: bool) -> tuple[SourceOptions, SourceOptions]:
+    """Return the options of the sources `others`, and those of the tables beside them."""
+    if not (others and has_tables):
+        return options, options
+    columns = columns_by_field(options)
+    texts = {name: f"{name}={text}" if name else text for name, text in columns.items()}
+    usual, names = SourceOptions(), all_kinds()[TABLES].options
+    of_tables = replace(usual, **{name: getattr(options, name) for name in names if name not in ("files", "root")})
+    shared = {name for name in names if set(kinds_with(name)) != {TABLES}}
+    of_others = replace(options, **{name: getattr(usual, name) for name in names if name not in shared})
+    return (
+        replace(of_others, columns=tuple(text for name, text in texts.items() if name in {"", *others})),
+        replace(of_tables, columns=tuple(text for name, text in texts.items() if name not in {"", *others})),
+    )
+
+
+def _open_tables(
+    tables: Mapping[str, FileSet],
+    named: Mapping[str, str],
+    options: SourceOptions,
+    watcher: Watcher,
+    limits: Limits | None,
+    as_extra_fields: bool,
+) -> Source:
+    """Open tables that are the samples, with the files that their columns name."""
+    check_options(options, TABLES)
+    _check_is_one(TABLES, dict(named))
+    if options.key and not as_extra_fields:
+        raise UsageError(f"--key {options.key} is for a table beside files, as in image=FOLDER label=train.csv")
+    if options.root and not options.files:
+        raise UsageError(f"--root {options.root} is for columns that name files; --files COLUMN says which")
+    table = _open_table(tables, options, watcher)
+    if not options.files:
+        return table
+
+    def open_files(column: str, file_set: FileSet) -> Source:
+        kind, files = of_one_kind(file_set, suffixes(), {TEXT: "text"}, watcher)
+        if kind in (None, TABLES):
+            raise UsageError(f"--files {column}: {file_set.files[0]} is no file of a kind that can be packed")
+        record = all_kinds()[kind]
+        own = {name: getattr(options, name) for name in record.options if name in all_kinds()[TABLES].options}
+        own = {**own, "columns": (), "skip": (), "samples": "files" if record.units else None}
+        return open_kind_of(
+            record, {"" if record.names_fields else column: files}, SourceOptions(**own), watcher, limits
+        )
+
+    return with_files(table, options.files, options.root, open_files, watcher)
+
+
+def _open_table(files: Mapping[str, FileSet], options: SourceOptions, watcher: Watcher) -> TableSource:
+    table = open_kind_of(all_kinds()[TABLES], files, options, watcher)
+    assert isinstance(table, TableSource)
+    table.remarks = [*(remark for name, file_set in files.items() for remark in file_set.remarks(name)), *table.remarks]
+    return table
+
+
+def _open_files(
+    by_name: Mapping[str, tuple[str, FileSet]],
+    named: Mapping[str, str],
+    options: SourceOptions,
+    watcher: Watcher,
+    limits: Limits | None,
+    as_extra_fields: bool,
+) -> Source:
+    """Open sources of all kinds but tables: those whose files are the samples, and those that lie beside them."""
+    known, columns = all_kinds(), columns_by_field(options)
+    if unknown := [name for name in columns if name and name not in by_name]:
         raise UsageError(
             f"--columns {unknown[0]}={columns[unknown[0]]}: no source is named {unknown[0]}=; write "
             f"{unknown[0]}=FOLDER for the one with these columns"
         )
-    has_others = len(named) > 1 or as_extra_fields
-    by_name = {name: _look(name, path, columns, has_others, watcher) for name, path in named.items()}
     sides = {
         name: file_set for name, (kind, file_set) in by_name.items() if kind == "text" or (name and name in columns)
     }
@@ -145,12 +231,6 @@ def _open(
             if options.label is None and options.samples is None and len(file_sets) == 1:
                 proposals += map(_pairs_proposal, file_sets.values())
             source.remarks = [*source.remarks, *filter(None, proposals)]
-    if options.images:
-        source = ArrayImageSource(source, options.images)
-    if options.classes is not None:
-        source = TextClassSource(source, options.classes)
-    if options.label is not None:
-        source = LabelledSource(source, [named[name] for name in file_sets])
     return source
 
 
@@ -199,7 +279,12 @@ def list_files(inputs: Sequence[str], options: SourceOptions, watcher: Watcher =
         UsageError, SourceError: as `open_sources`, if the files cannot be listed.
     """
     paths = [path for _, path in map(_split, inputs)]
-    if options.label is not None or options.listed is not None or any(is_lmdb(Path(path)) for path in paths):
+    if (
+        options.label is not None
+        or options.listed is not None
+        or options.files
+        or any(is_lmdb(Path(path)) for path in paths)
+    ):
         return None
     file_sets = [find(path, watcher) for path in paths]
     return (file_set.path(file) for file_set in file_sets for file in file_set.files)

@@ -62,7 +62,8 @@ class SourceOptions:
             these properties, such as rgb=diffuse_red,diffuse_green,diffuse_blue.
         columns: Clouds without a header (.bin, .txt, .xyz, .pts): names and types of their columns, such as
             x,y,z,intensity:float32 or x,y,z:float32,r,g,b:uint8, a field each; or of a source FIELD= whose columns are
-            one field, such as boxes=cls,x,y,w,h:float32 of files beside images.
+            one field, such as boxes=cls,x,y,w,h:float32 of files beside images. Tables: columns that are one field,
+            such as points=part_*:float32:68,2.
         pick: HDF5, zarr and npy: take this array, under this name.
         skip: HDF5, zarr and npy: leave out a field, group or array; a column of tables, or a suffix
             of tars.
@@ -76,6 +77,9 @@ class SourceOptions:
             grid.
         sparse: HDF5, zarr and npy: pack rows of this sparse matrix (data, indices, indptr), as X.indices and X.data.
         images: HDF5, zarr and npy: the arrays of this field, (H, W) or (H, W, C), are images.
+        files: Tables: this column names files; what they hold is the field: images, arrays, clouds or texts.
+        root: --files: the folder that names of files count from.  [default: that of the table]
+        key: A table beside pictures: its column with the names of these.  [default: the one that has them]
         encoded: Tables: the binary values of this column are files of images, though the first one does not begin so.
         fill: Tables: the value of a column in rows that have none, as in age=-1.
         delimiter: Tables: what is between the columns of CSV, such as ';' or tab.  [default: tab of .tsv, else comma]
@@ -103,7 +107,7 @@ class SourceOptions:
     cast: Mapping[str, str] = _of({}, form="FIELD=DTYPE")
     triangulate: bool = _of(False)
     group: str | tuple[str, ...] = _of((), form="none|FIELD=A,B")
-    columns: str | tuple[str, ...] = _of((), form="[FIELD=]NAMES[:TYPE]")
+    columns: str | tuple[str, ...] = _of((), form="[FIELD=]NAMES[:TYPE[:SHAPE]]")
     pick: Mapping[str, str] = _of({}, "--field", form="NAME=/PATH")
     skip: tuple[str, ...] = _of((), form="FIELD")
     axis: int = _of(0)
@@ -114,6 +118,9 @@ class SourceOptions:
     once: tuple[str, ...] = _of((), form="PATH")
     sparse: tuple[str, ...] = _of((), form="PATH")
     images: tuple[str, ...] = _of((), "--image", form="FIELD")
+    files: tuple[str, ...] = _of((), form="COLUMN")
+    root: str | None = _of(form="FOLDER")
+    key: str | None = _of(form="COLUMN")
     encoded: tuple[str, ...] = _of((), form="COLUMN")
     fill: Mapping[str, str] = _of({}, form="COLUMN=VALUE")
     delimiter: str | None = _of(form="CHARACTER")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -88,6 +89,12 @@ class TableSource(Source):
     def in_order(self, numbers: Numbers) -> TableSource:
         """Return some of the samples, in the order given, with all that is said of the source."""
         return replace(self, table=self.table.take(numbers))
+
+    def only(self, names: Collection[str]) -> TableSource:
+        """Return the samples with some of their fields; of a table no other column is read."""
+        layouts = [tuple(laid for laid in layout if laid.name in names) for layout in self.table.layouts]
+        fields = tuple(spec for spec in self.fields if spec.name in names)
+        return replace(self, table=msgspec.structs.replace(self.table, layouts=layouts), fields=fields)
 
     def _with(self, table: SampleTable) -> TableSource:
         return replace(self, table=table, origin={}, remarks=[], constants={})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -102,7 +103,8 @@ def _decoded(path: str, _version: int, group: int, names: tuple[str, ...]) -> li
     import pyarrow as pa
 
     def chosen(columns: Sequence[str]) -> list[str]:
-        return [column for column in columns if any(naming(name, [column]) for name in names)]
+        wanted = {name[:end] for name in names for end in (len(name), *(m.start() for m in re.finditer(r"\.", name)))}
+        return [column for column in columns if column in wanted]
 
     if suffix_of(path) in PARQUET:
         import pyarrow.parquet as pq

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,7 +25,7 @@ def layout_of(schema: Any, options: SourceOptions) -> Layout:
     """Return the fields of a schema of Arrow; those that are left out are `SKIPPED`."""
     metadata = json.loads((schema.metadata or {}).get(b"huggingface", "{}"))
     features = metadata.get("info", {}).get("features", {})
-    if twice := [name for name in schema.names if schema.names.count(name) > 1]:
+    if twice := [name for name, times in Counter(schema.names).items() if times > 1]:
         raise SourceError(f"two columns are named {twice[0]!r}; rename one")
     layout = []
     files = {field.name for field in schema if is_file(field.type)}

@@ -25,6 +25,7 @@ from packer.sources.looking import Header, agree_on_most
 from packer.sources.options import SourceOptions, naming
 from packer.sources.table import LaidField, Row, SampleTable
 from packer.sources.tables.arrow import ARROW, GROUP, PARQUET, faults, groups_of, leaves, stored
+from packer.sources.tables.columns import columns_of, with_joined
 from packer.sources.tables.fields import CLASS, EMPTY, SKIPPED, layout_of, merged
 from packer.sources.tables.pictures import pictured
 from packer.sources.tables.text import CSV, JSON, parsed, piece, pieces
@@ -118,7 +119,10 @@ def agree(table: SampleTable, options: SourceOptions, remarks: list[str], watche
         raise SourceError(f"column {empty[0]} has no value in any row; --skip {empty[0]} leaves it out", path)
     if not table.layouts[0]:
         raise UsageError(f"--skip leaves no column; columns are {first_few(names)}")
-    return pictured(table, options, remarks)
+    order = {laid.name: number for number, laid in enumerate(table.layouts[0])}  # files may have another one
+    in_order = [tuple(sorted(layout, key=lambda laid: order[laid.name])) for layout in table.layouts]
+    joined = [with_joined(layout, options) for layout in in_order]
+    return pictured(msgspec.structs.replace(table, layouts=joined), options, remarks)
 
 
 def origin(options: SourceOptions, table: SampleTable) -> dict[str, Any]:
@@ -135,11 +139,11 @@ def origin(options: SourceOptions, table: SampleTable) -> dict[str, Any]:
 
 def read_rows(row: Row, start: int, stop: int, options: SourceOptions) -> Iterator[Block]:
     """Yield rows of a group or piece; raises SourceError with the number of a row that lacks a value."""
-    at = start
+    at, fields = start, columns_of(row.layout)
     with faults(row.path):
-        for batch in _batches(row, start, stop, options):
+        for batch in _batches(row._replace(layout=fields), start, stop, options):
             columns = dict(leaves(batch))
-            arrays = {laid.name: filled(columns.get(laid.name), laid, batch.num_rows, options) for laid in row.layout}
+            arrays = {laid.name: filled(columns.get(laid.name), laid, batch.num_rows, options) for laid in fields}
             yield from _blocks(row, arrays, at, options)
             at += batch.num_rows
 
@@ -160,13 +164,14 @@ def _blocks(row: Row, arrays: dict[str, Any], first: int, options: SourceOptions
         if (null := first_null(array)) is not None and null < good:
             advice = f"--fill {name}=VALUE gives it one, --skip {name} leaves out the column, --on-error skip the row"
             good, reason = null, f"column {name} has no value; {advice}"
-    nbytes = sum(arrays[f.name].nbytes * (_PIXELS if f.kind == "image" else 1) for f in row.layout)
+    nbytes = sum(arrays[f.name].nbytes * (_PIXELS if f.kind == "image" else 1) for f in columns_of(row.layout))
     step = max(1, BLOCK_BYTES * count // max(1, nbytes))
     begin = 0
     while begin < good:
         end = min(begin + step, good)
         try:
-            block = {f.name: values_of(arrays[f.name][begin:end], f, options) for f in row.layout}
+            rows = {name: array[begin:end] for name, array in arrays.items()}
+            block = {f.name: values_of(rows, f, options) for f in row.layout}
         except (DoesNotFitError, ValueError, SourceError) as error:
             if end - begin > 1:
                 step = max(1, (end - begin) // 2)  # it is among these
@@ -187,7 +192,20 @@ KIND = Kind(
     units=("rows",),
     names_fields=True,
     needs=("pyarrow", "a table", "tables"),
-    options=("skip", "fill", "delimiter", "encoded", "mode", "palette", "max_pixels", "orient"),
+    options=(
+        "columns",
+        "files",
+        "root",
+        "key",
+        "skip",
+        "fill",
+        "delimiter",
+        "encoded",
+        "mode",
+        "palette",
+        "max_pixels",
+        "orient",
+    ),
     pair=pair_in_order,
     agree=agree,
     origin=origin,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -11,6 +12,7 @@ from packer.errors import UsageError, first_few
 from packer.sources.dtypes import convert
 from packer.sources.options import SourceOptions
 from packer.sources.table import LaidField
+from packer.sources.tables.columns import Members
 from packer.sources.tables.fields import CLASS
 from packer.sources.tables.pictures import images_of
 
@@ -63,13 +65,18 @@ def first_null(array: Any) -> int | None:
     return row
 
 
-def values_of(array: Any, laid: LaidField, options: SourceOptions) -> Any:
-    """Return the values of a field in some rows.
+def values_of(rows: Mapping[str, Any], laid: LaidField, options: SourceOptions) -> Any:
+    """Return the values of a field in some rows, whose columns are given by name.
 
     Raises:
         ValueError, DoesNotFitError: one does not fit.
         SourceError: a picture is damaged, or is not as most are.
     """
+    if isinstance(laid.detail, Members):
+        shape = [n or 0 for n in laid.shape if not isinstance(n, str)]
+        values = np.stack([convert(_nested(rows[field.name]), laid.dtype) for field in laid.detail.fields], axis=1)
+        return values.reshape(len(values), *shape)
+    array = rows[laid.name]
     if laid.kind == "image":
         return images_of(array, laid, options)
     if laid.kind == "text":

@@ -121,7 +121,7 @@ REFUSED = {
     "columns of images": (
         ("image",),
         ("x,y:float32",),
-        "--columns is for sources of clouds, but this one holds images",
+        "--columns is for sources of clouds and tables, but this one holds images",
     ),
     "text alone": (("boxes",), (), "not a kind of file|none of a kind that can be packed"),
 }

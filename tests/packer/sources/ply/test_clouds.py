@@ -259,7 +259,7 @@ def test_suffixes_count_only_with_columns(tmp_path: Path) -> None:
         opened(tmp_path / "in")
     assert len(opened(tmp_path / "in/*.bin")) == 3
     np.save(tmp_path / "a.npy", np.zeros(3))
-    with pytest.raises(UsageError, match="--columns is for sources of clouds, but this one holds npy"):
+    with pytest.raises(UsageError, match="--columns is for sources of clouds and tables, but this one holds npy"):
         opened(tmp_path / "a.npy")
 
 

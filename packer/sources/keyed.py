@@ -1,0 +1,287 @@
+"""Tables and files as one sample: a table beside files, joined by a column of names; or files that a column names.
+
+image=train label=train.csv            train/a.png, and the row of train.csv in whose column of names `a` stands
+faces.csv --files image_name           the rows of faces.csv, each with the image that its column image_name names
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from posixpath import normpath
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.errors import NothingLeftError, SourceError, UsageError, first_few
+from packer.format import FieldSpec
+from packer.sources.base import Block, DerivedSource, Source
+from packer.sources.beside import BesideSource, in_order
+from packer.sources.files import FileSet, join
+from packer.sources.pairing import stem
+from packer.sources.source import TableSource
+from packer.watcher import Watcher
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # which typing has from Python 3.11 on
+
+
+# ---------------------------------------------------------------- a table beside files
+
+
+def beside_table(source: Source, field: str, table: TableSource, key: str | None, watcher: Watcher) -> Source:
+    """Return the samples of a source, each with the columns of its row.
+
+    Args:
+        field: what a single column besides that of names is called; empty for its own name.
+        key: the column of names; None for the one whose values are names of samples.
+        watcher: its `bad` is called with every row without a sample, and every sample without a row.
+
+    Raises:
+        UsageError: samples have no names, or no column has names of them, or several have.
+        SourceError: what `watcher.bad` raises.
+    """
+    if source.names is None:
+        raise UsageError(f"{field}= is a table, which goes by names of samples, but these have none")
+    column, texts, found = _find_names(table, source.names, key)
+    row_of = _rows_by_name(table, column, texts, found, source.names, watcher)
+    keep = [number for number, name in enumerate(source.names) if name in row_of]
+    if not keep:
+        raise NothingLeftError(f"no sample is left: no value of the column {column} is the name of one")
+    rows = _without(table, column).in_order([row_of[source.names[number]] for number in keep])
+    names = [spec.name for spec in rows.fields]
+    side: Source = rows if not field or len(names) != 1 else RenamedSource(rows, names[0], field)
+    joined = BesideSource(source if len(keep) == len(source) else in_order(source, keep), [side])
+    joined.remarks = [*joined.remarks, f"rows of the table go to samples by its column {column}"]
+    return joined
+
+
+def named_by_table(table: TableSource, names: Sequence[str], key: str | None) -> Source:
+    """Return the rows of a table, of which each has the name of its sample.
+
+    Args:
+        names: of the samples.
+        key: as for `beside_table`.
+
+    Raises:
+        UsageError: as `beside_table`; or two rows have one name.
+    """
+    column, texts, found = _find_names(table, names, key)
+    row_of: dict[str, int] = {}
+    for row, text in enumerate(texts):
+        name = found[row] or text
+        if (first := row_of.setdefault(name, row)) != row:
+            raise UsageError(f"rows {first:,} and {row:,} of the table both are {name!r} in the column {column}")
+    return NamedSource(_without(table, column), list(row_of))
+
+
+def _find_names(table: TableSource, names: Sequence[str], key: str | None) -> tuple[str, list[str], list[str | None]]:
+    """Return the column of names of a table, its values, and the sample of each row, None for a row without one.
+
+    A value is the name of a sample as it is, without suffix, or without folders.
+    """
+    known = [
+        spec.name for spec in table.fields if spec.kind == "text" or (not spec.shape and spec.np_dtype.kind in "iu")
+    ]
+    if key is not None and key not in known:
+        raise UsageError(f"--key {key}: there is no such column of text or whole numbers; there are {first_few(known)}")
+    if len(table.fields) < 2:
+        raise UsageError(f"the table has one column, {table.fields[0].name}, but names and a field are expected")
+    columns = _texts(table, known if key is None else [key])
+    found = {column: _names_of(texts, names) for column, texts in columns.items()}
+    hits = {column: sum(name is not None for name in of_rows) for column, of_rows in found.items()}
+    column = key or max(hits, key=lambda column: hits[column], default="")
+    if not hits.get(column):
+        raise UsageError(
+            f"no column of the table has names of samples, such as {names[0]!r}; columns are {first_few(known)}"
+        )
+    if others := [other for other in hits if other != column and 2 * hits[other] > hits[column]]:
+        raise UsageError(f"columns {column} and {others[0]} both have names of samples; say which by --key {column}")
+    return column, columns[column], found[column]
+
+
+def _rows_by_name(
+    table: TableSource,
+    column: str,
+    texts: Sequence[str],
+    found: Sequence[str | None],
+    names: Sequence[str],
+    watcher: Watcher,
+) -> dict[str, int]:
+    """Return the row of each sample that has one; `watcher.bad` is called with all rows and samples that are alone."""
+    row_of: dict[str, int] = {}
+    alone = dict[int, str]()
+    for row, name in enumerate(found):
+        if name is None:
+            alone[row] = f"{column} is {texts[row]!r}, which is no sample"
+        elif row_of.setdefault(name, row) != row:
+            alone[row] = f"{column} names sample {name!r}, as row {row_of[name]:,} does; --files makes rows samples"
+    bare = [name for name in names if name not in row_of]
+    counts = f"; {len(alone):,} of {len(table):,} rows have no sample of their own"
+    counts += f", {len(bare):,} of {len(names):,} samples no row"
+    reasons = [f"row {row:,}: {reason}" for row, reason in alone.items()]
+    reasons += [f"sample {name!r} has no row in the column {column}" for name in bare]
+    for reason in reasons:
+        watcher.bad(SourceError(f"{reason}{counts}; --on-error skip leaves both out", table.table.row(0).path))
+        counts = ""
+    return row_of
+
+
+def _without(table: TableSource, column: str) -> TableSource:
+    return table.only([spec.name for spec in table.fields if spec.name != column])
+
+
+def _texts(table: TableSource, columns: Sequence[str]) -> dict[str, list[str]]:
+    """Return the values of some columns of all rows, as text."""
+    texts: dict[str, list[str]] = {column: [] for column in columns}
+    for block in table.only(columns).read() if columns else ():
+        for column in columns:
+            texts[column] += map(str, values.tolist() if hasattr(values := block[column], "tolist") else values)
+    return texts
+
+
+def _names_of(texts: Sequence[str], names: Sequence[str]) -> list[str | None]:
+    """Return the sample that each text names; None if it names none."""
+    last: dict[str, str | None] = {}
+    for name in names:
+        end = name.rpartition("/")[2]
+        last[end] = None if end in last else name
+    whole: dict[str, str | None] = {name: name for name in names}
+    found = [whole.get(text) or whole.get(stem(text)) for text in texts]
+    if any(found):
+        return found
+    ends = [text.rpartition("/")[2] for text in texts]
+    return [last.get(end) or last.get(stem(end)) for end in ends]
+
+
+# ---------------------------------------------------------------- files that a column names
+
+
+def with_files(
+    table: TableSource,
+    columns: Sequence[str],
+    root: str | None,
+    open_files: Callable[[str, FileSet], Source],
+    watcher: Watcher,
+) -> Source:
+    """Return the rows of a table, each with the contents of the files that some columns name, in place of these.
+
+    Args:
+        root: the folder that names count from; None for that of the table.
+        open_files: opens the files of a column, each as a sample.
+        watcher: its `bad` is called with each row whose file is missing or bad.
+
+    Raises:
+        UsageError: there is no such column of text.
+        SourceError: what `watcher.bad` raises; no row is left.
+    """
+    known = [spec.name for spec in table.fields if spec.kind == "text"]
+    if unknown := [column for column in columns if column not in known]:
+        raise UsageError(f"--files {unknown[0]}: there is no such column of text; there are {first_few(known)}")
+    texts = _texts(table, columns)
+    folders = {root} if root is not None else {_folder(path) for path in table.files()}
+    if len(folders) > 1:
+        raise UsageError(
+            f"tables lie in several folders ({first_few(sorted(folders))}); name that of the files by --root"
+        )
+    (folder,) = folders
+    opened: dict[str, tuple[Source, list[int]]] = {}
+    keep = np.ones(len(table), bool)
+    for column in columns:
+        opened[column] = _opened(table, column, texts[column], folder, open_files, watcher)
+        keep &= np.array(opened[column][1]) >= 0
+    rows = np.flatnonzero(keep).tolist()
+    if not rows:
+        raise NothingLeftError(f"no row is left: the files of {first_few(list(columns))} are missing or bad")
+    names = [stem(normpath(texts[columns[0]][row].strip())) for row in rows]
+    sides = [in_order(source, [numbers[row] for row in rows]) for source, numbers in opened.values()]
+    if more := [spec.name for spec in table.fields if spec.name not in columns]:
+        sides.append(table.only(more).in_order(rows))
+    named = NamedSource(sides[0], names if len(set(names)) == len(names) else None)
+    joined = BesideSource(named, sides[1:])
+    joined.kind = table.kind
+    joined.origin = {**joined.origin, **table.origin, "named_files": list(columns)}
+    joined.remarks = list(dict.fromkeys([*table.remarks, *joined.remarks]))
+    return joined
+
+
+def _folder(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def _opened(
+    table: TableSource,
+    column: str,
+    texts: Sequence[str],
+    folder: str,
+    open_files: Callable[[str, FileSet], Source],
+    watcher: Watcher,
+) -> tuple[Source, list[int]]:
+    """Return the files that a column names, and the number of that of each row; -1 if it is missing or bad."""
+
+    def path_of(name: str) -> str:
+        return name if name.startswith("/") else join(folder, name)
+
+    names = dict.fromkeys(text.strip() for text in texts)
+    missing = {name for name in names if not name or not Path(path_of(name)).is_file()}
+    path, count = table.table.row(0).path, sum(text.strip() in missing for text in texts)
+    more = f" (one of {count:,} such rows)" if count > 1 else ""
+    for row, text in enumerate(texts):
+        if text.strip() in missing:
+            reason = (
+                f"row {row:,}: {column} names {text!r}, but there is no such file in {folder or 'this folder'}{more}"
+            )
+            watcher.bad(SourceError(f"{reason}; --root names another folder, --on-error skip leaves out the row", path))
+            more = ""
+    files = [name for name in names if name not in missing]
+    if not files:
+        raise NothingLeftError(f"no row is left: no file that {column} names is there; see --root", path)
+    file_set = FileSet(folder, files, text=f"the files of {column}")
+    if any(name.startswith("/") for name in files):
+        file_set = file_set._replace(folder="", files=list(map(path_of, files)))
+    source = open_files(column, file_set)
+    numbers = {path: number for number, path in enumerate(source.files())}
+    if len(numbers) != len(source):
+        raise UsageError(f"--files {column}: each file must be one sample")
+    return source, [numbers.get(path_of(text.strip()), -1) for text in texts]
+
+
+# ---------------------------------------------------------------- views of fields
+
+
+class NamedSource(DerivedSource):
+    """The samples of a source with other names, or with none."""
+
+    def __init__(self, source: Source, names: Sequence[str] | None) -> None:
+        super().__init__(source)
+        self.names = names
+
+    def part(self, start: int, stop: int) -> Self:
+        part = super().part(start, stop)
+        part.names = None if self.names is None else self.names[start:stop]
+        return part
+
+    def read(self) -> Iterator[Block]:
+        return self._source.read()
+
+
+class RenamedSource(DerivedSource):
+    """The samples of a source with another name for one field."""
+
+    def __init__(self, source: Source, old: str, new: str) -> None:
+        super().__init__(source)
+        self._names = {old: new}, {new: old}
+        self.fields = tuple(_named(spec, self._names[0].get(spec.name, spec.name)) for spec in source.fields)
+
+    def shapes(self, field: str) -> NDArray[np.int64] | None:
+        return super().shapes(self._names[1].get(field, field))
+
+    def read(self) -> Iterator[Block]:
+        for block in self._source.read():
+            yield {self._names[0].get(name, name): values for name, values in block.items()}
+
+
+def _named(spec: FieldSpec, name: str) -> FieldSpec:
+    return msgspec.structs.replace(spec, name=name)

@@ -1,0 +1,137 @@
+"""Tables and files as one sample: rows go to samples by their names, and the files that a column names are fields."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from opened_sources import read_each
+
+from packer.convert import convert
+from packer.errors import SourceError, UsageError
+from packer.join import join
+from packer.sources import Source, SourceOptions, open_sources
+from readers import PackedDataset
+from tests.helpers.picture_files import picture, save
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return a folder with three pictures, images/a.png to images/c.png."""
+    for number, name in enumerate("abc"):
+        save(tmp_path / "images" / f"{name}.png", picture(4, 5, seed=number))
+    return tmp_path
+
+
+def opened(folder: Path, text: str, *inputs: str, **options: Any) -> Source:
+    """Return a source of which one is a table of this text, t.csv."""
+    (folder / "t.csv").write_text(text)
+    texts = [text.replace("DIR", str(folder)) for text in inputs or ("DIR/t.csv",)]
+    return open_sources(texts, SourceOptions(**options))
+
+
+BESIDE = ("image=DIR/images", "label=DIR/t.csv")
+
+
+@pytest.mark.parametrize("form", ["{}", "{}.png", "somewhere/{}.png"])
+def test_rows_go_to_the_samples_that_they_name(folder: Path, form: str) -> None:
+    """A column may name samples with or without suffix and folder; parts have their own rows."""
+    text = "id,label,n\n" + "".join(f"{form.format(name)},{name * 2},{n}\n" for n, name in enumerate("cab"))
+    source = opened(folder, text, *BESIDE)
+    assert source.names == ["a", "b", "c"]
+    found = read_each(source.part(1, 3))
+    assert (found["label"], [int(n) for n in found["n"]]) == (["bb", "cc"], [2, 0])
+    assert np.array_equal(found["image"][0], picture(4, 5, seed=1))
+
+
+def test_a_single_column_has_the_name_of_its_source(folder: Path) -> None:
+    """`label=` names it, and --classes makes numbers of its text."""
+    source = opened(folder, "file,breed\na,dog\nb,cat\nc,dog\n", *BESIDE, classes="label")
+    assert ([int(n) for n in read_each(source)["label"]], source.origin["classes"]) == ([1, 0, 1], ["cat", "dog"])
+
+
+def test_rows_and_samples_without_partner_are_named_or_left_out(folder: Path) -> None:
+    """The first error counts all; --on-error skip leaves them out."""
+    text = "id,x\na,1\nd,2\nc,3\n"
+    reason = r"row 1: id is 'd', which is no sample; 1 of 3 rows have no sample of their own, 1 of 3 samples no row"
+    with pytest.raises(SourceError, match=reason):
+        opened(folder, text, *BESIDE)
+    inputs = [f"image={folder / 'images'}", f"x={folder / 't.csv'}"]
+    report = convert(inputs, folder / "out", on_error="skip", workers=0)
+    assert (report.samples, len(report.rejected)) == (2, 2)
+    assert PackedDataset(folder / "out")[["a", "c"]]["x"].tolist() == [1, 3]
+
+
+def test_two_columns_of_names_need_a_key(folder: Path) -> None:
+    """The error says which option; a column without names is refused."""
+    text = "left,right,x\na,b,1\nb,a,2\nc,c,3\n"
+    with pytest.raises(UsageError, match="columns left and right both have names of samples; say which by --key left"):
+        opened(folder, text, *BESIDE)
+    assert [int(n) for n in read_each(opened(folder, text, *BESIDE, key="right"))["x"]] == [2, 1, 3]
+    with pytest.raises(UsageError, match="no column of the table has names of samples, such as 'a'"):
+        opened(folder, "id,x\nq,1\n", *BESIDE)
+
+
+def test_a_table_joins_a_dataset_by_its_names(folder: Path) -> None:
+    """`packer join DATASET labels.csv` gives each sample its row, in any order."""
+    convert(f"image={folder / 'images'}", folder / "out", workers=0)
+    (folder / "t.csv").write_text("name,score\nc,3\na,1\nb,2\n")
+    assert join(folder / "out", str(folder / "t.csv"), workers=0).by_name
+    assert PackedDataset(folder / "out")[["a", "b", "c"]]["score"].tolist() == [1, 2, 3]
+
+
+def test_what_a_column_names_is_the_field(folder: Path) -> None:
+    """Rows in any order, and several of one file, have its pixels; points are one field of many columns."""
+    text = "image,p_0_x,p_0_y,p_1_x,p_1_y,n\n" + "".join(f"{n}.png,1,{i}.5,3,4,{i}\n" for i, n in enumerate("cabca"))
+    options = {"files": ("image",), "root": str(folder / "images"), "columns": ("points=p_*:float32:2,2",)}
+    source = opened(folder, text, **options)
+    assert source.names is None
+    found = read_each(source.part(1, 5))
+    for value, seed in zip(found["image"], [0, 1, 2, 0], strict=True):
+        assert np.array_equal(value, picture(4, 5, seed=seed))
+    assert found["points"][1].tolist() == [[1, 2.5], [3, 4]]
+    assert found["points"][1].dtype == np.float32
+    report = convert(str(folder / "t.csv"), folder / "out", source=SourceOptions(**options), workers=0)
+    assert report.samples == 5
+
+
+def test_a_file_that_is_not_there_is_named_with_its_row(folder: Path) -> None:
+    """--on-error skip leaves out the row; names that are different are those of the samples."""
+    text = "image,n\nimages/b.png,1\nimages/d.png,2\nimages/a.png,3\n"
+    with pytest.raises(SourceError, match=r"t\.csv: row 1: image names 'images/d.png', but there is no such file"):
+        opened(folder, text, files=("image",))
+    report = convert(
+        str(folder / "t.csv"), folder / "out", source=SourceOptions(files=("image",)), on_error="skip", workers=0
+    )
+    assert (report.samples, len(report.rejected)) == (2, 1)
+    assert PackedDataset(folder / "out")[["images/a", "images/b"]]["n"].tolist() == [3, 1]
+
+
+def test_arrays_and_texts_may_be_named_too(folder: Path) -> None:
+    """Each column has one kind of files."""
+    for number in range(2):
+        np.save(folder / f"{number}.npy", np.full(3, number))
+        (folder / f"{number}.txt").write_text(f"text {number}")
+    source = opened(folder, "array,text\n1.npy,0.txt\n0.npy,1.txt\n", files=("array", "text"))
+    found = read_each(source)
+    assert ([value.tolist() for value in found["array"]], found["text"]) == ([[1] * 3, [0] * 3], ["text 0", "text 1"])
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"files": ("q",)}, "--files q: there is no such column of text; there are t"),
+        ({"root": "x"}, "--root x is for columns that name files"),
+        ({"key": "t"}, "--key t is for a table beside files"),
+        ({"columns": ("p=q_*",)}, r"--columns p: no column is q_\*"),
+        ({"columns": ("p=t",)}, "column t is text, but one number is expected"),
+        ({"columns": ("p=x,y:int8:3",)}, "2 columns are no 3 values"),
+        ({"columns": ("p=x,y:float99",)}, "NAMES"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(folder: Path, options: dict[str, Any], reason: str) -> None:
+    """One sentence says what is wrong."""
+    with pytest.raises(UsageError, match=reason):
+        opened(folder, "t,x,y\na,1,2\n", **options)
