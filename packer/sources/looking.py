@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -11,9 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import SourceError
+from packer.sources.base import Source
 from packer.sources.headers import Columns, misfits, read_headers
 from packer.sources.table import Layout, Row, SampleTable
 from packer.watcher import Watcher
+from packer.workers import Limits, call_guarded
 
 
 class Header(NamedTuple):
@@ -33,6 +36,9 @@ class Header(NamedTuple):
     span: tuple[int, int] | None = None
     rows: int | None = None
 
+
+#: Samples of one kind that are read at most, to find a good one.
+MOST_TRIED = 64
 
 #: What a kind says of a row: one sample; or those of a file, and the errors of those that are bad.
 Looked = Header | Sequence[Header | SourceError]
@@ -100,6 +106,44 @@ def _narrow(column: NDArray[Any]) -> NDArray[Any]:
     """Return integers in the smallest type that holds them all."""
     ends = (column.min(), column.max()) if len(column) else (0, 0)
     return column.astype(np.result_type(*map(np.min_scalar_type, ends)))
+
+
+def leave_out_unreadable(
+    table: SampleTable, open_as_source: Callable[[SampleTable], Source], watcher: Watcher, limits: Limits | None
+) -> SampleTable:
+    """Return the samples without those of a kind of most of which none can be read: it would leave out the good ones.
+
+    Where samples differ in their fields, those of most are read until one is good. More than `MOST_TRIED` are believed.
+    `watcher.bad` is called with the error of each that is left out.
+
+    Args:
+        open_as_source: returns the source of samples that are all of one kind.
+        limits: as `call_guarded` has them.
+    """
+    while table.layout_of is not None and len(counts := table.counts()) > 1 and not table.has_rows:
+        in_words = [{laid.name: laid.in_words for laid in layout} for layout in table.layouts]
+        _, apart = misfits(in_words, counts)
+        of_most = ~np.isin(table.layout_of, list(apart))
+        if not apart or of_most.sum() > MOST_TRIED:
+            return table
+        errors = list[SourceError]()
+        with contextlib.suppress(SourceError):  # of agreeing: then nothing is known
+            source = open_as_source(table.keep(of_most))
+            for result in call_guarded(_read_all, [source.part(n, n + 1) for n in range(len(source))], limits):
+                if not isinstance(result, SourceError):
+                    return table
+                errors.append(result)
+        if not errors:
+            return table
+        for error in errors:
+            watcher.bad(SourceError(error.reason, error.path))  # without its sample, which is left out already
+        table = table.keep(~of_most)
+    return table
+
+
+def _read_all(source: Source) -> None:
+    for _ in source.read():
+        pass
 
 
 def agree_on_most(

@@ -30,7 +30,7 @@ from packer.sources.files import (
 )
 from packer.sources.keyed import beside_table, with_files
 from packer.sources.kinds import Kind, all_kinds, check_options, kinds_with, suffixes
-from packer.sources.looking import look
+from packer.sources.looking import leave_out_unreadable, look
 from packer.sources.options import SourceOptions, columns_by_field
 from packer.sources.pairing import share_out, stem
 from packer.sources.source import TableSource
@@ -265,6 +265,9 @@ def open_kind_of(
         table = look(table, kind.look_with(options), watcher)
     if kind.none_left and not table.count:
         raise NothingLeftError(kind.none_left, " and ".join(file_set.text for file_set in named.values()))
+    table = leave_out_unreadable(
+        table, lambda most: TableSource.of(kind.agree(most, options, [], NOBODY), kind, options, []), watcher, limits
+    )
     table = kind.agree(table, options, remarks, watcher)
     return TableSource.of(table, kind, options, remarks)
 

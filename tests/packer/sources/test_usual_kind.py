@@ -95,3 +95,19 @@ def test_where_all_are_bad_the_first_is_named(tmp_path, suffix):
 def test_the_first_of_equally_many_kinds_is_usual():
     """So a set of two files has the kind of its first."""
     assert [usual("ab"), usual("abb"), usual("baab")] == ["a", "b", "b"]
+
+
+@pytest.mark.parametrize("kind", [KINDS[name] for name in ("channels", "ply", "npy")])
+def test_files_that_cannot_be_read_are_no_kind_of_most(tmp_path, kind):
+    """Of three files that are cut behind their headers and a good one of another kind, the good one is packed."""
+    folder, out = tmp_path / "in", tmp_path / "out"
+    folder.mkdir()
+    for number in range(4):
+        path = folder / f"{number}.{kind.suffix}"
+        kind.write(path, number == 2)
+        if number != 2:
+            path.write_bytes(path.read_bytes()[: -path.stat().st_size // 4])
+    report = convert(str(folder), out, ConvertOptions(source=kind.options, workers=0, on_error="skip"))
+    assert list(PackedDataset(out).names) == ["2"]
+    assert not [bad.reason for bad in report.rejected if "most" in bad.reason]
+    assert len(report.rejected) == 3
