@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -26,6 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError
+from packer.format import MAX_CHUNK_BYTES
+from packer.sources.base import BLOCK_BYTES, Block
 from packer.sources.files import LABELS, FileSet, open_raw, refuse_pointer, suffix_of, unreadable
 from packer.sources.headers import wait_if_large
 from packer.sources.kinds import Kind, pair_in_order
@@ -46,6 +48,8 @@ _TEXT_TYPE = "float64"
 _ROWS = "rows"
 #: How many columns of float32 such files usually have, and by how much the logarithm of their spread must be less.
 _USUAL_WIDTHS, _LOOKS_BETTER = (3, 4, 5, 6), 0.2
+#: Bytes of a file whose spread is looked at.
+_LOOKED_AT = 2**26
 #: Short names of colours, and what PLY calls them.
 _COLOURS = {"r": "red", "g": "green", "b": "blue"}
 #: A pointer of git-LFS is shorter than this.
@@ -90,10 +94,27 @@ def agree(table: SampleTable, options: SourceOptions, remarks: list[str], watche
     element, untyped, _, _ = _columns_of(field, options.columns, is_text)
     if not is_text:
         remarks += _other_widths(table, element)
+        table = _as_rows(table, least_row(element), remarks)
     if untyped:
         typed = f"{untyped[-1]}:float32 takes half the room"
         remarks.append(f"{', '.join(untyped)}: {_TEXT_TYPE}, since --columns gives no type; {typed}")
     return table
+
+
+def _as_rows(table: SampleTable, row_bytes: int, remarks: list[str]) -> SampleTable:
+    """Return binary files as they are; or with a row a sample, if one of them is larger than a sample can be."""
+    sizes = table.numbers[_ROWS].astype(np.int64) * row_bytes
+    largest = int(sizes.argmax())
+    if sizes[largest] <= MAX_CHUNK_BYTES:
+        return table
+    remarks.append(
+        f"{table.row(largest).path} has {sizes[largest]:,} bytes, more than the {MAX_CHUNK_BYTES:,} that a sample can "
+        "have: so each row of each file is a sample"
+    )
+    ends = table.numbers[_ROWS].cumsum(dtype=np.int64)
+    inputs = {name: msgspec.structs.replace(files, ends=ends) for name, files in table.inputs.items()}
+    table = table.relaid(lambda laid: laid._replace(shape=laid.shape[1:]))
+    return msgspec.structs.replace(table, count=int(ends[-1]), inputs=inputs, names=None)
 
 
 def _columns(field: str, options: SourceOptions) -> str:
@@ -121,15 +142,35 @@ def _columns_of(field: str, option: str | tuple[str, ...], is_text: bool) -> _Co
 
 def read(row: Row, options: SourceOptions) -> dict[str, Any]:
     """Return the columns of a file, by field."""
+    ((field, (path,)),) = row.paths.items()
+    columns = _columns_of(field, options.columns, suffix_of(path) not in _BINARY)
+    is_text, element = suffix_of(path) not in _BINARY, columns.element
+    return _arrays(row, columns, _text_table(path, element) if is_text else _binary_table(_load(path), path, element))
+
+
+def read_rows(row: Row, start: int, stop: int, options: SourceOptions) -> Iterator[Block]:
+    """Yield rows of a binary file in blocks."""
+    ((field, (path,)),) = row.paths.items()
+    columns = _columns_of(field, options.columns, is_text=False)
+    row_bytes = least_row(columns.element)
+    step = max(1, BLOCK_BYTES // row_bytes)
+    try:
+        with open_raw(path) as file:
+            file.seek(start * row_bytes)
+            for at in range(start, stop, step):
+                data = file.read(min(step, stop - at) * row_bytes)  # fewer if the file was cut: whoever counts says it
+                yield {**_arrays(row, columns, _binary_table(data, path, columns.element))}
+    except OSError as error:
+        raise unreadable(error, path) from error
+
+
+def _arrays(row: Row, columns: _Columns, table: Table) -> dict[str, NDArray[Any]]:
+    """Return the rows that were read, by field."""
     from packer.sources.ply.kind import Contents, array_of
 
-    ((field, (path,)),) = row.paths.items()
-    is_text = suffix_of(path) not in _BINARY
-    element, _, rules, _ = _columns_of(field, options.columns, is_text)
-    header = PlyHeader("ascii" if is_text else "binary_little_endian", (element,), (0,))
-    table = _text_table(path, element) if is_text else _binary_table(path, element)
-    contents = Contents(header, rules, {element.name: table})
-    return {laid.name: array_of(laid, contents, path) for laid in row.layout}
+    # Nothing is asked of a header once its rows are read.
+    contents = Contents(PlyHeader("ascii", (columns.element,), (0,)), columns.rules, {columns.element.name: table})
+    return {laid.name: array_of(laid, contents, row.path) for laid in row.layout}
 
 
 def _rules(element: Element, field: str) -> dict[str, Rule]:
@@ -180,10 +221,10 @@ def element_of(columns: str, is_text: bool) -> tuple[Element, list[str]]:
     return Element("vertex", tuple(properties)), waiting
 
 
-def _load(path: str) -> bytes:
+def _load(path: str, most: int = -1) -> bytes:
     try:
         with open_raw(path) as file:
-            data = file.readall()
+            data = file.read(most)
     except OSError as error:
         raise unreadable(error, path) from error
     refuse_pointer(data[:_POINTER_BYTES], path)
@@ -213,8 +254,7 @@ def _binary_rows(path: str, element: Element) -> int:
     return size // row
 
 
-def _binary_table(path: str, element: Element) -> Table:
-    data = _load(path)
+def _binary_table(data: bytes, path: str, element: Element) -> Table:
     counted = msgspec.structs.replace(element, count=len(data) // least_row(element))
     (table,), _ = read_binary([counted], data, "<", path)
     return table
@@ -229,7 +269,8 @@ def _other_widths(table: SampleTable, element: Element) -> list[str]:
     if {p.dtype for p in element.properties} != {"float32"}:
         return []
     counts = table.numbers[_ROWS].astype(np.int64) * width
-    values = np.frombuffer(_load(table.row(int(np.argmax(counts))).path), "<f4").astype(np.float64)
+    data = _load(table.row(int(np.argmax(counts))).path, _LOOKED_AT)
+    values = np.frombuffer(data[: len(data) // 4 * 4], "<f4").astype(np.float64)
     spreads = {width: _spread(values, width)}
     spreads |= {k: _spread(values, k) for k in _USUAL_WIDTHS if k != width and not (counts % k).any()}
     if not min(spreads.values()) < spreads[width] - _LOOKS_BETTER:  # all are infinite if files have one row
@@ -325,6 +366,7 @@ CLOUDS = Kind(
     none_left="none of its files can be packed",
     pair=pair,
     agree=agree,
+    read_rows=read_rows,
     are_ragged=True,
     origin=lambda options, table: {"columns": _columns(next(iter(table.inputs)), options)},
 )

@@ -176,6 +176,17 @@ def test_images_of_text_recognition_come_with_their_texts(words, tmp_path):
     assert "has no key label-000000002, though num-samples is 3" in str(errors[0])
 
 
+def test_a_broken_jpeg_of_text_recognition_is_named_by_its_key(words, tmp_path):
+    """The key alone, with what is wrong with the JPEG: keys have no suffix."""
+    words["image-000000002"] = as_jpeg(photograph(16, 24))[:-40]
+    path = make(tmp_path / "ocr", words)
+    (tmp_path / "ocr" / "meta_info.txt").unlink()
+    report = convert(path, tmp_path / "out", workers=0, on_error="skip")
+    (bad,) = report.rejected
+    assert (bad.file, bad.reason.partition(":")[0]) == (f"{path}/image-000000002", "damaged JPEG")
+    assert ".png" not in bad.reason
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [

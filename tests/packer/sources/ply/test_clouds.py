@@ -273,3 +273,27 @@ def test_files_that_changed_and_pointers(tmp_path: Path) -> None:
     (tmp_path / "in/000000.bin").write_text("version https://git-lfs.github.com/spec/v1\n")
     with pytest.raises(SourceError, match="git-LFS"):
         opened(tmp_path / "in")
+
+
+def test_files_larger_than_a_sample_are_rows(tmp_path: Path) -> None:
+    """Tokens of nanoGPT: each row of each file is a sample, which a remark says; nothing reads 4 GiB to find out."""
+    tokens = np.arange(3000, dtype="<u2")
+    tokens[:1000].tofile(tmp_path / "train.bin")
+    tokens[1000:].tofile(tmp_path / "val.bin")
+    with (tmp_path / "train.bin").open("r+b") as file:
+        file.truncate(2**32 + 2**20)
+    source, before = opened(tmp_path, "token:uint16"), 2**31 + 2**19
+    assert (len(source), source.names) == (before + 2000, None)
+    assert [(f.name, f.dtype, f.shape) for f in source.fields] == [("token", "uint16", ())]
+    (remark,) = [text for text in source.remarks if "each row of each file is a sample" in text]
+    assert "train.bin has 4,296,015,872 bytes" in remark
+    for start, stop, expected in (
+        (998, 1002, [998, 999, 0, 0]),
+        (before - 1, before + 2, [0, 1000, 1001]),
+        (before + 1998, before + 2000, [2998, 2999]),
+    ):
+        part = pickle.loads(pickle.dumps(source.part(start, stop)))
+        assert [n for block in part.read() for n in np.asarray(block["token"]).tolist()] == expected
+    points = opened(tmp_path).part(1, 3)
+    (block,) = points.read()
+    assert {name: np.shape(values) for name, values in block.items()} == {"xyz": (2, 3), "intensity": (2,)}
