@@ -286,7 +286,8 @@ def check_count(fields: int) -> None:
     """Raise UsageError if there are more fields than a dataset may have."""
     if fields > MAX_FIELDS:
         raise UsageError(
-            f"{fields:,} fields, but {MAX_FIELDS:,} is the most; choose some (--field, --skip) or pack several datasets"
+            f"{fields:,} fields, but {MAX_FIELDS:,} is the most; choose some (--field, --skip), make one of "
+            "many columns of a table (--columns), or pack several datasets"
         )
 
 

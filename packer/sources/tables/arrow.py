@@ -22,6 +22,8 @@ GROUP = "group"
 #: Members of a struct that is a file, as Hugging Face has pictures.
 _BYTES, _PATH = "bytes", "path"
 _PEEKED_ROWS = 16
+#: Types whose values lie elsewhere, as polars writes them, and those as which they are taken.
+_VIEWS = {"string_view": "large_string", "binary_view": "large_binary"}
 
 
 @contextmanager
@@ -133,6 +135,12 @@ def _members(name: str, array: Any) -> Iterator[tuple[str, Any]]:
         array = array.combine_chunks()
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
+    kind = array.type
+    if pa.types.is_dictionary(kind) and str(kind.value_type) in _VIEWS:
+        text = array.dictionary.cast(_VIEWS[str(kind.value_type)])
+        array = pa.DictionaryArray.from_arrays(array.indices, text)
+    elif str(kind) in _VIEWS:  # for which pyarrow lacks many functions
+        array = array.cast(_VIEWS[str(kind)])
     kind = array.type
     if is_file(kind):
         array, kind = array.flatten()[kind.get_field_index(_BYTES)], pa.null()

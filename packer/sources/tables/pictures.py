@@ -48,7 +48,7 @@ def _laid(
             header = header_in(value, name, options)
         except SourceError as error:  # of a later one it comes again when the row is read
             if number == 0 and name not in options.encoded:
-                reason = f"column {name} is binary, and its first value is no image: it {error.reason}"
+                reason = f"column {name} is binary, and its first value {error.reason.partition(';')[0]}"
                 raise SourceError(f"{reason}; --encoded {name} if others are, or --skip {name}", path) from error
             continue
         headers[header[:4]] += 1

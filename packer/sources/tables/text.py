@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -21,6 +22,8 @@ CSV, JSON = (".csv", ".tsv"), (".jsonl", ".ndjson")
 _PIECE_BYTES = BLOCK_BYTES
 #: Bytes that are read of a file for its first line.
 _HEAD_BYTES = 2**16
+#: What the first column is called if it has no name: pandas writes the index of a table so.
+_INDEX = "index"
 #: Words for a value that is missing, in columns of numbers. In columns of text they are text.
 _MISSING = ("", "NA", "N/A", "#N/A", "<NA>", "null", "NULL", "None")
 _WHOLE, _WITH_ZEROS, _WITH_COMMA = r"^-?[0-9]+$", r"^-?0[0-9]", r"^-?[0-9]+,[0-9]+$"
@@ -74,7 +77,7 @@ def piece(path: str, span: tuple[int, int], options: SourceOptions, layout: Layo
     return _piece(path, Path(path).stat().st_mtime_ns, span, reading, layout)
 
 
-@lru_cache(maxsize=1)  # of a piece that two shards share, or that has bad rows, all are read from it
+@lru_cache(maxsize=4)  # a piece that two shards share, or that has bad rows, is parsed once
 def _piece(
     path: str, _version: int, span: tuple[int, int], reading: tuple[str | None, tuple[str, ...]], layout: Layout
 ) -> Any:
@@ -98,14 +101,23 @@ def parsed(path: str, data: bytes, options: SourceOptions, layout: Layout = ()) 
     usual = "\t" if suffix_of(path) == ".tsv" else ","
     delimiter = {"tab": "\t", "\\t": "\t"}.get(options.delimiter or usual, options.delimiter or usual)
     header = _header(path)[0]
-    names = [column[0].as_py().strip() for column in _strings(header, delimiter).columns]
-    others = {other: header.count(other.encode()) for other in ";\t|" if len(names) == 1}
-    if (most := max(others, key=others.__getitem__, default="")) and others[most]:
+    first, *others = [column[0].as_py().strip() for column in _strings(header, delimiter).columns]
+    names = [first or _INDEX, *others]
+    marks = {mark: header.count(mark.encode()) for mark in ";\t|" if len(names) == 1}
+    if (most := max(marks, key=marks.__getitem__, default="")) and marks[most]:
         shown = "tab" if most == "\t" else f"'{most}'"
         raise SourceError(f"its first line has no {delimiter!r}; is it --delimiter {shown}?")
-    if twice := [name for name in names if names.count(name) > 1]:
+    if "" in names:
+        raise SourceError(f"column {names.index('') + 1} has no name in the first line; give it one")
+    if twice := [name for name, times in Counter(names).items() if times > 1]:
         raise SourceError(f"two columns are named {twice[0]!r}; rename one")
     fields = {laid.name: laid for laid in layout}
+    with suppress(pa.ArrowInvalid):  # such as a number in other words than pyarrow knows
+        if fields:
+            table = _strings(
+                data, delimiter, len(names), {names.index(name): fields[name] for name in names if name in fields}
+            )
+            return table.rename_columns([name for name in names if name in fields])
     columns = dict(zip(names, _strings(data, delimiter, len(names)).columns, strict=True))
     skipped = {name for name in names if any(naming(name, [skip]) for skip in options.skip)}
     typed = {
@@ -127,11 +139,14 @@ def _without_times(kind: Any) -> Any:
     return pa.list_(_without_times(kind.value_type)) if pa.types.is_list(kind) else kind
 
 
-def _strings(data: bytes, delimiter: str, columns: int | None = None) -> Any:
+def _strings(
+    data: bytes, delimiter: str, columns: int | None = None, fields: Mapping[int, LaidField] | None = None
+) -> Any:
     """Return rows of CSV as a table of text.
 
     Args:
         columns: how many there must be; None for those of the first row.
+        fields: of the columns that are wanted, by their number, as whose values they are read; None for all as text.
     """
     import pyarrow as pa
     from pyarrow import csv
@@ -142,8 +157,19 @@ def _strings(data: bytes, delimiter: str, columns: int | None = None) -> Any:
         columns = len(first.schema)
     names = [str(number) for number in range(columns)]
     reading = csv.ReadOptions(use_threads=False, block_size=len(data) + 1, column_names=names)
-    as_text = csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False)
-    return csv.read_csv(pa.BufferReader(data), reading, parsing, as_text)
+    types = {str(number): _type_of(laid) for number, laid in (fields or {}).items()} or dict.fromkeys(
+        names, pa.string()
+    )
+    converting = csv.ConvertOptions(
+        column_types=types, null_values=_MISSING, strings_can_be_null=False, include_columns=list(types)
+    )
+    return csv.read_csv(pa.BufferReader(data), reading, parsing, converting)
+
+
+def _type_of(laid: LaidField) -> Any:
+    import pyarrow as pa
+
+    return pa.string() if laid.kind == "text" else pa.bool_() if laid.dtype == "bool" else pa.type_for_alias(laid.dtype)
 
 
 def _typed(name: str, text: Any, laid: LaidField | None) -> Any:
@@ -160,7 +186,7 @@ def _typed(name: str, text: Any, laid: LaidField | None) -> Any:
     trimmed = compute.utf8_trim_whitespace(text)
     numbers = compute.if_else(compute.is_in(trimmed, value_set=pa.array(_MISSING)), None, trimmed)
     if laid:
-        return numbers.cast(pa.bool_() if laid.dtype == "bool" else laid.dtype)
+        return numbers.cast(_type_of(laid))
 
     def all_are(form: str) -> bool:
         return compute.all(compute.match_substring_regex(numbers, form)).as_py() is True

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pyarrow as pa
 import pytest
 from opened_sources import read_each
@@ -97,6 +98,16 @@ def test_each_group_of_rows_is_read_once(tmp_path: Path, monkeypatch: pytest.Mon
     assert PackedDataset(tmp_path / "out").column("x").tolist() == [n for n in x if n is not None]
 
 
+def test_text_and_classes_as_polars_writes_them(tmp_path: Path) -> None:
+    """Values that lie elsewhere (views) are text and classes as others are."""
+    views = pa.array(["b", "a", "b"]).cast(pa.string_view())
+    classes = pa.DictionaryArray.from_arrays([1, 0, 1], views[:2])
+    assert rows(written(tmp_path / "a.feather", pa.table({"t": views, "c": classes}))) == {
+        "t": ["b", "a", "b"],
+        "c": [1, 0, 1],
+    }
+
+
 def test_classes_of_several_files_have_one_number(tmp_path: Path) -> None:
     """Dictionaries are joined, and the manifest has the names."""
     for number, names in enumerate((["cat", "dog"], ["emu", "cat"])):
@@ -120,6 +131,15 @@ def test_types_of_csv_are_those_of_all_rows(tmp_path: Path, monkeypatch: pytest.
     assert found["z"][:2] == ["000", "001"]
     assert (found["q"][7], found["b"][-2:]) == ('a\n"7"', [True, False])
     assert rows(tmp_path / "a.csv", 20, 31)["x"] == list(range(20, 31))
+
+
+def test_the_index_of_pandas_is_a_field(tmp_path: Path) -> None:
+    """Its column has no name in CSV; and in Parquet the manifest of its types is no column."""
+    frame = pandas.DataFrame({"x": [1.5, 2.5], "c": pandas.Categorical(["b", "a"])})
+    frame.to_csv(tmp_path / "a.csv")
+    frame.set_index("x").to_parquet(tmp_path / "a.parquet")
+    assert rows(tmp_path / "a.csv") == {"index": [0, 1], "x": [1.5, 2.5], "c": ["b", "a"]}
+    assert rows(tmp_path / "a.parquet") == {"c": [1, 0], "x": [1.5, 2.5]}
 
 
 def test_rows_of_json_lines(tmp_path: Path) -> None:
@@ -152,6 +172,7 @@ def test_a_missing_value_is_named_filled_or_left_out(tmp_path: Path) -> None:
         ("a.tsv", "a\n1,5\n2,5\n", "decimal comma"),
         ("a.csv", "a,b\n", "has no rows"),
         ("a.csv", "a,b\n1,2,3\n", "cannot be read as a table"),
+        ("a.csv", "a,,b\n1,2,3\n", "column 2 has no name"),
         ("a.csv", "a,a\n1,2\n", "two columns are named 'a'"),
         ("a.csv", "a,b\n1,\n2,\n", "column b has no value in any row"),
         ("a.jsonl", '{"a": 1}\n{"a": "x"}\n', "cannot be read as a table"),

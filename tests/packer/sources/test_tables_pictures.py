@@ -77,7 +77,7 @@ def test_a_picture_that_differs_or_is_damaged_is_named(tmp_path: Path) -> None:
 def test_binary_values_that_do_not_begin_as_images_need_a_word(tmp_path: Path) -> None:
     """Their column is refused, unless --encoded names it; then those that are none are bad rows."""
     path = written(tmp_path / "a.parquet", p=[b"no image", encoded(picture(8, 8), "PNG")])
-    with pytest.raises(SourceError, match=r"column p is binary, and its first value is no image.*--encoded p"):
+    with pytest.raises(SourceError, match=r"column p is binary, and its first value is no image: it .*; --encoded p"):
         open_sources([path])
     source = open_sources([path], SourceOptions(encoded=("p",)))
     assert read_each(source.part(1, 2))["p"][0].shape == (8, 8, 3)
