@@ -10,13 +10,12 @@ from __future__ import annotations
 import operator
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from packer.errors import UsageError
 from packer.format import Manifest
@@ -90,11 +89,12 @@ def _find_fulfilling(folder: Path, manifest: Manifest, rule: Rule) -> Rule:
     is_field = name.rpartition(".")[2] in _AXES or name in {field.name for field in manifest.fields}
     if comparison.endswith("in") and not is_field:
         return rule  # a name or a pattern with this word in it
-    values = _read_values(folder, manifest, name)
-    is_text, is_list = values.dtype.kind == "U", comparison == "in"
+    blocks = _read_values(folder, manifest, name)
+    is_text = name in {field.name for field in manifest.fields if field.kind == "text"}
+    is_list = comparison == "in"
     entries = [entry.strip() for entry in text.split(",")] if is_list else [text]
     if is_text and is_list:
-        return np.flatnonzero(np.isin(values, entries))
+        return np.flatnonzero([value in entries for values in blocks for value in values])
     classes = (manifest.classes or ()) if name == "label" and is_list else ()
     wanted = [classes.index(entry) if entry in classes else _parse_number(entry) for entry in entries]
     no_numbers = [entry for entry, number in zip(entries, wanted, strict=True) if number is None]
@@ -105,7 +105,8 @@ def _find_fulfilling(folder: Path, manifest: Manifest, rule: Rule) -> Rule:
             f"for others, give numbers of samples in Python: packer.split.split({str(folder)!r}, {{'small': numbers}})"
         )
     compare = operator.eq if is_list else _COMPARISONS[comparison]
-    return np.flatnonzero(np.any([compare(values, number) for number in wanted], axis=0))
+    fulfilled = [np.any([compare(values, number) for number in wanted], axis=0) for values in blocks]
+    return np.flatnonzero(np.concatenate([np.zeros(0, bool), *fulfilled]))
 
 
 def _parse_number(text: str) -> int | float | None:
@@ -115,8 +116,8 @@ def _parse_number(text: str) -> int | float | None:
     return int(text) if text.lstrip("+-").isdecimal() else float(text)
 
 
-def _read_values(folder: Path, manifest: Manifest, name: str) -> NDArray[Any]:
-    """Return one value of each sample, (n,): of a field of single values, or the length of an axis of a field."""
+def _read_values(folder: Path, manifest: Manifest, name: str) -> Iterator[Any]:
+    """Yield one value of each sample, in blocks: of a field of single values, or the length of an axis of a field."""
     fields = {field.name: field for field in manifest.fields}
     field_name, _, axis = ("", "", name) if name in _AXES else name.rpartition(".")
     if name not in fields and axis in _AXES:
@@ -125,9 +126,8 @@ def _read_values(folder: Path, manifest: Manifest, name: str) -> NDArray[Any]:
         if len(candidates) != 1:
             forms = ", ".join(f"{n}.{axis}" for n, field in fields.items() if field.kind == kind and field.shape)
             raise UsageError(f"split by {name}: there are {forms or 'no such fields'}")
-        return open_packed(folder, candidates).shapes(candidates[0])[:, _AXES[axis]]
+        return iter([open_packed(folder, candidates).shapes(candidates[0])[:, _AXES[axis]]])
     field = manifest.field(name)
     if field.kind != "text" and (field.shape or field.np_dtype.kind == "c"):
         raise UsageError(f"split by {name}: a sample has {field.in_words}; only single numbers and texts are compared")
-    blocks = [np.asarray(block[name]) for block in open_packed(folder, [name]).read()]
-    return np.concatenate(blocks) if blocks else np.zeros(0)
+    return (block[name] for block in open_packed(folder, [name]).read())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import itertools
+from collections import Counter
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
@@ -59,13 +60,16 @@ class Hdf5Writer(Writer):
     def __init__(self, source: PackedSource, files: Files) -> None:
         super().__init__(source, files)
         self._specs = {spec.name: spec for spec in source.fields}
-        used_files: set[str] = set()
+        used_files, numbers = set[str](), Counter[PurePosixPath]()
         self._segments = []
         for segment in _segments(source, self.notes):
             # Sources that were packed one after another may have files of the same name.
-            path = PurePosixPath(check_name(segment.file))
+            first = PurePosixPath(check_name(segment.file))
+            path, number = first, numbers[first]
             while str(path) in used_files:
-                path = path.with_stem(f"{path.stem}_2")
+                number += 1
+                path = first.with_stem(f"{first.stem}_{number}")
+            numbers[first] = max(number, 1)
             used_files.add(str(path))
             self._segments.append(replace(segment, file=str(path), paths=self._field_paths(segment)))
 

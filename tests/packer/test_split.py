@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from functools import partial
 
 import numpy as np
@@ -434,6 +435,20 @@ def test_conditions_take_samples_by_their_values(photographs, rule, numbers):
     found = held(photographs)
     assert found["some"] == numbers
     assert found["rest"] == [n for n in range(12) if n not in numbers]
+
+
+def test_one_long_text_takes_no_memory_of_all_others(tmp_path):
+    """Texts are compared one by one: an array of them has as many places in each as the longest has characters."""
+    texts = ["a", "b"] * 200 + ["c" * 2**20]
+    with DatasetWriter(tmp_path / "d") as writer:
+        for text in texts:
+            writer.add({"text": text})
+    tracemalloc.start()
+    split(tmp_path / "d", {"some": "text in b,x"})
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert held(tmp_path / "d")["some"] == list(range(1, 400, 2))
+    assert most < 100 * 2**20
 
 
 @pytest.mark.parametrize(

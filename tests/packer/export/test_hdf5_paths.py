@@ -92,3 +92,13 @@ def test_files_of_one_name(tmp_path):
     assert set(found) == {"p/a.h5", "q/a.h5", "p/a_2.h5", "q/a_2.h5"}
     with h5py.File(found["q/a_2.h5"]) as file:
         assert file["x"][()].tolist() == [2, 2, 2]
+
+
+def test_many_files_of_one_name_have_numbers(tmp_path):
+    """A dataset of 150 sources that are all called a.h5: names stay short enough for a file system."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = np.arange(2)
+    convert(str(tmp_path / "a.h5"), tmp_path / "d", workers=0)
+    merge([tmp_path / "d"] * 150, tmp_path / "all")
+    assert export(tmp_path / "all", tmp_path / "out").files == 150
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"a.h5", *(f"a_{n}.h5" for n in range(2, 151))}
