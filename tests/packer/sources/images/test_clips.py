@@ -8,6 +8,7 @@ import sys
 
 import numpy as np
 import pytest
+from jpeg_files import as_jpeg, photograph
 from opened_sources import read_each, source_of
 from picture_files import picture, save
 
@@ -52,6 +53,19 @@ def test_a_folder_of_frames_is_a_sample(tmp_path, reds):
             np.testing.assert_array_equal(found, wanted)
     assert any("3 clips of 3 to 5 frames" in note for note in source.remarks)
     assert any("hr is 2 times as large as lr in every sample" in note for note in source.remarks)
+
+
+def test_clips_of_jpeg_files_are_said_to_hold_pixels(tmp_path, reds):
+    """The remark names the field and how many times the bytes; frames of PNG files get none."""
+    for number in range(2):
+        (tmp_path / "jpeg" / str(number)).mkdir(parents=True)
+        for frame in range(3):
+            (tmp_path / "jpeg" / str(number) / f"{frame}.jpg").write_bytes(as_jpeg(photograph(64, 96), quality=30))
+    (remark,) = [note for note in source_of([str(tmp_path / "jpeg")], source=FOLDERS).remarks if "JPEG" in note]
+    size = (tmp_path / "jpeg" / "0" / "0.jpg").stat().st_size
+    assert f"a clip holds pixels: {64 * 96 * 3 / size:.0f} times their bytes" in remark
+    assert "--samples files" in remark
+    assert not [note for note in source_of([f"lr={tmp_path}/LR"], source=FOLDERS).remarks if "JPEG" in note]
 
 
 def test_clips_of_one_length_are_one_array(tmp_path, monkeypatch):
