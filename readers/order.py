@@ -14,6 +14,7 @@ that a RandomState gives the same stream in every version (NEP 19), but not that
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -36,6 +37,8 @@ from readers.valid import check_count, check_seed
 ORDER_VERSION = 5
 #: Stands before that version in the words of an order.
 _VERSION_MARK = ", way "
+#: Between two parts of these words; not within a list of numbers.
+_PARTS = re.compile(r", (?![^\[]*\])")
 #: Shuffled orders of more samples are worked out from a key; up to this many, all orders are equally likely.
 LISTED = 2**24
 #: Samples of a window if the caller does not say.
@@ -612,9 +615,12 @@ def check_order(state: Mapping[str, Any], order: Order) -> None:
                 "the state was saved by another version of readers, in which this seed gave another order; begin the "
                 "epoch again: set_epoch(state['epoch'])"
             )
+        saved, ours = _PARTS.split(str(state["order"])), _PARTS.split(expected)
+        its, own = ([part for part in a if part not in b] for a, b in ((saved, ours), (ours, saved)))
         raise UsageError(
-            f"the state is of another order ({state['order']}); this loader's is {expected}. Give the same shuffle, "
-            "seed, shuffle_window and sampler; the blocks of shuffle='block' follow from the fields that are read, the "
+            f"the state is of another order: it has {', '.join(its) or 'nothing'}, where this loader has "
+            f"{', '.join(own) or 'nothing'}. Give the same shuffle, seed, shuffle_window and sampler; the blocks of "
+            "shuffle='block' follow from the fields that are read, the "
             "window of shuffle='shards' from cache_bytes unless it is given, the order of a Mix of batches='one' from "
             "batch_size and the number of ranks"
         )

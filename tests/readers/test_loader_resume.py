@@ -176,10 +176,17 @@ def test_iterators_that_were_never_asked_change_nothing(rows):
 
 
 def test_state_of_another_order_is_refused(rows):
-    """Another seed or shuffle would go on with samples that were seen already, and leave others out."""
+    """Another seed or shuffle would repeat some samples and leave others out; what differs is said, and it alone."""
     state = Loader(PackedDataset(rows), 8, shuffle=True, seed=1).state_dict()
-    for other in ({"shuffle": True, "seed": 2}, {"shuffle": "block", "seed": 1}, {}):
-        with pytest.raises(UsageError, match="another order"):
+    for other, found in (
+        ({"shuffle": True, "seed": 2}, "it has seed 1, where this loader has seed 2. Give"),
+        (
+            {"shuffle": "block", "seed": 1},
+            r"it has Shuffled, window None, where this loader has BlockShuffled, \w+ \d+, ",
+        ),
+        ({}, "it has Shuffled, seed 1, way 5, where this loader has "),
+    ):
+        with pytest.raises(UsageError, match=f"another order: {found}"):
             Loader(PackedDataset(rows), 8, **other).load_state_dict(state)
     Loader(PackedDataset(rows), 16, shuffle=True, seed=1, threads=1).load_state_dict(state)
 
