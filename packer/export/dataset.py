@@ -43,6 +43,7 @@ KINDS = {
     "hdf5": Kind("hdf5", "Hdf5Writer", "OUT/*.h5, as the source: paths, attributes"),
     "npy": Kind("npy", "NpyWriter", "OUT/FIELD.npy; ragged or named OUT/FIELD/NAME.npy"),
     "tar": Kind("tar", "TarWriter", "OUT/000000.tar for WebDataset: jpg or png, txt, cls, npy of each sample"),
+    "parquet": Kind("parquet", "ParquetWriter", "OUT/data-00000.parquet as of the package datasets: pictures, classes"),
     "basicsr-lmdb": Kind("basicsr", "BasicsrWriter", "OUT/FIELD.lmdb for BasicSR; OUT itself if it is named *.lmdb"),
 }
 #: What a value of BasicSR's LMDB may be.

@@ -206,6 +206,7 @@ KIND = Kind(
         "max_pixels",
         "orient",
     ),
+    exports="parquet",
     pair=pair_in_order,
     agree=agree,
     origin=origin,

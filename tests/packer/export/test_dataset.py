@@ -90,6 +90,7 @@ READ = {
     "hdf5": from_hdf5,
     "npy": opened("{field}={out}/{field}", FILES),
     "basicsr-lmdb": opened("{field}={out}/{field}.lmdb"),
+    "parquet": opened("{out}"),
     "tar": lambda out, spec: next(iter(read_each(open_sources([str(out)])).values())),
 }
 
