@@ -14,7 +14,7 @@ from packer.format import Numbers, starts_of
 from packer.machine import processors
 from readers.dataset import PackedDataset
 from readers.fields import RUN_BYTES
-from readers.mix import Mix, Sum
+from readers.mix import AnySource, Mix, MixSource, Sum, mixed_order, source_of
 from readers.order import (
     WINDOW,
     BlockShuffled,
@@ -27,6 +27,7 @@ from readers.order import (
     SubsetOrder,
 )
 from readers.shard_order import ShardShuffled
+from readers.source import Source
 from readers.streamed import exceeds_cache, shards_of
 from readers.valid import remark
 
@@ -60,7 +61,8 @@ def make_order(
     Raises:
         UsageError: an argument has no meaning, or two do not go together.
     """
-    if shuffle is True and sampler is None and isinstance(dataset, PackedDataset | Sum) and exceeds_cache(dataset):
+    source = source_of(dataset)
+    if shuffle is True and sampler is None and isinstance(dataset, PackedDataset | Sum) and exceeds_cache(source):
         remark("the dataset is larger than cache_bytes: shuffle=True is shuffle='shards' here, see shuffle_window")
         shuffle = "shards"
     if shuffle_window is not None and shuffle not in ("block", "shards"):
@@ -72,20 +74,20 @@ def make_order(
             raise UsageError(
                 "a Mix has an order of its own, by weights: give shuffle=True or False, and no sampler or Subset"
             )
-        order = dataset.order(bool(shuffle), seed, global_batch_size)
+        order = mixed_order(dataset, bool(shuffle), seed, global_batch_size)
     elif sampler is not None:
         if shuffle:
             raise UsageError("shuffle and sampler do not go together: the sampler gives the order; leave out one")
         is_array = isinstance(sampler, (list, tuple, np.ndarray, range, torch.Tensor))
         order = Given(np.asarray(sampler), count) if is_array else SamplerOrder(sampler, count, seed)
     elif shuffle == "shards":
-        order, subset = _make_shard_order(dataset, subset, shuffle_window, seed)
+        order, subset = _make_shard_order(source, subset, shuffle_window, seed)
     elif shuffle == "block":
-        if isinstance(dataset, Mix):
+        if not isinstance(source, Source):
             raise UsageError("shuffle='block' reads one dataset, not a sum: give shuffle=True or 'shards'")
         if subset is not None:
             raise UsageError("shuffle='block' reads no torch Subset: give dataset.select(numbers), which ascend")
-        order = _make_block_order(dataset, shuffle_window, seed)
+        order = _make_block_order(source, shuffle_window, seed)
     elif shuffle in (True, False):
         order = Shuffled(count, seed) if shuffle else Sequential(count)
     else:
@@ -95,7 +97,7 @@ def make_order(
 
 
 def _make_shard_order(
-    dataset: PackedDataset | Mix, subset: Numbers | None, window: int | None, seed: int
+    source: AnySource, subset: Numbers | None, window: int | None, seed: int
 ) -> tuple[Order, Numbers | None]:
     """Return the order of a shuffle of shards; by default its window and the next one fit into half the cache.
 
@@ -104,15 +106,15 @@ def _make_shard_order(
     Returns:
         The order, and the numbers of the items that it is of, shard by shard; None for all, as they come.
     """
-    shards = shards_of(dataset)
+    shards = shards_of(source)
     edges = shards.edges
     if edges is None or subset is not None:
-        numbers = np.arange(len(dataset)) if subset is None else subset
+        numbers = np.arange(len(source)) if subset is None else subset
         shard_of_number = shards.of(numbers)
         subset = numbers[shard_of_number.argsort(kind="stable")]
         edges = starts_of(np.bincount(shard_of_number))
     if window is None:
-        members = dataset.datasets if isinstance(dataset, Mix) else [dataset]
+        members = source.members
         limit = min((m.mirror.cache.limit for m in members if m.mirror and m.mirror.cache.limit), default=None)
         largest = max([1, *(entry.bytes for member in members for entry in member.manifest.shards)])
         in_window = WINDOW_SHARDS if limit is None else max(1, min(WINDOW_SHARDS, (limit // largest // 2 - 1) // 2))
@@ -123,25 +125,25 @@ def _make_shard_order(
 # ---------------------------------------------------------------- block shuffle
 
 
-def _make_block_order(dataset: PackedDataset, window: int | None, seed: int) -> BlockShuffled:
+def _make_block_order(source: Source, window: int | None, seed: int) -> BlockShuffled:
     """Return the order of a block shuffle: a block lies in one shard; by default memory bounds the window."""
-    if not dataset.items.is_ascending:
+    if not source.items.is_ascending:
         raise UsageError("shuffle='block' needs samples in ascending order: sort the numbers of the chosen samples")
-    block = _block_samples(dataset)
-    firsts = starts_of([shard.samples for shard in dataset.manifest.shards])
+    block = _block_samples(source)
+    firsts = starts_of([shard.samples for shard in source.manifest.shards])
     edges = [np.arange(first, stop, block, dtype=np.int64) for first, stop in itertools.pairwise(firsts.tolist())]
-    items = dataset.items.before(np.concatenate([*edges, firsts[-1:]]))
+    items = source.items.before(np.concatenate([*edges, firsts[-1:]]))
     if window is None:
-        fields = dataset.fields.values()
+        fields = source.fields.values()
         coded = sum(f.fixed_bytes for f in fields if f.codec and not f.is_ragged and f.frame.samples != 1)
-        fitting = WINDOW_BYTES // max(coded, 1) * len(dataset) // max(dataset.manifest.samples, 1)
+        fitting = WINDOW_BYTES // max(coded, 1) * len(source) // max(source.manifest.samples, 1)
         window = max(1, min(WINDOW, fitting))
     return BlockShuffled(items, window, seed)
 
 
-def _block_samples(dataset: PackedDataset) -> int:
+def _block_samples(source: Source) -> int:
     """Return how many samples a block has: so many of the longest frames that few shorter frames cross its edges."""
-    fields = dataset.fields.values()
+    fields = source.fields.values()
     # Uncompressed frames are not read as a whole, so they count only if there are no others.
     frames = [f.frame.samples or 1 for f in fields if f.codec] or [f.frame.samples or 1 for f in fields]
     longest = block = max(frames, default=1)
@@ -150,25 +152,25 @@ def _block_samples(dataset: PackedDataset) -> int:
     return block
 
 
-def keep_frames(dataset: PackedDataset, window: int, batch_size: int) -> None:
+def keep_frames(source: Source, window: int, batch_size: int) -> None:
     """Make room for the decoded frames of a window and of two runs, so that a block shuffle decodes each about once.
 
     Args:
         window: items that are shuffled among each other.
         batch_size: that of this rank.
     """
-    if not len(dataset):
+    if not len(source):
         return
     # The items of a window lie among more samples in a split, among fewer if they are windows of steps.
-    window = window * dataset.items.total // len(dataset) + _block_samples(dataset)
-    for reader in dataset.opened.readers.values():
+    window = window * source.items.total // len(source) + _block_samples(source)
+    for reader in source.opened.readers.values():
         reader.keep(window, batch_size)
 
 
 # ---------------------------------------------------------------- threads
 
 
-def count_threads(threads: int | str, dataset: PackedDataset | Mix, visits: int) -> int:
+def count_threads(threads: int | str, source: AnySource, visits: int) -> int:
     """Return how many threads read ahead; `"auto"` gives all processors to JPEG files, and two to coded fields.
 
     Args:
@@ -181,10 +183,10 @@ def count_threads(threads: int | str, dataset: PackedDataset | Mix, visits: int)
         if isinstance(threads, bool) or not isinstance(threads, int | np.integer) or threads < 0:
             raise UsageError(f"threads {threads!r}: 0 or more, or 'auto', is expected")
         return int(threads)
-    if isinstance(dataset, Mix):
-        return max(count_threads(threads, member, visits) for member in dataset.datasets)
-    codecs = [config["id"] for field in dataset.fields.values() for config in field.codec]
+    if isinstance(source, MixSource):
+        return max(count_threads(threads, member, visits) for member in source.members)
+    codecs = [config["id"] for field in source.fields.values() for config in field.codec]
     if JPEG in codecs:
         return processors()
-    nbytes = sum(dataset.manifest.columns[name].raw for name in dataset.fields) / max(dataset.manifest.samples, 1)
+    nbytes = sum(source.manifest.columns[name].raw for name in source.fields) / max(source.manifest.samples, 1)
     return min(2, processors()) if codecs and visits * nbytes > SHORT_BYTES else 0

@@ -35,6 +35,7 @@ from readers.batch import Batch, item_of
 from readers.crop import Crop, size_text
 from readers.dataset import PackedDataset
 from readers.indexing import resolve_numbers
+from readers.mix import source_of
 
 #: Names of options that mirror samples, and of those that turn them.
 _FLIPS, _TURNS = ("use_hflip", "use_flip", "geometric_augs"), ("use_rot", "geometric_augs")
@@ -138,7 +139,7 @@ class PackedPairedImageDataset(Dataset[dict[str, Any]]):
 
     def _read_pairs(self, indices: Sequence[int]) -> dict[str, Any]:
         """Return a batch of pairs: tensors (n, 3, H, W), or lists of (3, H, W) if whole images differ in size."""
-        numbers = resolve_numbers(indices, len(self), self._gt.sample_numbers)
+        numbers = resolve_numbers(indices, len(self), source_of(self._gt).sample_numbers)
         numbers = numbers if self._numbers is None else self._numbers[numbers]
         state = torch.get_rng_state()
         lq = self._lq[numbers][self._lq_field]
@@ -209,7 +210,7 @@ def _read_list(dataset: PackedDataset, path: Path) -> Numbers:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"meta_info_file {path}: {error}") from None
     words = [line.split()[0] for line in lines if line.strip()]
-    return np.asarray(dataset.sample_numbers([str(Path(word).with_suffix("")) for word in words]), np.int64)
+    return np.asarray(source_of(dataset).sample_numbers([str(Path(word).with_suffix("")) for word in words]), np.int64)
 
 
 def _check_options(opt: Any) -> Mapping[str, Any]:

@@ -3,36 +3,34 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-import xxhash
 from numpy.typing import ArrayLike
 from torch.utils.data import Dataset
 
 from packer.codecs import compiled
 from packer.errors import MissingNameError, UsageError
-from packer.format import MANIFEST, URL_AS_PATH, Constants, Field, Manifest, Names, Numbers, Ranges, starts_of
+from packer.format import URL_AS_PATH, Constants, Field, Manifest, Numbers
 from packer.format import manifest as manifests
 from packer.remote import is_url
 from readers.batch import item_of
 from readers.crop import Crop
-from readers.draws import Visits, draw_visits, visits_of
-from readers.fields import NAME, FieldReader, KnownReader, as_images, gather_samples
-from readers.gather import Allocate, Pool
-from readers.indexing import Chosen, Items, Listed, SampleNames, is_single, resolve_number, resolve_numbers
-from readers.opened import CheckedReader, Opened, describe, in_words, open_names
+from readers.draws import Visits, draw_visits
+from readers.fields import NAME, FieldReader, as_images
+from readers.indexing import Chosen, SampleNames, is_single, resolve_number, resolve_numbers
 from readers.order import check_epoch
 from readers.parts import Parts, with_image
 from readers.points import PointSample
 from readers.resized import ResizedCrop
 from readers.rows import RegionReader
 from readers.shards import not_replaced
+from readers.source import NUMBER, STEP, Source
 from readers.transforms import Transform, Transforms
 from readers.valid import check_flags, check_read, remark
 from readers.voxels import VoxelSample
@@ -40,7 +38,6 @@ from readers.windows import Windows
 
 if TYPE_CHECKING:
     from packer.remote import Mirror
-    from readers.by_shard import ShardByShard
 
 #: Arguments of earlier versions, and their replacements.
 _RENAMED = {
@@ -52,23 +49,6 @@ _FIXED = ("path", "manifest", "fields", "crop", "points", "windows", "split", "s
 
 #: The field of classes, as `packer convert --label folder` calls it.
 LABEL = "label"
-#: What `extras` may ask for, besides names.
-NUMBER, STEP = "number", "step"
-
-
-@dataclass
-class _Session:
-    """Everything that one process has open of a dataset, each part opened when it is first needed.
-
-    It survives neither fork nor pickle: a lock may be held by a parent thread that does not exist in the child.
-    """
-
-    process: int = field(default_factory=os.getpid)
-    opened: Opened | None = None
-    readers: Mapping[str, FieldReader] | None = None
-    by_shard: ShardByShard | None = None
-    names: Names | None = None
-    pool: Pool = field(default_factory=Pool)
 
 
 class PackedDataset(Dataset[Any]):
@@ -177,40 +157,27 @@ class PackedDataset(Dataset[Any]):
         self.extras = (extras,) if isinstance(extras, str) else tuple(extras)
         self.verify = verify
         self.samples = None if samples is None else self._as_numbers(samples)
-        self._use_manifest()
+        self.fields: dict[str, Field] = _choose_fields(self.manifest, self._chosen, self.path)
         self.crop = with_image(crop, self.fields) if isinstance(crop, Crop | ResizedCrop) else crop
-        self._parts = Parts(self.crop, self.points, self.windows)
-        self._parts.check(self.fields, self._samples.samples)
+        self._source = self._make_source()
+        self._parts.check(self.fields, self._source.samples.samples)
         self._check_extras()
         compiled.prepare(field.codec for field in self.fields.values())
 
-    def _use_manifest(self) -> None:
-        """Set the attributes that follow from the manifest, here and in every process that unpickles the dataset."""
-        self.fields: dict[str, Field] = _choose_fields(self.manifest, self._chosen, self.path)
-        # The samples that are read, each of which may have many windows.
-        split_items = Items(self.manifest.samples, None if self.split is None else Chosen(self._ranges))
-        listed = None if self.samples is None else Listed(split_items.in_whole(self.samples))
-        self._samples = split_items if listed is None else Items(self.manifest.samples, listed)
-        self._items = self._samples if self.windows is None else None
-        self._last_session: _Session | None = None
-        limit = None if self._mirror is None else self._mirror.cache.limit
-        self._exceeds_cache = limit is not None and self._bytes_fetched() > limit
-
-    def _bytes_fetched(self) -> int:
-        """Return the bytes of a dataset at a URL in its cache: the manifest, the shards that hold samples, tables."""
-        shards = [shard for shard in self.manifest.shards if shard.samples]
-        size = (self.path / MANIFEST).stat().st_size if (self.path / MANIFEST).exists() else 0
-        return size + sum(entry.bytes for entry in (*shards, *self.manifest.tables))
-
     @property
-    def _ranges(self) -> Ranges:
-        """Return the samples of the split as ranges."""
-        assert self.split is not None, "there is a split"
-        return self.manifest.split_ranges(self.split)
+    def _parts(self) -> Parts:
+        return Parts(self.crop, self.points, self.windows)
+
+    def _make_source(self) -> Source:
+        """Return what is read, here and in every process that unpickles the dataset."""
+        settings = self.split, self.samples, self.extras, self.verify
+        return Source(self._mirror, self.path, self.manifest, self.fields, self._parts, self._transforms, *settings)
 
     def _as_numbers(self, samples: ArrayLike) -> Numbers:
         """Return the samples that the caller chose as numbers, (n,)."""
-        count = self.manifest.samples if self.split is None else len(Chosen(self._ranges))
+        count = self.manifest.samples
+        if self.split is not None:
+            count = len(Chosen(self.manifest.split_ranges(self.split)))
 
         def no_names(names: Sequence[str]) -> Numbers:
             raise UsageError(f"samples: numbers or a mask are expected, not the name {names[0]!r}; see select()")
@@ -240,60 +207,33 @@ class PackedDataset(Dataset[Any]):
         super().__setattr__(name, value)
         if name in ("batch_transform", "sample_transform"):
             self._transforms = Transforms(vars(self).get("sample_transform"), vars(self).get("batch_transform"))
+            if "_source" in vars(self):
+                self._source.transforms = self._transforms
 
     def __getstate__(self) -> dict[str, Any]:
         # The manifest goes along: on the other side numbers mean the same samples, whatever became of the folder.
-        derived = ("fields", "targets", "_samples", "_items", "_last_session", "_exceeds_cache")
+        derived = ("fields", "targets", "_source")
         return {name: value for name, value in vars(self).items() if name not in derived}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         if self._mirror is not None:
             vars(self)["manifest"] = self._mirror.manifest()  # into the cache that is used here
-        self._use_manifest()
+        self.fields = _choose_fields(self.manifest, self._chosen, self.path)
+        self._source = self._make_source()
 
     def __len__(self) -> int:
-        return len(self.items)
-
-    @property
-    def items(self) -> Items:
-        """Return which sample each number means; the windows are counted when they are first asked for.
-
-        Raises:
-            UsageError: with `one=True`, a sample has no window.
-            DamagedError: to count windows, a shard is read that is missing or damaged.
-        """
-        if self._items is None:
-            assert self.windows is not None
-            offsets = self.windows.offsets(self.fields)
-            numbers = self._samples.in_whole(np.arange(self._samples.samples))
-            lengths = {name: np.empty(len(numbers), np.int64) for name in offsets}
-            for opened, positions in self._opened_parts(numbers):
-                for name in offsets:
-                    lengths[name][positions] = opened.places[name].lengths(numbers[positions])
-            anchors = self.windows.anchors(offsets, lengths)
-            no_windows = np.flatnonzero(anchors.counts == 0)
-            if anchors.one and len(no_windows):
-                sample = describe(self.path, self.manifest, int(numbers[no_windows[0]]))
-                note = f" (one of {len(no_windows):,} such samples)" if len(no_windows) > 1 else ""
-                raise UsageError(
-                    f"{sample}: no window lies within its steps{note}, but one=True draws one of every sample; give "
-                    "pad=, or leave the sample out: PackedDataset(..., samples=numbers)"
-                )
-            self._items = self._samples.in_windows(anchors)
-        return self._items
+        return len(self._source.items)
 
     def __repr__(self) -> str:
-        place = str(self.path) if self._mirror is None else self._mirror.url
-        windows = "" if self.windows is None else "windows of "
-        return f"PackedDataset({place!r}: {windows}{self._samples.samples:,} samples of {', '.join(self.fields)})"
+        return repr(self._source)
 
     @property
     def names(self) -> SampleNames | None:
         """Return the names of all samples, a sequence that looks each up when asked for it; None if there are none."""
         if self.manifest.names is None:
             return None
-        return SampleNames(self._samples, self._name_of, self.sample_numbers)
+        return SampleNames(self._source.samples, self._source.name_of, self._source.sample_numbers)
 
     @property
     def classes(self) -> list[str] | None:
@@ -329,34 +269,11 @@ class PackedDataset(Dataset[Any]):
         Raises:
             DamagedError: the file was changed after it was written.
         """
-        lease = self._fetch_tables()
+        lease = self._source.fetch_tables()
         with not_replaced(self.path, self.manifest, lease):
             arrays = dict(Constants(self.path, self.manifest.constants))
         del lease
         return {name: torch.from_numpy(array) for name, array in arrays.items()}
-
-    @property
-    def digest(self) -> str:
-        """Return a short text that differs for other items: another schema, other samples, names or windows."""
-        manifest = self.manifest
-        names = [table.digest for table in (manifest.names, *manifest.more_names) if table is not None]
-        described = [[field.spec.in_words for field in manifest.fields], names, self.items.digest]
-        return xxhash.xxh3_64_hexdigest(repr(described).encode())
-
-    @property
-    def transforms(self) -> Transforms:
-        """Return what changes samples and batches; false if there is nothing."""
-        return self._transforms
-
-    @property
-    def draws(self) -> bool:
-        """Return whether two visits of a sample may differ: random parts are read, or a transform gets a generator."""
-        return self._parts.draws or self._transforms.draw
-
-    @property
-    def asks(self) -> bool:
-        """Return whether a function of the caller's says which part of each sample is read."""
-        return isinstance(self.crop, Crop) and callable(self.crop.at)
 
     def set_epoch(self, epoch: int) -> None:
         """Accept the number of an epoch, from 0, for code that calls `set_epoch` of every dataset.
@@ -377,15 +294,15 @@ class PackedDataset(Dataset[Any]):
             number = resolve_number(index, len(self), self._numbers_of)
             visits = self._new_visits(1)
             seeds = self._transforms.draw_seeds(visits)
-            return self._transforms.sample_after(self.gather(np.array([number]), visits=visits), seeds)
+            return self._transforms.sample_after(self._source.gather(np.array([number]), visits=visits), seeds)
         numbers = self.numbers(index)
         visits = self._new_visits(len(numbers))
-        batch, seeds = self.gather(numbers, visits=visits), self._transforms.draw_seeds(visits)
+        batch, seeds = self._source.gather(numbers, visits=visits), self._transforms.draw_seeds(visits)
         return self._transforms.batch_after(batch, len(numbers), seeds)
 
     def _new_visits(self, count: int) -> Visits | None:
         """Return new visits, (count,); None if nothing is drawn by them."""
-        return draw_visits(count) if self.draws else None
+        return draw_visits(count) if self._source.draws else None
 
     def __getitems__(self, indices: Sequence[Any]) -> Sequence[Any]:
         """Return a batch for DataLoader and Subset: a sequence of samples that default_collate takes as one."""
@@ -394,7 +311,7 @@ class PackedDataset(Dataset[Any]):
         numbers = self.numbers(indices)
         # Batches of one size follow one another: each reuses the memory of one that is gone.
         visits = self._new_visits(len(numbers))
-        batch = self.gather(numbers, self._session.pool, visits)
+        batch = self._source.gather(numbers, self._source.session.pool, visits)
         return self._transforms.samples_after(batch, len(numbers), self._transforms.draw_seeds(visits))
 
     def __iter__(self) -> Iterator[Any]:
@@ -425,7 +342,6 @@ class PackedDataset(Dataset[Any]):
         state["samples"] = numbers if self.samples is None else self.samples[numbers]
         if isinstance(crop, Crop) and crop.given is not None and crop.given.ndim == 2:
             state["crop"] = replace(crop, at=crop.given[numbers])
-            state["_parts"] = Parts(state["crop"], self.points, self.windows)
         other = type(self).__new__(type(self))
         other.__setstate__(state)
         return other
@@ -439,30 +355,6 @@ class PackedDataset(Dataset[Any]):
         """
         return resolve_numbers(index, len(self), self._numbers_of)
 
-    def sample_numbers(self, names: Sequence[str]) -> Numbers:
-        """Return the numbers of the samples of some names, (n,), in the split if one is read.
-
-        Raises:
-            MissingNameError: no sample has one of the names.
-        """
-        try:
-            numbers = self._samples.in_split(self.name_table.numbers(names))
-        except MissingNameError as error:
-            raise MissingNameError(f"{self.path}: {error.args[0]}{self._name_shown()}") from None
-        if len(numbers) and numbers.min() < 0:
-            place = "among the chosen samples" if self.samples is not None else f"in the split {self.split!r}"
-            missing = names[int(numbers.argmin())]
-            raise MissingNameError(f"{self.path}: {missing!r} is not {place}{self._name_shown()}")
-        return numbers
-
-    def _name_shown(self) -> str:
-        """Return a name that is there in words, for a message about one that is not."""
-        names = self.names
-        return f"; the first name is {names[0]!r}" if names else ""
-
-    def _name_of(self, number: int) -> str:
-        return self.name_table.name(number)
-
     def _numbers_of(self, names: Sequence[str]) -> Numbers:
         if self.windows is not None and not self.windows.one:
             raise UsageError(
@@ -470,7 +362,7 @@ class PackedDataset(Dataset[Any]):
                 "steps of a sample by ds.read(name, field, rows=slice(start, stop))"
             )
         try:
-            return self.sample_numbers(names)
+            return self._source.sample_numbers(names)
         except MissingNameError:
             if field := next(filter(self.fields.__contains__, names), None):
                 raise MissingNameError(
@@ -478,25 +370,6 @@ class PackedDataset(Dataset[Any]):
                     f"ds[3][{field!r}]"
                 ) from None
             raise
-
-    def gather(
-        self, numbers: Numbers, allocate: Allocate | Pool | None = None, visits: Visits | None = None
-    ) -> dict[str, Any]:
-        """Return the batch of the items `numbers` (n,), untransformed: field name to values.
-
-        Args:
-            numbers: within 0 to len(self) - 1.
-            allocate: allocates the memory of each field; a `Pool` is used only where reuse pays. New memory by default.
-            visits: of the items, (n,); needed if random parts are read.
-
-        Raises:
-            DamagedError: a stored frame cannot be decoded.
-            RemoteError: a shard at a URL cannot be fetched.
-        """
-        samples, anchors = self.items.resolve(numbers, visits)
-        if self.exceeds_cache:
-            return self._by_shard.gather(samples, self.make_readers, None, allocate, visits, anchors)
-        return gather_samples(self.readers, samples, allocate, visits, anchors)
 
     def read(self, index: Any, field: str, rows: slice | None = None, columns: slice | None = None) -> Any:
         """Return a region of one sample of one field, whatever `crop` and `windows` say.
@@ -516,14 +389,14 @@ class PackedDataset(Dataset[Any]):
             SampleIndexError, MissingNameError, DamagedError: as when the whole sample is read.
         """
         check_read(str(self.path), [field], self.fields)
-        item = resolve_number(index, self._samples.samples, self.sample_numbers)
-        (number,) = self._samples.in_whole(np.array([item])).tolist()
-        parts = self._opened_parts(np.array([number]))  # kept until the end, and with it the shard
+        item = resolve_number(index, self._source.samples.samples, self._source.sample_numbers)
+        (number,) = self._source.samples.in_whole(np.array([item])).tolist()
+        parts = self._source.opened_parts(np.array([number]))  # kept until the end, and with it the shard
         opened, _ = next(parts)
         reader: FieldReader = opened.readers[field]
         if rows is not None or columns is not None:
             reader = RegionReader(opened.places[field], rows, columns)
-        reader = self._with_checks(reader, opened)
+        reader = self._source.with_checks(reader, opened)
         values = as_images(reader.field, reader.read(reader.locate(np.array([number]))))
         return item_of({field: values}, 0, 1)[field]
 
@@ -539,9 +412,9 @@ class PackedDataset(Dataset[Any]):
             raise UsageError(
                 f"{self.path}: no field {field!r} with shapes is read; fields are {', '.join(self.fields)}"
             )
-        samples = self._samples.in_whole(np.arange(self._samples.samples))
+        samples = self._source.samples.in_whole(np.arange(self._source.samples.samples))
         shapes = np.empty((len(samples), len(self.fields[field].shape)), np.int64)
-        for opened, positions in self._opened_parts(samples):
+        for opened, positions in self._source.opened_parts(samples):
             shapes[positions] = opened.places[field].locate(samples[positions]).shape
         return shapes
 
@@ -561,139 +434,7 @@ class PackedDataset(Dataset[Any]):
             DamagedError: a stored frame cannot be decoded.
         """
         check_read(str(self.path), [field], [*self.fields, *self.extras])
-        numbers = np.arange(len(self))
-        visits = visits_of(0, 0, numbers) if self.draws else None
-        samples, anchors = self.items.resolve(numbers, visits)
-        if self.exceeds_cache:
-            return self._by_shard.gather(samples, self.make_readers, [field], None, visits, anchors)[field]
-        reader = self.make_readers(self.opened, 0)[field]  # which may keep what it read of other fields, and goes
-        return gather_samples({field: reader}, samples, None, visits, anchors)[field]
-
-    # ------------------------------------------------------------ what is open
-
-    @property
-    def _session(self) -> _Session:
-        """Return what this process has open."""
-        session = self._last_session
-        if session is None or session.process != os.getpid():
-            session = self._last_session = _Session()
-        return session
-
-    @property
-    def opened(self) -> Opened:
-        """Return the shards and their readers; the first call in each process maps those that are here."""
-        session = self._session
-        if session.opened is None:
-            session.opened = Opened(self.path, self.manifest, list(self.fields), self._mirror, self.extras)
-        return session.opened
-
-    @property
-    def readers(self) -> Mapping[str, FieldReader]:
-        """Return the reader of each field, of whole samples or of parts of them."""
-        session = self._session
-        if session.readers is None:
-            opened = self.opened
-            # What is not here is not fetched to be compared, but for the first shard, if points of several fields are.
-            session.readers = self.make_readers(opened, None if opened.shards.are_mapped else 0)
-        return session.readers
-
-    def make_readers(self, opened: Opened, shard: int | None = None) -> Mapping[str, FieldReader]:
-        """Return a reader of each field, of whole samples or of parts of them.
-
-        Args:
-            shard: the only one whose samples are compared before they are read; by default all are.
-
-        Raises:
-            As `Parts.readers`.
-        """
-        # Not a bound method: dataset and readers would refer to each other, and files stay open for a while.
-        describe_sample = partial(describe, self.path, self.manifest)
-        compared = None if shard is None else np.arange(*starts_of(opened.shards.samples)[shard : shard + 2])
-        parts = self._parts.readers(self.fields, opened.places, self._samples, describe_sample, compared)
-        checked = {name: self._with_checks(reader, opened) for name, reader in {**opened.readers, **parts}.items()}
-        return {**checked, **self._number_readers()}
-
-    @property
-    def mirror(self) -> Mirror | None:
-        """Return what fetches a dataset at a URL; None for a folder."""
-        return self._mirror
-
-    @property
-    def exceeds_cache(self) -> bool:
-        """Return whether the dataset is at a URL, and larger than its cache may be."""
-        return self._exceeds_cache
-
-    @property
-    def _by_shard(self) -> ShardByShard:
-        """Return what reads samples by number where the dataset is larger than its cache."""
-        from readers.by_shard import ShardByShard  # here: it is loaded where there is something to fetch
-
-        session = self._session
-        if session.by_shard is None:
-            assert self._mirror is not None, "a folder has no cache"
-            session.by_shard = ShardByShard(self._mirror, self.open_alone())
-        return session.by_shard
-
-    def _opened_parts(self, samples: Numbers) -> Iterator[tuple[Opened, Numbers]]:
-        """Yield what is open, and the positions (m,) of the samples that can be read: of all, or shard after shard.
-
-        Args:
-            samples: numbers in the whole dataset, (n,).
-        """
-        if not self.exceeds_cache:
-            yield self.opened, np.arange(len(samples))
-            return
-        for _, positions in self._by_shard.parts(samples):
-            yield self._by_shard.opened, positions
-
-    @property
-    def is_open(self) -> bool:
-        """Return whether all shards are mapped."""
-        opened = self._session.opened
-        return opened is not None and opened.shards.are_mapped
-
-    def open_alone(self) -> Opened:
-        """Return what opens shards one by one, and closes them again; their files are in the folder meanwhile."""
-        return Opened(self.path, self.manifest, list(self.fields), extras=self.extras, closes=True)
-
-    def _number_readers(self) -> dict[str, FieldReader]:
-        """Return the readers of the extras `number` and `step`."""
-        items = self._samples
-        values: dict[str, Callable[..., Any]] = {
-            NUMBER: lambda numbers, visits, anchors: items.in_split(numbers),
-            STEP: lambda numbers, visits, anchors: anchors,
-        }
-        functions = {extra: values[extra] for extra in self.extras if extra != NAME}
-        return {extra: KnownReader(Field(name=extra, dtype="int64"), function) for extra, function in functions.items()}
-
-    def _with_checks(self, reader: FieldReader, opened: Opened) -> FieldReader:
-        """Return a reader that compares frames with their checksums first, if `verify` says so."""
-        name = reader.field.name
-        if not self.verify or name not in self.fields:
-            return reader
-        return CheckedReader(reader, opened.places[name], partial(in_words, self.path, self.manifest))
-
-    @property
-    def name_table(self) -> Names:
-        """Return the table of names; opened when it is first needed.
-
-        Raises:
-            DatasetError: the samples have no names.
-        """
-        session = self._session
-        if session.names is None:
-            lease = self._fetch_tables()
-            with not_replaced(self.path, self.manifest, lease):
-                names = open_names(self.path, self.manifest)
-            session.names = names
-            del lease  # only now: a table that is mapped stays, whatever becomes of its file
-        return session.names
-
-    def _fetch_tables(self) -> object:
-        """Fetch the files next to the shards if they are at a URL; the object returned keeps them in the cache."""
-        from packer.remote import fetch_tables  # here: it is loaded where there is something to fetch
-
-        return None if self._mirror is None else fetch_tables(self._mirror, self.manifest)
+        return self._source.column(field)
 
 
 def reads_batches(dataset: Any) -> bool:

@@ -31,10 +31,11 @@ from readers.epoch import Epoch, EpochSampler, Position
 from readers.finishing import Finisher
 from readers.gather import Pool
 from readers.indexing import resolve_numbers
-from readers.mix import Mix
+from readers.mix import AnySource, Mix, source_of
 from readers.order import BatchOrder, Order, check_order, check_state
 from readers.shard_order import ShardShuffled
 from readers.share import Share, present_rank
+from readers.source import Source
 from readers.stream import ReadPlan, read_batches
 from readers.streamed import check_fits, open_stream
 from readers.valid import check_choice, check_count, check_flags, check_seed, remark
@@ -192,19 +193,20 @@ class Loader(DataLoader[Any]):
         self.on_error = on_error
         self.skipped: dict[int, str] = {}
         # How batches are read, and into what memory.
+        source = source_of(dataset)
         self._seed = seed
         self.as_numpy = as_numpy
         self.channels_last = channels_last
         self.device = None if device is None else resolve_device(device)
         collate = None if collate_fn is default_collate else collate_fn
-        self.threads = count_threads(threads, dataset, repeat * len(dataset if subset is None else subset))
+        self.threads = count_threads(threads, source, repeat * len(dataset if subset is None else subset))
         self.prefetch = prefetch
         on_gpu = self.device is not None and self.device.type == "cuda"
         # Called last, and only if needed: on a machine with a GPU the call alone spoils forking.
         self._pinned = (pin_memory or on_gpu) and torch.cuda.is_available()
         self._collate = collate
         self._call_threads = None if threads == "auto" else self.threads
-        self._use_transforms(dataset)
+        self._use_transforms(source)
         # Which samples come when; torch's DataLoader gets the same as samplers.
         self._given_rank = None if rank is None or world_size is None else (rank, world_size)
         self._given_nodes = nodes
@@ -229,7 +231,7 @@ class Loader(DataLoader[Any]):
         self.share = Share(batch_size, *(self._given_rank or present_rank()), drop_last)
         self._position = Position(self._make_order(self.share.global_batch_size))
         self.share = replace(self.share, nodes=self._count_nodes(self.order, self.share.world_size))
-        check_fits(dataset, self.order, self.share)
+        check_fits(source, self.order, self.share)
         if drop_last and len(self.order) and not self.share.count_batches(len(self.order)):
             remark(
                 f"an epoch has no batch: drop_last=True leaves out the only one, which has {len(self.order):,} samples "
@@ -247,6 +249,10 @@ class Loader(DataLoader[Any]):
         # torch would make it from `own_sampler`; frameworks that take batches from it share them among the ranks
         # themselves.
         vars(self)["batch_sampler"] = BatchSampler(common_sampler, batch_size, drop_last)
+
+    @property
+    def _source(self) -> AnySource:
+        return source_of(self.dataset)
 
     @property
     def seed(self) -> int:
@@ -286,15 +292,15 @@ class Loader(DataLoader[Any]):
         """
         self._position.set_epoch(epoch)
 
-    def _use_transforms(self, dataset: PackedDataset | Mix) -> None:
+    def _use_transforms(self, source: AnySource) -> None:
         """Take the transforms that the dataset has now, and memory for the batches that are made ahead."""
         self._finisher = Finisher(
-            dataset.transforms, self._collate, self._call_threads, self.channels_last, self.as_numpy, self._pinned
+            source.transforms, self._collate, self._call_threads, self.channels_last, self.as_numpy, self._pinned
         )
         # The caller holds up to two batches: the next one is made before its name lets go of the last.
         readers = max(self.threads, int(self._finisher.threads is None))
         batches_in_use = 2 + (max(self.prefetch, readers) if readers else 0)
-        self._pool = Pool(self._pinned, batches_in_use * max(len(dataset.fields), 1))
+        self._pool = Pool(self._pinned, batches_in_use * max(len(source.fields), 1))
 
     def _update_share(self) -> None:
         """Take another share if torch.distributed was initialised after the loader was made."""
@@ -328,7 +334,7 @@ class Loader(DataLoader[Any]):
 
     @cached_property
     def _dataset_digest(self) -> str:
-        return self.dataset.digest
+        return self._source.digest
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Let the next loop go on after the last batch handed out before `state_dict()`.
@@ -376,15 +382,15 @@ class Loader(DataLoader[Any]):
         if not left:
             position.advance(epoch, is_through=True)
             return
-        stream = open_stream(self.dataset, epoch.order, batches, epoch.number, share, done_before)
-        if stream is None and epoch.order.window and isinstance(self.dataset, PackedDataset):
-            keep_frames(self.dataset, epoch.order.window, share.batch_size)
-        visits = partial(visits_of, self.seed, epoch.number) if self.dataset.draws else None
-        if self.dataset.transforms is not self._finisher.transforms:  # replaced since the loader was made
-            self._use_transforms(self.dataset)
+        stream = open_stream(self._source, epoch.order, batches, epoch.number, share, done_before)
+        if stream is None and epoch.order.window and isinstance(self._source, Source):
+            keep_frames(self._source, epoch.order.window, share.batch_size)
+        visits = partial(visits_of, self.seed, epoch.number) if self._source.draws else None
+        if self._source.transforms is not self._finisher.transforms:  # replaced since the loader was made
+            self._use_transforms(self._source)
         skipped = self.skipped if self.on_error == "skip" else None
         settings = self._finisher, self.threads, self.prefetch, stream, skipped
-        batches_read = read_batches(ReadPlan(self.dataset, batches, visits, self._pool, *settings))
+        batches_read = read_batches(ReadPlan(self._source, batches, visits, self._pool, *settings))
         moved = (
             batches_read
             if self.device is None
@@ -408,7 +414,8 @@ def _without_subsets(dataset: Any) -> tuple[PackedDataset | Mix, Numbers | None]
     numbers: Numbers | None = None
     while isinstance(dataset, Subset):
         indices, dataset = dataset.indices, dataset.dataset
-        item_numbers = resolve_numbers(indices, len(dataset), getattr(dataset, "sample_numbers", _no_names))
+        look_up = source_of(dataset).sample_numbers if isinstance(dataset, PackedDataset) else _no_names
+        item_numbers = resolve_numbers(indices, len(dataset), look_up)
         numbers = item_numbers if numbers is None else item_numbers[numbers]
     return dataset, numbers
 

@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import is_
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ from readers.gather import Pool, fresh
 from readers.indexing import is_single, resolve_number, resolve_numbers
 from readers.joined import JoinedReader, group_by_part, join_parts, parts_of
 from readers.order import Mixed
+from readers.source import Source
 from readers.transforms import Transforms
 from readers.valid import check_choice
 
@@ -74,13 +75,13 @@ class Mix(Dataset[Any]):
         self.stop = stop
         self.batches = batches
         self.extras = (extras,) if isinstance(extras, str) else tuple(extras)
-        self._opened: MixShards | None = None
+        self._source = MixSource(list(map(source_of, self.datasets)), bool(self.extras))
         for number, dataset in enumerate(self.datasets):
             if not len(dataset):
                 raise UsageError(f"mix: dataset {number} has no samples: {dataset!r}")
             _check_alike(self.datasets[0], dataset)
-        _ = self.transforms
-        if extras and DATASET in self.datasets[0].readers:
+        _ = self._source.transforms
+        if extras and DATASET in source_of(self.datasets[0]).readers:
             raise UsageError(f"mix: there is a field {DATASET!r} already; leave it out, or leave out extras")
 
     def __len__(self) -> int:
@@ -96,7 +97,7 @@ class Mix(Dataset[Any]):
         if not is_single(index):
             raise TypeError("a Mix gives one sample by its number; batches come from Loader or DataLoader")
         number = resolve_number(index, len(self), _no_names)
-        return self.transforms.sample_after(*self._gather(np.array([number])))
+        return self._source.transforms.sample_after(*self._gather(np.array([number])))
 
     def __iter__(self) -> Iterator[Any]:
         return (self[number] for number in range(len(self)))
@@ -105,31 +106,12 @@ class Mix(Dataset[Any]):
         """Return a batch for torch's DataLoader, which takes it as one."""
         numbers = resolve_numbers(indices, len(self), _no_names)
         batch, seeds = self._gather(numbers)
-        return self.transforms.samples_after(batch, len(numbers), seeds)
+        return self._source.transforms.samples_after(batch, len(numbers), seeds)
 
     def _gather(self, numbers: Numbers) -> tuple[dict[str, Any], Words | None]:
         """Return the batch of the items `numbers` (n,), untransformed, and what its transforms draw from."""
-        visits = draw_visits(len(numbers)) if self.draws else None
-        if any(dataset.exceeds_cache for dataset in self.datasets):
-            batch = self._gather_by_dataset(numbers, visits)
-        else:
-            samples, anchors = self.items.resolve(numbers, visits)
-            batch = gather_samples(self.readers, samples, self.opened.pool, visits, anchors)
-        return batch, self.transforms.draw_seeds(visits)
-
-    def _gather_by_dataset(self, numbers: Numbers, visits: Visits | None) -> dict[str, Any]:
-        """Return the same batch, of which each dataset reads its samples by itself: they are not open side by side."""
-        starts = starts_of(list(map(len, self.datasets)))
-        number_of_dataset = parts_of(numbers, starts)
-        parts = []
-        for part, positions in group_by_part(number_of_dataset):
-            part_visits = None if visits is None else visits[positions]
-            parts.append((positions, self.datasets[part].gather(numbers[positions] - starts[part], None, part_visits)))
-        joined = {
-            name: join_parts([(positions, values[name]) for positions, values in parts], len(numbers), fresh)
-            for name in parts[0][1]
-        }
-        return {**joined, DATASET: torch.from_numpy(number_of_dataset)} if self.extras else joined
+        visits = draw_visits(len(numbers)) if self._source.draws else None
+        return self._source.gather(numbers, visits), self._source.transforms.draw_seeds(visits)
 
     def __add__(self, other: Dataset[Any]) -> Dataset[Any]:  # type: ignore[override]  # torch's gives a ConcatDataset
         """Return the samples of this and of another dataset, one after another; each once, without the weights."""
@@ -137,7 +119,11 @@ class Mix(Dataset[Any]):
 
     def __getstate__(self) -> dict[str, Any]:
         # Mapped memory cannot be pickled; the datasets open it again.
-        return {**vars(self), "_opened": None}
+        return {name: value for name, value in vars(self).items() if name != "_source"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._source = MixSource(list(map(source_of, self.datasets)), bool(self.extras))
 
     def __repr__(self) -> str:
         weighted = ", ".join(
@@ -145,72 +131,26 @@ class Mix(Dataset[Any]):
         )
         return f"Mix({{{weighted}}}, stop={self.stop!r}, batches={self.batches!r})"
 
-    def order(self, shuffle: bool, seed: int, global_batch_size: int) -> Mixed:
-        """Return the order of epochs.
-
-        Args:
-            global_batch_size: samples that all ranks together take for one batch each.
-        """
-        sizes = tuple(map(len, self.datasets))
-        together = global_batch_size if self.batches == "one" else 1
-        return Mixed(sizes, self.weights, seed, shuffle, self.stop == "all", together)
-
     @property
     def fields(self) -> dict[str, Field]:
         """Return the fields that are read, by name."""
-        return {name: reader.field for name, reader in self.readers.items()}
-
-    @property
-    def digest(self) -> str:
-        """Return a short text that differs for other datasets, or for other items of them."""
-        return " ".join(dataset.digest for dataset in self.datasets)
-
-    @property
-    def transforms(self) -> Transforms:
-        """Return what changes samples and batches.
-
-        Raises:
-            UsageError: the datasets have different ones.
-        """
-        first, *others = [dataset.transforms for dataset in self.datasets]
-        if any(other != first for other in others):
-            raise UsageError("mix: the datasets have different transforms; give all the same ones")
-        return first
-
-    @property
-    def draws(self) -> bool:
-        """Return whether random parts of samples are read, or a transform gets a generator."""
-        return any(dataset.draws for dataset in self.datasets)
-
-    @property
-    def asks(self) -> bool:
-        """Return whether a function of the caller's says which part of each sample is read."""
-        return any(dataset.asks for dataset in self.datasets)
+        return self._source.fields
 
     def set_epoch(self, epoch: int) -> None:
         """Call `set_epoch` of every dataset."""
         for dataset in self.datasets:
             dataset.set_epoch(epoch)
 
-    @property
-    def items(self) -> MixedItems:
-        """Return which sample of which dataset each number means."""
-        return MixedItems(self.datasets)
 
-    @property
-    def readers(self) -> dict[str, FieldReader]:
-        """Return the reader of each field."""
-        return self.opened.readers
+def mixed_order(mix: Mix, shuffle: bool, seed: int, global_batch_size: int) -> Mixed:
+    """Return the order of the epochs of a mix.
 
-    @property
-    def opened(self) -> MixShards:
-        """Return the mapped shards of all datasets, and their readers; opened once a process."""
-        readers = [dataset.readers for dataset in self.datasets]
-        if self._opened is None or not all(
-            map(is_, readers, self._opened.dataset_readers)
-        ):  # after a fork the datasets have others
-            self._opened = MixShards(self.datasets, bool(self.extras))
-        return self._opened
+    Args:
+        global_batch_size: samples that all ranks together take for one batch each.
+    """
+    sizes = tuple(map(len, mix.datasets))
+    together = global_batch_size if mix.batches == "one" else 1
+    return Mixed(sizes, mix.weights, seed, shuffle, mix.stop == "all", together)
 
 
 class Sum(Mix):
@@ -242,20 +182,132 @@ def _no_names(names: Sequence[str]) -> Numbers:
     raise UsageError(f"mix: samples are asked for by number, not by the name {names[0]!r}")
 
 
+class MixSource:
+    """What is read of several datasets, as `Source` is for one. Samples are numbered over all whole datasets.
+
+    Args:
+        members: what is read of each; an attribute, too.
+        has_numbers: whether the number of its dataset is a field; an attribute, too.
+    """
+
+    def __init__(self, members: Sequence[Source], has_numbers: bool) -> None:
+        self.members = members
+        self.has_numbers = has_numbers
+        self._opened: MixShards | None = None
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __repr__(self) -> str:
+        return f"Mix({', '.join(map(repr, self.members))})"
+
+    @property
+    def fields(self) -> dict[str, Field]:
+        """Return the fields that are read, by name."""
+        return {name: reader.field for name, reader in self.readers.items()}
+
+    @property
+    def digest(self) -> str:
+        """Return a short text that differs for other datasets, or for other items of them."""
+        return " ".join(member.digest for member in self.members)
+
+    @property
+    def transforms(self) -> Transforms:
+        """Return what changes samples and batches.
+
+        Raises:
+            UsageError: the datasets have different ones.
+        """
+        first, *others = [member.transforms for member in self.members]
+        if any(other != first for other in others):
+            raise UsageError("mix: the datasets have different transforms; give all the same ones")
+        return first
+
+    @property
+    def draws(self) -> bool:
+        """Return whether random parts of samples are read, or a transform gets a generator."""
+        return any(member.draws for member in self.members)
+
+    @property
+    def asks(self) -> bool:
+        """Return whether a function of the caller's says which part of each sample is read."""
+        return any(member.asks for member in self.members)
+
+    @property
+    def items(self) -> MixedItems:
+        """Return which sample of which dataset each number means."""
+        return MixedItems(self.members)
+
+    @property
+    def readers(self) -> dict[str, FieldReader]:
+        """Return the reader of each field."""
+        return self.opened.readers
+
+    @property
+    def opened(self) -> MixShards:
+        """Return the mapped shards of all datasets, and their readers; opened once a process."""
+        readers = [member.readers for member in self.members]
+        if self._opened is None or not all(map(is_, readers, self._opened.member_readers)):  # after a fork
+            self._opened = MixShards(self.members, self.has_numbers)
+        return self._opened
+
+    def gather(self, numbers: Numbers, visits: Visits | None) -> dict[str, Any]:
+        """Return the batch of the items `numbers` (n,), untransformed: field name to values."""
+        if any(member.exceeds_cache for member in self.members):
+            return self._gather_by_member(numbers, visits)
+        samples, anchors = self.items.resolve(numbers, visits)
+        return gather_samples(self.readers, samples, self.opened.pool, visits, anchors)
+
+    def _gather_by_member(self, numbers: Numbers, visits: Visits | None) -> dict[str, Any]:
+        """Return the same batch, of which each dataset reads its samples by itself: they are not open side by side."""
+        starts = self.items.starts
+        number_of_member = parts_of(numbers, starts)
+        parts = []
+        for part, positions in group_by_part(number_of_member):
+            part_visits = None if visits is None else visits[positions]
+            parts.append((positions, self.members[part].gather(numbers[positions] - starts[part], None, part_visits)))
+        joined = {
+            name: join_parts([(positions, values[name]) for positions, values in parts], len(numbers), fresh)
+            for name in parts[0][1]
+        }
+        return {**joined, DATASET: torch.from_numpy(number_of_member)} if self.has_numbers else joined
+
+
+#: What `Loader` reads from.
+AnySource = Source | MixSource
+
+
+@overload
+def source_of(dataset: PackedDataset) -> Source: ...
+@overload
+def source_of(dataset: PackedDataset | Mix) -> AnySource: ...
+def source_of(dataset: PackedDataset | Mix) -> AnySource:
+    """Return what is read of a dataset."""
+    return dataset._source
+
+
 @dataclass(frozen=True)
 class MixedItems:
     """Which sample each number of a mix means, as `Items` is for one dataset."""
 
-    datasets: Sequence[PackedDataset]
+    members: Sequence[Source]
+
+    @property
+    def starts(self) -> Numbers:
+        """Return the first item of each dataset, and the end of the last."""
+        return starts_of([len(member.items) for member in self.members])
+
+    def __len__(self) -> int:
+        return int(self.starts[-1])
 
     def resolve(self, numbers: Numbers, visits: Visits | None) -> tuple[Numbers, Numbers | None]:
         """Return sample (n,), by its number among all samples of all whole datasets, and anchor step (n,)."""
-        starts = starts_of([len(dataset) for dataset in self.datasets])
-        sample_starts = starts_of([dataset.items.total for dataset in self.datasets])
+        starts = self.starts
+        sample_starts = starts_of([member.items.total for member in self.members])
         samples, anchors = np.empty_like(numbers), np.zeros_like(numbers)
         for part, of_part in group_by_part(parts_of(numbers, starts)):
             part_visits = None if visits is None else visits[of_part]
-            part_samples, part_anchors = self.datasets[part].items.resolve(numbers[of_part] - starts[part], part_visits)
+            part_samples, part_anchors = self.members[part].items.resolve(numbers[of_part] - starts[part], part_visits)
             samples[of_part] = part_samples + sample_starts[part]
             anchors[of_part] = 0 if part_anchors is None else part_anchors
         return samples, anchors
@@ -283,21 +335,21 @@ class MixShards:
     """The shards of several datasets, and a reader of each field for all of them.
 
     Attributes:
-        dataset_readers: the readers of each dataset, by field.
+        member_readers: the readers of each dataset, by field.
         pool: memory for batches of torch's DataLoader.
         is_warm: see `Opened`.
         readers: by field. Samples are numbered over all whole datasets, one after another.
     """
 
-    def __init__(self, datasets: Sequence[PackedDataset], with_numbers: bool) -> None:
-        self.dataset_readers = [dataset.readers for dataset in datasets]
-        self._opened = [dataset.opened for dataset in datasets]
+    def __init__(self, members: Sequence[Source], has_numbers: bool) -> None:
+        self.member_readers = [member.readers for member in members]
+        self._opened = [member.opened for member in members]
         self.pool = Pool()
         self.is_warm = False
-        starts = starts_of([dataset.items.total for dataset in datasets])
-        self.readers = join_readers(self.dataset_readers, starts, with_numbers)
-        for name in self.dataset_readers[0]:
-            if all(by_field[name].raw_places is not None for by_field in self.dataset_readers):
+        starts = starts_of([member.items.total for member in members])
+        self.readers = join_readers(self.member_readers, starts, has_numbers)
+        for name in self.member_readers[0]:
+            if all(by_field[name].raw_places is not None for by_field in self.member_readers):
                 self.readers[name] = FixedRaw(self._places(name))  # one gather from the memory of all
 
     def _places(self, name: str) -> Places:
@@ -358,7 +410,8 @@ def _check_arguments(pairs: Sequence[tuple[Any, Any]], stop: str, batches: str, 
 def _check_alike(first: PackedDataset, other: PackedDataset) -> None:
     """Raise UsageError if samples of two datasets cannot be in one batch; names the difference."""
     fields, other_fields = (
-        {name: reader.field.in_words for name, reader in dataset.readers.items()} for dataset in (first, other)
+        {name: reader.field.in_words for name, reader in source_of(dataset).readers.items()}
+        for dataset in (first, other)
     )
     for name in {**fields, **other_fields}:
         first_words, other_words = fields.get(name, "missing"), other_fields.get(name, "missing")

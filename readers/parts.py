@@ -62,6 +62,11 @@ class Parts:
         crops_differ = crop.is_random if isinstance(crop, ResizedCrop) else crop is not None and is_random(crop)
         return points_differ or crops_differ or (windows is not None and windows.one)
 
+    @property
+    def asks(self) -> bool:
+        """Return whether a function of the caller's says which part of each sample is read."""
+        return isinstance(self.crop, Crop) and callable(self.crop.at)
+
     def check(self, fields: Mapping[str, Field], samples: int) -> None:
         """Raise UsageError if a dataset of these fields cannot be read like this, as far as its schema tells.
 

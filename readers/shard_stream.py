@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 from packer.format import Numbers, ShardEntry, starts_of
 from packer.machine import usual_memory
 from packer.remote import STREAMS, Ahead, Cache, Claim, GiveWay, Mirror
-from readers.dataset import PackedDataset
 from readers.fields import FieldReader
 from readers.joined import parts_of
-from readers.mix import Mix, join_readers
+from readers.mix import AnySource, MixSource, join_readers
 from readers.needs import Needs
 from readers.shards import OpenShard
+from readers.source import Source
 
 
 class CacheStream:
@@ -117,7 +117,7 @@ class _Member:
         is_streamed: whether its shards are opened one by one; else what is open of it as a whole is read.
     """
 
-    def __init__(self, dataset: PackedDataset, first: int, is_streamed: bool) -> None:
+    def __init__(self, dataset: Source, first: int, is_streamed: bool) -> None:
         self.dataset, self.first = dataset, first
         self.opened = dataset.open_alone() if is_streamed else None
         self._readers: Mapping[str, FieldReader] = {}
@@ -152,7 +152,7 @@ class Stream:
 
     def __init__(
         self,
-        dataset: PackedDataset | Mix,
+        dataset: AnySource,
         needs: Needs,
         later: Numbers,
         fitting: Mapping[Cache, tuple[Needs, Claim]],
@@ -160,7 +160,7 @@ class Stream:
     ) -> None:
         self._dataset = dataset
         self.group = min(cache_needs.group for cache_needs, _ in fitting.values())
-        entries = [entries_of(member) for member in members_of(dataset)]
+        entries = [entries_of(member) for member in dataset.members]
         firsts = starts_of(list(map(len, entries)))
         self._starts = starts_of([entry.samples for part in entries for entry in part])
         member_of_need = parts_of(needs.shards, firsts)
@@ -168,7 +168,7 @@ class Stream:
         self._first_shards = needs.shards[first_needs]
         self._members = [
             _Member(member, first, member.mirror is not None and number in self._first_members)
-            for number, (member, first) in enumerate(zip(members_of(dataset), firsts.tolist(), strict=False))
+            for number, (member, first) in enumerate(zip(dataset.members, firsts.tolist(), strict=False))
         ]
         self._member_of = parts_of(np.arange(len(self._starts) - 1), firsts)
         mirrors = [member.dataset.mirror for member in self._members]
@@ -208,9 +208,9 @@ class Stream:
     def readers(self) -> Mapping[str, FieldReader]:
         """Return the reader of each field, by name; none before the first shards are open."""
         if not self._readers and all(readers := [member.readers for member in self._members]):
-            if isinstance(self._dataset, Mix):
+            if isinstance(self._dataset, MixSource):
                 sample_starts = starts_of([member.dataset.items.total for member in self._members])
-                self._readers = join_readers(readers, sample_starts, bool(self._dataset.extras))
+                self._readers = join_readers(readers, sample_starts, self._dataset.has_numbers)
             else:
                 self._readers = readers[0]
         return self._readers
@@ -250,10 +250,6 @@ def _depth(shards: set[tuple[Mirror, ShardEntry]], limit: int | None, window: in
     return max(1, window, min(STREAMS, limit * len(shards) // nbytes // 4))
 
 
-def members_of(dataset: PackedDataset | Mix) -> Sequence[PackedDataset]:
-    return dataset.datasets if isinstance(dataset, Mix) else [dataset]
-
-
-def entries_of(dataset: PackedDataset) -> list[ShardEntry]:
+def entries_of(dataset: Source) -> list[ShardEntry]:
     """Return the shards that hold samples, by whose numbers needs are given."""
     return [entry for entry in dataset.manifest.shards if entry.samples]

@@ -28,12 +28,11 @@ from packer.errors import DamagedError
 from packer.format import Located, Numbers, starts_of
 from readers.batch import Ragged
 from readers.crop import call_once_a_visit
-from readers.dataset import PackedDataset
 from readers.draws import Visits, Words
 from readers.fields import RUN_BYTES, FieldReader, read_located
 from readers.finishing import TRIED, Finisher
 from readers.gather import Pool, split_with_own_storage
-from readers.mix import Mix
+from readers.mix import AnySource
 from readers.readahead import with_readahead
 from readers.shard_stream import Stream
 from readers.shards import OpenShard
@@ -67,7 +66,7 @@ class ReadPlan:
             epoch.
     """
 
-    dataset: PackedDataset | Mix
+    source: AnySource
     batches: Batches
     visits: Callable[[Numbers], Visits] | None
     pool: Pool
@@ -80,14 +79,14 @@ class ReadPlan:
     @cached_property
     def readers(self) -> Mapping[str, FieldReader]:
         """Return what reads each field, by name; of a stream once the first shards are open."""
-        return self.dataset.readers if self.stream is None else self.stream.readers
+        return self.source.readers if self.stream is None else self.stream.readers
 
     def group_end(self, first: int) -> int:
         """Return the end of the group of batches that are located at once, and begin with batch `first`."""
         if self.stream is not None:
             return min(first + self.stream.group, len(self.batches))
         samples = GROUP_SAMPLES
-        if self.dataset.asks:
+        if self.source.asks:
             # A function of the caller's own is called for each, and may take long: only a few runs wait for it.
             sample_bytes = sum(reader.sample_bytes for reader in self.readers.values())
             samples = max(1, min(samples, int(ASKED_BYTES / max(1, sample_bytes))))
@@ -135,7 +134,7 @@ def read_batches(plan: ReadPlan) -> Generator[Any, None, None]:
 
     runs = locate_runs(plan)
     if plan.stream is None:
-        runs = with_readahead(runs, spans, plan.dataset.opened)
+        runs = with_readahead(runs, spans, plan.source.opened)
     with ExitStack() as stack:
         # Where functions are called, the first batches decide, which are read and finished by the caller's thread.
         finisher, tried = plan.finisher, itertools.islice(runs, 0 if plan.finisher.threads is not None else TRIED)
@@ -229,7 +228,7 @@ def locate_runs(plan: ReadPlan) -> Iterator[Run]:
     while first < len(plan.batches):
         stop = plan.group_end(first) if first and not has_error else first + 1
         try:
-            with call_once_a_visit(answers) if plan.dataset.asks else nullcontext():
+            with call_once_a_visit(answers) if plan.source.asks else nullcontext():
                 runs = _make_runs(plan, first, stop)
         except Exception as error:
             if stop - first == 1:
@@ -249,8 +248,8 @@ def _make_runs(plan: ReadPlan, first: int, stop: int) -> list[Run]:
     """Return the batches `first` to `stop` in runs of up to `run_bytes` bytes, of one batch at least."""
     numbers, positions, edges = plan.batches.group(first, stop)
     visits = None if plan.visits is None else plan.visits(positions)
-    samples, anchors = plan.dataset.items.resolve(numbers, visits)
-    seeds = None if visits is None else plan.dataset.transforms.draw_seeds(visits)
+    samples, anchors = plan.source.items.resolve(numbers, visits)
+    seeds = None if visits is None else plan.source.transforms.draw_seeds(visits)
     opened = [] if plan.stream is None else plan.stream.open(samples, first, stop)
     readers = plan.readers
     located = [reader.locate(samples, visits, anchors) for reader in readers.values()]

@@ -14,14 +14,14 @@ import numpy as np
 from packer.errors import UsageError
 from packer.format import Numbers, starts_of
 from packer.remote import Cache, Claim
-from readers.dataset import PackedDataset
 from readers.joined import group_by_part, parts_of
-from readers.mix import Mix
+from readers.mix import AnySource, MixSource
 from readers.needs import Needs
 from readers.order import Order, Repeated, SamplerOrder, Sequential, Shuffled
 from readers.shard_order import ShardShuffled
-from readers.shard_stream import Stream, entries_of, members_of
+from readers.shard_stream import Stream, entries_of
 from readers.share import Batches, ItemShards, Share
+from readers.source import Source
 from readers.valid import remark
 
 #: Bytes of stored samples that are located at once: all shards of these are open together.
@@ -30,11 +30,11 @@ GROUP_BYTES = 8 * 2**20
 MOST_FETCHES = 1.5
 
 
-def shards_of(dataset: PackedDataset | Mix) -> ItemShards:
+def shards_of(dataset: AnySource) -> ItemShards:
     """Return in which shard each item lies; those of a mix are numbered one dataset after another."""
-    members = members_of(dataset)
+    members = dataset.members
     sample_starts = [starts_of([entry.samples for entry in entries_of(member)]) for member in members]
-    if not isinstance(dataset, Mix):
+    if not isinstance(dataset, MixSource):
         items, starts = dataset.items, sample_starts[0]
         edges = items.before(starts) if items.is_ascending else None
         return ItemShards(edges, lambda numbers: parts_of(items.samples_of(numbers), starts))
@@ -53,9 +53,9 @@ def shards_of(dataset: PackedDataset | Mix) -> ItemShards:
     return ItemShards(np.concatenate([*part_edges, item_starts[-1:]]) if len(part_edges) == len(parts) else None, of)
 
 
-def exceeds_cache(dataset: PackedDataset | Mix) -> bool:
+def exceeds_cache(dataset: AnySource) -> bool:
     """Return whether datasets at URLs are larger than their caches may be, those of a mix that share one together."""
-    return any(member.exceeds_cache for member in members_of(dataset)) or any(
+    return any(member.exceeds_cache for member in dataset.members) or any(
         cache.limit is not None
         and sum(file.bytes for member in members for file in member.manifest.files) > cache.limit
         for cache, members in _by_cache(dataset).items()
@@ -63,7 +63,7 @@ def exceeds_cache(dataset: PackedDataset | Mix) -> bool:
     )
 
 
-def check_fits(dataset: PackedDataset | Mix, order: Order, share: Share) -> None:
+def check_fits(dataset: AnySource, order: Order, share: Share) -> None:
     """Raise UsageError if a cache has too little room for the batches of an order, beside the loops that go on.
 
     The numbers of a sampler are asked for when a loop begins: then this is checked, too.
@@ -75,7 +75,7 @@ def check_fits(dataset: PackedDataset | Mix, order: Order, share: Share) -> None
 
 
 def open_stream(
-    dataset: PackedDataset | Mix, order: Order, batches: Batches, epoch: int, share: Share, done: int
+    dataset: AnySource, order: Order, batches: Batches, epoch: int, share: Share, done: int
 ) -> Stream | None:
     """Return what opens the shards of an epoch one by one; None if they are all there, or needed all at once.
 
@@ -115,12 +115,12 @@ def open_stream(
     return stream
 
 
-def _is_awaited(dataset: PackedDataset | Mix, order: Order) -> bool:
+def _is_awaited(dataset: AnySource, order: Order) -> bool:
     """Return whether a dataset that fits into its cache is still to be fetched, and this order needs few shards first.
 
     A full shuffle needs most of them: a remark says so.
     """
-    if not isinstance(dataset, PackedDataset) or dataset.mirror is None or dataset.is_open:
+    if not isinstance(dataset, Source) or dataset.mirror is None or dataset.is_open:
         return False
     if dataset.mirror.is_fetched(dataset.manifest):
         return False
@@ -137,10 +137,10 @@ def _is_awaited(dataset: PackedDataset | Mix, order: Order) -> bool:
 # ---------------------------------------------------------------- what is needed
 
 
-def _by_cache(dataset: PackedDataset | Mix) -> dict[Cache, list[PackedDataset]]:
+def _by_cache(dataset: AnySource) -> dict[Cache, list[Source]]:
     """Return the datasets at URLs by their cache."""
-    members: dict[Cache, list[PackedDataset]] = {}
-    for member in members_of(dataset):
+    members: dict[Cache, list[Source]] = {}
+    for member in dataset.members:
         if member.mirror is not None:
             members.setdefault(member.mirror.cache, []).append(member)
     return members
@@ -153,36 +153,38 @@ def _node_share(share: Share) -> Share:
     )
 
 
-def _needs_of(dataset: PackedDataset | Mix, batches: Batches, looks: bool = False) -> Needs:
+def _needs_of(dataset: AnySource, batches: Batches, looks: bool = False) -> Needs:
     """Return the shards that batches need; those of a mix are numbered one dataset after another.
 
     Args:
         looks: whether to look at every batch where the order knows by itself.
     """
-    entries = [entry for member in members_of(dataset) for entry in entries_of(member)]
+    entries = [entry for member in dataset.members for entry in entries_of(member)]
     shard_bytes = np.array([entry.bytes for entry in entries], np.int64)
     samples = sum(entry.samples for entry in entries)
     most_group = batches.group_end(0, int(GROUP_BYTES * samples // max(1, shard_bytes.sum())) + 1)
     shards = shards_of(dataset)
     touched = batches.touched(shards) if looks else batches.needs(shards)
-    if isinstance(dataset, Mix) and len(touched):  # readers are made with the first batch, by a shard of each dataset
+    if isinstance(dataset, MixSource) and len(
+        touched
+    ):  # readers are made with the first batch, by a shard of each dataset
         ordered = touched[touched[:, 1].argsort(kind="stable")]
-        firsts = starts_of([len(entries_of(member)) for member in dataset.datasets])
+        firsts = starts_of([len(entries_of(member)) for member in dataset.members])
         first_shards = ordered[np.unique(parts_of(ordered[:, 0], firsts), return_index=True)[1], 0]
         touched = np.concatenate([np.stack([first_shards, *np.zeros((2, len(first_shards)), np.int64)], 1), touched])
     return Needs(touched, shard_bytes, len(batches), most_group)
 
 
-def _fit(dataset: PackedDataset | Mix, needs: Needs, order: Order, share: Share) -> dict[Cache, Needs]:
+def _fit(dataset: AnySource, needs: Needs, order: Order, share: Share) -> dict[Cache, Needs]:
     """Return what each cache must hold, as it fits into it.
 
     Raises:
         UsageError: it does not.
     """
-    starts = starts_of([len(entries_of(member)) for member in members_of(dataset)])
+    starts = starts_of([len(entries_of(member)) for member in dataset.members])
     fitting = {}
     for cache in _by_cache(dataset):
-        is_here = [member.mirror is not None and member.mirror.cache == cache for member in members_of(dataset)]
+        is_here = [member.mirror is not None and member.mirror.cache == cache for member in dataset.members]
         cache_needs = needs.where(np.repeat(is_here, np.diff(starts))).fit(cache.limit)
         fitting[cache] = cache_needs
         nbytes, shards = cache_needs.bytes_at_once, cache_needs.at_once
@@ -204,9 +206,9 @@ def _fit(dataset: PackedDataset | Mix, needs: Needs, order: Order, share: Share)
     return fitting
 
 
-def _claim(dataset: PackedDataset | Mix, needs: Needs, order: Order, share: Share) -> Claim:
+def _claim(dataset: AnySource, needs: Needs, order: Order, share: Share) -> Claim:
     """Return what other loops in a cache are told; the ranks of a job on this node count once."""
-    group, url = "", next(member.mirror.url for member in members_of(dataset) if member.mirror is not None)
+    group, url = "", next(member.mirror.url for member in dataset.members if member.mirror is not None)
     if share.world_size > share.nodes:
         job = [os.environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID")]
         job.append("" if any(job) else str(os.getppid()))

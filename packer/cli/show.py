@@ -12,6 +12,7 @@ from packer.cli.show_page import chosen_numbers, write_page
 from packer.cli.text import count_text, size, size_text
 from packer.errors import DatasetError, UsageError
 from packer.packing import place_of, read_manifest
+from packer.remote import is_url
 from packer.watcher import DRAWING
 
 _log = logging.getLogger(__name__)
@@ -71,10 +72,11 @@ def show(dataset: str, output: Path, samples: int, names: tuple[str, ...], page_
     from readers import PackedDataset
 
     opened_dataset = PackedDataset(dataset, [name for name in fields if name not in large])
+    address = dataset if is_url(dataset) else str(Path(dataset).resolve())
     numbers = chosen_numbers(opened_dataset, samples, names)
     with Progress() as watcher:
         watcher.step(DRAWING, 0, len(numbers))
-        drawn = write_page(output, opened_dataset, numbers, page_size, watcher.done)
+        drawn = write_page(output, opened_dataset, address, numbers, page_size, watcher.done)
     drawn_of = f"{drawn:,} of " if drawn < len(opened_dataset) else ""
     nbytes = output.stat().st_size
     more = "; --page-size makes room for more" if drawn < len(numbers) else ""

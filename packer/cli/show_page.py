@@ -53,17 +53,22 @@ def chosen_numbers(dataset: PackedDataset, count: int, names: Sequence[str] = ()
 
 
 def write_page(
-    path: Path, dataset: PackedDataset, numbers: Sequence[int], limit: int, advance: Callable[[int, int], None]
+    path: Path,
+    dataset: PackedDataset,
+    address: str,
+    numbers: Sequence[int],
+    limit: int,
+    advance: Callable[[int, int], None],
 ) -> int:
     """Write the page: one file, which asks for no other. Return how many samples it holds.
 
     Args:
+        address: where the dataset is: its folder or URL.
         numbers: of the samples to show, in their order.
         limit: bytes that the samples may take in the page; if they take more, some are omitted at random.
         advance: called with 1 and the bytes of each sample that is done.
     """
     manifest, fields = dataset.manifest, list(dataset.fields.values())
-    address = str(dataset.path.resolve()) if dataset.mirror is None else dataset.mirror.url
     mean = max(manifest.raw_bytes / max(manifest.samples, 1), 1)
     measured_samples = [
         _read(dataset, number) for number in chosen_numbers(dataset, min(_SAMPLES, int(_BYTES / mean) or 1))

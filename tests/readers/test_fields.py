@@ -16,6 +16,7 @@ from packer.errors import DamagedError
 from packer.format import Field, FrameRule
 from readers import PackedDataset
 from readers.fields import WholeReader
+from readers.mix import source_of
 
 
 @pytest.mark.usefixtures("way")
@@ -60,8 +61,8 @@ def test_a_damaged_frame_is_an_error(pack: Any, tmp_path: Path, codec: str, per_
     folder = pack(tmp_path / "p", [field], [[{"x": np.arange(700) // 9 * 1000 + i} for i in range(20)]])
     shard = next((folder / "shards").iterdir())
     ds = PackedDataset(folder)
-    located = ds.opened.readers["x"].spans(ds.opened.readers["x"].locate(np.array([0])))
-    start = int(located[0, 0] - ds.opened.addressed[0][0])
+    located = source_of(ds).opened.readers["x"].spans(source_of(ds).opened.readers["x"].locate(np.array([0])))
+    start = int(located[0, 0] - source_of(ds).opened.addressed[0][0])
     data = bytearray(shard.read_bytes())
     data[start : start + 40] = b"\xff" * 40
     shard.write_bytes(bytes(data))
@@ -87,7 +88,7 @@ def test_slots_do_not_change_while_a_batch_is_read(pack: Any, tmp_path: Path) ->
     field = Field(name="x", dtype="int64", shape=(700,), codec=NAMED["lz4"], frame=FrameRule(samples=4))
     folder = pack(tmp_path / "p", [field], [[{"x": np.arange(700) // 9 + i} for i in range(40)]])
     ds = PackedDataset(folder)
-    reader = ds.opened.readers["x"]
+    reader = source_of(ds).opened.readers["x"]
     assert isinstance(reader, WholeReader)
     began, go_on = threading.Event(), threading.Event()
     decode = reader.places.codec.decode_frames

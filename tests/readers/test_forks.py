@@ -21,6 +21,7 @@ from packer.codecs import compiled
 from packer.format import FieldSpec
 from packer.writer import DatasetWriter
 from readers import Loader, PackedDataset
+from readers.mix import source_of
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 
@@ -90,7 +91,7 @@ def test_a_lock_on_decoded_frames_is_free_in_a_child(shared: Path, field: str) -
     """Frames of several samples are decoded, kept and read in a child that was forked while a thread was at them."""
     ds = PackedDataset(shared)
     assert len(list(Loader(ds, 50, shuffle="block", threads=0))) == 8
-    reader: Any = ds.opened.readers[field]
+    reader: Any = source_of(ds).opened.readers[field]
     assert forked_while_held(reader.places.cache.lock, lambda: check(ds)) == 0
     assert (
         forked_while_held(
@@ -114,13 +115,13 @@ def test_a_lock_on_shards_is_free_in_a_child(shared: Path) -> None:
             return False
 
     ds: Any = PackedDataset(shared, ["x"])
-    ds._mirror = Here()
-    ds._last_session = None
+    source_of(ds).mirror = Here()
+    source_of(ds)._last_session = None
 
     def read() -> None:
         assert ds[[3, 300]]["x"][:, 0].tolist() == [3, 300]
 
-    for lock in (ds.opened.shards._lock, ds.opened.places["x"]._lock):
+    for lock in (source_of(ds).opened.shards._lock, source_of(ds).opened.places["x"]._lock):
         assert forked_while_held(lock, read) == 0
     read()
 
@@ -153,7 +154,7 @@ def test_a_fork_waits_for_a_thread_that_loads_the_loops(shared: Path, monkeypatc
 def test_slots_left_half_done_are_not_read(shared: Path) -> None:
     """A child trusts no slot that a thread of its parent may have been writing to."""
     ds = PackedDataset(shared)
-    reader: Any = ds.opened.readers["x"]
+    reader: Any = source_of(ds).opened.readers["x"]
     reader.keep(COUNT, 1)
     check(ds, 1)
     reader.places.cache.memory.fill(0)
@@ -165,7 +166,7 @@ def test_a_child_decodes_each_frame_once_an_epoch(shared: Path, decoded: list[in
     ds = PackedDataset(shared, fields=["x"])
     loader = Loader(ds, 20, shuffle="block", threads=0)
     list(loader)
-    reader: Any = ds.opened.readers["x"]
+    reader: Any = source_of(ds).opened.readers["x"]
     decoded.clear()
     frames = -(-COUNT // reader.field.frame.samples)
 

@@ -20,6 +20,7 @@ from packer.errors import UsageError
 from packer.format import FieldSpec
 from packer.writer import DatasetWriter
 from readers import Crop, Loader, Mix, PackedDataset, PointSample, Windows
+from readers.mix import source_of
 from readers.order import Mixed, Repeated, Sequential, Shuffled
 
 FIELDS = (
@@ -209,7 +210,7 @@ def test_a_mix_is_put_together_once_in_a_process(datasets: list[PackedDataset]) 
     """Batches by number find what reads them ready; a pickled mix, after reading, and workers make their own."""
     mix = Mix(dict.fromkeys(datasets[:2], 1))
     check(mix.__getitems__([0, 20]).gathered)
-    assert mix.readers is mix.readers
+    assert source_of(mix).readers is source_of(mix).readers
     check(pickle.loads(pickle.dumps(mix)).__getitems__([20, 0]).gathered)
     batches = list(DataLoader(mix, 20, num_workers=1, collate_fn=list))
     assert [int(sample["number"]) for batch in batches for sample in batch] == [*range(13), *range(1000, 1040)]

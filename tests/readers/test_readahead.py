@@ -10,6 +10,7 @@ import pytest
 from packer.format import PAGE_SIZE, Shard
 from packer.writer import DatasetWriter
 from readers import Loader, Mix, PackedDataset
+from readers.mix import source_of
 
 #: Most kernels read no more for one call.
 PIECE = 128 * 2**10
@@ -65,7 +66,7 @@ def large(tmp_path_factory):
 def opened_for_small_runs(folder, fields):
     """A dataset whose batches are read one by one, so that an epoch of 24 MB has many runs."""
     dataset = PackedDataset(folder, fields)
-    for reader in dataset.readers.values():
+    for reader in source_of(dataset).readers.values():
         reader.run_bytes = 2**20
     return dataset
 

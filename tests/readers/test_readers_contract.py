@@ -27,6 +27,7 @@ from readers import Crop, Mix, PackedDataset, PointSample, Ragged, ResizedCrop, 
 from readers.draws import Visits
 from readers.fields import FieldReader
 from readers.gather import Pool, fresh, shared
+from readers.mix import source_of
 from readers.rows import RegionReader
 
 Values = list[NDArray[Any]]
@@ -51,24 +52,24 @@ class Case:
 
 def whole(path: Path, field: Field, values: Values, **options: Any) -> Case:
     dataset = PackedDataset(path, **options)
-    return Case(dataset, dataset.readers["x"], np.arange(len(values)), values.__getitem__)
+    return Case(dataset, source_of(dataset).readers["x"], np.arange(len(values)), values.__getitem__)
 
 
 def mixed(path: Path, field: Field, values: Values, **options: Any) -> Case:
     dataset = Mix({PackedDataset(path, **options): 1, PackedDataset(path, **options): 2})
     twice = values + values
-    return Case(dataset, dataset.readers["x"], np.arange(len(twice)), twice.__getitem__)
+    return Case(dataset, source_of(dataset).readers["x"], np.arange(len(twice)), twice.__getitem__)
 
 
 def number(path: Path, field: Field, values: Values, **options: Any) -> Case:
     dataset = PackedDataset(path, extras=("number",), **options)
-    return Case(dataset, dataset.readers["number"], np.arange(len(values)), np.int64)  # type: ignore[arg-type]
+    return Case(dataset, source_of(dataset).readers["number"], np.arange(len(values)), np.int64)  # type: ignore[arg-type]
 
 
 def name(path: Path, field: Field, values: Values, **options: Any) -> Case:
     dataset = PackedDataset(path, extras=("name",), **options)
     names = [np.frombuffer(f"n{at}".encode(), np.uint8) for at in range(len(values))]
-    return Case(dataset, dataset.readers["name"], np.arange(len(values)), names.__getitem__)
+    return Case(dataset, source_of(dataset).readers["name"], np.arange(len(values)), names.__getitem__)
 
 
 def crop(path: Path, field: Field, values: Values, **options: Any) -> Case:
@@ -81,7 +82,8 @@ def crop(path: Path, field: Field, values: Values, **options: Any) -> Case:
     size = rows.stop - rows.start, columns.stop - columns.start
     dataset = PackedDataset(path, crop=Crop(size, "x", at=(rows.start, columns.start)), **options)
     before = (slice(None),) * axis
-    return Case(dataset, dataset.readers["x"], np.arange(len(values)), lambda at: values[at][(*before, rows, columns)])
+    reader = source_of(dataset).readers["x"]
+    return Case(dataset, reader, np.arange(len(values)), lambda at: values[at][(*before, rows, columns)])
 
 
 def resized(path: Path, field: Field, values: Values, **options: Any) -> Case:
@@ -95,7 +97,7 @@ def resized(path: Path, field: Field, values: Values, **options: Any) -> Case:
         top, left = round((sides[0] - 3) / 2), round((sides[1] - 4) / 2)
         return whole[top : top + 3, left : left + 4].numpy()
 
-    return Case(dataset, dataset.readers["x"], np.arange(len(values)), wanted)
+    return Case(dataset, source_of(dataset).readers["x"], np.arange(len(values)), wanted)
 
 
 def windows(path: Path, field: Field, values: Values, **options: Any) -> Case:
@@ -113,7 +115,7 @@ def windows(path: Path, field: Field, values: Values, **options: Any) -> Case:
             window[(steps < 0) | (steps >= len(value))] = 0
         return window
 
-    return Case(dataset, dataset.readers["x"], numbers, wanted, anchors)
+    return Case(dataset, source_of(dataset).readers["x"], numbers, wanted, anchors)
 
 
 def points(path: Path, field: Field, values: Values, **options: Any) -> Case:
@@ -121,7 +123,7 @@ def points(path: Path, field: Field, values: Values, **options: Any) -> Case:
     numbers = np.flatnonzero([len(value) for value in values])
     assume(len(numbers))
     dataset = PackedDataset(path, points=PointSample(4), **options)
-    return Case(dataset, dataset.readers["x"], numbers, None)
+    return Case(dataset, source_of(dataset).readers["x"], numbers, None)
 
 
 def voxels(path: Path, field: Field, values: Values, **options: Any) -> Case:
@@ -133,7 +135,7 @@ def voxels(path: Path, field: Field, values: Values, **options: Any) -> Case:
         cells = np.floor(values[place][:, :3].astype(np.float64) / 50)
         return values[place][np.sort(np.unique(cells, axis=0, return_index=True)[1])]
 
-    return Case(dataset, dataset.readers["x"], np.arange(len(values)), wanted)
+    return Case(dataset, source_of(dataset).readers["x"], np.arange(len(values)), wanted)
 
 
 def region(path: Path, field: Field, values: Values, **options: Any) -> Case:
@@ -141,7 +143,7 @@ def region(path: Path, field: Field, values: Values, **options: Any) -> Case:
     rng = np.random.default_rng([len(values), values[-1].size])
     rows, columns = any_slice(rng), any_slice(rng) if len(field.shape) > 1 else None
     dataset = PackedDataset(path)
-    reader = RegionReader(dataset.opened.places["x"], rows, columns)
+    reader = RegionReader(source_of(dataset).opened.places["x"], rows, columns)
     parts = tuple(part or slice(None) for part in (rows, columns)[: len(field.shape)])
     return Case(dataset, reader, np.array([len(values) - 1]), lambda _: values[-1][parts])
 
@@ -286,7 +288,7 @@ def reads_what_it_says(case: Case, visits: Visits) -> None:
 @contextmanager
 def nothing_but(dataset: PackedDataset, spans: NDArray[np.int64]) -> Iterator[None]:
     """Overwrites all chunks of the field `x` but for some spans, in the files that are mapped."""
-    opened = dataset.opened
+    opened = source_of(dataset).opened
     indexes = opened.places["x"].indexes()
     starts, shards = opened.addressed
     for shard, index, start in zip(shards, indexes, starts.tolist(), strict=True):

@@ -17,6 +17,7 @@ from packer.codecs import NAMED
 from packer.errors import UsageError
 from packer.format import Field, FrameRule
 from readers import Crop, Loader, PackedDataset, PointSample, VoxelSample
+from readers.mix import source_of
 
 LENGTHS = [50, 7, 1, 300, 16, 17, 33]
 
@@ -127,7 +128,7 @@ def test_the_first_points(pack: Any, tmp_path: Path, codec: str) -> None:
         assert np.array_equal(batch["xyz"][..., 1].numpy(), wanted)
         assert batch["xyz"][:, 0, 0].tolist() == list(range(len(LENGTHS)))
     assert torch.equal(torch.get_rng_state(), state)
-    assert not ds.draws
+    assert not source_of(ds).draws
 
 
 def test_only_frames_with_chosen_points_are_decoded(pack: Any, tmp_path: Path, decoded: list[int]) -> None:

@@ -24,6 +24,7 @@ from packer.format import Field, FrameRule
 from packer.split import split
 from packer.writer import DatasetWriter
 from readers import Crop, Loader, Mix, PackedDataset, Windows
+from readers.mix import source_of
 
 SAMPLES = 40
 TRAIN = [0, 1, 2, 5, 8, 13, 21, 22, 23, 34, 39]
@@ -241,7 +242,7 @@ def test_chosen_samples_are_counted_anew(in_splits: Path) -> None:
             assert len(ds) == len(numbers)
             assert ds[:]["y"].tolist() == np.array(TRAIN)[list(numbers)].tolist()
             assert ds.names[:] == train.names[list(numbers)]
-            assert ds.sample_numbers(ds.names[:]).tolist() == list(range(len(ds)))
+            assert source_of(ds).sample_numbers(ds.names[:]).tolist() == list(range(len(ds)))
         assert made[:]["number"].tolist() == list(range(len(numbers)))
     assert whole.select(order).select([2, 0]).names[:] == [whole.names[order[2]], whole.names[order[0]]]
     with pytest.raises(MissingNameError, match="not among the chosen samples"):

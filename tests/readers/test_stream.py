@@ -10,6 +10,7 @@ from readers import Loader, PackedDataset
 from readers.finishing import Finisher
 from readers.gather import Pool
 from readers.indexing import Items
+from readers.mix import source_of
 from readers.order import Sequential
 from readers.share import GROUP_SAMPLES, Share
 from readers.stream import ReadPlan, read_batches
@@ -19,7 +20,7 @@ from readers.stream import ReadPlan, read_batches
 def dataset(rows):
     """The dataset `rows`, its files open before a test begins."""
     dataset = PackedDataset(rows)
-    assert dataset.opened
+    assert source_of(dataset).opened
     return dataset
 
 
@@ -62,9 +63,9 @@ def test_pinned_batches_are_read_where_they_stay(dataset):
             return torch.from_numpy(given[-1])
 
     given = []
-    finisher = Finisher(dataset.transforms, None, 0, channels_last=True, as_numpy=False, pinned=True)
+    finisher = Finisher(source_of(dataset).transforms, None, 0, channels_last=True, as_numpy=False, pinned=True)
     order = Sequential(40).batches(0, Share(4), 0)
-    batches = list(read_batches(ReadPlan(dataset, order, None, Pinned(pinned=True), finisher)))
+    batches = list(read_batches(ReadPlan(source_of(dataset), order, None, Pinned(pinned=True), finisher)))
     assert [batch["y"].tolist() for batch in batches] == parts(np.arange(40), 4)
     found = {tensor.data_ptr() for batch in batches for tensor in batch.values()}
     assert found == {memory.ctypes.data for memory in given}

@@ -23,6 +23,7 @@ from packer.errors import UsageError
 from packer.format import Field, FrameRule
 from packer.writer import DatasetWriter
 from readers import Crop, Loader, Mix, PackedDataset, Windows
+from readers.mix import source_of
 
 Offsets = Mapping[str, Sequence[int]]
 Episode = dict[str, NDArray[Any]]
@@ -234,7 +235,7 @@ def test_all_of_a_batch_lies_in_the_memory_that_it_is_given(packed_episodes: tup
         given.append(torch.empty(nbytes, dtype=torch.uint8))
         return given[-1]
 
-    batch = ds.gather(np.arange(4), allocate)
+    batch = source_of(ds).gather(np.arange(4), allocate)
     assert list(batch) == ["actions", "actions_is_pad", "number", "step"]
     assert {value.data_ptr() for value in batch.values()} <= {memory.data_ptr() for memory in given}
 
@@ -489,7 +490,11 @@ def test_steps_of_different_shapes_come_as_a_list(pack: Any, tmp_path: Path, cod
         for loader in (Loader(ds, 4), DataLoader(ds, 4, num_workers=1)):
             found = [window for batch in loader for window in batch["kspace"]]
             assert all(map(np.array_equal, found, wanted))
-    spans = ds.readers["kspace"].spans(ds.readers["kspace"].locate(np.array([0]), None, np.array([3])))
+    spans = (
+        source_of(ds)
+        .readers["kspace"]
+        .spans(source_of(ds).readers["kspace"].locate(np.array([0]), None, np.array([3])))
+    )
     assert spans[0, 1] - spans[0, 0] <= 4 * volumes[0][0].nbytes  # of frames of two slices, those that are touched
 
 

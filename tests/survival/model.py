@@ -189,7 +189,7 @@ def check(held: Held) -> None:
     if KINDS[held.kind].prefix:
         assert dataset.names is not None
         assert list(dataset.names) == held.keys
-        assert dataset.sample_numbers(held.keys[::-1]).tolist() == list(range(len(dataset)))[::-1]
+        assert dataset.numbers(held.keys[::-1]).tolist() == list(range(len(dataset)))[::-1]
     else:
         assert dataset.names is None
     constants = {name: value.tolist() for name, value in dataset.constants.items()}

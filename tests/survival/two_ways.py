@@ -106,7 +106,7 @@ def check_all_ways(folder: Path, ways_each: int = 2 * len(WAYS)) -> None:
             with handled(by_machine):
                 return WAYS[way](PackedDataset(folder, **options), numbers)
 
-        draws = PackedDataset(folder, **options).draws
+        draws = PackedDataset(folder, **options)._source.draws
         one_by_one = None if draws else read("one by one", by_machine=turn % 2 == 1)
         for way, by_machine in [*ways, *ways][turn % len(ways) :][:ways_each]:
             wanted = read(way, not by_machine) if one_by_one is None else one_by_one

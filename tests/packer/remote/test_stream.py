@@ -551,8 +551,8 @@ def test_room_that_others_hold_is_an_error_in_time(many, s3, monkeypatch, room) 
     monkeypatch.setattr(ahead, "PATIENCE", 0.2)
     limits = room(2.2)
     dataset = PackedDataset(many, **limits)
-    shards = [(dataset.mirror, entry) for entry in dataset.manifest.shards[:2]]
-    held = [ahead.Ahead(dataset.mirror.cache, shards)]
+    shards = [(dataset._mirror, entry) for entry in dataset.manifest.shards[:2]]
+    held = [ahead.Ahead(dataset._mirror.cache, shards)]
     leases = [held[0].take(place) for place in range(2)]
     with pytest.raises(DatasetError, match="raise cache_bytes"):
         labels(Loader(PackedDataset(many, **limits), 16, shuffle="shards", seed=3))
