@@ -35,8 +35,8 @@ from packer.format import (
 from packer.format import manifest as manifests
 from packer.sources.base import BLOCK_BYTES, Block, Source, runs
 
-#: Shards open at a time; each takes one of the 1,024 files that a process may usually have open.
-MOST_OPEN = 128
+#: Shards open at a time in a process. A shuffled order needs nearly all of them for each block that is read.
+MOST_OPEN = 1024
 
 
 def open_packed(
@@ -134,25 +134,38 @@ class PackedSource(Source):
 
     def __post_init__(self) -> None:
         self.fields = tuple(field.spec for _, field in self.columns)
+        self._shards = _Shards(Path(self.folder), self.shards)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_shards": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._shards = _Shards(Path(self.folder), self.shards)
 
     def __len__(self) -> int:
         return len(self.numbers)
 
     def shapes(self, field: str) -> NDArray[np.int64]:
         position, stored = next((p, f) for p, f in self.columns if f.name == field)
-        with closing(_Shards(Path(self.folder), self.shards)) as shards:
-            return shards.shapes(position, stored, self.numbers)
+        return self._shards.shapes(position, stored, self.numbers)
 
     def take(self, numbers: NDArray[np.int64]) -> PackedSource:
         """Return these samples of the source, numbers ascending, (n,): with what all share, without splits."""
         names = None if self.names is None else [self.names[number] for number in numbers.tolist()]
-        source = replace(self, numbers=self.numbers[numbers], names=names)
+        source = self._with(numbers=self.numbers[numbers], names=names)
         source.constants, source.base = self.constants, self.base
         return source
 
     def part(self, start: int, stop: int) -> PackedSource:
         names = None if self.names is None else self.names[start:stop]
-        return replace(self, numbers=self.numbers[start:stop], names=names, origin={})
+        return self._with(numbers=self.numbers[start:stop], names=names, origin={})
+
+    def _with(self, **changes: Any) -> PackedSource:
+        """Return other samples of the same dataset, which share its open shards."""
+        source = replace(self, **changes)
+        source._shards = self._shards
+        return source
 
     def read(self) -> Iterator[Block]:
         """See `Source.read`.
@@ -160,13 +173,12 @@ class PackedSource(Source):
         Raises:
             DamagedError: a frame has changed since it was written.
         """
-        with closing(_Shards(Path(self.folder), self.shards)) as shards:
-            sizes = np.zeros(len(self), np.int64)
-            for position, field in self.columns:
-                shapes = shards.shapes(position, field, self.numbers)
-                sizes += shapes.prod(axis=1, dtype=np.int64) * field.itemsize
-            for start, stop in runs(sizes, BLOCK_BYTES):
-                yield {f.name: shards.take(position, f, self.numbers[start:stop]) for position, f in self.columns}
+        sizes = np.zeros(len(self), np.int64)
+        for position, field in self.columns:
+            shapes = self._shards.shapes(position, field, self.numbers)
+            sizes += shapes.prod(axis=1, dtype=np.int64) * field.itemsize
+        for start, stop in runs(sizes, BLOCK_BYTES):
+            yield {f.name: self._shards.take(position, f, self.numbers[start:stop]) for position, f in self.columns}
 
     @contextmanager
     def changes_told(self) -> Iterator[None]:
@@ -184,7 +196,10 @@ class PackedSource(Source):
 
 
 class _Shards:
-    """Shards from which samples are taken; beyond MOST_OPEN, the one that is unused for longest is closed."""
+    """Shards from which samples are taken; beyond MOST_OPEN, the one that is unused for longest is closed.
+
+    All parts of a source share them: they stay open as long as one of these is there.
+    """
 
     def __init__(self, folder: Path, entries: Sequence[ShardEntry]) -> None:
         self._folder, self._entries = folder, entries
@@ -247,10 +262,6 @@ class _Shards:
         if position not in columns:
             columns[position] = _CheckedColumn(shard, shard.column(position, field, entry.samples))
         return columns[position]
-
-    def close(self) -> None:
-        for number in list(self._open):
-            self._close(number)
 
     def _close(self, number: int) -> None:
         shard, columns = self._open.pop(number)

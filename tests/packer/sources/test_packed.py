@@ -14,7 +14,7 @@ from packer.sources.packed import Shard
 
 
 def test_few_shards_are_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A block opens those of its shards alone that are not open, in place of those unused for longest."""
+    """For a block, shards that are not open are opened, in place of those unused for longest; parts share them."""
     samples = [{"x": np.full(1024, number, np.int32)} for number in range(120)]
     convert(samples, tmp_path / "d", shard_size=12 * 4096, workers=0, codec="none")
     opened = []
@@ -31,3 +31,10 @@ def test_few_shards_are_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert values == source.numbers.tolist()
     assert len(set(opened)) == 10
     assert len(opened) == 10 + 2 * 2  # three blocks, each of samples of all shards
+    monkeypatch.undo()
+    opened.clear()
+    monkeypatch.setattr(packed, "Shard", counted)
+    source = open_packed(tmp_path / "d", seed=4)
+    for start in range(0, 120, 12):  # as the shards of a repack take them
+        list(source.part(start, start + 12).read())
+    assert len(opened) == 10
