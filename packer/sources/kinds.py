@@ -37,6 +37,7 @@ _MODULES = (
     "packer.sources.tars",
     "packer.sources.text",
     "packer.sources.video",
+    "packer.sources.lerobot",
 )
 _GROUP = "packer.kinds"
 #: Options of every kind.

@@ -30,6 +30,7 @@ from packer.sources.files import (
 )
 from packer.sources.keyed import beside_table, with_files
 from packer.sources.kinds import Kind, all_kinds, check_options, kinds_with, suffixes
+from packer.sources.lerobot import is_lerobot
 from packer.sources.looking import leave_out_unreadable, look
 from packer.sources.options import SourceOptions, columns_by_field
 from packer.sources.pairing import share_out, stem
@@ -426,6 +427,8 @@ def _look(name: str, path: str, columns: Mapping[str, str], has_others: bool, wa
     """
     if is_lmdb(Path(path)):
         return "basicsr", FileSet(path, [], text=path)
+    if is_lerobot(Path(path)):
+        return "lerobot", FileSet(path, [], text=path)
     of_clouds: tuple[str, ...] = ()
     if name in columns:
         of_clouds = (*CLOUDS, LABELS) if name else CLOUDS

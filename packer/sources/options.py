@@ -65,8 +65,8 @@ class SourceOptions:
             one field, such as boxes=cls,x,y,w,h:float32 of files beside images. Tables: columns that are one field,
             such as points=part_*:float32:68,2.
         pick: HDF5, zarr and npy: take this array, under this name.
-        skip: HDF5, zarr and npy: leave out a field, group or array; a column of tables, or a suffix
-            of tars.
+        skip: HDF5, zarr and npy: leave out a field, group or array; a column of tables, a suffix of
+            tars, or a feature of LeRobot.
         axis: HDF5, zarr and npy: number of the axis that counts samples.
         attrs: HDF5, zarr and npy: make a field of this attribute of each file, dataset or group that is a sample.
         scaled: HDF5, zarr and npy: apply scale_factor, add_offset, _FillValue, missing_value and _Unsigned (missing

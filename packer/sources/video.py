@@ -41,7 +41,7 @@ _CUT_SECONDS = 0.5
 _ADVICE = "encode it again with ffmpeg, or move it away"
 
 
-class _Video(NamedTuple):
+class Video(NamedTuple):
     """What the packets of a file say of its frames, in the order in which they are shown.
 
     Attributes:
@@ -70,7 +70,7 @@ def pair(file_sets: Mapping[str, FileSet], options: SourceOptions, watcher: Watc
     for flag, value in (("--fps", options.fps), ("--stop", options.stop)):
         if value is not None and not value > 0:
             raise UsageError(f"{flag} {value:g}: more than 0 is expected")
-    _sides(options, 1, 1)
+    sides_of(options, 1, 1)
     return pair_by_name(file_sets, options, watcher)
 
 
@@ -81,9 +81,9 @@ def look(row: Row, options: SourceOptions) -> Header:
     """Return the fields of a sample, and how many frames of which size each file gives."""
     layout, numbers = [], dict[str, int]()
     for field, (path,) in row.paths.items():
-        video, first, notes = _look_at(path)
+        video, first, notes = look_at(path)
         frames = len(_chosen(video, options, path))
-        height, width = _turned_sides(first)
+        height, width = turned_sides(first)
         numbers |= {f"{field}.frames": frames, f"{field}.height": height, f"{field}.width": width}
         steps, prefix = f"{field}.frames", f"{field}." if len(row.paths) > 1 else ""
         shape = (steps, f"{field}.height", f"{field}.width", 3)
@@ -92,12 +92,12 @@ def look(row: Row, options: SourceOptions) -> Header:
             LaidField(f"{prefix}time", "float64", (steps,), "times of frames"),
             LaidField(f"{prefix}fps", "float64", (), "frames a second"),
         ]
-        new_height, new_width = _sides(options, height, width)
+        new_height, new_width = sides_of(options, height, width)
         numbers |= {f"{field}.height": new_height, f"{field}.width": new_width}
     return Header(tuple(layout), numbers)
 
 
-def _look_at(path: str) -> tuple[_Video, VideoFrame, tuple[str, ...]]:
+def look_at(path: str) -> tuple[Video, VideoFrame, tuple[str, ...]]:
     """Return what the packets of a file say, its first frame, and sentences on what is not packed as it is."""
     with _opened(path) as (container, stream):
         first: list[VideoFrame] = []
@@ -118,7 +118,7 @@ def _look_at(path: str) -> tuple[_Video, VideoFrame, tuple[str, ...]]:
         return video, frame, tuple(notes)
 
 
-def _demux(container: InputContainer, stream: VideoStream, path: str, first: list[VideoFrame] | None = None) -> _Video:
+def _demux(container: InputContainer, stream: VideoStream, path: str, first: list[VideoFrame] | None = None) -> Video:
     """Return what all packets of a file say; the first frame is added to `first`."""
     rate, unit = stream.average_rate or stream.guessed_rate, stream.time_base
     if not rate or not unit:
@@ -142,7 +142,7 @@ def _demux(container: InputContainer, stream: VideoStream, path: str, first: lis
         raise SourceError(f"holds no frame; {_ADVICE}", path)
     if first is not None and not first:
         raise SourceError(f"none of its {len(shown):,} frames can be decoded; {_ADVICE}", path)
-    video = _Video(np.sort(np.array(shown, np.int64)), np.sort(np.array(keys, np.int64)), unit, float(rate))
+    video = Video(np.sort(np.array(shown, np.int64)), np.sort(np.array(keys, np.int64)), unit, float(rate))
     if (np.diff(video.shown) == 0).any():
         raise SourceError(f"shows two frames at one time; {_ADVICE}", path)
     length = ((container.duration or 0) + (container.start_time or 0)) / 1e6
@@ -156,7 +156,7 @@ def _is_hidden(packet: Packet[Any]) -> bool:
     return packet.stream.codec_context.name == "vp8" and not bytes(packet)[0] & 0x10
 
 
-def _chosen(video: _Video, options: SourceOptions, path: str) -> NDArray[np.int64]:
+def _chosen(video: Video, options: SourceOptions, path: str) -> NDArray[np.int64]:
     """Return the numbers of the frames that are packed, ascending; a frame may be there twice with `--fps`."""
     times = video.times
     start, stop = options.start or 0.0, np.inf if options.stop is None else options.stop
@@ -174,16 +174,16 @@ def _chosen(video: _Video, options: SourceOptions, path: str) -> NDArray[np.int6
     return numbers[:: options.every or 1]
 
 
-def _rate(video: _Video, options: SourceOptions) -> float:
+def _rate(video: Video, options: SourceOptions) -> float:
     return (options.fps or video.rate) / (options.every or 1)
 
 
-def _turned_sides(frame: VideoFrame) -> tuple[int, int]:
+def turned_sides(frame: VideoFrame) -> tuple[int, int]:
     sides = frame.height, frame.width
     return sides if frame.rotation % 180 == 0 else sides[::-1]
 
 
-def _sides(options: SourceOptions, height: int, width: int) -> tuple[int, int]:
+def sides_of(options: SourceOptions, height: int, width: int) -> tuple[int, int]:
     """Return height and width of frames as they are packed.
 
     Raises:
@@ -222,7 +222,9 @@ def read(row: Row, options: SourceOptions) -> dict[str, Any]:
     layouts = iter(row.layout)
     for field, (path,) in row.paths.items():
         clip, time, fps = next(layouts), next(layouts), next(layouts)
-        frames = _Frames(path, options)
+        with _opened(path) as (container, stream):
+            video = _demux(container, stream, path)
+        frames = Frames(path, video, _chosen(video, options, path), options)
         shape = tuple(int(n or 0) for n in row.shape(clip))
         if len(frames.numbers) != shape[0]:
             now = f"{len(frames.numbers):,} now"
@@ -234,22 +236,25 @@ def read(row: Row, options: SourceOptions) -> dict[str, Any]:
     return sample
 
 
-class _Frames:
-    """The chosen frames of a file, decoded on from the last ones that were asked for, or from a key frame."""
+class Frames:
+    """Some frames of a file, decoded on from the last ones that were asked for, or from a key frame.
 
-    def __init__(self, path: str, options: SourceOptions) -> None:
+    Args:
+        numbers: of the frames, ascending, (n,).
+        options: which say how large they become.
+    """
+
+    def __init__(self, path: str, video: Video, numbers: NDArray[np.int64], options: SourceOptions) -> None:
         from av.video.reformatter import VideoReformatter
 
-        with _opened(path) as (container, stream):
-            self.video = _demux(container, stream, path)
-        self.numbers = _chosen(self.video, options, path)
+        self.video, self.numbers = video, numbers
         self._path, self._options = path, options
         self._reformatter = VideoReformatter()
         self._decoded: Iterator[tuple[int, VideoFrame]] = iter(())
         self._last: tuple[int, NDArray[np.uint8]] | None = None
 
     def read(self, start: int, stop: int) -> NDArray[np.uint8]:
-        """Return the chosen frames start..stop, (stop - start, H, W, 3)."""
+        """Return the frames start..stop, counted among these, (stop - start, H, W, 3)."""
         frames = [self._frame(int(self.video.shown[number])) for number in self.numbers[start:stop]]
         if any(frame.shape != frames[0].shape for frame in frames):
             raise SourceError(f"its frames change their size; {_ADVICE}", self._path)
@@ -286,7 +291,7 @@ class _Frames:
 
     def _pixels(self, frame: VideoFrame) -> NDArray[np.uint8]:
         turns = frame.rotation // 90
-        height, width = _sides(self._options, *_turned_sides(frame))
+        height, width = sides_of(self._options, *turned_sides(frame))
         if turns % 2:
             height, width = width, height
         is_smaller = height <= frame.height and width <= frame.width

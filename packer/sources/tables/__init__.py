@@ -1,5 +1,6 @@
 """Tables, each row a sample: `kind.py` finds and reads rows, the other modules know one matter each."""
 
+from packer.sources.tables.arrow import faults
 from packer.sources.tables.kind import KIND
 
-__all__ = ["KIND"]
+__all__ = ["KIND", "faults"]

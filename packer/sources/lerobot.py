@@ -1,0 +1,331 @@
+"""Datasets of LeRobot (versions 2.1 and 3.0): an episode is a sample, its steps the first axis of every field.
+
+    meta/info.json                           features, the frames a second, splits, and where files are
+    meta/episodes/... or episodes.jsonl      how long each episode is, its tasks, and in which files it lies
+    data/chunk-000/file-000.parquet          numbers of each step, and images
+    videos/KEY/chunk-000/file-000.mp4        what cameras saw, episode after episode
+
+Fields are called as the features are: numbers (T, ...), cameras (T, H, W, 3) uint8; besides, `task` is the text of the
+tasks, a line each. A step has the frame that is shown nearest to its time, as in the package lerobot.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from packer.errors import SourceError, UsageError, first_few
+from packer.format import DTYPES
+from packer.sources.base import LARGE_BYTES, LargeArray
+from packer.sources.files import FileSet, unreadable
+from packer.sources.images import image_in
+from packer.sources.kinds import Kind
+from packer.sources.looking import Header, agree_on_most, notes_of
+from packer.sources.options import SourceOptions
+from packer.sources.table import Files, LaidField, Row, SampleTable
+from packer.sources.video import Frames, Video, look_at, sides_of, turned_sides
+from packer.watcher import Watcher
+
+#: What a folder of LeRobot holds, and its field of text.
+INFO, _TASK = "meta/info.json", "task"
+_DATA, _STEPS, _FIRST, _BEGIN = "", "steps", "first row", "{}.begin"
+_SUPPORTED = ("v2.1", "v3.0")
+_NANO = 10**9
+
+
+class _Feature(NamedTuple):
+    """A feature of all steps: its dtype as LeRobot calls it, and the shape of one step."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+def is_lerobot(folder: Path) -> bool:
+    """Return whether a folder is a dataset of LeRobot."""
+    try:
+        return "codebase_version" in json.loads((folder / INFO).read_text())
+    except (OSError, ValueError, TypeError):
+        return False
+
+
+# ---------------------------------------------------------------- where episodes lie
+
+
+def pair(file_sets: Mapping[str, FileSet], options: SourceOptions, watcher: Watcher) -> tuple[SampleTable, list[str]]:
+    """Return all episodes, and where each lies."""
+    ((_, file_set),) = file_sets.items()
+    folder = file_set.text
+    info = _info(folder)
+    cameras = [name for name, feature in _features(folder, options.skip).items() if feature.dtype == "video"]
+    rows = list(_episodes(folder, info, cameras))
+    inputs = {_DATA: Files(folder, [row[_DATA] for row in rows])}
+    inputs |= {camera: Files(folder, [row[camera] for row in rows]) for camera in cameras}
+    numbers = {name: np.array([row[name] for row in rows], np.int64) for name in (_STEPS, _FIRST)}
+    for camera in cameras:
+        begins = [round(row[_BEGIN.format(camera)] * _NANO) for row in rows]
+        numbers[_BEGIN.format(camera)] = np.array(begins, np.int64)
+    names = [f"episode_{row['episode_index']:06d}" for row in rows]
+    lengths = numbers[_STEPS]
+    steps = f"{lengths.min():,} to {lengths.max():,}" if len(rows) else "0"
+    remarks = [f"each episode is a sample: {len(rows):,} episodes of {steps} steps, {info['fps']} a second"]
+    if options.skip:
+        remarks.append(f"left out by --skip: {first_few(options.skip)}")
+    return SampleTable(count=len(rows), inputs=inputs, names=names, numbers=numbers), remarks
+
+
+def _info(folder: str) -> dict[str, Any]:
+    info: dict[str, Any] = json.loads((Path(folder) / INFO).read_text())
+    version = str(info["codebase_version"])
+    if version not in _SUPPORTED:
+        raise UsageError(
+            f"{folder} is a dataset of LeRobot {version}, and {' and '.join(_SUPPORTED)} are read; convert it with "
+            "lerobot's own script (python -m lerobot.datasets.v30.convert_dataset_v21_to_v30)"
+        )
+    return info
+
+
+def _features(folder: str, skip: tuple[str, ...]) -> dict[str, _Feature]:
+    """Return the features that are packed.
+
+    Raises:
+        UsageError: one has values that no field holds, or there is none of a name to skip.
+    """
+    held = _info(folder)["features"]
+    if unknown := [name for name in skip if name not in held]:
+        raise UsageError(f"--skip {unknown[0]}: there is no such feature; there are {', '.join(held)}")
+    features = {
+        name: _Feature(feature["dtype"], tuple(feature["shape"])) for name, feature in held.items() if name not in skip
+    }
+    for name, feature in features.items():
+        if feature.dtype not in (*DTYPES, "video", "image"):
+            raise UsageError(
+                f"the feature {name} is of {feature.dtype}, which no field holds; --skip {name} leaves it out"
+            )
+        if name == _TASK:
+            raise UsageError(f"a feature is called {_TASK}, as the text of the tasks is; --skip {_TASK} leaves it out")
+    return features
+
+
+def _episodes(folder: str, info: Mapping[str, Any], cameras: list[str]) -> Iterator[dict[str, Any]]:
+    """Yield of each episode its number, steps, first row, and by feature its file and where it begins there."""
+    if info["codebase_version"] == "v2.1":
+        for line in (Path(folder) / "meta/episodes.jsonl").read_text().splitlines():
+            episode = json.loads(line)
+            number = episode["episode_index"]
+            at = {"episode_chunk": number // info["chunks_size"], "episode_index": number}
+            videos = {c: info["video_path"].format(video_key=c, **at) for c in cameras}
+            begins = {_BEGIN.format(camera): 0.0 for camera in cameras}
+            found = {_STEPS: episode["length"], _FIRST: 0, _DATA: info["data_path"].format(**at)}
+            yield {"episode_index": number, **found, **videos, **begins}
+        return
+    firsts: dict[str, int] = {}
+    for episode in _tables(folder, "meta/episodes"):
+        place = {"chunk_index": episode["data/chunk_index"], "file_index": episode["data/file_index"]}
+        data = info["data_path"].format(**place)
+        first = episode["dataset_from_index"] - firsts.setdefault(data, episode["dataset_from_index"])
+        row = {"episode_index": episode["episode_index"], _STEPS: episode["length"], _FIRST: first, _DATA: data}
+        for camera in cameras:
+            of = f"videos/{camera}"
+            place = {name: episode[f"{of}/{name}"] for name in ("chunk_index", "file_index")}
+            row[camera] = info["video_path"].format(video_key=camera, **place)
+            row[_BEGIN.format(camera)] = episode[f"{of}/from_timestamp"]
+        yield row
+
+
+def _tables(folder: str, below: str) -> Iterator[dict[str, Any]]:
+    """Yield the rows of all files of Parquet below a folder, in order, without statistics."""
+    import pyarrow.parquet as pq
+
+    for path in sorted((Path(folder) / below).rglob("*.parquet")):
+        with pq.ParquetFile(path) as file:
+            columns = [name for name in file.schema_arrow.names if not name.startswith("stats/")]
+            yield from file.read(columns).to_pylist()
+
+
+@lru_cache(maxsize=4)
+def _tasks(folder: str) -> dict[int, str]:
+    """Return the text of each task by its number."""
+    lines = Path(folder) / "meta/tasks.jsonl"
+    if lines.exists():
+        rows = [json.loads(line) for line in lines.read_text().splitlines()]
+    else:
+        rows = list(_tables(folder, "meta"))  # tasks.parquet, and the episodes, which have no such number
+    texts = {row["task_index"]: row for row in rows if "task_index" in row}
+    return {n: row["task"] if "task" in row else row["__index_level_0__"] for n, row in texts.items()}
+
+
+# ---------------------------------------------------------------- headers
+
+
+def look(row: Row, options: SourceOptions) -> Header:
+    """Return the fields of an episode; of its files only those of cameras are looked at, each once."""
+    layout, numbers = [LaidField(_TASK, "uint8", (None,), "text", "text")], dict[str, int]()
+    for name, feature in _features(_folder(row), options.skip).items():
+        shape, notes = feature.shape if feature.shape != (1,) else (), tuple[str, ...]()
+        if feature.dtype in ("video", "image"):
+            if feature.dtype == "video":
+                _, sides, notes = _video_of(row.paths[name][0])
+                shape = (*sides_of(options, *sides), 3)
+            elif shape[0] == 3 and shape[2] != 3:  # as (C, H, W)
+                shape = (*shape[1:], 3)
+            layout.append(LaidField(name, "uint8", (_STEPS, *shape), f"frames of {shape}", notes=notes))
+            continue
+        layout.append(LaidField(name, feature.dtype, (_STEPS, *shape), f"{feature.dtype} {shape}"))
+    return Header(tuple(layout), numbers)
+
+
+def _folder(row: Row) -> str:
+    """Return the folder of the dataset, from the file of its first input, which lies two folders below it or deeper."""
+    folder = Path(row.paths[_DATA][0]).parent
+    while not (folder / INFO).exists():
+        if folder == folder.parent:
+            raise SourceError(f"lies in no folder with {INFO}", row.paths[_DATA][0])
+        folder = folder.parent
+    return str(folder)
+
+
+def _video_of(path: str) -> tuple[Video, tuple[int, int], tuple[str, ...]]:
+    """Return what packets of a file say, height and width, and notes; files of many episodes are looked at once."""
+    try:
+        state = Path(path).stat()
+    except OSError as error:
+        raise unreadable(error, path) from error
+    return _looked_at(path, state.st_mtime_ns, state.st_size)
+
+
+@lru_cache(maxsize=64)
+def _looked_at(path: str, *state: int) -> tuple[Video, tuple[int, int], tuple[str, ...]]:
+    video, first, notes = look_at(path)
+    return video, turned_sides(first), notes
+
+
+def agree(table: SampleTable, options: SourceOptions, remarks: list[str], watcher: Watcher) -> SampleTable:
+    """Return the episodes that have the fields of most."""
+    table = agree_on_most(table, watcher, "differs from most episodes: {how}; --skip leaves out a feature")
+    remarks += notes_of(table)
+    return table
+
+
+# ---------------------------------------------------------------- values
+
+
+def read(row: Row, options: SourceOptions) -> dict[str, Any]:
+    """Return the steps of an episode."""
+    folder, steps, first = _folder(row), row.numbers[_STEPS], row.numbers[_FIRST]
+    features = _features(folder, options.skip)
+    path = row.paths[_DATA][0]
+    needed = {*(name for name, feature in features.items() if feature.dtype != "video"), "timestamp", "task_index"}
+    columns = _columns(path, first, first + steps, tuple(sorted(needed)))
+    tasks = dict.fromkeys(columns["task_index"].to_pylist())
+    sample: dict[str, Any] = {_TASK: "\n".join(_tasks(folder)[number] for number in tasks)}
+    for laid in row.layout[1:]:
+        shape = tuple(int(n or 0) for n in row.shape(laid))
+        dtype = features[laid.name].dtype
+        if dtype == "video":
+            sample[laid.name] = _camera(row, laid.name, np.asarray(columns["timestamp"]), shape, options)
+        elif dtype == "image":
+            values = columns[laid.name].field("bytes").to_pylist()
+            sample[laid.name] = np.stack([image_in(value, laid.name, options) for value in values])
+        else:
+            sample[laid.name] = _numbers(columns[laid.name], laid, shape, path)
+    return sample
+
+
+def _columns(path: str, start: int, stop: int, names: tuple[str, ...]) -> dict[str, Any]:
+    """Return the rows start..stop of some columns of a file, each as one array of Arrow."""
+    import pyarrow as pa
+
+    from packer.sources.tables import faults
+
+    with faults(path):
+        ends, parts = np.cumsum(_rows_of_groups(path, Path(path).stat().st_mtime_ns)), []
+        for group in range(int(ends.searchsorted(start, "right")), int(ends.searchsorted(stop)) + 1):
+            before = int(ends[group - 1]) if group else 0
+            table = _group(path, group, names, Path(path).stat().st_mtime_ns)
+            parts.append(table.slice(max(0, start - before), min(stop, int(ends[group])) - max(start, before)))
+        table = pa.concat_tables(parts).combine_chunks()
+    if table.num_rows != stop - start:
+        raise SourceError(f"has {table.num_rows:,} of the rows {start:,} to {stop - 1:,}; download it again", path)
+    if lacking := [name for name in names if table[name].null_count]:
+        raise SourceError(f"column {lacking[0]} has steps without a value; --skip {lacking[0]} leaves it out", path)
+    return {name: table[name].chunk(0) for name in names}
+
+
+@lru_cache(maxsize=64)
+def _rows_of_groups(path: str, changed: int) -> list[int]:
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path) as file:
+        return [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
+
+
+@lru_cache(maxsize=1)
+def _group(path: str, group: int, names: tuple[str, ...], changed: int) -> Any:
+    """Return a group of rows; the last one is kept, since episodes that follow one another may lie in it."""
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path) as file:
+        return file.read_row_group(group, list(names))
+
+
+def _numbers(column: Any, laid: LaidField, shape: tuple[int, ...], path: str) -> NDArray[Any]:
+    for _ in shape[1:]:
+        column = column.flatten() if hasattr(column, "flatten") and column.type.num_fields else column
+    values = np.asarray(column.to_numpy(zero_copy_only=False))
+    if values.dtype != laid.dtype or values.size != np.prod(shape):
+        reason = f"column {laid.name} holds {values.size:,} values of {values.dtype}, not {shape} of {laid.dtype}"
+        raise SourceError(f"{reason} as {INFO} says; --skip {laid.name} leaves it out", path)
+    return np.ascontiguousarray(values).reshape(shape)
+
+
+def _camera(
+    row: Row, name: str, times: NDArray[Any], shape: tuple[int, ...], options: SourceOptions
+) -> NDArray[np.uint8] | LargeArray:
+    """Return the frames of a camera, of each step the one that is shown nearest to its time."""
+    path = row.paths[name][0]
+    video, _, _ = _video_of(path)
+    wanted = row.numbers[_BEGIN.format(name)] / _NANO + times.astype(np.float64)
+    after = video.times.searchsorted(wanted).clip(0, len(video.times) - 1)
+    before = (after - 1).clip(0)
+    numbers = np.where(wanted - video.times[before] < video.times[after] - wanted, before, after)
+    late = np.abs(video.times[numbers] - wanted) > 0.5 / video.rate
+    if late.any():
+        at = float(wanted[late.argmax()])
+        raise SourceError(f"has no frame at {at:.3f} s, where step {late.argmax():,} of an episode is", path)
+    frames = Frames(path, video, numbers, options)
+    array = LargeArray(np.dtype(np.uint8), shape, frames.read, path)
+    return array if array.nbytes > LARGE_BYTES else array[:]
+
+
+def view(source: Any, options: SourceOptions) -> Any:
+    """Return the source with the splits of the dataset, which are ranges of episodes."""
+    (files, *_) = source.table.inputs.values()
+    splits = dict[str, list[str]]()
+    for name, bounds in (_info(files.folder).get("splits") or {}).items():
+        start, colon, stop = str(bounds).partition(":")
+        if colon and start.isdecimal() and stop.isdecimal():
+            splits[name] = [f"episode_{number:06d}" for number in range(int(start), int(stop))]
+    source.splits = splits
+    return source
+
+
+KIND = Kind(
+    "lerobot",
+    (),
+    look,
+    read,
+    names_fields=True,
+    needs=("pyarrow", "a dataset of LeRobot", "tables,video"),
+    options=("skip", "size", "short"),
+    pair=pair,
+    agree=agree,
+    are_ragged=True,
+    view=view,
+    origin=lambda options, table: {"skip": list(options.skip)} if options.skip else {},
+)
