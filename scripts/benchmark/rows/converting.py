@@ -11,9 +11,21 @@ from contextlib import suppress
 from pathlib import Path
 
 import psutil
+from pyarrow import parquet
 
 from benchmark.apart import apart, check, decode, pack, read, read_ply
-from benchmark.inputs import LARGE, PAIRS, PNG_READ, SMALL, hdf5_rows, pair_sources, ply_clouds, png_pairs, rows
+from benchmark.inputs import (
+    LARGE,
+    PAIRS,
+    PNG_READ,
+    SMALL,
+    hdf5_rows,
+    pair_sources,
+    parquet_rows,
+    ply_clouds,
+    png_pairs,
+    rows,
+)
 from benchmark.measuring import Figures, Row, Side, files_of, repeated
 from benchmark.store import Bench
 
@@ -90,6 +102,22 @@ def against_copying(bench: Bench, is_hdf5: bool) -> list[Side]:
         return samples
 
     return [ours, writing(bench, "cp", copy, path)]
+
+
+@Row("Parquet, 2,000,000 rows -> packed, none, 2 workers", "pq.read_table, cp and sync", at_least=0.67)
+def parquet_against_reading(bench: Bench) -> list[Side]:
+    """Take columns apart: a group of rows is decoded once."""
+    path = bench.files(parquet_rows, suffix=".parquet")
+    ours = _packing(bench, path, 2, "none")
+    samples = ours.run()
+
+    def copy(out: Path) -> int:
+        parquet.read_table(path)
+        subprocess.run(["cp", path, out], check=True)
+        os.sync()
+        return samples
+
+    return [ours, writing(bench, "pyarrow", copy, path)]
 
 
 @Row("packer plan of 100,000 PNG pairs", at_most=20, unit="s")

@@ -98,6 +98,15 @@ def test_each_group_of_rows_is_read_once(tmp_path: Path, monkeypatch: pytest.Mon
     assert PackedDataset(tmp_path / "out").column("x").tolist() == [n for n in x if n is not None]
 
 
+def test_a_plan_reads_footers_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No column is decoded to find what the rows of many files are."""
+    for number in range(5):
+        written(tmp_path / f"{number}.parquet", TABLE.drop_columns("label"))
+    monkeypatch.delattr(parquet.ParquetFile, "iter_batches")
+    source = open_sources([str(tmp_path)])
+    assert (len(source), source.cuts.tolist()) == (15, [0, 2, 3, 5, 6, 8, 9, 11, 12, 14])
+
+
 def test_text_and_classes_as_polars_writes_them(tmp_path: Path) -> None:
     """Values that lie elsewhere (views) are text and classes as others are."""
     views = pa.array(["b", "a", "b"]).cast(pa.string_view())
