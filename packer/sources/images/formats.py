@@ -16,12 +16,14 @@ as `Image.convert` gives them; unlike Pillow, 16 bits stay 16.
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import logging
 import mmap
 import os
 import re
 import warnings
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -52,6 +54,10 @@ FEW_BITS = "gray of 1, 2 or 4 bits is stored as 8 bits, 0 for black and 255 for 
 COLOUR_KEY = "one colour is marked as transparent: the pixels keep that colour, the mark is not kept"
 NOT_TURNED = "an orientation tag (EXIF) is not applied: pixels stay where the file has them; --orient turns them"
 TURNED = "turned as the orientation tag (EXIF) says"
+SEVERAL = (
+    "further pictures in the file (MPO of phones and cameras: gain maps, depth, stereo) are not packed, its first is"
+)
+PROFILE = "its colour profile (ICC) is not sRGB: values are packed as they are, the profile is not kept"
 CMYK = "CMYK is turned into other colours by Pillow; codec jpeg stores their pixels, not the files"
 CHANGED_TIFF = (
     "Pillow reads this TIFF in its own way: it applies the orientation tag, divides by alpha, inverts 8-bit "
@@ -88,6 +94,10 @@ _READERS: dict[str, Any] = {
 
 # Tags of TIFF, and values of them.
 _BITS, _PHOTOMETRIC, _ORIENTATION, _SAMPLES, _EXTRA, _SAMPLE_FORMAT = 258, 262, 274, 277, 338, 339
+#: How many colours show whether a profile is that of sRGB, how far it may move them on average; most bytes of one.
+_PROBES, _LIKE_SRGB, _MOST_PROFILE_BYTES = 256, 4, 2**22
+#: Modes of Pillow without colours.
+_GRAYS = ("1", "L", "LA", "La", "I", "I;16", "I;16B", "F")
 #: Tag of the index of an MPO: how many images it holds.
 _MPO_IMAGES = 0xB001
 _WHITE_IS_ZERO = 0
@@ -316,6 +326,10 @@ def _png_header(header: png.PngHeader, options: ImageOptions) -> ImageHeader:
     if options.mode:
         channels = CHANNELS[options.mode]
     dtype = "uint16" if header.depth == 16 else "uint8"
+    if header.profile and not _is_srgb(
+        _inflated(header.profile), "L" if header.colour in (png.GRAY, png.GRAY_ALPHA) else "RGB"
+    ):
+        notes.append(PROFILE)
     turn = _turn_in(header.exif) if header.exif else 1
     oriented = _oriented_header(header.height, header.width, channels, dtype, notes, turn, options)
     return oriented._replace(has_palette=header.colour == png.PALETTE)
@@ -433,7 +447,7 @@ def _opened(file: str | io.BytesIO, kind: str, options: ImageOptions) -> Iterato
 
 def _layout(image: Image.Image, options: ImageOptions) -> _Layout:
     """Return how an opened image is read; raises SourceError if it cannot be read without loss."""
-    if _images_in(image) > 1:
+    if getattr(image, "n_frames", 1) > 1:
         raise SourceError("holds several images (an animation or pages); save the wanted one as a file of its own")
     if image.mode == "P":
         if options.palette == "index":
@@ -450,12 +464,11 @@ def _layout(image: Image.Image, options: ImageOptions) -> _Layout:
     return _tiff_layout(image, layout) if isinstance(image, TiffImagePlugin.TiffImageFile) else layout
 
 
-def _images_in(image: Image.Image) -> int:
-    """Return how many images a file holds; an MPO (stereo, phones) is a JPEG that lists further ones."""
-    if isinstance(image, JpegImagePlugin.JpegImageFile):
-        listed = image._getmp()
-        return listed[_MPO_IMAGES] if listed else 1
-    return getattr(image, "n_frames", 1)
+def _lists_further(image: JpegImagePlugin.JpegImageFile) -> bool:
+    """Return whether a JPEG is an MPO that lists further images behind it."""
+    with contextlib.suppress(Exception):  # a damaged list makes Pillow raise anything, and harms no pixel of the first
+        return ((image._getmp() or {}).get(_MPO_IMAGES) or 1) > 1
+    return False
 
 
 def _tiff_layout(image: TiffImagePlugin.TiffImageFile, layout: _Layout) -> _Layout:
@@ -480,8 +493,14 @@ def _tiff_layout(image: TiffImagePlugin.TiffImageFile, layout: _Layout) -> _Layo
 
 def _changes(image: Image.Image, *, with_alpha: bool) -> Iterator[str]:
     """Yield remarks on what reading changes in an opened image, before decoding; `with_alpha`: it comes out as RGBA."""
-    if isinstance(image, JpegImagePlugin.JpegImageFile) and image.mode == "CMYK":
-        yield CMYK
+    if isinstance(image, JpegImagePlugin.JpegImageFile):
+        if _lists_further(image):
+            yield SEVERAL
+        if image.mode == "CMYK":
+            yield CMYK
+    profile = image.info.get("icc_profile")
+    if profile and image.mode != "CMYK" and not _is_srgb(profile, "L" if image.mode in _GRAYS else "RGB"):
+        yield PROFILE
     if not isinstance(image, TiffImagePlugin.TiffImageFile):
         if image.mode in ("L", "RGB") and "transparency" in image.info and not with_alpha:
             yield COLOUR_KEY
@@ -494,6 +513,37 @@ def _changes(image: Image.Image, *, with_alpha: bool) -> Iterator[str]:
         yield CHANGED_TIFF
     if image.mode in ("1", "L") and max(tags.get(_BITS, (1,))) < 8:
         yield FEW_BITS
+
+
+# ---------------------------------------------------------------- colour profiles
+
+
+@functools.lru_cache
+def _is_srgb(profile: bytes, mode: str) -> bool:
+    """Return whether colours of a profile (ICC) look as those of sRGB do; unreadable profiles say nothing.
+
+    Args:
+        mode: `L` or `RGB`.
+    """
+    from PIL import ImageCms
+
+    values = np.random.default_rng(0).integers(0, 256, (_PROBES, 3), dtype=np.uint8)
+    values[:, 1:] = values[:, :1] if mode == "L" else values[:, 1:]
+    probe = Image.fromarray(values[None, :, 0] if mode == "L" else values[None])
+    try:
+        seen: Any = ImageCms.profileToProfile(
+            probe, io.BytesIO(profile), ImageCms.createProfile("sRGB"), outputMode="RGB"
+        )
+    except (ImageCms.PyCMSError, OSError):
+        return True
+    return bool(np.abs(np.asarray(seen)[0].astype(int) - values).mean() <= _LIKE_SRGB)
+
+
+def _inflated(profile: bytes) -> bytes:
+    """Return a profile as PNG stores it, without its name; empty if it is damaged or enormous."""
+    with contextlib.suppress(zlib.error):
+        return zlib.decompressobj().decompress(profile.partition(b"\0")[2][1:], _MOST_PROFILE_BYTES)
+    return b""
 
 
 # ---------------------------------------------------------------- orientation

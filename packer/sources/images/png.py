@@ -40,6 +40,8 @@ SAMPLES = {GRAY: 1, RGB: 3, PALETTE: 1, GRAY_ALPHA: 2, RGBA: 4}
 #: Bytes of the one transparent colour (tRNS) of images without alpha or palette.
 _KEY_BYTES = {GRAY: 2, RGB: 6}
 
+#: Chunks beside the pixels whose bytes the header has.
+_KEPT = (b"eXIf", b"iCCP")
 _CRITICAL = (b"IHDR", b"PLTE", b"IDAT", b"IEND")
 _BEFORE_PIXELS = (b"IHDR", b"PLTE", b"tRNS")
 #: How the acTL chunk of an animation begins that has only one image.
@@ -71,6 +73,7 @@ class PngHeader(NamedTuple):
     Attributes:
         transparent: whether there is a tRNS chunk (colours marked as transparent).
         exif: what an eXIf chunk before the pixels holds; empty if there is none.
+        profile: what an iCCP chunk holds, likewise.
     """
 
     width: int
@@ -80,6 +83,7 @@ class PngHeader(NamedTuple):
     interlaced: bool
     transparent: bool = False
     exif: bytes = b""
+    profile: bytes = b""
 
 
 class Png(NamedTuple):
@@ -113,11 +117,16 @@ def read_header(head: bytes, nbytes: int) -> PngHeader | None:
             raise _no_pixels()
         if kind == b"tRNS":
             header = header._replace(transparent=True)
-        if kind == b"eXIf":
+        if kind in _KEPT:
             if stop > len(head):
                 return None
-            header = header._replace(exif=head[start + 8 : stop - 4])
+            header = _keeping(header, kind, head[start + 8 : stop - 4])
     return None
+
+
+def _keeping(header: PngHeader, kind: bytes, body: bytes) -> PngHeader:
+    """Return a header with what one of the chunks `_KEPT` holds."""
+    return header._replace(exif=body) if kind == b"eXIf" else header._replace(profile=body)
 
 
 @functools.lru_cache
@@ -206,8 +215,8 @@ def check(data: bytes) -> Png:
             if pixels or kind in single or kind == b"IHDR":
                 raise _misplaced(kind)
             single[kind] = data[start + 8 : stop - 4]
-        elif kind == b"eXIf" and not pixels:
-            header = header._replace(exif=data[start + 8 : stop - 4])
+        elif kind in _KEPT and not pixels:
+            header = _keeping(header, kind, data[start + 8 : stop - 4])
     if stop < nbytes:
         reason = f"{nbytes - stop:,} bytes follow IEND, where a PNG ends; save it as PNG again"
         raise SourceError(reason)

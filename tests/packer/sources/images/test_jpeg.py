@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from jpeg_files import JPEGS, as_jpeg, by_pillow, photograph, with_scans
+from opened_sources import open_images
 from PIL import Image
 
 from packer.codecs import EncodedImage
@@ -206,3 +207,23 @@ def test_crops_and_regions(folder: Path, tmp_path: Path) -> None:
         np.testing.assert_array_equal(dataset[number]["image"].permute(1, 2, 0).numpy(), pixels[2:6, 3:7])
         region = dataset.read(number, "image", rows=slice(1, 6), columns=slice(2, 9))
         np.testing.assert_array_equal(region.permute(1, 2, 0).numpy(), pixels[1:6, 2:9])
+
+
+@pytest.mark.filterwarnings("ignore:Image appears to be a malformed MPO file")
+@pytest.mark.parametrize("damage", [0, 1])
+def test_of_several_pictures_the_first_is_packed(tmp_path: Path, damage: int) -> None:
+    """An MPO of a phone, with a gain map, is its first picture; one remark counts such files, whose bytes are kept."""
+    folder = tmp_path / "phone"
+    folder.mkdir()
+    for number in range(2):
+        first, gain_map = (Image.fromarray(photograph(*size, number)) for size in ((40, 30), (10, 8)))
+        first.save(folder / f"{number}.jpg", "MPO", save_all=True, append_images=[gain_map])
+    data = bytearray((folder / "1.jpg").read_bytes())
+    if damage:  # its list of pictures cannot be read: what it lists is passed over
+        at = data.index(b"MPF\0") + 4
+        data[at : at + 8] = b"\xff" * 8
+        (folder / "1.jpg").write_bytes(data)
+    files = "1 file" if damage else "2 files"
+    assert open_images({"image": str(folder)}).remarks == [f"field image, {files}: {formats.SEVERAL}"]
+    convert(str(folder), tmp_path / "a.packed", codec="jpeg")
+    check(tmp_path / "a.packed", folder)

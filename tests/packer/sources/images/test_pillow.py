@@ -11,7 +11,7 @@ import numpy as np
 import PIL
 import pytest
 from opened_sources import open_images
-from PIL import Image, ImageOps, PngImagePlugin
+from PIL import Image, ImageCms, ImageOps, PngImagePlugin
 
 from packer.errors import SourceError
 from packer.sources import Source
@@ -193,3 +193,31 @@ def test_gray_multiplied_by_alpha_is_divided(tmp_path) -> None:
     expected = Image.frombytes("La", (4, 3), np.ascontiguousarray(gray).tobytes()).convert("LA")
     np.testing.assert_array_equal(block["x"][0], np.asarray(expected))
     assert source.remarks == [f"field x, 1 file: {formats.CHANGED_TIFF}"]
+
+
+def profile(**columns: tuple[float, float, float]) -> bytes:
+    """The profile of sRGB, with other colours for `rXYZ`, `gXYZ` and `bXYZ`."""
+    data = bytearray(ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes())
+    for at in range(132, 132 + 12 * int.from_bytes(data[128:132], "big"), 12):
+        name, offset, _ = struct.unpack_from(">4sII", data, at)
+        if values := columns.get(name.decode()):
+            struct.pack_into(">3i", data, offset + 8, *[round(value * 65536) for value in values])
+    return bytes(data)
+
+
+DISPLAY_P3 = {"rXYZ": (0.5151, 0.2412, -0.0011), "gXYZ": (0.2920, 0.6922, 0.0419), "bXYZ": (0.1571, 0.0666, 0.7841)}
+
+
+@pytest.mark.parametrize("suffix", [".jpg", ".png", ".tif", ".webp"])
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [(profile(), False), (profile(**DISPLAY_P3), True), (b"no profile", False)],
+    ids=["s", "p3", "bad"],
+)
+def test_profiles_other_than_srgb_are_counted(tmp_path, suffix: str, data: bytes, said: bool) -> None:
+    """However the profile is called; values stay, and one that nobody can read says nothing."""
+    for name in "ab":
+        Image.fromarray(COLOURS[:, :, :3]).save(tmp_path / f"{name}{suffix}", icc_profile=data)
+    source = opened(tmp_path, f"a{suffix}", (tmp_path / f"a{suffix}").read_bytes())
+    assert open_images({"x": str(tmp_path)}).remarks == ([f"field x, 2 files: {formats.PROFILE}"] if said else [])
+    assert len(source) == 1

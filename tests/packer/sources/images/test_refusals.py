@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import struct
 
 import pytest
@@ -32,15 +31,6 @@ def test_a_tiff_whose_bits_pillow_would_drop_is_refused(tmp_path, colours, photo
     message = f"16-bit {name}, which cannot be read without loss" if mode or name == "RGB" else "has CMYK colours"
     with pytest.raises(SourceError, match=message):
         open_images({"x": str(tmp_path)}, mode=mode)
-
-
-@pytest.mark.parametrize("pictures", [1, 2])
-def test_the_second_picture_of_a_jpeg_is_not_left_out(tmp_path, pictures):
-    """An MPO (stereo, phones) is a JPEG that lists further images; it is refused unless it holds one alone."""
-    first, *others = [Image.fromarray(picture(seed=seed)) for seed in range(pictures)]
-    first.save(tmp_path / "a.jpg", "MPO", save_all=True, append_images=others)
-    with pytest.raises(SourceError, match="several images") if others else contextlib.nullcontext():
-        assert len(open_images({"x": str(tmp_path)})) == 1
 
 
 def test_images_of_one_field_are_of_one_kind(tmp_path):
