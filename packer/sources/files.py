@@ -72,7 +72,7 @@ _DICOM_SUFFIXES, _DICOM_SIGNATURE, _DICOM_START = (".dcm", ".dicom"), b"DICM", 1
 
 _DOUBLE_SUFFIXES = (".nii.gz", ".zarr.zip")
 #: Files of which one lies in every folder that is a zarr.
-_ZARR_FILES = ("zarr.json", ".zgroup", ".zarray")
+ZARR_FILES = ("zarr.json", ".zgroup", ".zarray")
 
 #: How HDF5 files begin.
 HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
@@ -231,7 +231,7 @@ def _kind_by_bytes(path: str) -> str | None:
 
 def is_zarr(folder: Path) -> bool:
     """Return whether a folder is a zarr, which counts as one file; one within a source is known by its suffix."""
-    return folder.is_dir() and any((folder / name).is_file() for name in _ZARR_FILES)
+    return folder.is_dir() and any((folder / name).is_file() for name in ZARR_FILES)
 
 
 def is_lmdb(folder: Path) -> bool:

@@ -340,32 +340,63 @@ def _files_of(dataset: h5py.Dataset, path: str) -> list[str]:
 
 def _virtual_files(dataset: h5py.Dataset) -> Iterator[str]:
     """Yield the paths of all files that a virtual dataset maps, after checking that they hold all it maps."""
-    folder = Path(dataset.file.filename).parent
     for source in dataset.virtual_sources():
-        name = source.file_name
-        where = f"virtual dataset {dataset.name}: its source dataset {source.dset_name} of file {name}"
-        if "%b" in name or "%b" in source.dset_name:
-            raise SourceError(f"{where} is a pattern, and some of its files may be missing; name each source instead")
-        # The order in which libhdf5 looks.
-        places = [dataset.file.filename] if name == "." else [folder / name, Path(name), folder / Path(name).name]
-        path = next((str(place) for place in places if Path(place).exists()), None)
-        if path is None:
-            raise SourceError(f"virtual dataset {dataset.name}: its source file {name} does not exist; bring it back")
-        yield path
-        with nullcontext(dataset.file) if path == dataset.file.filename else h5py.File(path, "r") as file:
-            target = file.get(source.dset_name)
-            if not isinstance(target, h5py.Dataset):
-                raise SourceError(f"{where} does not exist")
-            if target.is_virtual:
-                raise SourceError(f"{where} is virtual, too; show the datasets that hold its values instead")
-            if _falls_short(dataset, source, target):
-                raise SourceError(f"{where} is too small: it has shape {target.shape}")
+        for name, dataset_name in _names_of(dataset, source):
+            where = f"virtual dataset {dataset.name}: its source dataset {dataset_name} of file {name}"
+            path = next((str(place) for place in _places_of(dataset, name) if place.exists()), None)
+            if path is None:
+                what = f"virtual dataset {dataset.name}: its source file {name}"
+                raise SourceError(f"{what} does not exist; bring it back")
+            yield path
+            with nullcontext(dataset.file) if path == dataset.file.filename else h5py.File(path, "r") as file:
+                target = file.get(dataset_name)
+                if not isinstance(target, h5py.Dataset):
+                    raise SourceError(f"{where} does not exist")
+                if target.is_virtual:
+                    raise SourceError(f"{where} is virtual, too; show the datasets that hold its values instead")
+                if _falls_short(dataset, source, target):
+                    raise SourceError(f"{where} is too small: it has shape {target.shape}")
+
+
+def _places_of(dataset: h5py.Dataset, name: str) -> list[Path]:
+    """Return where libhdf5 looks for a source file of a virtual dataset, in its order."""
+    folder = Path(dataset.file.filename).parent
+    return [Path(dataset.file.filename)] if name == "." else [folder / name, Path(name), folder / Path(name).name]
+
+
+def _names_of(dataset: h5py.Dataset, source: Any) -> list[tuple[str, str]]:
+    """Return the file and the dataset of each block that a source names: one, or with `%b` one for each number.
+
+    A virtual dataset ends at the first block that is missing.
+
+    Raises:
+        SourceError: a later one is there, so values are missing.
+    """
+    names = source.file_name, source.dset_name
+    if not any("%b" in name for name in names):
+        return [names]
+    start, stride, count, _ = source.vspace.get_regular_hyperslab()
+    axis = count.index(max(count))  # the one without an end
+    blocks = -(-(dataset.shape[axis] - start[axis]) // stride[axis])
+    numbered = [tuple(name.replace("%b", str(n)).replace("%%", "%") for name in names) for n in range(blocks)]
+    pattern = re.compile(r"(\d+)".join(map(re.escape, Path(names[0]).name.split("%b"))))
+    for place in _places_of(dataset, names[0]) if "%b" in names[0] else ():
+        found = [pattern.fullmatch(other.name) for other in place.parent.glob("*")] if place.parent.is_dir() else []
+        if any(match and int(match[1]) > blocks for match in found):
+            lacking = names[0].replace("%b", str(blocks))
+            raise SourceError(
+                f"virtual dataset {dataset.name}: its source file {lacking} does not exist, and later ones do; "
+                "bring it back"
+            )
+    return [(file, name) for file, name in numbered]
 
 
 def _falls_short(dataset: h5py.Dataset, source: Any, target: h5py.Dataset) -> bool:
     """Return whether the source lacks some of the rows that are mapped; an unlimited selection follows the source."""
     mapped, space = source.vspace, source.src_space
     try:
+        if "%b" in source.file_name + source.dset_name:
+            return bool(math.prod(target.shape) < math.prod(mapped.get_regular_hyperslab()[3]))
         if space.get_select_type() == h5py.h5s.SEL_ALL:
             all_shown = mapped.get_select_type() == h5py.h5s.SEL_ALL
             return bool(math.prod(target.shape) != (dataset.size if all_shown else mapped.get_select_npoints()))

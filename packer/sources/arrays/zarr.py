@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from natsort import natsorted
+from numcodecs import get_codec
 from numpy.typing import NDArray
 
-from packer.errors import SourceError, UsageError
-from packer.sources.arrays.tree import CACHE_BYTES, Entry, Tree, TreePlace, check_size, never
+from packer.errors import SourceError, UsageError, first_few
+from packer.sources.arrays.tree import CACHE_BYTES, TEXT, Entry, Tree, TreePlace, check_size, never
 from packer.sources.base import faults_of
-from packer.sources.files import is_zarr, unreadable
+from packer.sources.files import ZARR_FILES, is_zarr, unreadable
+
+#: How numcodecs says that it lacks a codec, its prefix in metadata of version 3, and those that an extra of it brings.
+_UNKNOWN_CODEC, _NUMCODECS = re.compile(r"codec not available: '*(\w+)"), "numcodecs."
+_EXTRAS = ("crc32c", "google_crc32c", "msgpack", "pcodec", "zfpy")
 
 
 class ZarrTree(Tree):
@@ -33,13 +40,32 @@ class ZarrTree(Tree):
 
         self._store: Any = None
         with self.faults("opening it"):
+            inner = ""
             if Path(self.path).is_file():
-                self._store = zarr.storage.ZipStore(self.path, mode="r")
+                self._store, inner = zarr.storage.ZipStore(self.path, mode="r"), self._inner()
             elif not is_zarr(Path(self.path)):
                 raise SourceError("is no zarr: it has neither zarr.json nor .zgroup nor .zarray", self.path)
-            self._top: Any = zarr.open(self._store or self.path, mode="r")
+            self._top: Any = zarr.open(self._store or self.path, mode="r", path=inner)
             if isinstance(self._top, zarr.Group):  # consolidated metadata may be older than the arrays
-                self._top = zarr.open_group(self._store or self.path, mode="r", use_consolidated=False)
+                self._top = zarr.open_group(self._store or self.path, mode="r", path=inner, use_consolidated=False)
+
+    def _inner(self) -> str:
+        """Return the folder of the one zarr in a zip file; empty if the file itself is one.
+
+        Raises:
+            SourceError: there is none, or there are several.
+        """
+        homes = {home for home, _, name in (n.rpartition("/") for n in self._names_in_zip) if name in ZARR_FILES}
+        tops = [home for home in homes if not any(home.startswith(other and f"{other}/") for other in homes - {home})]
+        if len(tops) != 1:
+            found = f"holds {len(tops):,} zarr, {first_few(sorted(tops))}; zip each alone" if tops else "holds no zarr"
+            raise SourceError(found, self.path)
+        return tops[0]
+
+    @cached_property
+    def _names_in_zip(self) -> list[str]:
+        with zipfile.ZipFile(self.path) as file:
+            return file.namelist()
 
     def close(self) -> None:
         if self._store is not None:
@@ -62,19 +88,38 @@ class ZarrTree(Tree):
         while groups:
             prefix, group = groups.pop()
             deeper = []
-            for name, member in natsorted(group.members(), key=lambda pair: pair[0]):
+            for name, member in natsorted(self._members(group), key=lambda pair: pair[0]):
                 path = f"{prefix}/{name}"
                 if not is_out(path):
-                    yield _entry(path, member)
+                    yield member._replace(path=path) if isinstance(member, Entry) else _entry(path, member)
                     if not (hasattr(member, "shape") or is_unit(path)):
                         deeper.append((path, member))
             groups += reversed(deeper)
 
+    def _members(self, group: Any) -> Iterator[tuple[str, Any]]:
+        """Yield name and member of all that a group holds; an entry that says why, if one cannot be opened."""
+        for name in self._names_below(group.path):
+            try:
+                yield name, group[name]
+            except Exception as error:
+                yield name, Entry(name, problem=f"cannot be opened: {_why_not(error)}")
+
+    def _names_below(self, path: str) -> list[str]:
+        """Return the names of the groups and arrays in a group, from the store itself."""
+        if self._store is None:
+            folder = Path(self.path, path)
+            return [place.name for place in folder.iterdir() if is_zarr(place)]
+        start = f"{path}/" if path else ""
+        parts = [name.removeprefix(start).split("/") for name in self._names_in_zip if name.startswith(start)]
+        return sorted({first for first, *rest in parts if len(rest) == 1 and rest[0] in ZARR_FILES})
+
     def find(self, path: str) -> Entry | None:
         try:
             return _entry(path, self._at(path))
-        except (KeyError, ValueError):
+        except KeyError:
             return None
+        except Exception as error:
+            return Entry(path, problem=f"cannot be opened: {_why_not(error)}")
 
     def open(self, path: str, axis: int = 0, cache: int = CACHE_BYTES) -> _Chunked:
         return _Chunked(self._at(path), axis, cache)
@@ -124,16 +169,42 @@ def _faults(path: str, doing: str) -> Iterator[None]:
     except OSError as error:
         raise unreadable(error, path) from error
     except (zipfile.BadZipFile, Exception) as error:  # whatever codec a chunk has, and zarr itself
-        words = (str(error).splitlines() or [""])[0] or type(error).__name__
-        raise SourceError(f"{doing} failed: {words}", path) from error
+        raise SourceError(f"{doing} failed: {_why_not(error)}", path) from error
+
+
+def _why_not(error: Exception) -> str:
+    """Return the message of an error in one line; of a codec that is not there, what to install."""
+    words = (str(error).splitlines() or [""])[0] or type(error).__name__
+    return _lacking(unknown[1]) if (unknown := _UNKNOWN_CODEC.search(words)) else words
+
+
+def _lacking(codec: str) -> str:
+    brings = f"pip install 'numcodecs[{codec}]'" if codec in _EXTRAS else f"install the package that has {codec}"
+    return f"its chunks are encoded by {codec}, which is not installed; {brings}"
+
+
+def _codecs(configs: Any) -> Iterator[dict[str, Any]]:
+    """Yield the codecs of numcodecs that metadata of version 3 name, those within shards as well."""
+    for config in configs:
+        settings = config.get("configuration") or {}
+        if config["name"].startswith(_NUMCODECS):
+            yield {"id": config["name"].removeprefix(_NUMCODECS), **settings}
+        yield from _codecs(settings.get("codecs", ()))
 
 
 def _entry(path: str, member: Any) -> Entry:
     """Return a group or array, from its metadata."""
     if not hasattr(member, "shape"):
         return Entry(path, is_group=True)
-    if member.dtype.kind in "OT":
-        return Entry(path, problem=f"holds values of {member.dtype}, which are not packed; write them as fixed text U")
+    for config in _codecs(member.metadata.to_dict().get("codecs", ())):
+        try:
+            get_codec(config)
+        except Exception as error:
+            return Entry(path, problem=f"cannot be read: {_why_not(error)}")
+    if member.dtype.kind == "O":
+        return Entry(path, problem=f"holds values of {member.dtype}, which are not packed; write them as text")
+    if member.dtype.kind == "T":
+        return Entry(path, shape=tuple(map(int, member.shape)), dtype=TEXT)
     return Entry(path, shape=tuple(map(int, member.shape)), dtype=np.dtype(member.dtype))
 
 
@@ -146,7 +217,7 @@ class _Chunked:
     def __init__(self, array: Any, axis: int, cache: int) -> None:
         self._array, self._axis = array, axis % max(1, array.ndim)
         self.shape: tuple[int, ...] = tuple(map(int, array.shape))
-        self.dtype = np.dtype(array.dtype)
+        self.dtype = TEXT if np.dtype(array.dtype).kind == "T" else np.dtype(array.dtype)
         chunks = (getattr(array, "shards", None) or array.chunks) if self.shape else (1,)
         self._rows = int(chunks[self._axis])
         row_bytes = math.prod(self.shape) * self.dtype.itemsize // max(1, self.shape[self._axis] if self.shape else 1)
@@ -156,6 +227,10 @@ class _Chunked:
 
     def __getitem__(self, place: Any) -> NDArray[Any]:
         """Return some rows, given by slices up to the axis that is read in order; or all."""
+        values = self._read(place)
+        return values.astype(TEXT) if self.dtype is TEXT else values
+
+    def _read(self, place: Any) -> NDArray[Any]:
         if not self.shape or not isinstance(place, tuple) or not place or not self._is_kept:
             return np.asarray(self._array[place])
         ahead, rows = place[: self._axis], place[self._axis]

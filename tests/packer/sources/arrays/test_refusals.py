@@ -168,13 +168,27 @@ def test_virtual_datasets_need_their_sources(tmp_path: Path) -> None:
         list(found.read())
     h5py.File(path, "a").close()  # though the error is kept, the file is closed
     assert error
-    shown = h5py.h5s.create_simple((0,), (h5py.h5s.UNLIMITED,))
+
+
+def test_numbered_files_of_a_virtual_dataset(tmp_path: Path) -> None:
+    """Those of `%b` are packed if all are there; libhdf5 ends at the first that is missing, so a gap is an error."""
+    for number in range(3):
+        write_hdf5(tmp_path / f"4_{number}.h5", {"d": np.arange(4) + 4 * number})
+    path = str(tmp_path / "virtual.h5")
+    shown = h5py.h5s.create_simple((4,), (h5py.h5s.UNLIMITED,))
     shown.select_hyperslab((0,), (h5py.h5s.UNLIMITED,), (4,), (4,))
     plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     plist.set_virtual(shown, b"4_%b.h5", b"d", h5py.h5s.create_simple((4,)))
     with h5py.File(path, "w", libver="latest") as file:
-        h5py.h5d.create(file.id, b"v", h5py.h5t.STD_I64LE, h5py.h5s.create_simple((0,), (h5py.h5s.UNLIMITED,)), plist)
-    with pytest.raises(SourceError, match=r"source dataset d of file 4_%b\.h5 is a pattern"):
+        h5py.h5d.create(file.id, b"v", h5py.h5t.STD_I64LE, shown, plist)
+    source = open_hdf5(path)
+    assert read_joined(source)["v"].tolist() == list(range(12))
+    assert source.files() == [path, *(str(tmp_path / f"4_{number}.h5") for number in range(3))]
+    write_hdf5(tmp_path / "4_1.h5", {"d": np.arange(3)})
+    with pytest.raises(SourceError, match=r"4_1\.h5 is too small"):
+        open_hdf5(path)
+    (tmp_path / "4_1.h5").unlink()
+    with pytest.raises(SourceError, match=r"4_1\.h5 does not exist, and later ones do"):
         open_hdf5(path)
 
 

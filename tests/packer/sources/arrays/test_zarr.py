@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -119,15 +121,54 @@ def test_large_samples_are_read_in_pieces(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_strings_of_any_length_are_refused(tmp_path: Path) -> None:
-    """The sentence names the array; text of fixed length is text."""
-    group = zarr.open_group(tmp_path / "a.zarr", mode="w")
-    group.create_array("t", shape=(4,), dtype=str)[:] = "abc"
+@pytest.mark.parametrize("version", [2, 3])
+def test_text_of_any_length_is_text(tmp_path: Path, version: int) -> None:
+    """Strings of version 3, `vlen-utf8` objects of version 2 and text of fixed length, in rows and one by one."""
+    texts = ["abc", "", "é" * 500, "d"]
+    group = zarr.open_group(tmp_path / "a.zarr", mode="w", zarr_format=version)
+    group.create_array("t", shape=(4,), dtype="str", chunks=(2,))[:] = texts
     group.create_array("u", data=np.array(["é", "", "b", "c"]))
-    with pytest.raises(SourceError, match=r"a\.zarr: /t holds values of .*fixed.*--skip t"):
-        open_sources([str(tmp_path / "a.zarr")])
-    (block,) = open_sources([str(tmp_path / "a.zarr")], SourceOptions(skip=("t",))).read()
-    assert block["u"] == ["é", "", "b", "c"]
+    source = open_sources([str(tmp_path / "a.zarr")])
+    (block,) = source.part(1, 4).read()
+    assert (block["t"], block["u"]) == (texts[1:], ["", "b", "c"])
+    convert(str(tmp_path / "a.zarr"), tmp_path / "out", workers=0)
+    assert PackedDataset(tmp_path / "out")[:]["t"] == texts
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("suffix", [".zarr", ".zarr.zip"])
+def test_an_array_that_cannot_be_read_does_not_take_the_others(tmp_path: Path, version: int, suffix: str) -> None:
+    """It is named, with what to install for its codec, before anything is packed; `--skip` and `--field` go on."""
+    path = Path(write_zarr(tmp_path / "a.zarr", {"g/x": X, "g/odd": X, "g/none": X}, version))
+    file = "zarr.json" if version == 3 else ".zarray"
+    metadata = json.loads((path / "g/odd" / file).read_text())
+    codec = {"name": "numcodecs.pcodec", "configuration": {}} if version == 3 else {"id": "pcodec"}
+    metadata |= {"codecs": [codec]} if version == 3 else {"compressor": codec}
+    (path / "g/odd" / file).write_text(json.dumps(metadata))
+    (path / "g/none" / file).write_text("{")
+    if suffix == ".zarr.zip":
+        path = Path(shutil.make_archive(str(path), "zip", path))
+    skip = ("g/none",)
+    with pytest.raises(
+        SourceError, match=r"/g/odd cannot be .*pcodec.*pip install 'numcodecs\[pcodec\]'.*--skip g\.odd"
+    ):
+        open_sources([str(path)], SourceOptions(skip=skip))
+    with pytest.raises(SourceError, match=r"/g/none cannot be opened"):
+        open_sources([str(path)], SourceOptions(skip=("g/odd",)))
+    for options in (SourceOptions(skip=("g/odd", "g/none")), SourceOptions(pick={"g.x": "/g/x"})):
+        np.testing.assert_array_equal(read_joined(open_sources([str(path)], options))["g.x"], X)
+
+
+def test_a_zip_of_the_folder_around_a_zarr(tmp_path: Path) -> None:
+    """The one zarr in it is opened, as most programs make zip files; several are named, and none is said."""
+    write_zarr(tmp_path / "in/a.zarr", {"g/x": X}, 3)
+    path = shutil.make_archive(str(tmp_path / "a.zarr"), "zip", tmp_path / "in")
+    np.testing.assert_array_equal(read_joined(open_sources([path]))["g.x"], X)
+    write_zarr(tmp_path / "in/b.zarr", {"x": X}, 2)
+    path = shutil.make_archive(str(tmp_path / "b.zarr"), "zip", tmp_path / "in")
+    with pytest.raises(SourceError, match=r"holds 2 zarr, a\.zarr, b\.zarr; zip each alone"):
+        open_sources([path])
 
 
 def test_damage_is_named(tmp_path: Path) -> None:
