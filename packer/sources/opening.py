@@ -16,6 +16,7 @@ from packer.format import MANIFEST, check_field_name
 from packer.sources.base import Source
 from packer.sources.beside import open_beside
 from packer.sources.derived import ArrayImageSource, LabelledSource, TextClassSource
+from packer.sources.encoded import EncodedSource
 from packer.sources.files import (
     CLOUDS,
     LABELS,
@@ -96,6 +97,8 @@ def _open(
             source = beside_table(source, name, _open_table({"": file_set}, of_tables, watcher), options.key, watcher)
     else:
         source = _open_tables(tables, named, options, watcher, limits, as_extra_fields)
+    if options.encoded and others:
+        source = EncodedSource(source, options.encoded)
     if options.images:
         source = ArrayImageSource(source, options.images)
     if options.classes is not None:

@@ -80,7 +80,8 @@ class SourceOptions:
         files: Tables: this column names files; what they hold is the field: images, arrays, clouds or texts.
         root: --files: the folder that names of files count from.  [default: that of the table]
         key: A table beside pictures: its column with the names of these.  [default: the one that has them]
-        encoded: Tables: the binary values of this column are files of images, though the first one does not begin so.
+        encoded: HDF5, zarr and npy: the bytes of this field, uint8 (N,) or (T, N), are files of images. Tables: the
+            binary values of this column are, though the first one does not begin so.
         fill: Tables: the value of a column in rows that have none, as in age=-1.
         delimiter: Tables: what is between the columns of CSV, such as ';' or tab.  [default: tab of .tsv, else comma]
         every: Videos: take every nth frame.

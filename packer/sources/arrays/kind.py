@@ -12,7 +12,7 @@ from packer.sources.options import SourceOptions
 from packer.watcher import Watcher
 from packer.workers import Limits
 
-_OPTIONS = ("pick", "skip", "axis", "once", "images")
+_OPTIONS = ("pick", "skip", "axis", "once", "images", "encoded")
 #: Options of files that have attributes and groups.
 _GROUPED = (*_OPTIONS, "attrs", "scaled", "stored", "sparse", "unwritten")
 
