@@ -165,14 +165,15 @@ def test_what_does_not_fit_is_refused(tmp_path, packed, rows):
     assert [manifests.read(folder) for folder in (packed, tmp_path / "rows")] == before
 
 
-def test_fields_are_dropped(packed):
-    """Splits and names stay, statistics of what is gone go; the last field stays, and a name must be one."""
+def test_fields_are_dropped(packed, caplog):
+    """Splits and names stay, of statistics those of what is gone go, without a warning; the last field stays."""
     split(packed, {"train": 0.5})
     stats.save(packed, stats.statistics(packed))
     before = PackedDataset(packed)
     old, lr = manifests.read(packed), before[3]["lr"]
     new = drop(packed, ["hr"], workers=0)
     assert ([field.name for field in new.fields], new.splits, list(new.stats)) == (["lr"], old.splits, ["lr"])
+    assert "statistics" not in caplog.text
     assert sum(entry.bytes for entry in new.shards) < sum(entry.bytes for entry in old.shards)
     assert not verify(packed).damages
     assert PackedDataset(packed)[3]["lr"].equal(lr)
