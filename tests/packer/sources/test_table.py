@@ -62,3 +62,59 @@ def test_some_samples_are_those_samples(table: SampleTable, data: Any) -> None:
 def test_tables_one_after_another(first: SampleTable, second: SampleTable) -> None:
     """What is said of each sample stays."""
     assert facts(SampleTable.concat([first, second])) == facts(first) + facts(second)
+
+
+@st.composite
+def tables_of_rows(draw: Any) -> SampleTable:
+    """Tables whose samples are rows of files: all of a file, or those from some row on."""
+    rows = draw(st.lists(st.integers(1, 3), min_size=1, max_size=5))
+    firsts = np.array(draw(st.lists(st.integers(0, 9), min_size=len(rows), max_size=len(rows))))
+    files = [f"f{number}" for number in range(len(rows))]
+    ends = np.cumsum(rows)
+    layout_of = np.array(draw(st.lists(st.integers(0, 2), min_size=len(rows), max_size=len(rows))), np.uint32)
+    return SampleTable(
+        count=int(ends[-1]),
+        inputs={"": Files("d", files, ends=ends, firsts=draw(st.sampled_from([None, firsts])))},
+        layouts=LAYOUTS,
+        layout_of=draw(st.sampled_from([None, layout_of])),
+        numbers={"n": np.arange(len(rows))},
+    )
+
+
+def rows_of(table: SampleTable) -> list[Any]:
+    """File and row of each sample, with all that is said of the file."""
+    files = table.inputs[""]
+    assert files.ends is not None
+    starts = np.zeros(len(files.files), int) if files.firsts is None else files.firsts
+    counts = np.diff(files.ends, prepend=0)
+    return [
+        (table.row(number), row)
+        for number, (start, count) in enumerate(zip(starts.tolist(), counts.tolist(), strict=True))
+        for row in range(start, start + count)
+    ]
+
+
+@settings(max_examples=100, deadline=None)
+@given(tables_of_rows(), st.data())
+def test_some_rows_are_those_rows(table: SampleTable, data: Any) -> None:
+    """A slice, any choice in any order, and those of some files; also of a table that is a part itself."""
+    numbers = data.draw(st.lists(st.integers(0, table.count - 1), min_size=1, max_size=8))
+    start = data.draw(st.integers(0, table.count - 1))
+    stop = data.draw(st.integers(start + 1, table.count))
+    for part in (table, table.slice(start, stop), table.take(numbers)):
+        expected = rows_of(part)
+        assert len(expected) == part.count
+        begin = data.draw(st.integers(0, part.count))
+        end = data.draw(st.integers(begin, part.count))
+        assert rows_of(part.slice(begin, end)) == expected[begin:end]
+        some = data.draw(st.lists(st.integers(0, part.count - 1), max_size=8))
+        assert rows_of(part.take(some)) == [expected[number] for number in some]
+        files = len(part.inputs[""].files)
+        are_kept = np.array(data.draw(st.lists(st.booleans(), min_size=files, max_size=files)), bool)
+        if are_kept.any():
+            of_each = np.repeat(are_kept, np.diff(np.asarray(part.inputs[""].ends), prepend=0))
+            kept = part.keep(are_kept)
+            assert (kept.count, rows_of(kept)) == (of_each.sum(), [expected[n] for n in np.flatnonzero(of_each)])
+        assert rows_of(SampleTable.concat([part, table])) == expected + rows_of(table)
+    assert rows_of(table.slice(start, stop)) == rows_of(table)[start:stop]
+    assert rows_of(table.take(numbers)) == [rows_of(table)[number] for number in numbers]
