@@ -9,7 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packer.sources import LaidField, SampleTable
+from packer.sources.files import join
+from packer.sources.looking import Header, look
 from packer.sources.table import Files, bounds_of
+from packer.watcher import NOBODY
 
 LAYOUTS = [(LaidField("x", dtype, ("n",), dtype),) for dtype in ("int8", "int16", "int32")]
 
@@ -30,18 +33,25 @@ def tables(draw: Any) -> SampleTable:
         count=count,
         inputs=inputs,
         names=[f"n{number}" for number in range(count)],
-        layouts=LAYOUTS,
+        layouts=draw(st.permutations(LAYOUTS)),
         layout_of=draw(st.sampled_from([None, layout_of])),
         numbers={"n": np.arange(count)},
+        further={join(inputs["a"].folder, file): [f"{file}.more"] for file in files[::2]},
     )
 
 
 def facts(table: SampleTable) -> list[Any]:
-    """All that is said of each sample."""
+    """All that is said of each sample, with the files that are read further."""
     rows = list(table.rows())
+    further = [[more for path in row.paths["a"] for more in table.further.get(path, ())] for row in rows]
+    assert set(table.files()) == {
+        *(path for row in rows for paths in row.paths.values() for path in paths),
+        *(path for paths in further for path in paths),
+    }
     spans = [{name: span.tolist() for name, span in row.spans.items()} for row in rows]
     return [
-        (name, row._replace(spans={}), span) for name, row, span in zip(table.names or (), rows, spans, strict=True)
+        (name, row._replace(spans={}), span, more)
+        for name, row, span, more in zip(table.names or (), rows, spans, further, strict=True)
     ]
 
 
@@ -75,7 +85,7 @@ def tables_of_rows(draw: Any) -> SampleTable:
     return SampleTable(
         count=int(ends[-1]),
         inputs={"": Files("d", files, ends=ends, firsts=draw(st.sampled_from([None, firsts])))},
-        layouts=LAYOUTS,
+        layouts=draw(st.permutations(LAYOUTS)),
         layout_of=draw(st.sampled_from([None, layout_of])),
         numbers={"n": np.arange(len(rows))},
     )
@@ -118,3 +128,12 @@ def test_some_rows_are_those_rows(table: SampleTable, data: Any) -> None:
         assert rows_of(SampleTable.concat([part, table])) == expected + rows_of(table)
     assert rows_of(table.slice(start, stop)) == rows_of(table)[start:stop]
     assert rows_of(table.take(numbers)) == [rows_of(table)[number] for number in numbers]
+
+
+def test_numbers_of_headers_keep_their_values() -> None:
+    """Columns take the smallest type that holds all their numbers, also negative ones."""
+    table = SampleTable(count=3, inputs={"": Files("", ["a", "b", "c"])})
+    for numbers in ([-1, 0, 255], [-129, 5, 6], [0, 255, 256], [-(2**62), 0, 2**62]):
+        headers = iter(numbers)
+        found = look(table, lambda row: Header(LAYOUTS[0], {"n": next(headers)}), NOBODY)  # noqa: B023
+        assert found.numbers["n"].tolist() == numbers

@@ -172,6 +172,28 @@ def test_a_missing_value_is_named_filled_or_left_out(tmp_path: Path) -> None:
     path = written(tmp_path / "l.parquet", pa.table({"l": [[1], [2, None], [3]]}))
     with pytest.raises(SourceError, match="row 1: column l has no value"):
         rows(path)
+    path = written(tmp_path / "of.parquet", pa.table({"of": [[{"a": 1}], [], None]}))
+    with pytest.raises(SourceError, match=r"row 2: column of\.a has no value"):
+        rows(path)
+
+
+def test_rows_of_a_large_group_are_decoded_in_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any part of them is those rows, and the error of one names its number in the file."""
+    monkeypatch.setattr("packer.sources.tables.arrow.BLOCK_BYTES", 1)  # a batch a row
+    parquet.write_table(pa.table({"x": range(5)}), tmp_path / "a.parquet")
+    for start, stop in ((0, 5), (1, 3), (2, 5), (4, 5)):
+        assert rows(tmp_path / "a.parquet", start, stop) == {"x": list(range(start, stop))}
+    parquet.write_table(pa.table({"x": [0, 1, 2, None, 4]}), tmp_path / "b.parquet")
+    for start in (0, 2):
+        with pytest.raises(SourceError, match="row 3: column x has no value"):
+            rows(tmp_path / "b.parquet", start, 5)
+
+
+def test_columns_of_files_may_be_in_another_order(tmp_path: Path) -> None:
+    """They go by their names."""
+    (tmp_path / "a.csv").write_text("a,b,c\n1,2.5,x\n")
+    (tmp_path / "b.csv").write_text("c,a,b\ny,3,4.5\n")
+    assert rows(tmp_path) == {"a": [1, 3], "b": [2.5, 4.5], "c": ["x", "y"]}
 
 
 @pytest.mark.parametrize(
