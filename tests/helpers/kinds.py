@@ -232,6 +232,30 @@ def parquet_rows(folder: Path, number: int) -> list[str]:
     return [str(folder / f"t{number}.parquet")]
 
 
+def pictures_in_rows(folder: Path, number: int) -> list[str]:
+    files = list[bytes]()
+    for n in range(7):
+        file = io.BytesIO()
+        Image.fromarray(picture(8, 8 + 4 * (n % 2), seed=n + number)).save(file, "PNG")
+        files.append(file.getvalue())
+    table = pa.table({"image": [{"bytes": file, "path": ""} for file in files], "label": np.arange(7) % 2})
+    parquet.write_table(table, folder / f"t{number}.parquet", row_group_size=3)
+    return [str(folder / f"t{number}.parquet")]
+
+
+def files_of_rows(folder: Path, number: int) -> list[str]:
+    for n in range(5):
+        save(folder / "photos" / f"p{number}{n}.png", picture(8, 8 + 4 * (n % 2), seed=n))
+    lines = [f"photos/p{number}{n}.png,{n}.5,{n}" for n in (3, 0, 4, 1, 2)]
+    (folder / f"t{number}.csv").write_text("\n".join(["image,x,y", *lines]) + "\n")
+    return [str(folder / f"t{number}.csv")]
+
+
+def table_beside(folder: Path, number: int) -> list[str]:
+    files_of_rows(folder, number)
+    return [f"image={folder / 'photos'}", f"label={folder / f't{number}.csv'}"]
+
+
 def tars(folder: Path, number: int) -> list[str]:
     with tarfile.open(folder / f"{number}.tar", "w") as tar:
         for n in range(5):
@@ -292,6 +316,9 @@ KINDS = {
     "tars": Kind(tars, "tars"),
     "rows of CSV": Kind(csv_rows, "tables"),
     "rows of Parquet": Kind(parquet_rows, "tables"),
+    "pictures in Parquet": Kind(pictures_in_rows, "tables"),
+    "files of a table": Kind(files_of_rows, "tables", ("--files", "image", "--columns", "p=x,y:float32")),
+    "table beside pictures": Kind(table_beside, "images", ("--columns", "p=x,y:float32"), to=("--fields", "image")),
     "clouds": Kind(clouds, "clouds", ("--columns", "x,y,z,intensity:float32")),
 }
 SPLITS = ("--split", "train=0.6", "--split", "rest=0.4")
