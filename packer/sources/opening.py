@@ -28,6 +28,7 @@ from packer.sources.files import (
     is_lmdb,
     join,
     of_one_kind,
+    suffix_of,
 )
 from packer.sources.keyed import beside_table, with_files
 from packer.sources.kinds import Kind, all_kinds, check_options, kinds_with, suffixes
@@ -43,6 +44,16 @@ from packer.workers import Limits
 _BOX = 5
 #: What to do with files of no known kind.
 _OTHERS = "; read others in Python, and pack the samples by packer.convert.convert (docs/have/python.md)"
+#: How Python reads one file of the commonest of them, as a sample of its path p.
+_IN_PYTHON = {
+    **dict.fromkeys((".wav", ".mp3", ".ogg"), '{"audio": soundfile.read(p)[0]}'),
+    **dict.fromkeys((".pt", ".pth"), "torch.load(p)"),
+    **dict.fromkeys((".pkl", ".pickle"), "pickle.loads(p.read_bytes())"),
+    ".mat": "scipy.io.loadmat(p)",
+    **dict.fromkeys((".las", ".laz"), '{"xyz": laspy.read(p).xyz}'),
+    ".pcd": '{"xyz": numpy.asarray(open3d.io.read_point_cloud(str(p)).points)}',
+    ".exr": '{"image": cv2.imread(str(p), cv2.IMREAD_UNCHANGED)}',
+}
 
 
 def open_sources(
@@ -454,7 +465,20 @@ def _look(name: str, path: str, columns: Mapping[str, str], has_others: bool, wa
         content = f"holds {len(file_set.files):,} files, but none of a kind that can be packed"
         if not file_set.files:
             content = "is empty, apart from hidden files and empty folders"
-        raise SourceError(f"the folder {content}; files that can be packed: {known}{_OTHERS}", path)
+        raise SourceError(f"the folder {content}; files that can be packed: {known}{_in_python(file_set)}", path)
     if not file_set.files:
         raise UsageError(f"{path}: there is no such file or folder, and no file fits it as a pattern")
-    raise UsageError(f"{path}: not a kind of file that can be packed; these can be: {known}{_OTHERS}")
+    raise UsageError(f"{path}: not a kind of file that can be packed; these can be: {known}{_in_python(file_set)}")
+
+
+def _in_python(file_set: FileSet) -> str:
+    """Return what to do with files of no known kind: of a common one, the lines of Python that pack them."""
+    ((suffix, _),) = Counter(map(suffix_of, file_set.files)).most_common(1) or [("", 0)]
+    if suffix not in _IN_PYTHON:
+        return _OTHERS
+    return (
+        f". {suffix} is read in Python (docs/have/python.md):\n"
+        "  with packer.writer.DatasetWriter(OUT) as writer:\n"
+        f"      for p in sorted(pathlib.Path({file_set.folder!r}).rglob('*{suffix}')):\n"
+        f"          writer.add({_IN_PYTHON[suffix]}, name=p.stem)"
+    )

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import pathlib
 import shutil
+import textwrap
 from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
+import torch
 from PIL import Image
 
+import packer.writer
 from packer.convert import convert
 from packer.errors import SourceError, UsageError
 from packer.sources import SourceOptions, all_kinds, flag_of, kinds_with, open_sources
 from packer.sources.files import CLOUDS, IMAGES
 from packer.sources.kinds import check_options, suffixes
 from packer.watcher import Watcher
+from readers import PackedDataset
 
 
 def names(specs):
@@ -171,6 +176,22 @@ def test_nothing_to_pack(tmp_path):
         open_sources([str(tmp_path)])
     with pytest.raises(UsageError, match=r"not a kind of file.*\.png"):
         open_sources([str(tmp_path / "a.txt")])
+
+
+def test_files_that_python_reads_come_with_the_lines_for_it(tmp_path):
+    """The commonest kinds that are no source: what the error prints packs them."""
+    (tmp_path / "in").mkdir()
+    for number in range(3):
+        torch.save({"x": torch.full((2,), number)}, tmp_path / f"in/{number}.pt")
+    with pytest.raises(SourceError, match=r"none of a kind .*\.pt is read in Python") as caught:
+        open_sources([str(tmp_path / "in")])
+    lines = textwrap.dedent(str(caught.value).partition("\n")[2])
+    out = str(tmp_path / "out")
+    exec(lines, {"packer": packer, "pathlib": pathlib, "torch": torch, "OUT": out})
+    assert [sample["x"].tolist() for sample in PackedDataset(out)] == [[n, n] for n in range(3)]
+    (tmp_path / "a.las").write_bytes(b"LASF")
+    with pytest.raises(UsageError, match="laspy"):
+        open_sources([str(tmp_path / "a.las")])
 
 
 def test_a_packed_dataset(rows, tmp_path):
