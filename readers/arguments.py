@@ -14,7 +14,7 @@ from packer.format import Numbers, starts_of
 from packer.machine import processors
 from readers.dataset import PackedDataset
 from readers.fields import RUN_BYTES
-from readers.mix import AnySource, Mix, MixSource, Sum, mixed_order, source_of
+from readers.mix import AnySource, Mix, MixSource, Sum, mixed_order
 from readers.order import (
     WINDOW,
     BlockShuffled,
@@ -61,7 +61,7 @@ def make_order(
     Raises:
         UsageError: an argument has no meaning, or two do not go together.
     """
-    source = source_of(dataset)
+    source = dataset._source
     if shuffle is True and sampler is None and isinstance(dataset, PackedDataset | Sum) and exceeds_cache(source):
         remark("the dataset is larger than cache_bytes: shuffle=True is shuffle='shards' here, see shuffle_window")
         shuffle = "shards"

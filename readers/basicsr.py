@@ -35,7 +35,7 @@ from readers.batch import Batch, item_of
 from readers.crop import Crop, size_text
 from readers.dataset import PackedDataset
 from readers.indexing import resolve_numbers
-from readers.mix import source_of
+from readers.source import source_of
 
 #: Names of options that mirror samples, and of those that turn them.
 _FLIPS, _TURNS = ("use_hflip", "use_flip", "geometric_augs"), ("use_rot", "geometric_augs")

@@ -31,11 +31,11 @@ from readers.epoch import Epoch, EpochSampler, Position
 from readers.finishing import Finisher
 from readers.gather import Pool
 from readers.indexing import resolve_numbers
-from readers.mix import AnySource, Mix, source_of
+from readers.mix import AnySource, Mix
 from readers.order import BatchOrder, Order, check_order, check_state
 from readers.shard_order import ShardShuffled
 from readers.share import Share, present_rank
-from readers.source import Source
+from readers.source import Source, source_of
 from readers.stream import ReadPlan, read_batches
 from readers.streamed import check_fits, open_stream
 from readers.valid import check_choice, check_count, check_flags, check_seed, remark
@@ -193,7 +193,7 @@ class Loader(DataLoader[Any]):
         self.on_error = on_error
         self.skipped: dict[int, str] = {}
         # How batches are read, and into what memory.
-        source = source_of(dataset)
+        source = dataset._source
         self._seed = seed
         self.as_numpy = as_numpy
         self.channels_last = channels_last
@@ -252,7 +252,7 @@ class Loader(DataLoader[Any]):
 
     @property
     def _source(self) -> AnySource:
-        return source_of(self.dataset)
+        return self.dataset._source
 
     @property
     def seed(self) -> int:
@@ -382,7 +382,9 @@ class Loader(DataLoader[Any]):
         if not left:
             position.advance(epoch, is_through=True)
             return
-        stream = open_stream(self._source, epoch.order, batches, epoch.number, share, done_before)
+        stream = None
+        if self._source.is_at_url:
+            stream = open_stream(self._source, epoch.order, batches, epoch.number, share, done_before)
         if stream is None and epoch.order.window and isinstance(self._source, Source):
             keep_frames(self._source, epoch.order.window, share.batch_size)
         visits = partial(visits_of, self.seed, epoch.number) if self._source.draws else None

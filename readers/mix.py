@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import is_
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ from readers.gather import Pool, fresh
 from readers.indexing import is_single, resolve_number, resolve_numbers
 from readers.joined import JoinedReader, group_by_part, join_parts, parts_of
 from readers.order import Mixed
-from readers.source import Source
+from readers.source import Source, source_of
 from readers.transforms import Transforms
 from readers.valid import check_choice
 
@@ -239,6 +239,11 @@ class MixSource:
         return MixedItems(self.members)
 
     @property
+    def is_at_url(self) -> bool:
+        """Return whether one of the datasets is at a URL."""
+        return any(member.is_at_url for member in self.members)
+
+    @property
     def readers(self) -> dict[str, FieldReader]:
         """Return the reader of each field."""
         return self.opened.readers
@@ -275,15 +280,6 @@ class MixSource:
 
 #: What `Loader` reads from.
 AnySource = Source | MixSource
-
-
-@overload
-def source_of(dataset: PackedDataset) -> Source: ...
-@overload
-def source_of(dataset: PackedDataset | Mix) -> AnySource: ...
-def source_of(dataset: PackedDataset | Mix) -> AnySource:
-    """Return what is read of a dataset."""
-    return dataset._source
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ class Parts:
         crops_differ = crop.is_random if isinstance(crop, ResizedCrop) else crop is not None and is_random(crop)
         return points_differ or crops_differ or (windows is not None and windows.one)
 
-    @property
+    @cached_property
     def asks(self) -> bool:
         """Return whether a function of the caller's says which part of each sample is read."""
         return isinstance(self.crop, Crop) and callable(self.crop.at)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 import xxhash
@@ -61,6 +61,7 @@ class Source:
 
     Attributes:
         samples: those that are read, each of which may have many windows.
+        is_at_url: whether it is at a URL.
         exceeds_cache: whether the dataset is at a URL, and larger than its cache may be.
     """
 
@@ -92,6 +93,7 @@ class Source:
         self._items = self.samples if parts.windows is None else None
         self._last_session: _Session | None = None
         limit = None if mirror is None else mirror.cache.limit
+        self.is_at_url = mirror is not None
         self.exceeds_cache = limit is not None and self._bytes_fetched() > limit
 
     def __getstate__(self) -> dict[str, Any]:
@@ -336,3 +338,18 @@ class Source:
         from packer.remote import fetch_tables  # here: it is loaded where there is something to fetch
 
         return None if self.mirror is None else fetch_tables(self.mirror, self.manifest)
+
+
+Read = TypeVar("Read", covariant=True)
+
+
+class HasSource(Protocol[Read]):
+    """A dataset that keeps what is read of it."""
+
+    @property
+    def _source(self) -> Read: ...
+
+
+def source_of(dataset: HasSource[Read]) -> Read:
+    """Return what is read of a dataset."""
+    return dataset._source

@@ -27,7 +27,7 @@ from packer.writer import DatasetWriter
 from readers import Crop, Loader, PackedDataset, ResizedCrop
 from readers.crop import orient
 from readers.draws import draw_visits
-from readers.mix import source_of
+from readers.source import source_of
 from readers.valid import remark
 
 CODECS = ("none", "lz4", "bitshuffle", "zstd", "photo+zstd", "photo+lz4")

@@ -16,7 +16,7 @@ from packer.errors import DamagedError
 from packer.format import Field, FrameRule
 from readers import PackedDataset
 from readers.fields import WholeReader
-from readers.mix import source_of
+from readers.source import source_of
 
 
 @pytest.mark.usefixtures("way")

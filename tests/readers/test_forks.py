@@ -21,7 +21,7 @@ from packer.codecs import compiled
 from packer.format import FieldSpec
 from packer.writer import DatasetWriter
 from readers import Loader, PackedDataset
-from readers.mix import source_of
+from readers.source import source_of
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 

@@ -20,8 +20,8 @@ from packer.errors import UsageError
 from packer.format import FieldSpec
 from packer.writer import DatasetWriter
 from readers import Crop, Loader, Mix, PackedDataset, PointSample, Windows
-from readers.mix import source_of
 from readers.order import Mixed, Repeated, Sequential, Shuffled
+from readers.source import source_of
 
 FIELDS = (
     FieldSpec(name="number", dtype="int64", shape=()),

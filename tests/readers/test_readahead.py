@@ -10,7 +10,7 @@ import pytest
 from packer.format import PAGE_SIZE, Shard
 from packer.writer import DatasetWriter
 from readers import Loader, Mix, PackedDataset
-from readers.mix import source_of
+from readers.source import source_of
 
 #: Most kernels read no more for one call.
 PIECE = 128 * 2**10

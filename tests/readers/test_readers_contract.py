@@ -27,8 +27,8 @@ from readers import Crop, Mix, PackedDataset, PointSample, Ragged, ResizedCrop, 
 from readers.draws import Visits
 from readers.fields import FieldReader
 from readers.gather import Pool, fresh, shared
-from readers.mix import source_of
 from readers.rows import RegionReader
+from readers.source import source_of
 
 Values = list[NDArray[Any]]
 

@@ -17,7 +17,7 @@ from packer.codecs import NAMED
 from packer.errors import UsageError
 from packer.format import Field, FrameRule
 from readers import Crop, Loader, PackedDataset, PointSample, VoxelSample
-from readers.mix import source_of
+from readers.source import source_of
 
 LENGTHS = [50, 7, 1, 300, 16, 17, 33]
 

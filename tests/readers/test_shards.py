@@ -23,7 +23,7 @@ from packer.format import BTree, FieldSpec, Shard, column_key
 from packer.format import manifest as manifests
 from packer.writer import DatasetWriter
 from readers import Crop, Loader, Mix, PackedDataset, Windows
-from readers.mix import source_of
+from readers.source import source_of
 
 FIELDS = [
     FieldSpec(name="x", dtype="float32", shape=(3, 40)),

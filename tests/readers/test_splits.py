@@ -24,7 +24,7 @@ from packer.format import Field, FrameRule
 from packer.split import split
 from packer.writer import DatasetWriter
 from readers import Crop, Loader, Mix, PackedDataset, Windows
-from readers.mix import source_of
+from readers.source import source_of
 
 SAMPLES = 40
 TRAIN = [0, 1, 2, 5, 8, 13, 21, 22, 23, 34, 39]

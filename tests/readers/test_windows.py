@@ -23,7 +23,7 @@ from packer.errors import UsageError
 from packer.format import Field, FrameRule
 from packer.writer import DatasetWriter
 from readers import Crop, Loader, Mix, PackedDataset, Windows
-from readers.mix import source_of
+from readers.source import source_of
 
 Offsets = Mapping[str, Sequence[int]]
 Episode = dict[str, NDArray[Any]]
