@@ -21,7 +21,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import SourceError, as_text
-from packer.sources.arrays.tree import CACHE_BYTES, TEXT, Entry, Tree, TreePlace, check_attribute, check_size, never
+from packer.sources.arrays.tree import (
+    CACHE_BYTES,
+    TEXT,
+    Entry,
+    Tree,
+    TreePlace,
+    Values,
+    check_attribute,
+    check_size,
+    never,
+)
 from packer.sources.base import faults_of
 from packer.sources.files import NOT_ITS_FAULT, refuse_pointer, unreadable
 
@@ -97,7 +107,11 @@ class Hdf5Tree(Tree):
         except _FAULTS:
             return None
 
-    def open(self, path: str, axis: int = 0, cache: int = CACHE_BYTES) -> h5py.Dataset:
+    def open(self, path: str, axis: int = 0, cache: int = CACHE_BYTES) -> Values:
+        dataset = self._open(path, axis, cache)
+        return _Bytes(dataset) if _holds_files(dataset) else dataset
+
+    def _open(self, path: str, axis: int, cache: int) -> h5py.Dataset:
         dataset = self._file[path]
         _files_of(dataset, self.path)
         if not dataset.chunks:
@@ -180,7 +194,36 @@ def _entry(path: str, thing: h5py.Dataset | h5py.Group) -> Entry:
     with suppress(*_FAULTS):  # a damaged attribute costs nothing
         if h5py.h5ds.is_scale(thing.id) and h5py.h5ds.get_scale_name(thing.id).startswith(_NETCDF_PLACEHOLDER):
             return Entry(path, aside="is a NetCDF dimension without values")
+    if _holds_files(thing):
+        shape, dtype = (*shape, dtype.itemsize), np.dtype(np.uint8)
+        remark = "holds files of images as strings, which are taken as bytes; --encoded decodes them"
     return Entry(path, shape=shape and tuple(map(int, shape)), dtype=dtype, problem=problem, remark=remark)
+
+
+#: Strings that are shorter are no files of images; how such files begin, which is never text in UTF-8.
+_LEAST_FILE, _FILES = 64, (b"\xff\xd8\xff", b"\x89PNG\r\n")
+
+
+def _holds_files(dataset: h5py.Dataset) -> bool:
+    """Return whether strings of a fixed length are files of images, as some robots record them: by the first one."""
+    if dataset.dtype.kind != "S" or dataset.dtype.itemsize < _LEAST_FILE or not dataset.size:
+        return False
+    with suppress(*_FAULTS):
+        return bytes(dataset[(0,) * len(dataset.shape)]).startswith(_FILES)
+    return False
+
+
+class _Bytes:
+    """Strings of a fixed length as their bytes, uint8 with one axis more; only whole strings are read."""
+
+    def __init__(self, strings: h5py.Dataset) -> None:
+        self._strings = strings
+        self.shape = (*strings.shape, strings.dtype.itemsize)
+        self.dtype = np.dtype(np.uint8)
+
+    def __getitem__(self, place: Any, /) -> Any:
+        strings = np.asarray(self._strings[place], self._strings.dtype)
+        return np.frombuffer(strings.tobytes(), np.uint8).reshape(*strings.shape, self.shape[-1])
 
 
 def _met(

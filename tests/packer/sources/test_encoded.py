@@ -38,15 +38,16 @@ def large_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.usefixtures("large_bytes")
-def test_padded_rows_of_episodes_are_clips(tmp_path: Path) -> None:
-    """Each file is an episode, and windows read some of its frames."""
+@pytest.mark.parametrize("are_strings", [False, True], ids=["uint8", "S"])
+def test_padded_rows_of_episodes_are_clips(tmp_path: Path, are_strings: bool) -> None:
+    """Each file is an episode, and windows read some of its frames; rows may be strings of a fixed length."""
     frames = {n: [jpeg(picture(8, 9, seed=10 * n + t)) for t in range(3 + n)] for n in range(3)}
     for number, files in frames.items():
         padded = np.zeros((len(files), max(map(len, files)) + number), np.uint8)
         for row, file in zip(padded, files, strict=True):
             row[: len(file)] = file
         with h5py.File(tmp_path / f"episode_{number}.hdf5", "w") as file:
-            file["observations/images/high"] = padded
+            file["observations/images/high"] = padded.view(f"S{padded.shape[1]}")[:, 0] if are_strings else padded
             file["action"] = np.full((len(files), 2), number, "f4")
     options = SourceOptions(samples="files", encoded=("observations.images.high",))
     report = convert(str(tmp_path / "*.hdf5"), tmp_path / "out", source=options, workers=0)
