@@ -9,7 +9,7 @@ import pytest
 
 from packer.append import append
 from packer.convert import convert
-from packer.errors import ChangedMeanwhileError, UsageError
+from packer.errors import ChangedMeanwhileError, RemoteError, UsageError
 from packer.packing import place_of
 from packer.remote import RemoteFolder, store
 from readers import PackedDataset
@@ -93,6 +93,13 @@ def test_a_server_that_cannot_compare_is_not_written(rows, s3) -> None:
         convert(rows.sources, f"{s3.url}/set", workers=0)
     s3.fs.invalidate_cache()
     assert not s3.fs.exists(f"{s3.url}/set")
+
+
+def test_a_bucket_that_is_missing_is_named(s3) -> None:
+    """It is no other version of the file, which would be asked for again."""
+    folder = RemoteFolder("s3://missing-bucket/set", patience=0)
+    with pytest.raises(RemoteError, match="missing-bucket/set: there is no such bucket or folder"):
+        folder.replace("manifest.json", b"{}", lambda present: True)
 
 
 def test_a_url_of_files_is_the_folder(tmp_path) -> None:
