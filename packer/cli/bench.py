@@ -17,6 +17,7 @@ from packer.cli.doctor import machine_of, shared_frames
 from packer.cli.logs import Progress, log_options
 from packer.cli.options import fields_option
 from packer.cli.text import count_text, json_text, size_text, table, wrap
+from packer.codecs import compiled, compiling, number_of
 from packer.errors import DatasetError
 from packer.format import manifest as manifests
 from packer.warm import warm
@@ -101,6 +102,10 @@ def bench(
     sizes = sorted({min(size, manifest.samples) for size in batch_sizes})
     counts = sorted(set(workers))
     settings = [(way, size, count) for size in sizes for way in (LOADER, DATALOADER) for count in counts]
+    if any(number_of(field.codec) is not None for field in chosen_fields.values()):
+        if not compiling.compiled_files():
+            _log.info("compiling the machine code that decodes frames, once on this machine")
+        compiled.loading.load()  # as in any process that reads for long
     if fits:
         with Progress() as watcher:
             warm(dataset, watcher, again=False)

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 
 from packer.cli import bench
 from packer.cli.doctor import machine_of
+from packer.codecs import compiled, compiling
 from packer.convert import convert
 from packer.format import manifest as manifests
 from readers import Loader, PackedDataset
@@ -47,6 +48,17 @@ def test_the_table(packer, packed):
     code = lines[-1].removeprefix("Start from  ")
     names = {"Loader": Loader, "DataLoader": DataLoader, "dataset": PackedDataset(packed)}
     assert len(eval(code, names)) in (12, 32)
+
+
+def test_what_is_measured_is_machine_code(packer, packed, monkeypatch):
+    """Also in a new environment, where other processes would begin without; of raw frames nothing is loaded."""
+    for fields, is_loaded in (("label", False), ("hr", True)):
+        fresh = compiled.Loading()
+        monkeypatch.setattr(compiled, "loading", fresh)
+        monkeypatch.setattr(compiling, "compiled_files", list)
+        monkeypatch.setattr(compiling, "start", lambda: True)
+        packer("bench", packed, *QUICK, "--fields", fields)
+        assert (fresh.found is not None) == is_loaded
 
 
 def test_json_has_every_setting_asked_for(packer, packed):
