@@ -33,6 +33,7 @@ _MODULES = (
     "packer.sources.images.kind",
     "packer.sources.ply.kind",
     "packer.sources.nifti",
+    "packer.sources.flow",
     "packer.sources.tables",
     "packer.sources.tars",
     "packer.sources.text",
