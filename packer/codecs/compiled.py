@@ -82,8 +82,10 @@ class Loading:
             return
         self._next_look = time.monotonic() + LOOK_SECONDS
         if compiling.compiled_files() or not compiling.start():
-            self._thread = threading.Thread(target=self.load, name="packer loops")
-            self._thread.start()
+            thread = threading.Thread(target=self.load, name="packer loops")
+            with contextlib.suppress(RuntimeError):  # the system gives no thread now, or the process is ending
+                thread.start()
+                self._thread = thread
 
     def forget_thread(self) -> None:
         """Note that this process was forked, so that its parent's thread is not here."""

@@ -337,6 +337,22 @@ def test_nobody_waits_for_a_thread_that_loads(
     assert slow.imports == 1
 
 
+def test_without_a_thread_frames_are_handled_one_by_one(loading: Loading, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the system gives none at the moment; later the loops are loaded."""
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    loading.seconds = 2 * WORTH_SECONDS
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        assert decodes_right()
+    loading._next_look = 0.0
+    assert decodes_right()
+    assert ended(loading)
+    assert compiled.loops() is not None
+
+
 # ---------------------------------------------------------------- codecs
 
 
