@@ -52,7 +52,7 @@ def look(row: Row, options: SourceOptions) -> list[Header | SourceError]:
         if suffix_of(row.path) in PARQUET + ARROW:
             return _look_at_columns(row.path, options)
         places, count, laid = list[tuple[int, tuple[int, int], int]](), 0, dict[str, LaidField]()
-        for span, data in pieces(row.path):
+        for span, data in pieces(row.path, options):
             batch = parsed(row.path, data, options)
             laid = merged(laid, {field.name: field for field in layout_of(batch.schema, options)}, row.path)
             places.append((count, span, batch.num_rows))

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from packer.errors import SourceError
+from packer.errors import SourceError, UsageError
 from packer.sources.base import BLOCK_BYTES
 from packer.sources.files import suffix_of
 from packer.sources.options import SourceOptions, naming
@@ -20,6 +21,9 @@ from packer.sources.table import LaidField, Layout
 CSV, JSON = (".csv", ".tsv"), (".jsonl", ".ndjson")
 #: Bytes of text that are parsed at once.
 _PIECE_BYTES = BLOCK_BYTES
+#: A row that is longer has a quote that nobody closed.
+_LONGEST_ROW = 2**28
+_QUOTE, _MARK = ord('"'), b"\xef\xbb\xbf"
 #: Bytes that are read of a file for its first line.
 _HEAD_BYTES = 2**16
 #: What the first column is called if it has no name: pandas writes the index of a table so.
@@ -29,46 +33,90 @@ _MISSING = ("", "NA", "N/A", "#N/A", "<NA>", "null", "NULL", "None")
 _WHOLE, _WITH_ZEROS, _WITH_COMMA = r"^-?[0-9]+$", r"^-?0[0-9]", r"^-?[0-9]+,[0-9]+$"
 
 
-def pieces(path: str) -> Iterator[tuple[tuple[int, int], bytes]]:
-    """Yield offset and size of pieces of whole rows of a file, and their bytes; the line of names is in none."""
-    at, rest, is_csv = 0, b"", suffix_of(path) in CSV
+def pieces(path: str, options: SourceOptions) -> Iterator[tuple[tuple[int, int], bytes]]:
+    """Yield offset and size of pieces of whole rows of a file, and their bytes; the line of names is in none.
+
+    Raises:
+        SourceError: a quote of CSV is not closed.
+    """
+    at, rest, delimiter = 0, b"", _delimiter(path, options)
     with Path(path).open("rb") as file:
-        if is_csv:
-            at = _header(path)[1]
+        if delimiter:
+            at = _header(path, delimiter)[1]
             file.seek(at)
         while data := file.read(_PIECE_BYTES):
             data = rest + data
-            cut = _end_of_row(data, is_csv)
-            if cut:
+            ends, is_open = _row_ends(data, delimiter)
+            if len(ends):
+                cut = int(ends[-1])
                 yield (at, cut), data[:cut]
-            at, rest = at + cut, data[cut:]
+                at, data = at + cut, data[cut:]
+            rest = data
+            if is_open and len(rest) > _LONGEST_ROW:
+                break
+    if delimiter and rest and _row_ends(rest, delimiter)[1]:
+        begin = rest[: rest.find(b"\n") if b"\n" in rest else None][:40].decode(errors="replace")
+        raise SourceError(f"a quote is never closed in the row that begins with {begin!r}; close it, or double it")
     if rest.strip():
         yield (at, len(rest)), rest
 
 
-def _end_of_row(data: bytes, is_csv: bool, number: int = -1) -> int:
-    """Return where the last row that ends within `data` does, or another one; 0 if none does.
+def _delimiter(path: str, options: SourceOptions) -> str:
+    """Return what is between the columns of CSV; empty for other text."""
+    if suffix_of(path) not in CSV:
+        return ""
+    usual = "\t" if suffix_of(path) == ".tsv" else ","
+    delimiter = {None: usual, "tab": "\t", "\\t": "\t"}.get(options.delimiter, options.delimiter)
+    if not delimiter or len(delimiter) > 1 or not delimiter.isascii() or delimiter in '"\r\n':
+        raise UsageError(f"--delimiter {options.delimiter}: one character is expected, such as ';', or tab")
+    return delimiter
 
-    Lines within quotes are no end of a row of CSV.
+
+def _row_ends(data: bytes, delimiter: str) -> tuple[NDArray[np.intp], bool]:
+    """Return where rows end, and whether a quote is open then; an end of a line within quotes ends no row of CSV.
+
+    Args:
+        delimiter: empty if quotes mean nothing.
     """
     text = np.frombuffer(data, np.uint8)
     ends = np.flatnonzero(text == ord("\n"))
-    if is_csv:
-        ends = ends[np.flatnonzero(text == ord('"')).searchsorted(ends) % 2 == 0]
-    return int(ends[number]) + 1 if len(ends) else 0
+    quotes = np.flatnonzero(text == _QUOTE) if delimiter else ends[:0]
+    if not len(quotes):
+        return ends + 1, False
+    before = np.where(quotes > 0, text[quotes - 1], ord("\n"))
+    begins = np.isin(before, [ord("\n"), ord("\r"), ord(delimiter)])
+    if not (begins | (before == _QUOTE))[::2].all():  # some are within values without quotes, such as 5" of inches
+        quotes = _that_count(quotes.tolist(), begins.tolist())
+    return ends[quotes.searchsorted(ends) % 2 == 0] + 1, len(quotes) % 2 == 1
 
 
-def _header(path: str) -> tuple[bytes, int]:
+def _that_count(quotes: list[int], begins: list[bool]) -> NDArray[np.intp]:
+    """Return the quotes that open a value or close it: one opens where a value begins, two in one are one of text."""
+    counting, is_open, number = list[int](), False, 0
+    while number < len(quotes):
+        if is_open and number + 1 < len(quotes) and quotes[number + 1] == quotes[number] + 1:
+            number += 2
+            continue
+        if is_open or begins[number]:
+            counting.append(quotes[number])
+            is_open = not is_open
+        number += 1
+    return np.array(counting, np.intp)
+
+
+def _header(path: str, delimiter: str) -> tuple[bytes, int]:
     """Return the names of a CSV as they stand there, without a byte order mark, and where the first row begins."""
-    size, head, end = _HEAD_BYTES, b"", 0
+    size, head, ends = _HEAD_BYTES, b"", np.zeros(0, np.intp)
     with Path(path).open("rb") as file:
-        while not end and (more := file.read(size)):
+        mark = len(_MARK) if file.read(len(_MARK)) == _MARK else 0
+        file.seek(mark)
+        while not len(ends) and (more := file.read(size)):
             size, head = 4 * size, head + more
-            end = _end_of_row(head, True, 0)
+            ends, _ = _row_ends(head, delimiter)
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise SourceError("is text in UTF-16; save it as UTF-8")
-    end = end or len(head)
-    return head[:end].removeprefix(b"\xef\xbb\xbf"), end
+    end = int(ends[0]) if len(ends) else len(head)
+    return head[:end], mark + end
 
 
 def piece(path: str, span: tuple[int, int], options: SourceOptions, layout: Layout) -> Any:
@@ -98,9 +146,8 @@ def parsed(path: str, data: bytes, options: SourceOptions, layout: Layout = ()) 
         if plain != table.schema:
             table = pa_json.read_json(pa.BufferReader(data), reading, pa_json.ParseOptions(explicit_schema=plain))
         return table
-    usual = "\t" if suffix_of(path) == ".tsv" else ","
-    delimiter = {"tab": "\t", "\\t": "\t"}.get(options.delimiter or usual, options.delimiter or usual)
-    header = _header(path)[0]
+    delimiter = _delimiter(path, options)
+    header = _header(path, delimiter)[0]
     first, *others = [column[0].as_py().strip() for column in _strings(header, delimiter).columns]
     names = [first or _INDEX, *others]
     marks = {mark: header.count(mark.encode()) for mark in ";\t|" if len(names) == 1}

@@ -142,6 +142,15 @@ def test_types_of_csv_are_those_of_all_rows(tmp_path: Path, monkeypatch: pytest.
     assert rows(tmp_path / "a.csv", 20, 31)["x"] == list(range(20, 31))
 
 
+def test_quotes_within_values_are_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As pandas reads them, wherever a piece of the file ends: a quote opens a value only where the value begins."""
+    monkeypatch.setattr("packer.sources.tables.text._PIECE_BYTES", 50)
+    lines = [f'{n},5" of {n},"a\n""{n}"", {n}"' for n in range(40)]
+    (tmp_path / "a.csv").write_text('\ufeff"n",size,text\n' + "\n".join(lines), encoding="utf-8")
+    frame = pandas.read_csv(tmp_path / "a.csv")
+    assert rows(tmp_path / "a.csv") == {name: frame[name].tolist() for name in ("n", "size", "text")}
+
+
 def test_the_index_of_pandas_is_a_field(tmp_path: Path) -> None:
     """Its column has no name in CSV; and in Parquet the manifest of its types is no column."""
     frame = pandas.DataFrame({"x": [1.5, 2.5], "c": pandas.Categorical(["b", "a"])})
@@ -203,6 +212,7 @@ def test_columns_of_files_may_be_in_another_order(tmp_path: Path) -> None:
         ("a.tsv", "a\n1,5\n2,5\n", "decimal comma"),
         ("a.csv", "a,b\n", "has no rows"),
         ("a.csv", "a,b\n1,2,3\n", "cannot be read as a table"),
+        ("a.csv", 'a,b\n1,x\n2,"y\n3,z\n', "a quote is never closed in the row that begins with '2,\"y'"),
         ("a.csv", "a,,b\n1,2,3\n", "column 2 has no name"),
         ("a.csv", "a,a\n1,2\n", "two columns are named 'a'"),
         ("a.csv", "a,b\n1,\n2,\n", "column b has no value in any row"),
@@ -215,6 +225,14 @@ def test_what_is_no_table_is_refused(tmp_path: Path, name: str, content: str, re
     (tmp_path / name).write_text(content)
     with pytest.raises(SourceError, match=reason):
         rows(tmp_path / name)
+
+
+def test_a_delimiter_is_one_character(tmp_path: Path) -> None:
+    """Any but a quote; `tab` is one."""
+    (tmp_path / "a.csv").write_text("a\tb\n1\t2\n")
+    assert rows(tmp_path / "a.csv", delimiter="tab") == {"a": [1], "b": [2]}
+    with pytest.raises(UsageError, match="--delimiter ab: one character is expected"):
+        rows(tmp_path / "a.csv", delimiter="ab")
 
 
 @pytest.mark.parametrize("values", [[decimal.Decimal("1.5")], [["a", "b"]]])
