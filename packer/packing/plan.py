@@ -39,6 +39,8 @@ GIB = 2**30
 #: process that reads it. The size of the data alone decides, so that output is reproducible.
 AUTO_SHARDS, AUTO_MOST = 16, 4096
 AUTO_SMALLEST = 16 * 2**20
+#: Samples that are read as one, such as a group of rows, stay in one shard up to so many bytes; without --shard-size.
+WHOLE_BYTES = 2**28
 #: Samples are looked at in this many places, spread evenly, and no more than this many raw bytes of them.
 EXAMPLE_RUNS = 16
 EXAMPLE_BYTES = 32 * 2**20
@@ -418,6 +420,10 @@ def cut_shards(sizes: NDArray[np.int64], shard_size: int | None, cuts: NDArray[n
     total = _sum(sizes)
     if shard_size is None:
         shard_size = max(min(GIB, max(AUTO_SMALLEST, -(-total // AUTO_SHARDS))), -(-total // AUTO_MOST))
+        if cuts is not None and len(cuts) > 1:
+            most_samples = int(np.diff(cuts, append=len(sizes)).max())
+            stretch = total * most_samples // len(sizes)
+            shard_size = max(shard_size, stretch) if stretch <= WHOLE_BYTES else shard_size
     if shard_size < 4096:
         raise UsageError(f"--shard-size {shard_size} is too small; 4 KiB is the least, 1GiB is usual")
     count = min(max(1, -(-total // shard_size)), len(sizes))

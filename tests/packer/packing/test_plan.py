@@ -177,6 +177,14 @@ def test_samples_of_one_size_are_cut_where_others_are() -> None:
     assert cut_shards(np.broadcast_to(np.int64(700), (31,)), 8192) == [0, 11, 21]
 
 
+def test_samples_that_are_read_as_one_stay_together() -> None:
+    """Two groups of 60 MiB are two shards, where rows that are read one by one would be eight."""
+    sizes, cuts = np.full(1200, MIB // 10), np.array([0, 650])
+    assert cut_shards(sizes, None, cuts) == [0, 650]
+    assert len(cut_shards(sizes, None)) == 8
+    assert len(cut_shards(sizes * 10, None, cuts)) == AUTO_SHARDS  # groups of 600 MiB are too large
+
+
 def test_there_are_no_more_shards_than_samples() -> None:
     """Samples are not cut."""
     assert cut_shards(np.array([10 * GIB, 10 * GIB]), GIB) == [0, 1]
