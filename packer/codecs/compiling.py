@@ -8,6 +8,7 @@ keeps: it names the files that must be there. Whoever finds the mark loads the l
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import os
 import platform
@@ -28,11 +29,21 @@ _process: subprocess.Popen[bytes] | None = None
 _is_forked = False
 
 
+def _let_go() -> None:
+    """Forget the process, which goes on by itself; else `Popen` would warn of it."""
+    global _process
+    if _process is not None:
+        _process.returncode = 0
+    _process = None
+
+
 def _note_fork() -> None:
-    global _process, _is_forked
-    _process, _is_forked = None, True
+    global _is_forked
+    _is_forked = True
+    _let_go()
 
 
+atexit.register(_let_go)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_note_fork)
 
