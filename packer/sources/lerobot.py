@@ -70,13 +70,18 @@ def pair(file_sets: Mapping[str, FileSet], options: SourceOptions, watcher: Watc
     for camera in cameras:
         begins = [round(row[_BEGIN.format(camera)] * _NANO) for row in rows]
         numbers[_BEGIN.format(camera)] = np.array(begins, np.int64)
-    names = [f"episode_{row['episode_index']:06d}" for row in rows]
+    names = [_name(folder, row["episode_index"]) for row in rows]
     lengths = numbers[_STEPS]
     steps = f"{lengths.min():,} to {lengths.max():,}" if len(rows) else "0"
     remarks = [f"each episode is a sample: {len(rows):,} episodes of {steps} steps, {info['fps']} a second"]
     if options.skip:
         remarks.append(f"left out by --skip: {first_few(options.skip)}")
     return SampleTable(count=len(rows), inputs=inputs, names=names, numbers=numbers), remarks
+
+
+def _name(folder: str, episode: int) -> str:
+    """Return the name of an episode, which begins with that of the dataset: several may be packed as one."""
+    return f"{Path(folder).resolve().name}/episode_{episode:06d}"
 
 
 def _info(folder: str) -> dict[str, Any]:
@@ -310,7 +315,7 @@ def view(source: Any, options: SourceOptions) -> Any:
     for name, bounds in (_info(files.folder).get("splits") or {}).items():
         start, colon, stop = str(bounds).partition(":")
         if colon and start.isdecimal() and stop.isdecimal():
-            splits[name] = [f"episode_{number:06d}" for number in range(int(start), int(stop))]
+            splits[name] = [_name(files.folder, number) for number in range(int(start), int(stop))]
     source.splits = splits
     return source
 

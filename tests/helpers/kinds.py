@@ -18,6 +18,7 @@ from plyfile import PlyData, PlyElement
 from pyarrow import parquet
 
 from packer.cli import main
+from tests.helpers import lerobot_files
 from tests.helpers.hdf5_files import write_hdf5
 from tests.helpers.picture_files import picture, save
 from tests.helpers.video_files import video
@@ -268,6 +269,17 @@ def tars(folder: Path, number: int) -> list[str]:
     return [str(folder)]
 
 
+def robots(folder: Path, number: int) -> list[str]:
+    return [str(lerobot_files.write(folder / f"robot{number}", "v3.0"))]
+
+
+def flows(folder: Path, number: int) -> list[str]:
+    for n in range(4):
+        values = np.random.default_rng(n).normal(size=(5, 4 + n, 2)).astype("<f4")
+        (folder / f"f{number}{n}.flo").write_bytes(b"PIEH" + np.array([4 + n, 5], "<i4").tobytes() + values.tobytes())
+    return [str(folder)]
+
+
 def videos(folder: Path, number: int) -> list[str]:
     for n in range(3):
         video(folder / f"v{number}{n}.mp4", frames=3 + n)
@@ -313,6 +325,8 @@ KINDS = {
     "PLY, one by one": Kind(ply, "ply", ("--group", "none")),
     "volumes": Kind(volumes, "nifti"),
     "videos": Kind(videos, "video", ("--short", "16")),
+    "robots": Kind(robots, "lerobot", ("--skip", "next.done")),
+    "optical flow": Kind(flows, "flow", to=None),
     "tars": Kind(tars, "tars"),
     "rows of CSV": Kind(csv_rows, "tables"),
     "rows of Parquet": Kind(parquet_rows, "tables"),
