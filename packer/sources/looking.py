@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import SourceError
+from packer.errors import SourceError, first_few
 from packer.sources.base import Source
 from packer.sources.headers import Columns, misfits, read_headers
 from packer.sources.table import Layout, Row, SampleTable
@@ -39,6 +39,9 @@ class Header(NamedTuple):
 
 #: Samples of one kind that are read at most, to find a good one.
 MOST_TRIED = 64
+
+#: The column of a field with the number of pieces of each file that were never written.
+UNWRITTEN = "{}.unwritten"
 
 #: What a kind says of a row: one sample; or those of a file, and the errors of those that are bad.
 Looked = Header | Sequence[Header | SourceError]
@@ -191,3 +194,24 @@ def notes_of(table: SampleTable) -> list[str]:
             for note in laid.notes:
                 counts[laid.name, note] = counts.get((laid.name, note), 0) + count
     return [f"field {name}, {n} {'file' if n == 1 else 'files'}: {note}" for (name, note), n in counts.items()]
+
+
+def unwritten_of(table: SampleTable) -> list[str]:
+    """Return a sentence for each field on the pieces of files (tiles, pages) that were never written."""
+    sentences = []
+    for name in table.inputs:
+        counts = table.numbers.get(UNWRITTEN.format(name), np.zeros(0))
+        if len(bad := np.flatnonzero(counts).tolist()):
+            files = first_few([table.row(number).paths[name][0] for number in bad], 3)
+            sentences.append(
+                f"field {name}, {len(bad):,} {'file lacks' if len(bad) == 1 else 'files lack'} {int(counts.sum()):,} "
+                f"tiles, strips or pages, which were never written ({files}): they are packed as the fill value; "
+                "--unwritten refuse makes them an error"
+            )
+    return sentences
+
+
+def unwritten_error(count: int, path: str) -> SourceError:
+    """Return the error of a file that lacks pieces, where these are refused."""
+    reason = f"{count:,} tiles, strips or pages were never written"
+    return SourceError(f"{reason}; write them, or leave out --unwritten refuse to pack the fill value", path)

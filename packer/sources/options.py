@@ -72,7 +72,7 @@ class SourceOptions:
         scaled: HDF5, zarr and npy: apply scale_factor, add_offset, _FillValue, missing_value and _Unsigned (missing
             values become NaN).
         stored: HDF5, zarr and npy: pack numbers as they are stored, in spite of such attributes.
-        unwritten: HDF5, zarr and npy: chunks that were never written: a remark counts them, or they are refused.
+        unwritten: HDF5, zarr, npy and TIFF: chunks that were never written: a remark counts them, or they are refused.
         once: HDF5, zarr and npy: keep this array once, as ds.constants: it is the same for all samples, such as a
             grid.
         sparse: HDF5, zarr and npy: pack rows of this sparse matrix (data, indices, indptr), as X.indices and X.data.

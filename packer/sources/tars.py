@@ -29,7 +29,7 @@ from packer.errors import SourceError, UsageError
 from packer.format import DTYPES
 from packer.sources.base import faults_of
 from packer.sources.files import IMAGES, decode_text, unreadable
-from packer.sources.images import COLOURS, header_in, image_in
+from packer.sources.images import header_in, image_in
 from packer.sources.kinds import Kind, pair_in_order
 from packer.sources.looking import Header, agree_on_most, notes_of
 from packer.sources.options import SourceOptions
@@ -174,10 +174,10 @@ class _Reader(NamedTuple):
 def _look_at_picture(
     field: str, file: io.BufferedReader, member: _Member, options: SourceOptions
 ) -> tuple[list[LaidField], dict[str, int]]:
-    height, width, channels, dtype, note, _ = header_in((file.name, member.at, member.size), field, options)
-    shape = (f"{field}.height", f"{field}.width", channels)
-    laid = LaidField(field, dtype, shape, f"{COLOURS[channels]} {dtype}", "image", notes=(note,) if note else ())
-    return [laid], {f"{field}.height": height, f"{field}.width": width}
+    header = header_in((file.name, member.at, member.size), field, options)
+    shape, notes = (f"{field}.height", f"{field}.width", header.channels), (header.note,) if header.note else ()
+    laid = LaidField(field, header.dtype, shape, header.in_words, "image", notes=notes)
+    return [laid], {f"{field}.height": header.height, f"{field}.width": header.width}
 
 
 def _look_at_text(

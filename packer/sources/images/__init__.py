@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from packer.errors import SourceError
 from packer.sources.images.png import GRAY, GRAY_ALPHA, IHDR, RGB, RGBA, SIGNATURE, chunk_parts
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
     from packer.codecs import EncodedImage
@@ -14,7 +16,6 @@ if TYPE_CHECKING:
     from packer.sources.options import SourceOptions
 
 __all__ = [
-    "COLOURS",
     "GRAY",
     "GRAY_ALPHA",
     "IHDR",
@@ -25,10 +26,15 @@ __all__ = [
     "chunk_parts",
     "header_in",
     "image_in",
+    "pixels_in_words",
 ]
 
-#: What colours of so many channels are called.
-COLOURS = {1: "gray", 2: "gray with alpha", 3: "RGB", 4: "RGBA"}
+_COLOURS = {1: "gray", 2: "gray with alpha", 3: "RGB", 4: "RGBA"}
+
+
+def pixels_in_words(channels: int, dtype: str | np.dtype[Any]) -> str:
+    """Return what the pixels of an image are called, such as `RGB uint8`."""
+    return f"{_COLOURS.get(channels, f'{channels} channels')} {dtype}"
 
 
 def as_image(value: Any, field: str) -> EncodedImage | None:
@@ -47,7 +53,10 @@ def header_in(file: bytes | tuple[str, int, int], field: str, options: SourceOpt
     from packer.sources.images import formats
 
     place = file if isinstance(file, bytes) else formats.ByteRange(*file)
-    return formats.read_header(f"{field}." if isinstance(file, tuple) else field, _reading(field, options), place)
+    header = formats.read_header(f"{field}." if isinstance(file, tuple) else field, _reading(field, options), place)
+    if header.stack:
+        raise SourceError("holds a stack of images where one is expected; pack such files by themselves", field)
+    return header
 
 
 def image_in(file: bytes, field: str, options: SourceOptions) -> NDArray[Any]:

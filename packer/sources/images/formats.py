@@ -1,13 +1,14 @@
-"""One image file: its format, its header and its pixels. PNG is read by `png`, the rest by Pillow.
+"""One image file: its format, its header and its pixels.
+
+PNG is read by `png`, TIFF that Pillow does not read as it is meant by `tiff`, the rest by Pillow.
 
 For JPEG, TIFF, WebP, BMP and GIF, Pillow's reader of the expected format is called directly, not `Image.open`: no other
 format is tried on the bytes, and `max_pixels` replaces Pillow's process-wide limit of pixels (first a warning, then an
 error). Pixels are those of `np.asarray(Image.open(path))`, except that signed 16 bits are int16 where Pillow widens
 them.
 
-The orientation tag (EXIF) of JPEG, PNG and WebP is applied only if asked for (`--orient`): partners and labels rely on
-where the file has its pixels. Pillow itself applies the tag of a TIFF, to size and pixels alike, and divides colours of
-a TIFF that are stored multiplied by alpha. The plan says so for each.
+The orientation tag (EXIF) is applied only if asked for (`--orient`): partners and labels rely on where the file has its
+pixels. The plan counts files that have one.
 
 Gray, RGB and RGBA are converted into each other (`--mode`) by Pillow's own arithmetic, so that 8-bit images come out
 as `Image.convert` gives them; unlike Pillow, 16 bits stay 16.
@@ -36,7 +37,7 @@ from packer.codecs import EncodedImage, checked_jpeg
 from packer.errors import PackerError, SourceError, UsageError
 from packer.sources.base import faults_of
 from packer.sources.files import IMAGES, READ_ONLY, refuse_pointer, suffix_of, unreadable
-from packer.sources.images import png
+from packer.sources.images import pixels_in_words, png, tiff
 
 #: Channels of an image after conversion to a mode.
 CHANNELS = {"gray": 1, "rgb": 3, "rgba": 4}
@@ -59,10 +60,6 @@ SEVERAL = (
 )
 PROFILE = "its colour profile (ICC) is not sRGB: values are packed as they are, the profile is not kept"
 CMYK = "CMYK is turned into other colours by Pillow; codec jpeg stores their pixels, not the files"
-CHANGED_TIFF = (
-    "Pillow reads this TIFF in its own way: it applies the orientation tag, divides by alpha, inverts 8-bit "
-    "values whose 0 is white (not wider ones), and leaves out further channels"
-)
 
 #: Formats, named as in `packer.sources.files.IMAGES` if they are those of images, and how their files begin.
 _STARTS = {
@@ -93,7 +90,12 @@ _READERS: dict[str, Any] = {
 }
 
 # Tags of TIFF, and values of them.
-_BITS, _PHOTOMETRIC, _ORIENTATION, _SAMPLES, _EXTRA, _SAMPLE_FORMAT = 258, 262, 274, 277, 338, 339
+_BITS, _PHOTOMETRIC, _DESCRIPTION, _ORIENTATION, _SAMPLES, _EXTRA, _SAMPLE_FORMAT = 258, 262, 270, 274, 277, 338, 339
+_STRIP_BYTES, _TILE_BYTES = 279, 325
+#: Tag of directories below that of an image: smaller copies of it.
+_SUB_DIRECTORIES = 330
+#: Descriptions of a TIFF whose one directory stands for a stack, by ImageJ and by tifffile.
+_STACK = re.compile(r"^ImageJ=.*^images=(?!1\b)|\"truncated\": *true", re.DOTALL | re.MULTILINE)
 #: How many colours show whether a profile is that of sRGB, how far it may move them on average; most bytes of one.
 _PROBES, _LIKE_SRGB, _MOST_PROFILE_BYTES = 256, 4, 2**22
 #: Modes of Pillow without colours.
@@ -154,6 +156,9 @@ class ImageHeader(NamedTuple):
     Attributes:
         note: what is not kept as it is in the file, in words; empty if nothing.
         has_palette: whether the file holds numbers of colours.
+        axes: of a stack of images, a letter for each axis before height, as tifffile names them.
+        stack: the lengths of these axes.
+        unwritten: how many pieces of the file were never written.
     """
 
     height: int
@@ -162,6 +167,16 @@ class ImageHeader(NamedTuple):
     dtype: str
     note: str
     has_palette: bool = False
+    axes: str = ""
+    stack: tuple[int, ...] = ()
+    unwritten: int = 0
+
+    @property
+    def in_words(self) -> str:
+        """Return what all images of a field have in common, such as `RGB uint8`."""
+        if self.axes:
+            return f"a stack of axes {', '.join(self.axes + ('YX' if self.channels == 1 else 'YXS'))}, {self.dtype}"
+        return pixels_in_words(self.channels, self.dtype)
 
 
 def read_header(path: str, options: ImageOptions, place: ByteRange | bytes | None = None) -> ImageHeader:
@@ -180,6 +195,10 @@ def read_header(path: str, options: ImageOptions, place: ByteRange | bytes | Non
     with faults_of(_shown(path, place)):
         _check_content(head, kind)
         if kind != "PNG":
+            if kind == "TIFF":
+                file = path if place is None else io.BytesIO(read_bytes(path, place)[0])
+                if not _is_for_pillow(file):
+                    return _tiff_header(tiff.look(file, options.palette == "index"), options)
             if place is None:
                 return _pillow_header(path, kind, options)
             if kind == "JPEG" and nbytes > JPEG_HEAD_BYTES:
@@ -204,11 +223,22 @@ def read_image(path: str, options: ImageOptions, place: ByteRange | bytes | None
         return _decode(data, _kind(path, place, data), options)
 
 
+def read_stack(
+    path: str, options: ImageOptions, place: ByteRange | bytes | None = None, start: int = 0, stop: int | None = None
+) -> NDArray[Any]:
+    """Return the rows start..stop of the first axis of a stack of images; arguments and errors as for `read_image`."""
+    with faults_of(_shown(path, place)):
+        file = path if place is None else io.BytesIO(read_bytes(path, place)[0])
+        return tiff.read(file, options.palette == "index", start, stop)[0]
+
+
 def _decode(data: bytes, kind: str, options: ImageOptions) -> NDArray[Any]:
     """Return the pixels in the bytes of a file, which should have this format."""
     _check_content(data, kind)
     if kind == "JPEG":
         return _jpeg_image(data, options)
+    if kind == "TIFF" and not _is_for_pillow(io.BytesIO(data)):
+        return _tiff_image(data, options)
     if kind != "PNG":
         return _pillow_image(data, kind, options)
     checked = png.check(data)
@@ -428,20 +458,16 @@ def _opened(file: str | io.BytesIO, kind: str, options: ImageOptions) -> Iterato
         with _READERS[kind](file) as image:
             options.check_size(image.width, image.height)
             layout = _layout(image, options)
-            if options.mode not in (None, "gray") and layout.dtype not in ("uint8", "uint16"):
-                reason = (
-                    f"holds {layout.dtype} values, which cannot become colours; pack it without --mode {options.mode}"
-                )
-                raise SourceError(reason)
+            _check_mode(layout.dtype, options)
             yield image, layout
     except PackerError:
         raise
     except MemoryError as error:
         raise SourceError("has pixels that do not fit into memory") from error
     except Exception as error:  # Damaged files make Pillow raise anything from SyntaxError to struct.error.
-        # Of TIFF, Pillow knows few types of values and numbers of channels; PNG has no more.
-        advice = "else save its values as .npy" if kind == "TIFF" else "else save it as PNG"
-        reason = f"cannot be read as {kind} by Pillow ({error}); download it again if it is damaged, {advice}"
+        reason = (
+            f"cannot be read as {kind} by Pillow ({error}); download it again if it is damaged, else save it as PNG"
+        )
         raise SourceError(reason) from error
 
 
@@ -461,7 +487,14 @@ def _layout(image: Image.Image, options: ImageOptions) -> _Layout:
             advice = "convert them with --mode rgb" if image.mode in _CONVERTIBLE else "save it as RGB"
             raise SourceError(f"has {image.mode} colours, which cannot be kept; {advice}")
         layout = _LAYOUTS["RGB"]
-    return _tiff_layout(image, layout) if isinstance(image, TiffImagePlugin.TiffImageFile) else layout
+    if isinstance(image, TiffImagePlugin.TiffImageFile):
+        if not _is_as_meant(image):  # an image that a caller has opened
+            raise SourceError("is a TIFF that Pillow does not read as it is meant; give its path or its bytes")
+        if layout.dtype == "int32":  # Pillow has one wide mode for several types
+            is_unsigned = image.tag_v2.get(_SAMPLE_FORMAT, (_UNSIGNED,))[0] == _UNSIGNED
+            narrow = "int16" if max(image.tag_v2.get(_BITS, (1,))) == 16 else "int32"
+            return layout._replace(dtype="uint32" if is_unsigned else narrow)
+    return layout
 
 
 def _lists_further(image: JpegImagePlugin.JpegImageFile) -> bool:
@@ -471,24 +504,70 @@ def _lists_further(image: JpegImagePlugin.JpegImageFile) -> bool:
     return False
 
 
-def _tiff_layout(image: TiffImagePlugin.TiffImageFile, layout: _Layout) -> _Layout:
-    """Return the layout of a TIFF; raises SourceError if Pillow would change it without a word.
+def _is_for_pillow(file: str | io.BytesIO) -> bool:
+    """Return whether a TIFF is one that Pillow reads as it is meant."""
+    with contextlib.suppress(Exception), TiffImagePlugin.TiffImageFile(file) as image:
+        return _is_as_meant(image)
+    return False
 
-    It would cut colours to 8 bits, and take signed values for unsigned.
+
+def _is_as_meant(image: TiffImagePlugin.TiffImageFile) -> bool:
+    """Return whether Pillow gives all pixels of a TIFF, with all their bits and where the file has them.
+
+    Of the others it leaves out pages and channels, cuts values to 8 or 32 bits, takes signed ones for unsigned, turns
+    pixels as the orientation tag says, divides by alpha, or inverts nothing where white is 0 in more than 8 bits.
     """
-    bits = image.tag_v2.get(_BITS, (1,))
-    sample_format = image.tag_v2.get(_SAMPLE_FORMAT, (_UNSIGNED,))[0]
-    if layout.dtype == "uint8" and (max(bits) > 8 or sample_format == _SIGNED):
-        sign = "signed " if sample_format == _SIGNED else ""
-        fits_png = not sign and max(bits) <= 16 and image.mode in ("RGB", "RGBA")
-        advice = "save it as PNG" if fits_png else "save its values as .npy"
-        raise SourceError(
-            f"is a TIFF of {sign}{max(bits)}-bit {image.mode}, which cannot be read without loss; {advice}"
-        )
-    if layout.dtype == "int32" and sample_format == _UNSIGNED:
-        return layout._replace(dtype="uint32")
-    # Pillow has no mode for signed 16 bits and uses a wider one, with the same values.
-    return layout._replace(dtype="int16") if layout.dtype == "int32" and max(bits) == 16 else layout
+    tags = image.tag_v2
+    dtype = _LAYOUTS.get(image.mode, _LAYOUTS["RGB"]).dtype
+    bits, form = max(tags.get(_BITS, (1,))), tags.get(_SAMPLE_FORMAT, (_UNSIGNED,))[0]
+    return not (
+        getattr(image, "n_frames", 1) > 1
+        or _STACK.search(str(tags.get(_DESCRIPTION, "")))
+        or tags.get(_SAMPLES, 1) > len(image.getbands())
+        or bits > 8 * np.dtype(dtype).itemsize
+        or (dtype == "uint8" and form == _SIGNED)
+        or tags.get(_ORIENTATION, 1) in _TURNS
+        or 0 in tags.get(_TILE_BYTES, tags.get(_STRIP_BYTES, ()))  # never written: it reads the head of the file
+        or _MULTIPLIED_ALPHA in tags.get(_EXTRA, ())
+        or (bits > 8 and tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO)
+    )
+
+
+def _tiff_header(layout: tiff.Layout, options: ImageOptions) -> ImageHeader:
+    """Return the header of a TIFF that tifffile reads."""
+    options.check_size(layout.width, layout.height)
+    if options.mode and (layout.stack or layout.channels > 4):
+        what = "a stack of images" if layout.stack else f"an image of {layout.channels} channels"
+        raise SourceError(f"holds {what}, which --mode does not convert; leave it out")
+    _check_mode(layout.dtype, options)
+    if options.orient and layout.stack and layout.turn in _TURNS:
+        raise SourceError("holds a stack of images with an orientation tag, which --orient does not turn; leave it out")
+    notes = list(layout.notes)
+    if layout.profile and not _is_srgb(layout.profile, "L" if layout.channels < 3 else "RGB"):
+        notes.append(PROFILE)
+    if layout.bits < 8 and layout.photometric != "PALETTE":
+        notes.append(FEW_BITS)
+    channels = CHANNELS[options.mode] if options.mode else layout.channels
+    header = _oriented_header(layout.height, layout.width, channels, layout.dtype, notes, layout.turn, options)
+    has_palette = layout.photometric == "PALETTE"
+    return header._replace(has_palette=has_palette, axes=layout.axes, stack=layout.stack, unwritten=layout.unwritten)
+
+
+def _tiff_image(data: bytes, options: ImageOptions) -> NDArray[Any]:
+    """Return the pixels of a TIFF that tifffile reads, and that holds one image."""
+    values, layout = tiff.read(io.BytesIO(data), options.palette == "index")
+    if layout.stack:
+        raise SourceError("holds a stack of images where one is expected; save the wanted one as a file of its own")
+    _check_mode(layout.dtype, options)
+    values = _convert(values, options.mode) if options.mode else values
+    return _oriented(values, layout.turn if options.orient else 1)
+
+
+def _check_mode(dtype: str, options: ImageOptions) -> None:
+    """Raise SourceError if values of a dtype cannot become the colours that are asked for."""
+    if options.mode not in (None, "gray") and dtype not in ("uint8", "uint16"):
+        reason = f"holds {dtype} values, which cannot become colours; pack it without --mode {options.mode}"
+        raise SourceError(reason)
 
 
 def _changes(image: Image.Image, *, with_alpha: bool) -> Iterator[str]:
@@ -506,13 +585,16 @@ def _changes(image: Image.Image, *, with_alpha: bool) -> Iterator[str]:
             yield COLOUR_KEY
         return
     tags = image.tag_v2
-    is_divided = image.mode in ("RGBA", "La") and _MULTIPLIED_ALPHA in tags.get(_EXTRA, ())
-    is_inverted = tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO
-    is_turned, is_cut = tags.get(_ORIENTATION, 1) in _TURNS, tags.get(_SAMPLES, 1) > len(image.getbands())
-    if is_divided or is_inverted or is_turned or is_cut:
-        yield CHANGED_TIFF
+    if tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO:
+        yield tiff.INVERTED
     if image.mode in ("1", "L") and max(tags.get(_BITS, (1,))) < 8:
         yield FEW_BITS
+    if _SUB_DIRECTORIES in tags:
+        yield tiff.LEVELS
+    if any(tag in tags for tag in tiff.GEO_TAGS):
+        yield tiff.GEO
+    if tiff.NO_DATA in tags:
+        yield tiff.NO_VALUE
 
 
 # ---------------------------------------------------------------- colour profiles
@@ -563,7 +645,7 @@ _FIRST_ON_ITS_SIDE = 5
 
 
 def _turn_of(image: Image.Image) -> int:
-    """Return the orientation that an opened image still asks for; 1 if there is none, or Pillow applies it itself."""
+    """Return the orientation that an opened image asks for; 1 if none, as of every TIFF that Pillow reads."""
     if isinstance(image, TiffImagePlugin.TiffImageFile) or "exif" not in image.info:
         return 1
     with contextlib.suppress(Exception):  # damaged EXIF makes Pillow raise anything, and harms no pixel

@@ -26,10 +26,10 @@ from numpy.typing import NDArray
 from packer.errors import NothingLeftError, SourceError, UsageError, first_few
 from packer.sources.base import LARGE_BYTES, LargeArray, Source, changed
 from packer.sources.files import IMAGES, FileSet, is_lmdb, join
-from packer.sources.images import COLOURS, lmdb_folders
+from packer.sources.images import lmdb_folders
 from packer.sources.images.lmdb_folders import TEXT
 from packer.sources.kinds import Kind, pair_by_name, unit_of
-from packer.sources.looking import Header, agree_on_most, notes_of
+from packer.sources.looking import UNWRITTEN, Header, agree_on_most, notes_of, unwritten_error, unwritten_of
 from packer.sources.options import SourceOptions
 from packer.sources.pairing import names_by_folder, stem
 from packer.sources.table import LaidField, Row, SampleTable, bounds_of
@@ -185,10 +185,17 @@ def look(row: Row, options: SourceOptions) -> Header | list[SourceError]:
             errors += _misfits(row, field, headers)
         if errors:
             continue
-        height, width, channels, dtype, _, has_palette = headers[0]
-        numbers[f"{field}.height"], numbers[f"{field}.width"] = height, width
+        first = headers[0]
+        numbers[f"{field}.height"], numbers[f"{field}.width"] = first.height, first.width
+        for axis, length in enumerate(first.stack):
+            numbers[f"{field}[{axis}]"] = length
+        if unwritten := sum(header.unwritten for header in headers):
+            numbers[UNWRITTEN.format(field)] = unwritten
+            if options.unwritten == "refuse":
+                errors.append(unwritten_error(unwritten, _places(row, field)[0][0]))
         notes = tuple(dict.fromkeys(header.note for header in headers if header.note))
-        layout.append(_laid(field, channels, dtype, notes, has_palette, is_clip, options.palette))
+        form = first.in_words, len(first.stack), first.channels, first.dtype
+        layout.append(_laid(field, *form, notes, first.has_palette, is_clip, options.palette))
     if errors and _FRAMES in row.numbers and "; the clip is skipped" not in errors[-1].reason:
         errors.append(SourceError(f"{_BROKEN}; the clip is skipped", _folder(row, next(iter(row.paths)))))
     return errors or Header(tuple(layout), numbers)
@@ -196,15 +203,25 @@ def look(row: Row, options: SourceOptions) -> Header | list[SourceError]:
 
 @lru_cache(1024)
 def _laid(
-    field: str, channels: int, dtype: str, notes: tuple[str, ...], has_palette: bool, is_clip: bool, palette: str | None
+    field: str,
+    in_words: str,
+    stacked: int,
+    channels: int,
+    dtype: str,
+    notes: tuple[str, ...],
+    has_palette: bool,
+    is_clip: bool,
+    palette: str | None,
 ) -> LaidField:
     axes: tuple[int | str, ...] = (f"{field}.height", f"{field}.width", channels)
+    if stacked:
+        axes = (*(f"{field}[{axis}]" for axis in range(stacked)), *(axes if channels > 1 else axes[:2]))
     return LaidField(
         field,
         dtype,
         (_FRAMES, *axes) if is_clip else axes,
-        f"{COLOURS[channels]} {dtype}",
-        "array" if is_clip else "image",
+        in_words,
+        "array" if is_clip or stacked else "image",
         (palette or _COLOUR) if has_palette else None,
         notes,
     )
@@ -214,9 +231,10 @@ def _misfits(row: Row, field: str, headers: Sequence[ImageHeader]) -> list[Sourc
     """Return the errors of the frames of a clip that are not as its first one."""
     errors, first, places = list[SourceError](), headers[0], _places(row, field)
     for header, (name, _) in zip(headers, places, strict=True):
+        if header.stack:
+            return [*errors, SourceError("holds a stack of images, which can be no frame of a clip", name)]
         if header[2:4] != first[2:4]:
-            words = [f"{COLOURS[other.channels]} {other.dtype}" for other in (header, first)]
-            how = f"field {field} is {words[0]}, not {words[1]}"
+            how = f"field {field} is {header.in_words}, not {first.in_words}"
             errors.append(SourceError(f"differs from most images: {how}; {_ADVICE}", name))
         elif header[:2] != first[:2]:
             pairs = ((places[0][0], first), (name, header))
@@ -278,6 +296,7 @@ def agree(table: SampleTable, options: SourceOptions, remarks: list[str], watche
         table = table.take(np.flatnonzero(keep))
     remarks += lmdb_folders.listed_otherwise(table)
     remarks += notes_of(table)
+    remarks += unwritten_of(table)
     remarks += _palettes(table, masks) if chooses else ()
     if is_clips:
         lengths = table.numbers[_FRAMES]
@@ -322,7 +341,7 @@ def _masks(table: SampleTable) -> set[str]:
 def _as_mask(laid: LaidField) -> LaidField:
     if not laid.detail:
         return laid
-    return laid._replace(shape=(*laid.shape[:-1], 1), detail=_INDEX, in_words=f"{COLOURS[1]} {laid.dtype}")
+    return laid._replace(shape=(*laid.shape[:-1], 1), detail=_INDEX, in_words=f"gray {laid.dtype}")
 
 
 def _palettes(table: SampleTable, masks: set[str]) -> Iterator[str]:
@@ -416,8 +435,10 @@ def read(row: Row, options: SourceOptions) -> dict[str, Any]:
         if laid.kind == "image":
             ((name, place),) = _places(row, laid.name)
             sample[laid.name] = read_image(name, _reading(options, laid.detail), place)
-        elif laid.kind == "array":
+        elif _FRAMES in row.numbers:
             sample[laid.name] = _clip(row, laid, options)
+        elif laid.kind == "array":
+            sample[laid.name] = _stack(row, laid, options)
         else:
             ((name, place),) = _places(row, laid.name)
             try:
@@ -448,6 +469,17 @@ def _clip(row: Row, laid: LaidField, options: SourceOptions) -> LargeArray:
     return LargeArray(np.dtype(laid.dtype), shape, read_frames)
 
 
+def _stack(row: Row, laid: LaidField, options: SourceOptions) -> Any:
+    """Return a stack of images, a large one as `LargeArray`, of which pages are read as they are asked for."""
+    from packer.sources.images.formats import read_stack
+
+    ((name, place),) = _places(row, laid.name)
+    reading = _reading(options, laid.detail)
+    shape = tuple(int(n or 0) for n in row.shape(laid))
+    stack = LargeArray(np.dtype(laid.dtype), shape, lambda start, stop: read_stack(name, reading, place, start, stop))
+    return stack if stack.nbytes > LARGE_BYTES else read_stack(name, reading, place)
+
+
 def view(source: Source, options: SourceOptions) -> Source:
     """Return images as the options ask for them: with small ones beside them, or patches of them."""
     if not (options.patch or options.stride or options.downscale or options.kernel != "pillow"):
@@ -474,7 +506,18 @@ KIND = Kind(
     read,
     units=("files", "folders"),
     lies_beside=True,
-    options=("mode", "palette", "max_pixels", "orient", "patch", "stride", "downscale", "kernel", "listed"),
+    options=(
+        "mode",
+        "palette",
+        "max_pixels",
+        "orient",
+        "patch",
+        "stride",
+        "downscale",
+        "kernel",
+        "listed",
+        "unwritten",
+    ),
     exports="png",
     unnamed="image",
     pair=pair,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from packer.codecs import EncodedImage
 from packer.errors import SourceError
-from packer.sources.images import COLOURS, header_in, image_in
+from packer.sources.images import header_in, image_in, pixels_in_words
 from packer.sources.options import SourceOptions
 from packer.sources.table import LaidField, SampleTable
 from packer.sources.tables.arrow import GROUP, leaves, peeked
@@ -63,7 +63,7 @@ def _laid(
     (channels, dtype), usual = forms.most_common(1)[0]
     sizes = {header[:2] for header in headers if header[2:] == (channels, dtype)}
     size: tuple[int | None, int | None] = sizes.pop() if len(sizes) == 1 and most is None else (None, None)
-    shown = f"{COLOURS[channels]} {dtype}"
+    shown = pixels_in_words(channels, dtype)
     if usual < headers.total():
         few = headers.total() - usual
         remarks.append(f"column {name}: {few:,} of {headers.total():,} pictures are not {shown}, as most are")
@@ -92,7 +92,7 @@ def images_of(values: Any, laid: LaidField, options: SourceOptions) -> list[NDAr
     images = list[NDArray[Any]]()
     for value in values:
         image = image_in(value.as_py(), laid.name, options)
-        form = f"{COLOURS[image.shape[2]]} {image.dtype}"
+        form = pixels_in_words(image.shape[2], image.dtype)
         if form != laid.in_words:
             reason = f"the picture in column {laid.name} is {form}, but {laid.in_words} in most rows"
             raise SourceError(f"{reason}; --mode converts all, --on-error skip leaves out the row")
