@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from packer.errors import SourceError
-from packer.sources.images.png import GRAY, GRAY_ALPHA, IHDR, RGB, RGBA, SIGNATURE, chunk_parts
+from packer.sources.images.png import GRAY, GRAY_ALPHA, IHDR, RGB, RGBA, SIGNATURE, chunk_parts, pixels_in_words
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     from packer.codecs import EncodedImage
@@ -28,13 +27,6 @@ __all__ = [
     "image_in",
     "pixels_in_words",
 ]
-
-_COLOURS = {1: "gray", 2: "gray with alpha", 3: "RGB", 4: "RGBA"}
-
-
-def pixels_in_words(channels: int, dtype: str | np.dtype[Any]) -> str:
-    """Return what the pixels of an image are called, such as `RGB uint8`."""
-    return f"{_COLOURS.get(channels, f'{channels} channels')} {dtype}"
 
 
 def as_image(value: Any, field: str) -> EncodedImage | None:

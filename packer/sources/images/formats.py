@@ -37,7 +37,7 @@ from packer.codecs import EncodedImage, checked_jpeg
 from packer.errors import PackerError, SourceError, UsageError
 from packer.sources.base import faults_of
 from packer.sources.files import IMAGES, READ_ONLY, refuse_pointer, suffix_of, unreadable
-from packer.sources.images import pixels_in_words, png, tiff
+from packer.sources.images import png, tiff
 
 #: Channels of an image after conversion to a mode.
 CHANNELS = {"gray": 1, "rgb": 3, "rgba": 4}
@@ -176,7 +176,7 @@ class ImageHeader(NamedTuple):
         """Return what all images of a field have in common, such as `RGB uint8`."""
         if self.axes:
             return f"a stack of axes {', '.join(self.axes + ('YX' if self.channels == 1 else 'YXS'))}, {self.dtype}"
-        return pixels_in_words(self.channels, self.dtype)
+        return png.pixels_in_words(self.channels, self.dtype)
 
 
 def read_header(path: str, options: ImageOptions, place: ByteRange | bytes | None = None) -> ImageHeader:

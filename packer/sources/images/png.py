@@ -67,6 +67,14 @@ _KORNIA_DEPTHS: dict[int, tuple[Callable[..., NDArray[Any]], type[np.generic], i
 }
 
 
+_COLOURS = {1: "gray", 2: "gray with alpha", 3: "RGB", 4: "RGBA"}
+
+
+def pixels_in_words(channels: int, dtype: str | np.dtype[Any]) -> str:
+    """Return what the pixels of an image are called, such as `RGB uint8`."""
+    return f"{_COLOURS.get(channels, f'{channels} channels')} {dtype}"
+
+
 class PngHeader(NamedTuple):
     """The header of a PNG.
 
