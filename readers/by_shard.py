@@ -11,7 +11,7 @@ from typing import Any
 
 from packer.format import Numbers, starts_of
 from packer.remote import Ahead, Lease, Mirror
-from readers.draws import Visits
+from readers.draws import Asked
 from readers.fields import FieldReader, gather_samples
 from readers.gather import Allocate, Pool, fresh
 from readers.joined import group_by_part, join_parts, parts_of
@@ -79,32 +79,28 @@ class ShardByShard:
 
     def gather(
         self,
-        samples: Numbers,
+        asked: Asked,
         make_readers: MakeReaders,
         fields: Sequence[str] | None,
         allocate: Allocate | Pool | None = None,
-        visits: Visits | None = None,
-        anchors: Numbers | None = None,
     ) -> dict[str, Any]:
-        """Return samples (n,), numbers in the whole dataset: field name to values.
+        """Return the samples that are asked for: field name to values.
 
         Args:
             fields: to read; all by default. The others are those of `gather_samples`.
         """
         parts = []
-        for shard, positions in self.parts(samples):
+        for shard, positions in self.parts(asked.samples):
             readers = self._readers = self._readers or make_readers(self.opened, shard)
-            part_visits = None if visits is None else visits[positions]
-            part_anchors = None if anchors is None else anchors[positions]
             field_readers = readers if fields is None else {name: readers[name] for name in fields}
             # Values of several shards are copied once more, into the batch.
-            memory = allocate if len(positions) == len(samples) else None
-            values = gather_samples(field_readers, samples[positions], memory, part_visits, part_anchors)
+            memory = allocate if len(positions) == len(asked) else None
+            values = gather_samples(field_readers, asked[positions], memory)
             parts.append((positions, values))
         first = parts[0][1]
         if len(parts) == 1:
             return first
         return {
-            name: join_parts([(positions, values[name]) for positions, values in parts], len(samples), fresh)
+            name: join_parts([(positions, values[name]) for positions, values in parts], len(asked), fresh)
             for name in first
         }

@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from packer.errors import UsageError
 from packer.format import Field, Located, Numbers
-from readers.draws import CROPS, PLACES, Visits, draw_below, draw_words
+from readers.draws import CROPS, PLACES, Asked, Visits, draw_below, draw_words
 from readers.fields import Describe, KnownReader, LastResult, Places
 from readers.gather import Allocate, fresh
 from readers.indexing import Items
@@ -386,7 +386,7 @@ class CropReader(PartReader):
             return
         for first in range(0, samples.samples, _CHECKED):
             numbers = samples.in_whole(np.arange(first, min(first + _CHECKED, samples.samples)))
-            self._check_sizes(super().locate(numbers), self._placing.sizes(numbers))
+            self._check_sizes(self._places.locate(numbers), self._placing.sizes(numbers))
 
     def _check_sizes(self, located: Located, sizes: Numbers) -> None:
         """Raise UsageError if samples do not have the size that the scale asks for.
@@ -406,16 +406,16 @@ class CropReader(PartReader):
                 f"axes{note}; read a split without it, or convert again with --on-error skip"
             )
 
-    def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Located:
+    def locate(self, asked: Asked) -> Located:
         """Return where samples lie, their anchor steps, and the first pixels and orientations of their crops.
 
         Raises:
             UsageError: a sample is smaller than a crop, or does not have the size that the scale asks for.
         """
-        located = super().locate(numbers)
-        sizes, places, ways = self._placing.place(numbers, visits)
+        located = super().locate(asked)
+        sizes, places, ways = self._placing.place(asked.samples, asked.visits)
         self._check_sizes(located, sizes)
-        anchors = np.zeros_like(numbers) if anchors is None else anchors
+        anchors = np.zeros_like(asked.samples) if asked.anchors is None else asked.anchors
         return located.adding(crop=places // self._scale, way=ways, anchor=anchors)
 
     def read(self, located: Located, allocate: Allocate | None = None) -> torch.Tensor:
@@ -477,8 +477,8 @@ class CropReader(PartReader):
 def make_is_data_reader(crops: CropReader) -> KnownReader:
     """Return the reader of which pixels of padded crops are the sample's own, int64 (n, axes, 2)."""
 
-    def locate_own(numbers: Numbers, visits: Visits | None, anchors: Numbers | None) -> Numbers:
-        located, crop = crops.locate(numbers, visits, anchors), crops._crop
+    def locate_own(asked: Asked) -> Numbers:
+        located, crop = crops.locate(asked), crops._crop
         pixels = own_pixels(located, crops._cropped, crop)
         bits = [located.way >= 4] if len(crop) == 2 else [located.way & 1, located.way & 2, located.way & 4]
         for axis, mirrored in zip(range(len(crop) - len(bits), len(crop)), bits, strict=True):

@@ -21,7 +21,7 @@ from packer.format import manifest as manifests
 from packer.remote import is_url
 from readers.batch import item_of
 from readers.crop import Crop
-from readers.draws import Visits, draw_visits
+from readers.draws import Asked, Visits, draw_visits
 from readers.fields import NAME, FieldReader, as_images
 from readers.indexing import Chosen, SampleNames, is_single, resolve_number, resolve_numbers
 from readers.order import check_epoch
@@ -397,7 +397,7 @@ class PackedDataset(Dataset[Any]):
         if rows is not None or columns is not None:
             reader = RegionReader(opened.places[field], rows, columns)
         reader = self._source.with_checks(reader, opened)
-        values = as_images(reader.field, reader.read(reader.locate(np.array([number]))))
+        values = as_images(reader.field, reader.read(reader.locate(Asked(np.array([number])))))
         return item_of({field: values}, 0, 1)[field]
 
     def shapes(self, field: str) -> Numbers:

@@ -14,6 +14,7 @@ numpy's SeedSequence makes, which are the same on every platform and in every ve
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -28,6 +29,38 @@ from readers.valid import check_seed
 Words = NDArray[np.uint64]
 #: One random word a visit, (n,).
 Visits = NDArray[np.uint64]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Samples that are asked for, one for each visit, in a batch or in several.
+
+    Attributes:
+        samples: their numbers in the whole dataset, (n,).
+        visits: (n,), if random parts of samples are read.
+        anchors: the anchor steps of windows, (n,), if windows are read, see `windows.py`.
+    """
+
+    samples: Numbers
+    visits: Visits | None = None
+    anchors: Numbers | None = None
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    @property
+    def visit_numbers(self) -> Numbers:
+        """Return the visits as int64, (n,), as located samples hold them; 0 where nothing is drawn."""
+        return np.zeros_like(self.samples) if self.visits is None else self.visits.view(np.int64)
+
+    def __getitem__(self, positions: Numbers) -> Asked:
+        """Return some of them, by their positions (m,)."""
+        return Asked(
+            self.samples[positions],
+            None if self.visits is None else self.visits[positions],
+            None if self.anchors is None else self.anchors[positions],
+        )
+
 
 #: The constants of splitmix64 (Steele, Lea and Flood 2014).
 STEP, MIX, MIX_AGAIN = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)

@@ -21,7 +21,7 @@ from torch.utils.data import get_worker_info
 from packer.errors import DamagedError
 from packer.format import ColumnIndex, Field, Located, Locator, Numbers, Scale, starts_of
 from readers.batch import Ragged, SharedTensors
-from readers.draws import Visits
+from readers.draws import Asked
 from readers.gather import MEMORY, TORCH_DTYPES, Allocate, Pool, fresh, shared, split_with_own_storage
 from readers.shards import Shards
 
@@ -133,12 +133,8 @@ class FieldReader:
             window: samples that come in random order.
         """
 
-    def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Located:
+    def locate(self, asked: Asked) -> Located:
         """Return where samples (n,) lie.
-
-        Args:
-            visits: (n,), for random crops and points, see `draws.py`. Other readers need none.
-            anchors: anchor steps of windows, (n,), see `windows.py`. Other readers need none.
 
         Raises:
             DamagedError: an index array is damaged.
@@ -167,17 +163,17 @@ class KnownReader(FieldReader):
     """Values that are known when samples are located, such as their numbers. Reads like any other field.
 
     Args:
-        values: gives them as int64 (n, *shape) from the arguments of `locate`: numbers, visits and anchors.
+        values: gives them as int64 (n, *shape) from what is asked for.
     """
 
-    def __init__(self, field: Field, values: Callable[[Numbers, Visits | None, Numbers | None], Any]) -> None:
+    def __init__(self, field: Field, values: Callable[[Asked], Any]) -> None:
         super().__init__(field)
         self.run_bytes = RUN_BYTES
         self._values = values
 
-    def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Located:
+    def locate(self, asked: Asked) -> Located:
         """Return the values themselves."""
-        return Located(values=self._values(numbers, visits, anchors).reshape(len(numbers), *self._shape))
+        return Located(values=self._values(asked).reshape(len(asked), *self._shape))
 
     def read(self, located: Located, allocate: Allocate | None = None) -> torch.Tensor:
         """Return the values, (n, *shape), in new memory or in what `allocate` gives."""
@@ -202,8 +198,9 @@ class NameReader(FieldReader):
         """Return none, (n,): names are short."""
         return np.zeros(len(located), np.int64)
 
-    def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Located:
+    def locate(self, asked: Asked) -> Located:
         """Return shard and number within it."""
+        numbers = asked.samples
         shard = self._first[1:-1].searchsorted(numbers, side="right")
         return Located(shard=shard, local=numbers - self._first[shard])
 
@@ -234,8 +231,9 @@ class FixedRaw(FieldReader):
         self.run_bytes = RUN_BYTES
         self._row = self.field.fixed_bytes
 
-    def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Located:
+    def locate(self, asked: Asked) -> Located:
         """Return the address of each sample."""
+        numbers = asked.samples
         shards = self.places.open(numbers)
         start: Numbers = numbers * self._row
         start += shards.zero_at.take(shards.find_chunk(numbers)) if len(shards.zero_at) > 1 else shards.zero_at
@@ -263,9 +261,9 @@ class WholeReader(FieldReader):
         self._per_frame = self.field.frame.samples or 1
         self._is_list = self.field.ragged_axes != (0,) or self.field.kind != "array"
 
-    def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Located:
+    def locate(self, asked: Asked) -> Located:
         """Return where samples (n,) lie."""
-        return self.places.locate(numbers)
+        return self.places.locate(asked.samples)
 
     def spans(self, located: Located) -> Numbers:
         """Return the first address of the frames of each sample and the one after the last, (n, 2)."""
@@ -349,20 +347,14 @@ class LastResult:
 
 
 def gather_samples(
-    readers: Mapping[str, FieldReader],
-    numbers: Numbers,
-    allocate: Allocate | Pool | None = None,
-    visits: Visits | None = None,
-    anchors: Numbers | None = None,
+    readers: Mapping[str, FieldReader], asked: Asked, allocate: Allocate | Pool | None = None
 ) -> dict[str, Any]:
     """Return samples (n,) of some fields of one open dataset: field name to values.
 
     Args:
         allocate: see `read_located`; worker processes do not use it.
-        visits: (n,), if random parts of samples are read.
-        anchors: (n,), if windows of samples are read.
     """
-    located = [reader.locate(numbers, visits, anchors) for reader in readers.values()]
+    located = [reader.locate(asked) for reader in readers.values()]
     if get_worker_info() is None:
         return read_located(readers, located, allocate)
     # Within a worker process of DataLoader any other memory would be copied once more.

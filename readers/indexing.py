@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from packer.errors import MissingNameError, SampleIndexError, UsageError
 from packer.format import Numbers, starts_of
-from readers.draws import ANCHORS, Visits, draw_below, draw_words
+from readers.draws import ANCHORS, Asked, Visits, draw_below, draw_words
 from readers.order import digest
 
 LookUp = Callable[[Sequence[str]], Numbers]
@@ -276,21 +276,21 @@ class Items:
         """Return the windows of these samples."""
         return Items(self.total, self._chosen, anchors)
 
-    def resolve(self, numbers: Numbers, visits: Visits | None) -> tuple[Numbers, Numbers | None]:
-        """Return sample (n,), by its number in the whole dataset, and anchor step (n,) or None, of items (n,).
+    def resolve(self, numbers: Numbers, visits: Visits | None) -> Asked:
+        """Return the samples of items (n,), and their anchor steps if they are windows.
 
         Args:
             visits: of the items, (n,); needed if one window of each sample is drawn.
         """
         if self._anchors is None:
-            return self.in_whole(numbers), None
+            return Asked(self.in_whole(numbers), visits)
         if self._anchors.one:
             assert visits is not None, "the window of a sample is drawn by its visit"
             window = draw_below(draw_words(visits, 0, ANCHORS, 1)[:, 0], self._anchors.counts[numbers])
-            return self.in_whole(numbers), self._anchors.first[numbers] + window * self._anchors.stride
+            return Asked(self.in_whole(numbers), visits, self._anchors.first[numbers] + window * self._anchors.stride)
         sample = self._ends.searchsorted(numbers, side="right")
         within = numbers - self._starts[sample]
-        return self.in_whole(sample), self._anchors.first[sample] + within * self._anchors.stride
+        return Asked(self.in_whole(sample), visits, self._anchors.first[sample] + within * self._anchors.stride)
 
     def samples_of(self, numbers: Numbers) -> Numbers:
         """Return the sample of each item (n,), by its number in the whole dataset."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import torch
 
 from packer.format import Located, Numbers, starts_of
 from readers.batch import Ragged
-from readers.draws import Visits
+from readers.draws import Asked
 from readers.fields import FieldReader
 from readers.gather import Allocate, fresh
 
@@ -43,18 +44,16 @@ class JoinedReader(FieldReader):
         self.run_bytes = min(reader.run_bytes for reader in readers)
         self._starts = starts
 
-    def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Located:
+    def locate(self, asked: Asked) -> Located:
         """Return the `part` of each sample, and where it lies there; other arrays of a part are 0 in other parts."""
-        arrays = {"part": parts_of(numbers, self._starts)}
+        arrays = {"part": parts_of(asked.samples, self._starts)}
         for part, positions in group_by_part(arrays["part"]):
-            part_visits, part_anchors = (
-                None if visits is None else visits[positions],
-                None if anchors is None else anchors[positions],
-            )
-            part_located = self.readers[part].locate(numbers[positions] - self._starts[part], part_visits, part_anchors)
+            asked_here = asked[positions]
+            asked_here = replace(asked_here, samples=asked_here.samples - self._starts[part])
+            part_located = self.readers[part].locate(asked_here)
             for name, values in vars(part_located).items():
                 if name not in arrays:
-                    arrays[name] = np.zeros((len(numbers), *values.shape[1:]), values.dtype)
+                    arrays[name] = np.zeros((len(asked), *values.shape[1:]), values.dtype)
                 arrays[name][positions] = values
         return Located(**arrays)
 

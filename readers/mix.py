@@ -22,7 +22,7 @@ from torch.utils.data import ConcatDataset, Dataset
 from packer.errors import UsageError
 from packer.format import ColumnIndex, Field, Numbers, Shard, starts_of
 from readers.dataset import PackedDataset, reads_batches
-from readers.draws import Visits, Words, draw_visits
+from readers.draws import Asked, Visits, Words, draw_visits
 from readers.fields import FieldReader, FixedRaw, KnownReader, Places, gather_samples
 from readers.gather import Pool, fresh
 from readers.indexing import is_single, resolve_number, resolve_numbers
@@ -260,8 +260,7 @@ class MixSource:
         """Return the batch of the items `numbers` (n,), untransformed: field name to values."""
         if any(member.exceeds_cache for member in self.members):
             return self._gather_by_member(numbers, visits)
-        samples, anchors = self.items.resolve(numbers, visits)
-        return gather_samples(self.readers, samples, self.opened.pool, visits, anchors)
+        return gather_samples(self.readers, self.items.resolve(numbers, visits), self.opened.pool)
 
     def _gather_by_member(self, numbers: Numbers, visits: Visits | None) -> dict[str, Any]:
         """Return the same batch, of which each dataset reads its samples by itself: they are not open side by side."""
@@ -296,17 +295,17 @@ class MixedItems:
     def __len__(self) -> int:
         return int(self.starts[-1])
 
-    def resolve(self, numbers: Numbers, visits: Visits | None) -> tuple[Numbers, Numbers | None]:
-        """Return sample (n,), by its number among all samples of all whole datasets, and anchor step (n,)."""
+    def resolve(self, numbers: Numbers, visits: Visits | None) -> Asked:
+        """Return the samples of items (n,), by their numbers among all samples of all whole datasets."""
         starts = self.starts
         sample_starts = starts_of([member.items.total for member in self.members])
         samples, anchors = np.empty_like(numbers), np.zeros_like(numbers)
         for part, of_part in group_by_part(parts_of(numbers, starts)):
             part_visits = None if visits is None else visits[of_part]
-            part_samples, part_anchors = self.members[part].items.resolve(numbers[of_part] - starts[part], part_visits)
-            samples[of_part] = part_samples + sample_starts[part]
-            anchors[of_part] = 0 if part_anchors is None else part_anchors
-        return samples, anchors
+            asked = self.members[part].items.resolve(numbers[of_part] - starts[part], part_visits)
+            samples[of_part] = asked.samples + sample_starts[part]
+            anchors[of_part] = 0 if asked.anchors is None else asked.anchors
+        return Asked(samples, visits, anchors)
 
 
 def join_readers(
@@ -323,7 +322,7 @@ def join_readers(
         name: JoinedReader([by_field[name] for by_field in readers], starts) for name in readers[0]
     }
     if with_numbers:
-        joined[DATASET] = KnownReader(Field(name=DATASET, dtype="int64"), lambda numbers, *_: parts_of(numbers, starts))
+        joined[DATASET] = KnownReader(Field(name=DATASET, dtype="int64"), lambda asked: parts_of(asked.samples, starts))
     return joined
 
 

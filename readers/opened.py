@@ -11,7 +11,7 @@ import numpy as np
 
 from packer.errors import DamagedError, DatasetError
 from packer.format import Located, Manifest, Names, Numbers, Shard, distinct
-from readers.draws import Visits
+from readers.draws import Asked
 from readers.fields import NAME, Describe, FieldReader, FixedRaw, NameReader, Places, WholeReader
 from readers.gather import Allocate
 from readers.shards import OpenShard, Shards
@@ -136,9 +136,9 @@ class CheckedReader(FieldReader):
         """Return the first address that `read` touches for each sample and the one after the last, (n, 2)."""
         return self._reader.spans(located)
 
-    def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Located:
+    def locate(self, asked: Asked) -> Located:
         """Return the places that the reader gives, with the numbers of their samples."""
-        return self._reader.locate(numbers, visits, anchors).adding(number=numbers)
+        return self._reader.locate(asked).adding(number=asked.samples)
 
     def read(self, located: Located, allocate: Allocate | None = None) -> Any:
         """Return the values of the samples, once all their frames have been found right.

@@ -15,7 +15,7 @@ import numpy as np
 
 from packer.errors import UsageError
 from packer.format import Field, Located, Numbers
-from readers.draws import POINTS, ROUNDS, Visits, draw_permutations, draw_words
+from readers.draws import POINTS, ROUNDS, Asked, draw_permutations, draw_words
 from readers.fields import Describe, LastResult, Places
 from readers.rows import PartReader, RowRanges, part_field
 from readers.valid import check_choice, check_count, check_read, check_seed, make_tuples
@@ -96,27 +96,27 @@ class PointsReader(PartReader):
         self._rows = rows
         self._describe = describe
 
-    def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Located:
+    def locate(self, asked: Asked) -> Located:
         """Return where samples lie, and their `visit`.
 
         Raises:
             UsageError: a cloud is empty, or a field has not as many rows as the others.
         """
-        located = self._places.locate(numbers)
-        lengths, first = located.shape[:, 0], self._first.locate(numbers).shape[:, 0]
+        located = self._places.locate(asked.samples)
+        lengths, first = located.shape[:, 0], self._first.locate(asked.samples).shape[:, 0]
         if (lengths != first).any():
             item = int((lengths != first).argmax())
             raise UsageError(
-                f"{self._describe(int(numbers[item]))}: field {self.field.name!r} has {lengths[item]} rows and "
+                f"{self._describe(int(asked.samples[item]))}: field {self.field.name!r} has {lengths[item]} rows and "
                 f"{self._first.field.name!r} {first[item]}; fields that are sampled together need a row for each point"
             )
         if not lengths.all():
             item = int((lengths == 0).argmax())
             raise UsageError(
-                f"{self._describe(int(numbers[item]))}: field {self.field.name!r} has no points to choose "
+                f"{self._describe(int(asked.samples[item]))}: field {self.field.name!r} has no points to choose "
                 f"{self._shape[0]} from; leave the sample out, by torch.utils.data.Subset or Loader's sampler"
             )
-        return located.adding(visit=np.zeros_like(numbers) if visits is None else visits.view(np.int64))
+        return located.adding(visit=asked.visit_numbers)
 
     def _row_ranges(self, located: Located) -> RowRanges:
         rows = self._rows(located.visit, located.shape[:, 0])

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from packer.codecs import decode_jpeg, file_of_frame
 from packer.errors import UsageError
 from packer.format import Field, Located, Numbers
-from readers.draws import RESIZED, Visits, draw_below, draw_words
+from readers.draws import RESIZED, Asked, Visits, draw_below, draw_words
 from readers.fields import Describe, FieldReader, Places
 from readers.gather import MEMORY, Allocate, fresh
 from readers.rows import RegionReader, part_field
@@ -186,17 +186,17 @@ class ResizedReader(FieldReader):
         super().__init__(part_field(places.field, (*crop.shape, places.field.shape[2])))
         self._places, self._crop, self._describe = places, crop, describe
 
-    def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Located:
+    def locate(self, asked: Asked) -> Located:
         """Return where samples lie, and their crops.
 
         Raises:
             UsageError: a sample has no pixels.
         """
-        located = self._places.locate(numbers)
+        located = self._places.locate(asked.samples)
         if not located.nbytes.all():
-            number = int(numbers[located.nbytes.argmin()])
+            number = int(asked.samples[located.nbytes.argmin()])
             raise UsageError(f"{self._describe(number)}: field {self.field.name!r} has no pixels to be resized")
-        boxes = self._crop.boxes(located.shape[:, :2], visits)
+        boxes = self._crop.boxes(located.shape[:, :2], asked.visits)
         return located.adding(**boxes._asdict())
 
     def spans(self, located: Located) -> Numbers:

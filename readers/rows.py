@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from packer.errors import UsageError
 from packer.format import Field, FrameRule, Located, Numbers, distinct, items_of, starts_of
-from readers.draws import Visits
+from readers.draws import Asked
 from readers.fields import FieldReader, Places
 from readers.gather import MEMORY, Allocate, fresh
 
@@ -77,9 +77,9 @@ class PartReader(FieldReader):
         """Return the batch from the bytes of all parts, which lie one after another."""
         return self._shaped(flat, len(located))
 
-    def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Located:
+    def locate(self, asked: Asked) -> Located:
         """Return where samples lie; a subclass adds arrays of its own."""
-        return self._places.locate(numbers)
+        return self._places.locate(asked.samples)
 
     def spans(self, located: Located) -> Numbers:
         """Return the first address of the rows of each sample, or of their frames, and the one after these, (n, 2)."""

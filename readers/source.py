@@ -184,20 +184,20 @@ class Source:
             DamagedError: a stored frame cannot be decoded.
             RemoteError: a shard at a URL cannot be fetched.
         """
-        samples, anchors = self.items.resolve(numbers, visits)
+        asked = self.items.resolve(numbers, visits)
         if self.exceeds_cache:
-            return self.by_shard.gather(samples, self.make_readers, None, allocate, visits, anchors)
-        return gather_samples(self.readers, samples, allocate, visits, anchors)
+            return self.by_shard.gather(asked, self.make_readers, None, allocate)
+        return gather_samples(self.readers, asked, allocate)
 
     def column(self, field: str) -> Any:
         """Return the values of one field of all items; see `PackedDataset.column`."""
         numbers = np.arange(len(self.items))
         visits = visits_of(0, 0, numbers) if self.draws else None
-        samples, anchors = self.items.resolve(numbers, visits)
+        asked = self.items.resolve(numbers, visits)
         if self.exceeds_cache:
-            return self.by_shard.gather(samples, self.make_readers, [field], None, visits, anchors)[field]
+            return self.by_shard.gather(asked, self.make_readers, [field])[field]
         reader = self.make_readers(self.opened, 0)[field]  # which may keep what it read of other fields, and goes
-        return gather_samples({field: reader}, samples, None, visits, anchors)[field]
+        return gather_samples({field: reader}, asked)[field]
 
     @property
     def session(self) -> _Session:
@@ -278,8 +278,8 @@ class Source:
         """Return the readers of the extras `number` and `step`."""
         items = self.samples
         values: dict[str, Callable[..., Any]] = {
-            NUMBER: lambda numbers, visits, anchors: items.in_split(numbers),
-            STEP: lambda numbers, visits, anchors: anchors,
+            NUMBER: lambda asked: items.in_split(asked.samples),
+            STEP: lambda asked: asked.anchors,
         }
         functions = {extra: values[extra] for extra in self.extras if extra != NAME}
         return {extra: KnownReader(Field(name=extra, dtype="int64"), function) for extra, function in functions.items()}

@@ -248,12 +248,12 @@ def _make_runs(plan: ReadPlan, first: int, stop: int) -> list[Run]:
     """Return the batches `first` to `stop` in runs of up to `run_bytes` bytes, of one batch at least."""
     numbers, positions, edges = plan.batches.group(first, stop)
     visits = None if plan.visits is None else plan.visits(positions)
-    samples, anchors = plan.source.items.resolve(numbers, visits)
+    asked = plan.source.items.resolve(numbers, visits)
     seeds = None if visits is None else plan.source.transforms.draw_seeds(visits)
-    opened = [] if plan.stream is None else plan.stream.open(samples, first, stop)
+    opened = [] if plan.stream is None else plan.stream.open(asked.samples, first, stop)
     readers = plan.readers
-    located = [reader.locate(samples, visits, anchors) for reader in readers.values()]
-    nbytes = np.zeros(len(samples), np.int64)
+    located = [reader.locate(asked) for reader in readers.values()]
+    nbytes = np.zeros(len(asked), np.int64)
     for reader, field_located in zip(readers.values(), located, strict=True):
         nbytes += reader.nbytes(field_located)
     # All of a group at once, not between copies, which push everything else out of the processor's cache.

@@ -24,7 +24,7 @@ from packer.codecs import machine_code
 from packer.errors import UsageError
 from packer.format import Field, Located, Numbers, take_rows
 from readers.batch import Ragged
-from readers.draws import MIX, MIX_AGAIN, STEP, VOXELS, Visits, Words, draw_words
+from readers.draws import MIX, MIX_AGAIN, STEP, VOXELS, Asked, Words, draw_words
 from readers.fields import Describe, LastResult, Places, WholeReader
 from readers.gather import Allocate, fresh
 from readers.points import CHOICES
@@ -128,7 +128,7 @@ class Voxels:
             UsageError: a point lies in no voxel.
             DamagedError: a frame cannot be decoded.
         """
-        cloud = self._cloud_reader.read(self._cloud_reader.locate(numbers))
+        cloud = self._cloud_reader.read(self._cloud_reader.locate(Asked(numbers)))
         assert isinstance(cloud, Ragged), "the field of coordinates is ragged in its first axis"
         coordinates, starts = cloud.values.numpy(), cloud.offsets.numpy()
         words = draw_words(visits.view(np.uint64), 0, VOXELS, 1).reshape(-1)
@@ -173,10 +173,9 @@ class VoxelReader(WholeReader):
         self.run_bytes = 0  # the number of chosen points is known only when a sample is read
         self._voxels = voxels
 
-    def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Located:
+    def locate(self, asked: Asked) -> Located:
         """Return where samples lie, and their `visit`."""
-        visit = np.zeros_like(numbers) if visits is None else visits.view(np.int64)
-        return super().locate(numbers).adding(visit=visit)
+        return super().locate(asked).adding(visit=asked.visit_numbers)
 
     def read(self, located: Located, allocate: Allocate | None = None) -> Ragged:
         """Return the points, in new memory or in what `allocate` gives.

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from packer.errors import UsageError
 from packer.format import MAX_AXIS, Field, Located, Numbers
-from readers.draws import Visits
+from readers.draws import Asked
 from readers.fields import KnownReader, Places
 from readers.gather import Allocate, split_with_own_storage
 from readers.indexing import Anchors
@@ -228,10 +228,10 @@ class WindowReader(PartReader):
         self._steps = steps
         self._length = self.field.fixed_bytes // len(steps.offsets)
 
-    def locate(self, numbers: Numbers, visits: Visits | None = None, anchors: Numbers | None = None) -> Located:
+    def locate(self, asked: Asked) -> Located:
         """Return where samples lie, and the `anchor` steps of their windows."""
-        assert anchors is not None, "windows lie at anchor steps"
-        return self._places.locate(numbers).adding(anchor=anchors)
+        assert asked.anchors is not None, "windows lie at anchor steps"
+        return self._places.locate(asked.samples).adding(anchor=asked.anchors)
 
     def read(self, located: Located, allocate: Allocate | None = None) -> Any:
         """Return the windows, (n, T, ...), in new memory or in what `allocate` gives; a list if their shapes differ.
@@ -261,8 +261,8 @@ class WindowReader(PartReader):
 def make_pad_reader(places: Places, steps: Steps) -> KnownReader:
     """Return the reader of which steps of windows lie beyond the ends of their samples, (n, T) bool."""
 
-    def beyond(numbers: Numbers, visits: Visits | None, anchors: Numbers | None) -> Numbers:
-        assert anchors is not None, "windows lie at anchor steps"
-        return steps.beyond(places.locate(numbers).adding(anchor=anchors)).astype(np.int64)
+    def beyond(asked: Asked) -> Numbers:
+        assert asked.anchors is not None, "windows lie at anchor steps"
+        return steps.beyond(places.locate(asked.samples).adding(anchor=asked.anchors)).astype(np.int64)
 
     return KnownReader(Field(name=places.field.name + IS_PAD, dtype="bool", shape=(len(steps.offsets),)), beyond)

@@ -26,7 +26,7 @@ from packer.split import split
 from packer.writer import DatasetWriter
 from readers import Crop, Loader, PackedDataset, ResizedCrop
 from readers.crop import orient
-from readers.draws import draw_visits
+from readers.draws import Asked, draw_visits
 from readers.source import source_of
 from readers.valid import remark
 
@@ -248,9 +248,11 @@ def test_only_the_bands_of_crops_are_decoded(pack: Any, tmp_path: Path, decoded:
     row = {"hr": (36 + 32) * 6, "lr": (9 + 8) * 6}
     assert sum(decoded) == 4 * 5 * row["hr"] + 5 * row["lr"]
     assert len(decoded) == 2 * 4 + 2
-    located = source_of(ds).readers["hr"].locate(np.array([0, 1]), draw_visits(2))
+    located = source_of(ds).readers["hr"].locate(Asked(np.array([0, 1]), draw_visits(2)))
     whole = source_of(ds).opened.readers["hr"]
-    assert (source_of(ds).readers["hr"].spans(located)[:, 1] < whole.spans(whole.locate(np.array([0, 1])))[:, 1]).all()
+    assert (
+        source_of(ds).readers["hr"].spans(located)[:, 1] < whole.spans(whole.locate(Asked(np.array([0, 1]))))[:, 1]
+    ).all()
 
 
 def test_a_frame_that_samples_share_is_decoded_once_a_batch(pack: Any, tmp_path: Path, decoded: list[int]) -> None:

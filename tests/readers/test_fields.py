@@ -15,6 +15,7 @@ from packer.codecs import NAMED
 from packer.errors import DamagedError
 from packer.format import Field, FrameRule
 from readers import PackedDataset
+from readers.draws import Asked
 from readers.fields import WholeReader
 from readers.source import source_of
 
@@ -61,7 +62,7 @@ def test_a_damaged_frame_is_an_error(pack: Any, tmp_path: Path, codec: str, per_
     folder = pack(tmp_path / "p", [field], [[{"x": np.arange(700) // 9 * 1000 + i} for i in range(20)]])
     shard = next((folder / "shards").iterdir())
     ds = PackedDataset(folder)
-    located = source_of(ds).opened.readers["x"].spans(source_of(ds).opened.readers["x"].locate(np.array([0])))
+    located = source_of(ds).opened.readers["x"].spans(source_of(ds).opened.readers["x"].locate(Asked(np.array([0]))))
     start = int(located[0, 0] - source_of(ds).opened.addressed[0][0])
     data = bytearray(shard.read_bytes())
     data[start : start + 40] = b"\xff" * 40

@@ -24,7 +24,7 @@ from ways import handled
 
 from packer.format import Field, Located
 from readers import Crop, Mix, PackedDataset, PointSample, Ragged, ResizedCrop, VoxelSample, Windows
-from readers.draws import Visits
+from readers.draws import Asked, Visits
 from readers.fields import FieldReader
 from readers.gather import Pool, fresh, shared
 from readers.rows import RegionReader
@@ -247,7 +247,7 @@ def given_memory(nbytes: int) -> torch.Tensor:
 
 def locate(case: Case, places: NDArray[np.int64], visits: Visits) -> Located:
     anchors = None if case.anchors is None else case.anchors[places]
-    return case.reader.locate(case.numbers[places], visits[places], anchors)
+    return case.reader.locate(Asked(case.numbers[places], visits[places], anchors))
 
 
 def listed(values: Any) -> list[Any]:

@@ -23,6 +23,7 @@ from packer.errors import UsageError
 from packer.format import Field, FrameRule
 from packer.writer import DatasetWriter
 from readers import Crop, Loader, Mix, PackedDataset, Windows
+from readers.draws import Asked
 from readers.source import source_of
 
 Offsets = Mapping[str, Sequence[int]]
@@ -493,7 +494,7 @@ def test_steps_of_different_shapes_come_as_a_list(pack: Any, tmp_path: Path, cod
     spans = (
         source_of(ds)
         .readers["kspace"]
-        .spans(source_of(ds).readers["kspace"].locate(np.array([0]), None, np.array([3])))
+        .spans(source_of(ds).readers["kspace"].locate(Asked(np.array([0]), None, np.array([3]))))
     )
     assert spans[0, 1] - spans[0, 0] <= 4 * volumes[0][0].nbytes  # of frames of two slices, those that are touched
 
