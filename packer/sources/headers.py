@@ -68,7 +68,8 @@ class Columns(dict[str, "array[int]"]):
     def put(self, row: int, numbers: Mapping[str, int]) -> None:
         """Put a number into each column named; rows ascend."""
         for name, number in numbers.items():
-            self._filled(name, row).append(number)
+            column = self.get(name)
+            (column if column is not None and len(column) == row else self._filled(name, row)).append(number)
 
     def arrays(self, rows: int) -> dict[str, NDArray[np.int64]]:
         """Return the columns, (rows,) each."""

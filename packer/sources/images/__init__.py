@@ -5,7 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from packer.errors import SourceError
-from packer.sources.images.png import GRAY, GRAY_ALPHA, IHDR, RGB, RGBA, SIGNATURE, chunk_parts, pixels_in_words
+from packer.sources.images.png import (
+    GRAY,
+    GRAY_ALPHA,
+    IHDR,
+    RGB,
+    RGBA,
+    SIGNATURE,
+    chunk_parts,
+    pixels_in_words,
+    shown_in_words,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,6 +36,7 @@ __all__ = [
     "header_in",
     "image_in",
     "pixels_in_words",
+    "shown_in_words",
 ]
 
 

@@ -174,9 +174,7 @@ class ImageHeader(NamedTuple):
     @property
     def in_words(self) -> str:
         """Return what all images of a field have in common, such as `RGB uint8`."""
-        if self.axes:
-            return f"a stack of axes {', '.join(self.axes + ('YX' if self.channels == 1 else 'YXS'))}, {self.dtype}"
-        return png.pixels_in_words(self.channels, self.dtype)
+        return png.shown_in_words(self.channels, self.dtype, self.axes)
 
 
 def read_header(path: str, options: ImageOptions, place: ByteRange | bytes | None = None) -> ImageHeader:
@@ -343,8 +341,12 @@ def _check_content(head: bytes, expected: str) -> None:
         )
 
 
+@functools.lru_cache(1024)
 def _png_header(header: png.PngHeader, options: ImageOptions) -> ImageHeader:
-    """Return shape and dtype of a PNG when it is read; raises SourceError if it is too large."""
+    """Return shape and dtype of a PNG when it is read; raises SourceError if it is too large.
+
+    Cached, since the images of a set have few different headers.
+    """
     options.check_size(header.width, header.height)
     channels = png.SAMPLES[header.colour]
     notes = []

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from packer.errors import NothingLeftError, SourceError, UsageError, first_few
 from packer.sources.base import LARGE_BYTES, LargeArray, Source, changed
 from packer.sources.files import IMAGES, FileSet, is_lmdb, join
-from packer.sources.images import lmdb_folders
+from packer.sources.images import lmdb_folders, shown_in_words
 from packer.sources.images.lmdb_folders import TEXT
 from packer.sources.kinds import Kind, pair_by_name, unit_of
 from packer.sources.looking import UNWRITTEN, Header, agree_on_most, notes_of, unwritten_error, unwritten_of
@@ -75,13 +75,11 @@ def pair(file_sets: Mapping[str, FileSet], options: SourceOptions, watcher: Watc
         for field, file_set in file_sets.items()
         if is_lmdb(Path(file_set.folder))
     }
-    picked = {
-        field: stored[field].file_set if field in stored else file_set._replace(files=file_set.pick(noting))
-        for field, file_set in file_sets.items()
-    }
+    picked = {field: stored[field].file_set if field in stored else file_set for field, file_set in file_sets.items()}
     names = None
-    if in_folders and not stored and is_one_in_each_folder(picked):
-        names = names_by_folder(picked)
+    if in_folders and not stored:
+        picked = {field: file_set._replace(files=file_set.pick(noting)) for field, file_set in picked.items()}
+        names = names_by_folder(picked) if is_one_in_each_folder(picked) else None
     table, remarks = pair_by_name(picked, options, noting, names)
     inputs, numbers = dict(table.inputs), dict[str, Any]()
     for field, folder in stored.items():
@@ -187,15 +185,16 @@ def look(row: Row, options: SourceOptions) -> Header | list[SourceError]:
             continue
         first = headers[0]
         numbers[f"{field}.height"], numbers[f"{field}.width"] = first.height, first.width
-        for axis, length in enumerate(first.stack):
-            numbers[f"{field}[{axis}]"] = length
-        if unwritten := sum(header.unwritten for header in headers):
+        if first.stack:
+            numbers |= {f"{field}[{axis}]": length for axis, length in enumerate(first.stack)}
+        if unwritten := sum([header.unwritten for header in headers]) if is_clip else first.unwritten:
             numbers[UNWRITTEN.format(field)] = unwritten
             if options.unwritten == "refuse":
                 errors.append(unwritten_error(unwritten, _places(row, field)[0][0]))
-        notes = tuple(dict.fromkeys(header.note for header in headers if header.note))
-        form = first.in_words, len(first.stack), first.channels, first.dtype
-        layout.append(_laid(field, *form, notes, first.has_palette, is_clip, options.palette))
+        noted = [header.note for header in headers if header.note]
+        notes = tuple(dict.fromkeys(noted)) if noted else ()
+        form = first.channels, first.dtype, first.axes, first.has_palette
+        layout.append(_laid(field, *form, notes, is_clip, options.palette))
     if errors and _FRAMES in row.numbers and "; the clip is skipped" not in errors[-1].reason:
         errors.append(SourceError(f"{_BROKEN}; the clip is skipped", _folder(row, next(iter(row.paths)))))
     return errors or Header(tuple(layout), numbers)
@@ -204,24 +203,24 @@ def look(row: Row, options: SourceOptions) -> Header | list[SourceError]:
 @lru_cache(1024)
 def _laid(
     field: str,
-    in_words: str,
-    stacked: int,
     channels: int,
     dtype: str,
-    notes: tuple[str, ...],
+    stack: str,
     has_palette: bool,
+    notes: tuple[str, ...],
     is_clip: bool,
     palette: str | None,
 ) -> LaidField:
+    """Return the field of images; of a stack, `stack` has a letter for each axis before height."""
     axes: tuple[int | str, ...] = (f"{field}.height", f"{field}.width", channels)
-    if stacked:
-        axes = (*(f"{field}[{axis}]" for axis in range(stacked)), *(axes if channels > 1 else axes[:2]))
+    if stack:
+        axes = (*(f"{field}[{axis}]" for axis in range(len(stack))), *(axes if channels > 1 else axes[:2]))
     return LaidField(
         field,
         dtype,
         (_FRAMES, *axes) if is_clip else axes,
-        in_words,
-        "array" if is_clip or stacked else "image",
+        shown_in_words(channels, dtype, stack),
+        "array" if is_clip or stack else "image",
         (palette or _COLOUR) if has_palette else None,
         notes,
     )

@@ -75,6 +75,13 @@ def pixels_in_words(channels: int, dtype: str | np.dtype[Any]) -> str:
     return f"{_COLOURS.get(channels, f'{channels} channels')} {dtype}"
 
 
+def shown_in_words(channels: int, dtype: str, stack: str = "") -> str:
+    """Return what images are called, or stacks of them, which have a letter for each axis before height."""
+    if stack:
+        return f"a stack of axes {', '.join(stack + ('YX' if channels == 1 else 'YXS'))}, {dtype}"
+    return pixels_in_words(channels, dtype)
+
+
 class PngHeader(NamedTuple):
     """The header of a PNG.
 
