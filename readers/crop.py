@@ -9,7 +9,8 @@ a window, and for all fields that are cropped.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from copy import copy
@@ -24,12 +25,12 @@ from numpy.typing import ArrayLike, NDArray
 from packer.errors import UsageError
 from packer.format import Field, Located, Numbers
 from readers.draws import CROPS, PLACES, Asked, Visits, draw_below, draw_words
-from readers.fields import Describe, KnownReader, LastResult, Places
+from readers.fields import Describe, FieldReader, KnownReader, LastResult, Places
 from readers.gather import Allocate, fresh
 from readers.indexing import Items
 from readers.rows import PartReader, RowRanges, part_field
-from readers.valid import check_count, check_flags, check_read, check_seed, make_tuples
-from readers.windows import Steps
+from readers.valid import check_count, check_flags, check_read, check_seed, make_tuples, remark
+from readers.windows import Reading, Steps
 
 #: Names of the axes that can be cropped, for messages.
 AXES = "slice", "row", "column"
@@ -37,6 +38,9 @@ AXES = "slice", "row", "column"
 _CHECKED = 2**18
 #: What functions that place crops returned or raised, by visit, while batches may be located again.
 _ANSWERS: ContextVar[dict[int, Any]] = ContextVar("_ANSWERS")
+#: Words in names of fields that say where something is in an image, or which way it moves there.
+_TURNED = {"flow", "normals"}
+_MOVED = _TURNED | {"box", "boxes", "bbox", "bboxes", "keypoint", "keypoints", "landmark", "landmarks"}
 #: Suffix of the field that says which pixels of a padded crop are the sample's own.
 IS_DATA = "_is_data"
 
@@ -196,12 +200,15 @@ class Crop:
             return self.axes[0] + (len(cropped.shape) if self.axes[0] < 0 else 0)
         return 1 if has_windows or (len(cropped.shape) == 4 and len(self.shape) == 2) else 0
 
-    def check(self, fields: Mapping[str, Field], samples: int, windowed: Collection[str] = ()) -> None:
-        """Raise UsageError if fields or samples of a dataset cannot be cropped like this.
+    @property
+    def _draws(self) -> bool:
+        return self.at is None or callable(self.at) or self.flips or self.turns
 
-        Args:
-            windowed: names of the fields of which windows are read.
-        """
+    @property
+    def _asks(self) -> bool:
+        return callable(self.at)
+
+    def _check(self, fields: Mapping[str, Field], samples: int, windowed: Collection[str]) -> list[str]:
         check_read("crop", self.scales, fields)
         for name in self.scales:
             self._check_axes(fields[name], name in windowed)
@@ -214,6 +221,21 @@ class Crop:
         places = self.given
         if places is not None and places.ndim == 2 and len(places) != samples:
             raise UsageError(f"crop: at holds {len(places):,} places for {samples:,} samples; one for each is expected")
+        remark_left(fields, self.scales, self.flips or self.turns)
+        return [name + IS_DATA for name in self.scales] if self.pad else []
+
+    def _make_readers(self, reading: Reading, taken: Collection[str]) -> dict[str, FieldReader]:
+        readers: dict[str, FieldReader] = {}
+        axes = {name: self.first_axis(reading.fields[name], name in reading.steps) for name in self.scales}
+        placing = Placing(self, reading.places[self.of], axes[self.of], reading.describe, reading.samples)
+        for name, scale in self.scales.items():
+            steps = reading.steps.get(name)
+            readers[name] = crops = CropReader(reading.places[name], axes[name], placing, scale, steps)
+            if name != self.of and reading.compared is None:
+                crops.check_sizes(reading.samples)
+            if self.pad:
+                readers[name + IS_DATA] = make_is_data_reader(crops)
+        return readers
 
     def _check_axes(self, cropped: Field, has_windows: bool) -> None:
         first, shape = self.first_axis(cropped, has_windows), cropped.shape
@@ -231,9 +253,14 @@ class Crop:
             )
 
 
-def is_random(crop: Crop) -> bool:
-    """Return whether two visits of a sample may be cropped differently: places, flips or turns are drawn."""
-    return crop.at is None or callable(crop.at) or crop.flips or crop.turns
+def remark_left(fields: Iterable[str], cropped: Collection[str], mirrors: bool) -> None:
+    """Say which fields look as if a crop had to change them, by their names, and stay as they are."""
+    for name in fields:
+        words = set(re.split(r"[\W_]+", name.lower()))
+        if words & _MOVED and name not in cropped:
+            remark(f"field {name!r} stays as it is beside a crop, whose place and flips it does not follow")
+        elif words & _TURNED and name in cropped and mirrors:
+            remark(f"field {name!r} is flipped or turned with the crop, and the signs of its values stay as they are")
 
 
 class Placing:
@@ -277,7 +304,7 @@ class Placing:
                 f"{self.describe(int(numbers[item]))}: field {crop.of!r} has {size_text(sizes[item])} pixels, less "
                 f"than a crop of {size_text(crop.shape)}; take smaller crops, leave the sample out, or give pad='zero'"
             )
-        if is_random(crop):
+        if crop._draws:
             assert visits is not None, "random crops are drawn by their visits"
             words = draw_words(visits, crop.seed, CROPS, 2 * axes)
         if callable(crop.at) and visits is not None:

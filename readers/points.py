@@ -7,7 +7,7 @@ The points are drawn again each time that a sample is read (see `draws.py`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,9 +16,10 @@ import numpy as np
 from packer.errors import UsageError
 from packer.format import Field, Located, Numbers
 from readers.draws import POINTS, ROUNDS, Asked, draw_permutations, draw_words
-from readers.fields import Describe, LastResult, Places
+from readers.fields import Describe, FieldReader, LastResult, Places
 from readers.rows import PartReader, RowRanges, part_field
 from readers.valid import check_choice, check_count, check_read, check_seed, make_tuples
+from readers.windows import Reading
 
 #: Random words per sample that its points are drawn from.
 COUNT = 2 * ROUNDS + 1
@@ -57,6 +58,21 @@ class PointSample:
         check_choice("points: choose", self.choose, CHOICES)
         make_tuples(self, "fields")
 
+    @property
+    def _draws(self) -> bool:
+        return self.choose == "random"
+
+    def _check(self, fields: Mapping[str, Field], samples: int, windowed: Collection[str]) -> list[str]:
+        self.candidates(fields)
+        return []
+
+    def _make_readers(self, reading: Reading, taken: Collection[str]) -> dict[str, FieldReader]:
+        names = tied_fields(reading, self.candidates(reading.fields), taken, are_named=self.fields is not None)
+        first, rows = reading.places[names[0]], make_row_chooser(self)
+        return {
+            name: PointsReader(reading.places[name], first, int(self.count), rows, reading.describe) for name in names
+        }
+
     def candidates(self, fields: Mapping[str, Field]) -> list[str]:
         """Return the names of the fields that may hold one row a point, first the one that tells how many there are.
 
@@ -78,6 +94,45 @@ class PointSample:
                 "fields=[...])"
             )
         return names
+
+
+def tied_fields(reading: Reading, names: Sequence[str], taken: Collection[str], are_named: bool = False) -> list[str]:
+    """Return which fields have a row for each point of the first of them, in all samples.
+
+    Args:
+        names: of the fields that may, see `candidates`.
+        taken: fields of which another part is read.
+        are_named: whether the caller named them, so that all must.
+
+    Raises:
+        UsageError: another part is read of one, or one has a row for each point in most samples alone.
+    """
+    first, compared = reading.places[names[0]], reading.compared
+    untied = [] if are_named else [n for n in names if not reading.places[n].has_shapes_of(first, compared)]
+    for name in untied:
+        _check_untied(reading.places[name], first, reading.describe, compared)
+    tied = [name for name in names if name not in untied]
+    if set(tied) & set(taken):
+        raise UsageError("crop and points do not go together for a field; name others: PointSample(..., fields=[...])")
+    return tied
+
+
+def _check_untied(field: Places, first: Places, describe: Describe, compared: Numbers | None) -> None:
+    """Raise UsageError if a field has a row for each point in most samples, but not in all.
+
+    It would come whole beside the chosen points, without a word. Faces of a mesh have a length of their own everywhere.
+    """
+    numbers = np.arange(field.first[-1]) if compared is None else compared
+    lengths, points = field.lengths(numbers), first.lengths(numbers)
+    wrong = np.flatnonzero(lengths != points)
+    if 2 * len(wrong) < len(lengths):
+        number = int(wrong[0])
+        name, first_name = field.field.name, first.field.name
+        raise UsageError(
+            f"{describe(number)}: field {name!r} has {lengths[number]} rows and {first_name!r} {points[number]}, and "
+            f"in most samples as many, so its points cannot be chosen with those of {first_name!r}; choose other "
+            "fields with fields=[...], or pack the sample again from files of one length"
+        )
 
 
 class PointsReader(PartReader):

@@ -25,11 +25,13 @@ from numpy.typing import NDArray
 from packer.codecs import decode_jpeg, file_of_frame
 from packer.errors import UsageError
 from packer.format import Field, Located, Numbers
+from readers.crop import remark_left
 from readers.draws import RESIZED, Asked, Visits, draw_below, draw_words
 from readers.fields import Describe, FieldReader, Places
 from readers.gather import MEMORY, Allocate, fresh
 from readers.rows import RegionReader, part_field
 from readers.valid import check_count, check_flags, check_read, check_seed, make_tuples
+from readers.windows import Reading
 
 #: Crops are drawn this many times at most; then the largest one in the middle is taken, as torchvision does it.
 _TRIALS = 10
@@ -104,16 +106,14 @@ class ResizedCrop:
         return height, width
 
     @property
-    def is_random(self) -> bool:
-        """Return whether two visits of a sample may be cropped differently."""
+    def _draws(self) -> bool:
         return self.at is None
 
-    def check(self, fields: Mapping[str, Field], windowed: Collection[str] = ()) -> None:
-        """Raise UsageError if the field cannot be cropped like this.
+    @property
+    def _asks(self) -> bool:
+        return False
 
-        Args:
-            windowed: names of the fields of which windows are read.
-        """
+    def _check(self, fields: Mapping[str, Field], samples: int, windowed: Collection[str]) -> list[str]:
         check_read("ResizedCrop", [self.of], fields)
         field = fields[self.of]
         if field.kind != "image" or field.dtype != "uint8" or field.shape[2] is None or self.of in windowed:
@@ -121,6 +121,11 @@ class ResizedCrop:
                 f"ResizedCrop: field {self.of!r} is {field.in_words}; images of uint8 with one number of channels are "
                 "expected, without windows"
             )
+        remark_left(fields, [self.of], self.flips)
+        return []
+
+    def _make_readers(self, reading: Reading, taken: Collection[str]) -> dict[str, FieldReader]:
+        return {self.of: ResizedReader(reading.places[self.of], self, reading.describe)}
 
     def boxes(self, sizes: Numbers, visits: Visits | None) -> Boxes:
         """Return the crops of samples with heights and widths `sizes` (n, 2)."""
@@ -218,7 +223,7 @@ class ResizedReader(FieldReader):
     def _resize(self, sample: Located, image: torch.Tensor) -> None:
         """Put the resized crop of a sample (1,) into (height, width, channels)."""
         pixels, factor = self._decode_crop(sample)
-        if self._crop.is_random:
+        if self._crop._draws:
             _interpolate(pixels, image)
             if sample.mirrored[0]:
                 step = max(1, _ALONE // image[0].numel())

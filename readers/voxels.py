@@ -11,7 +11,7 @@ work grows with the number of points alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
@@ -25,10 +25,11 @@ from packer.errors import UsageError
 from packer.format import Field, Located, Numbers, take_rows
 from readers.batch import Ragged
 from readers.draws import MIX, MIX_AGAIN, STEP, VOXELS, Asked, Words, draw_words
-from readers.fields import Describe, LastResult, Places, WholeReader
+from readers.fields import Describe, FieldReader, LastResult, Places, WholeReader
 from readers.gather import Allocate, fresh
-from readers.points import CHOICES
+from readers.points import CHOICES, tied_fields
 from readers.valid import check_choice
+from readers.windows import Reading
 
 #: Cells further than this from the origin have no number that fits the loop.
 _FURTHEST = 2.0**62
@@ -62,6 +63,19 @@ class VoxelSample:
         if not (is_number and 0 < self.size < math.inf):
             raise UsageError(f"VoxelSample: size {self.size!r}: the edge of a voxel, a number above 0, is expected")
         check_choice("VoxelSample: choose", self.choose, CHOICES)
+
+    @property
+    def _draws(self) -> bool:
+        return self.choose == "random"
+
+    def _check(self, fields: Mapping[str, Field], samples: int, windowed: Collection[str]) -> list[str]:
+        self.candidates(fields)
+        return []
+
+    def _make_readers(self, reading: Reading, taken: Collection[str]) -> dict[str, FieldReader]:
+        names = tied_fields(reading, self.candidates(reading.fields), taken)
+        voxels = Voxels(self, WholeReader(reading.places[names[0]]), reading.describe)
+        return {name: VoxelReader(reading.places[name], voxels) for name in names}
 
     def candidates(self, fields: Mapping[str, Field]) -> list[str]:
         """Return the names of the fields that may hold one row a point, first the one of coordinates.

@@ -10,7 +10,7 @@ item is a sample, of which one window is drawn at each visit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from operator import index
 from typing import Any, Literal
@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from packer.errors import UsageError
 from packer.format import MAX_AXIS, Field, Located, Numbers
 from readers.draws import Asked
-from readers.fields import KnownReader, Places
+from readers.fields import Describe, FieldReader, KnownReader, Places
 from readers.gather import Allocate, split_with_own_storage
-from readers.indexing import Anchors
+from readers.indexing import Anchors, Items
 from readers.rows import PartReader, RowRanges, part_field
 from readers.valid import check_count, check_flags, check_read
 
@@ -118,8 +118,11 @@ class Windows:
         has_limits = self.pad_before is not None or self.pad_after is not None
         return self.pad or ("edge" if has_limits else None)
 
-    def check(self, fields: Mapping[str, Field]) -> None:
-        """Raise UsageError if a dataset has no such windows, as far as its schema tells."""
+    @property
+    def _draws(self) -> bool:
+        return self.one
+
+    def _check(self, fields: Mapping[str, Field], samples: int, windowed: Collection[str]) -> list[str]:
         offsets = self.offsets(fields)
         low, high = _reach(offsets)
         for pad in (self.pad_before, self.pad_after):
@@ -128,6 +131,16 @@ class Windows:
                     f"windows: {pad} steps outside of a sample, of windows that span {high - low + 1}: some would have "
                     "no step of the sample; let fewer lie outside"
                 )
+        return [name + IS_PAD for name in offsets] if self.fill else []
+
+    def _make_readers(self, reading: Reading, taken: Collection[str]) -> dict[str, FieldReader]:
+        readers: dict[str, FieldReader] = {}
+        for name, steps in reading.steps.items():
+            if name not in taken:
+                readers[name] = WindowReader(reading.places[name], steps)
+            if steps.pad:
+                readers[name + IS_PAD] = make_pad_reader(reading.places[name], steps)
+        return readers
 
     def steps_of(self, fields: Mapping[str, Field]) -> dict[str, Steps]:
         """Return the steps of every field that has windows."""
@@ -212,6 +225,28 @@ class Steps:
         if self.pad == "zero":
             values.numpy()[self.beyond(located)] = 0
         return values
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a part of samples makes its readers of.
+
+    Attributes:
+        fields: those that are read.
+        places: by field, where its samples lie.
+        samples: those of the whole dataset, or of a split.
+        describe: gives a sample in words, by its number.
+        compared: samples whose shapes are compared, (n,), by numbers in the whole dataset; None for all. Others are
+            compared when they are read.
+        steps: of the fields that have windows.
+    """
+
+    fields: Mapping[str, Field]
+    places: Mapping[str, Places]
+    samples: Items
+    describe: Describe
+    compared: Numbers | None
+    steps: Mapping[str, Steps]
 
 
 class WindowReader(PartReader):
