@@ -253,7 +253,7 @@ def _make_runs(plan: ReadPlan, first: int, stop: int) -> list[Run]:
     opened = [] if plan.stream is None else plan.stream.open(asked.samples, first, stop)
     readers = plan.readers
     located = [reader.locate(asked) for reader in readers.values()]
-    nbytes = np.zeros(len(asked), np.int64)
+    nbytes = np.zeros(len(positions), np.int64)
     for reader, field_located in zip(readers.values(), located, strict=True):
         nbytes += reader.nbytes(field_located)
     # All of a group at once, not between copies, which push everything else out of the processor's cache.
