@@ -29,6 +29,7 @@ from packer.packing import (
     Shards,
     changing_dataset,
     check_apart,
+    commands_of,
     fetch_rejected,
     fit_source,
     open_source,
@@ -36,6 +37,7 @@ from packer.packing import (
     place_of,
     plan_job,
     rewrite,
+    usual_options,
 )
 from packer.sources import Source, names_of, open_packed
 
@@ -74,7 +76,7 @@ def append(
     Args:
         dataset: its folder or URL.
         sources: as for `convert`, or another packed dataset.
-        options: as for `convert`; codecs are those of the dataset.
+        options: as for `convert`; codecs are those of the dataset, and so are options of sources that are not given.
         done: called with the report, to print it. If the process is killed before this call ends, the same append can
             still be repeated without adding anything twice.
         changes: single options by name, over those in `options`.
@@ -96,6 +98,7 @@ def append(
     with changing_dataset(place) as (change, old):
         check_apart(sources, place)
         job = plan_job(_open(sources, options, rejected, old), options, rejected)
+        job = replace(job, commands=commands_of("append", sources, options))
         old_rejected, tables = fetch_rejected(place, old), place.local(old.name_tables)
 
         def finish(shards: Shards) -> Contents:
@@ -160,4 +163,5 @@ def _open(sources: Any, options: ConvertOptions, rejected: list[Rejected], manif
     if folder is not None:
         return fit_source(open_source(open_packed(folder), options, rejected), manifest)
     # Samples in memory are looked at with the dataset's schema, not with one of their own.
-    return fit_source(open_source(sources, replace(options, fields=manifest.fields), rejected), manifest)
+    options, usual = replace(options, fields=manifest.fields), usual_options(manifest, "append")
+    return fit_source(open_source(sources, options, rejected, usual=usual), manifest)

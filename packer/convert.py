@@ -49,6 +49,7 @@ from packer.packing import (
     check_place,
     claim_plan,
     codec_texts,
+    commands_of,
     fetch_rejected,
     find_plan,
     input_texts,
@@ -156,6 +157,7 @@ def convert(sources: Any, out: str | os.PathLike[str], options: ConvertOptions |
     with _changes_told(sources):
         job = _find_job(sources, options, place) or plan_job(open_source(sources, options, rejected), options, rejected)
     compiled.prepare(field.codec for field in job.plan.fields)  # for those who read it afterwards
+    job = replace(job, commands=commands_of("convert", sources, options))
     command = _command(job, place)
     with _changes_told(None if command.takes else sources), changing(place) as change:
         if command.takes and change.manifest not in command.bases:

@@ -132,6 +132,7 @@ def joined_manifest(parts: Sequence[Manifest], shards: Sequence[ShardEntry]) -> 
         planned_bytes=None if None in planned else sum(filter(None, planned)),
         splits=join_splits(parts),
         constants=parts[0].constants,
+        commands=tuple(command for manifest in parts for command in manifest.commands),
     )
 
 

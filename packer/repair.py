@@ -84,9 +84,9 @@ def repair(
     """
     folder = Path(dataset)
     place = LocalPlace(folder)
-    _read_manifest(folder)
+    read_manifest_or_copy(folder)
     with changing(place) as change:
-        manifest, files_made = _read_manifest(folder)
+        manifest, files_made = read_manifest_or_copy(folder)
         if files_made:
             change.publish(manifest)
         damaged_files = {damage.file for damage in verify(folder, watcher, workers).damages}
@@ -151,7 +151,7 @@ def repair(
     return (*files_made, *files)
 
 
-def _read_manifest(folder: Path) -> tuple[Manifest, tuple[str, ...]]:
+def read_manifest_or_copy(folder: Path) -> tuple[Manifest, tuple[str, ...]]:
     """Return the manifest, or its copy, and which of the two are damaged.
 
     Raises:

@@ -21,11 +21,11 @@ from packer.packing import ConvertOptions
 def append(dataset: str, sources: tuple[str, ...], options: ConvertOptions) -> None:
     """Pack more samples, as new shards after those of DATASET. A SOURCE may be another packed dataset.
 
-    The new samples need the fields of the dataset, and are stored with its codecs: give the options that it was
-    converted with. Readers that are open go on with the samples they had. Bad samples that are skipped are listed in
-    DATASET/left-out-*.jsonl. New samples are in the splits that --split or their own dataset gives them, or in none.
-    Stopped halfway? Run the same command again, but not after it has finished: samples without names would be added a
-    second time.
+    The new samples need the fields of the dataset, and are stored with its codecs. Options of the sources that are not
+    given are those that it was converted with. Readers that are open go on with the samples they had. Bad samples that
+    are skipped are listed in DATASET/left-out-*.jsonl. New samples are in the splits that --split or their own dataset
+    gives them, or in none. Stopped halfway? Run the same command again, but not after it has finished: samples without
+    names would be added a second time.
 
     \b
     $ packer append div2k.packed lr=more/LR_x4 hr=more/HR

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +33,8 @@ _log = logging.getLogger(__name__)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, with exact bytes.")
 @log_options
 def info(dataset: str, as_json: bool) -> None:
-    """Say what the packed dataset DATASET holds: fields, codecs and their ratios, shards, names, origin.
+    """Say what the packed dataset DATASET holds: fields, codecs and their ratios, shards, names, origin, and by which
+    commands it was packed.
 
     DATASET may be a URL such as s3://bucket/set; only the manifest, names and constants are fetched from it.
 
@@ -42,8 +44,12 @@ def info(dataset: str, as_json: bool) -> None:
     $ packer info s3://bucket/div2k.packed
     """
     description = describe(dataset)
+    if as_json:
+        click.echo(json_text(_document(description)))
+        return
     table = field_table(description.manifest.fields, sizes_texts(description.manifest.columns))
-    click.echo(json_text(_document(description)) if as_json else "\n".join([*table, "", *listing(facts(description))]))
+    commands = _commands(description.manifest, dataset)
+    click.echo("\n".join([*table, "", *listing(facts(description)), *([""] if commands else []), *commands]))
 
 
 @dataclass(frozen=True)
@@ -136,6 +142,21 @@ def facts(description: Description) -> list[tuple[str, str]]:
     pairs += [(f"origin {name}", str(value)) for name, value in plain.items()]
     others = [name for name, value in manifest.origin.items() if value and name not in plain]
     return pairs + ([("origin ...", f"{first_few(others)}: --json shows them")] if others else [])
+
+
+def _commands(manifest: Manifest, path: str) -> list[str]:
+    """Return the first commands that packed the samples, as they would be written in a shell."""
+    texts = []
+    for command in manifest.commands[:_FIRST]:
+        words = [path, *command.sources] if command.verb == "append" else [*command.sources, path]
+        for flag, value in command.options.items():
+            if isinstance(value, dict):
+                value = [f"{name}={text}" for name, text in value.items()]
+            values = value if isinstance(value, list) else [value]
+            words += [word for each in values for word in ([flag] if each is True else [flag, str(each)])]
+        texts.append(f"$ {shlex.join(['packer', command.verb, *words])}")
+    more = len(manifest.commands) - len(texts)
+    return texts + ([f"and {more:,} more: --json shows them"] if more else [])
 
 
 def _document(description: Description) -> dict[str, Any]:

@@ -13,8 +13,9 @@ import click
 
 from packer.cli.logs import Progress
 from packer.cli.text import size
+from packer.format import Manifest
 from packer.machine import usual_memory
-from packer.packing import SPLIT, ConvertOptions, open_source
+from packer.packing import SPLIT, ConvertOptions, open_source, usual_options
 from packer.sources import Source, SourceOptions, flag_of, kinds_with
 
 Command = Callable[..., Any]
@@ -193,7 +194,12 @@ def sources_argument(form: str = "[FIELD=]SOURCE...", required: bool = True) -> 
     return click.argument("sources", nargs=-1, required=required, type=click.Path(), metavar=form)
 
 
-def open_shown(sources: Sequence[str], options: ConvertOptions) -> Source:
-    """Open the sources named on the command line, and show the progress of finding files and reading headers."""
+def open_shown(sources: Sequence[str], options: ConvertOptions, dataset: Manifest | None = None) -> Source:
+    """Open the sources named on the command line, and show the progress of finding files and reading headers.
+
+    Args:
+        dataset: which they are the sources of; its options hold where none are given.
+    """
+    usual = None if dataset is None else usual_options(dataset)
     with Progress() as watcher:
-        return open_source(list(sources), replace(options, watcher=watcher), None)
+        return open_source(list(sources), replace(options, watcher=watcher), None, usual=usual)

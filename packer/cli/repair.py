@@ -21,14 +21,15 @@ from packer.packing import ConvertOptions
 def repair(dataset: Path, sources: tuple[str, ...], options: ConvertOptions) -> None:
     """Repair the packed dataset DATASET: make damaged files again, and leave the rest as it is.
 
-    Shards are packed again from the SOURCEs; give the sources and options that the dataset was made with. A lost
-    manifest or table of names is made from the shards, without any source.
+    Shards are packed again from the SOURCEs; give those that the dataset was made with, as `packer info` shows them.
+    Options that are not given are those of that command. A lost manifest or table of names is made from the shards,
+    without any source.
 
     \b
     $ packer repair div2k.packed
     $ packer repair div2k.packed lr=DIV2K/LR_x4 hr=DIV2K/HR
     """
-    source = open_shown(sources, options) if sources else None
+    source = open_shown(sources, options, repairing.read_manifest_or_copy(dataset)[0]) if sources else None
     with Progress() as watcher:
         files = repairing.repair(dataset, source, watcher, processors())
     say(*[f"{file}: made again" for file in files] or [f"{dataset}: nothing is damaged"])

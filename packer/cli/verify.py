@@ -45,10 +45,11 @@ def verify(
 ) -> int:
     """Check every byte of the packed dataset DATASET, and say which shard, field and samples are damaged.
 
-    With --against the samples are read from the SOURCEs once more and compared bit for bit; give the sources and
-    options that the dataset was made with. They are read by the code that packed them: what it leaves out or changes
-    is missing on both sides, and named. Exits with 1 if anything is damaged. DATASET may be a URL such as
-    s3://bucket/set: files that are not in the cache are fetched, and compared with their digests on the way.
+    With --against the samples are read from the SOURCEs once more and compared bit for bit; give the sources that the
+    dataset was made with, as `packer info` shows them. Options that are not given are those of that command. They are
+    read by the code that packed them: what it leaves out or changes is missing on both sides, and named. Exits with 1
+    if anything is damaged. DATASET may be a URL such as s3://bucket/set: files that are not in the cache are fetched,
+    and compared with their digests on the way.
     Machines share the work out by --part. The call without it then reads the shards that no part has read.
 
     \b
@@ -88,7 +89,7 @@ def verify(
 
 
 def _compare(dataset: Path, sources: tuple[str, ...], options: ConvertOptions) -> Comparison:
-    source = open_shown(sources, options)
+    source = open_shown(sources, options, manifests.read(dataset))
     with Progress() as watcher:
         return compare(dataset, source, watcher, guarded=True)
 

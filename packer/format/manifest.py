@@ -77,7 +77,7 @@ UNFINISHED = "unfinished"
 URL_AS_PATH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 #: Members that are not written if they are empty.
-_OPTIONAL = ("more_names", "left_out", "constants", "stats", "splits", "classes", "runs")
+_OPTIONAL = ("more_names", "left_out", "constants", "stats", "splits", "classes", "runs", "commands")
 #: A manifest of a million shards has about 150 MB; a larger file is not one.
 MAX_MANIFEST_BYTES = 2**28
 MAX_FIELDS = 1000
@@ -146,6 +146,20 @@ def total_of(columns: Iterable[ColumnTotals]) -> ColumnTotals:
     )
 
 
+class GivenCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A command that packed samples of the dataset from files.
+
+    Attributes:
+        verb: `convert` or `append`.
+        sources: as they were given.
+        options: those that were given, by their flags: true of a flag alone, a list or an object of several values.
+    """
+
+    verb: str
+    sources: tuple[str, ...]
+    options: dict[str, Any] = {}
+
+
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a packed dataset holds; see FORMAT.md for each member."""
 
@@ -175,6 +189,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     #: The runs that made the dataset and whose users may not know yet, the last one last; each with the digest of its
     #: samples, if these were in memory.
     runs: dict[str, str] = {}
+    #: The commands that packed the samples from files, in the order of the samples.
+    commands: tuple[GivenCommand, ...] = ()
 
     def __post_init__(self) -> None:
         names = [field.name for field in self.fields]

@@ -18,11 +18,13 @@ from packer.packing.inputs import (
     check_apart,
     check_classes,
     check_place,
+    commands_of,
     constants_error,
     fit_source,
     input_texts,
     open_source,
     packed_folder,
+    usual_options,
 )
 from packer.packing.job import Job, Packed, fetch_rejected, log_plan, plan_job, plan_splits
 from packer.packing.options import ConvertOptions, reading_limits
@@ -129,6 +131,7 @@ __all__ = [
     "classes_of",
     "codec_by_field",
     "codec_texts",
+    "commands_of",
     "conclude",
     "constants_error",
     "digest_samples",
@@ -178,6 +181,7 @@ __all__ = [
     "split_text",
     "stored_fields",
     "totals",
+    "usual_options",
     "utc_now",
     "with_fields",
     "write_plan",

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import os
+import re
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from packer.errors import SourceError, UsageError
-from packer.format import MANIFEST, Manifest, encode_constants, same_constants
+from packer.errors import SourceError, UsageError, as_text
+from packer.format import MANIFEST, GivenCommand, Manifest, encode_constants, same_constants
 from packer.packing.commit import check_output, read_manifest
 from packer.packing.options import ConvertOptions, reading_limits
 from packer.packing.origin import classes_of, origin_of
 from packer.packing.places import LocalPlace, Place, place_of
 from packer.packing.rejected import Rejected, read_rejected
-from packer.remote import local_inputs
+from packer.remote import local_inputs, url_in
 from packer.sources import (
     ClassSource,
     FittedSource,
@@ -26,18 +27,80 @@ from packer.sources import (
     SampleSource,
     Source,
     SourceOptions,
+    flag_of,
     open_sources,
 )
 from packer.watcher import NOBODY
 
 
+def commands_of(verb: str, sources: Any, options: ConvertOptions) -> tuple[GivenCommand, ...]:
+    """Return what a manifest says of the commands that packed samples: those of a packed dataset are its own.
+
+    Nothing of it is secret: a URL ends before its `?`, and has no user.
+    """
+    if isinstance(sources, PackedSource):
+        return sources.base.commands if sources.base else ()
+    if (folder := packed_folder(sources)) is not None:
+        return read_manifest(LocalPlace(Path(folder))).commands
+    texts = input_texts(sources)
+    if texts is None:
+        return ()
+    usual = SourceOptions()
+    given = {
+        flag_of(option): value
+        for option in fields(SourceOptions)
+        if (value := getattr(options.source, option.name)) != getattr(usual, option.name)
+    }
+    rules = options.splits or {}
+    given |= {
+        "--codec": None if options.codec == "auto" else options.codec,
+        "--shard-size": options.shard_size,
+        "--like": options.like and os.fspath(options.like),
+        "--split": rules if all(isinstance(rule, str | int | float) for rule in rules.values()) else None,
+        "--on-error": None if options.on_error == "stop" else options.on_error,
+    }
+    return (
+        GivenCommand(
+            verb,
+            tuple(_SECRET.sub("", text) if url_in(text) else as_text(text) for text in texts),
+            {flag: msgspec.to_builtins(value) for flag, value in given.items() if value},
+        ),
+    )
+
+
+#: What of a URL is not kept: the user before the `@` of its host, and all from the `?` on, which may be secret; and the
+#: beginning of one that is a path.
+_SECRET = re.compile(r"(?<=://)[^/@]*@|\?.*|file://(?=/)", re.DOTALL)
+
+
+def usual_options(manifest: Manifest, verb: str = "") -> SourceOptions:
+    """Return the options of the sources from which a dataset was first packed.
+
+    Args:
+        verb: `append`, of other samples: those that list samples are left out.
+    """
+    attributes = {flag_of(option): option.name for option in fields(SourceOptions)}
+    given = manifest.commands[0].options if manifest.commands else {}
+    options: dict[str, Any] = {
+        attributes[flag]: tuple(value) if isinstance(value, list) else value
+        for flag, value in given.items()
+        if flag in attributes
+    }
+    usual = SourceOptions(**options)
+    return replace(usual, listed=None) if verb == "append" else usual
+
+
 def open_source(
-    sources: Any, options: ConvertOptions, rejected: list[Rejected] | None, as_extra_fields: bool = False
+    sources: Any,
+    options: ConvertOptions,
+    rejected: list[Rejected] | None,
+    as_extra_fields: bool = False,
+    usual: SourceOptions | None = None,
 ) -> Source:
     """Open `sources`; with the option `like`, the result has the fields of that dataset.
 
     Args:
-        as_extra_fields: as for `open_sources`.
+        as_extra_fields, usual: as for `open_sources`.
         rejected: skipped files are added here. None if nothing will be packed; then a bad sample that is found early
             raises no error.
 
@@ -72,7 +135,7 @@ def open_source(
         inputs, leases = local_inputs(inputs, options.watcher)
         limits = reading_limits(options, in_memory=False)
         watcher = replace(options.watcher, bad=report_bad)
-        source = open_sources(inputs, options.source, watcher, limits, as_extra_fields)
+        source = open_sources(inputs, options.source, watcher, limits, as_extra_fields, usual)
         weakref.finalize(source, leases.clear)  # what was fetched stays in the cache as long as the source lives
         return source
     if isinstance(sources, Mapping) or not (hasattr(sources, "__len__") and hasattr(sources, "__getitem__")):

@@ -16,7 +16,7 @@ import msgspec
 
 from packer.codecs import codec_name
 from packer.errors import SourceError, UsageError
-from packer.format import Field, Manifest, ShardEntry, Splits
+from packer.format import Field, GivenCommand, Manifest, ShardEntry, Splits
 from packer.packing.commit import UNNAMED_CHANGE, make_manifest
 from packer.packing.options import ConvertOptions, reading_limits
 from packer.packing.places import Place
@@ -42,6 +42,7 @@ class Job:
         limits: of reading in other processes; None to read in this one.
         splits: of all samples, if none is skipped.
         rejected: bad files that were found when the source was opened.
+        commands: as the manifest has them.
     """
 
     source: Source
@@ -53,6 +54,7 @@ class Job:
     seen: SeenFiles | None = None
     splits: Splits = field(default_factory=dict)
     rejected: list[Rejected] = field(default_factory=list)
+    commands: tuple[GivenCommand, ...] = ()
 
     def make(self, number: int, base: tuple[ShardEntry, tuple[Field, ...]] | None = None) -> Make:
         """Return how a shard of the plan is packed; `base` as in `Make`."""
@@ -126,7 +128,14 @@ class Job:
                 splits = make_splits(samples, options.splits, source.splits, lenient=True)
         columns = [report.columns for report in reports]
         manifest = make_manifest(
-            entries, columns, plan.fields, plan.origin, rejected, planned_bytes=plan.file_bytes, splits=splits
+            entries,
+            columns,
+            plan.fields,
+            plan.origin,
+            rejected,
+            planned_bytes=plan.file_bytes,
+            splits=splits,
+            commands=self.commands,
         )
         return Packed(manifest, names, rejected)
 

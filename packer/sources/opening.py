@@ -34,7 +34,7 @@ from packer.sources.keyed import beside_table, with_files
 from packer.sources.kinds import Kind, all_kinds, check_options, kinds_with, suffixes
 from packer.sources.lerobot import is_lerobot
 from packer.sources.looking import leave_out_unreadable, look
-from packer.sources.options import SourceOptions, columns_by_field
+from packer.sources.options import SourceOptions, columns_by_field, columns_of
 from packer.sources.pairing import share_out, stem
 from packer.sources.source import TableSource
 from packer.watcher import NOBODY, Watcher
@@ -62,6 +62,7 @@ def open_sources(
     watcher: Watcher = NOBODY,
     limits: Limits | None = None,
     as_extra_fields: bool = False,
+    usual: SourceOptions | None = None,
 ) -> Source:
     """Open the source that `inputs` name: `FIELD=PATH` for each field of an image set, or one path.
 
@@ -72,6 +73,7 @@ def open_sources(
             it in this one.
         as_extra_fields: whether the files only add fields to packed samples: text is taken, and each array file of a
             folder is a sample.
+        usual: options that hold where `options` has none, and where they concern the sources.
 
     Raises:
         UsageError: there is no file, there are files of several kinds, or inputs do not go together.
@@ -84,7 +86,8 @@ def open_sources(
         errors.append(error)
 
     try:
-        return _open(inputs, options or SourceOptions(), replace(watcher, bad=note), limits, as_extra_fields)
+        asked = options or SourceOptions()
+        return _open(inputs, asked, replace(watcher, bad=note), limits, as_extra_fields, usual or SourceOptions())
     except NothingLeftError as error:
         if not errors:
             raise
@@ -93,12 +96,21 @@ def open_sources(
 
 
 def _open(
-    inputs: Sequence[str], options: SourceOptions, watcher: Watcher, limits: Limits | None, as_extra_fields: bool
+    inputs: Sequence[str],
+    options: SourceOptions,
+    watcher: Watcher,
+    limits: Limits | None,
+    as_extra_fields: bool,
+    usual: SourceOptions,
 ) -> Source:
     named = _named(inputs)
     has_others = len(named) > 1 or as_extra_fields
-    columns = columns_by_field(options)
+    columns = columns_by_field(options if options.columns else usual)
     by_name = {name: _look(name, path, columns, has_others, watcher) for name, path in named.items()}
+    kinds = {kind for kind, _ in by_name.values()}
+    if TABLES not in kinds:
+        usual = replace(usual, columns=columns_of(usual, {"", *named}))
+    options = _filled(options, usual, kinds)
     tables = {name: file_set for name, (kind, file_set) in by_name.items() if kind == TABLES}
     others = {name: kinded for name, kinded in by_name.items() if name not in tables}
     of_others, of_tables = _options_of(options, set(others), bool(tables))
@@ -117,6 +129,13 @@ def _open(
     if options.label is not None:
         source = LabelledSource(source, [named[name] for name in others or named])
     return source
+
+
+def _filled(options: SourceOptions, usual: SourceOptions, kinds: set[str]) -> SourceOptions:
+    """Return options, with the usual ones of these kinds where none is given."""
+    given, none = vars(options), vars(SourceOptions())
+    wanted = {name: value for name, value in vars(usual).items() if value != none[name] and given[name] == none[name]}
+    return replace(options, **{name: value for name, value in wanted.items() if kinds.intersection(kinds_with(name))})
 
 
 def _options_of(options: SourceOptions, others: set[str], has_tables: bool) -> tuple[SourceOptions, SourceOptions]:

@@ -143,6 +143,12 @@ def naming(name: str, paths: Iterable[str]) -> list[str]:
     return [path for path in paths if f"{_dotted(name)}.".startswith(f"{_dotted(path)}.")]
 
 
+def columns_of(options: SourceOptions, fields: Iterable[str]) -> tuple[str, ...]:
+    """Return what is given of the columns of some fields, whose names may be empty."""
+    texts = (options.columns,) if isinstance(options.columns, str) else options.columns
+    return tuple(text for text in texts if text.rpartition("=")[0] in fields)
+
+
 def columns_by_field(options: SourceOptions) -> dict[str, str]:
     """Return the columns that are given for each field; those without FIELD= under the empty name.
 

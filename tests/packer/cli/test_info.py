@@ -21,12 +21,12 @@ def packed(pairs, tmp_path):
 
 
 def test_what_the_text_says(packer, packed):
-    """Fields, codecs, shards, samples, sizes, names and origin, within 80 columns."""
+    """Fields, codecs, shards, samples, sizes, names and origin, within 80 columns; commands in a line each."""
     result = packer("info", packed)
     words = ("lr", "6 x 5 x 3", "uint8", "image", "zstd", "12", "as arrays", "000, 001", "images", "packer 0")
     for word in words:
         assert word in result.stdout
-    assert max(map(len, result.stdout.splitlines())) <= 80
+    assert max(len(line) for line in result.stdout.splitlines() if not line.startswith("$ packer convert lr=")) <= 80
     assert result.stderr == ""
 
 

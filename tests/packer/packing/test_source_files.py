@@ -12,7 +12,7 @@ import pytest
 
 from packer.convert import convert, convert_part
 from packer.errors import SourceError
-from packer.packing import read_rejected
+from packer.packing import ConvertOptions, commands_of, read_rejected
 from packer.sources import SourceOptions
 from packer.watcher import PACKING, Watcher
 from readers import PackedDataset
@@ -79,3 +79,11 @@ def test_a_file_that_changes_after_it_was_read(sources: Path, tmp_path: Path) ->
     report = convert(str(sources), out, source=SAMPLES, workers=0, on_error="skip", watcher=Watcher(done=done))
     assert [bad.file for bad in report.rejected] == [str(file)]
     assert report.samples == sum(changed) == 5
+
+
+def test_a_manifest_keeps_no_secret_of_a_url() -> None:
+    """Words are kept as they were given; of URLs neither the user nor what follows the path."""
+    words = ["x=https://me:key@host/a.npy?signature=1", "y=in/b.npy", "z=s3://bucket/c@1.npy"]
+    (command,) = commands_of("convert", words, ConvertOptions(source=SourceOptions(samples="files"), codec="lz4"))
+    assert command.sources == ("x=https://host/a.npy", "y=in/b.npy", "z=s3://bucket/c@1.npy")
+    assert command.options == {"--samples": "files", "--codec": "lz4"}
