@@ -13,6 +13,7 @@ import pytest
 from broken import stopped_at
 from made_datasets import make_plain
 
+from packer.append import append
 from packer.convert import convert
 from packer.errors import DatasetError, UsageError, WriteError
 from packer.export import export
@@ -347,3 +348,16 @@ def test_errors_say_what_helps(tmp_path, monkeypatch, error, words):
     monkeypatch.setattr("os.open", fail)
     with pytest.raises(WriteError, match=words):
         convert(SMALL, tmp_path / "out")
+
+
+@pytest.mark.parametrize("verb", ["convert", "append"])
+def test_a_manifest_that_no_reader_takes_replaces_nothing(tmp_path, monkeypatch, verb):
+    """The limit is checked before the old dataset is replaced; files of sources are in the manifest alone."""
+    out = packed(tmp_path / "out")
+    before = (out / "manifest.json").read_bytes()
+    monkeypatch.setattr("packer.packing.commit.MAX_MANIFEST_BYTES", len(before) // 2)
+    command = {"convert": lambda: convert(OTHER, out, overwrite=True), "append": lambda: append(out, SMALL)}[verb]
+    with pytest.raises(UsageError, match=r"readers take [0-9,]+: take a larger --shard-size"):
+        command()
+    assert (out / "manifest.json").read_bytes() == before
+    assert not verify(out).damages
