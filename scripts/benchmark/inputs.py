@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import tarfile
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
@@ -193,6 +194,20 @@ def png_pairs(path: Path, bench: Bench, size: int, most: int | None = None) -> N
         with ThreadPoolExecutor(2) as pool:
             named = (folder / f"{number:06d}.png" for number in range(len(pictures)))
             list(pool.map(lambda picture, file: Image.fromarray(picture).save(file), pictures[:most], named))
+
+
+def jpegs(path: Path, bench: Bench) -> None:
+    """Write a folder of JPEG files, those of the pairs of 192 pixels."""
+    path.mkdir()
+    for number, pixels in enumerate(bench.arrays(pairs, LARGE)["hr"]):
+        Image.fromarray(pixels).save(path / f"{number:06d}.jpg", quality=90)
+
+
+def jpeg_tar(path: Path, bench: Bench) -> None:
+    """Write the files of `jpegs` into a tar."""
+    with tarfile.open(path, "w") as tar:
+        for file in sorted(bench.files(jpegs).iterdir()):
+            tar.add(file, file.name)
 
 
 def pair_sources(folder: Path) -> list[str]:

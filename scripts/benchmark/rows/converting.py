@@ -20,6 +20,8 @@ from benchmark.inputs import (
     PNG_READ,
     SMALL,
     hdf5_rows,
+    jpeg_tar,
+    jpegs,
     pair_sources,
     parquet_rows,
     ply_clouds,
@@ -118,6 +120,13 @@ def parquet_against_reading(bench: Bench) -> list[Side]:
         return samples
 
     return [ours, writing(bench, "pyarrow", copy, path)]
+
+
+@Row("JPEG of a tar -> packed, 2 workers", "the same loose files", at_least=0.95)
+def tar_against_files(bench: Bench) -> list[Side]:
+    """Keep the files: both are decoded once, to see that they are whole."""
+    tar, folder = bench.files(jpeg_tar, suffix=".tar"), bench.files(jpegs)
+    return [_packing(bench, tar, 2, name="tar"), _packing(bench, folder, 2, name="files")]
 
 
 @Row("packer plan of 100,000 PNG pairs", at_most=20, unit="s")

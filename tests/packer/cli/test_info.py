@@ -12,6 +12,7 @@ from made_datasets import make_plain, put_manifest
 from packer.convert import convert
 from packer.format import ColumnTotals
 from packer.format import manifest as manifests
+from packer.packing import ConvertOptions, commands_of
 
 
 @pytest.fixture
@@ -133,3 +134,13 @@ def test_json_of_a_folder_whose_name_is_not_utf_8(packer, rows, tmp_path, comman
     out = tmp_path / os.fsdecode(b"out\xff")
     convert(rows.sources, out, workers=0)
     assert json.loads(packer(command, out, "--json").stdout)["path"] == f"{tmp_path}/out\\udcff"
+
+
+def test_the_commands_that_packed_a_dataset(packer, rows, tmp_path):
+    """As they were given, options by their flags, of all that were merged; of a URL nothing that is secret."""
+    packer("convert", rows.path, tmp_path / "a", "--unwritten", "refuse", "--codec", "none", "--split", "some=0.5")
+    packer("merge", tmp_path / "a", tmp_path / "a", tmp_path / "b")
+    line = f"$ packer convert {rows.path} {tmp_path / 'b'} --unwritten refuse --codec none --split some=0.5"
+    assert packer("info", tmp_path / "b").stdout.splitlines()[-2:] == [line] * 2
+    (command,) = commands_of("convert", ["x=s3://me:secret@host/b/a.h5?signature=1"], ConvertOptions())
+    assert command.sources == ("x=s3://host/b/a.h5",)
