@@ -141,10 +141,31 @@ class ZarrTree(Tree):
     def unwritten(self, path: str) -> str:
         self.files_of(path)  # one that is far too large would be counted for hours
         array = self._at(path)
-        missing = array.nchunks - array.nchunks_initialized
+        missing = array.nchunks - array.nchunks_initialized + self._unwritten_in_shards(array)
         if not missing or not array.size:
             return ""
         return f"{missing:,} of its {array.nchunks:,} chunks, {array.fill_value}"
+
+    def _unwritten_in_shards(self, array: Any) -> int:
+        """Return how many chunks the indices of an array's shards call empty: of a folder, indices as zarr writes them.
+
+        An index is 16 bytes for each chunk, all bits set for an empty one, and a checksum of 4 bytes.
+        """
+        if self._store is not None or getattr(array, "shards", None) is None:
+            return 0
+        codecs = array.metadata.to_dict()["codecs"]
+        settings = next(codec for codec in codecs if codec["name"] == "sharding_indexed")["configuration"]
+        if [codec["name"] for codec in settings["index_codecs"]] != ["bytes", "crc32c"]:
+            return 0
+        of_shard = math.prod(whole // part for whole, part in zip(array.shards, array.chunks, strict=True))
+        is_last, empty = settings.get("index_location", "end") == "end", 0
+        for folder, _, names in os.walk(Path(self.path, array.path)):
+            for name in (name for name in names if name not in ZARR_FILES):
+                with Path(folder, name).open("rb") as file:
+                    file.seek(-(16 * of_shard + 4) if is_last else 0, os.SEEK_END if is_last else os.SEEK_SET)
+                    index = np.frombuffer(file.read(16 * of_shard), "<u8")
+                empty += int(np.count_nonzero(index.reshape(-1, 2).min(axis=1) == np.iinfo(np.uint64).max))
+        return empty
 
     def attribute_names(self, path: str) -> list[str]:
         return list(self._at(path).attrs)

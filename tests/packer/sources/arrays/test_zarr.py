@@ -98,6 +98,19 @@ def test_missing_chunks_are_the_fill_value(tmp_path: Path) -> None:
     assert source.remarks == [f"{UNWRITTEN}: a.zarr: /x: 3 of its 5 chunks, 7.0"]
 
 
+@pytest.mark.parametrize("samples", ["rows", "files"])
+def test_missing_chunks_within_shards_are_counted(tmp_path: Path, samples: str) -> None:
+    """A shard that was never written counts with all its chunks, one that was with those that its index lacks."""
+    group = zarr.create_group(tmp_path / "a.zarr")
+    shape: dict[str, Any] = {"shape": (12, 2), "chunks": (2, 2), "shards": (4, 2)}
+    array = group.create_array("x", **shape, dtype="f4", fill_value=7)
+    array[:2], array[4:8] = 1, 3
+    source = open_sources([str(tmp_path / "a.zarr")], SourceOptions(samples=samples))
+    assert source.remarks == [f"{UNWRITTEN}: a.zarr: /x: 3 of its 6 chunks, 7.0"]
+    with pytest.raises(SourceError, match="3 of its 6 chunks"):
+        open_sources([str(tmp_path / "a.zarr")], SourceOptions(samples=samples, unwritten="refuse"))
+
+
 def test_attributes_that_are_neither_numbers_nor_text_are_named(tmp_path: Path) -> None:
     """As JSON can hold them: objects, nothing, and lists of several kinds or lengths."""
     path = write_zarr(tmp_path / "a.zarr", {"x": X}, 3)
