@@ -44,6 +44,12 @@ def ends_of(marks: Mapping[str, NDArray[Any]]) -> NDArray[np.int64]:
         raise SourceError(f"{names}: there is no value, so no episode ends anywhere")
     if not others and is_table(first):
         return first.astype(np.int64)
+    if not others and len(fallen := _not_rising(first)):
+        at, times = int(fallen[0]) + 1, len(fallen)
+        more = f", and so do {times - 1:,} more" if times > 1 else ""
+        raise SourceError(
+            f"{names}: ends of episodes rise, but entry {at} is {first[at]} after {first[at - 1]}{more}; mend the array"
+        )
     is_end = np.append(first[1:] != first[:-1], True)
     if len({len(values) for values in marks.values()}) == 1 and all(map(_is_flag, marks.values())):
         is_last = np.logical_or.reduce([values != 0 for values in marks.values()])
@@ -61,6 +67,17 @@ def ends_of(marks: Mapping[str, NDArray[Any]]) -> NDArray[np.int64]:
             "last row of an episode and false (or 0) in all others, are expected"
         )
     return np.flatnonzero(is_end) + 1
+
+
+def _not_rising(values: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the entries of a list of ends that the next one does not exceed; none if it is no such list.
+
+    Ends count rows, so that the last ones exceed their own number; and numbers of the episodes of rows mostly repeat.
+    """
+    if values.dtype.kind not in "iu" or int(values[0]) <= 0 or int(values.max()) <= len(values):
+        return np.zeros(0, np.int64)
+    fallen: NDArray[np.int64] = np.flatnonzero(values[1:] <= values[:-1])
+    return fallen if 4 * len(fallen) < len(values) else fallen[:0]
 
 
 def _is_flag(values: NDArray[Any]) -> bool:

@@ -177,3 +177,15 @@ def test_parts_give_every_row_once(tmp_path_factory: Any, steps: list[int], data
     cuts = sorted({0, *data.draw(st.lists(st.integers(1, len(steps)), max_size=3)), len(steps)})
     found = [episode for ends in itertools.pairwise(cuts) for episode in read_each(source.part(*ends))["x"]]
     assert [episode.tolist() for episode in found] == [some.tolist() for some in np.split(x, np.cumsum(steps)[:-1])]
+
+
+@pytest.mark.parametrize(
+    ("entry", "value", "said"), [(3, 18, "entry 3 is 18 after 18"), (4, 2, "entry 4 is 2 after 24")]
+)
+def test_ends_that_do_not_rise_are_named(tmp_path: Path, entry: int, value: int, said: str) -> None:
+    """An end that falls or repeats is named by its entry, and is no number of the episode of a row."""
+    ends = np.arange(1, 8) * 6
+    ends[entry] = value
+    source = write(tmp_path / "a.h5", rows(42) | {"ends": ends})
+    with pytest.raises(SourceError, match=rf"ends: ends of episodes rise, but {said}; mend the array"):
+        open_sources([source], SourceOptions(samples="episodes:ends"))
