@@ -5,21 +5,24 @@
     image=images caption=captions                                      images/a.png captions/a.txt
     image=images embedding=clip                                        images/a.png clip/a.npy
 
-Each sample needs its file: one that is missing is an error that names its partner. A file without a row is a sample
-without a box.
+Each sample needs its file: one that is missing is an error that names its partner, or with `--missing boxes=empty` a
+sample without a box. So is one whose file has no row.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import NothingLeftError, SourceError, UsageError, first_few
+from packer.format import FieldSpec
 from packer.sources.base import Block, DerivedSource, LargeArray, Source, count
 from packer.sources.files import FileSet
 from packer.sources.pairing import UNNAMED, field_in_words, pair, partners, stem
@@ -38,6 +41,7 @@ def open_beside(
     open_samples: Callable[[Mapping[str, FileSet]], Source],
     open_side: Callable[[str, FileSet], Source],
     watcher: Watcher,
+    missing: Mapping[str, str] = {},
 ) -> Source:
     """Return the samples of a source, each with the fields that lie beside it.
 
@@ -47,6 +51,7 @@ def open_beside(
         open_samples: opens the samples of some of the files `main`.
         open_side: opens the files of one of `sides`, each as a sample.
         watcher: its `bad` is called with every file that is bad or has no partner.
+        missing: of `sides`, those whose value is `empty` in samples that have no file of them.
 
     Raises:
         UsageError: the samples are not whole files (but patches of images, say), or two fields have one name.
@@ -61,7 +66,12 @@ def open_beside(
         if len(paths) != len(side):
             raise UsageError(f"{field_in_words(name)} lies beside the others, so each sample of it must be one file")
         beside[name] = file_set._replace(files=[file for file in file_set.files if file_set.path(file) in paths])
-    pairs, _ = partners({**main, **beside}, watcher)
+    for name, value in missing.items():
+        if name not in beside or value != "empty":
+            known = ", ".join(beside) or "none"
+            raise UsageError(f"--missing {name}={value}: FIELD=empty is expected, of a field of files beside ({known})")
+    needed = {name: file_set for name, file_set in beside.items() if name not in missing}
+    pairs, _ = partners({**main, **needed}, watcher)
     if not pairs.names:
         raise NothingLeftError(
             f"no sample is left: none has its file of {sides_in_words}", next(iter(main.values())).text
@@ -70,7 +80,7 @@ def open_beside(
         {name: file_set._replace(files=sorted(pairs.files[name])) for name, file_set in main.items()}
     )
     names = [] if samples.names is None else [f"{name}." for name in samples.names]
-    paired = pair({"": names, **{f"={name}": file_set.files for name, file_set in beside.items()}})
+    paired = pair({"": names, **{f"={name}": file_set.files for name, file_set in needed.items()}})
     order = {name: number for number, name in enumerate(paired.files[""])}
     if len(order) < len(samples):
         raise UsageError(
@@ -80,9 +90,35 @@ def open_beside(
     chosen = list[Source]()
     for name, side in opened.items():
         numbers = {path: number for number, path in enumerate(side.files())}
+        if name in missing:
+            chosen.append(_filled(name, side, beside[name], names, watcher))
+            continue
         files = [paired.files[f"={name}"][order[sample]] for sample in names]
         chosen.append(in_order(side, [numbers[sides[name].path(file)] for file in files]))
     return BesideSource(samples, chosen)
+
+
+def _filled(name: str, side: Source, file_set: FileSet, samples: Sequence[str], watcher: Watcher) -> FilledSource:
+    """Return a source of values for all samples, which are empty where no file has the name of the sample.
+
+    Raises:
+        UsageError: values of the field cannot be empty.
+        SourceError: what `watcher.bad` raises, which is called with each file that is of no sample.
+    """
+    if side.kind not in ("clouds", "text"):
+        raise UsageError(
+            f"--missing {name}=empty: {side.kind} cannot be empty, but rows of --columns and texts; leave it out"
+        )
+    number_of = {stem(file): number for number, file in enumerate(file_set.files)}
+    of_samples = [stem(sample) for sample in samples]
+    for extra in sorted(number_of.keys() - set(of_samples)):
+        watcher.bad(SourceError("has no partner", file_set.path(file_set.files[number_of[extra]])))
+    path_numbers = {path: number for number, path in enumerate(side.files())}
+    numbers = [
+        path_numbers[file_set.path(file_set.files[number_of[sample]])] if sample in number_of else None
+        for sample in of_samples
+    ]
+    return FilledSource(in_order(side, [n for n in numbers if n is not None]), [n is not None for n in numbers])
 
 
 def in_order_of(names: Sequence[str] | None, samples: int, source: Source, drop: bool = False) -> Source:
@@ -176,6 +212,61 @@ class ChosenSource(DerivedSource):
             except SourceError as error:
                 number = None if error.sample is None else start + error.sample
                 raise SourceError(error.reason, error.path, number) from error
+
+
+class FilledSource(DerivedSource):
+    """The samples of a source, and between them empty ones.
+
+    Args:
+        has_value: of every sample, whether the source has it.
+    """
+
+    def __init__(self, source: Source, has_value: Sequence[bool]) -> None:
+        super().__init__(source)
+        self._has_value = np.array(has_value, bool)
+        self.names = None
+        self.fields = tuple(msgspec.structs.replace(spec, shape=(None, *spec.shape[1:])) for spec in source.fields)
+        names, empty = " and ".join(spec.name for spec in self.fields), int((~self._has_value).sum())
+        self.remarks = [*source.remarks, f"field {names}: {empty:,} samples have no file of it, and an empty value"]
+
+    def __len__(self) -> int:
+        return len(self._has_value)
+
+    def part(self, start: int, stop: int) -> Self:
+        part = copy(self)
+        first, count_ = int(self._has_value[:start].sum()), int(self._has_value[start:stop].sum())
+        part._adopt(self._source.part(first, first + count_))
+        part._has_value, part.remarks, part.origin = self._has_value[start:stop], [], {}
+        return part
+
+    def shapes(self, field: str) -> NDArray[np.int64] | None:
+        shapes = self._source.shapes(field)
+        (spec,) = (spec for spec in self.fields if spec.name == field)
+        if shapes is None:
+            return None
+        filled = np.empty((len(self), shapes.shape[1]), np.int64)
+        filled[:] = [length or 0 for length in spec.shape]
+        filled[self._has_value] = shapes
+        return filled
+
+    def read(self) -> Iterator[Block]:
+        values, done = self._values(), 0
+        try:
+            for has_value in self._has_value.tolist():
+                yield next(values) if has_value else {spec.name: _empty(spec) for spec in self.fields}
+                done += 1
+        except SourceError as error:
+            raise SourceError(error.reason, error.path, done) from error
+
+    def _values(self) -> Iterator[Block]:
+        for block in self._source.read():
+            for number in range(count(block)):
+                yield {name: values[number : number + 1] for name, values in block.items()}
+
+
+def _empty(spec: FieldSpec) -> list[str] | list[NDArray[Any]]:
+    """Return an empty value of a field, as a block of one sample."""
+    return [""] if spec.kind == "text" else [np.empty([length or 0 for length in spec.shape], spec.dtype)]
 
 
 class BesideSource(DerivedSource):

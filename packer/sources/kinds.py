@@ -42,7 +42,7 @@ _MODULES = (
 )
 _GROUP = "packer.kinds"
 #: Options of every kind.
-EVERY = ("samples", "label", "classes")
+EVERY = ("samples", "label", "classes", "missing")
 
 
 def pair_by_name(

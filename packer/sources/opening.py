@@ -256,8 +256,12 @@ def _open_files(
             source = source.reader.view(source, options)
         return source
 
+    if options.missing and not sides:
+        raise UsageError(
+            "--missing is for fields of files beside those of the samples, and there are none; leave it out"
+        )
     if sides:
-        source = open_beside(file_sets, sides, opened, open_side, watcher)
+        source = open_beside(file_sets, sides, opened, open_side, watcher, options.missing)
     else:
         source = opened(file_sets)
         if kind == "images":

@@ -64,6 +64,7 @@ class SourceOptions:
             x,y,z,intensity:float32 or x,y,z:float32,r,g,b:uint8, a field each; or of a source FIELD= whose columns are
             one field, such as boxes=cls,x,y,w,h:float32 of files beside images. Tables: columns that are one field,
             such as points=part_*:float32:68,2.
+        missing: Fields of files beside images, such as boxes: a sample without a file of this field has an empty value.
         pick: HDF5, zarr and npy: take this array, under this name.
         skip: HDF5, zarr and npy: leave out a field, group or array; a column of tables, a suffix of
             tars, or a feature of LeRobot.
@@ -109,6 +110,7 @@ class SourceOptions:
     triangulate: bool = _of(False)
     group: str | tuple[str, ...] = _of((), form="none|FIELD=A,B")
     columns: str | tuple[str, ...] = _of((), form="[FIELD=]NAMES[:TYPE[:SHAPE]]")
+    missing: Mapping[str, str] = _of({}, form="FIELD=empty")
     pick: Mapping[str, str] = _of({}, "--field", form="NAME=/PATH")
     skip: tuple[str, ...] = _of((), form="FIELD")
     axis: int = _of(0)

@@ -50,6 +50,39 @@ def test_boxes_beside_pictures(yolo: dict[str, Path], tmp_path: Path) -> None:
         np.testing.assert_array_equal(sample["image"].permute(1, 2, 0).numpy(), picture(8, 8 + number, seed=number))
 
 
+@pytest.mark.parametrize("same", [False, True])
+def test_a_missing_file_may_be_an_empty_value(yolo: dict[str, Path], tmp_path: Path, same: bool) -> None:
+    """With `--missing boxes=empty`; a remark counts such samples, and parts of the source are as all of it."""
+    for file in ("a/2", "b/3"):
+        (yolo["boxes"] / f"{file}.txt").unlink()
+    if same:  # one box each, so that the field would have one shape
+        for file in yolo["boxes"].glob("*/*.txt"):
+            file.write_text("1 2 3 4 5")
+    options = SourceOptions(columns=(BOXES,), missing={"boxes": "empty"})
+    source = open_sources([f"{name}={path}" for name, path in yolo.items()], options)
+    assert "field boxes: 2 samples have no file of it, and an empty value" in source.remarks
+    lengths = [len(boxes) for block in source.read() for boxes in block["boxes"]]
+    assert lengths == ([1, 0, 1, 1, 0] if same else [0, 0, 4, 1, 0])
+    assert lengths == source.shapes("boxes")[:, 0].tolist()
+    assert lengths[1:4] == [len(boxes) for block in source.part(1, 4).read() for boxes in block["boxes"]]
+    packed = PackedDataset(convert(yolo, tmp_path / "out", ConvertOptions(source=options, workers=0)).path)
+    assert packed["a/2"]["boxes"].shape == (0, 5)
+    (yolo["image"] / "a/4.png").unlink()
+    with pytest.raises(SourceError, match=r"a/4\.txt: has no partner"):
+        open_sources([f"{name}={path}" for name, path in yolo.items()], options)
+
+
+@pytest.mark.parametrize("missing", [{"boxes": "zero"}, {"image": "empty"}, {"other": "empty"}])
+def test_only_fields_of_files_beside_may_be_missing(yolo: dict[str, Path], missing: dict[str, str]) -> None:
+    """The error says which these are."""
+    with pytest.raises(
+        UsageError, match=r"--missing .*: FIELD=empty is expected, of a field of files beside \(boxes\)"
+    ):
+        open_sources(
+            [f"{name}={path}" for name, path in yolo.items()], SourceOptions(columns=(BOXES,), missing=missing)
+        )
+
+
 @pytest.mark.parametrize("side", ["boxes", "image"])
 def test_a_missing_file_is_an_error_that_names_it(yolo: dict[str, Path], tmp_path: Path, side: str) -> None:
     """Nothing is skipped in silence; with `on_error` skip the other samples are packed."""
