@@ -154,7 +154,7 @@ def _commands(manifest: Manifest, path: str) -> list[str]:
                 value = [f"{name}={text}" for name, text in value.items()]
             values = value if isinstance(value, list) else [value]
             words += [word for each in values for word in ([flag] if each is True else [flag, str(each)])]
-        texts.append(f"$ {shlex.join(['packer', command.verb, *words])}")
+        texts.append(shlex.join(["packer", command.verb, *words]))
     more = len(manifest.commands) - len(texts)
     return texts + ([f"and {more:,} more: --json shows them"] if more else [])
 

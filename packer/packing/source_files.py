@@ -96,6 +96,9 @@ def changed_files(paths: Sequence[str], stamps: Stamps) -> dict[str, str]:
 
     Args:
         stamps: of each of them, as it was then.
+
+    Raises:
+        SourceError: one is there, and cannot be looked at.
     """
     changed = {}
     planned, now = zip(*stamps.T.tolist(), strict=True), in_threads(_stamp, paths)
@@ -109,8 +112,10 @@ def changed_files(paths: Sequence[str], stamps: Stamps) -> dict[str, str]:
 def _stamp(path: str) -> tuple[int, int]:
     try:
         info = os.stat(path)  # noqa: PTH116 - without a Path: there may be millions
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return _GONE
+    except OSError as error:
+        raise SourceError(f"cannot be looked at again: {error.strerror}; run the same command again", path) from None
     return info.st_size, info.st_mtime_ns
 
 

@@ -105,7 +105,7 @@ def _open(
 ) -> Source:
     named = _named(inputs)
     has_others = len(named) > 1 or as_extra_fields
-    columns = columns_by_field(options if options.columns else usual)
+    columns = columns_by_field(options if options.columns != () else usual)
     by_name = {name: _look(name, path, columns, has_others, watcher) for name, path in named.items()}
     kinds = {kind for kind, _ in by_name.values()}
     if TABLES not in kinds:

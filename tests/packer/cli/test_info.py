@@ -27,7 +27,7 @@ def test_what_the_text_says(packer, packed):
     words = ("lr", "6 x 5 x 3", "uint8", "image", "zstd", "12", "as arrays", "000, 001", "images", "packer 0")
     for word in words:
         assert word in result.stdout
-    assert max(len(line) for line in result.stdout.splitlines() if not line.startswith("$ packer convert lr=")) <= 80
+    assert max(len(line) for line in result.stdout.splitlines() if not line.startswith("packer convert lr=")) <= 80
     assert result.stderr == ""
 
 
@@ -140,7 +140,7 @@ def test_the_commands_that_packed_a_dataset(packer, rows, tmp_path):
     """As they were given, options by their flags, of all that were merged; of a URL nothing that is secret."""
     packer("convert", rows.path, tmp_path / "a", "--unwritten", "refuse", "--codec", "none", "--split", "some=0.5")
     packer("merge", tmp_path / "a", tmp_path / "a", tmp_path / "b")
-    line = f"$ packer convert {rows.path} {tmp_path / 'b'} --unwritten refuse --codec none --split some=0.5"
+    line = f"packer convert {rows.path} {tmp_path / 'b'} --unwritten refuse --codec none --split some=0.5"
     assert packer("info", tmp_path / "b").stdout.splitlines()[-2:] == [line] * 2
     (command,) = commands_of("convert", ["x=s3://me:secret@host/b/a.h5?signature=1"], ConvertOptions())
     assert command.sources == ("x=s3://host/b/a.h5",)

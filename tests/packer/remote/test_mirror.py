@@ -53,7 +53,8 @@ def test_what_is_read_is_what_was_packed(dataset, s3, samples, tmp_path) -> None
     """Nothing but the manifest is fetched before it is needed, and no file twice."""
     ds = PackedDataset(dataset, cache=tmp_path / "cache")
     assert s3.proxy.gets(".lmdb") == 0
-    assert ds.name_table is not None
+    assert ds.names is not None
+    assert ds.names[3] == "n03"
     assert (s3.proxy.gets("names.lmdb"), s3.proxy.gets(_SHARD)) == (1, 0)
     assert_holds(ds, samples)
     again = PackedDataset(dataset + "/", cache=tmp_path / "cache")
