@@ -16,7 +16,16 @@ from hypothesis import strategies as st
 from packer.errors import SourceError, UsageError
 from packer.format import FieldSpec, ShardWriter, map_size
 from packer.packing import FieldSizes, field_sizes, make_plan
-from packer.packing.plan import AUTO_SHARDS, AUTO_SMALLEST, GIB, MOST_FILES, MOST_ROWS, cut_shards, estimate
+from packer.packing.plan import (
+    AUTO_SHARDS,
+    AUTO_SMALLEST,
+    GIB,
+    MOST_FILES,
+    MOST_ROWS,
+    cut_shards,
+    estimate,
+    remark_on_lengths,
+)
 from packer.sources import Block, SampleSource, Source
 
 MIB = 2**20
@@ -278,3 +287,17 @@ def test_encoded_or_unknown_sizes_are_no_exact_plan() -> None:
     assert plan_of(Clouds(points)).exact
     assert not plan_of(Clouds(points), codec="lz4").exact
     assert not plan_of(Clouds(points, captions=True)).exact
+
+
+def test_remarks_on_lengths_compare_each_field_with_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A field is compared with a bounded number of others, however many have lengths of their own."""
+
+    class Many(Rows):
+        fields = tuple(FieldSpec(name=f"f{n}", dtype="int8", shape=(None,)) for n in range(100))
+
+    calls, flatnonzero = [], np.flatnonzero
+    monkeypatch.setattr(np, "flatnonzero", lambda values: calls.append(1) or flatnonzero(values))
+    source = Many(4)
+    shapes = {spec.name: np.arange(4)[:, None] * (n + 1) for n, spec in enumerate(source.fields)}
+    remark_on_lengths(source, {spec.name: FieldSizes.of(spec, shapes[spec.name]) for spec in source.fields})
+    assert 100 <= len(calls) <= 16 * 100  # of 4,950 pairs
