@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import BmpImagePlugin, GifImagePlugin, Image, JpegImagePlugin, TiffImagePlugin, WebPImagePlugin
 
-from packer.codecs import EncodedImage, checked_jpeg
+from packer.codecs import JPEG_CHANNELS, EncodedImage, checked_jpeg
 from packer.errors import PackerError, SourceError, UsageError
 from packer.sources.base import faults_of
 from packer.sources.files import IMAGES, READ_ONLY, refuse_pointer, suffix_of, unreadable
@@ -91,7 +91,8 @@ _READERS: dict[str, Any] = {
 
 # Tags of TIFF, and values of them.
 _BITS, _PHOTOMETRIC, _DESCRIPTION, _ORIENTATION, _SAMPLES, _EXTRA, _SAMPLE_FORMAT = 258, 262, 270, 274, 277, 338, 339
-_STRIP_BYTES, _TILE_BYTES = 279, 325
+_STRIP_BYTES, _TILE_BYTES, _STRIPS, _TILES = 279, 325, 273, 324
+_COMPRESSION, _JPEG, _JPEG_TABLES, _PLANES, _SEPARATE = 259, 7, 347, 284, 2
 #: Tag of directories below that of an image: smaller copies of it.
 _SUB_DIRECTORIES = 330
 #: Descriptions of a TIFF whose one directory stands for a stack, by ImageJ and by tifffile.
@@ -437,6 +438,13 @@ def _say_once(warning: str) -> None:
 
 def _pillow_image(data: bytes, kind: str, options: ImageOptions) -> NDArray[Any]:
     with quiet(), _opened(io.BytesIO(data), kind, options) as (image, layout):
+        if isinstance(image, TiffImagePlugin.TiffImageFile) and image.tag_v2.get(_COMPRESSION) == _JPEG:
+            tags = image.tag_v2
+            of_each = 1 if tags.get(_PLANES) == _SEPARATE else tags.get(_SAMPLES, 1)
+            if of_each in JPEG_CHANNELS:
+                offsets = tags.get(_TILES, tags.get(_STRIPS, ()))
+                places = zip(offsets, tags.get(_TILE_BYTES, tags.get(_STRIP_BYTES, ())), strict=True)
+                tiff.check_jpegs(io.BytesIO(data), places, bytes(tags.get(_JPEG_TABLES, b"")), of_each)
         return _pixels(image, layout, options)
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import io
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any, NamedTuple
@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.codecs import JPEG_CHANNELS, checked_jpeg
 from packer.errors import PackerError, SourceError, first_few
 from packer.format import DTYPES
 
@@ -93,12 +94,14 @@ def read(
             each = math.prod(layout.stack[1:])
             stop = layout.stack[0] if stop is None else stop
             empty = np.zeros(series.keyframe.shape, series.dtype)
+            _check_pages(tiff, series.pages[start * each : stop * each])
             pages = [
                 empty if page is None else page.asarray(maxworkers=1)
                 for page in series.pages[start * each : stop * each]
             ]
             values, axes = np.stack(pages), "I" + series.keyframe.axes
         else:
+            _check_pages(tiff, series.pages)
             values, axes = series.asarray(maxworkers=1), series.axes
             values = values[start:stop] if layout.stack else values
         values = np.moveaxis(values, axes.index("S"), -1) if "S" in axes else values
@@ -156,6 +159,18 @@ def _layout(tiff: Any, as_index: bool) -> Layout:
     )
 
 
+def _check_pages(tiff: Any, pages: Any) -> None:
+    """Look through the JPEG files of pages, see `check_jpegs`."""
+    for page in pages:
+        if page is None or page.keyframe.compression.name != "JPEG" or page.keyframe.dtype != np.uint8:
+            continue
+        of_each = 1 if page.keyframe.planarconfig.name == "SEPARATE" else page.keyframe.samplesperpixel
+        if of_each in JPEG_CHANNELS:
+            written = [place for place in zip(page.dataoffsets, page.databytecounts, strict=True) if place[1]]
+            tables = page.jpegtables if page.jpegtables is not None else page.keyframe.jpegtables
+            check_jpegs(tiff.filehandle, written, tables or b"", of_each)
+
+
 def _count_unwritten(pages: Any, nbytes: int) -> int:
     """Return how many tiles, strips and pages were never written; raises SourceError if some lie behind the end."""
     count = 0
@@ -166,6 +181,23 @@ def _count_unwritten(pages: Any, nbytes: int) -> int:
         if len(offsets) and int((offsets + sizes[: len(offsets)]).max()) > nbytes:
             raise SourceError(f"is cut short: it has {nbytes:,} bytes, and says that there are more; download it again")
     return count
+
+
+def check_jpegs(file: Any, places: Iterable[tuple[int, int]], tables: bytes, channels: int) -> None:
+    """Raise SourceError if a strip or tile that is a JPEG file has lost pixels; libtiff and imagecodecs do not say so.
+
+    Args:
+        file: open at any place.
+        places: offset and size of each.
+        tables: what all of them share; empty if each has its own.
+    """
+    for offset, size in places:
+        file.seek(offset)
+        strip = file.read(size)
+        try:
+            checked_jpeg(tables[:-2] + strip[2:] if tables else strip, channels)
+        except ValueError as error:
+            raise SourceError(f"holds a damaged JPEG strip or tile ({error}); download it again") from error
 
 
 def _drop(record: logging.LogRecord) -> bool:

@@ -199,3 +199,21 @@ def test_without_the_extra_pillow_reads_what_it_reads_as_meant(tmp_path: Path, m
     tifffile.imwrite(tmp_path / "a.tif", PAGES)
     with pytest.raises(SourceError, match=r"tifffile does: pip install '\.\[tiff\]' in a clone of packer"):
         open_images({"x": str(tmp_path)})
+
+
+@pytest.mark.parametrize("pages", [1, 3])
+def test_strips_that_are_jpeg_and_have_lost_pixels_are_refused(tmp_path: Path, pages: int) -> None:
+    """libtiff and imagecodecs give something in their place; sound ones are packed, by Pillow and as a stack."""
+    smooth = np.repeat(np.repeat(COLOURS[:, :, :3], 40, 0), 40, 1)
+    path = tmp_path / "a.tif"
+    tifffile.imwrite(path, np.stack([smooth] * pages) if pages > 1 else smooth, compression="jpeg", photometric="rgb")
+    _, values = opened(path)
+    assert np.array_equal(values, tifffile.imread(path))
+    with tifffile.TiffFile(path) as file:
+        page = file.pages[pages - 1]
+        middle = page.dataoffsets[0] + page.databytecounts[0] // 2
+    data = bytearray(path.read_bytes())
+    data[middle : middle + 2] = b"\xff\xf7"
+    path.write_bytes(data)
+    with pytest.raises(SourceError, match="damaged JPEG strip or tile"):
+        opened(path)
