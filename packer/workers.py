@@ -109,7 +109,16 @@ class Lost:
 
     @property
     def error(self) -> SourceError:
-        """Return the error of the file or sample that was being read."""
+        """Return the error of the file or sample that was being read.
+
+        Raises:
+            ResourceError: the disk could not read a page of a file that was mapped.
+        """
+        if signal.SIGBUS.name in self.reason:
+            raise ResourceError(
+                f"reading a file {self.reason}: its disk failed, or it was cut short; run the same command again once "
+                "it can be read; what is finished is kept"
+            )
         return SourceError(f"reading it {self.reason}")
 
 

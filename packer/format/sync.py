@@ -23,8 +23,11 @@ except ImportError:  # Windows
 #: Errors of file systems that have no locks.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 #: Advice by the error of the system; any other gets `_ADVICE`.
-_ADVICE = "free some space or choose another folder, then run again"
+_ADVICE = "check its disk or choose another folder, then run again"
 _ADVICE_BY_ERROR = {
+    errno.ENOSPC: "free some space or choose another folder, then run again",
+    errno.EDQUOT: "free some space or choose another folder, then run again",
+    errno.ENOENT: "it or its folder is gone, removed by another command perhaps; run again, or choose another folder",
     errno.EROFS: "choose a folder on a file system that can be written",
     errno.EACCES: "choose a folder that you may write to",
     errno.EPERM: "choose a folder that you may write to",
@@ -51,11 +54,14 @@ def clear_errors(path: Path) -> Iterator[None]:
         yield
     except (lmdb.Error, OSError) as error:
         reason = getattr(error, "strerror", None) or str(error).removeprefix(f"{path}: ")
+        number = getattr(error, "errno", None)
         with contextlib.suppress(OSError):
             # LMDB calls it an input/output error when the disk took only a part.
             if "Input/output error" in reason and shutil.disk_usage(path.parent).free < _HARDLY_ANY:
-                reason = os.strerror(errno.ENOSPC)
-        advice = _ADVICE_BY_ERROR.get(getattr(error, "errno", None) or 0, _ADVICE)
+                number, reason = errno.ENOSPC, os.strerror(errno.ENOSPC)
+        if number is None:  # LMDB passes on what the system says, and not its number
+            number = next((number for number in _ADVICE_BY_ERROR if os.strerror(number) in reason), 0)
+        advice = _ADVICE_BY_ERROR.get(number, _ADVICE)
         raise WriteError(f"{path}: cannot be written: {reason}; {advice}") from None
 
 

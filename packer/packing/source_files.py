@@ -13,8 +13,9 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from packer.errors import SourceError, as_text
+from packer.errors import as_text
 from packer.remote import RemoteFile, default_cache
+from packer.sources import unreadable
 from packer.threads import in_threads
 
 #: Sizes in bytes and times of change in nanoseconds since 1970 of some files, (n, 2); -1 of one that is gone.
@@ -115,7 +116,8 @@ def _stamp(path: str) -> tuple[int, int]:
     except (FileNotFoundError, NotADirectoryError):
         return _GONE
     except OSError as error:
-        raise SourceError(f"cannot be looked at again: {error.strerror}; run the same command again", path) from None
+        reason = f"cannot be looked at again: {error.strerror}; run the same command again"
+        raise unreadable(error, path, reason) from None
     return info.st_size, info.st_mtime_ns
 
 
@@ -155,5 +157,5 @@ def _look_at(path: str, at_urls: Mapping[str, RemoteFile]) -> tuple[str, int, in
     try:
         info = os.stat(path)  # noqa: PTH116 - without a Path: there may be millions
     except OSError as error:
-        raise SourceError(f"cannot be read: {error.strerror}", path) from None
+        raise unreadable(error, path) from None
     return path, info.st_size, info.st_mtime_ns

@@ -15,7 +15,7 @@ from packer.sources.base import (
 from packer.sources.beside import in_order_of
 from packer.sources.derived import ClassSource, FittedSource
 from packer.sources.encoding import decode_source, encode_source
-from packer.sources.files import TABLES
+from packer.sources.files import TABLES, unreadable
 from packer.sources.keyed import named_by_table
 from packer.sources.kinds import Kind, all_kinds, kinds_with, pair_by_name, pair_in_order
 from packer.sources.looking import Header, agree_on_most
@@ -72,4 +72,5 @@ __all__ = [
     "read_through",
     "runs",
     "shuffled_order",
+    "unreadable",
 ]

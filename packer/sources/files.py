@@ -27,8 +27,14 @@ from packer.errors import PackerError, ResourceError, SourceError, UsageError, a
 from packer.threads import in_threads
 from packer.watcher import FINDING, NOBODY, Watcher
 
-#: Errors that pass and are not the fault of a file, such as too many open files, or no memory.
-NOT_ITS_FAULT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EINTR)
+#: Errors of a want of room, and of a disk, often at the other end of a network: they pass, and no file is at fault.
+_NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EINTR)
+_OF_DISKS = (
+    *(errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN, errno.EHOSTDOWN),
+    *(errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH, errno.ECONNRESET),
+)
+#: How libhdf5 passes on the number of an error of the system.
+_ERRNO_IN_TEXT = re.compile(r"\berrno = (\d+)")
 
 #: What an LMDB folder holds: the values, and in BasicSR's the list of their keys.
 LMDB_DATA, LMDB_LIST = "data.mdb", "meta_info.txt"
@@ -222,7 +228,8 @@ def _kind_by_bytes(path: str) -> str | None:
             return "zarr" if is_zarr(Path(path)) else None
         with open_raw(path) as opened:
             head = opened.read(_HDF5_STARTS[-1] + len(HDF5_SIGNATURE))
-    except OSError:
+    except OSError as error:
+        check_lasting(error, path)
         return None
     if head.startswith(_DICOM_SIGNATURE, _DICOM_START):
         return DICOM
@@ -343,7 +350,8 @@ def _list_folder(folder: _Folder) -> _Listing:
                 if is_hidden or not (is_folder or entry.is_file()):
                     listing.odd.add(listing.names[-1])
     except OSError as error:
-        raise SourceError(f"the folder cannot be read: {error.strerror}; check its permissions", folder.path) from error
+        reason = f"the folder cannot be read: {error.strerror}; check its permissions"
+        raise unreadable(error, folder.path, reason) from error
     return listing
 
 
@@ -371,15 +379,32 @@ def open_raw(path: str) -> FileIO:
     return open(path, "rb", buffering=0)  # noqa: PTH123
 
 
-def unreadable(error: OSError, path: str) -> PackerError:
-    """Return the error of a file that the operating system cannot read.
+def unreadable(error: BaseException, path: str, reason: str = "") -> PackerError:
+    """Return the error of a file that cannot be read: the one place that decides whether the file is a bad one.
 
     A SourceError is the fault of the file, which may be skipped for it; a ResourceError is not, and is never skipped.
+
+    Args:
+        error: of the system, or of a library that may pass on what the system says.
+        reason: what a SourceError says; empty for what the system says.
     """
-    if error.errno in NOT_ITS_FAULT:
-        reason = os.strerror(error.errno)
-        return ResourceError(f"{path}: cannot be read now: {reason}; run the same command again, with fewer --workers")
-    return SourceError(f"cannot be read: {error.strerror or error}; check that it is there and may be read", path)
+    check_lasting(error, path)
+    words = getattr(error, "strerror", None) or error
+    return SourceError(reason or f"cannot be read: {words}; check that it is there and may be read", path)
+
+
+def check_lasting(error: BaseException, path: str) -> None:
+    """Raise ResourceError if an error passes, and is not the fault of the file at `path`."""
+    number = getattr(error, "errno", None)
+    if number is None and (match := _ERRNO_IN_TEXT.search(str(error))):
+        number = int(match[1])
+    if number in _NO_ROOM:
+        advice = "run the same command again, with fewer --workers"
+    elif number in _OF_DISKS:
+        advice = "run the same command again once its disk can be read; what is finished is kept"
+    else:
+        return
+    raise ResourceError(f"{path}: cannot be read now: {os.strerror(number)}; {advice}") from error
 
 
 def decode_text(data: bytes) -> str:

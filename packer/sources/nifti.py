@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from packer.errors import SourceError, UsageError, first_few
 from packer.format import DTYPES, FieldSpec
 from packer.sources.dtypes import DoesNotFitError, check_casts, common_dtype, convert, holds
-from packer.sources.files import FileSet
+from packer.sources.files import FileSet, open_raw, unreadable
 from packer.sources.headers import misfits
 from packer.sources.kinds import Kind, pair_by_name
 from packer.sources.looking import Header, leave_out
@@ -170,6 +170,8 @@ def _loaded(path: str) -> Iterator[Any]:
     import nibabel
 
     try:
+        with open_raw(path) as file:
+            file.read(1)  # nibabel says of no error of the system what it was
         image = nibabel.load(path)
         if isinstance(image, nibabel.Cifti2Image):
             raise SourceError(
@@ -183,8 +185,8 @@ def _loaded(path: str) -> Iterator[Any]:
     except (SourceError, MemoryError):
         raise
     except Exception as error:
-        raise SourceError(
-            f"cannot be read as NIfTI ({error or type(error).__name__}); download it again", path
+        raise unreadable(
+            error, path, f"cannot be read as NIfTI ({error or type(error).__name__}); download it again"
         ) from error
 
 

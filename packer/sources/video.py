@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError
 from packer.sources.base import LARGE_BYTES, LargeArray
-from packer.sources.files import FileSet
+from packer.sources.files import FileSet, open_raw, unreadable
 from packer.sources.kinds import Kind, pair_by_name
 from packer.sources.looking import Header, notes_of
 from packer.sources.options import SourceOptions
@@ -308,6 +308,11 @@ def _opened(path: str) -> Iterator[tuple[InputContainer, VideoStream]]:
     """Open a file, and its one stream of video; errors of FFmpeg become a SourceError."""
     import av
 
+    try:
+        with open_raw(path) as file:
+            file.read(1)  # FFmpeg calls damage an error of the disk, too
+    except OSError as error:
+        raise unreadable(error, path) from error
     try:
         with av.open(path, metadata_errors="replace") as container:
             streams = [s for s in container.streams.video if not s.disposition & av.stream.Disposition.attached_pic]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import re
 import shutil
@@ -94,9 +95,12 @@ def test_a_source_that_goes(job, files_of, workers):
     assert files_of(job.out) == files_of(job.wanted)
 
 
-@pytest.mark.parametrize("reason", [errno.EMFILE, errno.ENOMEM])
-def test_no_sample_is_left_out_for_want_of_room(job, files_of, monkeypatch, reason):
-    """A file that cannot be opened now, since too many others are, is no bad one: the same command goes on with it."""
+BAD_MOMENTS = [errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN, errno.EHOSTDOWN]
+
+
+@pytest.mark.parametrize("reason", [errno.EMFILE, errno.ENOMEM, *BAD_MOMENTS])
+def test_no_sample_is_left_out_for_a_bad_moment(job, files_of, monkeypatch, reason):
+    """A file that cannot be opened now, for want of room or for its disk, is no bad one: the same command goes on."""
     opened = os.open
 
     def fail(path, *rest, **more):
@@ -110,6 +114,29 @@ def test_no_sample_is_left_out_for_want_of_room(job, files_of, monkeypatch, reas
             convert(job.sources, job.out, OPTIONS, on_error="skip")
     convert(job.sources, job.out, OPTIONS, on_error="skip")
     assert files_of(job.out) == files_of(job.wanted)
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".nii.gz", ".csv", ".h5", ".ply", ".tar"])
+def test_no_library_hides_a_bad_moment(tmp_path, monkeypatch, suffix):
+    """What a disk could not give stops, also under --on-error skip, in whichever words a library passes it on."""
+    for n in range(3):
+        (tmp_path / f"{n}{suffix}").write_bytes(b"x")
+    (tmp_path / "0.csv").write_text("a\n1\n")
+    opened = io.open
+
+    def fail(path, *rest, **more):
+        if str(path).endswith(suffix):
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
+        return opened(path, *rest, **more)
+
+    def fail_as_hdf5(path, *rest, **more):
+        raise OSError(f"Can't read data (file read failed: filename = '{path}', errno = 5, error message = '...')")
+
+    monkeypatch.setattr("io.open", fail)
+    monkeypatch.setattr("builtins.open", fail)
+    monkeypatch.setattr("h5py.is_hdf5", fail_as_hdf5)
+    with pytest.raises(ResourceError, match="cannot be read now"):
+        convert(tmp_path / f"*{suffix}", tmp_path / "out", OPTIONS, on_error="skip")
 
 
 def test_a_source_that_changes(job):

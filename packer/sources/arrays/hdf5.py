@@ -33,7 +33,7 @@ from packer.sources.arrays.tree import (
     never,
 )
 from packer.sources.base import faults_of
-from packer.sources.files import NOT_ITS_FAULT, refuse_pointer, unreadable
+from packer.sources.files import check_lasting, refuse_pointer, unreadable
 
 #: All errors that h5py has been seen to raise on damaged files. MemoryError goes on to the caller, who knows the limit.
 _FAULTS = (OSError, RuntimeError, ValueError, TypeError, LookupError, ArithmeticError, SystemError)
@@ -82,11 +82,11 @@ class Hdf5Tree(Tree):
                 names = list(group)
             except _FAULTS as error:
                 advice = f"leave it out with --skip {prefix}, or pick" if prefix else "copy it again, or pick"
-                raise SourceError(
+                reason = (
                     f"the group {prefix or '/'} cannot be listed ({_plain(error)}); {advice} fields with --field "
-                    "NAME=/path, for which nothing is listed",
-                    self.path,
-                ) from error
+                    "NAME=/path, for which nothing is listed"
+                )
+                raise unreadable(error, self.path, reason) from error
             for name in names:
                 path = f"{prefix}/{as_text(name)}"
                 if is_out(path):
@@ -104,7 +104,8 @@ class Hdf5Tree(Tree):
     def find(self, path: str) -> Entry | None:
         try:
             return _entry(path, self._file[path or "/"])
-        except _FAULTS:
+        except _FAULTS as error:
+            check_lasting(error, self.path)
             return None
 
     def open(self, path: str, axis: int = 0, cache: int = CACHE_BYTES) -> Values:
@@ -170,12 +171,13 @@ class Hdf5Tree(Tree):
             if len(self._listed) < _MAX_LISTED:
                 self._listed[path] = holder
             return [name for name in holder.attrs if name not in _STRUCTURE]
-        except _FAULTS:
+        except _FAULTS as error:
+            check_lasting(error, self.path)
             return ["those that cannot be listed"]
 
     def attribute(self, path: str, name: str) -> NDArray[Any] | None:
         attributes = self._at(path).attrs
-        with suppress(*_FAULTS):
+        with _damage_ignored(self.path):
             header = attributes.get_id(name)
             check_attribute(header.dtype, header.shape)  # h5py corrupts memory when it reads lists of references
             value = attributes[name]
@@ -190,8 +192,9 @@ def _entry(path: str, thing: h5py.Dataset | h5py.Group) -> Entry:
     try:
         shape, dtype, (problem, remark) = thing.shape, thing.dtype, _misread(thing.id.get_type())
     except _FAULTS as error:
+        check_lasting(error, path)
         return Entry(path, problem=f"has a datatype that h5py cannot read ({_plain(error)})")
-    with suppress(*_FAULTS):  # a damaged attribute costs nothing
+    with _damage_ignored(path):  # a damaged attribute costs nothing
         if h5py.h5ds.is_scale(thing.id) and h5py.h5ds.get_scale_name(thing.id).startswith(_NETCDF_PLACEHOLDER):
             return Entry(path, aside="is a NetCDF dimension without values")
     if _holds_files(thing):
@@ -238,6 +241,7 @@ def _met(
         thing = group[name]
         first = seen.setdefault(h5py.h5o.get_info(thing.id).addr, path)
     except _FAULTS as error:
+        check_lasting(error, path)
         return Entry(path, problem=f"cannot be opened: {_plain(error)}")
     return thing if first == path or is_unit else Entry(path, aside=f"is another name of {first}")
 
@@ -280,7 +284,16 @@ def _faults_named(path: str, doing: str) -> Iterator[None]:
     except _FAULTS as error:
         if _NO_MEMORY.search(str(error)):
             raise MemoryError(_plain(error)) from error
-        raise SourceError(f"{doing} failed: {_plain(error)}", path) from error
+        raise unreadable(error, path, f"{doing} failed: {_plain(error)}") from error
+
+
+@contextmanager
+def _damage_ignored(path: str) -> Iterator[None]:
+    """Ignore that something cannot be read, unless that passes."""
+    try:
+        yield
+    except _FAULTS as error:
+        check_lasting(error, path)
 
 
 def _plain(error: BaseException) -> str:
@@ -301,9 +314,8 @@ def _opened(path: str) -> h5py.File:
             raise SourceError(_what_it_is(path), path)
         return _open_locked(path)
     except _FAULTS as error:
-        if isinstance(error, OSError) and error.errno in (*NOT_ITS_FAULT, errno.ENOENT, errno.EACCES):
-            raise unreadable(error, path) from error
-        raise SourceError(_why_not(error), path) from error
+        is_of_system = isinstance(error, OSError) and error.errno in (errno.ENOENT, errno.EACCES)
+        raise unreadable(error, path, "" if is_of_system else _why_not(error)) from error
 
 
 def _open_locked(path: str) -> h5py.File:

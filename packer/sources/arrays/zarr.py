@@ -190,7 +190,7 @@ def _faults(path: str, doing: str) -> Iterator[None]:
     except OSError as error:
         raise unreadable(error, path) from error
     except (zipfile.BadZipFile, Exception) as error:  # whatever codec a chunk has, and zarr itself
-        raise SourceError(f"{doing} failed: {_why_not(error)}", path) from error
+        raise unreadable(error, path, f"{doing} failed: {_why_not(error)}") from error
 
 
 def _why_not(error: Exception) -> str:
