@@ -17,6 +17,7 @@ as `Image.convert` gives them; unlike Pillow, 16 bits stay 16.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import io
 import logging
@@ -31,7 +32,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import BmpImagePlugin, GifImagePlugin, Image, JpegImagePlugin, TiffImagePlugin, WebPImagePlugin
+from PIL import BmpImagePlugin, GifImagePlugin, Image, JpegImagePlugin, TiffImagePlugin, WebPImagePlugin, _imaging
 
 from packer.codecs import JPEG_CHANNELS, EncodedImage, checked_jpeg
 from packer.errors import PackerError, SourceError, UsageError
@@ -438,6 +439,8 @@ def _say_once(warning: str) -> None:
 
 def _pillow_image(data: bytes, kind: str, options: ImageOptions) -> NDArray[Any]:
     with quiet(), _opened(io.BytesIO(data), kind, options) as (image, layout):
+        if kind == "TIFF":
+            _silence_libtiff()
         if isinstance(image, TiffImagePlugin.TiffImageFile) and image.tag_v2.get(_COMPRESSION) == _JPEG:
             tags = image.tag_v2
             of_each = 1 if tags.get(_PLANES) == _SEPARATE else tags.get(_SAMPLES, 1)
@@ -446,6 +449,13 @@ def _pillow_image(data: bytes, kind: str, options: ImageOptions) -> NDArray[Any]
                 places = zip(offsets, tags.get(_TILE_BYTES, tags.get(_STRIP_BYTES, ())), strict=True)
                 tiff.check_jpegs(io.BytesIO(data), places, bytes(tags.get(_JPEG_TABLES, b"")), of_each)
         return _pixels(image, layout, options)
+
+
+@functools.cache
+def _silence_libtiff() -> None:
+    """Keep libtiff from writing a line to stderr for each damaged file, in this process: its error says it."""
+    with contextlib.suppress(OSError, AttributeError):  # Pillow without libtiff
+        ctypes.CDLL(_imaging.__file__).TIFFSetErrorHandler(None)
 
 
 def _pixels(image: Image.Image, layout: _Layout, options: ImageOptions) -> NDArray[Any]:

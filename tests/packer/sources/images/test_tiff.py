@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tifffile
 from opened_sources import open_images
+from PIL import Image
 
 from packer.errors import SourceError
 from packer.sources import Source
@@ -217,3 +218,16 @@ def test_strips_that_are_jpeg_and_have_lost_pixels_are_refused(tmp_path: Path, p
     path.write_bytes(data)
     with pytest.raises(SourceError, match="damaged JPEG strip or tile"):
         opened(path)
+
+
+def test_libtiff_writes_nothing_of_its_own(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A damaged file is one error of ours; libtiff would write a line for each to stderr besides."""
+    path = tmp_path / "a.tif"
+    pixels = np.random.default_rng(0).integers(0, 255, (64, 64, 3), np.uint8)
+    Image.fromarray(pixels).save(path, compression="tiff_lzw")
+    data = bytearray(path.read_bytes())
+    data[3000:3040] = b"\xff" * 40
+    path.write_bytes(data)
+    with pytest.raises(SourceError, match="decoder error"):
+        opened(path)
+    assert capfd.readouterr().err == ""
