@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -26,6 +27,22 @@ def written(folder: Path, prefix: str, count: int, named: bool = True, codec: st
         for n in range(count):
             writer.add({"x": rng.integers(0, 9, width), "y": np.float32(n)}, name=f"{prefix}{n}" if named else None)
     return folder
+
+
+def without_commands(files: dict[str, bytes]) -> dict[str, bytes]:
+    """Return the files of a dataset as if no command had packed it: a manifest names its sources as given."""
+
+    def plain(data: bytes) -> bytes:
+        try:
+            members = json.loads(data)
+        except ValueError:  # damaged for a test
+            return data
+        if "commands" not in members:
+            return data
+        kept = {name: value for name, value in members.items() if name not in ("commands", "digest")}
+        return json.dumps(kept).encode()
+
+    return {name: plain(data) if name.endswith(".json") else data for name, data in files.items()}
 
 
 def plain_names(files: dict[str, bytes], keeps: bool = True) -> dict[str, bytes]:

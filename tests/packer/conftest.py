@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from pathlib import Path
@@ -11,7 +10,7 @@ from types import SimpleNamespace
 import h5py
 import numpy as np
 import pytest
-from made_datasets import plain_names, written
+from made_datasets import plain_names, without_commands, written
 from PIL import Image
 
 from packer.packing import LOCK
@@ -60,22 +59,15 @@ def files_of():
     Manifests are given without the commands that packed the samples, which name the sources as they were given.
     """
 
-    def files(folder):
-        found = [path for path in Path(folder).rglob("*") if path.is_file() and path.name != LOCK]
-        held = plain_names({str(path.relative_to(folder)): path.read_bytes() for path in found})
-        return {name: _without_commands(data) if name.endswith(".json") else data for name, data in held.items()}
-
-    return files
-
-
-def _without_commands(manifest):
-    try:
-        members = json.loads(manifest)
-    except ValueError:  # damaged for a test
-        return manifest
-    if "commands" not in members:
-        return manifest
-    return json.dumps({name: value for name, value in members.items() if name not in ("commands", "digest")}).encode()
+    return lambda folder: without_commands(
+        plain_names(
+            {
+                str(p.relative_to(folder)): p.read_bytes()
+                for p in Path(folder).rglob("*")
+                if p.is_file() and p.name != LOCK
+            }
+        )
+    )
 
 
 class DiskCalls:

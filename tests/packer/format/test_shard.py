@@ -266,7 +266,7 @@ def test_text_that_is_none_is_refused_before_anything_is_added(tmp_path: Path, f
 
 def test_a_folder_that_is_not_there_is_a_write_error(tmp_path: Path) -> None:
     """The message names the file, once: LMDB itself names it in some errors."""
-    said = r"none/a\.lmdb: cannot be written: No such file or directory; free"
+    said = r"none/a\.lmdb: cannot be written: No such file or directory; it or its folder is gone"
     with pytest.raises(WriteError, match=said) as caught:
         ShardWriter(tmp_path / "none" / "a.lmdb", 0, FIELDS, map_size=2**20, named=False)
     assert str(caught.value).count("a.lmdb") == 1
