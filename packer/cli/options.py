@@ -90,8 +90,14 @@ def _heading(declared: Field[Any]) -> str:
     kinds = set(kinds_with(declared.name))
     if kinds == set(kinds_with("samples")):
         return _EVERY
-    headings = {"images": "Images", "hdf5": _ARRAYS, "ply": "Clouds", "clouds": "Clouds", "tables": _TABLES}
-    headings["video"] = _VIDEOS
+    headings = {
+        "images": "Images",
+        "hdf5": _ARRAYS,
+        "ply": "Clouds",
+        "clouds": "Clouds",
+        "tables": _TABLES,
+        "video": _VIDEOS,
+    }
     return next(heading for kind, heading in headings.items() if kind in kinds)
 
 

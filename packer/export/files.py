@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -10,7 +11,7 @@ from typing import BinaryIO
 
 from packer.errors import UsageError
 from packer.packing import LOCK
-from packer.sources import Block, PackedSource, count
+from packer.sources import Block, PackedSource, block_bytes, count
 
 
 class Writer:
@@ -47,6 +48,28 @@ class Writer:
             stop = start + count(block)
             yield block, self._names[start:stop]
             start = stop
+
+    def _blocks_of_files(
+        self, most_bytes: int, most_samples: float = math.inf
+    ) -> Iterator[Iterator[tuple[Block, Sequence[str]]]]:
+        """Yield the blocks of each file, with their names: a file is full once it has so many bytes or samples."""
+        blocks = self._blocks()
+        for first in blocks:
+            yield _until_full(first, blocks, most_bytes, most_samples)
+
+
+def _until_full(
+    first: tuple[Block, Sequence[str]],
+    further: Iterator[tuple[Block, Sequence[str]]],
+    most_bytes: int,
+    most_samples: float,
+) -> Iterator[tuple[Block, Sequence[str]]]:
+    block: tuple[Block, Sequence[str]] | None = first
+    held, samples = 0, 0
+    while block is not None:
+        yield block
+        held, samples = held + block_bytes(block[0]), samples + len(block[1])
+        block = next(further, None) if held < most_bytes and samples < most_samples else None
 
 
 class Files:

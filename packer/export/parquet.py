@@ -20,7 +20,7 @@ from packer.export.files import Files, Writer
 from packer.export.png import check_image, write_png
 from packer.format import FieldSpec
 from packer.packing import classes_of
-from packer.sources import TABLES, Block, PackedSource, all_kinds, block_bytes
+from packer.sources import TABLES, Block, PackedSource, all_kinds
 
 #: A file is closed once it holds so many bytes as arrays; rows of a group have about so many bytes.
 _FILE_BYTES, _GROUP_BYTES = 2**30, 2**25
@@ -59,16 +59,13 @@ class ParquetWriter(Writer):
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        blocks = self._blocks()
-        block, names = next(blocks, (None, ()))
-        number = 0
-        while block is not None:
+        for number, blocks in enumerate(self._blocks_of_files(_FILE_BYTES)):
             with (
                 self._files.create(f"data-{number:05d}", ".parquet") as file,
                 pq.ParquetWriter(file, self._schema) as out,
             ):
-                size, group = 0, list[Any]()
-                while block is not None and size < _FILE_BYTES:
+                group = list[Any]()
+                for block, names in blocks:
                     columns = {_NAME: pa.array(names, pa.string())} if self._named else {}
                     for spec in self._source.fields:
                         columns[spec.name] = _column(spec, block[spec.name], names, self._schema.field(spec.name).type)
@@ -76,12 +73,9 @@ class ParquetWriter(Writer):
                     if sum(batch.nbytes for batch in group) > _GROUP_BYTES:
                         out.write_table(pa.Table.from_batches(group))
                         group.clear()
-                    size += block_bytes(block)
                     yield block
-                    block, names = next(blocks, (None, ()))
                 if group:
                     out.write_table(pa.Table.from_batches(group))
-            number += 1
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

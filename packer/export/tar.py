@@ -20,7 +20,7 @@ from packer.errors import UsageError
 from packer.export.files import Files, Writer
 from packer.export.png import check_image, write_png
 from packer.format import FieldSpec
-from packer.sources import Block, PackedSource, block_bytes
+from packer.sources import Block, PackedSource
 
 #: A tar is closed once it holds so many bytes as arrays, or samples.
 _TAR_BYTES, _TAR_SAMPLES = 2**30, 10_000
@@ -47,21 +47,14 @@ class TarWriter(Writer):
             )
 
     def write(self) -> Generator[Block]:
-        blocks = self._blocks()
-        block, names = next(blocks, (None, ()))
-        number = 0
-        while block is not None:
+        for number, blocks in enumerate(self._blocks_of_files(_TAR_BYTES, _TAR_SAMPLES)):
             with (
                 self._files.create(f"{number:06d}", ".tar") as file,
                 tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar,
             ):
-                held, samples = 0, 0
-                while block is not None and held < _TAR_BYTES and samples < _TAR_SAMPLES:
+                for block, names in blocks:
                     self._add(tar, block, names)
-                    held, samples = held + block_bytes(block), samples + len(names)
                     yield block
-                    block, names = next(blocks, (None, ()))
-            number += 1
 
     def _add(self, tar: tarfile.TarFile, block: Block, names: Any) -> None:
         for at, name in enumerate(names):

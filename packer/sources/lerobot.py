@@ -85,6 +85,12 @@ def _name(folder: str, episode: int) -> str:
 
 
 def _info(folder: str) -> dict[str, Any]:
+    """Return what the dataset says of itself; read again only if it has changed: each episode asks."""
+    return _read_info(folder, (Path(folder) / INFO).stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=4)
+def _read_info(folder: str, changed: int) -> dict[str, Any]:
     info: dict[str, Any] = json.loads((Path(folder) / INFO).read_text())
     version = str(info["codebase_version"])
     if version not in _SUPPORTED:
@@ -154,8 +160,8 @@ def _tables(folder: str, below: str) -> Iterator[dict[str, Any]]:
 
 
 @lru_cache(maxsize=4)
-def _tasks(folder: str) -> dict[int, str]:
-    """Return the text of each task by its number."""
+def _tasks(folder: str, changed: int) -> dict[int, str]:
+    """Return the text of each task by its number; `changed` is the time of `INFO`."""
     lines = Path(folder) / "meta/tasks.jsonl"
     if lines.exists():
         rows = [json.loads(line) for line in lines.read_text().splitlines()]
@@ -228,7 +234,8 @@ def read(row: Row, options: SourceOptions) -> dict[str, Any]:
     needed = {*(name for name, feature in features.items() if feature.dtype != "video"), "timestamp", "task_index"}
     columns = _columns(path, first, first + steps, tuple(sorted(needed)))
     tasks = dict.fromkeys(columns["task_index"].to_pylist())
-    sample: dict[str, Any] = {_TASK: "\n".join(_tasks(folder)[number] for number in tasks)}
+    texts = _tasks(folder, (Path(folder) / INFO).stat().st_mtime_ns)
+    sample: dict[str, Any] = {_TASK: "\n".join(texts[number] for number in tasks)}
     for laid in row.layout[1:]:
         shape = tuple(int(n or 0) for n in row.shape(laid))
         dtype = features[laid.name].dtype

@@ -83,7 +83,7 @@ def look(row: Row, options: SourceOptions) -> Header:
     for field, (path,) in row.paths.items():
         video, first, notes = look_at(path)
         frames = len(_chosen(video, options, path))
-        height, width = turned_sides(first)
+        height, width = sides_of(options, *turned_sides(first))
         numbers |= {f"{field}.frames": frames, f"{field}.height": height, f"{field}.width": width}
         steps, prefix = f"{field}.frames", f"{field}." if len(row.paths) > 1 else ""
         shape = (steps, f"{field}.height", f"{field}.width", 3)
@@ -92,8 +92,6 @@ def look(row: Row, options: SourceOptions) -> Header:
             LaidField(f"{prefix}time", "float64", (steps,), "times of frames"),
             LaidField(f"{prefix}fps", "float64", (), "frames a second"),
         ]
-        new_height, new_width = sides_of(options, height, width)
-        numbers |= {f"{field}.height": new_height, f"{field}.width": new_width}
     return Header(tuple(layout), numbers)
 
 
