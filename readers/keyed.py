@@ -7,20 +7,16 @@ permuted again until it falls inside (cycle walking; Black and Rogaway 2002).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.codecs import machine_code
+from packer.codecs import Loop
 from packer.format import Numbers
 
 #: Rounds of the network; each shifts columns and rows once.
 ROUNDS = 4
-#: After so many places numba has been worth loading: they took 0.6 s by numpy, at 35 ns each.
-WORTH_PLACES = 2**24
 #: Odd numbers that mix the bits of a product well (lowbias32 of Chris Wellons' hash-prospector).
 _MIX, _MIX_AGAIN = np.uint64(0x7FEB352D), np.uint64(0x846CA68B)
 _WORD, _HALF, _SHIFT = np.uint64(0xFFFFFFFF), np.uint64(32), np.uint64(15)
@@ -42,18 +38,15 @@ class Permutation:
         self._bits = np.uint64(max(size - 1, 1).bit_length() // 2)
         self._rows = np.uint64(-(-size // (1 << int(self._bits))))
         self._size = np.uint64(size)
-        self._done = 0
 
     def at(self, places: Numbers) -> Numbers:
         """Return the numbers at some places (n,), each from 0 to `size` - 1."""
-        self._done += len(places)
-        loop = _loop() if self._done > WORTH_PLACES else None
         numbers = (places + self._turn).view(np.uint64)
         numbers -= self._size * (numbers >= self._size)
         walking = np.arange(len(numbers))
         while len(walking):
             permuted = numbers if len(walking) == len(numbers) else numbers[walking]
-            (loop or _permute_by_numpy)(permuted, self._rows, self._bits, self._keys)
+            _loop(permuted, self._rows, self._bits, self._keys)
             if permuted is not numbers:
                 numbers[walking] = permuted
             walking = walking[permuted >= self._size]
@@ -82,18 +75,6 @@ def _shift(values: NDArray[np.uint64], other: NDArray[np.uint64], end: np.uint64
     values -= end * (values >= end)
 
 
-@cache
-def _loop() -> Callable[..., Any] | None:
-    """Return `_permute_by_numpy` in machine code; None where numba does not work."""
-    try:
-        from numba import types
-    except Exception:  # it is missing, or does not fit numpy
-        return None
-    words = types.Array(types.uint64, 1, "C")
-    loop: Callable[..., Any] = machine_code(types.void(words, types.uint64, types.uint64, words))(_permute)
-    return loop
-
-
 def _permute(places: NDArray[np.uint64], rows: np.uint64, bits: np.uint64, keys: NDArray[np.uint64]) -> None:
     columns = np.uint64(1) << bits
     inside = columns - np.uint64(1)
@@ -109,3 +90,10 @@ def _permute(places: NDArray[np.uint64], rows: np.uint64, bits: np.uint64, keys:
             row += (word * rows) >> _HALF
             row = min(row, row - rows)  # the difference wraps to a large number if there is nothing to take off
         places[number] = row << bits | column
+
+
+def _signature(of: Any) -> Any:
+    return of.void(of.uint64[::1], of.uint64, of.uint64, of.uint64[::1])
+
+
+_loop = Loop(_permute_by_numpy, _permute, _signature)

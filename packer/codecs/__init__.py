@@ -13,7 +13,7 @@ A new kind of stage is a class and an entry in `stages.STAGES`; a name for the c
 """
 
 from packer.codecs import compiled, compiling
-from packer.codecs.compiled import machine_code, number_of
+from packer.codecs.compiled import Loop, number_of
 from packer.codecs.configs import LZ4, MAX_STAGES, NAMED, codec_name, parse_codec
 from packer.codecs.filters import DECIMAL, DECIMAL_DTYPES, MOST_DIGITS, PHOTO, PHOTO_DTYPES, digits_of
 from packer.codecs.frames import FrameCodec, FrameError, Frames, frame_hashes
@@ -48,6 +48,7 @@ __all__ = [
     "FrameCodec",
     "FrameError",
     "Frames",
+    "Loop",
     "check_jpeg",
     "checked_jpeg",
     "codec_name",
@@ -58,7 +59,6 @@ __all__ = [
     "file_of",
     "file_of_frame",
     "frame_hashes",
-    "machine_code",
     "number_of",
     "parse_codec",
 ]

@@ -157,3 +157,49 @@ def machine_code(signature: Any) -> Callable[[Any], Any]:
             return njit(signature, nogil=True)(function)
 
     return compile_
+
+
+class Loop:
+    """A function that fills arrays: by numpy, until a thread has compiled it. Nobody waits for that.
+
+    Args:
+        by_numpy: takes the same arguments, and gives the same as `function`.
+        function: is compiled to run without the interpreter's lock, or loaded from numba's cache, once calls have
+            cost as much as that does. If it cannot be compiled, numpy goes on.
+        signature: returns numba's signature of `function`, given `numba.types`.
+    """
+
+    def __init__(
+        self, by_numpy: Callable[..., Any], function: Callable[..., Any], signature: Callable[[Any], Any]
+    ) -> None:
+        self._by_numpy, self._function, self._signature = by_numpy, function, signature
+        self._compiled: Callable[..., Any] | None = None
+        self._seconds = 0.0
+        self._process = 0
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Return what the function returns for some arguments."""
+        if self._compiled is not None:
+            return self._compiled(*arguments)
+        began = time.perf_counter()
+        try:
+            return self._by_numpy(*arguments)
+        finally:
+            self._seconds += time.perf_counter() - began
+            # A forked process has not its parent's thread.
+            if self._seconds > WORTH_SECONDS and self._process != os.getpid():
+                self._process = os.getpid()
+                with contextlib.suppress(RuntimeError):  # as in `begin`
+                    threading.Thread(target=self.compile, name="packer loop").start()
+
+    def compile(self) -> None:
+        """Compile the function. The caller waits."""
+        with _lock:
+            try:
+                _check_memory()
+                from numba import types
+
+                self._compiled = machine_code(self._signature(types))(self._function)
+            except Exception as error:  # numba is missing, or does not fit numpy
+                text = "%s stays with numpy: %s: %s"
+                logging.getLogger(__name__).info(text, self._function.__qualname__, type(error).__name__, error)

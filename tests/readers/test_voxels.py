@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from packer.codecs import NAMED
 from packer.errors import UsageError
 from packer.format import Field, FrameRule
-from readers import PackedDataset, PointSample, Ragged, VoxelSample
+from readers import PackedDataset, PointSample, Ragged, VoxelSample, voxels
+from readers.voxels import loop_for
 
 LENGTHS = [50, 7, 0, 300, 16]
 
@@ -88,6 +89,27 @@ def test_one_point_of_every_voxel(pack: Any, codec: str, choose: Any, size: floa
             assert [voxels[i] for i in number.tolist()] == list(dict.fromkeys(voxels))
             if choose == "first":
                 assert number.tolist() == sorted(voxels.index(voxel) for voxel in set(voxels))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("size", [0.3, 1e-7])
+@pytest.mark.parametrize("choose", ["random", "first"])
+def test_machine_code_and_numpy_choose_the_same(
+    pack: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str, size: float, choose: Any
+) -> None:
+    """The points do not depend on whether the loop is compiled, for cells too many for one integer as well."""
+    clouds = [_cloud(length, i) for i, length in enumerate(LENGTHS)]
+    clouds = [{**cloud, "xyz": cloud["xyz"].astype(dtype)} for cloud in clouds]
+    path = _packed(pack, tmp_path, clouds, dtype=dtype)
+    loop, read = loop_for(dtype), []
+    monkeypatch.setitem(voxels._LOOPS, dtype, loop)
+    for _ in range(2):
+        torch.manual_seed(0)
+        read.append(PackedDataset(path, points=VoxelSample(size, choose))[[0, 4, 2, 1, 4]]["number"])
+        loop.compile()
+        monkeypatch.setattr(loop, "_by_numpy", None)
+    assert torch.equal(read[0].offsets, read[1].offsets)
+    assert torch.equal(read[0].values, read[1].values)
 
 
 def test_other_fields_stay_as_they_are(pack: Any, tmp_path: Path) -> None:

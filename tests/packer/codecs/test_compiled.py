@@ -23,7 +23,7 @@ from filelock import FileLock
 from stored_frames import mixed, stored
 
 import packer.codecs
-from packer.codecs import NAMED, FrameCodec, Frames, compiled, compiling, number_of, parse_codec
+from packer.codecs import NAMED, FrameCodec, Frames, Loop, compiled, compiling, number_of, parse_codec
 from packer.codecs.compiled import CODECS, WORTH_SECONDS, Loading
 from packer.convert import convert
 from packer.verify import verify
@@ -127,13 +127,57 @@ def test_to_read_a_little_imports_no_compiler() -> None:
     subprocess.run([sys.executable, "-c", textwrap.dedent(code)], cwd=ROOT, timeout=60, check=True)
 
 
+def _double(values: np.ndarray) -> None:
+    for i in range(len(values)):
+        values[i] *= 2
+
+
+def _double_by_numpy(values: np.ndarray) -> None:
+    values *= 2
+
+
+def test_nobody_waits_for_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a thread compiles it, numpy goes on; then it is called."""
+    monkeypatch.setattr(compiled, "WORTH_SECONDS", 0.0)
+    may_go_on, made = threading.Event(), []
+
+    def signature(of: Any) -> Any:
+        assert may_go_on.wait(60)
+        made.append(threading.current_thread())
+        return of.void(of.int64[::1])
+
+    loop, values = Loop(_double_by_numpy, _double, signature), np.ones(3, np.int64)
+    loop(values)
+    loop(values)
+    assert not made
+    may_go_on.set()
+    for thread in threading.enumerate():
+        if thread.name == "packer loop":
+            thread.join(60)
+    monkeypatch.setattr(loop, "_by_numpy", None)
+    loop(values)
+    assert values.tolist() == [8, 8, 8]
+    assert len(made) == 1
+    assert made[0] is not threading.main_thread()
+
+
+def test_a_loop_that_cannot_be_compiled_stays_with_numpy(caplog: pytest.LogCaptureFixture) -> None:
+    """Once, with the reason in the log."""
+    loop, values = Loop(_double_by_numpy, _double, lambda of: of.nothing), np.ones(3, np.int64)
+    with caplog.at_level(logging.INFO, "packer.codecs.compiled"):
+        loop.compile()
+    assert "_double stays with numpy: AttributeError" in caplog.text
+    loop(values)
+    assert values.tolist() == [2, 2, 2]
+
+
 # ---------------------------------------------------------------- who compiles them
 
 #: Decodes with an empty cache: first in a worker that is forked, then until the loops are there.
 FRESH = """
     import os, sys, time
     import numpy as np
-    from packer.codecs import NAMED, FrameCodec, Frames, compiled, compiling
+    from packer.codecs import NAMED, FrameCodec, Frames, Loop, compiled, compiling
     compiled.WORTH_SECONDS = 0.0
     codec = FrameCodec(NAMED["lz4"], np.dtype("u1"))
     frame = bytes(codec.encode(np.ones(1000, np.uint8)))
