@@ -120,7 +120,12 @@ class FieldReader:
     @cached_property
     def sample_bytes(self) -> float:
         """Return the raw bytes of a sample; the mean if they differ."""
-        return self.field.fixed_bytes
+        return self._fixed_bytes
+
+    @property
+    def in_words(self) -> str:
+        """Return what it reads of a sample in a few words, as `Field.in_words` does."""
+        return self.field.in_words
 
     def nbytes(self, located: Located) -> Numbers:
         """Return the bytes of each sample when it is read, (n,)."""
@@ -384,9 +389,14 @@ def read_located(
 
 
 def as_images(field: Field, value: Any) -> Any:
-    """Return images with their channels first, as a view: (B, H, W, C) to (B, C, H, W); other values as they are."""
+    """Return images with their channels first, as a view: (B, H, W, C) to (B, C, H, W); other values as they are.
+
+    Several views of each image, (B, views, H, W, C), alone or in a dict, and lists of images likewise.
+    """
     if field.kind != "image":
         return value
     if isinstance(value, list):
         return [image.permute(2, 0, 1) for image in value]
-    return value.permute(0, 3, 1, 2)
+    if isinstance(value, dict):
+        return {name: as_images(field, views) for name, views in value.items()}
+    return value.permute(0, 3, 1, 2) if value.ndim == 4 else value.permute(0, 1, 4, 2, 3)

@@ -44,6 +44,11 @@ class JoinedReader(FieldReader):
         self.run_bytes = min(reader.run_bytes for reader in readers)
         self._starts = starts
 
+    @property
+    def in_words(self) -> str:
+        """Return what it reads of a sample in a few words; it is alike in all parts."""
+        return self.readers[0].in_words
+
     def locate(self, asked: Asked) -> Located:
         """Return the `part` of each sample, and where it lies there; other arrays of a part are 0 in other parts."""
         arrays = {"part": parts_of(asked.samples, self._starts)}
@@ -88,11 +93,16 @@ def join_parts(parts: Sequence[tuple[Numbers, Any]], count: int, allocate: Alloc
     """Return the values of one batch from those of its parts.
 
     Args:
-        parts: for each the samples of the batch that it holds (m,), and their values: a tensor (m, ...), `Ragged`, or
-            a list.
+        parts: for each the samples of the batch that it holds (m,), and their values: a tensor (m, ...), `Ragged`, a
+            list, or a dict of these.
         count: samples of the batch.
     """
     first = parts[0][1]
+    if isinstance(first, dict):
+        return {
+            name: join_parts([(positions, values[name]) for positions, values in parts], count, allocate)
+            for name in first
+        }
     if isinstance(first, torch.Tensor):
         out = _allocate_like(first, count, allocate)
         for positions, values in parts:

@@ -405,8 +405,7 @@ def _check_arguments(pairs: Sequence[tuple[Any, Any]], stop: str, batches: str, 
 def _check_alike(first: PackedDataset, other: PackedDataset) -> None:
     """Raise UsageError if samples of two datasets cannot be in one batch; names the difference."""
     fields, other_fields = (
-        {name: reader.field.in_words for name, reader in source_of(dataset).readers.items()}
-        for dataset in (first, other)
+        {name: reader.in_words for name, reader in source_of(dataset).readers.items()} for dataset in (first, other)
     )
     for name in {**fields, **other_fields}:
         first_words, other_words = fields.get(name, "missing"), other_fields.get(name, "missing")

@@ -128,6 +128,11 @@ class CheckedReader(FieldReader):
         self._whole = whole_places
         self._in_words = in_words
 
+    @property
+    def in_words(self) -> str:
+        """Return what it reads of a sample in a few words."""
+        return self._reader.in_words
+
     def nbytes(self, located: Located) -> Numbers:
         """Return the bytes of each sample when it is read, (n,)."""
         return self._reader.nbytes(located)

@@ -2,10 +2,12 @@
 
     ds = PackedDataset(path, crop=ResizedCrop(224, of="image"))
     ds = PackedDataset(path, crop=ResizedCrop(224, of="image", at="center", short=256))      # for validation
+    ds = PackedDataset(path, crop=ResizedCrop(224, of="image", views=2))             # two crops of every sample
 
 Random crops are drawn again each time that a sample is read (see `draws.py`). Of a JPEG file no more is decoded than
 needed: no rows below the crop; and a crop of twice the size or more at half, a quarter or an eighth of its size. Sides
-and places of such crops are multiples of 2, 4 or 8, so that they lie on whole pixels of the smaller image.
+and places of such crops are multiples of 2, 4 or 8, so that they lie on whole pixels of the smaller image. Several
+crops of a sample are cut from one decoded image, at the least of their factors.
 
 Every image is resized by one thread. torch would share some of the work out to its own threads, which then wait for
 more in a loop, and take the processors from the other reading threads.
@@ -14,9 +16,10 @@ more in a loop, and take the processors from the other reading threads.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -30,7 +33,7 @@ from readers.draws import RESIZED, Asked, Visits, draw_below, draw_words
 from readers.fields import Describe, FieldReader, Places
 from readers.gather import MEMORY, Allocate, fresh
 from readers.rows import RegionReader, part_field
-from readers.valid import check_count, check_flags, check_read, check_seed, make_tuples
+from readers.valid import check_choice, check_count, check_flags, check_read, check_seed, make_tuples
 from readers.windows import Reading
 
 #: Crops are drawn this many times at most; then the largest one in the middle is taken, as torchvision does it.
@@ -41,16 +44,21 @@ _WORDS = 2 * _TRIALS + 3
 _ALONE = 2**15
 #: How many times as small libjpeg decodes.
 _FACTORS = (2, 4, 8)
+#: What resizes with antialiasing, by interpolation: `torch.nn.functional.interpolate` calls these, too.
+_RESIZING: dict[str, Callable[..., Any]] = {
+    "bilinear": torch.ops.aten._upsample_bilinear2d_aa.out,
+    "bicubic": torch.ops.aten._upsample_bicubic2d_aa.out,
+}
 
 
 @dataclass(frozen=True)
 class ResizedCrop:
     """Cuts a crop of random area, shape and place from every sample, and resizes it; or the middle for validation.
 
-    Pixels are interpolated as torchvision's `resized_crop(antialias=True)` and `Resize` do it (bilinear).
+    Pixels are interpolated as torchvision's `resized_crop(antialias=True)` and `Resize` do it.
 
     Args:
-        size: pixels of the result: an int for a square, or (height, width).
+        size: pixels of the result: an int for a square, or (height, width). It may be left out if `views` has sizes.
         of: name of the field that is cropped: images of uint8; by default the only image that is read. Other fields
             stay as they are.
         scale: the least and the largest share of the sample's area.
@@ -63,12 +71,17 @@ class ResizedCrop:
             half, a quarter or an eighth of its size: values differ from the exact ones by less than one step of 255, on
             average.
         seed: of the random crops. Two datasets with different seeds are cropped differently in the same epoch.
+        views: how many crops are cut from every sample, each drawn by itself; the sample is decoded once. A number
+            gives (B, views, C, height, width). A dict gives a dict of such tensors, one for each name:
+            `{"global": (2, 224, (0.4, 1)), "local": (8, 96, (0.05, 0.4))}` has the number of crops, their size and
+            their scale; what is left out at the end is that of the other arguments. None gives (B, C, height, width).
+        interpolation: `"bilinear"` or `"bicubic"`.
 
     Raises:
         UsageError: an argument has no meaning, or two do not go together.
     """
 
-    size: int | Sequence[int]
+    size: int | Sequence[int] | None = None
     of: str = ""
     scale: Sequence[float] = (0.08, 1.0)
     ratio: Sequence[float] = (3 / 4, 4 / 3)
@@ -77,21 +90,25 @@ class ResizedCrop:
     short: int | None = None
     exact: bool = False
     seed: int = 0
+    views: int | Mapping[str, Sequence[Any]] | None = None
+    interpolation: Literal["bilinear", "bicubic"] = "bilinear"
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
         check_flags("ResizedCrop", flips=self.flips, exact=self.exact)
         make_tuples(self, "size", "scale", "ratio")
-        if isinstance(self.size, tuple) and len(self.size) != 2:
-            raise UsageError(f"ResizedCrop: size {self.size!r}: a number of pixels, or (height, width), is expected")
-        for side in self.shape:
-            check_count("ResizedCrop: size", side)
-        for name, limits, highest in (("scale", self.scale, 1), ("ratio", self.ratio, math.inf)):
-            is_pair = isinstance(limits, tuple) and len(limits) == 2
-            if not (is_pair and 0 < limits[0] <= limits[1] <= highest and limits[1] < math.inf):
-                raise UsageError(f"ResizedCrop: {name} {limits!r}: the least and the largest one are expected")
+        if self.size is None and not isinstance(self.views, Mapping):
+            raise UsageError("ResizedCrop: size is missing: give a number of pixels, such as ResizedCrop(224)")
+        if self.size is not None:
+            _check_size(self.size)
+        _check_limits("scale", self.scale, 1)
+        _check_limits("ratio", self.ratio, math.inf)
+        check_choice("ResizedCrop: interpolation", self.interpolation, tuple(_RESIZING))
         if self.at not in (None, "center"):
             raise UsageError(f"ResizedCrop: at {self.at!r}: None or 'center' is expected")
+        if self.at is not None and self.views is not None:
+            raise UsageError("ResizedCrop: several views are random crops, and at='center' is one; leave out one")
+        _ = self.view_sets  # once, here: what is wrong with views is found before anything is read
         if self.short is not None:
             check_count("ResizedCrop: short", self.short)
             if self.at is None or self.short < max(self.shape):
@@ -101,9 +118,38 @@ class ResizedCrop:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Return height and width of the result."""
-        height, width = self.size if isinstance(self.size, tuple) else (self.size, self.size)
-        return height, width
+        """Return height and width of the result; of views without a size of their own."""
+        assert self.size is not None, "only views with sizes of their own go without"
+        return _sides(self.size)
+
+    @cached_property
+    def view_sets(self) -> dict[str, ViewSet]:
+        """Return the crops of every sample by name; one set without a name if `views` is no dict.
+
+        Raises:
+            UsageError: `views` has no meaning.
+        """
+        if not isinstance(self.views, Mapping):
+            if self.views is not None:
+                check_count("ResizedCrop: views", self.views)
+            return {"": ViewSet(self.views or 1, self.shape, tuple(self.scale))}
+        if not self.views:
+            raise UsageError("ResizedCrop: views is an empty dict; name one set of crops or more")
+        sets = {}
+        for name, given in self.views.items():
+            values: Sequence[Any] = given if isinstance(given, Sequence) and not isinstance(given, str) else ()
+            if not 1 <= len(values) <= 3 or (len(values) == 1 and self.size is None):
+                raise UsageError(
+                    f"ResizedCrop: views {name!r} is {given!r}; the number of crops, their size and their scale are "
+                    "expected, such as (2, 224, (0.4, 1))"
+                )
+            defaults: list[Any] = [None, self.size, self.scale]
+            count, size, scale = [*values, *defaults[len(values) :]]
+            check_count(f"ResizedCrop: number of views {name!r}", count)
+            _check_size(size)
+            _check_limits("scale", scale, 1)
+            sets[name] = ViewSet(count, _sides(size), tuple(scale))
+        return sets
 
     @property
     def _draws(self) -> bool:
@@ -128,23 +174,44 @@ class ResizedCrop:
         return {self.of: ResizedReader(reading.places[self.of], self, reading.describe)}
 
     def boxes(self, sizes: Numbers, visits: Visits | None) -> Boxes:
-        """Return the crops of samples with heights and widths `sizes` (n, 2)."""
+        """Return the crops of samples with heights and widths `sizes` (n, 2).
+
+        With `views`, arrays have a second axis, of all crops of a sample: (n, views, ...).
+        """
         if self.at == "center":
             zeros = np.zeros(len(sizes), np.int64)
             short = np.full((1, 2), self.short or max(self.shape))
             return Boxes(np.zeros_like(sizes), sizes, self._factors(sizes.min(axis=1, keepdims=True), short), zeros > 0)
         assert visits is not None, "random crops are drawn by their visits"
-        words = draw_words(visits, self.seed, RESIZED, _WORDS)
-        sides = self._random_sides(sizes, (words >> np.uint64(11)).astype(np.float64) * 2.0**-53)
-        factors = self._factors(sides, np.array([self.shape]))
+        sets, samples = self.view_sets.values(), len(sizes)
+        counts = [views.count for views in sets]
+        shapes, scales = (
+            np.tile(np.repeat(values, counts, axis=0), (samples, 1))
+            for values in ([views.shape for views in sets], [views.scale for views in sets])
+        )
+        sizes = np.repeat(sizes, sum(counts), axis=0)
+        words = draw_words(visits, self.seed, RESIZED, _WORDS * sum(counts)).reshape(-1, _WORDS)
+        sides = self._random_sides(sizes, scales, (words >> np.uint64(11)).astype(np.float64) * 2.0**-53)
+        factors = self._factors(sides, shapes)
         pixel = factors[:, None]  # of the smaller image
         sides = np.minimum((sides + pixel // 2) // pixel, sizes // pixel) * pixel
         corners = draw_below(words[:, -3:-1], (sizes - sides) // pixel + 1) * pixel
-        return Boxes(corners, sides, factors, (words[:, -1] >> np.uint64(63)).astype(bool) & self.flips)
+        mirrored = (words[:, -1] >> np.uint64(63)).astype(bool) & self.flips
+        if self.views is None:
+            return Boxes(corners, sides, factors, mirrored)
+        many = samples, sum(counts)
+        return Boxes(corners.reshape(*many, 2), sides.reshape(*many, 2), factors.reshape(many), mirrored.reshape(many))
 
-    def _random_sides(self, sizes: Numbers, shares: NDArray[np.float64]) -> Numbers:
-        """Return height and width of random crops, (n, 2), from random numbers `shares` (n, 2 or more) below 1."""
-        area = sizes.prod(axis=1)[:, None] * (self.scale[0] + shares[:, :_TRIALS] * (self.scale[1] - self.scale[0]))
+    def _random_sides(self, sizes: Numbers, scales: NDArray[np.float64], shares: NDArray[np.float64]) -> Numbers:
+        """Return height and width of random crops, (n, 2).
+
+        Args:
+            sizes: heights and widths of what is cropped, (n, 2).
+            scales: least and largest share of the area, (n, 2).
+            shares: random numbers below 1, (n, 2 * trials or more).
+        """
+        least, largest = scales[:, :1], scales[:, 1:]
+        area = sizes.prod(axis=1)[:, None] * (least + shares[:, :_TRIALS] * (largest - least))
         low, high = np.log(self.ratio)
         shapes = np.exp(low + shares[:, _TRIALS : 2 * _TRIALS] * (high - low))
         trials = np.rint(np.sqrt(np.stack([area / shapes, area * shapes], axis=2))).astype(np.int64)
@@ -163,8 +230,43 @@ class ResizedCrop:
         return factors
 
 
+@dataclass(frozen=True)
+class ViewSet:
+    """Some crops of every sample that have one size.
+
+    Attributes:
+        count: how many.
+        shape: height and width of the results.
+        scale: the least and the largest share of the sample's area.
+    """
+
+    count: int
+    shape: tuple[int, int]
+    scale: tuple[float, ...]
+
+
+def _sides(size: int | Sequence[int]) -> tuple[int, int]:
+    """Return a size as height and width."""
+    height, width = (size, size) if isinstance(size, int | np.integer) else size
+    return int(height), int(width)
+
+
+def _check_size(size: Any) -> None:
+    sides = size if isinstance(size, Sequence) and not isinstance(size, str) else (size, size)
+    if len(sides) != 2:
+        raise UsageError(f"ResizedCrop: size {size!r}: a number of pixels, or (height, width), is expected")
+    for side in sides:
+        check_count("ResizedCrop: size", side)
+
+
+def _check_limits(name: str, limits: Any, highest: float) -> None:
+    is_pair = isinstance(limits, Sequence) and len(limits) == 2 and not isinstance(limits, str)
+    if not (is_pair and 0 < limits[0] <= limits[1] <= highest and limits[1] < math.inf):
+        raise UsageError(f"ResizedCrop: {name} {limits!r}: the least and the largest one are expected")
+
+
 class Boxes(NamedTuple):
-    """The crops of n samples.
+    """The crops of n samples; with several views, of (n, views).
 
     Attributes:
         corners: first row and column of each, (n, 2).
@@ -180,7 +282,7 @@ class Boxes(NamedTuple):
 
 
 class ResizedReader(FieldReader):
-    """Resized crops of one field. Reads like any other field of fixed shape.
+    """Resized crops of one field. Reads like any other field of fixed shape; several views have an axis of their own.
 
     Args:
         places: where the whole samples lie.
@@ -188,8 +290,19 @@ class ResizedReader(FieldReader):
     """
 
     def __init__(self, places: Places, crop: ResizedCrop, describe: Describe) -> None:
-        super().__init__(part_field(places.field, (*crop.shape, places.field.shape[2])))
+        sets, channels = crop.view_sets, places.field.shape[2] or 0
+        super().__init__(part_field(places.field, (*next(iter(sets.values())).shape, channels)))
         self._places, self._crop, self._describe = places, crop, describe
+        #: By name of the views: how many, height, width and channels.
+        self._shapes = {name: (views.count, *views.shape, channels) for name, views in sets.items()}
+        self._fixed_bytes = sum(map(math.prod, self._shapes.values()))
+
+    @property
+    def in_words(self) -> str:
+        """Return what is read of a sample in a few words."""
+        if self._crop.views is None:
+            return super().in_words
+        return ", ".join(f"{name} {self.field.dtype} {[*shape]}".strip() for name, shape in self._shapes.items())
 
     def locate(self, asked: Asked) -> Located:
         """Return where samples lie, and their crops.
@@ -208,68 +321,88 @@ class ResizedReader(FieldReader):
         """Return the first address of the frames of each sample and the one after the last, (n, 2)."""
         return located.spans
 
-    def read(self, located: Located, allocate: Allocate | None = None) -> torch.Tensor:
-        """Return the crops, (n, *shape), in new memory or in what `allocate` gives.
+    def read(self, located: Located, allocate: Allocate | None = None) -> Any:
+        """Return the crops in new memory or in what `allocate` gives.
+
+        Returns:
+            (n, *shape); with a number of views (n, views, *shape); with a dict of views a dict of these.
 
         Raises:
             DamagedError: a frame cannot be decoded.
         """
-        flat = (allocate or fresh)(len(located) * self.field.fixed_bytes)
-        images = self._shaped(flat, len(located))
+        crops = {
+            name: (allocate or fresh)(len(located) * math.prod(shape)).view(len(located), *shape)
+            for name, shape in self._shapes.items()
+        }
         for number in range(len(located)):
-            self._resize(located[number : number + 1], images[number])
-        return images
+            self._resize(located[number : number + 1], [image for views in crops.values() for image in views[number]])
+        if isinstance(self._crop.views, Mapping):
+            return crops
+        (values,) = crops.values()
+        return values.squeeze(1) if self._crop.views is None else values
 
-    def _resize(self, sample: Located, image: torch.Tensor) -> None:
-        """Put the resized crop of a sample (1,) into (height, width, channels)."""
-        pixels, factor = self._decode_crop(sample)
-        if self._crop._draws:
-            _interpolate(pixels, image)
-            if sample.mirrored[0]:
+    def _resize(self, sample: Located, images: Sequence[torch.Tensor]) -> None:
+        """Put the resized crops of a sample (1,) into their images (height, width, channels)."""
+        corners, sides = sample.corners.reshape(-1, 2), sample.sides.reshape(-1, 2)
+        first, stop = corners.min(axis=0), (corners + sides).max(axis=0)
+        pixels, factor = self._decode(sample, first, stop)
+        starts, stops = (corners - first) // factor, -(-(corners + sides - first) // factor)
+        for image, start, end, is_mirrored in zip(images, starts, stops, sample.mirrored.reshape(-1), strict=True):
+            crop = pixels[start[0] : end[0], start[1] : end[1]]
+            if self._crop._draws:
+                self._interpolate(crop, image)
+            else:
+                self._cut_middle(crop, image, sides[0].tolist(), factor)
+            if is_mirrored:
                 step = max(1, _ALONE // image[0].numel())
-                for start in range(0, len(image), step):
-                    image[start : start + step] = image[start : start + step].flip(1)
-            return
-        sides, size = sample.sides[0].tolist(), self._crop.shape
+                for row in range(0, len(image), step):
+                    image[row : row + step] = image[row : row + step].flip(1)
+
+    def _cut_middle(self, pixels: NDArray[np.uint8], image: torch.Tensor, sides: list[int], factor: int) -> None:
+        """Resize a whole sample, and put its middle into an image (height, width, channels).
+
+        Args:
+            sides: its height and width.
+            factor: how many times as small its pixels were decoded.
+        """
+        size = self._crop.shape
         short = self._crop.short or max(size)
         resized_sides = [short if side == min(sides) else short * side // min(sides) for side in sides]
         resized = torch.empty((*resized_sides, image.shape[2]), dtype=torch.uint8)
-        _interpolate(pixels, resized, [side / factor for side in sides])
+        self._interpolate(pixels, resized, [side / factor for side in sides])
         top, left = (round((side - crop_side) / 2) for side, crop_side in zip(resized_sides, size, strict=True))
         image.numpy()[:] = resized[top : top + size[0], left : left + size[1]].numpy()
 
-    def _decode_crop(self, sample: Located) -> tuple[NDArray[np.uint8], int]:
-        """Return the crop of a sample (1,), (h, w, channels), and how many times as small it was decoded."""
+    def _decode(self, sample: Located, first: Numbers, stop: Numbers) -> tuple[NDArray[np.uint8], int]:
+        """Return a region of a sample (1,), (h, w, channels), and how many times as small it was decoded.
+
+        Args:
+            first: its first row and column, (2,).
+            stop: the row and the column after its last, (2,).
+        """
         nbytes, stored, start = int(sample.nbytes[0]), int(sample.stored[0]), int(sample.start[0])
-        rows, columns = (
-            slice(start_of_side, start_of_side + side)
-            for start_of_side, side in zip(sample.corners[0], sample.sides[0], strict=True)
-        )
+        rows, columns = (slice(*ends) for ends in zip(first.tolist(), stop.tolist(), strict=True))
         if not self._places.codec.is_jpeg or stored == nbytes:
             return RegionReader(self._places, rows, columns).read(sample)[0].numpy(), 1
-        factor = int(sample.factors[0])
+        factor = int(sample.factors.min())
         file = file_of_frame(MEMORY.array.data[start : start + stored], nbytes)
         try:
-            image = decode_jpeg(file, sample.shape[0].tolist(), factor=factor, rows=int(rows.stop))
+            image = decode_jpeg(file, sample.shape[0].tolist(), factor=factor, rows=rows.stop)
         except ValueError:
             self._places.decode(sample, np.empty(nbytes, np.uint8))  # which says the sample
             raise
         # The last row may stand for fewer than `factor`; then it is in no random crop.
-        rows, columns = (
-            slice(pixel_range.start // factor, -(-pixel_range.stop // factor)) for pixel_range in (rows, columns)
-        )
+        rows, columns = (slice(ends.start // factor, -(-ends.stop // factor)) for ends in (rows, columns))
         return image[rows, columns], factor
 
+    def _interpolate(self, pixels: NDArray[np.uint8], out: torch.Tensor, sides: Sequence[float] | None = None) -> None:
+        """Resize (h, w, C) of uint8 to the size of `out` (H, W, C), as `torch.nn.functional.interpolate` does it.
 
-def _interpolate(pixels: NDArray[np.uint8], out: torch.Tensor, sides: Sequence[float] | None = None) -> None:
-    """Resize (h, w, C) of uint8 to the size of `out` (H, W, C), as `torch.nn.functional.interpolate` does it.
-
-    Bilinear, with antialiasing.
-
-    Args:
-        sides: height and width that are resized, if the last row or column of `pixels` lies partly outside.
-    """
-    size = list(out.shape[:2])
-    scales = (None, None) if sides is None else (size[0] / sides[0], size[1] / sides[1])
-    images = torch.from_numpy(np.ascontiguousarray(pixels)).permute(2, 0, 1)[None]
-    torch.ops.aten._upsample_bilinear2d_aa.out(images, size, False, *scales, out=out.permute(2, 0, 1)[None])
+        Args:
+            sides: height and width that are resized, if the last row or column of `pixels` lies partly outside.
+        """
+        size = list(out.shape[:2])
+        scales = (None, None) if sides is None else (size[0] / sides[0], size[1] / sides[1])
+        images = torch.from_numpy(np.ascontiguousarray(pixels)).permute(2, 0, 1)[None]
+        resize = _RESIZING[self._crop.interpolation]
+        resize(images, size, False, *scales, out=out.permute(2, 0, 1)[None])

@@ -339,6 +339,9 @@ def split_values(values: Any, sizes: list[int]) -> Sequence[Any]:
     """Return the batches of a run: parts of the values of one field, with `sizes` samples."""
     if isinstance(values, torch.Tensor):
         return split_with_own_storage(values, sizes)
+    if isinstance(values, dict):
+        parts_by_name = [split_values(part, sizes) for part in values.values()]
+        return [dict(zip(values, parts, strict=True)) for parts in zip(*parts_by_name, strict=True)]
     edges = [0, *itertools.accumulate(sizes)]
     if not isinstance(values, Ragged):
         return [values[start:stop] for start, stop in itertools.pairwise(edges)]

@@ -2,8 +2,8 @@
 
     $ scripts/compare --only photographs
 
-Crops have 224 pixels, of files of 400 to 600; batches 64. Files are read as torchvision's ImageFolder and its
-RandomResizedCrop read them, by Pillow, without torchvision itself.
+Crops have 224 pixels, of files of 400 to 600, one of each file, or two as SimCLR takes them; batches 64. Files are
+read as torchvision's ImageFolder and its RandomResizedCrop read them, by Pillow, without torchvision itself.
 """
 
 from __future__ import annotations
@@ -49,9 +49,14 @@ def make_files(folder: Path, count: int = FILES) -> Path:
 
 
 class Folder(Dataset[Any]):
-    """JPEG files by folder of their class, cropped at random and resized by Pillow, as torchvision does it."""
+    """JPEG files by folder of their class, cropped at random and resized by Pillow, as torchvision does it.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        views: crops of each file; more than one are stacked.
+    """
+
+    def __init__(self, folder: Path, views: int = 1) -> None:
+        self.views = views
         self.paths = sorted(folder.glob("*/*.jpg"))
         self.classes = {path.parent.name: n for n, path in enumerate(sorted(folder.glob("*/0000.jpg")))}
 
@@ -62,6 +67,10 @@ class Folder(Dataset[Any]):
         path = self.paths[number]
         with Image.open(path) as file:
             image = file.convert("RGB")
+        crops = [self._crop(image) for _ in range(self.views)]
+        return crops[0] if self.views == 1 else torch.stack(crops), self.classes[path.parent.name]
+
+    def _crop(self, image: Image.Image) -> torch.Tensor:
         for _ in range(10):
             area = image.width * image.height * float(torch.empty(()).uniform_(0.08, 1))
             shape = math.exp(float(torch.empty(()).uniform_(math.log(3 / 4), math.log(4 / 3))))
@@ -72,7 +81,7 @@ class Folder(Dataset[Any]):
         crop = image.crop((left, top, left + width, top + height)).resize((SIZE, SIZE), Image.Resampling.BILINEAR)
         if torch.rand(()) < 0.5:
             crop = crop.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-        return torch.from_numpy(np.asarray(crop).copy()).permute(2, 0, 1), self.classes[path.parent.name]
+        return torch.from_numpy(np.asarray(crop).copy()).permute(2, 0, 1)
 
 
 def compare(folder: Path, count: int = FILES, rounds: int = ROUNDS) -> str:
@@ -85,7 +94,10 @@ def compare(folder: Path, count: int = FILES, rounds: int = ROUNDS) -> str:
     convert(str(files), packed, source=SourceOptions(label="folder"), overwrite=True, workers=WORKERS)
     seconds = time.perf_counter() - began
     written["packer"] = seconds, sum(path.stat().st_size for path in packed.rglob("*") if path.is_file())
-    dataset = PackedDataset(packed, ["image", "label"], crop=ResizedCrop(SIZE, of="image"))
+    dataset, twice = (
+        PackedDataset(packed, ["image", "label"], crop=ResizedCrop(SIZE, of="image", views=views))
+        for views in (None, 2)
+    )
     ways: dict[str, Callable[[], Iterable[Any]]] = {
         f"files, DataLoader of {WORKERS} workers": DataLoader(loose, BATCH, True, num_workers=WORKERS).__iter__,
         **{
@@ -93,6 +105,10 @@ def compare(folder: Path, count: int = FILES, rounds: int = ROUNDS) -> str:
             for threads in (1, 2)
         },
         f"packer, DataLoader of {WORKERS} workers": DataLoader(dataset, BATCH, True, num_workers=WORKERS).__iter__,
+        f"two views of files, DataLoader of {WORKERS} workers": DataLoader(
+            Folder(files, views=2), BATCH, True, num_workers=WORKERS
+        ).__iter__,
+        "two views, packer, Loader of 2 threads": Loader(twice, BATCH, shuffle=True, threads=2).__iter__,
     }
     try:
         written["FFCV"], more = _ffcv(loose, folder / f"{count}.beton")

@@ -30,7 +30,7 @@ except RuntimeError:  # its operators were compiled for a torch with CUDA: two h
     for name in ("nms", "qnms"):
         operators.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     import torchvision
-from torchvision.transforms import v2
+from torchvision.transforms import InterpolationMode, v2
 from torchvision.tv_tensors import Image, Mask
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -103,13 +103,14 @@ def test_classes_are_those_of_image_folder(place: Path) -> None:
 
 
 @pytest.mark.parametrize("exact", [True, False])
-def test_values_of_crops_are_those_of_torchvision(place: Path, exact: bool) -> None:
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_values_of_crops_are_those_of_torchvision(place: Path, exact: bool, mode: Any) -> None:
     """Random and centred crops hold its very values, or within one step on average where less is decoded."""
     path, numbers = place / "train.packed", list(range(3)) * 8
     whole = PackedDataset(path)[:]["image"]
     random, center = (
-        ResizedCrop(64, of="image", exact=exact),
-        ResizedCrop(64, of="image", at="center", short=80, exact=exact),
+        ResizedCrop(64, of="image", exact=exact, interpolation=mode),
+        ResizedCrop(64, of="image", at="center", short=80, exact=exact, interpolation=mode),
     )
     torch.manual_seed(1)
     crops = PackedDataset(path, crop=random)[numbers]["image"]
@@ -119,10 +120,11 @@ def test_values_of_crops_are_those_of_torchvision(place: Path, exact: bool) -> N
     for number, (top, left), (height, width), mirrored in zip(
         numbers, drawn.corners, drawn.sides, drawn.mirrored, strict=True
     ):
-        crop = v2.functional.resized_crop(whole[number], top, left, height, width, [64, 64], antialias=True)
+        box = top, left, height, width
+        crop = v2.functional.resized_crop(whole[number], *box, [64, 64], InterpolationMode(mode), antialias=True)
         wanted.append(v2.functional.horizontal_flip(crop) if mirrored else crop)
     assert close(crops, torch.stack(wanted), exact)
-    middle = v2.Compose([v2.Resize(80, antialias=True), v2.CenterCrop(64)])
+    middle = v2.Compose([v2.Resize(80, InterpolationMode(mode), antialias=True), v2.CenterCrop(64)])
     assert close(PackedDataset(path, crop=center)[:]["image"], torch.stack([middle(image) for image in whole]), exact)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,17 @@ import torch
 from jpeg_files import as_jpeg, photograph
 from numpy.typing import NDArray
 from torch.nn.functional import interpolate
+from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader
 
+from packer.codecs import decode_jpeg
 from packer.convert import convert
 from packer.errors import DamagedError, UsageError
 from packer.format import manifest as manifests
 from packer.machine import processors
 from packer.repack import repack
 from packer.writer import DatasetWriter
-from readers import Loader, PackedDataset, ResizedCrop, Windows
+from readers import Loader, Mix, PackedDataset, ResizedCrop, Windows
 from readers.draws import draw_visits
 
 #: Heights and widths: some twice, four and eight times as large as the crops, some smaller, and a very wide one.
@@ -52,9 +55,9 @@ def batch(path: Path, crop: ResizedCrop, numbers: Any = slice(None), seed: int =
     return images
 
 
-def resize(image: torch.Tensor, size: tuple[int, ...]) -> torch.Tensor:
+def resize(image: torch.Tensor, size: tuple[int, ...], mode: str = "bilinear") -> torch.Tensor:
     """An image (C, H, W) as torchvision's `resize(antialias=True)` makes it: this is what it calls."""
-    return interpolate(image[None], list(size), mode="bilinear", antialias=True)[0]
+    return interpolate(image[None], list(size), mode=mode, antialias=True)[0]
 
 
 def boxes(crop: ResizedCrop, sizes: Any, count: int) -> list[NDArray[Any]]:
@@ -66,23 +69,87 @@ def boxes(crop: ResizedCrop, sizes: Any, count: int) -> list[NDArray[Any]]:
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("exact", [True, False])
-def test_values_are_those_of_torch(stored: Callable[[str], Path], codec: str, exact: bool) -> None:
+@pytest.mark.parametrize(("views", "mode"), [(None, "bilinear"), (2, "bicubic")])
+def test_values_are_those_of_torch(
+    stored: Callable[[str], Path], codec: str, exact: bool, views: int | None, mode: Any
+) -> None:
     """Of the pixels in the crop alone; where JPEG files are decoded smaller, within one step on average."""
-    crop, path = ResizedCrop((40, 32), of="image", exact=exact), stored(codec)
+    crop, path = ResizedCrop((40, 32), of="image", exact=exact, views=views, interpolation=mode), stored(codec)
     whole, numbers = PackedDataset(stored("none")), np.tile(np.arange(len(SIZES)), 4)
     images = batch(path, crop, numbers)
-    assert images.shape == (len(numbers), 3, 40, 32)
+    assert images.shape == (len(numbers), *([2] if views else []), 3, 40, 32)
+    images, numbers = images.flatten(0, -4), numbers.repeat(views or 1)
     assert images.is_contiguous(memory_format=torch.channels_last)
     torch.manual_seed(1)
-    drawn = crop.boxes(np.array(SIZES)[numbers], draw_visits(len(numbers)))
+    drawn = crop.boxes(np.array(SIZES * 4), draw_visits(len(SIZES) * 4))
+    flat = [
+        drawn.corners.reshape(-1, 2),
+        drawn.sides.reshape(-1, 2),
+        drawn.factors.reshape(-1),
+        drawn.mirrored.reshape(-1),
+    ]
     assert (drawn.factors.max() == 1) == exact
-    for image, number, (top, left), (height, width), factor, mirrored in zip(images, numbers, *drawn, strict=True):
-        wanted = resize(whole[int(number)]["image"][:, top : top + height, left : left + width], (40, 32))
+    for image, number, (top, left), (height, width), factor, mirrored in zip(images, numbers, *flat, strict=True):
+        wanted = resize(whole[int(number)]["image"][:, top : top + height, left : left + width], (40, 32), mode)
         wanted = wanted.flip(2) if mirrored else wanted
         if factor == 1 or codec != "jpeg":
             assert torch.equal(image, wanted)
         else:
             assert (image.float() - wanted.float()).abs().mean() < 1
+
+
+#: Views as DINOv2 cuts them, but smaller.
+VIEWS = {"global": (2, 24, (0.4, 1)), "local": (4, (12, 10), (0.05, 0.4)), "like": (1,)}
+
+
+def test_sets_of_views_come_by_name_from_one_decoding(
+    stored: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the size and the share of the area that each set has; what a set leaves out is that of the crop."""
+    calls: list[Any] = []
+    monkeypatch.setattr(
+        "readers.resized.decode_jpeg", lambda *args, **options: calls.append(1) or decode_jpeg(*args, **options)
+    )
+    crop = ResizedCrop(16, of="image", views=VIEWS, scale=(0.8, 0.9), exact=True)
+    torch.manual_seed(1)
+    views = PackedDataset(stored("jpeg"), crop=crop)[:]["image"]
+    assert len(calls) == len(SIZES)
+    shapes = {name: tuple(images.shape[1:]) for name, images in views.items()}
+    assert shapes == {"global": (2, 3, 24, 24), "local": (4, 3, 12, 10), "like": (1, 3, 16, 16)}
+    torch.manual_seed(1)
+    drawn = crop.boxes(np.array(SIZES), draw_visits(len(SIZES)))
+    shares = drawn.sides.prod(axis=2)[0] / np.prod(SIZES[0])
+    assert (shares[:2] > 0.39).all()
+    assert (shares[2:6] < 0.41).all()
+    assert 0.79 < shares[6] < 0.91
+    whole = PackedDataset(stored("none"))[0]["image"]
+    images = [image for name in VIEWS for image in views[name][0]]
+    for image, (top, left), (height, width), mirrored in zip(
+        images, drawn.corners[0], drawn.sides[0], drawn.mirrored[0], strict=True
+    ):
+        wanted = resize(whole[:, top : top + height, left : left + width], image.shape[1:])
+        assert torch.equal(image, wanted.flip(2) if mirrored else wanted)
+
+
+def test_views_in_batches_of_all_kinds(stored: Callable[[str], Path]) -> None:
+    """A sample, a loader's batch as arrays, a worker's, and a Mix, which refuses datasets of other views."""
+    crop = ResizedCrop(16, of="image", views=VIEWS)
+    dataset, again = PackedDataset(stored("jpeg"), crop=crop), PackedDataset(stored("none"), crop=crop)
+    assert dataset[3]["image"]["local"].shape == (4, 3, 12, 10)
+    for batches in (
+        Loader(dataset, 4, as_numpy=True),
+        Loader(Mix({dataset: 1, again: 1}), 4),
+        DataLoader(dataset, 4, num_workers=1),
+    ):
+        first = next(iter(batches))["image"]
+        assert {name: tuple(images.shape) for name, images in first.items()} == {
+            "global": (4, 2, 3, 24, 24),
+            "local": (4, 4, 3, 12, 10),
+            "like": (4, 1, 3, 16, 16),
+        }
+    other = PackedDataset(stored("jpeg"), crop=ResizedCrop(24, of="image", views=2))
+    with pytest.raises(UsageError, match=r"global uint8 \[2, 24, 24, 3\], .* and uint8 \[2, 24, 24, 3\]"):
+        Mix({dataset: 1, other: 1})
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -159,16 +226,17 @@ def test_where_no_crop_fits_the_nearest_shape_is_cut(sizes: tuple[int, int], sid
     assert (found == sides).all()
 
 
-def test_each_visit_draws_anew_and_nothing_else_changes_it(stored: Callable[[str], Path]) -> None:
+@pytest.mark.parametrize("views", [None, VIEWS])
+def test_each_visit_draws_anew_and_nothing_else_changes_it(stored: Callable[[str], Path], views: Any) -> None:
     """With `Loader` from seed, epoch and position: threads, batch size and resuming change nothing."""
-    crop = ResizedCrop(16, of="image")
+    crop = ResizedCrop(16, of="image", views=views)
     dataset = PackedDataset(stored("jpeg"), crop=crop, extras=("number",))
 
     def epoch(loader: Loader) -> dict[int, bytes]:
         return {
-            int(number): image.numpy().tobytes()
+            int(number): b"".join(images[place].numpy().tobytes() for images in tree_leaves(some["image"]))
             for some in loader
-            for number, image in zip(some["number"], some["image"], strict=True)
+            for place, number in enumerate(some["number"])
         }
 
     first = epoch(Loader(dataset, 3, shuffle=True, seed=5, threads=0))
@@ -181,9 +249,9 @@ def test_each_visit_draws_anew_and_nothing_else_changes_it(stored: Callable[[str
     rest = epoch(again)
     assert rest.items() < first.items()
     assert epoch(again) != first
-    pair = batch(stored("jpeg"), crop, [0, 0])
+    pair = tree_leaves(batch(stored("jpeg"), crop, [0, 0]))[0]
     assert not torch.equal(pair[0], pair[1])
-    other = PackedDataset(stored("jpeg"), crop=ResizedCrop(16, of="image", seed=1), extras=("number",))
+    other = PackedDataset(stored("jpeg"), crop=replace(crop, seed=1), extras=("number",))
     assert epoch(Loader(other, 3, shuffle=True, seed=5)) != first
 
 
@@ -225,7 +293,16 @@ def test_a_damaged_file_is_named(stored: Callable[[str], Path], tmp_path: Path) 
         ({"scale": (0.5, 2)}, "scale"),
         ({"scale": [0.5]}, r"scale \(0.5,\): the least and the largest"),
         ({"ratio": (0, 1)}, "ratio"),
+        ({"size": None}, "size is missing"),
         ({"at": "middle"}, "None or 'center'"),
+        ({"views": 0}, "views 0: a whole number from 1"),
+        ({"views": 2, "at": "center"}, "several views are random crops"),
+        ({"views": {}}, "views is an empty dict"),
+        ({"views": {"a": 2}}, "views 'a' is 2; the number of crops, their size"),
+        ({"views": {"a": (2,)}, "size": None}, "views 'a' is"),
+        ({"views": {"a": (0, 8)}}, "number of views 'a' 0"),
+        ({"views": {"a": (2, 8, (0, 1))}}, "scale"),
+        ({"interpolation": "nearest"}, "'bilinear' or 'bicubic' is expected"),
         ({"short": 20}, "short 20 goes with at='center'"),
         ({"short": 4, "at": "center"}, "is 8 or more"),
         ({"seed": -1}, "seed -1"),
