@@ -7,11 +7,19 @@ from dataclasses import dataclass, replace
 from operator import index
 from typing import Any
 
+from torch.utils.data import BatchSampler
 from torch.utils.data.distributed import DistributedSampler
 
+from packer.errors import UsageError
 from readers.order import Order
 from readers.share import GROUP_SAMPLES, Share
-from readers.valid import check_count
+from readers.valid import check_count, remark
+
+_READ_BY_ANOTHER = (
+    "another loader reads the samplers of this Loader and not the Loader itself, as the one does that Accelerate's "
+    "prepare() returns, so {}: keep the Loader out of prepare() and call accelerator.register_for_checkpointing(loader)"
+    ", or prepare it with DataLoaderConfiguration(use_stateful_dataloader=True) and use the state of the other loader"
+)
 
 
 @dataclass
@@ -52,6 +60,8 @@ class Position:
         self.epoch = Epoch(order)
         #: The epoch in which the next loop begins, if the caller said so. A loop that goes on meanwhile leaves it.
         self._chosen: Epoch | None = None
+        #: Whether the last samples were taken from a sampler: how many of them were handed out, nobody says.
+        self._is_read_by_another = False
 
     def use(self, order: Order) -> None:
         """Take another order for the epochs that are not begun."""
@@ -63,11 +73,17 @@ class Position:
     def choose(self, epoch: Epoch) -> None:
         """Let the next loop begin in this epoch."""
         self.epoch = self._chosen = epoch
+        self._is_read_by_another = False
 
     def set_epoch(self, epoch: int) -> None:
         """See `Loader.set_epoch`."""
         check_count("epoch", epoch, minimum=0)
         if self._chosen is None or epoch != self._chosen.number:
+            if self._chosen and self._chosen.done:
+                remark(
+                    f"set_epoch({epoch}): the state that was loaded, in the middle of epoch {self._chosen.number}, is "
+                    "not used; the rest of that epoch is left out"
+                )
             self.choose(Epoch(self.order, index(epoch)))
 
     def begin(self) -> Epoch:
@@ -78,8 +94,26 @@ class Position:
             epoch = self.epoch.next_epoch(self.order) if self.epoch.done else self.epoch
         return replace(epoch)
 
+    def begin_elsewhere(self) -> Epoch:
+        """Return the epoch that a sampler gives from now on to another loader.
+
+        Raises:
+            UsageError: a state was loaded, of which the other loader knows nothing.
+        """
+        if self._chosen and self._chosen.done:
+            raise UsageError(_READ_BY_ANOTHER.format("the state that was loaded into the Loader has no effect on it"))
+        self._is_read_by_another = True
+        return self.epoch
+
+    def state(self) -> dict[str, Any]:
+        """See `Loader.state_dict`."""
+        if self._is_read_by_another:
+            raise UsageError(_READ_BY_ANOTHER.format("the Loader does not know where that one stands"))
+        return self.epoch.state()
+
     def advance(self, epoch: Epoch, is_through: bool) -> None:
         """Stand where a loop is that handed out a batch of this epoch, or behind the epoch if it is through."""
+        self._is_read_by_another = False
         self.epoch = (self._chosen or epoch.next_epoch(self.order)) if is_through else epoch
 
 
@@ -94,7 +128,7 @@ class EpochSampler(DistributedSampler[int]):
         self._position, self._share = position, share
 
     def __iter__(self) -> Iterator[int]:
-        batches, first = self._position.order.batches(self._position.epoch.number, self._share, 0), 0
+        batches, first = self._position.order.batches(self._position.begin_elsewhere().number, self._share, 0), 0
         while first < len(batches):
             stop = batches.group_end(first, GROUP_SAMPLES)
             yield from batches.group(first, stop)[0].tolist()
@@ -109,3 +143,11 @@ class EpochSampler(DistributedSampler[int]):
     def set_epoch(self, epoch: int) -> None:
         """See `Loader.set_epoch`."""
         self._position.set_epoch(epoch)
+
+
+class EpochBatchSampler(BatchSampler):
+    """The batches of an `EpochSampler`; frameworks set the epoch of either."""
+
+    def set_epoch(self, epoch: int) -> None:
+        """See `Loader.set_epoch`."""
+        self.sampler.set_epoch(epoch)  # type: ignore[union-attr]  # torch knows it as any sampler

@@ -19,7 +19,7 @@ from operator import index
 from typing import Any, cast
 
 import torch
-from torch.utils.data import BatchSampler, ConcatDataset, DataLoader, Subset, default_collate
+from torch.utils.data import ConcatDataset, DataLoader, Subset, default_collate
 
 from packer.errors import UsageError
 from packer.format import Numbers
@@ -27,7 +27,7 @@ from readers.arguments import count_threads, keep_frames, make_order
 from readers.dataset import PackedDataset, reads_batches
 from readers.device import move_ahead, resolve_device
 from readers.draws import visits_of
-from readers.epoch import Epoch, EpochSampler, Position
+from readers.epoch import Epoch, EpochBatchSampler, EpochSampler, Position
 from readers.finishing import Finisher
 from readers.gather import Pool
 from readers.indexing import resolve_numbers
@@ -248,7 +248,7 @@ class Loader(DataLoader[Any]):
         )
         # torch would make it from `own_sampler`; frameworks that take batches from it share them among the ranks
         # themselves.
-        vars(self)["batch_sampler"] = BatchSampler(common_sampler, batch_size, drop_last)
+        vars(self)["batch_sampler"] = EpochBatchSampler(common_sampler, batch_size, drop_last)
 
     @property
     def _source(self) -> AnySource:
@@ -329,8 +329,11 @@ class Loader(DataLoader[Any]):
         """Return where the loop stands that handed out the last batch: its epoch, and how much of it is done.
 
         `done` counts samples of the common order that all ranks were given.
+
+        Raises:
+            UsageError: another loader has read the samplers since, as the one that Accelerate's `prepare` returns.
         """
-        return {**self._position.epoch.state(), "dataset": self._dataset_digest}
+        return {**self._position.state(), "dataset": self._dataset_digest}
 
     @cached_property
     def _dataset_digest(self) -> str:

@@ -16,7 +16,7 @@ import pytest
 import torch
 from environment import HAS_FRAMEWORKS
 from PIL import Image
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, default_collate
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, default_collate
 from torch.utils.data._utils.collate import default_collate_fn_map
 from two_ranks import call_in_two_ranks
 
@@ -194,21 +194,31 @@ def test_accelerate_skips_the_first_batches(dataset: PackedDataset, prepare: boo
     assert numbers(accelerate.skip_first_batches(loader, 6)) == alone(dataset, 1)[0][6:]
 
 
-def test_accelerate_saves_and_loads_where_a_loader_stands(dataset: PackedDataset, tmp_path: Path) -> None:
-    """With stateful loaders, load_state goes on in the middle of the epoch."""
+@pytest.mark.parametrize("way", ["registered", "stateful"])
+def test_accelerate_saves_and_loads_where_a_loader_stands(dataset: PackedDataset, tmp_path: Path, way: str) -> None:
+    """In the middle of the second epoch, load_state goes on with the batches that were left: of a Loader that was
+    registered, or of a stateful loader made from it, which is told the epoch."""
     from accelerate import DataLoaderConfiguration
 
-    config = DataLoaderConfiguration(use_stateful_dataloader=True)
-    accelerate = accelerator(dataloader_config=config)
-    prepared = accelerate.prepare(loader_of(dataset))
-    for step, _ in enumerate(prepared):
+    def made() -> tuple[Any, Any]:
+        accelerate = accelerator(dataloader_config=DataLoaderConfiguration(use_stateful_dataloader=way == "stateful"))
+        loader = loader_of(dataset)
+        if way == "stateful":
+            return accelerate, accelerate.prepare(loader)
+        accelerate.register_for_checkpointing(loader)
+        return accelerate, loader
+
+    accelerate, loader = made()
+    numbers(loader)
+    for step, _ in enumerate(loader):
         if step == 3:
             accelerate.save_state(tmp_path / "state")
             break
-    accelerate = accelerator(dataloader_config=config)
-    prepared = accelerate.prepare(loader_of(dataset))
+    accelerate, loader = made()
     accelerate.load_state(tmp_path / "state")
-    assert numbers(prepared) == alone(dataset, 1)[0][4:]
+    if way == "stateful":
+        loader.set_epoch(1)
+    assert [numbers(loader), numbers(loader)] == [alone(dataset, 2)[1][4:], alone(dataset, 3)[2]]
 
 
 # ---------------------------------------------------------------- two processes
@@ -290,39 +300,64 @@ def test_a_sum_of_datasets_is_read_in_whole_batches(path: Path, dataset: PackedD
     assert isinstance(weighted + PackedDataset(path), ConcatDataset)
 
 
-def test_the_trainer_of_transformers_takes_a_dataset(path: Path, tmp_path: Path) -> None:
-    """HF Trainer, with its own collator, torch's, or a Loader, trains on and predicts every sample."""
+def test_the_trainer_of_transformers(dataset: PackedDataset, tmp_path: Path) -> None:
+    """HF Trainer predicts every sample of a dataset, and trains on it; by a Loader it trains in its order, and goes on
+    in the middle of an epoch, whether that is prepared, or within an IterableDataset."""
     from transformers import Trainer, TrainingArguments, default_data_collator
 
     class Model(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.layer = torch.nn.Linear(3, 1)
+            self.seen: list[list[int]] = []
 
         def forward(self, x: Any, n: Any) -> Any:
+            self.seen.append(n.tolist())
             return {"loss": self.layer(x).mean(), "n": n}
 
-    arguments = TrainingArguments(
-        str(tmp_path), per_device_train_batch_size=8, per_device_eval_batch_size=8, num_train_epochs=1, use_cpu=True,
-        report_to=[], save_strategy="no", disable_tqdm=True, remove_unused_columns=False, logging_strategy="no",
-    )  # fmt: skip
-    dataset = PackedDataset(path, ["x", "n"])
-    run = Trainer(Model(), arguments, train_dataset=dataset, data_collator=default_data_collator)
-    run.train()
-    assert run.state.global_step == 5
-    assert run.predict(dataset).predictions[-1].tolist() == list(range(SAMPLES))
-
-    class Packed(Trainer):
+    class Prepared(Trainer):
         def get_train_dataloader(self) -> Any:
-            return self.accelerator.prepare(Loader(self.train_dataset, 8, shuffle=True, seed=1))
+            return self.accelerator.prepare(loader_of(self.train_dataset))
 
-    model = Model()
-    model.register_forward_pre_hook(lambda _, args, given: seen.append(given["n"].tolist()), with_kwargs=True)
-    seen: list[list[int]] = []
-    Packed(model, arguments, train_dataset=dataset).train()
-    assert seen == alone(dataset, 1, 8)[0]
-    by_torch = Trainer(Model(), arguments, train_dataset=dataset, data_collator=default_collate)
-    assert by_torch.predict(dataset).predictions[-1].tolist() == list(range(SAMPLES))
+    class Unprepared(Trainer):
+        def get_train_dataloader(self) -> Any:
+            return loader_of(self.train_dataset)
+
+    class Batches(IterableDataset[Any]):
+        def __init__(self) -> None:
+            self.loader = loader_of(dataset)
+            self.set_epoch = self.loader.set_epoch
+
+        def __len__(self) -> int:
+            return len(self.loader)
+
+        def __iter__(self) -> Iterator[Any]:
+            return iter(self.loader)
+
+    def trained(make: Any, train: Any, size: int, collator: Any, resume: bool = False) -> tuple[Any, list[list[int]]]:
+        arguments = TrainingArguments(
+            str(tmp_path), per_device_train_batch_size=size, per_device_eval_batch_size=8, num_train_epochs=2,
+            use_cpu=True, report_to=[], save_strategy="steps", save_steps=13, disable_tqdm=True,
+            remove_unused_columns=False, logging_strategy="no",
+        )  # fmt: skip
+        model = Model()
+        run = make(model, arguments, train_dataset=train, data_collator=collator)
+        run.train(resume_from_checkpoint=str(tmp_path / "checkpoint-13") if resume else None)
+        return run, model.seen
+
+    for collator in (default_data_collator, default_collate):
+        run, seen = trained(Trainer, dataset, 8, collator)
+        assert [sorted(flat(epoch)) for epoch in (seen[:5], seen[5:])] == 2 * [list(range(SAMPLES))]
+        assert run.predict(dataset).predictions[-1].tolist() == list(range(SAMPLES))
+    batches = [batch for epoch in alone(dataset, 2) for batch in epoch]
+    by_loader = (
+        (Prepared, dataset, 4, None),
+        (Unprepared, dataset, 4, None),
+        (Trainer, Batches(), 1, lambda items: items[0]),
+    )
+    for arguments in by_loader:
+        assert trained(*arguments)[1] == batches
+        assert trained(*arguments, resume=True)[1] == batches[13:]
 
 
 def test_ignite_goes_on_in_the_middle_of_an_epoch(path: Path) -> None:
@@ -344,6 +379,19 @@ def test_ignite_goes_on_in_the_middle_of_an_epoch(path: Path) -> None:
     engine.run(loader, max_epochs=3)
     assert [len(stopped), len(resumed)] == [13, 17]
     assert stopped + resumed == [batch for epoch in alone(PackedDataset(path), 3) for batch in epoch]
+
+
+def test_a_loader_in_a_distributed_checkpoint(dataset: PackedDataset, tmp_path: Path) -> None:
+    """torch.distributed.checkpoint, which torchtitan saves by, takes a Loader as it is, and loads it in its place."""
+    from torch.distributed import checkpoint
+
+    loader, resumed = loader_of(dataset), loader_of(dataset)
+    numbers(loader)
+    for step, _ in enumerate(loader):
+        if step == 3:
+            checkpoint.save({"loader": loader, "step": 14}, checkpoint_id=tmp_path)
+    checkpoint.load({"loader": resumed}, checkpoint_id=tmp_path)
+    assert [numbers(resumed), numbers(resumed)] == [alone(dataset, 2)[1][4:], alone(dataset, 3)[2]]
 
 
 def arrays(sample: dict[str, torch.Tensor]) -> dict[str, np.ndarray[Any, Any]]:

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from torch.utils.data import DataLoader
 
 from packer.errors import UsageError
 from packer.split import split
@@ -115,8 +116,9 @@ def test_a_new_loop_after_break_is_the_next_epoch(rows):
     assert rest(loader) == epochs[2]
 
 
-def test_set_epoch_keeps_a_loaded_place(rows):
-    """The usual `for epoch in ...: set_epoch(epoch)` does not undo load_state_dict; another epoch starts anew."""
+def test_set_epoch_keeps_a_loaded_place(rows, caplog):
+    """The usual `for epoch in ...: set_epoch(epoch)` does not undo load_state_dict; another epoch starts anew, with a
+    remark on the loaded place."""
     dataset = PackedDataset(rows)
     whole = Loader(dataset, 32, seed=2, shuffle=True)
     epochs = [rest(whole) for _ in range(3)]
@@ -130,13 +132,37 @@ def test_set_epoch_keeps_a_loaded_place(rows):
         resumed.set_epoch(epoch)
         got.append(rest(resumed))
     assert got == [epochs[1][128:], epochs[2]]
+    assert not caplog.records
     other = reload(state, dataset, shuffle=True)
     other.set_epoch(2)
+    (record,) = caplog.records
+    assert "set_epoch(2): the state that was loaded, in the middle of epoch 1, is not used" in record.message
     assert rest(other) == epochs[2]
     other.set_epoch(0)
     assert rest(other) == epochs[0]
     other.set_epoch(0)
     assert rest(other) == epochs[0]
+
+
+@pytest.mark.parametrize("name", ["sampler", "batch_sampler"])
+def test_a_loader_that_another_one_reads_does_not_say_where_that_stands(rows, name):
+    """Once another loader has read its samplers, the state is refused, and so is a loaded one that this one ignores."""
+    dataset = PackedDataset(rows)
+    loader = Loader(dataset, 32, seed=2, shuffle=True)
+    other = DataLoader(dataset, **{name: getattr(loader, name)})
+    for epoch in range(2):
+        getattr(loader, name).set_epoch(epoch)
+        assert place(loader) == {"epoch": epoch, "done": 0, "samples": 1000}  # before the first batch
+        next(iter(other))
+        with pytest.raises(UsageError, match=r"register_for_checkpointing.*use_stateful_dataloader=True"):
+            loader.state_dict()
+    take(loader, 3)
+    state = loader.state_dict()
+    assert (state["epoch"], state["done"]) == (1, 96)
+    loader.load_state_dict(state)
+    with pytest.raises(UsageError, match="the state that was loaded into the Loader has no effect"):
+        next(iter(other))
+    assert rest(loader) == rest(reload(state, dataset, shuffle=True))
 
 
 def test_what_is_chosen_within_a_loop_holds_for_the_next(rows):
