@@ -81,12 +81,14 @@ def statistics_part(
         DatasetError: there is no packed dataset, or it is damaged.
     """
     folder, start_time = Path(dataset), utc_now()
+    reports = reports or part_reports(folder)
+    reports.check_writable()
     manifest = manifests.read(folder)
     chosen_fields = _choose_fields(manifest, fields)
     numbers = part_shards(part, len(manifest.shards))
     watcher.step(READING, 0, sum(manifest.shards[number].samples for number in numbers))
     moments = {number: _shard_moments(folder, manifest, number, chosen_fields, watcher) for number in numbers}
-    (reports or part_reports(folder)).write(manifest, part, start_time, moments)
+    reports.write(manifest, part, start_time, moments)
 
 
 def statistics(

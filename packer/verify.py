@@ -38,6 +38,7 @@ from packer.format import (
     Shard,
     ShardEntry,
     check_file,
+    list_folder,
     read_constants,
     shard_totals,
 )
@@ -97,12 +98,14 @@ def verify_part(
         DatasetError, ResourceError: as `verify`.
     """
     folder, start_time = Path(dataset), utc_now()
+    reports = reports or part_reports(folder)
+    reports.check_writable()
     manifest = manifests.read(folder)
     numbers = part_shards(part, len(manifest.shards))
     results = _check_shards(folder, manifest, numbers, watcher, workers)
     damages = _order_damages(manifest, results, None)
     _check_unchanged(folder, manifest, damages)
-    (reports or part_reports(folder)).write(manifest, part, start_time, results)
+    reports.write(manifest, part, start_time, results)
     shards = results.values()
     nbytes, frames = sum(shard.nbytes for shard in shards), sum(shard.frames for shard in shards)
     return VerifyReport(tuple(damages), len(numbers), nbytes, frames)
@@ -191,8 +194,7 @@ def _find_unknown_files(folder: Path, manifest: Manifest, good: Sequence[FileEnt
 
     The result is empty while a run is under way or was stopped, and if the dataset changed during the check.
     """
-    shards = folder / SHARD_FOLDER
-    files = {f"{SHARD_FOLDER}/{path.name}" for path in shards.iterdir()} if shards.is_dir() else set()
+    files = {f"{SHARD_FOLDER}/{entry.name}" for entry in list_folder(folder / SHARD_FOLDER)}
     unknown_files = sorted(files - {entry.file for entry in manifest.shards})
     damages = []
     if manifest.left_out is not None and manifest.left_out in good:

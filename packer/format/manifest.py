@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import re
 import stat
@@ -360,13 +361,13 @@ def read(folder: Path, name: str = MANIFEST) -> Manifest:
     """
     path = folder / name
     try:
-        if not stat.S_ISREG(path.stat().st_mode):  # to open a fifo would wait for whoever writes to it
-            raise ManifestError(f"{path}: cannot be read: it is no file")
-        with path.open("rb") as file:
+        with open_file(path) as file:
             # No more than the file has: Python allocates the whole size before it reads.
             data = file.read(min(os.fstat(file.fileno()).st_size, MAX_MANIFEST_BYTES) + 1)
     except (FileNotFoundError, NotADirectoryError):
         raise _absent(folder) from None
+    except IsADirectoryError as error:
+        raise ManifestError(f"{path}: cannot be read: {error.strerror}") from None
     except OSError as error:
         raise DatasetError(f"{path}: cannot be read: {error.strerror}") from None
     if len(data) > MAX_MANIFEST_BYTES:
@@ -377,11 +378,36 @@ def read(folder: Path, name: str = MANIFEST) -> Manifest:
 def read_again(folder: Path, manifest: Manifest) -> Manifest:
     """Return the manifest of a folder as `read`; of one that is still `manifest` only the digest is read."""
     tail = encode(manifest)[-len(_tail(b"")) :]
-    with contextlib.suppress(OSError), (folder / MANIFEST).open("rb", buffering=0) as file:
+    with contextlib.suppress(OSError), open_file(folder / MANIFEST) as file:
         file.seek(-len(tail), os.SEEK_END)
         if file.read() == tail:
             return manifest
     return read(folder)
+
+
+def open_file(path: Path) -> io.BufferedReader:
+    """Open a file of a dataset to read it. A fifo, a socket or a folder is refused: a fifo would be waited for.
+
+    Raises:
+        IsADirectoryError: it is no file.
+        OSError: it cannot be opened.
+    """
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise IsADirectoryError(errno.EISDIR, "it is no file; remove it")
+    return path.open("rb")
+
+
+def list_folder(folder: Path) -> Iterator[os.DirEntry[str]]:
+    """Yield what lies in a folder of a dataset, nothing if there is none.
+
+    Files that NFS keeps are passed over: it gives what is removed a name `.nfs...` while a reader has it open.
+    """
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
+        yield from (entry for entry in entries if not entry.name.startswith(".nfs"))
+
+
+#: Errors of the system for a page that the disk cannot read, a folder and a socket.
+_NO_GOOD_FILE = (errno.EIO, errno.EISDIR, errno.ENXIO)
 
 
 @contextlib.contextmanager
@@ -397,7 +423,7 @@ def read_errors(path: str | Path) -> Iterator[None]:
     except FileNotFoundError:
         raise DamagedError(f"{path}: it is missing; copy it again or run `packer repair`") from None
     except OSError as error:
-        kind = DamagedError if error.errno in (errno.EIO, errno.EISDIR) else DatasetError
+        kind = DamagedError if error.errno in _NO_GOOD_FILE else DatasetError
         raise kind(f"{path}: cannot be read: {error.strerror or error}") from None
 
 
@@ -425,7 +451,7 @@ def data_entry(file: str, data: bytes) -> FileEntry:
 def file_digest(path: Path) -> str:
     """Return the xxh3-128 of a file's bytes, in hex."""
     digest = xxhash.xxh3_128()
-    with read_errors(path), path.open("rb", buffering=0) as file:
+    with read_errors(path), open_file(path) as file:
         while block := file.read(2**20):
             digest.update(block)
     return digest.hexdigest()
@@ -447,8 +473,8 @@ def _absent(folder: Path) -> DatasetError:
     if notes:
         total = None
         # How far it got helps the user, but the error does not depend on it.
-        with contextlib.suppress(OSError, msgspec.DecodeError, KeyError, TypeError):
-            total = msgspec.json.decode(notes[0].read_bytes())["shards"]
+        with contextlib.suppress(OSError, msgspec.DecodeError, KeyError, TypeError), open_file(notes[0]) as file:
+            total = msgspec.json.decode(file.read())["shards"]
         done = len(list((folder / UNFINISHED).glob(f"{notes[0].stem}-*.json")))
         count, advice = f"{done}", "write it again with overwrite=True"
         if total is not None:

@@ -7,6 +7,7 @@ import errno
 import os
 import secrets
 import shutil
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -22,6 +23,8 @@ except ImportError:  # Windows
 
 #: Errors of file systems that have no locks.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
+#: Errors of the system for what stands in place of a lock, in words.
+_NO_FILES = {errno.ELOOP: "a link", errno.EISDIR: "a folder", errno.ENXIO: "no file"}
 #: Advice by the error of the system; any other gets `_ADVICE`.
 _ADVICE = "check its disk or choose another folder, then run again"
 _ADVICE_BY_ERROR = {
@@ -33,6 +36,9 @@ _ADVICE_BY_ERROR = {
     errno.EPERM: "choose a folder that you may write to",
     errno.ENAMETOOLONG: "choose a shorter name",
     errno.ENOTDIR: "choose another folder",
+    errno.EISDIR: "remove it",
+    errno.ELOOP: "remove it",
+    errno.ENXIO: "remove it",
     errno.EMFILE: "raise the limit of open files (`ulimit -n`), then run again",
     errno.ENFILE: "close other programs, then run again",
     errno.ENOMEM: "free some memory, then run again",
@@ -77,7 +83,7 @@ def held_lock(path: Path, wait: bool) -> Iterator[bool]:
 
     Raises:
         BlockingIOError: another process holds it, and `wait` is false.
-        OSError: the file cannot be opened.
+        OSError: the file cannot be opened; or it is a link, which may lead to the lock of another dataset, or no file.
     """
     if fcntl is None:
         try:
@@ -86,8 +92,15 @@ def held_lock(path: Path, wait: bool) -> Iterator[bool]:
         except filelock.Timeout:
             raise BlockingIOError from None
         return
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+    except OSError as error:
+        if error.errno not in _NO_FILES:
+            raise
+        raise OSError(error.errno, f"{path.name} is {_NO_FILES[error.errno]}") from None
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EISDIR, f"{path.name} is no file")
         is_held = flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield is_held
         if is_held:

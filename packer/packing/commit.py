@@ -62,8 +62,7 @@ from packer.format import (
 )
 from packer.format import manifest as manifests
 from packer.packing.origin import Origin, classes_of
-from packer.packing.parts import PART_REPORT
-from packer.packing.places import LOCK, PARTIAL, LocalPlace, Place, Tag
+from packer.packing.places import DATASET_FILE, LOCK, PART_REPORT, PARTIAL, RUN, LocalPlace, Place, Tag
 from packer.packing.rejected import Rejected, encode_list
 from packer.packing.source_files import SourceFiles
 
@@ -76,19 +75,12 @@ UNNAMED_CHANGE = "a source file has changed, or was renamed or replaced by an ol
 #: locks.
 DAY, WEEK = 86_400, 7 * 86_400
 
-_RUN = "[0-9a-f]{8}"
-_NOTE = re.compile(rf"{UNFINISHED}/({_RUN})\.json")
-#: Names that datasets of this version or an earlier one have. No other file is ever removed.
-_DATASET_FILE = re.compile(
-    rf"(manifest(\.copy)?\.json|rejected\.jsonl|left-out-{_RUN}\.jsonl|constants(-{_RUN})?\.npz"
-    rf"|names(-{_RUN}|-\d+)?\.lmdb|{SHARD_FOLDER}/({_RUN}-)?\d+\.lmdb|{UNFINISHED}/{_RUN}(-\d+|-all)?\.(json|plan)"
-    rf"|{UNFINISHED}/[0-9a-f]{{16}}\.claim|{PART_REPORT})(\.{_RUN}\.partial)?|\.lock"
-)
+_NOTE = re.compile(rf"{UNFINISHED}/({RUN})\.json")
 
 #: The run in the name of a file.
-_RUN_IN_NAME = re.compile(rf"(?:names-|constants-|left-out-|{SHARD_FOLDER}/|{UNFINISHED}/)({_RUN})[-.]")
+_RUN_IN_NAME = re.compile(rf"(?:names-|constants-|left-out-|{SHARD_FOLDER}/|{UNFINISHED}/)({RUN})[-.]")
 #: Files that another command may be writing, whose names do not say which.
-_NAMELESS = re.compile(rf"^[^/]*\.json\.{_RUN}\.partial$")
+_NAMELESS = re.compile(rf"^[^/]*\.json\.{RUN}\.partial$")
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
@@ -404,9 +396,9 @@ class Change:
             UsageError: the manifest would be larger than readers take.
             WriteError: that cannot be done.
         """
+        untold = self._notes()  # files that cannot be listed are found before the manifest is put
         if self.run:
             old_runs = manifest.runs | (self.manifest.runs if self.manifest and continues else {})
-            untold = self._notes() if old_runs else {}
             runs = {run: samples for run, samples in old_runs.items() if run in untold}
             manifest = msgspec.structs.replace(manifest, runs=runs if digest is None else runs | {self.run: digest})
         data = manifests.encode(manifest)
@@ -541,7 +533,7 @@ class Change:
         others = [
             name
             for name in files
-            if name not in named and _DATASET_FILE.fullmatch(name) and (self._has_lock or not _NAMELESS.search(name))
+            if name not in named and DATASET_FILE.fullmatch(name) and (self._has_lock or not _NAMELESS.search(name))
         ]
         run_of_file = {name: match[1] for name in others if (match := _RUN_IN_NAME.search(name))}
         notes_kept = {f"{UNFINISHED}/{run}.json" for run in {*kept_runs, *untold}}
@@ -656,7 +648,7 @@ def check_output(place: Place, overwrite: bool) -> None:
     if isinstance(place, LocalPlace) and place.path.exists() and not place.path.is_dir():
         raise UsageError(f"{place} is a file; name a folder that does not exist yet")
     files = place.files()
-    if foreign := sorted(name for name in files if not _DATASET_FILE.fullmatch(name)):
+    if foreign := sorted(name for name in files if not DATASET_FILE.fullmatch(name)):
         raise UsageError(f"{place} is not empty: it holds {foreign[0] or 'a file'}; name another place")
     is_unfinished = any(name.startswith(UNFINISHED) and not re.match(PART_REPORT, name) for name in files)
     if MANIFEST in files:

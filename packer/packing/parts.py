@@ -23,12 +23,9 @@ import xxhash
 from packer.errors import PackerError, UsageError, WriteError
 from packer.format import UNFINISHED, Manifest
 from packer.format import manifest as manifests
-from packer.packing.places import Place
+from packer.packing.places import PART_REPORT, Place
 
 _log = logging.getLogger(__name__)
-
-#: Names of reports, as a regular expression.
-PART_REPORT = rf"{UNFINISHED}/(verify|stats)-[0-9a-f]{{16}}-\d+-of-\d+\.msgpack"
 
 
 def parse_part(text: str) -> tuple[int, int]:
@@ -101,6 +98,10 @@ class PartReports:
         self._report_names: list[str] = []
         self._joined: tuple[Manifest, JoinedParts] | None = None
 
+    def check_writable(self) -> None:
+        """Raise UsageError if no report can be written there, before any shard is read."""
+        self._place.check_writable()
+
     def write(self, manifest: Manifest, part: str, began: datetime, results: Mapping[int, Any]) -> None:
         """Write the report of a part that ends now; one that was written before is replaced.
 
@@ -163,10 +164,9 @@ class PartReports:
         return f"{UNFINISHED}/{self._verb}-{xxhash.xxh3_64_hexdigest(manifests.encode(manifest))}-"
 
     def _files(self) -> dict[str, int]:
-        """Return the files of the place; none where they cannot be listed, since nobody wrote reports there."""
-        if str(self._place).startswith(("http://", "https://")):  # would be asked for the size of each
-            return {}
+        """Return the files of the place; none where nobody can have written reports."""
         try:
+            self._place.check_writable()
             return self._place.files()
         except PackerError as error:
             _log.debug("no reports of parts are looked for: %s", error)

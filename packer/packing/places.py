@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -29,7 +30,9 @@ from packer.format import (
     FileEntry,
     clear_errors,
     held_lock,
+    list_folder,
     make_folder,
+    open_file,
     read_errors,
     sync_folder,
     write_synced,
@@ -53,6 +56,16 @@ LOCK = ".lock"
 PARTIAL = ".partial"
 _FOLDERS = (SHARD_FOLDER, UNFINISHED)
 
+#: Names of runs, and of reports of parts, as regular expressions.
+RUN = "[0-9a-f]{8}"
+PART_REPORT = rf"{UNFINISHED}/(verify|stats)-[0-9a-f]{{16}}-\d+-of-\d+\.msgpack"
+#: Names that datasets of this version or an earlier one have. No other file is ever removed.
+DATASET_FILE = re.compile(
+    rf"(manifest(\.copy)?\.json|rejected\.jsonl|left-out-{RUN}\.jsonl|constants(-{RUN})?\.npz"
+    rf"|names(-{RUN}|-\d+)?\.lmdb|{SHARD_FOLDER}/({RUN}-)?\d+\.lmdb|{UNFINISHED}/{RUN}(-\d+|-all)?\.(json|plan)"
+    rf"|{UNFINISHED}/[0-9a-f]{{16}}\.claim|{PART_REPORT})(\.{RUN}\.partial)?|\.lock"
+)
+
 #: What a place says of the bytes that were read there: other bytes have another tag.
 Tag = NewType("Tag", str)
 
@@ -72,7 +85,7 @@ class Place(ABC):
         """Return the path of the folder, or the URL."""
 
     def check_writable(self) -> None:  # noqa: B027
-        """Raise UsageError if no dataset can be made at this kind of place; nothing is asked of a server."""
+        """Raise UsageError if no dataset can be made or changed at this place; nothing is asked of a server."""
 
     @abstractmethod
     def lock(self) -> contextlib.AbstractContextManager[bool]:
@@ -166,8 +179,17 @@ class LocalPlace(Place):
     def address(self) -> Path:
         return self.path
 
+    def check_writable(self) -> None:
+        for folder in _FOLDERS:
+            if (self.path / folder).is_symlink():
+                raise UsageError(
+                    f"{self.path}: its folder {folder} is a link, and what it leads to may belong to another dataset: "
+                    "this one is read, and never changed; copy it (`cp -rL`) and change the copy"
+                )
+
     @contextlib.contextmanager
     def lock(self) -> Iterator[bool]:
+        self.check_writable()
         make_folder(self.path)
         with contextlib.ExitStack() as stack:
             with clear_errors(self.path):
@@ -185,20 +207,22 @@ class LocalPlace(Place):
         sizes = {}
         with clear_errors(self.path):
             for folder in ("", *_FOLDERS):
-                with contextlib.suppress(FileNotFoundError), os.scandir(self.path / folder) as entries:
-                    for entry in entries:
-                        with contextlib.suppress(FileNotFoundError):
-                            if folder or entry.name not in _FOLDERS:
-                                sizes[f"{folder}/{entry.name}".lstrip("/")] = entry.stat().st_size
+                for entry in list_folder(self.path / folder):
+                    name = f"{folder}/{entry.name}".lstrip("/")
+                    with contextlib.suppress(FileNotFoundError):
+                        status = entry.stat()
+                        if not stat.S_ISREG(status.st_mode) and DATASET_FILE.fullmatch(name):
+                            raise WriteError(f"{self.path / name}: it is no file, as one of a dataset is; remove it")
+                        if not (name in _FOLDERS and stat.S_ISDIR(status.st_mode)):
+                            sizes[name] = status.st_size
         return sizes
 
     def read_tagged(self, name: str) -> tuple[bytes, Tag] | None:
         path = self.path / name
         with read_errors(path):
             try:
-                if not stat.S_ISREG(path.stat().st_mode):  # to open a fifo would wait for whoever writes to it
-                    raise WriteError(f"{path}: cannot be read or written: it is no file; remove it")
-                data = path.read_bytes()
+                with open_file(path) as file:
+                    data = file.read()
             except FileNotFoundError:
                 return None
         return data, _digest_tag(data)

@@ -9,7 +9,7 @@ import msgspec
 import xxhash
 
 from packer.errors import DamagedError, SourceError, as_text, with_urls
-from packer.format import FileEntry, Manifest, read_errors
+from packer.format import FileEntry, Manifest, open_file, read_errors
 
 
 class Rejected(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -51,7 +51,7 @@ def read_rejected(folder: Path, manifest: Manifest) -> list[Rejected]:
 
 
 def _read_list(path: Path, entry: FileEntry) -> list[Rejected]:
-    with read_errors(path), path.open("rb") as file:
+    with read_errors(path), open_file(path) as file:
         lines = file.read(entry.bytes)  # an append of an earlier version may have left more behind them
     problem = "its digest is wrong: it was cut short, or changed after it was written"
     if xxhash.xxh3_128_hexdigest(lines) == entry.digest:

@@ -172,11 +172,15 @@ def test_a_note_that_cannot_be_read_now_is_not_given_up(tmp_path, monkeypatch):
     """Too many open files say nothing of it: an error, and what was packed stays, with overwrite too."""
     stopped_at(lambda: convert(SMALL, tmp_path / "out"), Change, "publish")
 
-    def fail(path):
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+    open_path = Path.open
+
+    def fail(path, mode="r", **settings):
+        if mode == "rb":
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+        return open_path(path, mode, **settings)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "read_bytes", fail)
+        patch.setattr(Path, "open", fail)
         with pytest.raises(DatasetError, match="Too many open files"):
             convert(OTHER, tmp_path / "out", overwrite=True)
     assert convert(SMALL, tmp_path / "out").kept_shards == 1
