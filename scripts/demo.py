@@ -63,11 +63,14 @@ JOBS = (
     Job("clouds", ("data/clouds",), 16, lambda: cloud_files(DATA / "clouds"), list),
     Job("digits", ("data/digits.h5",), 128, lambda: Rows(DATA / "digits.h5", "images", "labels")),
     Job("demos", ("data/demos.hdf5",), 32, None, options=("--samples", "groups")),
+    Job("table", ("data/photographs.csv",), 16, None, options=("--files", "image")),
+    Job("parquet", ("data/digits.parquet",), 16, None),
+    Job("videos", ("clip=data/videos",), 4, None, options=("--label", "folder")),
     Job("volumes", VOLUMES, 4, None, options=("--split", "train=0.8", "--split", "test=0.2")),
 )
 
 NEXT = """
-Now your own files: a FOLDER of pictures, clouds, HDF5 files or arrays, or lr=FOLDER hr=FOLDER for pairs
+Now your own files: pictures, clouds, videos, arrays, HDF5, tables, tars; or lr=FOLDER hr=FOLDER for pairs
   .venv/bin/packer convert FOLDER mine.packed
   .venv/bin/python -c "from readers import PackedDataset; print(PackedDataset('mine.packed')[0])"
 """

@@ -1,4 +1,4 @@
-"""Make the demo inputs: pictures, clips, clouds, HDF5 files and volumes, from data that our dependencies ship.
+"""Make the demo inputs: pictures, clips, clouds, tables, volumes and videos, from data that our dependencies ship.
 
 $ python scripts/make_data.py --out data
 
@@ -14,8 +14,8 @@ import sys
 from pathlib import Path
 
 from inputs.clouds import make_clouds
-from inputs.pictures import make_clips, make_pairs, make_photographs, make_pictures
-from inputs.tables import make_demos, make_digits
+from inputs.pictures import make_clips, make_pairs, make_photographs, make_pictures, make_videos
+from inputs.tables import make_demos, make_digits, make_digits_table, make_photographs_table
 from inputs.volumes import make_volumes
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -28,6 +28,9 @@ MAKERS = {
     "digits.h5": make_digits,
     "demos.hdf5": make_demos,
     "volumes": make_volumes,
+    "digits.parquet": make_digits_table,
+    "photographs.csv": make_photographs_table,
+    "videos": make_videos,
 }
 _STAMP = ".made"
 

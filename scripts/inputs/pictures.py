@@ -1,4 +1,4 @@
-"""LR/HR pairs of PNG files and of clips of them, and JPEG files, cut from the photographs that scikit-image ships."""
+"""Pairs of PNG files and of clips of them, JPEG files and videos, cut from the photographs that scikit-image ships."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ PATCH = 64
 PATCHES_PER_PHOTOGRAPH = 240
 PICTURES = 40
 CLIPS = 18
+VIDEOS = 60
 FILES_PER_CLASS = 16
 
 
@@ -70,14 +71,39 @@ def make_clips(out: Path) -> None:
     whole = [picture for _, picture in photographs()]
     for i in range(CLIPS):
         lr, hr = (out / name / f"{i:03d}" for name in ("lr", "hr"))
-        picture, frames = whole[i % len(whole)], 8 + i % 5
-        speed = rng.integers(-3, 4, 2)
-        room = (frames - 1) * np.abs(speed)
-        start = rng.integers(0, np.array(picture.size) - (128, 96) - room + 1) + np.where(speed < 0, room, 0)
-        for frame in range(frames):
-            left, top = (start + frame * speed).tolist()
+        for frame, picture in enumerate(_camera(whole[i % len(whole)], 8 + i % 5, rng)):
             name = f"{frame:08d}.png"
-            _save_pair(picture.crop((left, top, left + 128, top + 96)), lr / name, hr / name)
+            _save_pair(picture, lr / name, hr / name)
+
+
+def make_videos(out: Path) -> None:
+    """Write `out`/CLASS/00.mp4 and so on: clips of 16 to 31 frames of 96 x 128 pixels, 12 a second.
+
+    There is a folder for each photograph that they show.
+    """
+    import av  # here, since it is not needed to cut pictures
+
+    rng = np.random.default_rng(4)
+    whole = list(photographs())
+    for i in range(VIDEOS):
+        folder, picture = whole[i % len(whole)]
+        (out / folder).mkdir(parents=True, exist_ok=True)
+        with av.open(out / folder / f"{i // len(whole):02d}.mp4", "w") as file:
+            # By one thread the same bytes come each time.
+            stream = file.add_stream("libx264", rate=12, options={"threads": "1", "crf": "20"}, width=128, height=96)
+            for frame in _camera(picture, 16 + i % 16, rng):
+                file.mux(stream.encode(av.VideoFrame.from_ndarray(np.asarray(frame))))
+            file.mux(stream.encode(None))
+
+
+def _camera(picture: Image.Image, frames: int, rng: np.random.Generator) -> Iterator[Image.Image]:
+    """Yield what a camera of 96 x 128 pixels sees that moves over a picture."""
+    speed = rng.integers(-3, 4, 2)
+    room = (frames - 1) * np.abs(speed)
+    start = rng.integers(0, np.array(picture.size) - (128, 96) - room + 1) + np.where(speed < 0, room, 0)
+    for frame in range(frames):
+        left, top = (start + frame * speed).tolist()
+        yield picture.crop((left, top, left + 128, top + 96))
 
 
 def make_photographs(out: Path) -> None:

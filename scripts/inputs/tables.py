@@ -1,13 +1,18 @@
-"""HDF5 files: the hand-written digits that scikit-learn ships, and demonstrations laid out as robomimic's."""
+"""Tables: digits that scikit-learn ships, as HDF5 and parquet; a CSV of photographs; demonstrations as robomimic's."""
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 from pathlib import Path
 
 import h5py
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
+ROWS = 60
 DEMOS, PIXELS, SPEED = 60, 32, 2.0
 
 
@@ -21,6 +26,36 @@ def make_digits(path: Path) -> None:
         # Times in the file would make every run's bytes different; h5py leaves them out by default.
         file["images"] = digits.images.astype(np.uint8)
         file["labels"] = digits.target.astype(np.int64)
+
+
+def make_digits_table(path: Path) -> None:
+    """Write `path`: 60 digits as `datasets` of Hugging Face writes them: `image`, a PNG file, and `label`, a class."""
+    import pyarrow as pa
+    from pyarrow import parquet
+    from sklearn.datasets import load_digits
+
+    digits, images = load_digits(), []
+    for pixels in digits.images[:ROWS]:
+        file = io.BytesIO()
+        Image.fromarray((pixels * 15).astype(np.uint8)).save(file, "PNG")
+        images.append({"bytes": file.getvalue(), "path": None})
+    features = {"image": {"_type": "Image"}, "label": {"names": [str(n) for n in range(10)], "_type": "ClassLabel"}}
+    types = pa.schema([("image", pa.struct([("bytes", pa.binary()), ("path", pa.string())])), ("label", pa.int64())])
+    table = pa.table({"image": images, "label": digits.target[:ROWS]}, types)
+    metadata = {"huggingface": json.dumps({"info": {"features": features}})}
+    parquet.write_table(table.replace_schema_metadata(metadata), path)
+
+
+def make_photographs_table(path: Path) -> None:
+    """Write `path`: a line for each of 60 files of `photographs` beside it: its name, class and mean of each colour."""
+    files = sorted((path.parent / "photographs").glob("*/*.jpg"), key=lambda file: (file.stem, file))[:ROWS]
+    with path.open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["image", "class", "red", "green", "blue"])
+        for photograph in files:
+            with Image.open(photograph) as image:
+                mean = np.asarray(image).mean((0, 1)).round(2).tolist()
+            table.writerow([photograph.relative_to(path.parent).as_posix(), photograph.parent.name, *mean])
 
 
 def make_demos(path: Path) -> None:

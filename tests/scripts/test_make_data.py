@@ -12,6 +12,10 @@ from make_data import MAKERS, make_data
 from PIL import Image
 from plyfile import PlyData
 
+from packer.convert import convert
+from packer.sources import SourceOptions
+from readers import PackedDataset
+
 
 def test_pairs_are_16_and_64_px_and_named_alike(demo_data: Path) -> None:
     """There are at least 2,000 pairs; the files of a pair have one name and RGB pixels."""
@@ -73,6 +77,23 @@ def test_volumes_have_two_channels_and_a_mask(demo_data: Path) -> None:
         assert set(np.unique(np.asarray(label.dataobj))) == {0, 1}
         sizes.add(label.shape)
     assert len(sizes) == 12
+
+
+def test_tables_and_videos_are_packed_by_one_line_each(demo_data: Path, tmp_path: Path) -> None:
+    """60 rows of a CSV with the files that it names, of parquet with pictures, 60 videos of unlike lengths."""
+    table = PackedDataset(
+        convert(demo_data / "photographs.csv", tmp_path / "table", source=SourceOptions(files=("image",))).path
+    )
+    photograph = sorted((demo_data / "photographs").glob("*/00.jpg"))[0]
+    with Image.open(photograph) as image:
+        assert np.array_equal(table[0]["image"].permute(1, 2, 0), np.asarray(image))
+    parquet = PackedDataset(convert(demo_data / "digits.parquet", tmp_path / "parquet").path)
+    assert parquet[:10]["label"].tolist() == list(range(10))
+    videos = PackedDataset(
+        convert({"clip": demo_data / "videos"}, tmp_path / "videos", source=SourceOptions(label="folder")).path
+    )
+    assert videos[0]["clip"].shape == (16, 96, 128, 3)
+    assert len(table) == len(parquet) == len(videos) == 60
 
 
 @pytest.mark.parametrize("format", FORMATS)
