@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from inspect import signature
 from operator import index
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch.utils.data import ConcatDataset, DataLoader, Subset, default_collate
@@ -34,11 +34,14 @@ from readers.indexing import resolve_numbers
 from readers.mix import AnySource, Mix
 from readers.order import BatchOrder, Order, check_order, check_state
 from readers.shard_order import ShardShuffled
-from readers.share import Share, present_rank
+from readers.share import Share, present_rank, rank_in_mesh
 from readers.source import Source, source_of
 from readers.stream import ReadPlan, read_batches
 from readers.streamed import check_fits, open_stream
 from readers.valid import check_choice, check_count, check_flags, check_seed, remark
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 #: What a loop says that goes on in a forked process.
 _FORKED = (
@@ -114,6 +117,8 @@ class Loader(DataLoader[Any]):
         nodes: machines that the ranks run on, as many on each, with `shuffle="shards"`: each node fetches the shards of
             its own ranks alone. The order of an epoch is the same for 1, 2, 4, ... nodes. By default `world_size` over
             LOCAL_WORLD_SIZE of the environment, as torchrun sets it, where that shares the shards evenly, else 1.
+        mesh: one axis of a torch DeviceMesh, along which batches differ, instead of `rank` and `world_size`: with
+            `mesh["dp"]` the processes of one tensor, sequence or pipeline parallel group read the same.
         on_error: `"skip"` leaves damaged samples out of their batches, which then have fewer; each is named once by a
             remark, and is in `skipped` from then on. Order, ranks and states stay as they are. A batch without a sound
             sample is an error all the same, and so is a shard that is missing or has a damaged index. `"stop"` raises
@@ -151,6 +156,7 @@ class Loader(DataLoader[Any]):
         repeat: int = 1,
         channels_last: bool = True,
         nodes: int | None = None,
+        mesh: DeviceMesh | None = None,
         on_error: str = "stop",
         collate_fn: Callable[[list[Any]], Any] | None = None,
         **others: Any,
@@ -182,6 +188,10 @@ class Loader(DataLoader[Any]):
             raise UsageError("as_numpy and device do not go together: numpy arrays are in main memory; leave out one")
         if (rank is None) != (world_size is None):
             raise UsageError("rank and world_size go together; give both or none")
+        if mesh is not None:
+            if rank is not None:
+                raise UsageError("mesh says which rank this is, and of how many: leave out rank and world_size")
+            rank, world_size = rank_in_mesh(mesh)
         check_count("prefetch", prefetch)
         check_count("repeat", repeat)
         check_seed(seed)
@@ -218,7 +228,7 @@ class Loader(DataLoader[Any]):
             if any(excluded) or rank is not None:
                 raise UsageError(
                     "batch_sampler makes the batches: leave out batch_size, shuffle, drop_last, sampler, "
-                    "shuffle_window, repeat and rank"
+                    "shuffle_window, repeat, rank and mesh"
                 )
             self.share = Share(1)
             self._make_order = None

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -20,6 +21,9 @@ import torch
 from packer.errors import UsageError
 from packer.format import Numbers, starts_of
 from readers.valid import check_count, remark
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 #: Samples whose positions are worked out at once.
 GROUP_SAMPLES = 16384
@@ -254,3 +258,21 @@ def present_rank() -> tuple[int, int]:
         )
     remark(f"there is no process group: this is rank {rank} of {size} by RANK and WORLD_SIZE of the environment")
     return int(rank), int(size)
+
+
+def rank_in_mesh(mesh: DeviceMesh) -> tuple[int, int]:
+    """Return the number of this process along a mesh of one axis, and the length of that axis.
+
+    Raises:
+        UsageError: the mesh has several axes, or this process is not in it.
+    """
+    if mesh.ndim != 1:
+        axes = ", ".join(mesh.mesh_dim_names or map(str, range(mesh.ndim)))
+        raise UsageError(
+            f"mesh has the axes {axes}: give the one along which batches differ, such as mesh['dp']; processes that "
+            "differ in the others then read the same"
+        )
+    place = mesh.get_coordinate()
+    if place is None:
+        raise UsageError("mesh does not hold this process: give a mesh of all processes that read, or rank=")
+    return place[0], mesh.size()

@@ -16,9 +16,9 @@ import pytest
 import torch
 from environment import HAS_FRAMEWORKS
 from PIL import Image
+from ranks import call_in_ranks
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, default_collate
 from torch.utils.data._utils.collate import default_collate_fn_map
-from two_ranks import call_in_two_ranks
 
 from packer.convert import convert
 from packer.errors import UsageError
@@ -228,7 +228,7 @@ def test_accelerate_saves_and_loads_where_a_loader_stands(dataset: PackedDataset
 def given_to_ranks(path: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     """What each of two ranks of gloo is given by Lightning and by Accelerate."""
     folder = tmp_path_factory.mktemp("ranks")
-    call_in_two_ranks("frameworks_on_ranks", "train", str(path), str(folder))
+    call_in_ranks(2, "frameworks_on_ranks", "train", str(path), str(folder))
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in (0, 1)]
 
 

@@ -1,11 +1,13 @@
 """Batches of one rank."""
 
+import json
 from itertools import product
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from ranks import call_in_ranks
 
 from packer.errors import UsageError
 from readers.order import Shuffled
@@ -98,3 +100,20 @@ def test_ranks_of_the_environment(monkeypatch, caplog):
             present_rank()
     monkeypatch.delenv("RANK")
     assert present_rank() == (0, 1)
+
+
+def test_ranks_of_a_mesh(rows, tmp_path):
+    """Along the one axis of a mesh batches differ, and processes apart in other axes read the same; four ranks that
+    stop within an epoch go on as two, with every sample once.
+
+    It takes 5 s: four ranks find each other.
+    """
+    call_in_ranks(4, "mesh_on_ranks", "read", str(rows), str(tmp_path))
+    ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(4)]
+    assert ranks[0]["rest"] == ranks[1]["rest"] != ranks[2]["rest"] == ranks[3]["rest"]
+    read = [rank["begun"] for rank in ranks] + [ranks[0]["rest"], ranks[2]["rest"]]
+    assert sorted(number for batches in read for batch in batches for number in batch) == list(range(1000))
+    several, outside = zip(*(rank["refused"] for rank in ranks), strict=True)
+    assert {message.partition(":")[0] for message in several} == {"mesh has the axes dp, tp"}
+    assert outside[1::2] == ("1", "0")
+    assert {message.partition(":")[0] for message in outside[::2]} == {"mesh does not hold this process"}

@@ -1,4 +1,4 @@
-"""Calls a function in two ranks: forks of one process, which alone imports what both need."""
+"""Calls a function in several ranks: forks of one process, which alone imports what all need."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ TESTS = Path(__file__).parents[1]
 FOLDERS = (TESTS.parent, TESTS.parent / "scripts", TESTS / "helpers", TESTS / "readers")
 
 
-def call_in_two_ranks(module: str, function: str, *arguments: str) -> str:
-    """Call a function of a module with a list of arguments in two ranks on this machine; return what both print.
+def call_in_ranks(ranks: int, module: str, function: str, *arguments: str) -> str:
+    """Call a function of a module with a list of arguments in some ranks on this machine; return what they print.
 
     The environment of each is the one that torchrun sets; torchrun itself takes four seconds to start.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    setting = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
+    setting = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
     setting["PYTHONPATH"] = os.pathsep.join(map(str, FOLDERS))
     command = [sys.executable, __file__, module, function, *arguments]
     done = subprocess.run(command, env={**os.environ, **setting}, capture_output=True, text=True, timeout=100)
@@ -30,10 +30,10 @@ def call_in_two_ranks(module: str, function: str, *arguments: str) -> str:
 
 
 def main(module: str, function: str, *arguments: str) -> int:
-    """Import the module, and call the function in two forks; return 1 if it fails in one of them."""
+    """Import the module, and call the function in WORLD_SIZE forks; return 1 if it fails in one of them."""
     call = getattr(importlib.import_module(module), function)
     ranks = []
-    for rank in ("0", "1"):
+    for rank in map(str, range(int(os.environ["WORLD_SIZE"]))):
         if not (pid := os.fork()):
             os.environ |= {"RANK": rank, "LOCAL_RANK": rank}
             call(list(arguments))
