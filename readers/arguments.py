@@ -14,7 +14,7 @@ from packer.format import Numbers, starts_of
 from packer.machine import processors
 from readers.dataset import PackedDataset
 from readers.fields import RUN_BYTES
-from readers.mix import AnySource, Mix, MixSource, Sum, mixed_order
+from readers.mix import AnySource, Mix, Sum, mixed_order
 from readers.order import (
     WINDOW,
     BlockShuffled,
@@ -28,8 +28,7 @@ from readers.order import (
 )
 from readers.shard_order import ShardShuffled
 from readers.source import Source
-from readers.streamed import exceeds_cache, shards_of
-from readers.valid import remark
+from readers.valid import check_count, remark
 
 #: Bytes of decoded frames that a block shuffle may hold; the window is smaller if it would hold more.
 WINDOW_BYTES = 64 * 2**20
@@ -62,7 +61,7 @@ def make_order(
         UsageError: an argument has no meaning, or two do not go together.
     """
     source = dataset._source
-    if shuffle is True and sampler is None and isinstance(dataset, PackedDataset | Sum) and exceeds_cache(source):
+    if shuffle is True and sampler is None and source.exceeds_cache:
         remark("the dataset is larger than cache_bytes: shuffle=True is shuffle='shards' here, see shuffle_window")
         shuffle = "shards"
     if shuffle_window is not None and shuffle not in ("block", "shards"):
@@ -70,18 +69,20 @@ def make_order(
     order: Order
     count = len(dataset) if subset is None else len(subset)
     if isinstance(dataset, Mix) and not isinstance(dataset, Sum):
-        if sampler is not None or shuffle not in (True, False) or subset is not None:
+        if sampler is not None or shuffle not in (True, False, "shards") or subset is not None:
             raise UsageError(
-                "a Mix has an order of its own, by weights: give shuffle=True or False, and no sampler or Subset"
+                "a Mix has an order of its own, by weights: give shuffle=True, 'shards' or False, and no sampler or "
+                "Subset"
             )
-        order = mixed_order(dataset, bool(shuffle), seed, global_batch_size)
+        orders = _make_member_orders(dataset, shuffle_window, seed) if shuffle == "shards" else []
+        order = mixed_order(dataset, bool(shuffle), seed, global_batch_size, orders)
     elif sampler is not None:
         if shuffle:
             raise UsageError("shuffle and sampler do not go together: the sampler gives the order; leave out one")
         is_array = isinstance(sampler, (list, tuple, np.ndarray, range, torch.Tensor))
         order = Given(np.asarray(sampler), count) if is_array else SamplerOrder(sampler, count, seed)
     elif shuffle == "shards":
-        order, subset = _make_shard_order(source, subset, shuffle_window, seed)
+        order, subset = _make_shard_order(source, subset, shuffle_window, seed), None
     elif shuffle == "block":
         if not isinstance(source, Source):
             raise UsageError("shuffle='block' reads one dataset, not a sum: give shuffle=True or 'shards'")
@@ -97,16 +98,17 @@ def make_order(
 
 
 def _make_shard_order(
-    source: AnySource, subset: Numbers | None, window: int | None, seed: int
-) -> tuple[Order, Numbers | None]:
+    source: AnySource, subset: Numbers | None, window: int | None, seed: int, sharing: int = 1
+) -> Order:
     """Return the order of a shuffle of shards; by default its window and the next one fit into half the cache.
 
     The other half is for another loop, such as a validation in the middle of an epoch, and for shards fetched ahead.
 
-    Returns:
-        The order, and the numbers of the items that it is of, shard by shard; None for all, as they come.
+    Args:
+        subset: the numbers of the items that it is of; None for all.
+        sharing: how many such orders share the cache.
     """
-    shards = shards_of(source)
+    shards = source.item_shards
     edges = shards.edges
     if edges is None or subset is not None:
         numbers = np.arange(len(source)) if subset is None else subset
@@ -116,10 +118,23 @@ def _make_shard_order(
     if window is None:
         members = source.members
         limit = min((m.mirror.cache.limit for m in members if m.mirror and m.mirror.cache.limit), default=None)
-        largest = max([1, *(entry.bytes for member in members for entry in member.manifest.shards)])
-        in_window = WINDOW_SHARDS if limit is None else max(1, min(WINDOW_SHARDS, (limit // largest // 2 - 1) // 2))
+        largest = max([1, *(entry.bytes for entry in source.entries)])
+        fitting = WINDOW_SHARDS if limit is None else (limit // sharing // largest // 2 - 1) // 2
+        in_window = max(1, min(WINDOW_SHARDS, fitting))
         window = max(1, min(WINDOW, -(-in_window * int(edges[-1]) // max(1, int(np.count_nonzero(np.diff(edges)))))))
-    return ShardShuffled(edges, window, seed), subset
+    order = ShardShuffled(edges, window, seed)
+    return order if subset is None else SubsetOrder(order, subset)
+
+
+def _make_member_orders(mix: Mix, window: int | None, seed: int) -> list[Order]:
+    """Return a shuffle of shards for each dataset of a mix, which has its part of the window by its weight."""
+    if window is not None:
+        check_count("shuffle_window", window)
+    windows = [window and max(1, round(window * weight / sum(mix.weights))) for weight in mix.weights]
+    return [
+        _make_shard_order(member, None, member_window, seed, len(windows))
+        for member, member_window in zip(mix._source.members, windows, strict=True)
+    ]
 
 
 # ---------------------------------------------------------------- block shuffle
@@ -183,8 +198,10 @@ def count_threads(threads: int | str, source: AnySource, visits: int) -> int:
         if isinstance(threads, bool) or not isinstance(threads, int | np.integer) or threads < 0:
             raise UsageError(f"threads {threads!r}: 0 or more, or 'auto', is expected")
         return int(threads)
-    if isinstance(source, MixSource):
-        return max(count_threads(threads, member, visits) for member in source.members)
+    return max(_usual_threads(member, visits) for member in source.members)
+
+
+def _usual_threads(source: Source, visits: int) -> int:
     codecs = [config["id"] for field in source.fields.values() for config in field.codec]
     if JPEG in codecs:
         return processors()

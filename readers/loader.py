@@ -35,7 +35,7 @@ from readers.mix import AnySource, Mix
 from readers.order import BatchOrder, Order, check_order, check_state
 from readers.shard_order import ShardShuffled
 from readers.share import Share, present_rank, rank_in_mesh
-from readers.source import Source, source_of
+from readers.source import source_of
 from readers.stream import ReadPlan, read_batches
 from readers.streamed import check_fits, open_stream
 from readers.valid import check_choice, check_count, check_flags, check_seed, remark
@@ -72,8 +72,8 @@ class Loader(DataLoader[Any]):
 
     Args:
         dataset: what to read, or a torch `Subset` of it, as `random_split` makes it. `first + second` of two datasets
-            is read one after the other; it takes no `shuffle="block"`. A `Mix` takes neither that nor `"shards"`, a
-            `Subset` or a `sampler`.
+            is read one after the other; it takes no `shuffle="block"`. A `Mix` takes neither that nor a `Subset` or a
+            `sampler`; with `"shards"` each of its datasets is shuffled so.
         batch_size: samples in a batch, on this rank.
         shuffle: True for a full shuffle; `"block"` to shuffle blocks of frames and then within a window of
             blocks, so that each compressed frame is decoded about once an epoch. What a block is depends on the frames
@@ -398,8 +398,9 @@ class Loader(DataLoader[Any]):
         stream = None
         if self._source.is_at_url:
             stream = open_stream(self._source, epoch.order, batches, epoch.number, share, done_before)
-        if stream is None and epoch.order.window and isinstance(self._source, Source):
-            keep_frames(self._source, epoch.order.window, share.batch_size)
+        if stream is None and epoch.order.window:
+            for member in self._source.members:
+                keep_frames(member, epoch.order.window // len(self._source.members), share.batch_size)
         visits = partial(visits_of, self.seed, epoch.number) if self._source.draws else None
         if self._source.transforms is not self._finisher.transforms:  # replaced since the loader was made
             self._use_transforms(self._source)

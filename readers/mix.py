@@ -20,20 +20,22 @@ import torch
 from torch.utils.data import ConcatDataset, Dataset
 
 from packer.errors import UsageError
-from packer.format import ColumnIndex, Field, Numbers, Shard, starts_of
+from packer.format import ColumnIndex, Field, Numbers, Shard, ShardEntry, starts_of
 from readers.dataset import PackedDataset, reads_batches
 from readers.draws import Asked, Visits, Words, draw_visits
 from readers.fields import FieldReader, FixedRaw, KnownReader, Places, gather_samples
 from readers.gather import Pool, fresh
 from readers.indexing import is_single, resolve_number, resolve_numbers
 from readers.joined import JoinedReader, group_by_part, join_parts, parts_of
-from readers.order import Mixed
-from readers.source import Source, source_of
+from readers.order import Mixed, Order
+from readers.share import ItemShards
+from readers.source import Source, by_cache, source_of
 from readers.transforms import Transforms
 from readers.valid import check_choice
 
 #: Field that says which dataset a sample is of.
 DATASET = "dataset"
+_DATASET_FIELD = Field(name=DATASET, dtype="int64")
 
 
 class Mix(Dataset[Any]):
@@ -81,7 +83,7 @@ class Mix(Dataset[Any]):
                 raise UsageError(f"mix: dataset {number} has no samples: {dataset!r}")
             _check_alike(self.datasets[0], dataset)
         _ = self._source.transforms
-        if extras and DATASET in source_of(self.datasets[0]).readers:
+        if extras and DATASET in source_of(self.datasets[0]).unread:
             raise UsageError(f"mix: there is a field {DATASET!r} already; leave it out, or leave out extras")
 
     def __len__(self) -> int:
@@ -142,15 +144,16 @@ class Mix(Dataset[Any]):
             dataset.set_epoch(epoch)
 
 
-def mixed_order(mix: Mix, shuffle: bool, seed: int, global_batch_size: int) -> Mixed:
+def mixed_order(mix: Mix, shuffle: bool, seed: int, global_batch_size: int, orders: Sequence[Order] = ()) -> Mixed:
     """Return the order of the epochs of a mix.
 
     Args:
         global_batch_size: samples that all ranks together take for one batch each.
+        orders: see `Mixed`.
     """
     sizes = tuple(map(len, mix.datasets))
     together = global_batch_size if mix.batches == "one" else 1
-    return Mixed(sizes, mix.weights, seed, shuffle, mix.stop == "all", together)
+    return Mixed(sizes, mix.weights, seed, shuffle, mix.stop == "all", together, tuple(orders))
 
 
 class Sum(Mix):
@@ -204,7 +207,8 @@ class MixSource:
     @property
     def fields(self) -> dict[str, Field]:
         """Return the fields that are read, by name."""
-        return {name: reader.field for name, reader in self.readers.items()}
+        fields = {name: reader.field for name, reader in self.members[0].unread.items()}
+        return {**fields, **({DATASET: _DATASET_FIELD} if self.has_numbers else {})}
 
     @property
     def digest(self) -> str:
@@ -256,20 +260,62 @@ class MixSource:
             self._opened = MixShards(self.members, self.has_numbers)
         return self._opened
 
+    @property
+    def _too_large(self) -> list[Source]:
+        """Return the datasets at URLs that are larger than their caches may be, those that share one together."""
+        return [
+            member
+            for cache, members in by_cache(self.members).items()
+            if cache.limit is not None and sum(member.bytes_fetched for member in members) > cache.limit
+            for member in members
+        ]
+
+    @property
+    def exceeds_cache(self) -> bool:
+        """Return whether datasets at URLs are larger than their caches may be, those that share one together."""
+        return bool(self._too_large)
+
+    @property
+    def entries(self) -> list[ShardEntry]:
+        """Return the shards that hold samples, of one dataset after another."""
+        return [entry for member in self.members for entry in member.entries]
+
+    @property
+    def item_shards(self) -> ItemShards:
+        """Return in which of `entries` each item lies."""
+        parts = [member.item_shards for member in self.members]
+        item_starts, shard_starts = self.items.starts, starts_of([len(member.entries) for member in self.members])
+
+        def of(numbers: Numbers) -> Numbers:
+            shards = np.empty_like(numbers)
+            for part, positions in group_by_part(parts_of(numbers, item_starts)):
+                shards[positions] = parts[part].of(numbers[positions] - item_starts[part]) + shard_starts[part]
+            return shards
+
+        edges = [
+            part.edges[:-1] + start for part, start in zip(parts, item_starts, strict=False) if part.edges is not None
+        ]
+        return ItemShards(np.concatenate([*edges, item_starts[-1:]]) if len(edges) == len(parts) else None, of)
+
     def gather(self, numbers: Numbers, visits: Visits | None) -> dict[str, Any]:
         """Return the batch of the items `numbers` (n,), untransformed: field name to values."""
-        if any(member.exceeds_cache for member in self.members):
+        if self.exceeds_cache:
             return self._gather_by_member(numbers, visits)
         return gather_samples(self.readers, self.items.resolve(numbers, visits), self.opened.pool)
 
+    def join(self, readers: Sequence[Mapping[str, FieldReader]]) -> Mapping[str, FieldReader]:
+        """Return the reader of each field from those of each dataset."""
+        return join_readers(readers, starts_of([member.items.total for member in self.members]), self.has_numbers)
+
     def _gather_by_member(self, numbers: Numbers, visits: Visits | None) -> dict[str, Any]:
         """Return the same batch, of which each dataset reads its samples by itself: they are not open side by side."""
-        starts = self.items.starts
+        starts, too_large = self.items.starts, self._too_large
         number_of_member = parts_of(numbers, starts)
         parts = []
         for part, positions in group_by_part(number_of_member):
-            part_visits = None if visits is None else visits[positions]
-            parts.append((positions, self.members[part].gather(numbers[positions] - starts[part], None, part_visits)))
+            member, part_visits = self.members[part], None if visits is None else visits[positions]
+            values = member.gather(numbers[positions] - starts[part], None, part_visits, by_shard=member in too_large)
+            parts.append((positions, values))
         joined = {
             name: join_parts([(positions, values[name]) for positions, values in parts], len(numbers), fresh)
             for name in parts[0][1]
@@ -322,7 +368,7 @@ def join_readers(
         name: JoinedReader([by_field[name] for by_field in readers], starts) for name in readers[0]
     }
     if with_numbers:
-        joined[DATASET] = KnownReader(Field(name=DATASET, dtype="int64"), lambda asked: parts_of(asked.samples, starts))
+        joined[DATASET] = KnownReader(_DATASET_FIELD, lambda asked: parts_of(asked.samples, starts))
     return joined
 
 
@@ -405,7 +451,7 @@ def _check_arguments(pairs: Sequence[tuple[Any, Any]], stop: str, batches: str, 
 def _check_alike(first: PackedDataset, other: PackedDataset) -> None:
     """Raise UsageError if samples of two datasets cannot be in one batch; names the difference."""
     fields, other_fields = (
-        {name: reader.in_words for name, reader in source_of(dataset).readers.items()} for dataset in (first, other)
+        {name: reader.in_words for name, reader in source_of(dataset).unread.items()} for dataset in (first, other)
     )
     for name in {**fields, **other_fields}:
         first_words, other_words = fields.get(name, "missing"), other_fields.get(name, "missing")

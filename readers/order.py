@@ -50,7 +50,7 @@ class Order:
 
     Attributes:
         is_drawn: whether it is drawn by our own random numbers, so that a saved state names their version.
-        window: samples that a block shuffle shuffles among each other; None for other orders.
+        window: samples that a shuffle of blocks or shards shuffles among each other; None for other orders.
     """
 
     is_drawn = False
@@ -262,6 +262,10 @@ class SubsetOrder(Order):
         return self.order.is_drawn
 
     @property
+    def window(self) -> int | None:  # type: ignore[override]
+        return self.order.window
+
+    @property
     def words(self) -> str:
         return f"{self.order.words}, of numbers {digest(self.numbers)}"
 
@@ -346,6 +350,8 @@ class Mixed(Order):
             where the last one stopped.
         until_all: whether an epoch ends when every dataset was read once; else when the first one was.
         together: how many numbers, one after another, are of one dataset.
+        orders: of the samples of each dataset, in place of full shuffles: each pass over a dataset is an epoch of its
+            order.
 
     Raises:
         UsageError: one of the datasets would give nothing.
@@ -358,6 +364,7 @@ class Mixed(Order):
     shuffle: bool = True
     until_all: bool = False
     together: int = 1
+    orders: tuple[Order, ...] = ()
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
@@ -397,9 +404,13 @@ class Mixed(Order):
         order = np.empty(len(turn), np.int64)
         first = 0
         for number, (size, count) in enumerate(zip(self.sizes, (turns * self.together).tolist(), strict=True)):
-            if self.shuffle:
-                passes = [state.permutation(size) for _ in range(-(-count // size))]
-                samples = np.concatenate(passes)[:count]
+            if self.orders:
+                passes = -(-count // size)
+                # Each dataset has epochs of its own numbers: those of shards that are alike are drawn unlike.
+                epochs = number + len(turns) * np.arange(epoch * passes, (epoch + 1) * passes)
+                samples = np.concatenate(list(map(self.orders[number].epoch, epochs.tolist())))[:count]
+            elif self.shuffle:
+                samples = np.concatenate([state.permutation(size) for _ in range(-(-count // size))])[:count]
             else:
                 samples = (epoch * count + np.arange(count)) % size  # from where the last epoch stopped
             order[turn == number] = first + samples
@@ -410,7 +421,11 @@ class Mixed(Order):
     def words(self) -> str:
         stop = "all" if self.until_all else "first"
         settings = f"sizes {list(self.sizes)}, shuffle {self.shuffle}, stop {stop}, {self.together} together"
-        return f"{super().words}, {settings}"
+        return ", ".join([super().words, settings, *(order.words for order in self.orders)])
+
+    @property
+    def window(self) -> int | None:  # type: ignore[override]
+        return sum(order.window or 0 for order in self.orders) or None
 
     def save(self) -> dict[str, Any]:
         """Return the entries of a saved state that describe the order, with the weights, which may change later."""

@@ -21,7 +21,7 @@ from packer.machine import usual_memory
 from packer.remote import STREAMS, Ahead, Cache, Claim, GiveWay, Mirror
 from readers.fields import FieldReader
 from readers.joined import parts_of
-from readers.mix import AnySource, MixSource, join_readers
+from readers.mix import AnySource
 from readers.needs import Needs
 from readers.shards import OpenShard
 from readers.source import Source
@@ -160,7 +160,7 @@ class Stream:
     ) -> None:
         self._dataset = dataset
         self.group = min(cache_needs.group for cache_needs, _ in fitting.values())
-        entries = [entries_of(member) for member in dataset.members]
+        entries = [member.entries for member in dataset.members]
         firsts = starts_of(list(map(len, entries)))
         self._starts = starts_of([entry.samples for part in entries for entry in part])
         member_of_need = parts_of(needs.shards, firsts)
@@ -208,11 +208,7 @@ class Stream:
     def readers(self) -> Mapping[str, FieldReader]:
         """Return the reader of each field, by name; none before the first shards are open."""
         if not self._readers and all(readers := [member.readers for member in self._members]):
-            if isinstance(self._dataset, MixSource):
-                sample_starts = starts_of([member.dataset.items.total for member in self._members])
-                self._readers = join_readers(readers, sample_starts, self._dataset.has_numbers)
-            else:
-                self._readers = readers[0]
+            self._readers = self._dataset.join(readers)
         return self._readers
 
     def open(self, samples: Numbers, first: int, stop: int) -> list[OpenShard]:
@@ -248,8 +244,3 @@ def _depth(shards: set[tuple[Mirror, ShardEntry]], limit: int | None, window: in
     if limit is None or nbytes <= limit:
         return None
     return max(1, window, min(STREAMS, limit * len(shards) // nbytes // 4))
-
-
-def entries_of(dataset: Source) -> list[ShardEntry]:
-    """Return the shards that hold samples, by whose numbers needs are given."""
-    return [entry for entry in dataset.manifest.shards if entry.samples]

@@ -13,18 +13,20 @@ import numpy as np
 import xxhash
 
 from packer.errors import MissingNameError, UsageError
-from packer.format import MANIFEST, Field, Manifest, Names, Numbers, starts_of
+from packer.format import MANIFEST, Field, Manifest, Names, Numbers, ShardEntry, starts_of
 from readers.draws import Visits, visits_of
 from readers.fields import NAME, FieldReader, KnownReader, gather_samples
 from readers.gather import Allocate, Pool
 from readers.indexing import Chosen, Items, Listed
+from readers.joined import parts_of
 from readers.opened import CheckedReader, Opened, describe, in_words, open_names
 from readers.parts import Parts
 from readers.shards import not_replaced
+from readers.share import ItemShards
 from readers.transforms import Transforms
 
 if TYPE_CHECKING:
-    from packer.remote import Mirror
+    from packer.remote import Cache, Mirror
     from readers.by_shard import ShardByShard
 
 #: What `extras` may ask for, besides names.
@@ -94,7 +96,7 @@ class Source:
         self._last_session: _Session | None = None
         limit = None if mirror is None else mirror.cache.limit
         self.is_at_url = mirror is not None
-        self.exceeds_cache = limit is not None and self._bytes_fetched() > limit
+        self.exceeds_cache = limit is not None and self.bytes_fetched > limit
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_last_session": None}
@@ -113,11 +115,23 @@ class Source:
         """Return the datasets that are read: this one alone."""
         return [self]
 
-    def _bytes_fetched(self) -> int:
+    @property
+    def entries(self) -> list[ShardEntry]:
+        """Return the shards that hold samples."""
+        return [entry for entry in self.manifest.shards if entry.samples]
+
+    @property
+    def item_shards(self) -> ItemShards:
+        """Return in which of `entries` each item lies."""
+        items, starts = self.items, starts_of([entry.samples for entry in self.entries])
+        edges = items.before(starts) if items.is_ascending else None
+        return ItemShards(edges, lambda numbers: parts_of(items.samples_of(numbers), starts))
+
+    @property
+    def bytes_fetched(self) -> int:
         """Return the bytes of a dataset at a URL in its cache: the manifest, the shards that hold samples, tables."""
-        shards = [shard for shard in self.manifest.shards if shard.samples]
         size = (self.path / MANIFEST).stat().st_size if (self.path / MANIFEST).exists() else 0
-        return size + sum(entry.bytes for entry in (*shards, *self.manifest.tables))
+        return size + sum(entry.bytes for entry in (*self.entries, *self.manifest.tables))
 
     @property
     def items(self) -> Items:
@@ -171,7 +185,11 @@ class Source:
         return self._parts.asks
 
     def gather(
-        self, numbers: Numbers, allocate: Allocate | Pool | None = None, visits: Visits | None = None
+        self,
+        numbers: Numbers,
+        allocate: Allocate | Pool | None = None,
+        visits: Visits | None = None,
+        by_shard: bool = False,
     ) -> dict[str, Any]:
         """Return the batch of the items `numbers` (n,), untransformed: field name to values.
 
@@ -179,13 +197,14 @@ class Source:
             numbers: within 0 to len(self) - 1.
             allocate: allocates the memory of each field; a `Pool` is used only where reuse pays. New memory by default.
             visits: of the items, (n,); needed if random parts are read.
+            by_shard: one shard at a time is open, also if all have room in the cache: others share it.
 
         Raises:
             DamagedError: a stored frame cannot be decoded.
             RemoteError: a shard at a URL cannot be fetched.
         """
         asked = self.items.resolve(numbers, visits)
-        if self.exceeds_cache:
+        if self.exceeds_cache or by_shard:
             return self.by_shard.gather(asked, self.make_readers, None, allocate)
         return gather_samples(self.readers, asked, allocate)
 
@@ -225,6 +244,11 @@ class Source:
             session.readers = self.make_readers(opened, None if opened.shards.are_mapped else 0)
         return session.readers
 
+    @property
+    def unread(self) -> Mapping[str, FieldReader]:
+        """Return readers to ask for what they would read; of a dataset at a URL nothing is opened for them."""
+        return self._make_readers(self.open_alone(), np.zeros(0, np.int64)) if self.is_at_url else self.readers
+
     def make_readers(self, opened: Opened, shard: int | None = None) -> Mapping[str, FieldReader]:
         """Return a reader of each field, of whole samples or of parts of them.
 
@@ -234,12 +258,19 @@ class Source:
         Raises:
             As `Parts.readers`.
         """
+        compared = None if shard is None else np.arange(*starts_of(opened.shards.samples)[shard : shard + 2])
+        return self._make_readers(opened, compared)
+
+    def _make_readers(self, opened: Opened, compared: Numbers | None) -> Mapping[str, FieldReader]:
         # Not a bound method: dataset and readers would refer to each other, and files stay open for a while.
         describe_sample = partial(describe, self.path, self.manifest)
-        compared = None if shard is None else np.arange(*starts_of(opened.shards.samples)[shard : shard + 2])
         parts = self._parts.readers(self.fields, opened.places, self.samples, describe_sample, compared)
         checked = {name: self.with_checks(reader, opened) for name, reader in {**opened.readers, **parts}.items()}
         return {**checked, **self._number_readers()}
+
+    def join(self, readers: Sequence[Mapping[str, FieldReader]]) -> Mapping[str, FieldReader]:
+        """Return the reader of each field from those of `members`."""
+        return readers[0]
 
     @property
     def by_shard(self) -> ShardByShard:
@@ -338,6 +369,15 @@ class Source:
         from packer.remote import fetch_tables  # here: it is loaded where there is something to fetch
 
         return None if self.mirror is None else fetch_tables(self.mirror, self.manifest)
+
+
+def by_cache(members: Sequence[Source]) -> dict[Cache, list[Source]]:
+    """Return the datasets at URLs by their cache."""
+    cached: dict[Cache, list[Source]] = {}
+    for member in members:
+        if member.mirror is not None:
+            cached.setdefault(member.mirror.cache, []).append(member)
+    return cached
 
 
 Read = TypeVar("Read", covariant=True)

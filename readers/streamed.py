@@ -12,16 +12,16 @@ from dataclasses import replace
 import numpy as np
 
 from packer.errors import UsageError
-from packer.format import Numbers, starts_of
+from packer.format import starts_of
 from packer.remote import Cache, Claim
-from readers.joined import group_by_part, parts_of
-from readers.mix import AnySource, MixSource
+from readers.joined import parts_of
+from readers.mix import AnySource
 from readers.needs import Needs
-from readers.order import Order, Repeated, SamplerOrder, Sequential, Shuffled
+from readers.order import Order, SamplerOrder, Sequential, Shuffled
 from readers.shard_order import ShardShuffled
-from readers.shard_stream import Stream, entries_of
-from readers.share import Batches, ItemShards, Share
-from readers.source import Source
+from readers.shard_stream import Stream
+from readers.share import Batches, Share
+from readers.source import Source, by_cache
 from readers.valid import remark
 
 #: Bytes of stored samples that are located at once: all shards of these are open together.
@@ -30,47 +30,14 @@ GROUP_BYTES = 8 * 2**20
 MOST_FETCHES = 1.5
 
 
-def shards_of(dataset: AnySource) -> ItemShards:
-    """Return in which shard each item lies; those of a mix are numbered one dataset after another."""
-    members = dataset.members
-    sample_starts = [starts_of([entry.samples for entry in entries_of(member)]) for member in members]
-    if not isinstance(dataset, MixSource):
-        items, starts = dataset.items, sample_starts[0]
-        edges = items.before(starts) if items.is_ascending else None
-        return ItemShards(edges, lambda numbers: parts_of(items.samples_of(numbers), starts))
-    parts = [shards_of(member) for member in members]
-    item_starts, shard_starts = starts_of(list(map(len, members))), starts_of([len(s) - 1 for s in sample_starts])
-
-    def of(numbers: Numbers) -> Numbers:
-        shards = np.empty_like(numbers)
-        for part, positions in group_by_part(parts_of(numbers, item_starts)):
-            shards[positions] = parts[part].of(numbers[positions] - item_starts[part]) + shard_starts[part]
-        return shards
-
-    part_edges = [
-        part.edges[:-1] + start for part, start in zip(parts, item_starts, strict=False) if part.edges is not None
-    ]
-    return ItemShards(np.concatenate([*part_edges, item_starts[-1:]]) if len(part_edges) == len(parts) else None, of)
-
-
-def exceeds_cache(dataset: AnySource) -> bool:
-    """Return whether datasets at URLs are larger than their caches may be, those of a mix that share one together."""
-    return any(member.exceeds_cache for member in dataset.members) or any(
-        cache.limit is not None
-        and sum(file.bytes for member in members for file in member.manifest.files) > cache.limit
-        for cache, members in _by_cache(dataset).items()
-        if len(members) > 1
-    )
-
-
 def check_fits(dataset: AnySource, order: Order, share: Share) -> None:
     """Raise UsageError if a cache has too little room for the batches of an order, beside the loops that go on.
 
     The numbers of a sampler are asked for when a loop begins: then this is checked, too.
     """
-    if exceeds_cache(dataset) and not isinstance(order, SamplerOrder):
+    if dataset.exceeds_cache and not isinstance(order, SamplerOrder):
         needs = _needs_of(dataset, order.batches(0, _node_share(share), 0))
-        for cache, cache_needs in _fit(dataset, needs, order, share).items():
+        for cache, cache_needs in _fit(dataset, needs, order, share, refuses=True).items():
             cache.check_room(_claim(dataset, cache_needs, order, share))
 
 
@@ -86,8 +53,7 @@ def open_stream(
     Raises:
         UsageError: a cache has too little room for them.
     """
-    exceeds = exceeds_cache(dataset)
-    if not exceeds and not _is_awaited(dataset, order):
+    if not dataset.exceeds_cache and not _is_awaited(dataset, order):
         return None
     has_neighbours = share.world_size > share.nodes  # ranks of the same node
 
@@ -137,15 +103,6 @@ def _is_awaited(dataset: AnySource, order: Order) -> bool:
 # ---------------------------------------------------------------- what is needed
 
 
-def _by_cache(dataset: AnySource) -> dict[Cache, list[Source]]:
-    """Return the datasets at URLs by their cache."""
-    members: dict[Cache, list[Source]] = {}
-    for member in dataset.members:
-        if member.mirror is not None:
-            members.setdefault(member.mirror.cache, []).append(member)
-    return members
-
-
 def _node_share(share: Share) -> Share:
     """Return the share of all ranks of a node, as if they were one."""
     return replace(
@@ -159,31 +116,30 @@ def _needs_of(dataset: AnySource, batches: Batches, looks: bool = False) -> Need
     Args:
         looks: whether to look at every batch where the order knows by itself.
     """
-    entries = [entry for member in dataset.members for entry in entries_of(member)]
-    shard_bytes = np.array([entry.bytes for entry in entries], np.int64)
-    samples = sum(entry.samples for entry in entries)
+    shard_bytes = np.array([entry.bytes for entry in dataset.entries], np.int64)
+    samples = sum(entry.samples for entry in dataset.entries)
     most_group = batches.group_end(0, int(GROUP_BYTES * samples // max(1, shard_bytes.sum())) + 1)
-    shards = shards_of(dataset)
-    touched = batches.touched(shards) if looks else batches.needs(shards)
-    if isinstance(dataset, MixSource) and len(
-        touched
-    ):  # readers are made with the first batch, by a shard of each dataset
+    touched = batches.touched(dataset.item_shards) if looks else batches.needs(dataset.item_shards)
+    if len(dataset.members) > 1 and len(touched):  # readers are made with the first batch, by a shard of each dataset
         ordered = touched[touched[:, 1].argsort(kind="stable")]
-        firsts = starts_of([len(entries_of(member)) for member in dataset.members])
+        firsts = starts_of([len(member.entries) for member in dataset.members])
         first_shards = ordered[np.unique(parts_of(ordered[:, 0], firsts), return_index=True)[1], 0]
         touched = np.concatenate([np.stack([first_shards, *np.zeros((2, len(first_shards)), np.int64)], 1), touched])
     return Needs(touched, shard_bytes, len(batches), most_group)
 
 
-def _fit(dataset: AnySource, needs: Needs, order: Order, share: Share) -> dict[Cache, Needs]:
+def _fit(dataset: AnySource, needs: Needs, order: Order, share: Share, refuses: bool = False) -> dict[Cache, Needs]:
     """Return what each cache must hold, as it fits into it.
+
+    Args:
+        refuses: an order of ours that would fetch shards again and again; else that is a remark.
 
     Raises:
         UsageError: it does not.
     """
-    starts = starts_of([len(entries_of(member)) for member in dataset.members])
+    starts = starts_of([len(member.entries) for member in dataset.members])
     fitting = {}
-    for cache in _by_cache(dataset):
+    for cache in by_cache(dataset.members):
         is_here = [member.mirror is not None and member.mirror.cache == cache for member in dataset.members]
         cache_needs = needs.where(np.repeat(is_here, np.diff(starts))).fit(cache.limit)
         fitting[cache] = cache_needs
@@ -192,17 +148,22 @@ def _fit(dataset: AnySource, needs: Needs, order: Order, share: Share) -> dict[C
             subject, remedy = "batch", "take smaller batches"
             if shards == 1:
                 remedy = "pack smaller shards with --shard-size"
-            elif isinstance(order, ShardShuffled) and share.global_batch_size <= order.window:
+            elif order.window is not None and share.global_batch_size <= order.window:
                 subject, remedy = "window", "give a smaller shuffle_window"
             raise UsageError(
                 f"its cache may hold {cache.limit:,} bytes; this {subject} needs {shards} shard{'s' * (shards > 1)} at "
                 f"once, {nbytes:,} bytes: raise cache_bytes to that, or {remedy}"
             )
-        if cache_needs.fetches > MOST_FETCHES * (order.times if isinstance(order, Repeated) else 1):
-            remark(
-                f"{dataset!r}: its cache is too small for this order: shards are fetched {cache_needs.fetches:.1f} "
-                "times an epoch; raise cache_bytes, or read with shuffle='shards', or in order"
+        if cache_needs.fetches > MOST_FETCHES * max(1, len(order) / len(dataset)):
+            sentence = (
+                f"its cache may hold {cache.limit:,} bytes, too little for this order: shards would be fetched "
+                f"{cache_needs.fetches:.1f} times an epoch; raise cache_bytes to "
+                f"{replace(cache_needs, gap=cache_needs.batches).bytes_at_once:,}, "
+                "or read with shuffle='shards' and a small shuffle_window, or in order"
             )
+            if order.is_drawn and refuses:
+                raise UsageError(sentence)
+            remark(f"{dataset!r}: {sentence}")
     return fitting
 
 

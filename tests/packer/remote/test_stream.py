@@ -432,7 +432,7 @@ def test_a_batch_beyond_its_window_is_refused_in_words(made) -> None:
 
 
 @pytest.mark.parametrize(
-    "way", ["sampler", "batches", "subset", "repeat", "windows", "select", "mix", "sum", "first", "shuffled"]
+    "way", ["sampler", "batches", "subset", "repeat", "windows", "select", "mix", "one", "sum", "first", "shuffled"]
 )
 def test_what_fits_streams(made, tmp_path, monkeypatch, way) -> None:
     """Samplers, subsets, windows, passes and mixes are read with a few shards at a time, as from a folder."""
@@ -446,6 +446,12 @@ def test_what_fits_streams(made, tmp_path, monkeypatch, way) -> None:
         "windows": lambda make: Loader(make(windows=Windows({"x": range(2)}, stride=900), fields=["x", "label"]), 8),
         "select": lambda make: Loader(make(samples=np.arange(380, 2, -7)), 8),
         "mix": lambda make: Loader(Mix([make(), make(split="train")], weights=[1, 2], extras=["dataset"]), 8),
+        "one": lambda make: Loader(
+            Mix({make(): 1, make(samples=np.arange(300, 100, -1)): 4}, stop="all", batches="one"),
+            8,
+            shuffle="shards",
+            shuffle_window=64,
+        ),
         "sum": lambda make: Loader(make() + make(split="valid"), 8),
         "first": lambda make: Loader(make() + make(split="valid"), 8, sampler=range(100)),
         "shuffled": lambda make: Loader(
@@ -459,11 +465,33 @@ def test_what_fits_streams(made, tmp_path, monkeypatch, way) -> None:
     assert watched.most <= 6 * 49_152 + 20_000  # the manifest is no shard
 
 
+def test_a_shuffled_mix_is_shuffled_by_shards(many, s3, folder, tmp_path, room) -> None:
+    """Over a cache that is too small for all of its datasets, each shard is fetched once."""
+    s3.fs.put(str(folder), "s3://bucket/stream/other", recursive=True)
+    limits = room(13.2)  # each alone would fit
+    mix = Mix({PackedDataset(url, **limits): 1 for url in (many, "s3://bucket/stream/other")})
+    loader = Loader(mix, 8, shuffle=True)
+    with Watched(tmp_path / "cache") as watched:
+        seen = labels(loader)
+    assert sorted(seen) == sorted(2 * list(range(SHARDS * SAMPLES)))
+    assert fetched(s3) == [2] * SHARDS
+    assert watched.most <= limits["cache_bytes"] + 2 * 4096  # the manifests are no shards
+    assert sorted(labels(DataLoader(mix, 48))) == sorted(seen)
+    mix = Mix({PackedDataset(many, **room(2.2)): 1, PackedDataset("s3://bucket/stream/other", **room(2.2)): 1})
+    with pytest.raises(UsageError, match=r"needs \d shards at once, [0-9,]+ bytes: raise cache_bytes to that"):
+        Loader(mix, 8, shuffle=True)
+
+
 def test_an_order_that_fetches_shards_again_and_again_says_so(made, caplog) -> None:
-    """Where each batch fits, but not the shards between two batches."""
+    """Where each batch fits, but not the shards between two batches: one that Loader draws is refused."""
     numbers = np.random.default_rng(0).permutation(384)
-    assert labels(Loader(made(384, 12)(6), 4, sampler=numbers)) == numbers.tolist()
-    assert "shards are fetched" in caplog.text
+    dataset = made(384, 12)(6)
+    assert labels(Loader(dataset, 4, sampler=numbers)) == numbers.tolist()
+    assert "shards would be fetched" in caplog.text
+    with pytest.raises(
+        UsageError, match=r"shards would be fetched \d+\.\d times an epoch; raise cache_bytes to 589,824"
+    ):
+        Loader(dataset, 4, shuffle="block")
 
 
 def test_failures_that_pass_are_not_seen(many, s3, monkeypatch, room) -> None:
