@@ -29,8 +29,30 @@ USUAL = "xyz"
 CHOICES = "random", "first"
 
 
+class CloudPart:
+    """Some points of clouds, the same of every field that has a row for each point; see `readers.parts.Part`."""
+
+    choose: Literal["random", "first"]
+
+    @property
+    def _draws(self) -> bool:
+        return self.choose == "random"
+
+    def _check(self, fields: Mapping[str, Field], samples: int, windowed: Collection[str]) -> list[str]:
+        self._candidates(fields)
+        return []
+
+    def _candidates(self, fields: Mapping[str, Field]) -> list[str]:
+        """Return the names of the fields that may hold one row a point, first the one that tells how many there are.
+
+        Raises:
+            UsageError: there is none, or a named one cannot.
+        """
+        raise NotImplementedError
+
+
 @dataclass(frozen=True)
-class PointSample:
+class PointSample(CloudPart):
     """Reads a fixed number of points of every cloud.
 
     If a cloud has fewer points, each comes equally often, or once more than others.
@@ -58,27 +80,14 @@ class PointSample:
         check_choice("points: choose", self.choose, CHOICES)
         make_tuples(self, "fields")
 
-    @property
-    def _draws(self) -> bool:
-        return self.choose == "random"
-
-    def _check(self, fields: Mapping[str, Field], samples: int, windowed: Collection[str]) -> list[str]:
-        self.candidates(fields)
-        return []
-
     def _make_readers(self, reading: Reading, taken: Collection[str]) -> dict[str, FieldReader]:
-        names = tied_fields(reading, self.candidates(reading.fields), taken, are_named=self.fields is not None)
+        names = tied_fields(reading, self._candidates(reading.fields), taken, are_named=self.fields is not None)
         first, rows = reading.places[names[0]], make_row_chooser(self)
         return {
             name: PointsReader(reading.places[name], first, int(self.count), rows, reading.describe) for name in names
         }
 
-    def candidates(self, fields: Mapping[str, Field]) -> list[str]:
-        """Return the names of the fields that may hold one row a point, first the one that tells how many there are.
-
-        Raises:
-            UsageError: there is none, or a named one cannot.
-        """
+    def _candidates(self, fields: Mapping[str, Field]) -> list[str]:
         if self.fields is not None:
             names = [self.fields] if isinstance(self.fields, str) else list(self.fields)
             check_read("points", names, fields)
@@ -86,8 +95,7 @@ class PointSample:
                 if fields[name].kind != "array" or not fields[name].shape or None in fields[name].shape[1:]:
                     raise UsageError(f"points: field {name!r} does not hold a row of fixed shape for each point")
         else:
-            names = [f.name for f in fields.values() if f.kind == "array" and f.ragged_axes == (0,)]
-            names.sort(key=lambda name: name != USUAL)
+            names = names_of_rows(fields, USUAL)
         if not names:
             raise UsageError(
                 "points: no field that is read is ragged in its first axis alone; name some in PointSample(..., "
@@ -96,11 +104,17 @@ class PointSample:
         return names
 
 
+def names_of_rows(fields: Mapping[str, Field], first: str) -> list[str]:
+    """Return the names of the fields that are ragged in their first axis alone; `first` before the others."""
+    names = [field.name for field in fields.values() if field.kind == "array" and field.ragged_axes == (0,)]
+    return sorted(names, key=lambda name: name != first)
+
+
 def tied_fields(reading: Reading, names: Sequence[str], taken: Collection[str], are_named: bool = False) -> list[str]:
     """Return which fields have a row for each point of the first of them, in all samples.
 
     Args:
-        names: of the fields that may, see `candidates`.
+        names: of the fields that may, see `CloudPart`.
         taken: fields of which another part is read.
         are_named: whether the caller named them, so that all must.
 
@@ -135,6 +149,23 @@ def _check_untied(field: Places, first: Places, describe: Describe, compared: Nu
         )
 
 
+def check_rows(
+    describe: Describe, samples: Numbers, name: str, lengths: Numbers, first_name: str, points: Numbers
+) -> None:
+    """Raise UsageError if a field does not have a row for each point of samples (n,).
+
+    Args:
+        lengths: rows of the field, (n,).
+        points: rows of the field `first_name`, which tells how many points there are, (n,).
+    """
+    if (lengths != points).any():
+        item = int((lengths != points).argmax())
+        raise UsageError(
+            f"{describe(int(samples[item]))}: field {name!r} has {lengths[item]} rows and {first_name!r} "
+            f"{points[item]}; fields that are sampled together need a row for each point"
+        )
+
+
 class PointsReader(PartReader):
     """Subsets of the points of one field. Reads like any other field of fixed shape.
 
@@ -159,12 +190,7 @@ class PointsReader(PartReader):
         """
         located = self._places.locate(asked.samples)
         lengths, first = located.shape[:, 0], self._first.locate(asked.samples).shape[:, 0]
-        if (lengths != first).any():
-            item = int((lengths != first).argmax())
-            raise UsageError(
-                f"{self._describe(int(asked.samples[item]))}: field {self.field.name!r} has {lengths[item]} rows and "
-                f"{self._first.field.name!r} {first[item]}; fields that are sampled together need a row for each point"
-            )
+        check_rows(self._describe, asked.samples, self.field.name, lengths, self._first.field.name, first)
         if not lengths.all():
             item = int((lengths == 0).argmax())
             raise UsageError(

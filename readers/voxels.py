@@ -26,7 +26,7 @@ from readers.batch import Ragged
 from readers.draws import MIX, MIX_AGAIN, STEP, VOXELS, Asked, Words, draw_below, draw_words, stream
 from readers.fields import Describe, FieldReader, LastResult, Places, WholeReader
 from readers.gather import Allocate, fresh
-from readers.points import CHOICES, tied_fields
+from readers.points import CHOICES, CloudPart, check_rows, names_of_rows, tied_fields
 from readers.valid import check_choice
 from readers.windows import Reading
 
@@ -35,7 +35,7 @@ _FURTHEST = 2.0**62
 
 
 @dataclass(frozen=True)
-class VoxelSample:
+class VoxelSample(CloudPart):
     """Reads one point of every voxel of each cloud, the same points of all fields of the cloud's element.
 
     Batches are `Ragged`. The points of a sample are in the order in which their voxels first occur in the cloud. An
@@ -63,25 +63,12 @@ class VoxelSample:
             raise UsageError(f"VoxelSample: size {self.size!r}: the edge of a voxel, a number above 0, is expected")
         check_choice("VoxelSample: choose", self.choose, CHOICES)
 
-    @property
-    def _draws(self) -> bool:
-        return self.choose == "random"
-
-    def _check(self, fields: Mapping[str, Field], samples: int, windowed: Collection[str]) -> list[str]:
-        self.candidates(fields)
-        return []
-
     def _make_readers(self, reading: Reading, taken: Collection[str]) -> dict[str, FieldReader]:
-        names = tied_fields(reading, self.candidates(reading.fields), taken)
+        names = tied_fields(reading, self._candidates(reading.fields), taken)
         voxels = Voxels(self, WholeReader(reading.places[names[0]]), reading.describe)
         return {name: VoxelReader(reading.places[name], voxels) for name in names}
 
-    def candidates(self, fields: Mapping[str, Field]) -> list[str]:
-        """Return the names of the fields that may hold one row a point, first the one of coordinates.
-
-        Raises:
-            UsageError: that one is not read, or holds no coordinates.
-        """
+    def _candidates(self, fields: Mapping[str, Field]) -> list[str]:
         if self.of not in fields:
             raise UsageError(
                 f"VoxelSample: no field {self.of!r} is read; there are {', '.join(fields)}; name the field of "
@@ -95,9 +82,7 @@ class VoxelSample:
                 f"VoxelSample: field {self.of!r} is {coordinates.dtype} of shape {list(coordinates.shape)}; points of "
                 "3 coordinates or more, and any number of them, [None, 3], are expected"
             )
-        names = [f.name for f in fields.values() if f.kind == "array" and f.ragged_axes == (0,)]
-        names.sort(key=lambda name: name != self.of)
-        return names
+        return names_of_rows(fields, self.of)
 
 
 @dataclass
@@ -169,13 +154,7 @@ class Voxels:
 
     def check_rows(self, name: str, located: Located, chosen: ChosenPoints) -> None:
         """Raise UsageError if a field does not have a row for each point of the samples (n,)."""
-        lengths, points = located.shape[:, 0], chosen.lengths
-        if (lengths != points).any():
-            item = int((lengths != points).argmax())
-            raise UsageError(
-                f"{self._describe(int(located.number[item]))}: field {name!r} has {lengths[item]} rows and "
-                f"{self.name!r} {points[item]}; fields that are sampled together need a row for each point"
-            )
+        check_rows(self._describe, located.number, name, located.shape[:, 0], self.name, chosen.lengths)
 
 
 class VoxelReader(WholeReader):
