@@ -47,6 +47,7 @@ from packer.packing import (
     read_examples,
     read_rejected,
     rewrite,
+    skipped_samples,
     source_files,
     totals,
 )
@@ -63,6 +64,7 @@ def repair(
     source: Source | None = None,
     watcher: Watcher = NOBODY,
     workers: int = 0,
+    limits: Limits | None = None,
 ) -> tuple[str, ...]:
     """Repair a packed dataset; files without damage are not touched.
 
@@ -71,7 +73,8 @@ def repair(
             that was merged or appended to: the source of one part, or of all parts in their order.
         watcher: its steps are `checking`, in bytes, and `packing`, in samples.
         workers: processes that check shards, see `verify`. If there are any, shards are packed in a process too, so
-            that a sample that crashes it is treated as in the conversion.
+            that a sample that crashes it is an error. What the conversion has skipped is not read.
+        limits: of reading a sample there; None for the usual ones.
 
     Returns:
         the files that were made again. A warning says what is lost.
@@ -92,7 +95,7 @@ def repair(
         damaged_files = {damage.file for damage in verify(folder, watcher, workers).damages}
         bad_shards = [entry for entry in manifest.shards if entry.file in damaged_files]
         is_list_bad = manifest.left_out is not None and manifest.left_out.file in damaged_files
-        limits = Limits() if workers else None
+        limits = limits or Limits() if workers else None
         is_constants_bad = manifest.constants is not None and manifest.constants.file in damaged_files
         if source is None and (bad_shards or is_constants_bad):
             file = bad_shards[0].file if bad_shards else manifest.constants and manifest.constants.file
@@ -111,7 +114,8 @@ def repair(
         if source is not None and bad_shards:
             check_same_schema(manifest, source)
             _log.info("%s damaged; packing again", "1 shard" if len(bad_shards) == 1 else f"{len(bad_shards):,} shards")
-            makes = _plan_again(change, manifest, source, bad_shards, limits)
+            rejected = [] if is_list_bad else read_rejected(folder, manifest)
+            makes = _plan_again(change, manifest, source, bad_shards, rejected, limits)
             source_paths, _ = source_files(source.files())
 
         def finish(shards: Shards) -> Contents:
@@ -191,9 +195,15 @@ def _read_what_is_left(folder: Path, manifest: Manifest) -> list[Rejected]:
 
 
 def _plan_again(
-    change: Change, manifest: Manifest, source: Source, bad_shards: Sequence[ShardEntry], limits: Limits | None
+    change: Change,
+    manifest: Manifest,
+    source: Source,
+    bad_shards: Sequence[ShardEntry],
+    rejected: Sequence[Rejected],
+    limits: Limits | None,
 ) -> dict[ShardEntry, Make]:
     """Return how damaged shards are packed again, by their entries."""
+    skipped = skipped_samples(rejected, manifest.shards)
     numbers = {entry: number for number, entry in enumerate(manifest.shards)}
     makes = {}
     for conversion, samples in matching_parts(change.place.local([]), manifest, source):
@@ -206,7 +216,9 @@ def _plan_again(
         sizes = field_sizes(samples, partial(read_examples, samples, limits))
         plan = plan_shards(samples, manifest.fields, sizes, conversion.edges()[:-1])
         for (entry, part, _), shard in zip(conversion.parts(samples), plan, strict=True):
-            makes[entry] = Make(part, shard, entry.rejected > 0, number=numbers[entry])
+            number = numbers[entry]
+            crashing = skipped.get(number, {})
+            makes[entry] = Make(part, shard, number not in skipped, number=number, crashing=crashing)
     if missing := [entry for entry in bad_shards if entry not in makes]:
         words = ("is damaged too", "those as well") if makes else ("is damaged", "those")
         raise DatasetError(

@@ -5,10 +5,11 @@ A dataset that was merged or appended to is compared with the sources of one of 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,13 +18,22 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import DamagedError, DatasetError, SourceError, UsageError
+from packer.errors import DamagedError, DatasetError, UsageError
 from packer.format import Column, Field, Manifest, Shard, ShardEntry, encode_constants, same_constants
 from packer.format import manifest as manifests
-from packer.packing import Rejected, is_shuffled, matching_parts, read_blocks, read_rejected
+from packer.packing import (
+    Rejected,
+    Step,
+    find_culprit,
+    is_shuffled,
+    matching_parts,
+    read_blocks,
+    read_rejected,
+    skipped_samples,
+)
 from packer.sources import LargeArray, Source, count
 from packer.watcher import COMPARING, NOBODY, Watcher
-from packer.workers import Limits, call_guarded
+from packer.workers import Limits, Lost, Reporter, run_in_processes
 
 #: The advice at the end of an error's message; a list of damages gives it once.
 _ADVICE = re.compile(r"; (copy it again or )?run `packer (verify|repair)`.*$")
@@ -89,14 +99,15 @@ class Comparison(NamedTuple):
 
 
 def compare(
-    dataset: str | os.PathLike[str], source: Source, watcher: Watcher = NOBODY, guarded: bool = False
+    dataset: str | os.PathLike[str], source: Source, watcher: Watcher = NOBODY, limits: Limits | None = None
 ) -> Comparison:
-    """Compare a dataset with its source, bit for bit, by the code that packs.
+    """Compare a dataset with its source, bit for bit, by the code that packs. What it has skipped is not read.
 
     Args:
         source: opened with the options of the conversion.
         watcher: its step is `comparing`, in samples.
-        guarded: whether to read in another process; a source that crashes it raises SourceError.
+        limits: of reading in another process; None to read in this one. A sample that crashes it, hangs or takes too
+            much memory raises SourceError.
 
     Raises:
         UsageError: the source has other fields, another number of samples, or another order.
@@ -106,28 +117,30 @@ def compare(
     manifest = manifests.read(folder)
     check_same_schema(manifest, source)
     conversions = matching_parts(folder, manifest, source)
-    shards = [shard for conversion, samples in conversions for shard in conversion.parts(samples)]
+    rejected = read_rejected(folder, manifest)
+    skipped, numbers = skipped_samples(rejected, manifest.shards), {e: n for n, e in enumerate(manifest.shards)}
+    shards = [
+        SourceShard(entry, part, first, skipped.get(numbers[entry]))
+        for conversion, samples in conversions
+        for entry, part, first in conversion.parts(samples)
+    ]
     damages: list[Damage] = []
-    watcher.step(COMPARING, 0, sum(entry.samples for entry, _, _ in shards))
-    results = call_guarded(
-        partial(compare_shard, folder, manifest.fields), shards, Limits(None, None) if guarded else None
-    )
-    for (entry, _, _), result in zip(shards, results, strict=True):
-        if isinstance(result, SourceError):
-            raise result
+    watcher.step(COMPARING, 0, sum(shard.entry.samples for shard in shards))
+    compare_one = partial(compare_shard, folder, manifest.fields)
+    results = map(compare_one, shards) if limits is None else _compare_guarded(compare_one, shards, limits)
+    for shard, result in zip(shards, results, strict=True):
         damages += result
-        watcher.done(entry.samples, 0)
+        watcher.done(shard.entry.samples, 0)
     if not same_constants(manifest.constants, encode_constants(source.constants)):
         file = manifest.constants.file if manifest.constants else "constants"
         damages.append(Damage(file, "differs from the source", repairable=False))
-    samples = sum(entry.samples for entry, _, _ in shards)
+    samples = sum(shard.entry.samples for shard in shards)
     if samples < manifest.samples:
-        start = shards[0][2]
+        start = shards[0].first
         _log.warning("only samples %d to %d were compared: the sources hold no others", start, start + samples - 1)
-    skipped = len(read_rejected(folder, manifest))
-    notes = (
-        [f"{skipped:,} skipped when they were packed, listed in {manifest.left_out.file}"] if manifest.left_out else []
-    )
+    notes = []
+    if manifest.left_out is not None:
+        notes = [f"{len(rejected):,} skipped when they were packed, listed in {manifest.left_out.file}"]
     fields = tuple(field.name for field in manifest.fields)
     return Comparison(damages, fields, samples, (*notes, *source.remarks))
 
@@ -153,33 +166,63 @@ def check_same_schema(manifest: Manifest, source: Source) -> None:
         )
 
 
-def compare_shard(folder: Path, fields: Sequence[Field], shard: tuple[ShardEntry, Source, int]) -> list[Damage]:
+class SourceShard(NamedTuple):
+    """A shard of a dataset, and what it was made from.
+
+    Attributes:
+        samples: the part of the source.
+        first: number of its first sample in the dataset.
+        skipped: the samples that are not read, by number; None if the dataset does not say which these are.
+    """
+
+    entry: ShardEntry
+    samples: Source
+    first: int
+    skipped: Mapping[int, Rejected] | None = None
+
+
+def compare_shard(
+    folder: Path, fields: Sequence[Field], shard: SourceShard, reporter: Reporter | None = None
+) -> list[Damage]:
     """Return what differs between a shard of the dataset in `folder` and the samples it was made from.
 
     Args:
-        shard: its entry, its samples, and the number of its first sample in the dataset.
+        reporter: the process, if it is one of `run_in_processes`.
 
     Raises:
         SourceError: the samples cannot be read.
     """
     try:
-        return _find_differences(folder, fields, *shard)
+        return _find_differences(folder, fields, shard, contextlib.nullcontext if reporter is None else reporter.step)
     except DamagedError as error:
-        return [Damage.of(error, folder, shard[0].file)]
+        return [Damage.of(error, folder, shard.entry.file)]
 
 
-def _find_differences(
-    folder: Path, fields: Sequence[Field], entry: ShardEntry, part: Source, first: int
-) -> list[Damage]:
+def _compare_guarded(
+    compare_one: Callable[[SourceShard, Reporter], list[Damage]], shards: Sequence[SourceShard], limits: Limits
+) -> Iterator[list[Damage]]:
+    """Yield what differs in each shard; another process reads the samples.
+
+    Raises:
+        SourceError: the samples cannot be read, or reading them crashes, hangs or takes too much memory.
+    """
+    for number, result in run_in_processes(compare_one, shards, 1, limits):
+        if isinstance(result, Lost):
+            raise find_culprit(shards[number].samples, shards[number].first, result, limits)
+        yield result
+
+
+def _find_differences(folder: Path, fields: Sequence[Field], source_shard: SourceShard, step: Step) -> list[Damage]:
+    entry, part, first, skipped = source_shard
     damages: list[Damage] = []
     make_damage = partial(Damage, entry.file, repairable=False)  # the shard is undamaged: nothing to repair
-    rejected: dict[int, Rejected] | None = {} if entry.rejected else None
+    rejected: dict[int, Rejected] | None = {} if skipped is None else None
     with Shard(folder / entry.file, entry.bytes, entry.index) as shard:
         columns = [shard.column(number, field, entry.samples) for number, field in enumerate(fields)]
         has_names = shard.header().named
         names = [name.decode() for name in shard.names(entry.samples)] if has_names else None
         position = 0
-        for block, source_names in read_blocks(part, rejected):
+        for block, source_names in read_blocks(part, rejected, skipped, step):
             size = count(block)
             if position + size > entry.samples:
                 return [*damages, make_damage(f"{entry.samples} samples are packed, the source has more")]

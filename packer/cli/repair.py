@@ -10,7 +10,7 @@ from packer import repair as repairing
 from packer.cli.logs import Progress, log_options, say
 from packer.cli.options import SourceCommand, conversion_options, open_shown, sources_argument
 from packer.machine import processors
-from packer.packing import ConvertOptions
+from packer.packing import ConvertOptions, with_usual
 
 
 @click.command(cls=SourceCommand)
@@ -29,7 +29,9 @@ def repair(dataset: Path, sources: tuple[str, ...], options: ConvertOptions) -> 
     $ packer repair div2k.packed
     $ packer repair div2k.packed lr=DIV2K/LR_x4 hr=DIV2K/HR
     """
-    source = open_shown(sources, options, repairing.read_manifest_or_copy(dataset)[0]) if sources else None
+    manifest, _ = repairing.read_manifest_or_copy(dataset)
+    options = with_usual(options, manifest)
+    source = open_shown(sources, options, manifest) if sources else None
     with Progress() as watcher:
-        files = repairing.repair(dataset, source, watcher, processors())
+        files = repairing.repair(dataset, source, watcher, processors(), options.limits)
     say(*[f"{file}: made again" for file in files] or [f"{dataset}: nothing is damaged"])

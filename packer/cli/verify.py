@@ -19,7 +19,7 @@ from packer.errors import printable
 from packer.format import FileEntry, Manifest
 from packer.format import manifest as manifests
 from packer.machine import processors
-from packer.packing import ConvertOptions, shards_left
+from packer.packing import ConvertOptions, shards_left, with_usual
 from packer.remote import whole
 from packer.verify import VerifyReport, verify_part
 
@@ -89,9 +89,11 @@ def verify(
 
 
 def _compare(dataset: Path, sources: tuple[str, ...], options: ConvertOptions) -> Comparison:
-    source = open_shown(sources, options, manifests.read(dataset))
+    manifest = manifests.read(dataset)
+    options = with_usual(options, manifest)
+    source = open_shown(sources, options, manifest)
     with Progress() as watcher:
-        return compare(dataset, source, watcher, guarded=True)
+        return compare(dataset, source, watcher, options.limits)
 
 
 def _members(comparison: Comparison) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from packer.packing.inputs import (
     open_source,
     packed_folder,
     usual_options,
+    with_usual,
 )
 from packer.packing.job import Job, Packed, fetch_rejected, log_plan, plan_job, plan_splits
 from packer.packing.options import ConvertOptions, reading_limits
@@ -55,7 +56,7 @@ from packer.packing.plan import (
     read_examples,
     stored_fields,
 )
-from packer.packing.rejected import Rejected, read_rejected
+from packer.packing.rejected import Rejected, read_rejected, skipped_samples
 from packer.packing.rewrite import (
     SHARDS_ALONE,
     Command,
@@ -76,7 +77,9 @@ from packer.packing.splits import SPLIT, Rule, Samples, join_splits, make_splits
 from packer.packing.tasks import (
     ShardReport,
     ShardTask,
+    Step,
     digest_samples,
+    find_culprit,
     finish_shard,
     make_report,
     read_blocks,
@@ -119,6 +122,7 @@ __all__ = [
     "SharedPlan",
     "SourceFiles",
     "Stamps",
+    "Step",
     "Tag",
     "begin_packing",
     "changing",
@@ -139,6 +143,7 @@ __all__ = [
     "executor_at",
     "fetch_rejected",
     "field_sizes",
+    "find_culprit",
     "find_plan",
     "finish_shard",
     "fit_source",
@@ -177,6 +182,7 @@ __all__ = [
     "shard_file",
     "shards_left",
     "share_out",
+    "skipped_samples",
     "source_files",
     "split_text",
     "stored_fields",
@@ -184,5 +190,6 @@ __all__ = [
     "usual_options",
     "utc_now",
     "with_fields",
+    "with_usual",
     "write_plan",
 ]

@@ -63,9 +63,23 @@ def commands_of(verb: str, sources: Any, options: ConvertOptions) -> tuple[Given
         GivenCommand(
             verb,
             tuple(_SECRET.sub("", text) if url_in(text) else as_text(text) for text in texts),
-            {flag: msgspec.to_builtins(value) for flag, value in given.items() if value},
+            {flag: msgspec.to_builtins(value) for flag, value in given.items() if value} | _given_limits(options),
         ),
     )
+
+
+#: The limits of reading, by flag: attributes of `ConvertOptions`.
+_LIMITS = {"--read-timeout": "read_seconds", "--read-memory": "read_bytes"}
+
+
+def _given_limits(options: ConvertOptions) -> dict[str, float]:
+    """Return the limits of reading that are not the usual ones, by their flags; 0 for none."""
+    usual = ConvertOptions()
+    return {
+        flag: getattr(options, name) or 0
+        for flag, name in _LIMITS.items()
+        if getattr(options, name) != getattr(usual, name)
+    }
 
 
 #: What of a URL is not kept: the user before the `@` of its host, and all from the `?` on, which may be secret; and the
@@ -88,6 +102,20 @@ def usual_options(manifest: Manifest, verb: str = "") -> SourceOptions:
     }
     usual = SourceOptions(**options)
     return replace(usual, listed=None) if verb == "append" else usual
+
+
+def with_usual(options: ConvertOptions, manifest: Manifest) -> ConvertOptions:
+    """Return options to read the sources of a dataset again with: those of its first command, where none are given.
+
+    These are the limits of reading, and whether bad samples are skipped.
+    """
+    given = manifest.commands[0].options if manifest.commands else {}
+    limits: dict[str, Any] = {
+        name: given[flag] or None
+        for flag, name in _LIMITS.items()
+        if isinstance(given.get(flag), int | float) and flag not in _given_limits(options)
+    }
+    return replace(options, on_error=given.get("--on-error", options.on_error), **limits)
 
 
 def open_source(
@@ -128,7 +156,7 @@ def open_source(
             # Its shards are not those of the new dataset.
             folder = LocalPlace(Path(sources.folder))
             old_rejected = read_rejected(folder.path, read_manifest(folder))
-            rejected += [msgspec.structs.replace(bad, shard=None) for bad in old_rejected]
+            rejected += [msgspec.structs.replace(bad, shard=None, sample=None) for bad in old_rejected]
         return sources
     inputs = input_texts(sources)
     if inputs is not None:

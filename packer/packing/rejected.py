@@ -9,18 +9,24 @@ import msgspec
 import xxhash
 
 from packer.errors import DamagedError, SourceError, as_text, with_urls
-from packer.format import FileEntry, Manifest, open_file, read_errors
+from packer.format import FileEntry, Manifest, ShardEntry, open_file, read_errors
 
 
 class Rejected(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A sample that was skipped: the file at fault, the reason, and the shard in which it would lie.
+    """A sample that was skipped: the file at fault, the reason, and where it would lie.
 
     Files that were found bad before anything was planned belong to no shard.
+
+    Attributes:
+        shard: its number in the dataset.
+        sample: the number of the sample among those that the shard was planned with, skipped ones included; None in
+            lists of an earlier version.
     """
 
     file: str
     reason: str
     shard: int | None = None
+    sample: int | None = None
 
     @classmethod
     def of(cls, error: SourceError, kind: str = "") -> Rejected:
@@ -38,6 +44,15 @@ class Rejected(msgspec.Struct, frozen=True, omit_defaults=True):
 def encode_list(rejected: Sequence[Rejected]) -> bytes:
     """Return the bytes of a list."""
     return msgspec.json.Encoder().encode_lines(rejected)
+
+
+def skipped_samples(rejected: Sequence[Rejected], shards: Sequence[ShardEntry]) -> dict[int, dict[int, Rejected]]:
+    """Return what was skipped in each shard, by the number of the sample, for shards whose list is complete."""
+    skipped: dict[int, dict[int, Rejected]] = {number: {} for number in range(len(shards))}
+    for entry in rejected:
+        if entry.shard in skipped and entry.sample is not None:
+            skipped[entry.shard][entry.sample] = entry
+    return {number: samples for number, samples in skipped.items() if len(samples) == shards[number].rejected}
 
 
 def read_rejected(folder: Path, manifest: Manifest) -> list[Rejected]:

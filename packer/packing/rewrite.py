@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,7 +73,7 @@ class Make:
         skip: skip samples that cannot be read, instead of stopping.
         base: as in `ShardTask`.
         number: in the names of its files; None for that of the plan.
-        stamps: as in `ShardTask`.
+        stamps, crashing: as in `ShardTask`.
     """
 
     source: Source
@@ -82,6 +82,7 @@ class Make:
     base: tuple[ShardEntry, tuple[Field, ...]] | None = None
     number: int | None = None
     stamps: Stamps | None = None
+    crashing: Mapping[int, Rejected] = field(default_factory=dict)
 
     @property
     def key(self) -> int:
@@ -302,6 +303,7 @@ def pack_shards(change: Change, command: Command, makes: Sequence[Make]) -> Iter
             base=make.base,
             is_digested=not command.files.count,
             stamps=make.stamps,
+            crashing=make.crashing,
         )
         for make in makes
     ]

@@ -70,7 +70,8 @@ class ShardTask:
         fields: how every field is stored.
         skip: skip samples that cannot be read, instead of stopping.
         map_limit: the LMDB map must not get larger than this; None for no limit.
-        crashing: samples that would end this process, by number: they are not read, but listed as skipped.
+        crashing: samples that would end this process, or were skipped before, by number: they are not read, but listed
+            as skipped.
         number: in the names of the files; None for that of the shard.
         base: the shard whose columns are taken over as they are, so far as `fields` has them, and its schema. The
             source gives the other fields of its samples.
@@ -301,7 +302,7 @@ def finish_shard(
     report = make_report(draft, fields, file)
     entry = msgspec.structs.replace(report.entry, rejected=len(rejected_samples))
     numbered = {
-        sample: msgspec.structs.replace(entry_of_sample, shard=number)
+        sample: msgspec.structs.replace(entry_of_sample, shard=number, sample=sample)
         for sample, entry_of_sample in rejected_samples.items()
     }
     report = ShardReport(number, entry, report.columns, numbered, samples_digest)
@@ -416,7 +417,7 @@ def _drop_culprits(lost: Sequence[tuple[ShardTask, Lost]], workers: int, limits:
         for index, result in run_in_processes(_read_alone, items, workers, limits):
             if isinstance(result, Lost) and result.step is not None:
                 task = lost[numbers[index]][0]
-                error = _culprit_error(task, result)
+                error = _culprit_error(task.source, task.shard.start, result)
                 if not task.skip:
                     raise error
                 _log.warning("%s; the shard is packed again without it", error)
@@ -433,12 +434,22 @@ def _drop_culprits(lost: Sequence[tuple[ShardTask, Lost]], workers: int, limits:
     ]
 
 
-def _culprit_error(task: ShardTask, lost: Lost) -> SourceError:
+def find_culprit(source: Source, start: int, lost: Lost, limits: Limits) -> SourceError:
+    """Return the error of the sample that ended a process: samples of the block that it read are read one by one.
+
+    Args:
+        start: number of the first sample of the source, for samples without names.
+    """
+    ((_, result),) = run_in_processes(_read_alone, [(source, lost.step or 0, BLOCK_BYTES)], 1, limits)
+    return _culprit_error(source, start, result if isinstance(result, Lost) else lost)
+
+
+def _culprit_error(source: Source, start: int, lost: Lost) -> SourceError:
     """Return the error of the sample that a process read alone when it was lost."""
-    source, number = task.source, lost.step or 0
+    number = lost.step or 0
     # Any file of the sample may be at fault.
     names, files = source.names, source.part(number, number + 1).files()
-    sample = f"{task.shard.start + number:,}" if names is None else repr(names[number])
+    sample = f"{start + number:,}" if names is None else repr(names[number])
     return SourceError(f"sample {sample}: {lost.error.reason}", " or ".join(files) or None, number)
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import time
 import tracemalloc
 
 import h5py
+import msgspec
 import numpy as np
 import pytest
 from made_datasets import make_plain
@@ -16,12 +18,15 @@ from packer.append import append
 from packer.checking import against, compare
 from packer.convert import convert
 from packer.errors import SourceError, UsageError
+from packer.format import MANIFEST, data_entry
 from packer.format import manifest as manifests
 from packer.merge import merge
+from packer.packing import read_rejected
 from packer.repack import repack
 from packer.repair import repair
 from packer.sources import FittedSource, SourceOptions, open_packed
 from packer.watcher import Watcher
+from packer.workers import Limits
 
 
 def test_a_dataset_is_what_its_sources_are(pairs, clouds, rows, tmp_path):
@@ -81,14 +86,36 @@ def test_samples_left_out_are_left_out_again(clouds, tmp_path):
     assert compare(folder, source_of(clouds.sources, on_error="skip")).damages == []
 
 
-def test_a_sample_that_was_bad_and_is_good_now(pairs, tmp_path):
-    """The source has more samples than the shard then, which no repair would change."""
+def test_what_was_skipped_is_not_read_again(pairs, files_of, tmp_path):
+    """A sample that was skipped is no damage if it can be read now, and a repair packs the others as they were."""
+    picture = pairs.folder / "hr" / "003.png"
+    good = picture.read_bytes()
+    picture.write_bytes(good[:-20])
+    folder = convert(pairs.sources, tmp_path / "out", workers=0, shard_size=4096, on_error="skip").path
+    picture.write_bytes(good)
+    assert compare(folder, source_of(pairs.sources)).damages == []
+    before = files_of(folder)
+    shard = next(folder / entry.file for entry in manifests.read(folder).shards if entry.rejected)
+    shard.write_bytes(b"")
+    repair(folder, source_of(pairs.sources))
+    assert files_of(folder) == before
+    assert compare(folder, source_of(pairs.sources)).damages == []
+
+
+def test_samples_more_than_were_packed(pairs, tmp_path):
+    """Where the list of what was skipped does not say which, one sample more than the shard has is told."""
     picture = pairs.folder / "hr" / "003.png"
     good = picture.read_bytes()
     picture.write_bytes(good[:-20])
     folder = convert(pairs.sources, tmp_path / "out", workers=0, on_error="skip").path
     make_plain(folder)
     picture.write_bytes(good)
+    manifest = manifests.read(folder)
+    old = [msgspec.structs.replace(bad, sample=None) for bad in read_rejected(folder, manifest)]
+    data = msgspec.json.Encoder().encode_lines(old)
+    (folder / manifest.left_out.file).write_bytes(data)
+    entry = data_entry(manifest.left_out.file, data)
+    (folder / MANIFEST).write_bytes(manifests.encode(msgspec.structs.replace(manifest, left_out=entry)))
     *differing, more = compare(folder, source_of(pairs.sources)).damages
     assert str(more) == "shards/00000.lmdb: 11 samples are packed, the source has more"
     assert not any(damage.repairable for damage in (*differing, more))
@@ -116,7 +143,7 @@ def test_samples_that_do_not_come_are_told(pairs, tmp_path, given, left):
                 yield {"lr": pairs.lr[number : number + 1], "hr": pairs.hr[number : number + 1]}
 
     source = Short(source_of(pairs.sources), manifest.fields)
-    damages = against.compare_shard(folder, manifest.fields, (manifest.shards[0], source, 0))
+    damages = against.compare_shard(folder, manifest.fields, against.SourceShard(manifest.shards[0], source, 0))
     words = [] if left is None else [f"{manifest.shards[0].file}: 12 samples are packed, the source has {left}"]
     assert [str(damage) for damage in damages] == words
 
@@ -172,18 +199,32 @@ def test_one_part_is_compared_with_its_own_sources(rows, tmp_path, caplog):
         compare(folder, source_of([str(other)]))
 
 
-def test_a_source_that_crashes_is_told(pairs, tmp_path, monkeypatch):
-    """Compared in another process, a source that takes it down is an error that names the reason."""
-    folder = convert(pairs.sources, tmp_path / "out", workers=0).path
-    source = source_of(pairs.sources)
+@pytest.mark.parametrize(
+    ("read", "limits", "reason"),
+    [
+        (lambda: os._exit(3), Limits(), "crashes the process"),
+        (lambda: time.sleep(60), Limits(seconds=0.5), "takes more than 0.5 s"),
+        (lambda: bytearray(2**28), Limits(nbytes=2**26), "takes more than 67,108,864 bytes"),
+    ],
+    ids=["crashes", "hangs", "takes memory"],
+)
+def test_limits_hold_where_samples_are_read_again(pairs, tmp_path, read, limits, reason):
+    """A sample that crashes its process, hangs or takes too much memory is an error that names it, if it was packed."""
+    folder = convert(pairs.sources, tmp_path / "out", workers=0, shard_size=4096).path
     told = []
-    assert (
-        compare(folder, source, Watcher(done=lambda samples, nbytes: told.append(samples)), guarded=True).damages == []
-    )
+    watcher = Watcher(done=lambda samples, nbytes: told.append(samples))
+    assert compare(folder, source_of(pairs.sources), watcher, limits).damages == []
     assert sum(told) == 12
-    monkeypatch.setattr(against, "compare_shard", lambda *args: os._exit(3))
-    with pytest.raises(SourceError, match="crashes the process"):
-        compare(folder, source, guarded=True)
+
+    class Bad(FittedSource):
+        def read(self):
+            if "005" in self.names:
+                read()
+            yield from super().read()
+
+    source = source_of(pairs.sources)
+    with pytest.raises(SourceError, match=f"sample '005': reading it {reason}"):
+        compare(folder, Bad(source, source.fields), limits=limits)
 
 
 def test_small_samples_are_compared_by_blocks(tmp_path):

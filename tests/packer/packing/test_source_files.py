@@ -12,9 +12,10 @@ import pytest
 
 from packer.convert import convert, convert_part
 from packer.errors import SourceError
-from packer.packing import ConvertOptions, commands_of, read_rejected
+from packer.packing import ConvertOptions, LocalPlace, commands_of, read_manifest, read_rejected, with_usual
 from packer.sources import SourceOptions
 from packer.watcher import PACKING, Watcher
+from packer.workers import Limits
 from readers import PackedDataset
 
 SAMPLES = SourceOptions(samples="files")
@@ -87,3 +88,14 @@ def test_a_manifest_keeps_no_secret_of_a_url() -> None:
     (command,) = commands_of("convert", words, ConvertOptions(source=SourceOptions(samples="files"), codec="lz4"))
     assert command.sources == ("x=https://host/a.npy", "y=in/b.npy", "z=s3://bucket/c@1.npy")
     assert command.options == {"--samples": "files", "--codec": "lz4"}
+
+
+def test_limits_of_reading_are_kept_and_hold_again(sources: Path, tmp_path: Path) -> None:
+    """Those of the conversion, and whether bad samples are skipped, hold where the samples are read again."""
+    out = tmp_path / "out"
+    convert(str(sources), out, source=SAMPLES, workers=0, on_error="skip", read_seconds=5.0, read_bytes=None)
+    manifest = read_manifest(LocalPlace(out))
+    assert manifest.commands[0].options.items() >= {"--read-timeout": 5.0, "--read-memory": 0}.items()
+    again = with_usual(ConvertOptions(), manifest)
+    assert (again.limits, again.on_error) == (Limits(5.0, None), "skip")
+    assert with_usual(ConvertOptions(read_seconds=7.0), manifest).limits == Limits(7.0, None)
