@@ -32,6 +32,8 @@ _MODULES = (
     "packer.sources.arrays.kind",
     "packer.sources.images.kind",
     "packer.sources.ply.kind",
+    "packer.sources.ply.pcd",
+    "packer.sources.ply.las",
     "packer.sources.nifti",
     "packer.sources.flow",
     "packer.sources.tables",

@@ -50,8 +50,6 @@ _IN_PYTHON = {
     **dict.fromkeys((".pt", ".pth"), "torch.load(p)"),
     **dict.fromkeys((".pkl", ".pickle"), "pickle.loads(p.read_bytes())"),
     ".mat": "scipy.io.loadmat(p)",
-    **dict.fromkeys((".las", ".laz"), '{"xyz": laspy.read(p).xyz}'),
-    ".pcd": '{"xyz": numpy.asarray(open3d.io.read_point_cloud(str(p)).points)}',
     ".exr": '{"image": cv2.imread(str(p), cv2.IMREAD_UNCHANGED)}',
 }
 

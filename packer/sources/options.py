@@ -55,11 +55,11 @@ class SourceOptions:
         kernel: --downscale: which bicubic; papers on super-resolution use MATLAB's.
         listed: Images: pack the samples that FILE names, in its order: each line or its first word, as in BasicSR's
             meta_info.txt.
-        fields: PLY: which fields to take if the files differ in them.
-        cast: PLY and NIfTI: convert a field, as in xyz=float32.
+        fields: PLY, PCD and LAS: which fields to take if the files differ in them.
+        cast: PLY, PCD, LAS and NIfTI: convert a field, as in xyz=float32.
         triangulate: PLY: make polygons into triangles, a fan from the first corner of each face.
-        group: PLY: make a field of each numbered property (rot_0 to rot_3), not one of all (rot): none; or one field of
-            these properties, such as rgb=diffuse_red,diffuse_green,diffuse_blue.
+        group: PLY, PCD and LAS: make a field of each numbered property (rot_0 to rot_3), not one of all (rot): none; or
+            one field of these properties, such as rgb=diffuse_red,diffuse_green,diffuse_blue.
         columns: Clouds without a header (.bin, .txt, .xyz, .pts): names and types of their columns, such as
             x,y,z,intensity:float32 or x,y,z:float32,r,g,b:uint8, a field each; or of a source FIELD= whose columns are
             one field, such as boxes=cls,x,y,w,h:float32 of files beside images. Tables: columns that are one field,

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import laspy
 import lmdb
 import nibabel
 import numpy as np
@@ -273,6 +274,23 @@ def robots(folder: Path, number: int) -> list[str]:
     return [str(lerobot_files.write(folder / f"robot{number}", "v3.0"))]
 
 
+def pcd(folder: Path, number: int) -> list[str]:
+    head = "VERSION .7\nFIELDS x y z rgb label\nSIZE 4 4 4 4 2\nTYPE F F F U U\nWIDTH {0}\nPOINTS {0}\nDATA binary\n"
+    for n in range(4):
+        points = np.zeros(5 + n, [("xyz", "<f4", 3), ("rgb", "<u4"), ("label", "<u2")])
+        points["xyz"] = np.random.default_rng(number + n).normal(size=(5 + n, 3))
+        (folder / f"c{number}{n}.pcd").write_bytes(head.format(5 + n).encode() + points.tobytes())
+    return [str(folder)]
+
+
+def las(folder: Path, number: int) -> list[str]:
+    for n in range(4):
+        scan: Any = laspy.create(point_format=2, file_version="1.2")
+        scan.xyz = np.random.default_rng(number + n).normal(size=(5 + n, 3))
+        scan.write(folder / f"s{number}{n}.la{'sz'[n % 2]}")
+    return [str(folder)]
+
+
 def flows(folder: Path, number: int) -> list[str]:
     for n in range(4):
         values = np.random.default_rng(n).normal(size=(5, 4 + n, 2)).astype("<f4")
@@ -323,6 +341,8 @@ KINDS = {
     "clips": Kind(clips, "images", ("--samples", "folders"), to=None),
     "PLY": Kind(ply, "ply"),
     "PLY, one by one": Kind(ply, "ply", ("--group", "none")),
+    "clouds of PCL": Kind(pcd, "pcd"),
+    "LAS and LAZ": Kind(las, "las"),
     "volumes": Kind(volumes, "nifti"),
     "videos": Kind(videos, "video", ("--short", "16")),
     "robots": Kind(robots, "lerobot", ("--skip", "next.done")),

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -27,7 +28,7 @@ from packer.sources.looking import Header, leave_out
 from packer.sources.options import SourceOptions
 from packer.sources.ply.clouds import CLOUDS
 from packer.sources.ply.fields import Grouping, Rule, corners_of, rules_of
-from packer.sources.ply.header import Element, opened
+from packer.sources.ply.header import Element, Property, opened
 from packer.sources.ply.header import Header as PlyHeader
 from packer.sources.ply.table import Order, Table, least_row, read_binary, row_error, row_of, triangulated
 from packer.sources.ply.text import read_text
@@ -56,7 +57,12 @@ _UNEQUAL, _WIDTHS = 1, 2
 
 def look(row: Row, options: SourceOptions) -> Header:
     """Return what the header of a file says, and its body if that holds lists; raises SourceError as `read`."""
-    header, rules, tables, extra = _read(row.path, options, with_numbers=False)
+    return header_of(_read(row.path, options, with_numbers=False), options)
+
+
+def header_of(contents: Contents, options: SourceOptions) -> Header:
+    """Return what is known of a file before its numbers are read."""
+    header, rules, tables, extra = contents
     rows = {element.name: count for element, count in zip(header.kinds, header.counts, strict=True)}
     rows |= {name: len(table) for name, table in tables.items()}
     numbers = {_ROWS.format(name): count for name, count in rows.items()}
@@ -66,7 +72,7 @@ def look(row: Row, options: SourceOptions) -> Header:
             numbers[_ENTRIES.format(rule.field)] = int(sizes.sum())
             are_equal = bool((sizes == sizes[0]).all())
             numbers[_WIDTH.format(rule.field)] = _WIDTHS + int(sizes[0]) if are_equal else _UNEQUAL
-    layout = _layout(header.kinds, tuple(options.cast.items()), _grouping(options.group))
+    layout = _layout(header.kinds, *_choices(options))
     return Header(layout, {**numbers, _EXTRA: extra} if extra else numbers)
 
 
@@ -94,6 +100,35 @@ def _grouping(option: str | tuple[str, ...]) -> Grouping:
     return Grouping.of(option)
 
 
+def _choices(options: SourceOptions) -> tuple[tuple[tuple[str, str], ...], Grouping]:
+    return tuple(options.cast.items()), _grouping(options.group)
+
+
+def contents_of(
+    header: PlyHeader, tables: Mapping[str, Table], path: str, options: SourceOptions, extra: int = 0
+) -> Contents:
+    """Return the contents of a file with this header; raises SourceError as `rules_of`, with the path."""
+    with faults_of(path):
+        return Contents(header, rules_of(header.kinds, *_choices(options)), tables, extra)
+
+
+def contents_of_points(
+    columns: Sequence[tuple[Property, NDArray[Any]]], count: int, path: str, options: SourceOptions, extra: int = 0
+) -> Contents:
+    """Return the contents of a file of another format, as if its points were vertices; arguments as above.
+
+    Args:
+        columns: each with its values, (count,); or with none, if they are not read yet.
+    """
+    ((name, times),) = Counter(prop.name for prop, _ in columns).most_common(1) or [("", 0)]
+    if times > 1:
+        raise SourceError(f"has two fields named {name}; rename one of them", path)
+    vertex = Element("vertex", tuple(prop for prop, _ in columns))
+    numbers = {i: values for i, (_, values) in enumerate(columns)}
+    table = Table(msgspec.structs.replace(vertex, count=count), numbers)
+    return contents_of(PlyHeader("ascii", (vertex,), (count,)), {vertex.name: table}, path, options, extra)
+
+
 def _read(path: str, options: SourceOptions, with_numbers: bool = True) -> Contents:
     """Return the contents of a file.
 
@@ -106,10 +141,8 @@ def _read(path: str, options: SourceOptions, with_numbers: bool = True) -> Conte
     with opened(path) as (header, file):
         size = os.fstat(file.fileno()).st_size
         extra = _extra_bytes(header, size, path)
-        with faults_of(path):
-            rules = rules_of(header.kinds, tuple(options.cast.items()), _grouping(options.group))
         if not (with_numbers or header.has_lists):
-            return Contents(header, rules, {}, extra)
+            return contents_of(header, {}, path, options, extra)
         with wait_if_large(0 if with_numbers else size):
             # Read on its own the body lies aligned in memory, and a cloud of one field needs no copy.
             file.seek(header.body)
@@ -121,9 +154,10 @@ def _read(path: str, options: SourceOptions, with_numbers: bool = True) -> Conte
                 read, end = read_binary(header.elements, body, order, path)
                 extra = len(body) - end
             tables = {table.element.name: table for table in read}
-            if options.triangulate and (corners := corners_of(rules)):
+            contents = contents_of(header, tables, path, options, extra)
+            if options.triangulate and (corners := corners_of(contents.rules)):
                 tables[corners.element] = triangulated(tables[corners.element], corners.properties[0], path)
-    return Contents(header, rules, tables, extra)
+    return contents
 
 
 def _extra_bytes(header: PlyHeader, size: int, path: str) -> int:
@@ -146,10 +180,19 @@ def _extra_bytes(header: PlyHeader, size: int, path: str) -> int:
 # ---------------------------------------------------------------- what files have in common
 
 
-def agree(table: SampleTable, options: SourceOptions, remarks: list[str], watcher: Watcher) -> SampleTable:
+def agree(
+    table: SampleTable,
+    options: SourceOptions,
+    remarks: list[str],
+    watcher: Watcher,
+    sentences: Mapping[str, str] = MappingProxyType({}),
+) -> SampleTable:
     """Return the files that have the fields of most files, or those that `--fields` asks for.
 
     `watcher.bad` is called for each other one.
+
+    Args:
+        sentences: by name, a number of a file, and what is said of the files in which it is not 0.
 
     Raises:
         UsageError: a field is asked for that most files do not have, or the files have none in common.
@@ -165,10 +208,12 @@ def agree(table: SampleTable, options: SourceOptions, remarks: list[str], watche
         raise UsageError(
             f"--triangulate: there is no field face; fields are {', '.join(rules)}; leave --triangulate out"
         )
-    extra = table.numbers.get(_EXTRA, np.zeros(table.count, np.uint8))
     names = [Path(file).name for file in next(iter(table.inputs.values())).files]
-    if listed := [f"{names[number]} ({extra[number]:,} bytes)" for number in np.flatnonzero(extra).tolist()]:
-        remarks.append(f"bytes after the last row are not packed: {first_few(listed)}")
+    for number, sentence in ((_EXTRA, "bytes after the last row are not packed"), *sentences.items()):
+        of_files = table.numbers.get(number, np.zeros(table.count, np.uint8))
+        counted = " ({:,} bytes)" if number == _EXTRA else ""
+        if listed := [names[i] + counted.format(of_files[i]) for i in np.flatnonzero(of_files).tolist()]:
+            remarks.append(f"{sentence}: {first_few(listed)}")
     layout, numbers = list[LaidField](), dict[str, NDArray[Any]]()
     for laid, name, column in _fields(table, rules):
         layout.append(laid)
@@ -317,7 +362,11 @@ def read(row: Row, options: SourceOptions) -> dict[str, Any]:
     Raises:
         SourceError: the file cannot be read, or is not what its header declares; names element, row and property.
     """
-    contents = _read(row.path, options)
+    return arrays_of(_read(row.path, options), row)
+
+
+def arrays_of(contents: Contents, row: Row) -> dict[str, Any]:
+    """Return the fields of a file; raises SourceError as `read`."""
     return {laid.name: array_of(laid, contents, row.path) for laid in row.layout}
 
 
@@ -355,7 +404,7 @@ def _changed(path: str) -> SourceError:
     return SourceError("the file has changed since the plan was made; convert again", path)
 
 
-def _origin(options: SourceOptions, table: SampleTable) -> dict[str, Any]:
+def origin(options: SourceOptions, table: SampleTable) -> dict[str, Any]:
     """Return what the manifest keeps of the options, as JSON values."""
     choice = _choice(options)
     choices = {"fields": choice if isinstance(choice, str) else list(choice), "cast": dict(options.cast)}
@@ -375,6 +424,6 @@ KIND = Kind(
     pair=pair_in_order,
     agree=agree,
     are_ragged=True,
-    origin=_origin,
+    origin=origin,
 )
 KINDS = (KIND, CLOUDS)

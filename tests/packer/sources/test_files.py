@@ -149,7 +149,7 @@ def options(tmp_path, request):
     return SourceOptions(columns="x,y,z:float32") if request.param == "a.bin" else SourceOptions()
 
 
-@pytest.mark.parametrize("other", ["b.pcd", "b.las", "b.csv", "b.parquet", "a.label", "b.npy.gz", "raw"])
+@pytest.mark.parametrize("other", ["b.exr", "b.csv", "b.parquet", "a.label", "b.npy.gz", "raw"])
 def test_files_of_other_kinds_are_errors_that_name_them(tmp_path, options, other):
     """Whatever is packed, a file that is no such data, nor known to lie beside data, is never skipped in silence."""
     fill(tmp_path, other)

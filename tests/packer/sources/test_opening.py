@@ -189,9 +189,9 @@ def test_files_that_python_reads_come_with_the_lines_for_it(tmp_path):
     out = str(tmp_path / "out")
     exec(lines, {"packer": packer, "pathlib": pathlib, "torch": torch, "OUT": out})
     assert [sample["x"].tolist() for sample in PackedDataset(out)] == [[n, n] for n in range(3)]
-    (tmp_path / "a.las").write_bytes(b"LASF")
-    with pytest.raises(UsageError, match="laspy"):
-        open_sources([str(tmp_path / "a.las")])
+    (tmp_path / "a.exr").write_bytes(b"v/1")
+    with pytest.raises(UsageError, match="cv2"):
+        open_sources([str(tmp_path / "a.exr")])
 
 
 def test_a_packed_dataset(rows, tmp_path):
