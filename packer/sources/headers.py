@@ -59,11 +59,7 @@ def wait_if_large(nbytes: int) -> contextlib.AbstractContextManager[Any]:
 
 
 class Columns(dict[str, "array[int]"]):
-    """Columns of int64 by name, filled row by row; rows in which a column has no number have `missing`."""
-
-    def __init__(self, missing: int = 0) -> None:
-        super().__init__()
-        self._missing = missing
+    """Columns of integers by name, filled row by row; rows in which a column has no number have 0."""
 
     def put(self, row: int, numbers: Mapping[str, int]) -> None:
         """Put a number into each column named; rows ascend."""
@@ -71,15 +67,21 @@ class Columns(dict[str, "array[int]"]):
             column = self.get(name)
             (column if column is not None and len(column) == row else self._filled(name, row)).append(number)
 
-    def arrays(self, rows: int) -> dict[str, NDArray[np.int64]]:
-        """Return the columns, (rows,) each."""
-        return {name: np.array(self._filled(name, rows), np.int64) for name in self}
+    def arrays(self, rows: int) -> dict[str, NDArray[Any]]:
+        """Return the columns, (rows,) each, in the smallest type that holds its numbers."""
+        return {name: narrowed(np.array(self._filled(name, rows), np.int64)) for name in self}
 
     def _filled(self, name: str, rows: int) -> array[int]:
         column = self.setdefault(name, array("q"))
         if len(column) < rows:
-            column.extend([self._missing] * (rows - len(column)))
+            column.extend([0] * (rows - len(column)))
         return column
+
+
+def narrowed(column: NDArray[Any]) -> NDArray[Any]:
+    """Return integers in the smallest type that holds them all."""
+    ends = (column.min(), column.max()) if len(column) else (0, 0)
+    return column.astype(np.result_type(*map(np.min_scalar_type, ends)))
 
 
 def usual(kinds: Iterable[Layout]) -> Layout:

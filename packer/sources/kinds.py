@@ -8,7 +8,7 @@ A package of its own adds one by an entry point of the group `packer.kinds`, whi
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache, partial
 from importlib.metadata import entry_points
@@ -100,7 +100,9 @@ class Kind:
         read: returns the values of a sample, by field.
         read_rows: where rows of files are the samples, yields the rows start..stop of a file in blocks. A SourceError
             with a `sample` counts from the first row that was not yielded.
-        open: opens the source without any of these.
+        read_table: instead of these yields all samples of a table, as `Source.read` does, for files of many samples.
+        files_in: returns the files that one of its files is, which is a folder; None if each is a file.
+        open: opens the source without `look`.
         units: what a sample may be made from, the default first; none of what only lies beside samples.
         names_fields: whether its files name their fields themselves; else `FIELD=` does.
         lies_beside: whether its files may lie beside those of another kind, each a sample.
@@ -123,6 +125,8 @@ class Kind:
     look: Callable[[Row, SourceOptions], Looked] | None = None
     read: Callable[[Row, SourceOptions], dict[str, Any]] | None = None
     read_rows: Callable[[Row, int, int, SourceOptions], Iterator[Block]] | None = None
+    read_table: Callable[[SampleTable, Sequence[FieldSpec], SourceOptions], Iterator[Block]] | None = None
+    files_in: Callable[[str], list[str]] | None = None
     open: Callable[[Mapping[str, FileSet], SourceOptions, Watcher, Limits | None], Source] | None = None
     units: tuple[str, ...] = ("files",)
     names_fields: bool = False

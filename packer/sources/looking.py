@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from array import array
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError, first_few
 from packer.sources.base import Source
-from packer.sources.headers import Columns, misfits, read_headers
-from packer.sources.table import Layout, Row, SampleTable
+from packer.sources.headers import Columns, misfits, narrowed
+from packer.sources.table import Layout, SampleTable
 from packer.watcher import Watcher
 from packer.workers import Limits, call_guarded
 
@@ -47,8 +47,11 @@ UNWRITTEN = "{}.unwritten"
 Looked = Header | Sequence[Header | SourceError]
 
 
-def look(table: SampleTable, look_at: Callable[[Row], Looked], watcher: Watcher) -> SampleTable:
+def look(table: SampleTable, looked_at: Iterable[Looked | SourceError], watcher: Watcher) -> SampleTable:
     """Return the samples whose headers are good, with what these say.
+
+    Args:
+        looked_at: what the headers of each row of the table say, or the error of one that is bad.
 
     Raises:
         SourceError: what `watcher.bad` raises, which is called with every error.
@@ -58,7 +61,7 @@ def look(table: SampleTable, look_at: Callable[[Row], Looked], watcher: Watcher)
     last: Layout = ()
     code = 0
     roots, spans, rows = list[str](), array("q"), array("q")
-    for number, looked in enumerate(read_headers(look_at, table.rows(), table.count, watcher)):
+    for number, looked in enumerate(looked_at):
         for header in [looked] if isinstance(looked, Header | SourceError) else looked:
             if isinstance(header, SourceError):
                 watcher.bad(header)
@@ -87,7 +90,7 @@ def look(table: SampleTable, look_at: Callable[[Row], Looked], watcher: Watcher)
         taken,
         layouts=list(layouts),
         layout_of=np.array(layout_of, np.uint32) if len(layouts) > 1 else None,
-        numbers={name: _narrow(column) for name, column in {**taken.numbers, **of_headers}.items()},
+        numbers={**{name: narrowed(column) for name, column in taken.numbers.items()}, **of_headers},
     )
 
 
@@ -100,15 +103,11 @@ def _within(table: SampleTable, roots: list[str], spans: NDArray[np.int64] | Non
     ((name, files),) = table.inputs.items()
     if len(roots) != table.count or (spans is not None and len(spans) != table.count):
         raise TypeError("a kind of files says of some samples what of their files they are, and of others not")
-    names = [f"{home}/{root}" if are_many else root for home, root in zip(table.names or [], roots, strict=True)]
     inputs = {name: msgspec.structs.replace(files, roots=roots, spans=spans)}
+    if table.names is None:
+        return msgspec.structs.replace(table, inputs=inputs)
+    names = [f"{home}/{root}" if are_many else root for home, root in zip(table.names, roots, strict=True)]
     return msgspec.structs.replace(table, inputs=inputs, names=[text.strip("/") for text in names])
-
-
-def _narrow(column: NDArray[Any]) -> NDArray[Any]:
-    """Return integers in the smallest type that holds them all."""
-    ends = (column.min(), column.max()) if len(column) else (0, 0)
-    return column.astype(np.result_type(*map(np.min_scalar_type, ends)))
 
 
 def leave_out_unreadable(

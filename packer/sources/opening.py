@@ -30,6 +30,7 @@ from packer.sources.files import (
     of_one_kind,
     suffix_of,
 )
+from packer.sources.headers import read_headers
 from packer.sources.keyed import beside_table, with_files
 from packer.sources.kinds import Kind, all_kinds, check_options, kinds_with, suffixes
 from packer.sources.lerobot import is_lerobot
@@ -298,7 +299,8 @@ def open_kind_of(
     table, remarks = kind.pair(named, options, watcher)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # on metadata that nobody uses
-        table = look(table, kind.look_with(options), watcher)
+        headers = read_headers(kind.look_with(options), table.rows(), table.count, watcher)
+        table = look(table, headers, watcher)
     if kind.none_left and not table.count:
         raise NothingLeftError(kind.none_left, " and ".join(file_set.text for file_set in named.values()))
     table = leave_out_unreadable(

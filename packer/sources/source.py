@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import itemgetter
@@ -38,6 +38,7 @@ class TableSource(Source):
     origin: Mapping[str, Any] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
     constants: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    splits: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, table: SampleTable, kind: Kind, options: SourceOptions, remarks: list[str]) -> TableSource:
@@ -64,10 +65,14 @@ class TableSource(Source):
 
     @property
     def cuts(self) -> NDArray[np.int64] | None:  # type: ignore[override]
-        if not self.table.has_rows:
+        if not self.table.has_rows or self.reader.read_rows is None:
             return None
         (files,) = self.table.inputs.values()
         return np.append(0, np.asarray(files.ends))[:-1]
+
+    @property
+    def has_files_of_parts(self) -> bool:  # type: ignore[override]
+        return self.reader.files_in is None
 
     @property
     def names(self) -> list[str] | None:  # type: ignore[override]
@@ -97,12 +102,15 @@ class TableSource(Source):
         return replace(self, table=msgspec.structs.replace(self.table, layouts=layouts), fields=fields)
 
     def _with(self, table: SampleTable) -> TableSource:
-        return replace(self, table=table, origin={}, remarks=[], constants={})
+        return replace(self, table=table, origin={}, remarks=[], constants={}, splits={})
 
     def files(self) -> list[str]:
-        return self.table.files()
+        paths, files_in = self.table.files(), self.reader.files_in
+        return paths if files_in is None else [file for path in paths for file in files_in(path)]
 
     def read(self) -> Iterator[Block]:
+        if self.reader.read_table is not None:
+            return self.reader.read_table(self.table, self.fields, self.options)
         if self.table.has_rows:
             return self._rows()
         return joined(self._samples(), self.fields, self.reader.block_bytes)

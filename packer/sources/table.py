@@ -222,24 +222,12 @@ class SampleTable(msgspec.Struct, frozen=True, kw_only=True):
             self.layout(number) if self.layouts else (),
         )
 
-    def rows(self) -> Iterator[Row]:
-        """Yield every sample, as `row` gives it."""
-        if any(f.bounds is not None or f.roots is not None or f.ends is not None for f in self.inputs.values()):
-            yield from map(self.row, range(self._rows_or_samples))
-            return
-        heads = [(name, join(files.folder, ""), files.files) for name, files in self.inputs.items()]
-        for start in range(0, self.count, _AT_ONCE):
-            stop = min(self.count, start + _AT_ONCE)
-            columns = {name: column[start:stop].tolist() for name, column in self.numbers.items()}
-            layouts = [()] if not self.layouts else self.layouts
-            layout_of = [0] * (stop - start) if self.layout_of is None else self.layout_of[start:stop].tolist()
-            for at, number in enumerate(range(start, stop)):
-                paths = {name: (head + files[number],) for name, head, files in heads}
-                numbers = {name: column[at] for name, column in columns.items()}
-                yield Row(paths, {}, {}, numbers, layouts[layout_of[at]])
+    def rows(self) -> Rows:
+        """Return every sample, as `row` gives it."""
+        return Rows(self)
 
     @property
-    def _rows_or_samples(self) -> int:
+    def rows_or_samples(self) -> int:
         rows = self._first_of_rows
         return self.count if rows is None else len(rows.files)
 
@@ -380,7 +368,36 @@ class SampleTable(msgspec.Struct, frozen=True, kw_only=True):
 
     def numbers_of_layouts(self) -> NDArray[Any]:
         """Return the number of the layout of every sample, or file of samples."""
-        return np.zeros(self._rows_or_samples, np.uint32) if self.layout_of is None else self.layout_of
+        return np.zeros(self.rows_or_samples, np.uint32) if self.layout_of is None else self.layout_of
+
+
+class Rows(Sequence[Row]):
+    """The samples of a table, each made when it is asked for; or the files of samples."""
+
+    def __init__(self, table: SampleTable) -> None:
+        self._table = table
+
+    def __len__(self) -> int:
+        return self._table.rows_or_samples
+
+    def __getitem__(self, number: Any) -> Any:
+        return self._table.row(number)
+
+    def __iter__(self) -> Iterator[Row]:
+        table = self._table
+        if any(f.bounds is not None or f.roots is not None or f.ends is not None for f in table.inputs.values()):
+            yield from map(table.row, range(len(self)))
+            return
+        heads = [(name, join(files.folder, ""), files.files) for name, files in table.inputs.items()]
+        for start in range(0, table.count, _AT_ONCE):
+            stop = min(table.count, start + _AT_ONCE)
+            columns = {name: column[start:stop].tolist() for name, column in table.numbers.items()}
+            layouts = table.layouts or [()]
+            layout_of = [0] * (stop - start) if table.layout_of is None else table.layout_of[start:stop].tolist()
+            for at, number in enumerate(range(start, stop)):
+                paths = {name: (head + files[number],) for name, head, files in heads}
+                numbers = {name: column[at] for name, column in columns.items()}
+                yield Row(paths, {}, {}, numbers, layouts[layout_of[at]])
 
 
 def _joined(parts: Sequence[Files], counts: Sequence[int]) -> Files:

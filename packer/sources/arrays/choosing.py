@@ -33,7 +33,7 @@ class Skipping:
     """Says whether the user skips a path, and remembers which entries of the options named something."""
 
     def __init__(self, tree: Tree, *given: Sequence[str]) -> None:
-        self._bases = {files.base for files in tree.place}
+        self._bases = {group.base for group in tree.files}
         self._given = [path for paths in given for path in paths]
         self.used: set[str] = set()
 
@@ -94,7 +94,7 @@ def _own_names(leaves: Sequence[ArrayLeaf], tree: Tree) -> list[str]:
 
     Where files that the user named as a field hold one array, its name is that of the field.
     """
-    arrays: dict[str, set[str]] = {files.base: set() for files in tree.place}
+    arrays: dict[str, set[str]] = {group.base: set() for group in tree.files}
     bases = [f"/{leaf.array[1:].partition('/')[0]}" for leaf in leaves]
     for base, leaf in zip(bases, leaves, strict=True):
         if base in arrays:

@@ -14,10 +14,13 @@ from packer.format import DTYPES, FieldSpec
 from packer.sources.arrays.meaning import Scaling, in_words, scaling_of
 from packer.sources.arrays.tree import Entry, is_text, list_dtype
 from packer.sources.base import fits
+from packer.sources.table import LaidField, Layout
 
 #: The name of a field until it is chosen.
 _UNNAMED = "values"
 _NOT_CHOSEN = FieldSpec(name=_UNNAMED, dtype="uint8")
+#: What a table does not keep of a leaf: the field says it.
+_OF_NO_SAMPLE: dict[str, Any] = {"spec": _NOT_CHOSEN, "samples": None, "problem": "", "remark": ""}
 
 
 class ArrayLeaf(NamedTuple):
@@ -34,7 +37,7 @@ class ArrayLeaf(NamedTuple):
         attribute: name of the attribute of the unit that holds the value, if no array does.
         starts: path of the array with the row of `array` at which each sample starts; empty if rows are samples.
         scaling: how its stored numbers become values; None if they are the values.
-        file: the file that holds it, if the tree has several.
+        file: the file that holds it, if the tree has several; in a table of rows, the input that has this file.
         enum: the numbers of an enum, ascending, and their names.
     """
 
@@ -63,6 +66,41 @@ class ArrayLeaf(NamedTuple):
     def changed(self, **changes: Any) -> ArrayLeaf:
         """Return the leaf with changes of its `spec`."""
         return self._replace(spec=msgspec.structs.replace(self.spec, **changes))
+
+
+def laid(leaf: ArrayLeaf) -> LaidField:
+    """Return the field of a table that a leaf is: of a row with its lengths, else with columns that hold them."""
+    spec, shape = leaf.spec, tuple[int | str | None, ...](leaf.spec.shape)
+    if leaf.samples is None:  # of a sample, whose lengths and file are its own
+        spec = msgspec.structs.replace(spec, shape=(None,) * len(shape))
+        shape = tuple(n if n is None else length_name(spec.name, axis) for axis, n in enumerate(shape))
+        leaf = leaf._replace(file="")
+    where = f"attribute {leaf.attribute}" if leaf.attribute else leaf.array
+    where += "".join(f"[{member}]" for member in leaf.members)
+    # An array that is a sample has no path of its own.
+    in_words = " of ".join(filter(None, (spec.in_words, where)))
+    return LaidField(spec.name, str(spec.dtype), shape, in_words, spec.kind, leaf._replace(**_OF_NO_SAMPLE))
+
+
+def lengths_of(leaf: ArrayLeaf) -> dict[str, int]:
+    """Return the lengths of the axes of a leaf that is a sample's, by the name of the column of the table."""
+    axes = enumerate(leaf.spec.shape)
+    return {length_name(leaf.spec.name, axis): length for axis, length in axes if length is not None}
+
+
+def length_name(field: str, axis: int) -> str:
+    """Return the name of the column with the length of an axis of a field."""
+    return f"{field}[{axis}]"
+
+
+def leaves_in(layout: Layout, fields: Sequence[FieldSpec]) -> list[ArrayLeaf]:
+    """Return the leaves that the fields of a table are.
+
+    Args:
+        fields: what each is in all samples.
+    """
+    specs = {spec.name: spec for spec in fields}
+    return [laid.detail._replace(spec=specs[laid.name]) for laid in layout]
 
 
 def leaves_of(entry: Entry, axis: int | None) -> list[ArrayLeaf] | str:

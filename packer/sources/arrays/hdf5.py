@@ -26,7 +26,7 @@ from packer.sources.arrays.tree import (
     TEXT,
     Entry,
     Tree,
-    TreePlace,
+    TreeFiles,
     Values,
     check_attribute,
     check_size,
@@ -53,8 +53,8 @@ _STRUCTURE = ("CLASS", "NAME", "DIMENSION_LIST", "REFERENCE_LIST", "_Netcdf4Dimi
 class Hdf5Tree(Tree):
     """An open HDF5 file; a dataset can be found through links, and is listed under its first name."""
 
-    def __init__(self, place: TreePlace) -> None:
-        super().__init__(place)
+    def __init__(self, files: TreeFiles) -> None:
+        super().__init__(files)
         self._file = _opened(self.path)
         self._listed: dict[str, h5py.Dataset | h5py.Group] = {}
 

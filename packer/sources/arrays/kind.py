@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 
-from packer.sources.base import Source
-from packer.sources.files import FileSet
+from packer.format import FieldSpec
+from packer.sources.base import Block, Source
+from packer.sources.files import FileSet, walk
 from packer.sources.kinds import Kind
 from packer.sources.options import SourceOptions
+from packer.sources.table import SampleTable
 from packer.watcher import Watcher
 from packer.workers import Limits
 
@@ -26,11 +29,23 @@ def open_trees(
     return open_arrays(kind, inputs, options, watcher, limits if kind == "hdf5" else None)
 
 
+def read_trees(kind: str, table: SampleTable, fields: Sequence[FieldSpec], options: SourceOptions) -> Iterator[Block]:
+    """Yield samples out of trees of arrays."""
+    from packer.sources.arrays.source import read_table
+
+    return read_table(kind, table, fields, options)
+
+
+def _files_of_zarr(path: str) -> list[str]:
+    return sorted(f"{path}/{file}" for file, _ in walk(path)) if Path(path).is_dir() else [path]
+
+
 KINDS = (
     Kind(
         "hdf5",
         (".h5", ".hdf5", ".hdf", ".h5ad", ".he5", ".mat", ".nc", ".nc4", ".nxs"),
         open=partial(open_trees, "hdf5"),
+        read_table=partial(read_trees, "hdf5"),
         units=("rows", "files", "datasets", "groups", "episodes"),
         names_fields=True,
         options=_GROUPED,
@@ -40,6 +55,8 @@ KINDS = (
         "zarr",
         (".zarr", ".zarr.zip"),
         open=partial(open_trees, "zarr"),
+        read_table=partial(read_trees, "zarr"),
+        files_in=_files_of_zarr,
         units=("rows", "files", "datasets", "groups", "episodes"),
         names_fields=True,
         options=_GROUPED,
@@ -48,6 +65,7 @@ KINDS = (
         "npy",
         (".npy", ".npz"),
         open=partial(open_trees, "npy"),
+        read_table=partial(read_trees, "npy"),
         units=("rows", "files", "folders", "episodes"),
         lies_beside=True,
         options=_OPTIONS,

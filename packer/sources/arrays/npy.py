@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError
 from packer.sources.arrays.fields import leaves_of, rows_in_words
-from packer.sources.arrays.tree import CACHE_BYTES, Entry, PartFiles, Tree, never
+from packer.sources.arrays.tree import CACHE_BYTES, Entry, FileGroup, Tree, never
 from packer.sources.files import refuse_pointer, unreadable
 from packer.sources.headers import usual
 from packer.sources.units import pattern_of
@@ -51,15 +51,14 @@ class NpyTree(Tree):
     def entries(
         self, root: str = "", is_out: Callable[[str], bool] = never, is_unit: Callable[[str], bool] = never
     ) -> Iterator[Entry]:
-        pairs = ((files.base, path) for files in self.place for path in files.paths)
+        pairs = ((group.base, path) for group in self.files for path in group.paths)
         # A tree of one file is itself one of many that threads list.
-        are_many = sum(len(files.paths) for files in self.place) > 1
+        are_many = sum(len(group.paths) for group in self.files) > 1
         listed = in_threads(_list_headers, pairs) if are_many else map(_list_headers, pairs)
-        for number, files in enumerate(self.place):
-            entries: Iterator[Entry] = (entry for of_file in islice(listed, len(files.paths)) for entry in of_file)
-            if len(files.paths) > 1:
-                entries, rows = _as_one(entries, files)
-                self.place = (*self.place[:number], files._replace(rows=rows), *self.place[number + 1 :])
+        for group in self.files:
+            entries: Iterator[Entry] = (entry for of_file in islice(listed, len(group.paths)) for entry in of_file)
+            if len(group.paths) > 1:
+                entries, self.rows[group.base] = _as_one(entries, group)
             yield from (entry for entry in entries if not is_out(entry.path))
 
     def find(self, path: str) -> Entry | None:
@@ -68,14 +67,14 @@ class NpyTree(Tree):
 
     def open(self, path: str, axis: int = 0, cache: int = CACHE_BYTES) -> NDArray[Any]:
         """Return a `.npy` mapped, a member of a `.npz` read whole, after which its checksum was compared."""
-        for base, paths, along, _ in self.place:
+        for base, paths, along in self.files:
             parts = [array for file in paths if (array := _opened(file, base, path)) is not None]
             if parts:
                 return parts[0] if len(parts) == 1 else np.concatenate(parts, along)
         raise SourceError(f"{path} has gone: the file has changed; run again", self.path)
 
 
-def _as_one(entries: Iterable[Entry], files: PartFiles) -> tuple[Iterator[Entry], tuple[int, ...]]:
+def _as_one(entries: Iterable[Entry], files: FileGroup) -> tuple[Iterator[Entry], tuple[int, ...]]:
     """Return parts of one array as one entry, next to what is no array, and the rows of each part.
 
     Parts that cannot be packed stay as they are.

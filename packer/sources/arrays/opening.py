@@ -9,6 +9,7 @@ scenes --samples folders                     a sample a folder
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -21,29 +22,31 @@ import msgspec
 import numpy as np
 from natsort import natsorted
 
-from packer.errors import UsageError, first_few
+from packer.errors import UsageError, as_text, first_few
 from packer.format import check_field_name
 from packer.sources.arrays.choosing import Constant, constant_values
-from packer.sources.arrays.collecting import MAX_KEPT, Units, collect_units, size_name
-from packer.sources.arrays.fields import ArrayLeaf, classes_of, rows_in_words
+from packer.sources.arrays.collecting import MAX_KEPT, collect
+from packer.sources.arrays.fields import ArrayLeaf, classes_of, leaves_in, rows_in_words
 from packer.sources.arrays.origin import ArraysOrigin, KeptFile, KeptOptions
-from packer.sources.arrays.places import FileColumn, Places, RowTable, bounds_of, relative_names, without_suffix
-from packer.sources.arrays.source import ArraySource, RowSource, UnitSource
-from packer.sources.arrays.tree import open_tree
+from packer.sources.arrays.tree import open_tree, tree_files, without_suffix
 from packer.sources.arrays.units import LEFT_OUT, UNWRITTEN, Remark, are_numbered, units_of
 from packer.sources.base import Source
 from packer.sources.episodes import EpisodeSource
-from packer.sources.files import FileSet
+from packer.sources.files import FileSet, join
 from packer.sources.headers import read_headers
-from packer.sources.kinds import unit_of
+from packer.sources.kinds import kind_named, unit_of
 from packer.sources.options import SourceOptions, naming
 from packer.sources.pairing import names_by_folder, partners
+from packer.sources.source import TableSource
+from packer.sources.table import Files, LaidField, Row, SampleTable, bounds_of
 from packer.sources.units import UnitChoice, by_folder, folder_of, pattern_of, refuse_strays, unit_name
 from packer.watcher import HEADERS, NOBODY, Watcher
 from packer.workers import Limits, call_guarded
 
 #: Headers of HDF5 and zarr are read by so many processes, but each must have so many files to be worth its start.
 PROCESSES, FILES_A_PROCESS = 8, 64
+#: The input of files that are named for themselves; of one whose rows are the samples, with its path.
+_APART = "/"
 
 
 def open_arrays(
@@ -77,43 +80,51 @@ def open_arrays(
     text = " ".join(files.text for files in inputs.values())
     file_sets = {name: files._replace(files=files.pick(watcher)) for name, files in inputs.items()}
     notes: list[str] = []
-    places, names = _places(kind, file_sets, choice, options.axis, watcher, notes)
-    list_units = partial(units_of, files=kind, choice=choice, options=options)
+    trees = _trees(kind, file_sets, choice, watcher, notes)
+    list_units = partial(units_of, kind=kind, choice=choice, options=options)
     if kind == "npy":
-        listings = read_headers(list_units, places, len(places), watcher)
+        listings = read_headers(list_units, trees.rows(), trees.count, watcher)
     else:  # threads would wait for the one lock of h5py
-        workers = min(PROCESSES, -(-len(places) // FILES_A_PROCESS))
-        listings = watcher.watch(call_guarded(list_units, places, limits, workers), HEADERS, len(places))
-    units, used, remarks = collect_units(places, names, choice.unit, listings, text, watcher)
-    if useless := set(options.skip) - used:
+        workers = min(PROCESSES, -(-trees.count // FILES_A_PROCESS))
+        listings = watcher.watch(call_guarded(list_units, trees.rows(), limits, workers), HEADERS, trees.count)
+    table, facts = collect(trees, choice.unit, listings, text, watcher)
+    if useless := set(options.skip) - facts.used:
         raise UsageError(f"--skip {min(useless)}: {text} has no such array or group")
-    constants = units.constants()
+    constants = facts.constants(table, choice.unit)
     for path in options.once:
         if not any(naming(name, [path]) for name in constants):
             raise UsageError(f"--once {path}: there is no such array, neither in the samples nor in the file")
-    if len(units.attributes) > MAX_KEPT:
-        units = replace(units, attributes={})
+    attributes: Mapping[int, Mapping[str, Any]] = facts.attributes
+    if len(attributes) > MAX_KEPT:
+        attributes = {}
         few = f"more than {MAX_KEPT:,} files or samples have attributes"
         notes.append(f"{few}, so none are kept; --attr NAME makes a field")
-    kept_options = KeptOptions(dict(options.pick), list(options.skip), list(options.once), list(options.sparse))
-    source: ArraySource
+    values = {name: _values(kind, table.row(0), options.axis, constant) for name, constant in constants.items()}
     if is_table:
-        notes += _other_tables(units, [name for name in inputs if name])
+        table = _side_by_side(table, facts.rows)
+        notes += _other_tables(table, [name for name in inputs if name])
     elif choice.name == "rows" and options.samples is None:
-        notes += _other_units(units, bool(options.pick))
-    attributes, remarks_on_attributes = units.field_attributes()
+        notes += _other_units(table, bool(options.pick))
     if is_rows:
-        source = _row_source(
-            kind, units, attributes, options.axis, msgspec.structs.replace(kept_options, axis=options.axis)
-        )
+        files = _kept_files(table, attributes)
     else:
-        source = _unit_source(kind, units, attributes, msgspec.structs.replace(kept_options, samples=str(choice)))
-    source.remarks = [*_sentences(kind, [*remarks, *remarks_on_attributes]), *notes]
-    source.constants = {name: _values(kind, units, constant) for name, constant in constants.items()}
-    if not units.ends:
-        return source
+        table, files = (table, []) if table.names else _named_by_tree(table)
+    of_fields, differing = facts.field_attributes([laid.name for laid in table.layouts[0]])
+    of_samples = {} if is_rows else {(table.names or [])[n]: dict(kept) for n, kept in attributes.items()}
+    remarks = [*facts.remarks, *(remark for group in facts.groups for remark in group.remarks), *differing]
+    source = TableSource(
+        table,
+        kind_named(kind),
+        options,
+        table.specs(),
+        _origin(table, options, choice, files, of_samples, of_fields),
+        [*_sentences(kind, remarks), *notes],
+        values,
+        _splits(table, facts.splits),
+    )
     # Marks that are no field may lie in a file of their own.
-    return EpisodeSource(source, units.ends, choice.pattern, units.table.places.paths() if is_table else [])
+    marked = trees.files() if is_table else []
+    return EpisodeSource(source, facts.ends, choice.pattern, marked) if facts.ends else source
 
 
 def _check(options: SourceOptions, choice: UnitChoice, inputs: Mapping[str, FileSet]) -> None:
@@ -142,43 +153,61 @@ def _check(options: SourceOptions, choice: UnitChoice, inputs: Mapping[str, File
 # ---------------------------------------------------------------- trees
 
 
-def _places(
-    kind: str, file_sets: Mapping[str, FileSet], choice: UnitChoice, axis: int, watcher: Watcher, notes: list[str]
-) -> tuple[Places, Sequence[str]]:
+def _trees(
+    kind: str, file_sets: Mapping[str, FileSet], choice: UnitChoice, watcher: Watcher, notes: list[str]
+) -> SampleTable:
     """Return the files of every tree: one; of npy those of a sample or, if rows are, all. And the names of samples.
 
     Files of npy for named fields are partners by name, or by the folder they lie in; other trees have no names.
-    Sentences for the plan go to `notes`.
+    The input `/` is of files that are named for themselves. Sentences for the plan go to `notes`.
     """
     if kind != "npy":
-        return Places(tuple(FileColumn.one_each("", files.folder, files.files) for files in file_sets.values())), ()
+        ((_, file_set),) = file_sets.items()
+        return SampleTable(count=len(file_set.files), inputs={"": Files(file_set.folder, file_set.files)})
     if choice.name in ("rows", "episodes"):
-        bases = {name: f"/{name}" if name else None for name in file_sets}
-        return Places(
-            tuple(
-                FileColumn(bases[name], files.folder, files.files, bounds_of([len(files.files)]), axis)
-                for name, files in file_sets.items()
-            )
-        ), ()
+        inputs = {
+            name or _APART: Files(file_set.folder, file_set.files, bounds_of([len(file_set.files)]))
+            for name, file_set in file_sets.items()
+        }
+        return SampleTable(count=1, inputs=inputs)
     if choice.name == "folders":
-        for files in file_sets.values():
-            refuse_strays(files.folder, files.files)
+        for file_set in file_sets.values():
+            refuse_strays(file_set.folder, file_set.files)
         if list(file_sets) == [""]:
-            (files,) = file_sets.values()
-            groups = by_folder(files.files)
-            in_order = [files.files[number] for numbers in groups.values() for number in numbers]
-            column = FileColumn(None, files.folder, in_order, bounds_of(map(len, groups.values())))
-            return Places((column,)), [unit_name(files.folder, folder) for folder in groups]
+            (file_set,) = file_sets.values()
+            groups = by_folder(file_set.files)
+            in_order = [file_set.files[number] for numbers in groups.values() for number in numbers]
+            of_folders = Files(file_set.folder, in_order, bounds_of([len(numbers) for numbers in groups.values()]))
+            names = [unit_name(file_set.folder, folder) for folder in groups]
+            return SampleTable(count=len(groups), inputs={_APART: of_folders}, names=names)
     paired, remarks = partners(file_sets, watcher, names_by_folder(file_sets) if choice.name == "folders" else None)
     notes += remarks
-    columns = (
-        FileColumn.one_each(f"/{name}" if name else "", file_sets[name].folder, files)
-        for name, files in paired.files.items()
-    )
-    return Places(tuple(columns)), paired.names
+    inputs = {name: Files(file_sets[name].folder, files) for name, files in paired.files.items()}
+    return SampleTable(count=len(paired.names), inputs=inputs, names=paired.names)
 
 
-def _other_tables(units: Units, fields: Sequence[str]) -> list[str]:
+def _side_by_side(table: SampleTable, rows: Sequence[Sequence[int]]) -> SampleTable:
+    """Return the rows of the one tree of npy: of each field that was named, and of each other file, an input.
+
+    Args:
+        rows: of each of these, the rows of each file.
+    """
+    every = dict[str, Files]()
+    for name, files in table.inputs.items():
+        for group in [[file] for file in files.files] if name == _APART else [files.files]:
+            every[f"/{group[0]}" if name == _APART else name] = Files(files.folder, group)
+    inputs, layout = dict[str, Files](), list[LaidField]()
+    held = {laid.detail.file for laid in table.layouts[0]}
+    for (name, files), counts in zip(every.items(), rows, strict=True):
+        own = held.intersection(join(files.folder, file) for file in files.files)
+        of_input = [laid for laid in table.layouts[0] if len(every) == 1 or laid.detail.file in own]
+        if of_input:
+            inputs[name] = msgspec.structs.replace(files, ends=np.cumsum(counts, dtype=np.int64))
+            layout += [laid._replace(detail=laid.detail._replace(file=name)) for laid in of_input]
+    return SampleTable(count=sum(rows[0]), inputs=inputs, layouts=[tuple(layout)], further=table.further)
+
+
+def _other_tables(table: SampleTable, fields: Sequence[str]) -> list[str]:
     """Return sentences on what else files of npy may be whose rows are the samples.
 
     Raises:
@@ -186,15 +215,15 @@ def _other_tables(units: Units, fields: Sequence[str]) -> list[str]:
             parts of one array, a field each or a sample each; nothing says which.
     """
     notes = [
-        f"field {files.base[1:]}: the rows of {len(files.paths):,} files, one after another; `--samples files` makes "
-        "each a sample"
-        for files in units.table.places[0]
-        if len(files.paths) > 1
+        f"field {name}: the rows of {len(files.files):,} files, one after another; `--samples files` makes each a "
+        "sample"
+        for name, files in table.inputs.items()
+        if len(files.files) > 1
     ]
     unnamed: dict[str, list[ArrayLeaf]] = defaultdict(list)
-    for leaf in units.leaves:
+    for leaf in leaves_in(table.layouts[0], table.specs()):
         if leaf.array[1:].partition("/")[0] not in fields:
-            unnamed[leaf.file].append(leaf)
+            unnamed[table.inputs[leaf.file].paths()[0]].append(leaf)
     alike: dict[Any, str] = {}
     for path in natsorted(unnamed):
         rows = rows_in_words(unnamed[path])
@@ -215,106 +244,113 @@ def _other_tables(units: Units, fields: Sequence[str]) -> list[str]:
     return notes
 
 
-def _other_units(units: Units, is_picked: bool) -> list[str]:
+def _other_units(table: SampleTable, is_picked: bool) -> list[str]:
     """Return a sentence if rows were taken for samples and files may be; raises UsageError if groups may be."""
-    leaves = units.leaves
-    if not is_picked and are_numbered(leaf.array for leaf in leaves):
+    (files,), layout = table.inputs.values(), table.layouts[0]
+    if not is_picked and are_numbered(laid.detail.array for laid in layout):
         raise UsageError(
-            f"{units.table.places.path(0)}: a sample may be a row of all {len(leaves)} arrays, or one of the groups "
+            f"{table.row(0).path}: a sample may be a row of all {len(layout)} arrays, or one of the groups "
             "that hold them; say --samples rows, or --samples groups"
         )
-    rows = units.table.lengths
-    many = f"{len(units):,} files of {int(rows.min()):,} to {int(rows.max()):,} rows"
+    rows = np.diff(np.asarray(files.ends), prepend=0)
+    many = f"{len(rows):,} files of {int(rows.min()):,} to {int(rows.max()):,} rows"
     return [f"{many}: each row is a sample; --samples files makes each file one"] * bool(rows.min() < rows.max())
 
 
-def _values(kind: str, units: Units, constant: Constant) -> Any:
-    with open_tree(kind, units.table.places[0]) as tree, tree.faults(f"reading {constant.path}"):
+def _values(kind: str, row: Row, axis: int, constant: Constant) -> Any:
+    with open_tree(kind, tree_files(row.paths, axis)) as tree, tree.faults(f"reading {constant.path}"):
         return constant_values(tree, constant.path)
 
 
-# ---------------------------------------------------------------- the source
+# ---------------------------------------------------------------- what is kept besides the samples
 
 
-def _row_source(
-    kind: str, units: Units, attributes: Mapping[str, dict[str, Any]], axis: int, options: KeptOptions
-) -> ArraySource:
-    """Return the rows of all units, one after another; files of one tree lie side by side, each with its fields."""
-    tables = _side_by_side(units) if kind == "npy" else [units.table]
-    names = relative_names([table.places for table in tables])
-    rows = [count for table in tables for count in table.lengths.tolist()]
+def _kept_files(table: SampleTable, attributes: Mapping[int, Mapping[str, Any]]) -> list[KeptFile]:
+    """Return what is kept of the files whose rows are the samples."""
+    names = relative_names(list(table.inputs.values()))
+    rows = [n for files in table.inputs.values() for n in np.diff(np.asarray(files.ends), prepend=0).tolist()]
     none: dict[str, Any] = {}  # one for all files
-    kept_files = [
-        KeptFile(name, count, {"/": dict(units.attributes[number])} if number in units.attributes else none)
+    return [
+        KeptFile(name, count, {"/": dict(attributes[number])} if number in attributes else none)
         for number, (name, count) in enumerate(zip(names, rows, strict=True))
     ]
-    origin = ArraysOrigin(options, {}, files=kept_files, fields=dict(attributes), classes=_classes(units))
-    return RowSource(kind, [table for table in tables if table.leaves(0)], origin, axis)
 
 
-def _side_by_side(units: Units) -> list[RowTable]:
-    """Return a table for each array of the one tree of npy: a run for each of its files."""
-    by_file: dict[str, list[ArrayLeaf]] = defaultdict(list)
-    for leaf in units.leaves:
-        by_file[leaf.file].append(leaf)
-    tables = []
-    every = units.table.places.apart()
-    for places, parts in zip(every, units.parts, strict=True):
-        leaves = units.leaves if len(every) == 1 else tuple(by_file[places.path(0)])
-        ends = np.cumsum(parts or units.table.ends)
-        tables.append(RowTable(places, (), ends, [leaves], np.zeros(len(places), np.uint32)))
-    return tables
+def _named_by_tree(table: SampleTable) -> tuple[SampleTable, list[KeptFile]]:
+    """Return samples with their names, and what is kept of trees that hold several.
 
-
-def _unit_source(
-    kind: str, units: Units, attributes: Mapping[str, dict[str, Any]], options: KeptOptions
-) -> ArraySource:
-    names, files = (units.names, []) if units.names else _names_by_tree(units)
-    origin = ArraysOrigin(
-        options,
-        {},
-        files=files,
-        attributes={names[number]: dict(of_unit) for number, of_unit in units.attributes.items()},
-        attrs=[leaf.attribute for leaf in units.leaves if leaf.attribute],
-        fields=dict(attributes),
-        classes=_classes(units),
-    )
-    sizes = [
-        [units.sizes[size_name(leaf.spec.name, axis)] for axis in range(len(leaf.spec.shape))] for leaf in units.leaves
-    ]
-    source = UnitSource(kind, units.table, origin, units.kind, names, sizes)
-    splits: dict[str, list[str]] = defaultdict(list)
-    for number, of_unit in units.splits.items():
-        for split in of_unit:
-            splits[split].append(names[number])
-    source.splits = dict(splits)
-    return source
-
-
-def _names_by_tree(units: Units) -> tuple[list[str], list[KeptFile]]:
-    """Return the names of units, and what is kept of trees that hold several.
-
-    The names of the units of a tree begin with its path, if there are several trees. The path has no suffix, unless
+    The names of the samples of a tree begin with its path, if there are several trees. The path has no suffix, unless
     some trees differ only in their suffix.
     """
-    places, roots = units.table.places, units.table.roots
-    counts = [len(list(units_of_tree)) for _, units_of_tree in groupby(places.firsts)]
-    ends = np.cumsum(counts, dtype=np.int64)
-    names = relative_names([places.take(ends - counts)])
+    (files,) = table.inputs.values()
+    counts = [len(list(of_file)) for _, of_file in groupby(files.files)]
+    names = relative_names([Files(files.folder, [file for file, _ in groupby(files.files)])])
     homes = list(map(without_suffix, names))
     suffixes = {name[len(home) :] for name, home in zip(names, homes, strict=True)}
     if len(suffixes) > 1 and len(set(homes)) < len(homes):  # as of run.1 and run.2
         homes = names
-    if not roots:
-        return homes, []
+    if not files.roots:
+        return msgspec.structs.replace(table, names=homes), []
     if len(homes) == 1:
         homes = [""]
-    of_units = zip(roots, (home for home, count in zip(homes, counts, strict=True) for _ in range(count)), strict=True)
-    return [f"{home}{root}".lstrip("/") for root, home in of_units], list(map(KeptFile, homes, counts))
+    home_of = (home for home, count in zip(homes, counts, strict=True) for _ in range(count))
+    names = [f"{home}{root}".lstrip("/") for root, home in zip(files.roots, home_of, strict=True)]
+    return msgspec.structs.replace(table, names=names), list(map(KeptFile, homes, counts))
 
 
-def _classes(units: Units) -> list[str]:
-    return [name for leaf in units.leaves for name in classes_of(leaf)]
+def relative_names(inputs: Sequence[Files]) -> list[str]:
+    """Return the paths of files relative to the folder that holds all; a file that has this name is returned."""
+    above = ""
+    for files in inputs:
+        for inner, _ in groupby(map(folder_of, files.files)):
+            parent = os.path.abspath(join(files.folder, inner))  # noqa: PTH100 - links stay
+            above = os.path.commonpath([above, parent]) if above else parent
+    names = []
+    for files in inputs:
+        for file in files.files:
+            name = as_text(os.path.relpath(join(files.folder, file), above).replace(os.sep, "/"))
+            names.append(file if name == file else name)
+    return names
+
+
+def _splits(table: SampleTable, of_samples: Mapping[int, Sequence[str]]) -> dict[str, list[str]]:
+    """Return the names of the samples of each split that trees list."""
+    splits: dict[str, list[str]] = defaultdict(list)
+    for number, names in of_samples.items():
+        for name in names:
+            splits[name].append((table.names or [])[number])
+    return dict(splits)
+
+
+def _origin(
+    table: SampleTable,
+    options: SourceOptions,
+    choice: UnitChoice,
+    files: list[KeptFile],
+    attributes: dict[str, dict[str, Any]],
+    of_fields: dict[str, dict[str, Any]],
+) -> dict[str, Any]:
+    """Return what the manifest keeps: arguments are as in `ArraysOrigin`."""
+    is_rows = choice.name in ("rows", "episodes")
+    leaves = leaves_in(table.layouts[0], table.specs())
+    # The path of a field is kept if it is not its name with slashes for dots: names may hold dots of their own.
+    paths = {leaf.spec.name: leaf.path for leaf in leaves if not leaf.attribute}
+    kept_options = KeptOptions(
+        dict(options.pick), list(options.skip), list(options.once), list(options.sparse), samples=str(choice)
+    )
+    if is_rows:
+        kept_options = msgspec.structs.replace(kept_options, axis=options.axis, samples="rows")
+    origin = ArraysOrigin(
+        kept_options,
+        paths={name: path for name, path in paths.items() if path != "/" + name.replace(".", "/")},
+        files=files[:1],
+        attributes=attributes,
+        attrs=[leaf.attribute for leaf in leaves if leaf.attribute],
+        fields=of_fields,
+        classes=[name for leaf in leaves for name in classes_of(leaf)],
+    )
+    # A dict of each file would take ten times its memory.
+    return {name: files if name == "files" else value for name, value in msgspec.to_builtins(origin).items()}
 
 
 def _sentences(kind: str, remarks: Iterable[Remark]) -> list[str]:

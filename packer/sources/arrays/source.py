@@ -6,152 +6,98 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from copy import copy
-from itertools import chain, groupby, pairwise
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from itertools import groupby, pairwise
+from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import SourceError
+from packer.format import FieldSpec
 from packer.sources.arrays.choosing import row_starts
-from packer.sources.arrays.fields import ArrayLeaf, check, values_of
-from packer.sources.arrays.origin import ArraysOrigin
-from packer.sources.arrays.places import RowTable
-from packer.sources.arrays.tree import CACHE_BYTES, Tree, Values, open_tree
-from packer.sources.base import (
-    BLOCK_BYTES,
-    LARGE_BYTES,
-    Block,
-    LargeArray,
-    Source,
-    block_bytes,
-    joined,
-)
-from packer.sources.files import walk
+from packer.sources.arrays.fields import ArrayLeaf, check, leaves_in, values_of
+from packer.sources.arrays.tree import CACHE_BYTES, Tree, Values, open_tree, tree_files
+from packer.sources.base import BLOCK_BYTES, LARGE_BYTES, Block, LargeArray, block_bytes, joined
+from packer.sources.kinds import unit_of
+from packer.sources.options import SourceOptions
+from packer.sources.table import SampleTable
 
-if TYPE_CHECKING:
-    from typing_extensions import Self  # which typing has from Python 3.11 on
-
-#: The length of an axis that is known only after reading.
-UNKNOWN = -1
 #: What a str costs besides its characters.
 _STR_BYTES = 64
 #: Variable-length rows that are read at once, at first and at most: their lengths are known only after reading.
 _FIRST_RUN, _LONGEST_RUN = 16, 1024
 
 
-class ArraySource(Source):
-    """Samples out of trees of arrays.
+def read_table(kind: str, table: SampleTable, fields: Sequence[FieldSpec], options: SourceOptions) -> Iterator[Block]:
+    """Yield the samples of a table, as `Source.read` does.
 
     Args:
         kind: of the trees: `hdf5`, `npy` or `zarr`.
+        fields: of all samples.
     """
-
-    #: Shapes of ragged fields, (n, axes), except those that are known only after reading.
-    _shapes: Mapping[str, NDArray[np.int64]] = {}
-    _tables: Sequence[RowTable]
-
-    def __init__(self, kind: str, tables: Sequence[RowTable], origin: ArraysOrigin) -> None:
-        self.kind, self._tables = kind, tables
-        self.has_files_of_parts = kind != "zarr"  # whose files are in each part
-        leaves = [leaf for table in tables for leaf in table.leaves(0)]
-        self.fields = tuple(leaf.spec for leaf in leaves)
-        # The path of a field is kept if it is not its name with slashes for dots: names may hold dots of their own.
-        paths = {c.spec.name: c.path for c in leaves if not c.attribute}
-        paths = {name: path for name, path in paths.items() if path != "/" + name.replace(".", "/")}
-        kept = msgspec.to_builtins(msgspec.structs.replace(origin, paths=paths, files=origin.files[:1]))
-        # A dict of each file would take ten times its memory.
-        self.origin = {name: origin.files if name == "files" else value for name, value in kept.items()}
-
-    def __len__(self) -> int:
-        return int(self._tables[0].ends[-1]) if len(self._tables[0].ends) else 0
-
-    def shapes(self, field: str) -> NDArray[np.int64] | None:
-        return self._shapes.get(field)
-
-    def part(self, start: int, stop: int) -> Self:
-        part = copy(self)
-        part._tables = [table.cut(start, stop) for table in self._tables]
-        part.origin, part.remarks, part.constants, part.splits = {}, [], {}, {}
-        part.names = self.names and self.names[start:stop]
-        part._shapes = {name: shapes[start:stop] for name, shapes in self._shapes.items()}
-        return part
-
-    def files(self) -> list[str]:
-        files = [path for table in self._tables for path in table.places.paths()]
-        further = dict.fromkeys(path for table in self._tables for paths in table.files.values() for path in paths)
-        if further:
-            files = list(dict.fromkeys([*files, *further]))
-        if self.kind != "zarr":
-            return files
-        inside = (sorted(f"{top}/{file}" for file, _ in walk(top)) if Path(top).is_dir() else [top] for top in files)
-        return list(chain.from_iterable(inside))
+    if table.has_rows:
+        return _read_rows(kind, table, fields, options.axis)
+    return joined(_samples(kind, table, fields, unit_of(kind, options.samples).unit), fields, BLOCK_BYTES)
 
 
 # ---------------------------------------------------------------- rows
 
 
-class RowSource(ArraySource):
-    """One sample a row, of tables that all have as many rows.
+def _read_rows(kind: str, table: SampleTable, fields: Sequence[FieldSpec], axis: int) -> Iterator[Block]:
+    """Yield rows of trees that all have as many rows.
 
     Args:
         axis: number of the sample axis.
     """
-
-    names = None
-
-    def __init__(self, kind: str, tables: Sequence[RowTable], origin: ArraysOrigin, axis: int) -> None:
-        super().__init__(kind, tables, origin)
-        self._axis = axis
-
-    def read(self) -> Iterator[Block]:
-        ends = {int(end) for table in self._tables for end in table.ends}
-        numbers = [0] * len(self._tables)
-        rows: list[_RowReader] = []
-        try:
-            for start, stop in pairwise(sorted({0, *ends})):
-                for number, table in enumerate(self._tables):
-                    if start == 0 or start == table.ends[numbers[number] - 1]:
-                        while table.ends[numbers[number]] <= start:  # a file without rows
-                            numbers[number] += 1
-                        if start:
-                            rows.pop(number).tree.close()
-                        rows.insert(number, _RowReader(self.kind, table, numbers[number], self._axis))
-                        numbers[number] += 1
-                yield from _blocks(rows, self.fields, start, stop)
-        finally:
-            for table_rows in rows:
-                table_rows.tree.close()
+    ends = {int(end) for files in table.inputs.values() for end in np.asarray(files.ends)}
+    numbers = dict.fromkeys(table.inputs, 0)
+    readers: dict[str, _RowReader] = {}
+    try:
+        for start, stop in pairwise(sorted({0, *ends})):
+            for name, files in table.inputs.items():
+                if start == 0 or start == readers[name].end:
+                    while np.asarray(files.ends)[numbers[name]] <= start:  # a file without rows
+                        numbers[name] += 1
+                    if start:
+                        readers.pop(name).tree.close()
+                    readers[name] = _RowReader(kind, table, name, numbers[name], fields, axis)
+                    numbers[name] += 1
+            yield from _blocks(readers, fields, start, stop)
+    finally:
+        for reader in readers.values():
+            reader.tree.close()
 
 
 class _RowReader:
-    """The rows of one run of a table, numbered as in the source.
+    """The rows of one file of an input, numbered as in the source.
 
     Raises:
         SourceError: a file is bad or has changed.
     """
 
-    def __init__(self, kind: str, table: RowTable, number: int, axis: int) -> None:
-        run = table.run(number)
-        self._leaves, self._axis = run.leaves, axis
-        self._before = int(table.ends[number]) - run.stop
-        self.tree = open_tree(kind, run.place)
+    def __init__(
+        self, kind: str, table: SampleTable, name: str, number: int, fields: Sequence[FieldSpec], axis: int
+    ) -> None:
+        files = table.inputs[name]
+        ends = np.asarray(files.ends)
+        before, self.end = int(ends[number - 1]) if number else 0, int(ends[number])
+        first = 0 if files.firsts is None else int(files.firsts[number])
+        self._leaves = [leaf for leaf in leaves_in(table.layout(number), fields) if leaf.file == name]
+        self._axis, self._before = axis, before - first
+        self.tree = open_tree(kind, tree_files({name: files.paths_of(number)}))
         with ExitStack() as stack:  # an error may be kept for long, and with it this reader
             stack.callback(self.tree.close)
             with self.tree.faults("opening the arrays"):
-                names = dict.fromkeys(leaf.array for leaf in run.leaves)
+                names = dict.fromkeys(leaf.array for leaf in self._leaves)
                 share = CACHE_BYTES // len(names)
-                is_sparse = {leaf.array: bool(leaf.starts) for leaf in run.leaves}
+                is_sparse = {leaf.array: bool(leaf.starts) for leaf in self._leaves}
                 self._arrays = {name: self.tree.open(name, 0 if is_sparse[name] else axis, share) for name in names}
-                self._starts = {c.array: row_starts(self.tree, c) for c in run.leaves if c.starts}
+                self._starts = {c.array: row_starts(self.tree, c) for c in self._leaves if c.starts}
             self.is_variable = bool(self._starts) or any(array.dtype.hasobject for array in self._arrays.values())
-            self.row_bytes = sum(_STR_BYTES for leaf in run.leaves if leaf.spec.kind == "text")
+            self.row_bytes = sum(_STR_BYTES for leaf in self._leaves if leaf.spec.kind == "text")
             for name, array in self._arrays.items():
                 length = len(self._starts[name]) - 1 if name in self._starts else array.shape[axis]
-                if length < run.stop:
+                if length < self.end - self._before:
                     raise SourceError(
                         f"{name or 'it'} has {length:,} rows now: the file has changed; run again", self.path
                     )
@@ -188,7 +134,7 @@ class _RowReader:
         return np.split(values.astype(leaf.spec.dtype, copy=False), cuts)
 
 
-def _blocks(rows: Sequence[_RowReader], fields: Sequence[Any], start: int, stop: int) -> Iterator[Block]:
+def _blocks(readers: Mapping[str, _RowReader], fields: Sequence[FieldSpec], start: int, stop: int) -> Iterator[Block]:
     """Yield the samples start..stop in blocks.
 
     Raises:
@@ -205,6 +151,7 @@ def _blocks(rows: Sequence[_RowReader], fields: Sequence[Any], start: int, stop:
             return True
         return False
 
+    rows = list(readers.values())
     is_variable = any(of_table.is_variable for of_table in rows)
     most = max(1, BLOCK_BYTES // max(1, sum(of_table.row_bytes for of_table in rows)))
     length = min(_FIRST_RUN, most) if is_variable else most
@@ -233,60 +180,21 @@ def _blocks(rows: Sequence[_RowReader], fields: Sequence[Any], start: int, stop:
 # ---------------------------------------------------------------- units
 
 
-class UnitSource(ArraySource):
-    """One sample a unit; axes of fields that differ between units are ragged.
-
-    Args:
-        table: a row for each unit, with fields whose axes have no length.
-        unit: `file`, `folder`, `dataset` or `group`.
-        names: of the units.
-        sizes: of each field, the length of each axis in every unit, (units,); `UNKNOWN` if only reading shows it.
-    """
-
-    names: Sequence[str]
-
-    def __init__(
-        self,
-        kind: str,
-        table: RowTable,
-        origin: ArraysOrigin,
-        unit: str,
-        names: Sequence[str],
-        sizes: Sequence[Sequence[NDArray[np.int64]]],
-    ) -> None:
-        self.names, self._unit, self._shapes = names, unit, {}
-        common = []
-        for leaf, axes in zip(table.leaves(0), sizes, strict=True):
-            common.append(tuple(map(_common_length, axes)))
-            if None in common[-1] and all((axis != UNKNOWN).all() for axis in axes):
-                self._shapes[leaf.spec.name] = np.column_stack(axes)
-        layouts = [
-            tuple(leaf.changed(shape=shape) for leaf, shape in zip(leaves, common, strict=True))
-            for leaves in table.layouts
-        ]
-        super().__init__(kind, [table._replace(layouts=layouts)], origin)
-
-    def read(self) -> Iterator[Block]:
-        yield from joined(self._samples(), self.fields, BLOCK_BYTES)
-
-    def _samples(self) -> Iterator[dict[str, Any]]:
-        (table,) = self._tables
-        number = 0
-        for place, runs in groupby(map(table.run, range(len(self))), key=lambda run: run.place):
-            root = ""
-            try:
-                with open_tree(self.kind, place) as tree:
-                    for run in runs:
-                        root = run.root
-                        yield _sample(tree, root, run.leaves, number)
-                        number += 1
-            except SourceError as error:
-                reason = f"{self._unit} {root}: {error.reason}" if root else error.reason
-                raise SourceError(reason, error.path or place[0].paths[0], number) from error
-
-
-def _common_length(axis: NDArray[np.int64]) -> int | None:
-    return int(axis[0]) if axis[0] != UNKNOWN and (axis == axis[0]).all() else None
+def _samples(kind: str, table: SampleTable, fields: Sequence[FieldSpec], unit: str) -> Iterator[dict[str, Any]]:
+    """Yield samples one after another; a tree of several is opened once."""
+    leaves = {id(layout): leaves_in(layout, fields) for layout in table.layouts}
+    number = 0
+    for paths, rows in groupby(table.rows(), key=lambda row: row.paths):
+        root = ""
+        try:
+            with open_tree(kind, tree_files(paths)) as tree:
+                for row in rows:
+                    root = row.root
+                    yield _sample(tree, root, leaves[id(row.layout)], number)
+                    number += 1
+        except SourceError as error:
+            reason = f"{unit} {root}: {error.reason}" if root else error.reason
+            raise SourceError(reason, error.path or next(iter(paths.values()))[0], number) from error
 
 
 def _sample(tree: Tree, root: str, leaves: Sequence[ArrayLeaf], number: int) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The contract of a tree of arrays: a file or folder that holds arrays and groups by path.
 
-    with open_tree("hdf5", place) as tree:
+    with open_tree("hdf5", tree_files(row.paths)) as tree:
         for entry in tree.entries():          # shape and dtype of each array, from headers alone
             tree.open(entry.path)[3:5]     # rows as a numpy array
 
@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import importlib
 import math
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
@@ -33,23 +34,48 @@ _BACKENDS = {
 }
 
 
-class PartFiles(NamedTuple):
-    """Files of a tree whose arrays begin at one path: one file, or parts of one array, one after another.
+class FileGroup(NamedTuple):
+    """Files of a tree whose arrays begin at one path: one file, or several whose rows follow one another.
 
     Attributes:
         base: the path, empty for the root.
-        axis: the axis along which parts follow one another.
-        rows: length of each part along it; empty for one file, and until they are listed.
+        axis: the axis along which the rows follow one another.
     """
 
     base: str
     paths: tuple[str, ...]
     axis: int = 0
-    rows: tuple[int, ...] = ()
 
 
 #: The files of a tree; all kinds but npy have one.
-TreePlace: TypeAlias = tuple[PartFiles, ...]
+TreeFiles: TypeAlias = tuple[FileGroup, ...]
+
+
+def tree_files(paths: Mapping[str, Sequence[str]], axis: int = 0) -> TreeFiles:
+    """Return the files of a tree, in the form in which it is opened.
+
+    Args:
+        paths: by input, as a row of the table has them. A field's name is the path of its arrays; files of an input
+            whose name begins with a slash are named for themselves.
+        axis: the axis along which the rows of several files of a field follow one another.
+    """
+    groups: list[FileGroup] = []
+    for name, of_input in paths.items():
+        if name.startswith("/"):
+            groups += (FileGroup(_own_base(path), (path,)) for path in of_input)
+        else:
+            groups.append(FileGroup(name and f"/{name}", tuple(of_input), axis))
+    return tuple(groups)
+
+
+def _own_base(path: str) -> str:
+    """Return the path of a file's arrays: the name of a `.npy`; members of a `.npz` have names of their own."""
+    return "" if path.lower().endswith(".npz") else f"/{without_suffix(path).rpartition('/')[2]}"
+
+
+def without_suffix(path: str) -> str:
+    """Return a path without its last suffix; a `Path` of each of many files would fill a table of Python's own."""
+    return os.path.splitext(path)[0]  # noqa: PTH122
 
 
 #: Most bytes of decoded chunks that are kept, for all arrays that are read together.
@@ -130,8 +156,9 @@ class Tree(ABC):
     """An open file or folder of arrays.
 
     Attributes:
-        place: its files; once it is listed, with the rows of parts.
+        files: its files.
         path: of the first file.
+        rows: of files whose rows follow one another, the rows of each, by their base; once they are listed.
 
     Raises:
         SourceError: it cannot be read.
@@ -140,9 +167,10 @@ class Tree(ABC):
     #: Name of the field of a unit that is an array.
     unnamed = "values"
 
-    def __init__(self, place: TreePlace) -> None:
-        self.place = place
-        self.path = place[0].paths[0]
+    def __init__(self, files: TreeFiles) -> None:
+        self.files = files
+        self.path = files[0].paths[0]
+        self.rows: dict[str, tuple[int, ...]] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -223,14 +251,14 @@ class Tree(ABC):
         return values, lost
 
 
-def open_tree(kind: str, place: TreePlace) -> Tree:
+def open_tree(kind: str, files: TreeFiles) -> Tree:
     """Return a tree of one of the kinds `hdf5`, `npy` and `zarr`, to be used in a with block.
 
     Raises:
         SourceError: it cannot be opened.
     """
     room, name = _BACKENDS[kind]
-    tree: Tree = getattr(importlib.import_module(room), name)(place)
+    tree: Tree = getattr(importlib.import_module(room), name)(files)
     return tree
 
 

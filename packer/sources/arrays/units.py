@@ -13,9 +13,9 @@ import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Any, NamedTuple
 
-import msgspec
 import numpy as np
 from natsort import natsorted
 from numpy.typing import NDArray
@@ -32,11 +32,13 @@ from packer.sources.arrays.choosing import (
     default_name,
     row_starts,
 )
-from packer.sources.arrays.fields import ArrayLeaf, classes_of, scaled
+from packer.sources.arrays.fields import ArrayLeaf, classes_of, laid, lengths_of, scaled
 from packer.sources.arrays.meaning import SCALING, VALID
-from packer.sources.arrays.tree import Tree, TreePlace, is_text, open_tree
+from packer.sources.arrays.tree import Tree, is_text, open_tree, tree_files
 from packer.sources.episodes import ends_of, is_table
+from packer.sources.looking import Header
 from packer.sources.options import SourceOptions
+from packer.sources.table import Layout, Row
 from packer.sources.units import UnitChoice, folder_of, upwards
 
 #: The group in which robomimic lists the demonstrations of each split.
@@ -57,61 +59,56 @@ ABOVE = "attributes of groups above the samples are not kept"
 Remark = tuple[str, str]
 
 
-class Unit(NamedTuple):
-    """What one sample is made from; or all rows of a tree, which are a sample each.
+class Facts(NamedTuple):
+    """What one sample says besides its fields; or a tree, all rows of which are a sample each.
 
     Attributes:
-        root: path of the group or array, with a leading slash; empty for the whole tree.
-        leaves: its fields. Those of a sample have no lengths, so that equal units share them.
-        shapes: of its fields in this sample; those of a row.
-        samples: how many there are.
-        files: further files that are read for it.
         constants: arrays kept once that it holds, or its tree, by name.
         attributes: those of its attributes that are kept.
         fields: attributes of the arrays that its fields are, by field.
-        splits: those in which the tree itself lists it.
-        ends: the row after each episode; empty if rows are no episodes.
+        files: further files that are read for it.
         remarks: on what is not packed or kept.
+        splits: those in which the tree itself lists it.
+        ends: the row after each episode; None if rows are no episodes.
+        rows: of a tree of several groups of files, the rows of each file of each group.
     """
 
-    place: TreePlace
-    root: str
-    leaves: tuple[ArrayLeaf, ...]
-    shapes: tuple[tuple[int | None, ...], ...]
-    samples: int
-    files: tuple[str, ...]
     constants: Mapping[str, Constant]
     attributes: Mapping[str, Any]
     fields: Mapping[str, Mapping[str, Any]]
+    files: tuple[str, ...]
     remarks: Sequence[Remark]
     splits: Sequence[str] = ()
     ends: NDArray[np.int64] | None = None
+    rows: Sequence[Sequence[int]] = ()
 
 
 class Listing(NamedTuple):
-    """The units of one tree in natural order, and the errors of those that cannot be packed.
+    """The samples of one tree in natural order, and the errors of those that cannot be packed.
 
     Attributes:
+        samples: or the tree, if its rows are the samples.
         used: entries of the option `skip` that name something here.
     """
 
-    units: list[Unit | SourceError]
+    samples: list[tuple[Header, Facts] | SourceError]
     used: set[str]
     remarks: list[Remark]
 
 
-def units_of(place: TreePlace, files: str, choice: UnitChoice, options: SourceOptions) -> Listing:
+def units_of(row: Row, kind: str, choice: UnitChoice, options: SourceOptions) -> Listing:
     """Return the units of one tree, after checking every file and size that they depend on.
 
     Args:
-        files: kind of the tree.
+        row: the files of the tree.
+        kind: of the tree.
         options: `pick` and `skip` are relative to a unit; `skip` may also name something outside of all units.
 
     Raises:
         UsageError: there are more fields than a dataset may have.
         SourceError: the tree cannot be read, has no such units, or holds something that belongs to none of them.
     """
-    with open_tree(files, place) as tree, tree.faults("listing the file"):
+    with open_tree(kind, tree_files(row.paths, options.axis)) as tree, tree.faults("listing the file"):
         marks = _marks(tree, choice.pattern) if choice.name == "episodes" else {}
         ends = ends_of(marks) if marks else None
         is_out = Skipping(tree, options.skip, options.once)
@@ -123,18 +120,19 @@ def units_of(place: TreePlace, files: str, choice: UnitChoice, options: SourceOp
         within += tuple(path for path, values in marks.items() if is_table(values))  # they have no value for each row
         inner = replace(options, skip=within, once=tuple(name for name in options.once if name not in outside))
         is_inner_out = Skipping(tree, inner.skip, inner.once, inner.sparse)
-        units: list[Unit | SourceError] = []
+        units: list[tuple[Header, Facts] | SourceError] = []
         for root in roots:
             try:
                 with tree.faults("listing it"):
-                    unit = _unit(tree, root, choice.unit, is_inner_out, inner)
-                if ends is not None and ends[-1] != unit.samples:
+                    header, facts = _unit(tree, root, choice.unit, is_inner_out, inner)
+                if ends is not None and ends[-1] != header.rows:
                     raise SourceError(
-                        f"{choice.pattern} covers {int(ends[-1]):,} rows, but there are {unit.samples:,}; name the "
+                        f"{choice.pattern} covers {int(ends[-1]):,} rows, but there are {header.rows:,}; name the "
                         "array that belongs to these rows"
                     )
                 of_unit = tuple(split for split, names in splits.items() if root in names)
-                units.append(unit._replace(constants={**constants, **unit.constants}, splits=of_unit, ends=ends))
+                constants_of_both = {**constants, **facts.constants}
+                units.append((header, facts._replace(constants=constants_of_both, splits=of_unit, ends=ends)))
             except SourceError as error:
                 where = f"{choice.unit} {root}: " if root else ""
                 units.append(SourceError(f"{where}{error.reason}", error.path or tree.path))
@@ -158,7 +156,7 @@ def _marks(tree: Tree, pattern: str) -> dict[str, NDArray[Any]]:
     return marks
 
 
-def _unit(tree: Tree, root: str, kind: str, is_out: Skipping, options: SourceOptions) -> Unit:
+def _unit(tree: Tree, root: str, kind: str, is_out: Skipping, options: SourceOptions) -> tuple[Header, Facts]:
     """Return the rows of a tree, or one of its units.
 
     Raises:
@@ -198,18 +196,18 @@ def _unit(tree: Tree, root: str, kind: str, is_out: Skipping, options: SourceOpt
         lists = "; ".join(f"{path or 'it'}: {words}" for path, words in unwritten.items())
         raise SourceError(f"{lists}; write them, or leave out --unwritten refuse to pack the fill value", tree.path)
     remarks += [(UNWRITTEN, f"{holder}{path and f': {path}'}: {words}") for path, words in unwritten.items()]
-    return Unit(
-        tree.place,
-        root,
-        leaves=tuple(_layout(leaf, is_row) for leaf in leaves),
-        shapes=tuple(leaf.spec.shape for leaf in leaves),
-        samples=1 if (samples := leaves[0].samples) is None else samples,
-        files=files,
-        constants=constants_of(tree, root, options.once),
-        attributes=attributes,
-        fields=of_fields,
-        remarks=remarks,
-    )
+    lengths = {} if is_row else {name: n for leaf in leaves for name, n in lengths_of(leaf).items()}
+    rows = leaves[0].samples if is_row else None
+    header = Header(_shared(tuple(map(laid, leaves))), lengths, root, rows=rows)
+    rows_of = [tree.rows.get(group.base) or (rows,) for group in tree.files] if rows is not None else []
+    constants = constants_of(tree, root, options.once)
+    return header, Facts(constants, attributes, of_fields, files, remarks, rows=rows_of)
+
+
+@lru_cache(256)
+def _shared(layout: Layout) -> Layout:
+    """Return the first layout that is equal to this one: many samples have it."""
+    return layout
 
 
 def _remarks_on(leaf: ArrayLeaf) -> list[Remark]:
@@ -222,16 +220,6 @@ def _remarks_on(leaf: ArrayLeaf) -> list[Remark]:
         names = first_few([f"{number} {name}" for number, name in leaf.enum])
         remarks.append(("", f"{leaf.path} is an enum, whose names are not kept: {names}"))
     return remarks
-
-
-def _layout(leaf: ArrayLeaf, is_row: bool) -> ArrayLeaf:
-    """Return a leaf without what differs between equal units: its lengths, and of a sample its file."""
-    if is_row:
-        return leaf._replace(samples=None)
-    spec = leaf.spec
-    if any(length is not None for length in spec.shape):
-        spec = msgspec.structs.replace(spec, shape=(None,) * len(spec.shape))
-    return leaf._replace(spec=spec, file="", samples=None)
 
 
 # ---------------------------------------------------------------- which groups and arrays are the units

@@ -20,7 +20,7 @@ from numcodecs import get_codec
 from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError, first_few
-from packer.sources.arrays.tree import CACHE_BYTES, TEXT, Entry, Tree, TreePlace, check_size, never
+from packer.sources.arrays.tree import CACHE_BYTES, TEXT, Entry, Tree, TreeFiles, check_size, never
 from packer.sources.base import faults_of
 from packer.sources.files import ZARR_FILES, is_zarr, unreadable
 
@@ -32,8 +32,8 @@ _EXTRAS = ("crc32c", "google_crc32c", "msgpack", "pcodec", "zfpy")
 class ZarrTree(Tree):
     """An open zarr."""
 
-    def __init__(self, place: TreePlace) -> None:
-        super().__init__(place)
+    def __init__(self, files: TreeFiles) -> None:
+        super().__init__(files)
         if find_spec("zarr") is None:
             raise UsageError("zarr is read by the package zarr: pip install '.[zarr]' in a clone of packer")
         import zarr

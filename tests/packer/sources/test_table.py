@@ -134,6 +134,5 @@ def test_numbers_of_headers_keep_their_values() -> None:
     """Columns take the smallest type that holds all their numbers, also negative ones."""
     table = SampleTable(count=3, inputs={"": Files("", ["a", "b", "c"])})
     for numbers in ([-1, 0, 255], [-129, 5, 6], [0, 255, 256], [-(2**62), 0, 2**62]):
-        headers = iter(numbers)
-        found = look(table, lambda row: Header(LAYOUTS[0], {"n": next(headers)}), NOBODY)  # noqa: B023
+        found = look(table, [Header(LAYOUTS[0], {"n": number}) for number in numbers], NOBODY)
         assert found.numbers["n"].tolist() == numbers
