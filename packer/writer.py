@@ -8,6 +8,7 @@ with DatasetWriter("mine.packed") as writer:
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -34,6 +35,7 @@ from packer.packing import (
     make_manifest,
     place_of,
     read_manifest,
+    remark_on_jpegs,
     shard_file,
     stored_fields,
 )
@@ -47,6 +49,8 @@ HOLD_BYTES = 32 * 2**20
 #: First size of a shard's map beyond its raw bytes; it grows if that is not enough.
 MAP_SPARE = 64 * 2**20
 _ORIGIN = {"kind": "writer"}
+
+_log = logging.getLogger(__name__)
 
 
 class DatasetWriter:
@@ -207,6 +211,8 @@ class DatasetWriter:
         shapes = {name: np.array([array.shape for array in arrays], np.int64) for name, arrays in values.items()}
         sizes = {spec.name: FieldSizes.of(spec, shapes[spec.name]) for spec in specs}
         fields = tuple(stored_fields(specs, self._codec, sizes, lambda: values))
+        for remark in remark_on_jpegs(specs, self._codec, fields, lambda: values):
+            _log.info("%s", remark)
         blocks = [(one_block(sample, fields, f"sample {i}"), name) for i, (sample, name) in enumerate(pending)]
         self._fields, self._pending = fields, []
         self._write(blocks)

@@ -47,8 +47,8 @@ def part_field(field: Field, shape: tuple[int | None, ...]) -> Field:
         UsageError: such a part would be larger than a sample may be.
     """
     try:
-        # Parts lie in no frames; the frame rule of the whole field does not apply to them.
-        return replace(field, shape=shape, frame=FrameRule(samples=1))
+        # Parts lie in no frames; codec and frame rule of the whole field do not apply to them.
+        return replace(field, shape=shape, codec=(), frame=FrameRule(samples=1))
     except ValueError as error:
         raise UsageError(f"the part that is read of each sample is too large: {error}") from None
 

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.codecs import JPEG
 from packer.errors import DamagedError, DatasetError, UsageError
 from packer.format import Column, Field, Manifest, Shard, ShardEntry, encode_constants, same_constants
 from packer.format import manifest as manifests
@@ -141,6 +142,11 @@ def compare(
     notes = []
     if manifest.left_out is not None:
         notes = [f"{len(rejected):,} skipped when they were packed, listed in {manifest.left_out.file}"]
+    notes += [
+        f"{field.name} is compared as JPEG files of quality {field.codec[0]['quality']} hold it: they change values"
+        for field in manifest.fields
+        if field.codec and field.codec[0]["id"] == JPEG and "quality" in field.codec[0]
+    ]
     fields = tuple(field.name for field in manifest.fields)
     return Comparison(damages, fields, samples, (*notes, *source.remarks))
 
@@ -259,6 +265,7 @@ def differing_samples(column: Column, first: int, values: Sequence[Any] | NDArra
     """Return the indices in `values`, (differing,), that differ in any bit from the column's samples from `first` on.
 
     NaN equals itself, 0.0 differs from -0.0. The samples are decoded into memory; for a `LargeArray`, band by band.
+    Where JPEG files were made of images, both sides are what these files hold: `values` are encoded as they were.
 
     Raises:
         DamagedError: the column cannot be read.
@@ -272,7 +279,8 @@ def differing_samples(column: Column, first: int, values: Sequence[Any] | NDArra
         shape = (len(ours), column.field.fixed_bytes)
         byte_rows = [array.reshape(-1).view(np.uint8).reshape(shape) for array in (ours, theirs)]
         return np.flatnonzero((byte_rows[0] != byte_rows[1]).any(axis=1))
-    return np.flatnonzero([not same_bits(ours, theirs) for ours, theirs in zip(packed, values, strict=True)])
+    pairs = zip(packed, values, strict=True)
+    return np.flatnonzero([not same_bits(ours, column.codec.as_stored(theirs)) for ours, theirs in pairs])
 
 
 def _large_array_differs(column: Column, number: int, sample: LargeArray, rows: int) -> bool:
@@ -281,7 +289,7 @@ def _large_array_differs(column: Column, number: int, sample: LargeArray, rows: 
         return True
     packed = column.bands(number)
     bands = (piece[start : start + rows] for piece in sample.pieces(rows) for start in range(0, len(piece), rows))
-    return not all(same_bits(ours, theirs) for ours, theirs in zip(packed, bands, strict=True))
+    return not all(same_bits(ours, column.codec.as_stored(theirs)) for ours, theirs in zip(packed, bands, strict=True))
 
 
 def same_bits(ours: NDArray[Any], theirs: NDArray[Any] | str) -> bool:

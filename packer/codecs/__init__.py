@@ -3,7 +3,7 @@
     configs     codecs by name, or as numcodecs' configs in JSON
     filters     change values first: `photo` for images, `decimal` for floats that were written as decimals
     stages      make the bytes smaller, one class for each kind
-    jpeg        photographs kept as the files that they came in
+    jpeg        images as JPEG files: those that they came in, or new ones
     frames      encodes, decodes and hashes frames, many by one call
     compiled    whether the machine code of `loops` is there yet, and worth it
     compiling   the process that makes it, once a machine
@@ -14,7 +14,7 @@ A new kind of stage is a class and an entry in `stages.STAGES`; a name for the c
 
 from packer.codecs import compiled, compiling
 from packer.codecs.compiled import Loop, number_of
-from packer.codecs.configs import LZ4, MAX_STAGES, NAMED, codec_name, parse_codec
+from packer.codecs.configs import LZ4, MAX_STAGES, MOST_QUALITY, NAMED, codec_name, parse_codec
 from packer.codecs.filters import DECIMAL, DECIMAL_DTYPES, MOST_DIGITS, PHOTO, PHOTO_DTYPES, digits_of
 from packer.codecs.frames import FrameCodec, FrameError, Frames, frame_hashes
 from packer.codecs.jpeg import (
@@ -22,11 +22,13 @@ from packer.codecs.jpeg import (
     JPEG_CHANNELS,
     JPEG_DTYPE,
     EncodedImage,
+    bands_of,
     check_jpeg,
     checked_jpeg,
     decode_jpeg,
     file_of,
     file_of_frame,
+    files_of,
 )
 from packer.codecs.stages import Buffer, Config
 
@@ -39,6 +41,7 @@ __all__ = [
     "LZ4",
     "MAX_STAGES",
     "MOST_DIGITS",
+    "MOST_QUALITY",
     "NAMED",
     "PHOTO",
     "PHOTO_DTYPES",
@@ -49,6 +52,7 @@ __all__ = [
     "FrameError",
     "Frames",
     "Loop",
+    "bands_of",
     "check_jpeg",
     "checked_jpeg",
     "codec_name",
@@ -58,6 +62,7 @@ __all__ = [
     "digits_of",
     "file_of",
     "file_of_frame",
+    "files_of",
     "frame_hashes",
     "number_of",
     "parse_codec",

@@ -13,6 +13,7 @@ import numpy as np
 
 from packer.codecs.filters import DECIMAL
 from packer.codecs.frames import FrameCodec
+from packer.codecs.jpeg import JPEG
 from packer.codecs.stages import Config
 from packer.errors import UsageError
 
@@ -32,6 +33,8 @@ NAMED: dict[str, tuple[Config, ...]] = {
     "jpeg": ({"id": "jpeg"},),
 }
 
+#: Quality of the JPEG files that are made of images, as in `jpeg:90`: the most one.
+MOST_QUALITY = 100
 #: A codec has at most as many configs.
 MAX_STAGES = 8
 #: Ids of the two that write blocks of LZ4: fast ones, and small ones.
@@ -39,7 +42,7 @@ LZ4 = ("lz4", "lz4hc")
 
 
 def parse_codec(text: str) -> tuple[Config, ...]:
-    """Return the configs that `text` names: one of `NAMED`, or a numcodecs config (or a list of them) as JSON.
+    """Return the configs that `text` names: one of `NAMED`, `jpeg:90`, or a numcodecs config (or a list) as JSON.
 
     Those of decimals may lack their `digits`; `packer.packing.framing` finds these.
 
@@ -48,8 +51,14 @@ def parse_codec(text: str) -> tuple[Config, ...]:
     """
     if text in NAMED:
         return NAMED[text]
+    name, _, quality = text.partition(":")
+    if name == JPEG:
+        if not quality.isdecimal() or not 1 <= int(quality) <= MOST_QUALITY:
+            raise UsageError(f"codec {text!r}: a quality from 1 to {MOST_QUALITY} is expected, as in {JPEG}:90")
+        return ({"id": JPEG, "quality": int(quality)},)
     if not text.lstrip().startswith(("{", "[")):
-        raise UsageError(f"there is no codec {text!r}; take auto, {', '.join(NAMED)}, or a numcodecs config as JSON")
+        names = f"{', '.join(NAMED)}, {JPEG}:QUALITY (which loses some of it)"
+        raise UsageError(f"there is no codec {text!r}; take auto, {names}, or a numcodecs config as JSON")
     try:
         value = json.loads(text)
     except ValueError as error:
@@ -62,7 +71,7 @@ def parse_codec(text: str) -> tuple[Config, ...]:
     # Tried on zeros, which suit every codec; without `decimal`, whose digits are not known yet.
     is_decimal = bool(configs) and configs[0]["id"] == DECIMAL
     try:
-        FrameCodec(configs[is_decimal:], np.dtype("u1")).encode(np.zeros(256, np.uint8))
+        FrameCodec(configs[is_decimal:], np.dtype("u1")).encode(np.zeros((16, 16, 1), np.uint8))
     except Exception as error:  # numcodecs raises many kinds for a wrong setting
         raise UsageError(f"codec {json.dumps(configs)} cannot be used: {error}") from None
     return tuple(configs)
@@ -74,5 +83,7 @@ def codec_name(configs: Sequence[Config]) -> str:
     for name, named in NAMED.items():
         if no_digits == named:
             return name
+    if list(configs) == [{"id": JPEG, "quality": configs[0].get("quality")}]:
+        return f"{JPEG}:{configs[0]['quality']}"
     joined = "+".join(str(c["id"]) for c in configs)
     return json.dumps(configs if len(configs) > 1 else configs[0]) if joined in NAMED else joined

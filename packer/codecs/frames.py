@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from packer.codecs import compiled
 from packer.codecs.filters import DECIMAL, PHOTO, restore_decimals, restore_photo, store_decimals, store_photo
-from packer.codecs.jpeg import JPEG, decode_jpeg, file_of, file_of_frame, frame_of_file
+from packer.codecs.jpeg import JPEG, bands_of, decode_jpeg, encode_jpeg, file_of, file_of_frame, frame_of_file
 from packer.codecs.stages import BloscOfPixels, Buffer, Config, Lz4, flat_bytes, make_stage
 from packer.errors import UsageError
 
@@ -69,6 +69,7 @@ class FrameCodec:
     Attributes:
         is_photo: whether it begins with `photo`, the filter of images.
         is_jpeg: whether frames are JPEG files, or raw images.
+        quality: of the JPEG files that are made of images; None if none are.
         is_raw: whether bytes are stored as they are.
     """
 
@@ -76,6 +77,7 @@ class FrameCodec:
         self.dtype = dtype
         first = configs[0]["id"] if configs else ""
         self.is_photo, self.is_jpeg = first == PHOTO, first == JPEG
+        self.quality: int | None = configs[0].get("quality") if self.is_jpeg else None
         self._digits: int | None = configs[0]["digits"] if first == DECIMAL else None
         coding = list(configs[1:] if first in (DECIMAL, JPEG, PHOTO) else configs)
         self._stages = [make_stage(config) for config in coding]
@@ -90,7 +92,7 @@ class FrameCodec:
     def encode(self, frame: NDArray[Any]) -> Buffer:
         """Return the stored bytes of a frame (C-contiguous): the raw bytes if encoding saves too little.
 
-        Of an `EncodedImage`, `jpeg` stores the file.
+        Of an `EncodedImage`, `jpeg` stores the file. Of other images (..., H, W, C) it makes one if it has a quality.
 
         Raises:
             UsageError: the codec cannot take this frame, or loses bits of it.
@@ -98,8 +100,14 @@ class FrameCodec:
         if self.is_jpeg and (file := file_of(frame)):
             return frame_of_file(file, frame.nbytes)
         raw = frame.reshape(-1).view(np.uint8).data
-        if self.is_raw or self.is_jpeg or not frame.nbytes:
+        if self.is_raw or (self.is_jpeg and self.quality is None) or not frame.nbytes:
             return raw
+        if self.quality is not None:
+            try:
+                made = encode_jpeg(frame.reshape(frame.shape[-3:]), self.quality)
+            except ValueError as error:
+                raise UsageError(f"codec {JPEG}: {error}; take another one") from None
+            return made if len(made) <= frame.nbytes * (1 - self._least_saving) else raw
         value: Any = frame.reshape(-1).view(self.dtype)
         if self._digits is not None and (value := store_decimals(value, self._digits)) is None:
             return raw
@@ -115,6 +123,19 @@ class FrameCodec:
         if not is_exact:
             raise UsageError(f"codec {self._name} does not give back every bit of {self.dtype.name}; take another one")
         return stored if len(stored) <= frame.nbytes * (1 - self._least_saving) else raw
+
+    def as_stored(self, value: Any) -> Any:
+        """Return a value as it comes back once it was stored: an image or a clip is changed if there is a quality."""
+        if self.quality is None:
+            return value
+        values = np.asanyarray(value)
+        stored = np.array(values)
+        steps = bands_of(values, 1) if values.ndim > 3 else [values]
+        for image, step in zip(stored.reshape(-1, *values.shape[-3:]), steps, strict=True):
+            frame = memoryview(self.encode(step))
+            if not file_of(step) and len(frame) != image.nbytes:
+                decode_jpeg(frame, image.shape, image.reshape(-1))
+        return stored
 
     def decode(self, stored: memoryview, nbytes: int) -> Buffer:
         """Return the `nbytes` raw bytes of a stored frame.
@@ -185,7 +206,7 @@ class FrameCodec:
                 if self.is_jpeg and end - start != size:
                     assert shapes is not None, "each frame holds one image"
                     file = file_of_frame(memory[start:end], size)
-                    decode_jpeg(file, shapes[number].tolist(), out[place : place + size])
+                    decode_jpeg(file, shapes[number].tolist()[-3:], out[place : place + size])
                 else:
                     out.data[place : place + size] = self.decode(memory[start:end], size)
             except ValueError as error:

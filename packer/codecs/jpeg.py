@@ -1,10 +1,11 @@
-"""Photographs kept as the JPEG files that they came in: a frame is one file, decoded when it is read.
+"""Images as JPEG files, those that they came in or, with a quality, new ones: a frame is one file, decoded when read.
 
 libjpeg-turbo decodes with its defaults (exact integer DCT, smooth upsampling of colours), as Pillow does: pixels are
 the same bit for bit. It lets go of the interpreter's lock, so that threads decode side by side.
 
-A sample that is no such file is stored as its pixels. The length of a frame tells them apart: pixels have their own
-number of bytes; a file that has as many or more is followed by one byte of 0.
+A frame of a clip is stored as an image is. One that is no such file is stored as its pixels, or, if the codec has a
+quality, as a file that is made of it: the only codec that changes values. The length of a frame tells files and pixels
+apart: pixels have their own number of bytes; a file that has as many or more is followed by one byte of 0.
 
 Nothing is decoded before the size that a file declares, its colours and the number of its scans were looked at: a
 file of 60 kB can ask for gigabytes, or for seconds of work.
@@ -25,6 +26,8 @@ from numpy.typing import NDArray
 JPEG, JPEG_DTYPE, JPEG_CHANNELS = "jpeg", "uint8", (1, 3)
 #: By channels of the field: the names of its colours in simplejpeg and in Pillow, and how many components files have.
 _COLOURS = {1: ("GRAY", "L", (1,)), 3: ("RGB", "RGB", (1, 3))}
+#: Most pixels of a side of a file, as libjpeg allows them.
+MOST_SIDE = 65500
 #: Most scans of a file. Programs write one, or some ten if it is progressive; each decodes the whole image again.
 MOST_SCANS = 300
 #: A marker, wherever the next one is: libjpeg skips other bytes before it, too.
@@ -54,33 +57,64 @@ _NO_SAMPLING = "Could not determine subsampling"
 
 
 class EncodedImage(np.ndarray[Any, np.dtype[Any]]):
-    """An image (H, W, C) that knows the JPEG file it was decoded from.
+    """An image (H, W, C), or a clip of them (T, H, W, C), that knows the JPEG files it was decoded from.
 
     A view, a copy or a result of arithmetic is not that image any more, and has no file.
 
     Attributes:
-        file: all bytes of the file; empty if there is none.
+        files: all bytes of each file, (1,) or (T,); empty ones where there is none, and () if there is none at all.
     """
 
-    file: bytes
+    files: tuple[bytes, ...]
 
     @classmethod
-    def of(cls, image: NDArray[Any], file: bytes) -> EncodedImage:
-        """Return an image that was decoded from a file, with this file."""
+    def of(cls, image: NDArray[Any], *files: bytes) -> EncodedImage:
+        """Return an image, or a clip, that was decoded from files, with these files."""
         encoded = image.view(cls)
-        encoded.file = file
+        encoded.files = files
         return encoded
 
     def __array_finalize__(self, source: Any) -> None:
-        self.file = b""
+        self.files = ()
 
     def __reduce__(self) -> Any:
-        return EncodedImage.of, (np.asarray(self), self.file)
+        return EncodedImage.of, (np.asarray(self), *self.files)
+
+
+def files_of(values: NDArray[Any]) -> tuple[bytes, ...]:
+    """Return the JPEG files of an image or a clip, see `EncodedImage`."""
+    return values.files if isinstance(values, EncodedImage) else ()
 
 
 def file_of(image: NDArray[Any]) -> bytes:
     """Return the JPEG file of an image; empty if it has none."""
-    return image.file if isinstance(image, EncodedImage) else b""
+    return next(iter(files_of(image)), b"")
+
+
+def bands_of(sample: NDArray[Any], rows: int) -> Iterator[NDArray[Any]]:
+    """Yield so many rows of a sample at a time; steps of a clip that knows its files know theirs."""
+    files = files_of(sample) if sample.ndim > 3 else ()
+    for first in range(0, len(sample), rows):
+        band = sample[first : first + rows]
+        yield EncodedImage.of(band, *files[first : first + rows]) if files else band
+
+
+def encode_jpeg(image: NDArray[Any], quality: int) -> bytes:
+    """Return an image (H, W, C) of 1 or 3 channels as a JPEG file, its colours at half the height and width (4:2:0).
+
+    Raises:
+        ValueError: a side is too long.
+    """
+    import simplejpeg
+
+    height, width, channels = image.shape
+    if max(height, width) > MOST_SIDE:
+        raise ValueError(f"an image of {height} x {width} pixels; a JPEG file holds {MOST_SIDE} a side at most")
+    sampling = "Gray" if channels == 1 else "420"
+    file: bytes = simplejpeg.encode_jpeg(
+        np.ascontiguousarray(image), quality, _COLOURS[channels][0], sampling, fastdct=False
+    )
+    return file
 
 
 def frame_of_file(file: bytes, nbytes: int) -> bytes:

@@ -70,7 +70,7 @@ class Column(Locator):
         for index, (start, end) in enumerate(frames.spans.tolist()):
             if file := file_of_frame(self._bytes.data[start:end], int(frames.decoded[index])):
                 try:
-                    check_jpeg(file, frames.shape[index].tolist())
+                    check_jpeg(file, frames.shape[index].tolist()[-3:])
                 except ValueError as error:
                     yield int(frames.frame[index]), f"the JPEG file in frame {int(frames.frame[index])}: {error}"
 
@@ -81,8 +81,7 @@ class Column(Locator):
     def take(self, numbers: Numbers | range) -> Any:
         """Return some samples (m,), in this order: one new array (m, *shape); of a ragged field a list.
 
-        Each array of a list owns its memory. With the codec `jpeg` it is a list, too, of `EncodedImage` where a file is
-        stored.
+        Each array of a list owns its memory. With the codec `jpeg` it is a list, too, of `EncodedImage`.
 
         Raises:
             DamagedError: a frame cannot be decoded; the message names the samples it holds.
@@ -103,9 +102,11 @@ class Column(Locator):
         samples = [flat[first:last].reshape(shape).copy() for (first, last), shape in parts]
         if not self.codec.is_jpeg:
             return samples
-        ends = zip(samples, located.spans.tolist(), strict=True)
-        frames = [(image, self._bytes.data[start:end]) for image, (start, end) in ends]
-        return [EncodedImage.of(image, bytes(file_of_frame(frame, image.nbytes))) for image, frame in frames]
+        frames = self.frames(located)
+        spans = zip(frames.spans.tolist(), frames.decoded.tolist(), strict=True)
+        files = [bytes(file_of_frame(self._bytes.data[start:end], nbytes)) for (start, end), nbytes in spans]
+        steps = itertools.pairwise(starts_of(located.frames).tolist())
+        return [EncodedImage.of(image, *files[first:last]) for image, (first, last) in zip(samples, steps, strict=True)]
 
     def bands(self, number: int) -> Iterator[NDArray[Any]]:
         """Yield the bands of one sample in order, if frames hold rows; each owns its memory.

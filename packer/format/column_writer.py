@@ -10,7 +10,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from packer.codecs import Buffer, EncodedImage, FrameCodec
+from packer.codecs import Buffer, EncodedImage, FrameCodec, bands_of
 from packer.errors import UsageError
 from packer.format.layout import CHUNK_BYTES, MAX_CHUNK_BYTES, index_arrays
 from packer.format.schema import Field
@@ -64,8 +64,6 @@ class ColumnWriter:
     def encoded(self, sample: Any) -> Bands | NDArray[Any]:
         """Return one sample as `add` takes it: its encoded bands if frames hold rows, else a contiguous array.
 
-        An image that knows its file stays what it is.
-
         Args:
             sample: an array; or one that is too large to be read at once, whose `pieces(rows)` yields its rows, some
                 at a time. All pieces but the last have a multiple of `rows`.
@@ -76,13 +74,15 @@ class ColumnWriter:
         self._check(sample.dtype, sample.shape)
         rows = self.field.frame.rows
         if rows is None:
-            return sample if isinstance(sample, EncodedImage) else np.ascontiguousarray(sample)
+            return _contiguous(sample)
         frames: list[Buffer] = []
         stored = sample.nbytes if self._codec.is_raw else 0
-        for piece in sample.pieces(rows) if hasattr(sample, "pieces") else [np.ascontiguousarray(sample)]:
+        for piece in sample.pieces(rows) if hasattr(sample, "pieces") else [_contiguous(sample)]:
             _check_size(stored)
-            bands = (piece[first : first + rows] for first in range(0, len(piece), rows))
-            band_frames = [self._codec.encode(self._codec.filtered(band[None])) for band in bands]
+            bands = bands_of(piece, rows)
+            if self._codec.is_photo:
+                bands = (self._codec.filtered(band[None]) for band in bands)
+            band_frames = list(map(self._codec.encode, bands))
             stored += 0 if self._codec.is_raw else sum(map(len, band_frames))
             frames += band_frames
         return Bands(sample.shape, sample.nbytes, frames)
@@ -91,7 +91,7 @@ class ColumnWriter:
         """Add samples: one array (m, *shape) for fixed fields, a sequence of arrays for ragged ones.
 
         A large sample, of either kind of field, is a sequence of one item: the result of `encoded`. With the codec
-        `jpeg` samples are a sequence, too: of each `EncodedImage` the file is stored.
+        `jpeg` samples are a sequence, too: of each `EncodedImage` the files are stored.
 
         Raises:
             UsageError: an array has another dtype or shape than the field, or is too large.
@@ -186,6 +186,11 @@ class ColumnWriter:
             number = self._put_chunk(self._chunk[: self._used])
             self._table.append((number, len(self._checksums), self._offsets[-1]))
             self._chunk, self._used = memoryview(b""), 0
+
+
+def _contiguous(sample: Any) -> NDArray[Any]:
+    """Return a sample as a contiguous array; what knows its files stays what it is."""
+    return sample if isinstance(sample, EncodedImage) else np.ascontiguousarray(sample)
 
 
 def _check_size(nbytes: int) -> None:

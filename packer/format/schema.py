@@ -16,6 +16,7 @@ from packer.codecs import (
     JPEG_DTYPE,
     MAX_STAGES,
     MOST_DIGITS,
+    MOST_QUALITY,
     PHOTO,
     PHOTO_DTYPES,
 )
@@ -91,8 +92,16 @@ class FieldSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         if config["id"] == PHOTO and (self.kind != "image" or self.dtype not in PHOTO_DTYPES):
             images = " or ".join(PHOTO_DTYPES)
             return f"field {self.name!r}: {PHOTO} is for images of {images}, not {self.kind} {self.dtype}"
-        if config["id"] == JPEG and (self.dtype != JPEG_DTYPE or self.channels not in JPEG_CHANNELS):
-            return f"field {self.name!r}: {JPEG} is for gray and RGB images of {JPEG_DTYPE}, not {self.in_words}"
+        if config["id"] == JPEG:
+            quality = config.get("quality", MOST_QUALITY)
+            are_images = self.kind == "image" or (self.kind == "array" and len(self.shape) == 4)
+            if not are_images or self.dtype != JPEG_DTYPE or self.shape[-1] not in JPEG_CHANNELS:
+                images = f"images and clips (T, H, W, C) of {JPEG_DTYPE} with 1 or 3 channels"
+                return f"field {self.name!r}: {JPEG} is for {images}, not {self.in_words}"
+            if type(quality) is not int or not 1 <= quality <= MOST_QUALITY or not set(config) <= {"id", "quality"}:
+                return (
+                    f"field {self.name!r}: {config}: a quality from 1 to {MOST_QUALITY} is expected, and nothing else"
+                )
         return ""
 
     @property
@@ -174,8 +183,9 @@ class Field(FieldSpec, frozen=True, kw_only=True, forbid_unknown_fields=True):
         for number, config in enumerate(self.codec):
             if not isinstance(config.get("id"), str):
                 raise ValueError(f"field {self.name!r}: codec {number} has no id")
-            if config["id"] == JPEG and (len(self.codec) > 1 or self.frame != FrameRule(samples=1)):
-                raise ValueError(f"field {self.name!r}: {JPEG} is a codec by itself, of frames of one sample")
+            one_image = FrameRule(samples=1) if self.kind == "image" else FrameRule(rows=1)
+            if config["id"] == JPEG and (len(self.codec) > 1 or self.frame != one_image):
+                raise ValueError(f"field {self.name!r}: {JPEG} is a codec by itself, of frames of one image")
             if number and config["id"] in (DECIMAL, PHOTO):
                 raise ValueError(f"field {self.name!r}: {config['id']} comes first in a codec, not after another")
             if wrong := self.misfit(config):

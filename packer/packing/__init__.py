@@ -54,6 +54,7 @@ from packer.packing.plan import (
     make_plan,
     plan_shards,
     read_examples,
+    remark_on_jpegs,
     stored_fields,
 )
 from packer.packing.rejected import Rejected, read_rejected, skipped_samples
@@ -176,6 +177,7 @@ __all__ = [
     "read_manifest",
     "read_rejected",
     "reading_limits",
+    "remark_on_jpegs",
     "report_file",
     "rewrite",
     "run_tasks",

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.codecs import DECIMAL, DECIMAL_DTYPES, JPEG, LZ4, MOST_DIGITS, NAMED, Config, digits_of, file_of
+from packer.codecs import DECIMAL, DECIMAL_DTYPES, JPEG, LZ4, MOST_DIGITS, NAMED, Config, bands_of, digits_of, files_of
 from packer.errors import UsageError
 from packer.format import ColumnWriter, Field, FieldSpec, FrameRule
 from packer.sources import runs
@@ -72,10 +72,10 @@ def choose_frame_rule(spec: FieldSpec, codec: Sequence[Config], extent: Extent) 
 
     If one image is large, all are cut into bands, since images may be cropped. Arrays are cut only if their mean is
     large too: otherwise small ones could not share frames. Large steps, such as frames of clips, get bands of one or a
-    few steps, since windows of some steps may be read. A file of `jpeg` is a frame.
+    few steps, since windows of some steps may be read. A file of `jpeg` is a frame: an image, or a step of a clip.
     """
     if codec and codec[0]["id"] == JPEG:
-        return FrameRule(samples=1)
+        return FrameRule(samples=1) if spec.kind == "image" else FrameRule(rows=1)
     if spec.kind == "array" and extent.row >= OWN_FRAME_BYTES and (spec.shape[0] is None or len(spec.shape) > 3):
         return FrameRule(rows=max(1, int(FRAME_BYTES / extent.row)))
     is_banded = extent.largest > BAND_SAMPLE_BYTES and (spec.kind == "image" or extent.mean >= BAND_BYTES)
@@ -106,7 +106,7 @@ def choose_codec(spec: FieldSpec, samples: Sequence[NDArray[Any]], share: float,
         share: the field's share of the bytes of all fields.
         extent: sizes of all samples of the field, which decide how frames are cut.
     """
-    file_sizes = [len(file_of(sample)) for sample in samples]
+    file_sizes = [len(file) for sample in samples for file in files_of(sample) or (b"",)]
     if (
         file_sizes
         and all(file_sizes)
@@ -193,7 +193,7 @@ def encode_samples(field: Field, samples: Sequence[NDArray[Any]]) -> ColumnWrite
     """Pack some samples of a field, drop the chunks, and return the column writer, which has counted their bytes."""
     if rows := field.frame.rows:  # bands are packed as samples, since only a piece of a large sample may be here
         field = msgspec.structs.replace(field, shape=(None, *field.shape[1:]))
-        samples = [sample[row : row + rows] for sample in samples for row in range(0, len(sample), rows)]
+        samples = [band for sample in samples for band in bands_of(sample, rows)]
     column = ColumnWriter(field, lambda chunk: 0)
     for start, stop in runs(np.array([sample.nbytes for sample in samples], np.int64), _BLOCK_BYTES):
         column.add(samples[start:stop])

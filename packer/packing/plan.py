@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.codecs import NAMED, parse_codec
+from packer.codecs import JPEG, NAMED, FrameCodec, bands_of, file_of, parse_codec
 from packer.errors import SourceError, UsageError, first_few
 from packer.format import MAX_CHUNK_BYTES, Field, FieldSpec, check_count, map_size, name_bytes, names_bytes, shard_bytes
 from packer.packing.framing import (
@@ -180,7 +180,11 @@ def make_plan(
     shards = plan_shards(source, fields, sizes, starts)
     is_exact = all(size.known for size in sizes.values()) and not any(field.codec for field in fields)
     raw_bytes = {name: _sum(size.bytes) for name, size in sizes.items()}
-    remarks = (*source.remarks, *remark_on_lengths(source, sizes), *remark_on_jpegs(source.fields, codec, fields))
+    remarks = (
+        *source.remarks,
+        *remark_on_lengths(source, sizes),
+        *remark_on_jpegs(source.fields, codec, fields, examples),
+    )
     return Plan(source, origin, tuple(fields), tuple(shards), raw_bytes, is_exact, remarks)
 
 
@@ -230,16 +234,57 @@ def remark_on_lengths(source: Source, sizes: Mapping[str, FieldSizes]) -> list[s
     return remarks
 
 
-def remark_on_jpegs(specs: Sequence[FieldSpec], codec: str | Mapping[str, str], fields: Sequence[Field]) -> list[str]:
-    """Return a sentence on size and speed if `auto` keeps the JPEG files of some fields as they are."""
+#: Images that are encoded to say how much that changes them.
+_CODED_IMAGES = 16
+
+
+def remark_on_jpegs(
+    specs: Sequence[FieldSpec],
+    codec: str | Mapping[str, str],
+    fields: Sequence[Field],
+    get_examples: Callable[[], Examples],
+) -> list[str]:
+    """Return sentences on fields that are stored as JPEG files.
+
+    On size and speed if `auto` keeps files; on how much values change if files are made; on pixels if there is no file.
+    """
     codecs = codec_by_field(codec, {spec.name: "auto" for spec in specs if not isinstance(spec, Field)})
-    names = [field.name for field in fields if field.codec == NAMED["jpeg"] and codecs.get(field.name) == "auto"]
-    if not names:
-        return []
-    return [
-        f"JPEG files of {first_few(names)} stay as they are; --codec {names[0]}=photo+lz4 reads about 3 times as fast, "
-        "from about 5 times the bytes"
-    ]
+    kept = [field for field in fields if field.codec == NAMED[JPEG]]
+    names = [field.name for field in kept if field.kind == "image" and codecs.get(field.name) == "auto"]
+    remarks = []
+    if names:
+        remarks.append(
+            f"JPEG files of {first_few(names)} stay as they are; --codec {names[0]}=photo+lz4 reads about 3 times as "
+            "fast, from about 5 times the bytes"
+        )
+    for field in fields:
+        if field.codec and field.codec[0]["id"] == JPEG and codecs.get(field.name) != "auto":
+            remarks += _remark_on_coding(field, get_examples().get(field.name, []))
+    return remarks
+
+
+def _remark_on_coding(field: Field, samples: Sequence[NDArray[Any]]) -> Iterator[str]:
+    """Yield a sentence on how near the images of some samples come to what they were, in dB, once they are stored."""
+    images = [step for sample in samples for step in (bands_of(sample, 1) if sample.ndim > 3 else [sample])]
+    new = [image for image in images if image.size and not file_of(image)]
+    coder, words = FrameCodec(field.codec, field.np_dtype), "images" if field.kind == "image" else "frames"
+    if not new:
+        return
+    if coder.quality is None:
+        yield (
+            f"{len(new):,} of {len(images):,} {words} of {field.name} that were looked at are no JPEG files, and stay "
+            f"pixels; --codec {field.name}=jpeg:90 makes files of them, which changes their values"
+        )
+        return
+    new = new[:: -(-len(new) // _CODED_IMAGES)]
+    differences = [np.square(coder.as_stored(image).astype(np.float64) - image).mean() for image in new]
+    with np.errstate(divide="ignore"):
+        nearness = 10 * np.log10(255**2 / np.array(differences))
+    colours = "" if field.shape[-1] == 1 else ", with colours at half the height and width"
+    yield (
+        f"{words} of {field.name} become JPEG files of quality {coder.quality}{colours}: values change, PSNR "
+        f"{nearness.min():.1f} to {nearness.max():.1f} dB in the {len(new)} that were looked at"
+    )
 
 
 def stored_fields(

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 #: Several samples at once, by field: fixed shapes as one array (m, *shape), ragged ones as a list of m
 #: arrays, text as a list of m str. All fields of a block hold the same number of samples. A block of one sample
-#: may hold a `LargeArray` in a list, whether its field is ragged or not. Images that know their JPEG files are
-#: `EncodedImage` in a list.
+#: may hold a `LargeArray` in a list, whether its field is ragged or not. Images and clips that know their JPEG files
+#: are `EncodedImage` in a list.
 Block = dict[str, "NDArray[Any] | list[NDArray[Any]] | list[str]"]
 
 #: Bytes that a block holds at most, unless one sample is larger.

@@ -2,7 +2,8 @@
 
 `exact` holds only codecs whose bytes do not depend on a library's version, and every way to store a column;
 `coded` holds the others; `kinds` holds codecs with every kind of field, fixed and ragged, in frames of samples and of
-rows; `photos` holds the codecs for photographs, `decimals` those for decimals and `jpegs` JPEG files, which came later.
+rows; `photos` holds the codecs for photographs, `decimals` those for decimals, `jpegs` JPEG files and `clips` clips of
+them, which came later.
 They are committed. A new codec gets a dataset of its own here, as `photos` is; those that are there are made anew only
 after a deliberate change of the format, with a new format version.
 """
@@ -149,6 +150,16 @@ JPEGS = tuple(
     Field(name=f"jpeg {form}", dtype="uint8", kind="image", codec=NAMED["jpeg"], **options)
     for form, (options, _) in JPEG_FORMS.items()
 )
+#: As `KINDS_FORMS`. Each step is a file that Pillow writes: what a quality makes depends on a library's version.
+CLIP_FORMS: dict[str, dict[str, Any]] = {
+    "jpeg": {"shape": (None, 32, 40, 3), "codec": NAMED["jpeg"]},
+    "jpeg:90": {"shape": (3, 32, 40, 3), "codec": ({"id": "jpeg", "quality": 90},)},
+    "jpeg:75 gray": {"shape": (None, None, None, 1), "codec": ({"id": "jpeg", "quality": 75},)},
+}
+CLIPS = tuple(
+    Field(name=f"clip {form}", dtype="uint8", frame=FrameRule(rows=1), **options)
+    for form, options in CLIP_FORMS.items()
+)
 KINDS_NAMES = tuple(f"sample {n}" for n in range(5))
 
 
@@ -201,6 +212,22 @@ def jpegs_value(field: Field, n: int) -> Any:
     return EncodedImage.of(pixels, file.getvalue())
 
 
+def clips_value(field: Field, n: int) -> Any:
+    """Sample `n` of a field of `clips`: soft steps, each as a file; of `jpeg` the last of four as it is."""
+    steps, *sides, channels = (axis if axis is not None else n + 20 * at for at, axis in enumerate(field.shape))
+    mode, clip, files = "RGB" if channels == 3 else "L", np.empty((steps, *sides, channels), np.uint8), []
+    y, x, c = np.indices(clip.shape[1:])
+    for step in range(steps):
+        image, file = ((3 * y + 2 * x + 40 * n + 5 * step) % 400 // 2 + 20 * c).astype(np.uint8), io.BytesIO()
+        Image.fromarray(image if channels == 3 else image[..., 0]).save(file, "JPEG")
+        with Image.open(file) as opened:
+            clip[step] = np.asarray(opened.convert(mode)).reshape(image.shape)
+        files.append(file.getvalue())
+        if field.codec == NAMED["jpeg"] and step == 3:
+            clip[step], files[step] = image, b""
+    return EncodedImage.of(clip, *files)
+
+
 def exact_value(field: Field, n: int) -> Any:
     """Sample `n` of a field of `exact`."""
     return {
@@ -236,6 +263,7 @@ DATASETS: dict[str, tuple[Sequence[Field], Callable[[Field, int], Any], Sequence
     "photos": (PHOTOS, photos_value, None, (3, 2)),
     "decimals": (DECIMALS, decimals_value, None, (3, 2)),
     "jpegs": (JPEGS, jpegs_value, None, (3, 2)),
+    "clips": (CLIPS, clips_value, None, (3, 2)),
 }
 
 
@@ -243,7 +271,7 @@ def samples(name: str, start: int, stop: int) -> dict[str, Any]:
     """The samples start..stop of a dataset, by field."""
     fields, value, _, _ = DATASETS[name]
     found = {field.name: [value(field, n) for n in range(start, stop)] for field in fields}
-    lists = {field.name for field in fields if field.is_ragged or field.codec == NAMED["jpeg"]}
+    lists = {field.name for field in fields if field.is_ragged or (field.codec and field.codec[0]["id"] == "jpeg")}
     return {name: values if name in lists else np.array(values) for name, values in found.items()}
 
 

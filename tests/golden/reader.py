@@ -111,9 +111,12 @@ class Field:
         self.digits = self.described["codec"][0].get("digits") if self.filter == "decimal" else 0
         good = self.filter != "photo" or (self.kind == "image" and self.dtype in (np.uint8, np.uint16))
         good &= self.filter != "decimal" or (self.dtype in (np.float32, np.float64) and self.digits in range(16))
-        of_jpeg = self.kind == "image" and self.dtype == np.uint8 and self.shape[2] in (1, 3)
-        good &= "jpeg" not in self.stages or (of_jpeg and self.described["codec"] == [{"id": "jpeg"}])
-        good &= "jpeg" not in self.stages or self.described["frame"] == {"samples": 1}
+        if "jpeg" in self.stages:
+            ((_, *options),) = self.described["codec"]
+            is_clip = self.kind == "array" and len(self.shape) == 4
+            good &= (self.kind == "image" or is_clip) and self.dtype == np.uint8 and self.shape[-1] in (1, 3)
+            good &= options == [] or (options == ["quality"] and self.described["codec"][0]["quality"] in range(1, 101))
+            good &= self.described["frame"] == ({"rows": 1} if is_clip else {"samples": 1})
         check(good and not {"pickle", "photo", "decimal"} & set(self.stages), f"{self.name}: codecs {self.stages}")
 
     def nbytes(self, shape: list[int]) -> int:
@@ -143,8 +146,8 @@ class Field:
             found = Blosc().decode(stored)
         elif codec == "jpeg":
             image = Image.open(io.BytesIO(stored[:-1] if len(stored) > raw else stored), formats=["JPEG"])
-            check(image.width * image.height * self.shape[2] == raw and image.mode in ("L", "RGB"), wrong)
-            found = image.convert("RGB" if self.shape[2] == 3 else "L").tobytes()
+            check(image.width * image.height * self.shape[-1] == raw and image.mode in ("L", "RGB"), wrong)
+            found = image.convert("RGB" if self.shape[-1] == 3 else "L").tobytes()
         elif codec == "zlib":
             machine = zlib.decompressobj()
             found = machine.decompress(stored, raw + 1)

@@ -22,7 +22,7 @@ from packer.format import manifest as manifests
 GOLDEN = Path(__file__).resolve().parents[2] / "golden"
 EXACT_FILES = ["manifest.json", "names.lmdb", "shards/00000.lmdb", "shards/00001.lmdb"]
 #: What the codecs of `exact` give does not depend on a library's version.
-DATASETS = ("exact", "coded", "kinds", "photos", "decimals", "jpegs")
+DATASETS = ("exact", "coded", "kinds", "photos", "decimals", "jpegs", "clips")
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,8 @@ import xxhash
 from packer.format import MANIFEST, PAGE_SIZE, BTree, Value, file_digest
 
 #: Every codec and kind of field, fixed and ragged, in frames of samples and of rows.
-TEMPLATES = [Path(__file__).parents[2] / "golden" / name for name in ("exact", "coded", "photos", "decimals", "jpegs")]
+GOLDEN = ("exact", "coded", "photos", "decimals", "jpegs", "clips")
+TEMPLATES = [Path(__file__).parents[2] / "golden" / name for name in GOLDEN]
 
 #: Numbers that break arithmetic most easily; some of their sums are 0 in 64 bits.
 HOSTILE = (0, 1, 2, 7, 255, 2**16 - 1, 2**31, 2**32 - 1, 2**32, 2**40, 2**53, 2**61, 2**62, 2**63 - 1, 2**63, 2**64 - 1)
