@@ -237,7 +237,8 @@ class PackedDataset(Dataset[Any]):
 
     @property
     def classes(self) -> list[str] | None:
-        """Return the names of the classes; that of a sample is `classes[sample["label"]]`. None if there are none.
+        """Return the names of the classes; that of a sample is `classes[sample["label"]]`, those of boxes are numbered
+        by `sample["labels"]`. None if there are none.
 
         Datasets that were converted with `--label folder` have them.
         """

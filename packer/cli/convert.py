@@ -61,7 +61,8 @@ def convert(
     $ packer convert imagenet/train train.packed --label folder --mode rgb
     $ packer convert scans/ scans.packed --codec bitshuffle --workers 8
     $ packer convert velodyne/ kitti.packed --columns x,y,z,intensity:float32
-    $ packer convert image=images boxes=labels yolo.packed --columns boxes=cls,x,y,w,h:float32
+    $ packer convert image=images boxes=labels yolo.packed --missing boxes=empty
+    $ packer convert image=train2017 boxes=annotations/instances_train2017.json coco.packed
     $ packer convert train.h5 train.packed --field x=/data --field y=/label
     """
     _check_out(sources, out)

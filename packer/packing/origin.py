@@ -94,14 +94,14 @@ def with_fields(origin: Origin, samples: int, joined: Mapping[str, Origin], drop
         for origin_of_field in joined.values():
             if classes := classes_of(origin_of_field, samples):
                 source["classes"] = list(classes)
-    if "label" in dropped:
+    if {"label", "labels"}.intersection(dropped):
         for level in levels(new_origin, samples):
             level.pop("classes", None)
     return new_origin
 
 
 def classes_of(origin: Origin, samples: int) -> tuple[str, ...]:
-    """Return the class names of the numbers in field `label`; empty if the origin does not say. Its parts agree."""
+    """Return the class names of the numbers in field `label`, or `labels` of boxes; empty if the origin does not say. Its parts agree."""
     for level in levels(origin, samples):
         match level:
             case {"classes": [str(), *_] as classes}:

@@ -1,6 +1,6 @@
 """Fields from files beside those of the samples, with the same names: boxes, labels of points, captions, embeddings.
 
-    image=images boxes=labels --columns boxes=cls,x,y,w,h:float32      images/a.png labels/a.txt
+    image=images boxes=labels                                          images/a.png labels/a.txt, of YOLO
     velodyne label=labels --columns ... --columns label=label:uint32   velodyne/000000.bin labels/000000.label
     image=images caption=captions                                      images/a.png captions/a.txt
     image=images embedding=clip                                        images/a.png clip/a.npy
@@ -25,6 +25,7 @@ from packer.errors import NothingLeftError, SourceError, UsageError, first_few
 from packer.format import FieldSpec
 from packer.sources.base import Block, DerivedSource, LargeArray, Source, count
 from packer.sources.files import FileSet
+from packer.sources.kinds import all_kinds
 from packer.sources.pairing import UNNAMED, field_in_words, pair, partners, stem
 from packer.sources.source import TableSource
 from packer.watcher import Watcher
@@ -105,10 +106,9 @@ def _filled(name: str, side: Source, file_set: FileSet, samples: Sequence[str], 
         UsageError: values of the field cannot be empty.
         SourceError: what `watcher.bad` raises, which is called with each file that is of no sample.
     """
-    if side.kind not in ("clouds", "text"):
-        raise UsageError(
-            f"--missing {name}=empty: {side.kind} cannot be empty, but rows of --columns and texts; leave it out"
-        )
+    if not all_kinds()[side.kind].may_be_missing:
+        can_be = ", ".join(kind.name for kind in all_kinds().values() if kind.may_be_missing)
+        raise UsageError(f"--missing {name}=empty: {side.kind} cannot be empty, but {can_be} can; leave it out")
     number_of = {stem(file): number for number, file in enumerate(file_set.files)}
     of_samples = [stem(sample) for sample in samples]
     for extra in sorted(number_of.keys() - set(of_samples)):
@@ -280,7 +280,9 @@ class BesideSource(DerivedSource):
             named = ", ".join(spec.name for spec in self.fields)
             raise UsageError(f"two fields have one name ({named}); give another FIELD= to one of them")
         self.remarks = [*source.remarks, *(remark for side in sides for remark in side.remarks)]
-        self.origin = {**source.origin, "beside": {s.name: dict(side.origin) for side in sides for s in side.fields}}
+        beside = {spec.name: dict(side.origin) for side in sides for spec in side.fields}
+        classes = [origin["classes"] for origin in (source.origin, *beside.values()) if origin.get("classes")]
+        self.origin = {**source.origin, **({"classes": classes[0]} if classes else {}), "beside": beside}
 
     def part(self, start: int, stop: int) -> Self:
         part = super().part(start, stop)

@@ -1,12 +1,13 @@
 """Tables and files as one sample: a table beside files, joined by a column of names; or files that a column names.
 
 image=train label=train.csv            train/a.png, and the row of train.csv in whose column of names `a` stands
+image=train boxes=instances.json       train/a.png, and the objects of the image that the json lists as a.png
 faces.csv --files image_name           the rows of faces.csv, each with the image that its column image_name names
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from posixpath import normpath
 from typing import TYPE_CHECKING
@@ -46,16 +47,52 @@ def beside_table(source: Source, field: str, table: TableSource, key: str | None
     if source.names is None:
         raise UsageError(f"{field}= is a table, which goes by names of samples, but these have none")
     column, texts, found = _find_names(table, source.names, key)
-    row_of = _rows_by_name(table, column, texts, found, source.names, watcher)
-    keep = [number for number, name in enumerate(source.names) if name in row_of]
-    if not keep:
-        raise NothingLeftError(f"no sample is left: no value of the column {column} is the name of one")
-    rows = _without(table, column).in_order([row_of[source.names[number]] for number in keep])
+    row_of = _rows_by_name(table, column, texts, found, source.names, watcher, ("row", "rows"))
+    rows = _without(table, column)
     names = [spec.name for spec in rows.fields]
-    side: Source = rows if not field or len(names) != 1 else RenamedSource(rows, names[0], field)
-    joined = BesideSource(source if len(keep) == len(source) else in_order(source, keep), [side])
+    joined = _beside_rows(
+        source,
+        row_of,
+        rows,
+        column,
+        lambda side: RenamedSource(side, names[0], field) if field and not names[1:] else side,
+    )
     joined.remarks = [*joined.remarks, f"rows of the table go to samples by its column {column}"]
     return joined
+
+
+def beside_listed(source: Source, listed: TableSource, key: str, watcher: Watcher) -> Source:
+    """Return the samples of a source, each with the fields of the one that a file lists under its name.
+
+    Args:
+        key: what the file calls the names.
+        watcher: as for `beside_table`.
+
+    Raises:
+        UsageError: samples have no names.
+        SourceError: what `watcher.bad` raises.
+    """
+    if source.names is None or listed.names is None:
+        raise UsageError(f"a {listed.kind} file lists samples by their names, but these have none")
+    found = _names_of(listed.names, source.names)
+    entry_of = _rows_by_name(listed, key, listed.names, found, source.names, watcher, ("entry", "entries"))
+    return _beside_rows(source, entry_of, listed, key)
+
+
+def _beside_rows(
+    source: Source,
+    row_of: Mapping[str, int],
+    rows: TableSource,
+    column: str,
+    view: Callable[[TableSource], Source] = lambda side: side,
+) -> BesideSource:
+    """Return the samples of a source that have a row, each with the fields of it."""
+    names = source.names or []
+    keep = [number for number, name in enumerate(names) if name in row_of]
+    if not keep:
+        raise NothingLeftError(f"no sample is left: no value of {column} is the name of one")
+    side = view(rows.in_order([row_of[names[number]] for number in keep]))
+    return BesideSource(source if len(keep) == len(source) else in_order(source, keep), [side])
 
 
 def named_by_table(table: TableSource, names: Sequence[str], key: str | None) -> Source:
@@ -109,20 +146,27 @@ def _rows_by_name(
     found: Sequence[str | None],
     names: Sequence[str],
     watcher: Watcher,
+    words: tuple[str, str],
 ) -> dict[str, int]:
-    """Return the row of each sample that has one; `watcher.bad` is called with all rows and samples that are alone."""
+    """Return the row of each sample that has one; `watcher.bad` is called with all rows and samples that are alone.
+
+    Args:
+        words: what messages call a row, and several.
+    """
+    word, many = words
+    advice = "; --files makes rows samples" if word == "row" else ""
     row_of: dict[str, int] = {}
     alone = dict[int, str]()
     for row, name in enumerate(found):
         if name is None:
             alone[row] = f"{column} is {texts[row]!r}, which is no sample"
         elif row_of.setdefault(name, row) != row:
-            alone[row] = f"{column} names sample {name!r}, as row {row_of[name]:,} does; --files makes rows samples"
+            alone[row] = f"{column} names sample {name!r}, as {word} {row_of[name]:,} does{advice}"
     bare = [name for name in names if name not in row_of]
-    counts = f"; {len(alone):,} of {len(table):,} rows have no sample of their own"
-    counts += f", {len(bare):,} of {len(names):,} samples no row"
-    reasons = [f"row {row:,}: {reason}" for row, reason in alone.items()]
-    reasons += [f"sample {name!r} has no row in the column {column}" for name in bare]
+    counts = f"; {len(alone):,} of {len(table):,} {many} have no sample of their own"
+    counts += f", {len(bare):,} of {len(names):,} samples no {word}"
+    reasons = [f"{word} {row:,}: {reason}" for row, reason in alone.items()]
+    reasons += [f"sample {name!r} has no {word} of its {column}" for name in bare]
     for reason in reasons:
         watcher.bad(SourceError(f"{reason}{counts}; --on-error skip leaves both out", table.table.row(0).path))
         counts = ""

@@ -39,6 +39,9 @@ _MODULES = (
     "packer.sources.tables",
     "packer.sources.tars",
     "packer.sources.text",
+    "packer.sources.coco",
+    "packer.sources.yolo",
+    "packer.sources.voc",
     "packer.sources.video",
     "packer.sources.lerobot",
 )
@@ -106,6 +109,7 @@ class Kind:
         units: what a sample may be made from, the default first; none of what only lies beside samples.
         names_fields: whether its files name their fields themselves; else `FIELD=` does.
         lies_beside: whether its files may lie beside those of another kind, each a sample.
+        may_be_missing: whether `--missing FIELD=empty` makes an empty value of a file that is missing beside another.
         needs: a package that reads it, what errors call the files, and the extra that brings this package.
         options: the attributes of `SourceOptions` that are for it, besides those of every kind.
         exports: the kind of files to which its datasets are exported by default; empty for what fits them.
@@ -131,6 +135,7 @@ class Kind:
     units: tuple[str, ...] = ("files",)
     names_fields: bool = False
     lies_beside: bool = False
+    may_be_missing: bool = False
     needs: tuple[str, str, str] | None = None
     options: tuple[str, ...] = ()
     exports: str = ""

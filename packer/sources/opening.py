@@ -31,7 +31,7 @@ from packer.sources.files import (
     suffix_of,
 )
 from packer.sources.headers import read_headers
-from packer.sources.keyed import beside_table, with_files
+from packer.sources.keyed import beside_listed, beside_table, with_files
 from packer.sources.kinds import Kind, all_kinds, check_options, kinds_with, suffixes
 from packer.sources.lerobot import is_lerobot
 from packer.sources.looking import leave_out_unreadable, look
@@ -41,6 +41,9 @@ from packer.sources.source import TableSource
 from packer.watcher import NOBODY, Watcher
 from packer.workers import Limits
 
+#: Kinds of files that lie beside those of samples, by suffix. Texts of the field of this name are boxes of YOLO.
+_BESIDE = {TEXT: "text", ".xml": "voc", ".json": "coco"}
+_BOXES = "boxes"
 #: Numbers in a line of boxes, as YOLO has them: class, middle, width and height.
 _BOX = 5
 #: What to do with files of no known kind.
@@ -111,12 +114,19 @@ def _open(
         usual = replace(usual, columns=columns_of(usual, {"", *named}))
     options = _filled(options, usual, kinds)
     tables = {name: file_set for name, (kind, file_set) in by_name.items() if kind == TABLES}
-    others = {name: kinded for name, kinded in by_name.items() if name not in tables}
+    lists = {name: _open_list(name, file_set, watcher) for name, (kind, file_set) in by_name.items() if kind == "coco"}
+    others = {name: kinded for name, kinded in by_name.items() if name not in {*tables, *lists}}
     of_others, of_tables = _options_of(options, set(others), bool(tables))
     if others:
         source = _open_files(others, named, of_others, watcher, limits, as_extra_fields)
         for name, file_set in tables.items():
             source = beside_table(source, name, _open_table({"": file_set}, of_tables, watcher), options.key, watcher)
+        for listed in lists.values():
+            source = beside_listed(source, listed, "file_name", watcher)
+    elif lists and as_extra_fields and len(by_name) == 1:
+        (source,) = lists.values()
+    elif lists:
+        raise UsageError(f"{next(iter(lists))}= lists what is in images; name these as well: image=FOLDER")
     else:
         source = _open_tables(tables, named, options, watcher, limits, as_extra_fields)
     if options.encoded and others:
@@ -186,6 +196,18 @@ def _open_tables(
     return with_files(table, options.files, options.root, open_files, watcher)
 
 
+def _open_list(name: str, file_set: FileSet, watcher: Watcher) -> TableSource:
+    """Open a json of COCO, which lists images and their objects."""
+    if len(file_set.files) > 1:
+        raise UsageError(
+            f"{name}={file_set.text} has {len(file_set.files):,} jsons; name the one of these images: "
+            f"{first_few([file_set.path(file) for file in file_set.files])}"
+        )
+    source = open_kind_of(all_kinds()["coco"], {name: file_set}, SourceOptions(), watcher)
+    assert isinstance(source, TableSource)
+    return source
+
+
 def _open_table(files: Mapping[str, FileSet], options: SourceOptions, watcher: Watcher) -> TableSource:
     table = open_kind_of(all_kinds()[TABLES], files, options, watcher)
     assert isinstance(table, TableSource)
@@ -218,6 +240,8 @@ def _open_files(
         raise UsageError(f"{next(iter(sides))}= is text, which lies beside images or clouds; name these as well")
     kinds = {name: by_name[name][0] for name in file_sets}
     kind = "images" if "images" in kinds.values() else next(iter(kinds.values()))
+    if not known[kind].units and not as_extra_fields:
+        raise UsageError(f"{next(iter(kinds))}= is {kind}, which lies beside images; name these as well: image=FOLDER")
     if len(set(kinds.values())) > 1:
         if not all(known[kind].lies_beside for kind in kinds.values()):
             kinds_in_words = ", ".join(f"{named[name]} holds {kind}" for name, kind in kinds.items())
@@ -345,8 +369,9 @@ def _text_proposal(name: str, file_set: FileSet) -> str:
     with contextlib.suppress(OSError, ValueError, StopIteration):
         first = next(text for file in texts if (text := decode_text(Path(file_set.path(file)).read_bytes()).strip()))
         numbers = list(map(float, first.splitlines()[0].split()))
-        names = "cls,x,y,w,h" if len(numbers) == _BOX else ",".join(f"column{n}" for n in range(len(numbers)))
-        return _proposal(name, file_set, texts, f"boxes={shlex.quote(pattern)} --columns boxes={names}:float32")
+        names = ",".join(f"column{n}" for n in range(len(numbers)))
+        columns = "" if len(numbers) == _BOX else f" --columns boxes={names}:float32"
+        return _proposal(name, file_set, texts, f"{_BOXES}={shlex.quote(pattern)}{columns}")
     return _proposal(name, file_set, texts, f"caption={shlex.quote(pattern)}")
 
 
@@ -474,7 +499,8 @@ def _look(name: str, path: str, columns: Mapping[str, str], has_others: bool, wa
     listed = find(path, watcher)
     kind, file_set = of_one_kind(listed, suffixes(), dict.fromkeys(of_clouds, "clouds"), watcher)
     if kind is None and name and has_others:
-        kind, file_set = of_one_kind(listed, suffixes(), {TEXT: "text"}, watcher)
+        beside = {**_BESIDE, TEXT: "yolo"} if name == _BOXES else _BESIDE
+        kind, file_set = of_one_kind(listed, suffixes(), beside, watcher)
     if kind is not None:
         return kind, file_set
     known = f"{', '.join(sorted(suffixes()))}, and with --columns x,y,z also {', '.join(CLOUDS)}"

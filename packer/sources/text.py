@@ -34,4 +34,4 @@ def _text(path: str) -> str:
         raise SourceError("is not text in UTF-8, nor in UTF-16 with its mark; save it as such", path) from None
 
 
-KIND = Kind("text", (), look, read, units=(), lies_beside=True)
+KIND = Kind("text", (), look, read, units=(), lies_beside=True, may_be_missing=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -123,10 +124,18 @@ def pictures(folder: Path, number: int) -> list[str]:
 def boxes(folder: Path, number: int) -> list[str]:
     for n in range(4):
         save(folder / "images" / f"p{number}{n}.png", picture(8, 8, seed=n))
-        for kind, text in (("labels", "1 0.5 0.25\n" * n), ("captions", f"picture {n}\n")):
-            (folder / kind).mkdir(exist_ok=True)
-            (folder / kind / f"p{number}{n}.txt").write_text(text)
-    return [f"image={folder / 'images'}", f"boxes={folder / 'labels'}", f"caption={folder / 'captions'}"]
+        (folder / "captions").mkdir(exist_ok=True)
+        (folder / "captions" / f"p{number}{n}.txt").write_text(f"picture {n}\n")
+    coco = {
+        "images": [{"id": 9 - n, "file_name": f"p{number}{n}.png"} for n in range(4)],
+        "annotations": [
+            {"id": n, "image_id": 9 - n % 4, "category_id": n % 2, "bbox": [n, 1, 2, 0.5], "area": 1}
+            for n in (1, 2, 3, 5)
+        ],
+        "categories": [{"id": 1, "name": "one"}, {"id": 0, "name": "zero"}],
+    }
+    (folder / "instances.json").write_text(json.dumps(coco))
+    return [f"image={folder / 'images'}", f"boxes={folder / 'instances.json'}", f"caption={folder / 'captions'}"]
 
 
 def photographs(folder: Path, number: int) -> list[str]:
@@ -336,7 +345,7 @@ KINDS = {
     "downscaled": Kind(pictures, "images", ("--downscale", "2", "--kernel", "matlab")),
     "squares of downscaled": Kind(pictures, "images", ("--downscale", "2", "--patch", "4")),
     "pairs": Kind(pairs, "images", codec="photo+zstd"),
-    "boxes and captions": Kind(boxes, "images", ("--columns", "boxes=cls,x,y:float32"), to=("--fields", "image")),
+    "boxes and captions": Kind(boxes, "images", to=("--fields", "image")),
     "LMDB of BasicSR": Kind(basicsr, "basicsr"),
     "clips in LMDB": Kind(basicsr, "basicsr", ("--samples", "folders"), to=None),
     "clips": Kind(clips, "images", ("--samples", "folders"), to=None),

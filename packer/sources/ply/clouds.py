@@ -361,6 +361,7 @@ CLOUDS = Kind(
     read,
     names_fields=True,
     lies_beside=True,
+    may_be_missing=True,
     options=("columns",),
     exports="ply",
     none_left="none of its files can be packed",

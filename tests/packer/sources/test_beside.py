@@ -261,14 +261,11 @@ def test_texts_in_one_folder_with_images(yolo: dict[str, Path], tmp_path: Path) 
         for path in (tmp_path / "labels" / folder).iterdir():
             path.replace(tmp_path / "images" / folder / path.name)
     source = open_sources([str(tmp_path / "images")])
-    command = (
-        f"packer convert image={tmp_path}/images 'boxes={tmp_path}/images/**/*.txt' "
-        "--columns boxes=cls,x,y,w,h:float32 OUT"
-    )
+    command = f"packer convert image={tmp_path}/images 'boxes={tmp_path}/images/**/*.txt' OUT"
     (told,) = (remark for remark in source.remarks if "packer convert" in remark)
     assert told.replace("boxes='", "'boxes=") == f"5 .txt are named like images; to pack them as well: {command}"
     words = shlex.split(told.partition("packer convert ")[2])
-    assert len(opened(words[:2], tmp_path / "out", (words[3],))["a/4"]["boxes"]) == 4
+    assert len(opened(words[:2], tmp_path / "out", ())["a/4"]["boxes"]) == 4
     same = [f"image={tmp_path}/images/a", f"caption={tmp_path}/images/a"]
     with pytest.raises(
         UsageError, match=rf"are the same files; for the texts there, write caption='{tmp_path}/.*\.txt"

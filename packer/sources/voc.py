@@ -1,0 +1,110 @@
+"""Boxes as Pascal VOC has them, an XML file beside each image.
+
+    packer convert image=JPEGImages boxes=Annotations OUT
+
+`boxes` (n, 4) float32 are xmin, ymin, xmax, ymax as in the files; `labels` (n,) int64 the numbers of the names of
+objects, in the order of the alphabet; `difficult` (n,) int64. Parts of objects are not packed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import msgspec
+import numpy as np
+
+from packer.errors import SourceError, first_few
+from packer.sources.files import refuse_pointer, unreadable
+from packer.sources.kinds import Kind
+from packer.sources.looking import Header, agree_on_most
+from packer.sources.options import SourceOptions
+from packer.sources.table import LaidField, Row, SampleTable
+from packer.watcher import Watcher
+
+#: How the boxes are written, for `Crop(boxes=...)` of the readers.
+BOX_FORMAT = "xyxy"
+_SIDES = "xmin", "ymin", "xmax", "ymax"
+_LABELS = "labels"
+
+
+def look(row: Row, options: SourceOptions) -> Header:
+    """Return how many objects a file has, and their names; all of it is read."""
+    ((field, (path,)),) = row.paths.items()
+    objects = _objects(path)
+    layout = (
+        LaidField(field, "float32", ("objects", 4), "boxes of VOC"),
+        LaidField(_LABELS, "int64", ("objects",), "classes", detail=tuple(sorted({name for name, _, _ in objects}))),
+        LaidField("difficult", "int64", ("objects",), "whole numbers"),
+    )
+    return Header(layout, {"objects": len(objects)})
+
+
+def agree(table: SampleTable, options: SourceOptions, remarks: list[str], watcher: Watcher) -> SampleTable:
+    """Return all samples, with the names of the objects of all."""
+    classes = tuple(sorted({name for layout in table.layouts for laid in layout for name in laid.detail or ()}))
+    table = table.relaid(lambda laid: laid._replace(detail=classes) if laid.name == _LABELS else laid)
+    remarks.append(f"field {_LABELS} is the number of the name, from 0, of {len(classes):,}: {first_few(classes)}")
+    table = msgspec.structs.replace(table, layouts=list(dict.fromkeys(table.layouts)), layout_of=None)
+    return agree_on_most(table, watcher)
+
+
+def read(row: Row, options: SourceOptions) -> dict[str, Any]:
+    """Return the boxes and labels of a file."""
+    ((field, (path,)),) = row.paths.items()
+    objects = _objects(path)
+    (classes,) = (laid.detail for laid in row.layout if laid.name == _LABELS)
+    try:
+        labels = [classes.index(name) for name, _, _ in objects]
+    except ValueError as error:
+        raise SourceError("has other objects than when it was looked at; run again", path) from error
+    return {
+        field: np.array([box for _, box, _ in objects], np.float32).reshape(-1, 4),
+        _LABELS: np.array(labels, np.int64),
+        "difficult": np.array([difficult for _, _, difficult in objects], np.int64),
+    }
+
+
+def _objects(path: str) -> list[tuple[str, list[float], int]]:
+    """Return name, box and difficulty of every object."""
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise unreadable(error, path) from error
+    refuse_pointer(data, path)
+    try:
+        root = ElementTree.fromstring(data)
+    except ElementTree.ParseError as error:
+        raise SourceError(f"is no XML: {error}; get the file again", path) from None
+    if root.tag != "annotation":
+        raise SourceError(f"is XML of {root.tag}; an annotation of VOC is expected", path)
+    objects = []
+    for number, element in enumerate(root.iterfind("object")):
+        try:
+            box = [float(element.findtext(f"bndbox/{side}", "")) for side in _SIDES]
+            objects.append((element.findtext("name", "").strip(), box, int(element.findtext("difficult", "0") or 0)))
+        except ValueError as error:
+            reason = f"object {number}: {error}; name, difficult and bndbox of {', '.join(_SIDES)} are expected"
+            raise SourceError(reason, path) from None
+    return objects
+
+
+def origin(options: SourceOptions, table: SampleTable) -> dict[str, Any]:
+    """Return the names of objects, and how boxes are written."""
+    (classes,) = (laid.detail for laid in table.layouts[0] if laid.name == _LABELS)
+    return {"classes": list(classes), "box_format": BOX_FORMAT}
+
+
+KIND = Kind(
+    "voc",
+    (),
+    look,
+    read,
+    units=(),
+    lies_beside=True,
+    may_be_missing=True,
+    are_ragged=True,
+    agree=agree,
+    origin=origin,
+)
