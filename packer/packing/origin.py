@@ -101,7 +101,7 @@ def with_fields(origin: Origin, samples: int, joined: Mapping[str, Origin], drop
 
 
 def classes_of(origin: Origin, samples: int) -> tuple[str, ...]:
-    """Return the names of the numbers in field `label`, or `labels` of boxes; empty if there are none. Its parts agree."""
+    """Return the names of the numbers in `label`, or in `labels` of boxes; empty if there are none. Its parts agree."""
     for level in levels(origin, samples):
         match level:
             case {"classes": [str(), *_] as classes}:
