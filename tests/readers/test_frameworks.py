@@ -398,24 +398,59 @@ def arrays(sample: dict[str, torch.Tensor]) -> dict[str, np.ndarray[Any, Any]]:
     return {name: value.numpy() for name, value in sample.items()}
 
 
-def test_a_dataset_is_a_random_access_source_of_grain(path: Path) -> None:
-    """Grain takes it as it is: shuffles, batches, repeats and shares out its samples, and goes on at a state."""
+@pytest.mark.parametrize("way", ["samples", "numbers", "DataLoader"])
+def test_grain_reads_a_dataset(path: Path, way: str) -> None:
+    """Sample by sample, by batches of numbers or in its DataLoader: it shuffles, and goes on at a state."""
     import grain
 
-    source = PackedDataset(path, ["x", "n"], sample_transform=arrays)
-    shuffled = grain.MapDataset.source(source).shuffle(seed=3)
-    order = [int(shuffled[i]["n"]) for i in range(SAMPLES)]
-    assert sorted(order) == list(range(SAMPLES)) != order
-    batches = shuffled.batch(5).to_iter_dataset(grain.ReadOptions(num_threads=2))
+    dataset = PackedDataset(path, ["x", "n"])
+
+    class Read(grain.transforms.Map):
+        def map(self, numbers: Any) -> Any:
+            return arrays(dataset[numbers])
+
+    if way == "samples":
+        shuffled = grain.MapDataset.source(PackedDataset(path, ["x", "n"], sample_transform=arrays)).shuffle(seed=3)
+        batches = shuffled.batch(5).to_iter_dataset(grain.ReadOptions(num_threads=2))
+    elif way == "numbers":
+        shuffled = grain.MapDataset.range(SAMPLES).shuffle(seed=3)
+        batches = shuffled.batch(5).map(Read()).to_iter_dataset(grain.ReadOptions(num_threads=2))
+    else:
+        sampler = grain.samplers.IndexSampler(SAMPLES, shuffle=True, seed=3, num_epochs=1)
+        operations = [grain.transforms.Batch(5), Read()]
+        batches = grain.DataLoader(data_source=range(SAMPLES), sampler=sampler, operations=operations)
     begun = iter(batches)
     first = [next(begun) for _ in range(3)]
     state = begun.get_state()
     rest = list(begun)
     assert not [batch for batch in first + rest if not (batch["x"] == batch["n"][:, None]).all()]
-    assert flat(numbers(first + rest)) == order
+    order = flat(numbers(first + rest))
+    assert sorted(order) == list(range(SAMPLES)) != order
     resumed = iter(batches)
     resumed.set_state(state)
     assert numbers(resumed) == numbers(rest)
+
+
+@pytest.mark.parametrize("name", ["sampler", "batch_sampler"])
+def test_nodes_of_torchdata_read_whole_batches(dataset: PackedDataset, name: str) -> None:
+    """In the order of a Loader, epoch by epoch, by threads; and they go on at their state in the middle of an epoch."""
+    from torchdata import nodes
+
+    def made() -> Any:
+        node: Any = nodes.SamplerWrapper(getattr(loader_of(dataset), name))
+        if name == "sampler":
+            node = nodes.Batcher(node, 4, drop_last=False)
+        return nodes.Loader(nodes.ParallelMapper(node, dataset.__getitem__, num_workers=2, method="thread"))
+
+    loader = made()
+    assert numbers(loader) == alone(dataset, 1)[0]
+    for step, _ in enumerate(loader):
+        if step == 3:
+            state = loader.state_dict()
+            break
+    resumed = made()
+    resumed.load_state_dict(state)
+    assert [numbers(resumed), numbers(resumed)] == [alone(dataset, 2)[1][4:], alone(dataset, 3)[2]]
 
 
 def test_clouds_for_pytorch_geometric(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
