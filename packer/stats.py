@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import UsageError
+from packer.errors import ChangedMeanwhileError, UsageError
 from packer.format import Field, FieldSpec, FieldStats, Manifest, ValueStats
 from packer.format import manifest as manifests
 from packer.packing import Contents, PartReports, changing_dataset, conclude, part_shards, place_of, utc_now
@@ -82,7 +82,7 @@ def statistics_part(
     """
     folder, start_time = Path(dataset), utc_now()
     reports = reports or part_reports(folder)
-    reports.check_writable()
+    reports.begin()
     manifest = manifests.read(folder)
     chosen_fields = _choose_fields(manifest, fields)
     numbers = part_shards(part, len(manifest.shards))
@@ -157,16 +157,22 @@ def has_statistics(field: FieldSpec) -> bool:
     return field.kind != "text" and field.np_dtype.kind != "c"
 
 
-def save(dataset: str | os.PathLike[str], stats: dict[str, FieldStats]) -> None:
+def save(dataset: str | os.PathLike[str], stats: dict[str, FieldStats], manifest_read: Manifest | None = None) -> None:
     """Keep statistics in the manifest of a dataset, which may be at a URL, in one rename.
+
+    Args:
+        manifest_read: the manifest of the dataset that the statistics are of; None for whatever is there now.
 
     Raises:
         DatasetError: there is no packed dataset.
-        UsageError: the dataset has changed since its statistics were computed, or another process is changing it.
+        ChangedMeanwhileError: the dataset has changed since its statistics were computed.
+        UsageError: these cannot be its statistics, or another process is changing it.
         WriteError: the folder cannot be written.
     """
     place = place_of(dataset)
     with changing_dataset(place) as (change, manifest):
+        if manifest_read not in (None, manifest):
+            raise ChangedMeanwhileError.at(place)
         try:
             # The manifest compares the statistics with the sizes of its columns.
             with_stats = msgspec.structs.replace(manifest, stats=stats)

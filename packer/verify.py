@@ -99,7 +99,7 @@ def verify_part(
     """
     folder, start_time = Path(dataset), utc_now()
     reports = reports or part_reports(folder)
-    reports.check_writable()
+    reports.begin()
     manifest = manifests.read(folder)
     numbers = part_shards(part, len(manifest.shards))
     results = _check_shards(folder, manifest, numbers, watcher, workers)

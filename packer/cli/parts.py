@@ -19,20 +19,22 @@ def part_option(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]
     """
     text += (
         ", and write a report into DATASET. Any number of parts may run at once, on any machines that see it. The same "
-        "command without --part does what is missing, and joins the reports."
+        "command without --part does what is missing, and joins the reports: those of the last day, of shards that "
+        "nobody has written since."
     )
     return click.option("--part", metavar="I/N", help=text)
 
 
 def parts_text(joined: JoinedParts, shards: int, done: str) -> str:
-    """Say how many shards the reports of parts cover, and when these were written.
+    """Say how many shards were not read now, since the reports of parts cover them, and from when these are.
 
     Args:
         done: what the parts did with a shard, such as `checked`.
     """
     began, ended = (f"{time:%Y-%m-%d %H:%M}" if time else "" for time in (joined.began, joined.ended))
     parts = count_text(joined.parts, "part")
-    return f"{len(joined.results):,} of {count_text(shards, 'shard')} {done} by {parts}, from {began} to {ended} UTC"
+    count = f"{len(joined.results):,} of {count_text(shards, 'shard')}"
+    return f"NOT read now: {count}, {done} by {parts} from {began} to {ended} UTC"
 
 
 def parts_members(joined: JoinedParts) -> dict[str, Any]:

@@ -73,7 +73,7 @@ def stats(dataset: str, fields: tuple[str, ...] | None, save: bool, part: str | 
         click.echo(json_text(document) if as_json else line)
         return
     if save and not manifest.stats:
-        save_statistics(dataset, statistics_of)
+        save_statistics(dataset, statistics_of, manifest)
     joined = JoinedParts({}) if manifest.stats else reports.join(manifest)
     document |= {"fields": statistics_of, "parts": parts_members(joined)}
     lines = _lines(chosen, statistics_of)

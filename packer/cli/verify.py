@@ -81,7 +81,7 @@ def verify(
     document = {"path": dataset, "good": not damages, **checked, **parts, **compared, "damages": damages}
     lines = _lines(f"{dataset}: part {part}" if part else dataset, report, damages, comparison)
     if report.parts.parts:
-        lines.insert(-1, parts_text(report.parts, len(manifest.shards), "checked"))
+        lines[-1] += f"; {parts_text(report.parts, len(manifest.shards), 'checked')}"
     click.echo(json_text(document) if as_json else "\n".join(lines))
     if reports is not None and part is None:
         reports.remove()  # not before the user has what they say

@@ -101,6 +101,10 @@ class Place(ABC):
         """Return the size of every file, by path. Of folders that no dataset has, the name alone is there."""
 
     @abstractmethod
+    def stamps(self) -> dict[str, str]:
+        """Return for every file, by path, a text that changes with its bytes; of some servers it is empty."""
+
+    @abstractmethod
     def read_tagged(self, name: str) -> tuple[bytes, Tag] | None:
         """Return the bytes of a file, and their tag; None if there is none."""
 
@@ -204,7 +208,13 @@ class LocalPlace(Place):
             yield has_lock
 
     def files(self) -> dict[str, int]:
-        sizes = {}
+        return {name: status.st_size for name, status in self._statuses().items()}
+
+    def stamps(self) -> dict[str, str]:
+        return {name: f"{status.st_size} {status.st_mtime_ns}" for name, status in self._statuses().items()}
+
+    def _statuses(self) -> dict[str, os.stat_result]:
+        statuses = {}
         with clear_errors(self.path):
             for folder in ("", *_FOLDERS):
                 for entry in list_folder(self.path / folder):
@@ -214,8 +224,8 @@ class LocalPlace(Place):
                         if not stat.S_ISREG(status.st_mode) and DATASET_FILE.fullmatch(name):
                             raise WriteError(f"{self.path / name}: it is no file, as one of a dataset is; remove it")
                         if not (name in _FOLDERS and stat.S_ISDIR(status.st_mode)):
-                            sizes[name] = status.st_size
-        return sizes
+                            statuses[name] = status
+        return statuses
 
     def read_tagged(self, name: str) -> tuple[bytes, Tag] | None:
         path = self.path / name
@@ -317,6 +327,10 @@ class RemotePlace(Place):
     def files(self) -> dict[str, int]:
         with _write_errors():
             return {name: file.size for name, file in self._remote.files().items()}
+
+    def stamps(self) -> dict[str, str]:
+        with _write_errors():
+            return {name: file.tag for name, file in self._remote.files().items()}
 
     def read_tagged(self, name: str) -> tuple[bytes, Tag] | None:
         with _write_errors():

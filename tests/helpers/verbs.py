@@ -68,6 +68,10 @@ class Dataset:
     def append(self, name: str) -> object:
         return append(self.path, self.sources(name), workers=0)
 
+    def keep_statistics(self) -> None:
+        manifest = manifests.read(Path(self.path))
+        save_statistics(self.path, statistics(Path(self.path)), manifest)
+
     def write(self) -> None:
         with DatasetWriter(self.path, overwrite=True) as writer:
             for x in (50.0, 51.0):
@@ -96,6 +100,7 @@ class State(NamedTuple):
         assert not (damages := verify(folder).damages), damages
         values = dataset[list(range(len(dataset)))]["x"].tolist()
         assert len(values) == len(set(values))
+        assert manifest.stats in ({}, statistics(folder))
         shuffles = str(manifest.origin).count("shuffled")
         assert shuffles <= 1
         splits, fields = frozenset(manifest.splits), frozenset(dataset.fields)
@@ -122,9 +127,7 @@ VERBS = {
         lambda s: s._replace(fields=s.fields - {"w"}) if "w" in s.fields else None,
     ),
     "split": Verb(lambda d: split(d.path, {"a": 0.5}), lambda s: s._replace(splits=s.splits | {"a"})),
-    "stats": Verb(
-        lambda d: save_statistics(d.path, statistics(Path(d.path))), lambda s: s._replace(has_statistics=True)
-    ),
+    "stats": Verb(Dataset.keep_statistics, lambda s: s._replace(has_statistics=True)),
     "repack": Verb(
         lambda d: repack(d.path, d.path, overwrite=True, seed=3, workers=0),
         lambda s: s._replace(is_shuffled=True, has_statistics=False),

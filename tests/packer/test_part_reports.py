@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import logging
 import re
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from packer import stats, verify
 from packer.append import append
 from packer.convert import convert
-from packer.errors import UsageError, WriteError
+from packer.errors import ChangedMeanwhileError, DamagedError, UsageError, WriteError
 from packer.format import manifest as manifests
-from packer.packing import LocalPlace
+from packer.packing import LocalPlace, utc_now
 from packer.repair import repair
 from packer.stats import statistics, statistics_part
 from packer.verify import verify_part
@@ -78,16 +80,54 @@ def test_parts_and_the_rest_are_the_whole(dataset: Path, joined: Any) -> None:
     assert joined()[0].parts.parts == 0
 
 
-def test_a_report_is_of_its_time(dataset: Path, joined: Any) -> None:
-    """Damage that a part has found counts, also if it has gone since; what came later, the next call finds."""
+def test_a_report_is_of_shards_as_they_were(dataset: Path, joined: Any) -> None:
+    """A shard that was written after its part began is read again: damage that came is found, and so is repair."""
     good = shard(dataset, 0).read_bytes()
     flip(shard(dataset, 0))
     assert [dataset / damage.file for damage in verify_part(dataset, "1/6").damages] == [shard(dataset, 0)]
-    shard(dataset, 0).write_bytes(good)
     assert not verify_part(dataset, "2/6").damages
+    assert [dataset / damage.file for damage in joined(remove=False)[0].damages] == [shard(dataset, 0)]
+    shard(dataset, 0).write_bytes(good)
     flip(shard(dataset, 1))
-    for number in (0, 1):
-        assert [dataset / damage.file for damage in joined()[0].damages] == [shard(dataset, number)]
+    report, _ = joined(remove=False)
+    assert [dataset / damage.file for damage in report.damages] == [shard(dataset, 1)]
+    assert not report.parts.results
+
+
+def test_a_report_is_believed_for_a_day(dataset: Path, joined: Any, monkeypatch: Any) -> None:
+    """An older one is removed, and its shards are read."""
+    now = utc_now()
+    monkeypatch.setattr("packer.packing.parts.utc_now", lambda: now - timedelta(hours=25))
+    verify_part(dataset, "1/2")
+    monkeypatch.setattr("packer.packing.parts.utc_now", lambda: now - timedelta(hours=23))
+    verify_part(dataset, "2/2")
+    monkeypatch.undo()
+    assert sorted(joined()[0].parts.results) == [1, 3, 5]
+    assert not (dataset / "unfinished").exists()
+
+
+@pytest.mark.parametrize("number", [SHARDS, -1])
+def test_a_report_of_shards_that_are_not_there_is_refused(dataset: Path, joined: Any, number: int) -> None:
+    """It is named, in a sentence that says what to do."""
+    verify_part(dataset, "1/6")
+    (report,) = (dataset / "unfinished").iterdir()
+    saved = msgspec.msgpack.decode(report.read_bytes())
+    saved["shards"][number] = saved["shards"].pop(0)
+    report.write_bytes(msgspec.msgpack.encode(saved))
+    with pytest.raises(
+        DamagedError, match=f"{report.name}: it speaks of shard {number}, .* has 6, from 0 on.*remove it"
+    ):
+        joined()
+
+
+def test_statistics_are_saved_to_the_dataset_that_was_read(dataset: Path) -> None:
+    """Another one that has taken its place meanwhile, of the same sizes, gets none."""
+    manifest, values = manifests.read(dataset), statistics(dataset)
+    samples = [{"x": np.zeros((40, 3), "f4"), "big": np.uint64(n), "word": "a"} for n in range(36)]
+    convert(samples, dataset, shard_size=10 * 489, codec="none", overwrite=True)
+    with pytest.raises(ChangedMeanwhileError, match="was changed meanwhile"):
+        stats.save(dataset, values, manifest)
+    assert manifests.read(dataset).stats == {}
 
 
 def test_the_latest_report_of_a_shard_counts(dataset: Path, joined: Any) -> None:

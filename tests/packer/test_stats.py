@@ -97,7 +97,7 @@ def test_statistics_are_kept_by_one_at_a_time(rows, tmp_path):
         stats.save(folder, found)
     (folder / "manifest.copy.json").unlink()
     (folder / "manifest.copy.json").mkdir()
-    with pytest.raises(WriteError, match="cannot be read or written"):
+    with pytest.raises(WriteError, match="it is no file"):
         stats.save(folder, found)
 
 

@@ -142,7 +142,8 @@ IN_A_FOLDER = [
     ),
     *(("repack", other) for other in ("split", "drop", "join")),
     *(("drop", other) for other in ("drop", "split", "join", "write")),
-    *(("write", other) for other in ("convert", "stats", "repair")),
+    *(("write", other) for other in ("convert", "repair")),
+    ("convert", "stats"),
     ("append", "append another", "append a third"),
     ("drop", "append", "split"),
 ]

@@ -98,6 +98,6 @@ def test_parts_are_joined(packer, refused, rows, tmp_path):
     assert json.loads(packer("stats", out, "--part", "0/2", "--json").stdout)["shards"] == 1
     *table, last = packer("stats", out, "--save").stdout.splitlines()
     assert table == whole.splitlines()
-    assert last.startswith("2 of 2 shards read by 2 parts, from 20")
+    assert last.startswith("NOT read now: 2 of 2 shards, read by 2 parts from 20")
     assert not (out / "unfinished").exists()
     assert "0 of 2 shards read; the manifest holds" in packer("stats", out, "--part", "1/2").stdout
