@@ -20,6 +20,7 @@ from packer.format import URL_AS_PATH, Constants, Field, Manifest, Numbers
 from packer.format import manifest as manifests
 from packer.remote import is_url
 from readers.batch import item_of
+from readers.cast import check_cast
 from readers.crop import Crop
 from readers.draws import Asked, Visits, draw_visits
 from readers.fields import NAME, FieldReader, as_images
@@ -45,7 +46,7 @@ _RENAMED = {
     "sample_points": "the argument is called points",
 }
 #: Attributes that nothing would follow if they were changed.
-_FIXED = ("path", "manifest", "fields", "crop", "points", "windows", "split", "samples", "extras", "verify")
+_FIXED = ("path", "manifest", "fields", "crop", "points", "windows", "split", "samples", "extras", "cast", "verify")
 
 #: The field of classes, as `packer convert --label folder` calls it.
 LABEL = "label"
@@ -96,6 +97,8 @@ class PackedDataset(Dataset[Any]):
         samples: numbers of the samples to read, in any order, each once, or a mask of bool; of the split, if one is
             given. Samples are then counted among these: `ds[0]` is the first of them. They take 8 bytes each.
         extras: what batches also hold: `"name"` and `"number"` of the sample, and with windows the anchor `"step"`.
+        cast: by field, the dtype in which it is read, of torch or numpy or by name: `cast={"token": "int64"}`. It holds
+            all values; floats may be rounded. `ds.fields` stay as they are stored.
         verify: compares every frame with its checksum before it is decoded or copied; a wrong one is a `DamagedError`
             that names field and sample. Index arrays are compared with their digest when a shard is first read. Without
             `verify` a damaged frame may give an error, or wrong values of the right shape.
@@ -136,6 +139,7 @@ class PackedDataset(Dataset[Any]):
         split: str | None = None,
         samples: ArrayLike | None = None,
         extras: Sequence[str] = (),
+        cast: Mapping[str, Any] | None = None,
         verify: bool = False,
         cache: str | os.PathLike[str] | None = None,
         cache_bytes: int | None = None,
@@ -159,6 +163,7 @@ class PackedDataset(Dataset[Any]):
         self.samples = None if samples is None else self._as_numbers(samples)
         self.fields: dict[str, Field] = _choose_fields(self.manifest, self._chosen, self.path)
         self.crop = with_image(crop, self.fields) if isinstance(crop, Crop | ResizedCrop) else crop
+        self.cast = check_cast(cast or {}, self.fields)
         self._source = self._make_source()
         self._parts.check(self.fields, self._source.samples.samples)
         self._check_extras()
@@ -170,7 +175,7 @@ class PackedDataset(Dataset[Any]):
 
     def _make_source(self) -> Source:
         """Return what is read, here and in every process that unpickles the dataset."""
-        settings = self.split, self.samples, self.extras, self.verify
+        settings = self.split, self.samples, self.extras, self.verify, self.cast
         return Source(self._mirror, self.path, self.manifest, self.fields, self._parts, self._transforms, *settings)
 
     def _as_numbers(self, samples: ArrayLike) -> Numbers:
@@ -397,7 +402,7 @@ class PackedDataset(Dataset[Any]):
         reader: FieldReader = opened.readers[field]
         if rows is not None or columns is not None:
             reader = RegionReader(opened.places[field], rows, columns)
-        reader = self._source.with_checks(reader, opened)
+        reader = self._source.as_asked(reader, opened)
         values = as_images(reader.field, reader.read(reader.locate(Asked(np.array([number])))))
         return item_of({field: values}, 0, 1)[field]
 

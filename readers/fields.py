@@ -164,6 +164,47 @@ class FieldReader:
         return flat.view(self._dtype).view(count, *self._shape)
 
 
+class WrappedReader(FieldReader):
+    """Reads by another reader, and does more. A subclass says what, by `read`.
+
+    Args:
+        reader: of whole samples or of parts of them.
+        field: what `read` returns.
+    """
+
+    def __init__(self, reader: FieldReader, field: Field) -> None:
+        super().__init__(field)
+        self._reader = reader
+        self._times = field.itemsize / reader.field.itemsize
+        self.run_bytes = reader.run_bytes
+
+    @property
+    def in_words(self) -> str:
+        """Return what it reads of a sample in a few words."""
+        return self._reader.in_words
+
+    @cached_property
+    def sample_bytes(self) -> float:
+        """Return the raw bytes of a sample; the mean if they differ."""
+        return self._reader.sample_bytes * self._times
+
+    def nbytes(self, located: Located) -> Numbers:
+        """Return the bytes of each sample when it is read, (n,)."""
+        return (self._reader.nbytes(located) * self._times).astype(np.int64)
+
+    def keep(self, window: int, batch_size: int) -> None:
+        """Make room for decoded frames, see `FieldReader`."""
+        self._reader.keep(window, batch_size)
+
+    def locate(self, asked: Asked) -> Located:
+        """Return the places that the reader gives."""
+        return self._reader.locate(asked)
+
+    def spans(self, located: Located) -> Numbers:
+        """Return the first address that `read` touches for each sample and the one after the last, (n, 2)."""
+        return self._reader.spans(located)
+
+
 class KnownReader(FieldReader):
     """Values that are known when samples are located, such as their numbers. Reads like any other field.
 

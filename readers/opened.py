@@ -12,7 +12,7 @@ import numpy as np
 from packer.errors import DamagedError, DatasetError
 from packer.format import Located, Manifest, Names, Numbers, Shard, distinct
 from readers.draws import Asked
-from readers.fields import NAME, Describe, FieldReader, FixedRaw, NameReader, Places, WholeReader
+from readers.fields import NAME, Describe, FieldReader, FixedRaw, NameReader, Places, WholeReader, WrappedReader
 from readers.gather import Allocate
 from readers.shards import OpenShard, Shards
 
@@ -109,7 +109,7 @@ def in_words(folder: Path, manifest: Manifest, number: int) -> str:
     return f"sample {number} ({name!r})"
 
 
-class CheckedReader(FieldReader):
+class CheckedReader(WrappedReader):
     """Checks frames before another reader reads them; same values, same memory.
 
     It needs to know only where that reader's bytes lie, so whole samples, crops and points are all checked alike. The
@@ -122,24 +122,9 @@ class CheckedReader(FieldReader):
     """
 
     def __init__(self, reader: FieldReader, whole_places: Places, in_words: Describe) -> None:
-        super().__init__(reader.field)
-        self.run_bytes = reader.run_bytes
-        self._reader = reader
+        super().__init__(reader, reader.field)
         self._whole = whole_places
         self._in_words = in_words
-
-    @property
-    def in_words(self) -> str:
-        """Return what it reads of a sample in a few words."""
-        return self._reader.in_words
-
-    def nbytes(self, located: Located) -> Numbers:
-        """Return the bytes of each sample when it is read, (n,)."""
-        return self._reader.nbytes(located)
-
-    def spans(self, located: Located) -> Numbers:
-        """Return the first address that `read` touches for each sample and the one after the last, (n, 2)."""
-        return self._reader.spans(located)
 
     def locate(self, asked: Asked) -> Located:
         """Return the places that the reader gives, with the numbers of their samples."""

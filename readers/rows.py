@@ -33,11 +33,21 @@ class RowRanges:
         rows: numbers of the rows, (n, k), in any order.
         starts: first byte of a row that is wanted, (n,).
         length: bytes of a row that are wanted, the same of all.
+        together: how many rows are wanted from each of `rows` on; more than one only of rows that are wanted whole.
     """
 
     rows: Numbers
     starts: Numbers
     length: int
+    together: int = 1
+
+    @property
+    def each(self) -> Numbers:
+        """Return every row that is wanted, (n, k * together)."""
+        if self.together == 1:
+            return self.rows
+        rows: Numbers = self.rows[:, :, None] + np.arange(self.together)
+        return rows.reshape(len(rows), -1)
 
 
 def part_field(field: Field, shape: tuple[int | None, ...]) -> Field:
@@ -83,10 +93,11 @@ class PartReader(FieldReader):
 
     def spans(self, located: Located) -> Numbers:
         """Return the first address of the rows of each sample, or of their frames, and the one after these, (n, 2)."""
-        rows = self._row_ranges(located).rows
+        ranges = self._row_ranges(located)
+        rows = ranges.rows
         if not rows.size:
             return np.zeros((len(located), 2), np.int64)
-        first, last = rows.min(axis=1), rows.max(axis=1)
+        first, last = rows.min(axis=1), rows.max(axis=1) + ranges.together - 1
         if not self._whole.codec:
             edges: Numbers = np.stack([first, last + 1], axis=1) * self._row_bytes(located)[:, None]
             return located.start[:, None] + edges
@@ -103,7 +114,8 @@ class PartReader(FieldReader):
             DamagedError: a frame cannot be decoded.
         """
         ranges = self._row_ranges(located)
-        nbytes = ranges.rows.size * ranges.length
+        length = ranges.length * ranges.together
+        nbytes = ranges.rows.size * length
         # Frames that their codec hardly shrank were kept raw.
         are_raw = not self._places.codec.is_photo and (located.stored == located.decoded).all()
         if not nbytes:
@@ -112,7 +124,7 @@ class PartReader(FieldReader):
             starts = located.start + located.before + ranges.starts
             addresses = (ranges.rows * self._row_bytes(located)[:, None] + starts[:, None]).reshape(-1)
             alignment = int(np.bitwise_or.reduce(addresses, initial=0))
-            flat = MEMORY.gather(addresses, ranges.length, alignment, allocate=allocate).view(-1)
+            flat = MEMORY.gather(addresses, length, alignment, allocate=allocate).view(-1)
         else:
             flat = (allocate or fresh)(nbytes)
             self._decode(located, ranges, flat.numpy())
@@ -123,7 +135,8 @@ class PartReader(FieldReader):
 
         Pieces are bands, or whole samples if frames hold these.
         """
-        sample_of_row, row = np.arange(len(located)).repeat(ranges.rows.shape[1]), ranges.rows.reshape(-1)
+        rows = ranges.each
+        sample_of_row, row = np.arange(len(located)).repeat(rows.shape[1]), rows.reshape(-1)
         if self._whole.frame.rows is None:
             _, first_of_piece, piece_of_row = distinct(located.number)
             pieces, piece_of_row = located[first_of_piece], piece_of_row[sample_of_row]

@@ -14,6 +14,7 @@ import xxhash
 
 from packer.errors import MissingNameError, UsageError
 from packer.format import MANIFEST, Field, Manifest, Names, Numbers, ShardEntry, starts_of
+from readers.cast import CastReader
 from readers.draws import Visits, visits_of
 from readers.fields import NAME, FieldReader, KnownReader, gather_samples
 from readers.gather import Allocate, Pool
@@ -60,6 +61,7 @@ class Source:
         split: name of the split that is read; None for all samples.
         listed: numbers of the chosen samples, of the split if there is one; None for all.
         extras, verify: see `PackedDataset`.
+        cast: by field, the dtype in which it is read; fields that are not there are read as they are stored.
 
     Attributes:
         samples: those that are read, each of which may have many windows.
@@ -79,6 +81,7 @@ class Source:
         listed: Numbers | None,
         extras: Sequence[str],
         verify: bool,
+        cast: Mapping[str, str],
     ) -> None:
         self.mirror, self.path, self.manifest, self.fields = mirror, path, manifest, fields
         self.windows, self.transforms, self.split, self.extras, self.verify = (
@@ -88,6 +91,7 @@ class Source:
             extras,
             verify,
         )
+        self._cast = cast
         self._parts, self._is_listed = parts, listed is not None
         self.samples = Items(manifest.samples, None if split is None else Chosen(manifest.split_ranges(split)))
         if listed is not None:
@@ -265,8 +269,8 @@ class Source:
         # Not a bound method: dataset and readers would refer to each other, and files stay open for a while.
         describe_sample = partial(describe, self.path, self.manifest)
         parts = self._parts.readers(self.fields, opened.places, self.samples, describe_sample, compared)
-        checked = {name: self.with_checks(reader, opened) for name, reader in {**opened.readers, **parts}.items()}
-        return {**checked, **self._number_readers()}
+        readers = {name: self.as_asked(reader, opened) for name, reader in {**opened.readers, **parts}.items()}
+        return {**readers, **self._number_readers()}
 
     def join(self, readers: Sequence[Mapping[str, FieldReader]]) -> Mapping[str, FieldReader]:
         """Return the reader of each field from those of `members`."""
@@ -315,12 +319,12 @@ class Source:
         functions = {extra: values[extra] for extra in self.extras if extra != NAME}
         return {extra: KnownReader(Field(name=extra, dtype="int64"), function) for extra, function in functions.items()}
 
-    def with_checks(self, reader: FieldReader, opened: Opened) -> FieldReader:
-        """Return a reader that compares frames with their checksums first, if `verify` says so."""
+    def as_asked(self, reader: FieldReader, opened: Opened) -> FieldReader:
+        """Return a reader that compares frames with their checksums first, if `verify` says so, and converts values."""
         name = reader.field.name
-        if not self.verify or name not in self.fields:
-            return reader
-        return CheckedReader(reader, opened.places[name], partial(in_words, self.path, self.manifest))
+        if self.verify and name in self.fields:
+            reader = CheckedReader(reader, opened.places[name], partial(in_words, self.path, self.manifest))
+        return CastReader(reader, self._cast[name]) if name in self._cast else reader
 
     def sample_numbers(self, names: Sequence[str]) -> Numbers:
         """Return the numbers of the samples of some names, (n,), in the split if one is read.

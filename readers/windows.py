@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
+from functools import cached_property
 from operator import index
 from typing import Any, Literal
 
@@ -209,6 +210,11 @@ class Steps:
     offsets: Numbers
     pad: str | None
 
+    @cached_property
+    def are_together(self) -> bool:
+        """Return whether the steps follow one another."""
+        return bool((np.diff(self.offsets) == 1).all())
+
     def rows(self, located: Located) -> Numbers:
         """Return the steps of the windows at the anchors, (n, T); beyond an end, the sample's first or last step."""
         steps: Numbers = located.anchor[:, None] + self.offsets
@@ -287,7 +293,12 @@ class WindowReader(PartReader):
         return windows
 
     def _row_ranges(self, located: Located) -> RowRanges:
-        return RowRanges(self._steps.rows(located), np.zeros(len(located), np.int64), self._length)
+        none, offsets = np.zeros(len(located), np.int64), self._steps.offsets
+        if self._steps.are_together:
+            first = located.anchor + offsets[0]
+            if len(first) and (first >= 0).all() and (first + len(offsets) <= located.shape[:, 0]).all():
+                return RowRanges(first[:, None], none, self._length, len(offsets))
+        return RowRanges(self._steps.rows(located), none, self._length)
 
     def _finish(self, flat: torch.Tensor, located: Located) -> torch.Tensor:
         return self._steps.fill(super()._finish(flat, located), located)
