@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -11,7 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import SourceError, first_few
+from packer.errors import SourceError
 from packer.sources.base import Source
 from packer.sources.headers import Columns, misfits, narrowed
 from packer.sources.table import Layout, SampleTable
@@ -40,8 +41,10 @@ class Header(NamedTuple):
 #: Samples of one kind that are read at most, to find a good one.
 MOST_TRIED = 64
 
-#: The column of a field with the number of pieces of each file that were never written.
-UNWRITTEN = "{}.unwritten"
+#: The column with the number of pieces of a field that were never written, such as `chunk`.
+UNWRITTEN = "{}: unwritten {}"
+#: What is said of all of them.
+NEVER_WRITTEN = "values that were never written are packed as the fill value; --unwritten refuse makes them an error"
 
 #: What a kind says of a row: one sample; or those of a file, and the errors of those that are bad.
 Looked = Header | Sequence[Header | SourceError]
@@ -195,22 +198,28 @@ def notes_of(table: SampleTable) -> list[str]:
     return [f"field {name}, {n} {'file' if n == 1 else 'files'}: {note}" for (name, note), n in counts.items()]
 
 
-def unwritten_of(table: SampleTable) -> list[str]:
-    """Return a sentence for each field on the pieces of files (tiles, pages) that were never written."""
-    sentences = []
-    for name in table.inputs:
-        counts = table.numbers.get(UNWRITTEN.format(name), np.zeros(0))
-        if len(bad := np.flatnonzero(counts).tolist()):
-            files = first_few([table.row(number).paths[name][0] for number in bad], 3)
-            sentences.append(
-                f"field {name}, {len(bad):,} {'file lacks' if len(bad) == 1 else 'files lack'} {int(counts.sum()):,} "
-                f"tiles, strips or pages, which were never written ({files}): they are packed as the fill value; "
-                "--unwritten refuse makes them an error"
-            )
-    return sentences
+def unwritten_of(table: SampleTable, in_words: Callable[[int], str] | None = None) -> list[str]:
+    """Return a sentence that counts the pieces of files (chunks, tiles) that were never written; none if all were.
+
+    Args:
+        in_words: returns what is said of a sample, or file of samples, that lacks pieces; by default its path.
+    """
+    totals: Counter[str] = Counter()
+    lacks = np.zeros(table.rows_or_samples, bool)
+    for name, column in table.numbers.items():
+        _, is_unwritten, piece = name.partition(UNWRITTEN.format("", ""))
+        if is_unwritten:
+            totals[piece] += int(column.sum())
+            lacks |= column > 0
+    if not lacks.any():
+        return []
+    count, first = int(lacks.sum()), int(lacks.argmax())
+    counted = " and ".join(f"{total:,} {piece}{'s' * (total > 1)}" for piece, total in totals.items())
+    samples = f"{count:,} {'file' if table.has_rows else 'sample'}{'s' * (count > 1)}"
+    of_first = in_words(first) if in_words else table.row(first).path
+    return [f"{NEVER_WRITTEN}: {counted} of {samples}, the first: {of_first}"]
 
 
-def unwritten_error(count: int, path: str) -> SourceError:
+def unwritten_error(in_words: str, path: str) -> SourceError:
     """Return the error of a file that lacks pieces, where these are refused."""
-    reason = f"{count:,} tiles, strips or pages were never written"
-    return SourceError(f"{reason}; write them, or leave out --unwritten refuse to pack the fill value", path)
+    return SourceError(f"{in_words}; write them, or leave out --unwritten refuse to pack the fill value", path)

@@ -15,7 +15,7 @@ from packer.errors import NothingLeftError, SourceError
 from packer.sources.arrays.choosing import Constant
 from packer.sources.arrays.units import Facts, Listing, Remark
 from packer.sources.headers import misfits
-from packer.sources.looking import Header, Looked, look
+from packer.sources.looking import UNWRITTEN, Header, Looked, look
 from packer.sources.table import LaidField, SampleTable
 from packer.watcher import Watcher
 
@@ -59,6 +59,7 @@ class FactGroup:
         attributes: of samples, by their number; at most one more than are kept.
         agreed: attributes of the arrays that the fields are.
         remarks: on what is not packed or kept.
+        unwritten: as in `Facts`, of the first sample that lacks anything.
     """
 
     names: list[str]
@@ -66,6 +67,7 @@ class FactGroup:
     attributes: dict[int, Mapping[str, Any]] = field(default_factory=dict)
     agreed: Agreed = field(default_factory=Agreed)
     remarks: dict[Remark, None] = field(default_factory=dict)
+    unwritten: str = ""
 
     def add(self, number: int, facts: Facts) -> None:
         """Add what a sample says."""
@@ -73,6 +75,7 @@ class FactGroup:
             self.attributes[number] = facts.attributes
         self.agreed.add(self.names, facts.fields)
         self.remarks |= dict.fromkeys(facts.remarks)
+        self.unwritten = self.unwritten or facts.unwritten
 
 
 @dataclass
@@ -249,5 +252,6 @@ def _without_unknown(table: SampleTable) -> SampleTable:
 
     table = table.relaid(known)
     axes = {axis for layout in table.layouts for laid in layout for axis in laid.shape}
-    numbers = {name: column for name, column in table.numbers.items() if name in {*axes, _NUMBER, _GROUP}}
+    others = {name for name in table.numbers if UNWRITTEN.format("", "") in name}
+    numbers = {name: column for name, column in table.numbers.items() if name in {*axes, *others, _NUMBER, _GROUP}}
     return msgspec.structs.replace(table, numbers=numbers)

@@ -27,6 +27,7 @@ from packer.sources.arrays.tree import (
     Entry,
     Tree,
     TreeFiles,
+    Unwritten,
     Values,
     check_attribute,
     check_size,
@@ -147,23 +148,9 @@ class Hdf5Tree(Tree):
         with Path(self.path).open("rb") as file:
             return file.read(len(_MATLAB)) == _MATLAB
 
-    def unwritten(self, path: str) -> str:
+    def unwritten(self, path: str) -> list[Unwritten]:
         dataset = self._at(path)
-        if dataset.is_virtual:
-            try:
-                shown = sum(source.vspace.get_select_npoints() for source in dataset.virtual_sources())
-            except (RuntimeError, ValueError):  # without an end: it is as long as its sources are
-                return ""
-            holes = dataset.size - shown
-            return f"{holes:,} of its {dataset.size:,} values are in no file, {dataset.fillvalue}" if holes > 0 else ""
-        chunks, missing = 1, not dataset.id.get_storage_size()
-        if dataset.chunks:
-            chunks = math.prod(-(-n // c) for n, c in zip(dataset.shape, dataset.chunks, strict=True))
-            missing = chunks - dataset.id.get_num_chunks()
-        if not missing or not math.prod(dataset.shape) * dataset.dtype.itemsize:
-            return ""
-        how_many = "all its values" if missing == chunks else f"{missing:,} of its {chunks:,} chunks"
-        return f"{how_many}, {dataset.fillvalue}"
+        return _unwritten_in_sources(dataset) if dataset.is_virtual else _unwritten_in(dataset)
 
     def attribute_names(self, path: str) -> list[str]:
         try:
@@ -264,6 +251,32 @@ def _misread(type_: h5py.h5t.TypeID, within: bool = False) -> tuple[str, str]:
         problem = f"holds floats of {bits} bits that numpy does not have, such as bfloat16"
         return (f"{problem}; write them as float32", "") if within else ("", f"{problem}; they are packed as {wide}")
     return "", ""
+
+
+def _unwritten_in(dataset: h5py.Dataset) -> list[Unwritten]:
+    chunks, missing = 1, int(not dataset.id.get_storage_size())
+    if dataset.chunks:
+        chunks = math.prod(-(-n // c) for n, c in zip(dataset.shape, dataset.chunks, strict=True))
+        missing = chunks - dataset.id.get_num_chunks()
+    if not missing or not math.prod(dataset.shape) * dataset.dtype.itemsize:
+        return []
+    how_many = "all its values" if missing == chunks else f"{missing:,} of its {chunks:,} chunks"
+    return [Unwritten(missing, "chunk", f"{how_many}, {dataset.fillvalue}")]
+
+
+def _unwritten_in_sources(dataset: h5py.Dataset) -> list[Unwritten]:
+    """Return the values of a virtual dataset that are in no file, and the chunks that its files lack."""
+    unwritten = []
+    with suppress(RuntimeError, ValueError):  # without an end: it is as long as its sources are
+        shown = sum(source.vspace.get_select_npoints() for source in dataset.virtual_sources())
+        if (holes := dataset.size - shown) > 0:
+            reason = f"{holes:,} of its {dataset.size:,} values are in no file, {dataset.fillvalue}"
+            unwritten.append(Unwritten(holes, "value", reason))
+    lacking = [(path, u) for path, target in _virtual_sources(dataset) for u in _unwritten_in(target)]
+    if lacking:
+        (path, first), count = lacking[0], sum(u.missing for _, u in lacking)
+        unwritten.append(Unwritten(count, "chunk", f"{first.in_words} of its source file {Path(path).name}"))
+    return unwritten
 
 
 # ---------------------------------------------------------------- files
@@ -385,7 +398,7 @@ def _files_of(dataset: h5py.Dataset, path: str) -> list[str]:
                 f"dataset {dataset.name} keeps its values in a raw file, {dataset.external[0][0]}; "
                 "write them into the HDF5 file, with h5py by x = file[NAME][()]; del file[NAME]; file[NAME] = x"
             )
-        files = [home, *(_virtual_files(dataset) if dataset.is_virtual else ())]
+        files = [home, *(path for path, _ in (_virtual_sources(dataset) if dataset.is_virtual else ()))]
         sizes = (Path(file).stat().st_size for file in dict.fromkeys(files))
         check_size(dataset.name, dataset.shape, dataset.dtype, sizes)
         if lacking := _missing_filter(dataset):
@@ -393,8 +406,8 @@ def _files_of(dataset: h5py.Dataset, path: str) -> list[str]:
     return [file for file in dict.fromkeys(files) if file != path]
 
 
-def _virtual_files(dataset: h5py.Dataset) -> Iterator[str]:
-    """Yield the paths of all files that a virtual dataset maps, after checking that they hold all it maps."""
+def _virtual_sources(dataset: h5py.Dataset) -> Iterator[tuple[str, h5py.Dataset]]:
+    """Yield the paths of all files that a virtual dataset maps, each with its open dataset, which holds all it maps."""
     for source in dataset.virtual_sources():
         for name, dataset_name in _names_of(dataset, source):
             where = f"virtual dataset {dataset.name}: its source dataset {dataset_name} of file {name}"
@@ -402,7 +415,6 @@ def _virtual_files(dataset: h5py.Dataset) -> Iterator[str]:
             if path is None:
                 what = f"virtual dataset {dataset.name}: its source file {name}"
                 raise SourceError(f"{what} does not exist; bring it back")
-            yield path
             with nullcontext(dataset.file) if path == dataset.file.filename else h5py.File(path, "r") as file:
                 target = file.get(dataset_name)
                 if not isinstance(target, h5py.Dataset):
@@ -411,6 +423,7 @@ def _virtual_files(dataset: h5py.Dataset) -> Iterator[str]:
                     raise SourceError(f"{where} is virtual, too; show the datasets that hold its values instead")
                 if _falls_short(dataset, source, target):
                     raise SourceError(f"{where} is too small: it has shape {target.shape}")
+                yield path, target
 
 
 def _places_of(dataset: h5py.Dataset, name: str) -> list[Path]:

@@ -29,12 +29,13 @@ from packer.sources.arrays.collecting import MAX_KEPT, collect
 from packer.sources.arrays.fields import ArrayLeaf, classes_of, leaves_in, rows_in_words
 from packer.sources.arrays.origin import ArraysOrigin, KeptFile, KeptOptions
 from packer.sources.arrays.tree import open_tree, tree_files, without_suffix
-from packer.sources.arrays.units import LEFT_OUT, UNWRITTEN, Remark, are_numbered, units_of
+from packer.sources.arrays.units import LEFT_OUT, Remark, are_numbered, units_of
 from packer.sources.base import Source
 from packer.sources.episodes import EpisodeSource
 from packer.sources.files import FileSet, join
 from packer.sources.headers import read_headers
 from packer.sources.kinds import kind_named, unit_of
+from packer.sources.looking import unwritten_of
 from packer.sources.options import SourceOptions, naming
 from packer.sources.pairing import names_by_folder, partners
 from packer.sources.source import TableSource
@@ -99,6 +100,7 @@ def open_arrays(
         attributes = {}
         few = f"more than {MAX_KEPT:,} files or samples have attributes"
         notes.append(f"{few}, so none are kept; --attr NAME makes a field")
+    notes += unwritten_of(table, lambda number: facts.groups[facts.group_of[number]].unwritten)
     values = {name: _values(kind, table.row(0), options.axis, constant) for name, constant in constants.items()}
     if is_table:
         table = _side_by_side(table, facts.rows)
@@ -360,14 +362,6 @@ def _sentences(kind: str, remarks: Iterable[Remark]) -> list[str]:
         items[about, "" if about else item].append(item)
     links = ". --field NAME=/path takes a link" if kind == "hdf5" else ""
     return [
-        alone
-        or f"{about}: "
-        + (
-            f"{first_few(listed, joined='; ')}{links}"
-            if about == LEFT_OUT
-            else first_few(listed, 3, "; ")
-            if about == UNWRITTEN
-            else first_few(listed)
-        )
+        alone or f"{about}: " + (f"{first_few(listed, joined='; ')}{links}" if about == LEFT_OUT else first_few(listed))
         for (about, alone), listed in items.items()
     ]

@@ -111,6 +111,20 @@ class Entry(NamedTuple):
         return not (self.is_group or self.aside or self.problem)
 
 
+class Unwritten(NamedTuple):
+    """What of an array was never written.
+
+    Attributes:
+        missing: how many pieces.
+        piece: what one is, such as `chunk`.
+        in_words: how many of how many, and the fill value, as `3 of its 5 chunks, 0.0`.
+    """
+
+    missing: int
+    piece: str
+    in_words: str
+
+
 class Values(Protocol):
     """An array that reads what is asked of it."""
 
@@ -227,9 +241,9 @@ class Tree(ABC):
         """Return whether the program that wrote the file had the axes of all arrays in the reverse order."""
         return False
 
-    def unwritten(self, path: str) -> str:
-        """Return how many values were never written, and the fill value, as `3 of 5 chunks, 0.0`; empty if all were."""
-        return ""
+    def unwritten(self, path: str) -> list[Unwritten]:
+        """Return what of an array was never written, of each kind of pieces; none if all was."""
+        return []
 
     def attribute_names(self, path: str) -> list[str]:
         """Return the names of the attributes of an array or group."""

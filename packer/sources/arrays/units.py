@@ -36,7 +36,7 @@ from packer.sources.arrays.fields import ArrayLeaf, classes_of, laid, lengths_of
 from packer.sources.arrays.meaning import SCALING, VALID
 from packer.sources.arrays.tree import Tree, is_text, open_tree, tree_files
 from packer.sources.episodes import ends_of, is_table
-from packer.sources.looking import Header
+from packer.sources.looking import UNWRITTEN, Header, unwritten_error
 from packer.sources.options import SourceOptions
 from packer.sources.table import Layout, Row
 from packer.sources.units import UnitChoice, folder_of, upwards
@@ -53,7 +53,6 @@ LEFT_OUT = "skipped"
 LOST = "attributes are kept if they are numbers or text of at most 16 KiB; these are not"
 REVERSED = "written by MATLAB, so axes come in the reverse order: (samples, columns, rows), and --axis counts in it"
 OUTSIDE = "values that these call invalid are packed as they are"
-UNWRITTEN = "values that were never written are packed as the fill value; --unwritten refuse makes them an error"
 ABOVE = "attributes of groups above the samples are not kept"
 #: The beginning of a sentence, and one item that it lists; without a beginning the item is a sentence.
 Remark = tuple[str, str]
@@ -68,6 +67,7 @@ class Facts(NamedTuple):
         fields: attributes of the arrays that its fields are, by field.
         files: further files that are read for it.
         remarks: on what is not packed or kept.
+        unwritten: what of its arrays was never written, of the first that lacks anything; empty if none does.
         splits: those in which the tree itself lists it.
         ends: the row after each episode; None if rows are no episodes.
         rows: of a tree of several groups of files, the rows of each file of each group.
@@ -78,6 +78,7 @@ class Facts(NamedTuple):
     fields: Mapping[str, Mapping[str, Any]]
     files: tuple[str, ...]
     remarks: Sequence[Remark]
+    unwritten: str = ""
     splits: Sequence[str] = ()
     ends: NDArray[np.int64] | None = None
     rows: Sequence[Sequence[int]] = ()
@@ -191,17 +192,20 @@ def _unit(tree: Tree, root: str, kind: str, is_out: Skipping, options: SourceOpt
         remarks += [(LOST, f"{name!r} of {leaf.path}") for name in lost] + _remarks_on(leaf)
     arrays = dict.fromkeys(root + leaf.array for leaf in leaves if not leaf.attribute)
     files = tuple(dict.fromkeys(file for array in arrays for file in tree.files_of(array)))
-    unwritten = {path: words for path in arrays if (words := tree.unwritten(path))}
-    if unwritten and options.unwritten == "refuse":
-        lists = "; ".join(f"{path or 'it'}: {words}" for path, words in unwritten.items())
-        raise SourceError(f"{lists}; write them, or leave out --unwritten refuse to pack the fill value", tree.path)
-    remarks += [(UNWRITTEN, f"{holder}{path and f': {path}'}: {words}") for path, words in unwritten.items()]
-    lengths = {} if is_row else {name: n for leaf in leaves for name, n in lengths_of(leaf).items()}
-    rows = leaves[0].samples if is_row else None
-    header = Header(_shared(tuple(map(laid, leaves))), lengths, root, rows=rows)
-    rows_of = [tree.rows.get(group.base) or (rows,) for group in tree.files] if rows is not None else []
     constants = constants_of(tree, root, options.once)
-    return header, Facts(constants, attributes, of_fields, files, remarks, rows=rows_of)
+    arrays |= dict.fromkeys(constant.path for constant in constants.values())
+    unwritten = [(path, lacking) for path in arrays for lacking in tree.unwritten(path)]
+    lists = [f"{path or 'it'}: {lacking.in_words}" for path, lacking in unwritten]
+    if unwritten and options.unwritten == "refuse":
+        raise unwritten_error("; ".join(lists), tree.path)
+    numbers = {UNWRITTEN.format(path[len(root) :], lacking.piece): lacking.missing for path, lacking in unwritten}
+    if not is_row:
+        numbers |= {name: length for leaf in leaves for name, length in lengths_of(leaf).items()}
+    rows = leaves[0].samples if is_row else None
+    header = Header(_shared(tuple(map(laid, leaves))), numbers, root, rows=rows)
+    rows_of = [tree.rows.get(group.base) or (rows,) for group in tree.files] if rows is not None else []
+    first = f"{holder}: {lists[0].removeprefix('it: ')}" if lists else ""
+    return header, Facts(constants, attributes, of_fields, files, remarks, first, rows=rows_of)
 
 
 @lru_cache(256)

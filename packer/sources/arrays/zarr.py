@@ -20,7 +20,7 @@ from numcodecs import get_codec
 from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError, first_few
-from packer.sources.arrays.tree import CACHE_BYTES, TEXT, Entry, Tree, TreeFiles, check_size, never
+from packer.sources.arrays.tree import CACHE_BYTES, TEXT, Entry, Tree, TreeFiles, Unwritten, check_size, never
 from packer.sources.base import faults_of
 from packer.sources.files import ZARR_FILES, is_zarr, unreadable
 
@@ -138,13 +138,13 @@ class ZarrTree(Tree):
         for folder, _, files in os.walk(self.path + path):
             yield from (Path(folder, file).stat().st_size for file in files)
 
-    def unwritten(self, path: str) -> str:
+    def unwritten(self, path: str) -> list[Unwritten]:
         self.files_of(path)  # one that is far too large would be counted for hours
         array = self._at(path)
         missing = array.nchunks - array.nchunks_initialized + self._unwritten_in_shards(array)
         if not missing or not array.size:
-            return ""
-        return f"{missing:,} of its {array.nchunks:,} chunks, {array.fill_value}"
+            return []
+        return [Unwritten(missing, "chunk", f"{missing:,} of its {array.nchunks:,} chunks, {array.fill_value}")]
 
     def _unwritten_in_shards(self, array: Any) -> int:
         """Return how many chunks the indices of an array's shards call empty: of a folder, indices as zarr writes them.

@@ -188,9 +188,10 @@ def look(row: Row, options: SourceOptions) -> Header | list[SourceError]:
         if first.stack:
             numbers |= {f"{field}[{axis}]": length for axis, length in enumerate(first.stack)}
         if unwritten := sum([header.unwritten for header in headers]) if is_clip else first.unwritten:
-            numbers[UNWRITTEN.format(field)] = unwritten
+            numbers[UNWRITTEN.format(field, "piece")] = unwritten
             if options.unwritten == "refuse":
-                errors.append(unwritten_error(unwritten, _places(row, field)[0][0]))
+                reason = f"{unwritten:,} tiles, strips or pages were never written"
+                errors.append(unwritten_error(reason, _places(row, field)[0][0]))
         noted = [header.note for header in headers if header.note]
         notes = tuple(dict.fromkeys(noted)) if noted else ()
         form = first.channels, first.dtype, first.axes, first.has_palette

@@ -14,7 +14,8 @@ from zarr_files import write_zarr
 
 from packer.errors import SourceError
 from packer.sources import SourceOptions, open_sources
-from packer.sources.arrays.units import REVERSED, UNWRITTEN
+from packer.sources.arrays.units import REVERSED
+from packer.sources.looking import NEVER_WRITTEN
 from packer.watcher import Watcher
 
 xarray = pytest.importorskip("xarray")  # which Python 3.10 has in no version of today
@@ -82,34 +83,55 @@ def test_valid_ranges_are_said(tmp_path: Path) -> None:
     assert "valid_min of /x, valid_min of /y" in remark
 
 
-@pytest.mark.parametrize("samples", ["rows", "files", "groups"])
-def test_unwritten_chunks_are_one_remark_or_refused(tmp_path: Path, samples: str) -> None:
-    """Whatever a sample is: one sentence counts the files, and --unwritten refuse makes each of them a bad file."""
+@pytest.mark.parametrize(
+    ("samples", "first"),
+    [
+        ("rows", "4 files, the first: 1.h5: /g/x"),
+        ("episodes:ends", "4 files, the first: 1.h5: /g/x"),
+        ("files", "4 samples, the first: 1.h5: /g/x"),
+        ("groups", "4 samples, the first: group /g of 1.h5: /g/x"),
+    ],
+)
+def test_unwritten_chunks_are_one_remark_or_refused(tmp_path: Path, samples: str, first: str) -> None:
+    """Whatever a sample is: one sentence counts them, and --unwritten refuse makes each of the files a bad file."""
     for number in range(5):
         with h5py.File(tmp_path / f"{number}.h5", "w") as file:
             chunked = file.create_dataset("g/x", (10, 2), "f4", chunks=(2, 2), fillvalue=5)
             chunked[: 10 if number == 0 else 4] = 1
-    source = open_hdf5(str(tmp_path), samples=samples)
-    (remark,) = (text for text in source.remarks if text.startswith(UNWRITTEN))
-    assert "1.h5: /g/x: 3 of its 5 chunks, 5.0" in remark
-    assert "1 more" in remark
+            file["ends"] = [10] * (samples != "groups")
+    skip = () if samples.startswith("episodes") else ("ends",)
+    source = open_hdf5(str(tmp_path), samples=samples, skip=skip)
+    (remark,) = (text for text in source.remarks if "never written" in text)
+    assert remark == f"{NEVER_WRITTEN}: 12 chunks of {first}: 3 of its 5 chunks, 5.0"
     errors: list[SourceError] = []
-    options = SourceOptions(samples=samples, unwritten="refuse")
+    options = SourceOptions(samples=samples, skip=skip, unwritten="refuse")
     assert len(open_sources([str(tmp_path)], options, Watcher(errors.append))) == (10 if samples == "rows" else 1)
     assert [Path(error.path or "").name for error in errors] == [f"{number}.h5" for number in range(1, 5)]
 
 
-def test_holes_of_virtual_datasets_are_said(tmp_path: Path) -> None:
-    """What no file has is the fill value, like chunks that were never written."""
-    with h5py.File(tmp_path / "source.h5", "w") as file:
+def test_an_array_kept_once_that_was_never_written(tmp_path: Path) -> None:
+    """It is counted as the arrays of samples are."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
         file["x"] = np.ones(4)
+        file.create_dataset("mean", (3,), "f4")
+    (remark,) = open_hdf5(str(tmp_path / "a.h5"), once=("mean",)).remarks
+    assert remark.endswith("1 chunk of 1 file, the first: a.h5: /mean: all its values, 0.0")
+    with pytest.raises(SourceError, match=r"/mean: all its values, 0\.0; write them"):
+        open_hdf5(str(tmp_path / "a.h5"), once=("mean",), unwritten="refuse")
+
+
+def test_what_virtual_datasets_lack_is_said(tmp_path: Path) -> None:
+    """What no file has is the fill value, and so is what the files lack."""
+    with h5py.File(tmp_path / "source.h5", "w") as file:
+        file.create_dataset("x", (4,), "f8", chunks=(1,))[:3] = 1
     layout = h5py.VirtualLayout((10,), "f8")
     layout[:4] = h5py.VirtualSource(tmp_path / "source.h5", "x", (4,))
     with h5py.File(tmp_path / "all.h5", "w") as file:
         file.create_virtual_dataset("x", layout, fillvalue=9)
     (remark,) = open_hdf5(str(tmp_path / "all.h5")).remarks
-    assert "all.h5: /x: 6 of its 10 values are in no file, 9.0" in remark
-    with pytest.raises(SourceError, match="6 of its 10 values are in no file"):
+    first = "all.h5: /x: 6 of its 10 values are in no file, 9.0"
+    assert remark == f"{NEVER_WRITTEN}: 6 values and 1 chunk of 1 file, the first: {first}"
+    with pytest.raises(SourceError, match=r"no file, 9\.0; /x: 1 of its 4 chunks, 0\.0 of its source file source\.h5"):
         open_hdf5(str(tmp_path / "all.h5"), unwritten="refuse")
 
 

@@ -16,7 +16,7 @@ from zarr_files import write_zarr
 from packer.convert import convert
 from packer.errors import PackerError, SourceError
 from packer.sources import SourceOptions, open_sources
-from packer.sources.arrays.units import UNWRITTEN
+from packer.sources.looking import NEVER_WRITTEN
 from readers import PackedDataset
 
 X = np.arange(600, dtype=">f4").reshape(100, 3, 2)
@@ -95,7 +95,7 @@ def test_missing_chunks_are_the_fill_value(tmp_path: Path) -> None:
     array[:4] = 1
     source = open_sources([str(tmp_path / "a.zarr")])
     assert read_joined(source)["x"][:, 0].tolist() == [1] * 4 + [7] * 6
-    assert source.remarks == [f"{UNWRITTEN}: a.zarr: /x: 3 of its 5 chunks, 7.0"]
+    assert source.remarks == [f"{NEVER_WRITTEN}: 3 chunks of 1 file, the first: a.zarr: /x: 3 of its 5 chunks, 7.0"]
 
 
 @pytest.mark.parametrize("samples", ["rows", "files"])
@@ -106,7 +106,8 @@ def test_missing_chunks_within_shards_are_counted(tmp_path: Path, samples: str) 
     array = group.create_array("x", **shape, dtype="f4", fill_value=7)
     array[:2], array[4:8] = 1, 3
     source = open_sources([str(tmp_path / "a.zarr")], SourceOptions(samples=samples))
-    assert source.remarks == [f"{UNWRITTEN}: a.zarr: /x: 3 of its 6 chunks, 7.0"]
+    what = "file" if samples == "rows" else "sample"
+    assert source.remarks == [f"{NEVER_WRITTEN}: 3 chunks of 1 {what}, the first: a.zarr: /x: 3 of its 6 chunks, 7.0"]
     with pytest.raises(SourceError, match="3 of its 6 chunks"):
         open_sources([str(tmp_path / "a.zarr")], SourceOptions(samples=samples, unwritten="refuse"))
 

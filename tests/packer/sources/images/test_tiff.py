@@ -15,6 +15,7 @@ from PIL import Image
 from packer.errors import SourceError
 from packer.sources import Source
 from packer.sources.images import as_image, formats, kind, tiff
+from packer.sources.looking import NEVER_WRITTEN
 
 COLOURS = np.random.default_rng(0).integers(0, 256, (3, 4, 4), dtype=np.uint8)
 GRAY, RGB = COLOURS[:, :, 0], COLOURS[:, :, :3]
@@ -144,7 +145,7 @@ def test_tiles_that_were_never_written_are_counted(tmp_path: Path) -> None:
     _, values = opened(tmp_path / "a.tif")
     np.testing.assert_array_equal(values[:, :, 0], np.hstack([PAGES[0][:, :16], np.zeros((32, 16), "u2")]))
     (remark,) = open_images({"x": str(tmp_path)}).remarks
-    assert remark.startswith("field x, 2 files lack 4 tiles, strips or pages, which were never written (")
+    assert remark == f"{NEVER_WRITTEN}: 4 pieces of 2 samples, the first: {tmp_path}/a.tif"
     with pytest.raises(SourceError, match=r"a\.tif: 2 tiles, .* never written; write them, or leave out --unwritten"):
         open_images({"x": str(tmp_path)}, unwritten="refuse")
 
