@@ -16,7 +16,7 @@ more in a loop, and take the processors from the other reading threads.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
@@ -34,7 +34,7 @@ from readers.fields import Describe, FieldReader, Places
 from readers.gather import MEMORY, Allocate, fresh
 from readers.rows import RegionReader, part_field
 from readers.valid import check_choice, check_count, check_flags, check_read, check_seed, make_tuples
-from readers.windows import Reading
+from readers.windows import Reading, Steps, WindowReader
 
 #: Crops are drawn this many times at most; then the largest one in the middle is taken, as torchvision does it.
 _TRIALS = 10
@@ -59,8 +59,8 @@ class ResizedCrop:
 
     Args:
         size: pixels of the result: an int for a square, or (height, width). It may be left out if `views` has sizes.
-        of: name of the field that is cropped: images of uint8; by default the only image that is read. Other fields
-            stay as they are.
+        of: name of the field that is cropped: images of uint8; by default the only image that is read. Or clips of them
+            (T, H, W, C) with windows: all frames of a window are cropped at one place. Other fields stay as they are.
         scale: the least and the largest share of the sample's area.
         ratio: the least and the largest width over height.
         flips: mirrors half of the samples left to right; not of crops in the middle.
@@ -162,16 +162,17 @@ class ResizedCrop:
     def _check(self, fields: Mapping[str, Field], samples: int, windowed: Collection[str]) -> list[str]:
         check_read("ResizedCrop", [self.of], fields)
         field = fields[self.of]
-        if field.kind != "image" or field.dtype != "uint8" or field.shape[2] is None or self.of in windowed:
+        are_images = len(field.shape) == 4 and field.kind == "array" if self.of in windowed else field.kind == "image"
+        if not are_images or field.dtype != "uint8" or field.shape[-1] is None:
             raise UsageError(
                 f"ResizedCrop: field {self.of!r} is {field.in_words}; images of uint8 with one number of channels are "
-                "expected, without windows"
+                "expected, or clips of them (T, H, W, C) with windows=Windows(...)"
             )
         remark_left(fields, [self.of], self.flips)
         return []
 
     def _make_readers(self, reading: Reading, taken: Collection[str]) -> dict[str, FieldReader]:
-        return {self.of: ResizedReader(reading.places[self.of], self, reading.describe)}
+        return {self.of: ResizedReader(reading.places[self.of], self, reading.describe, reading.steps.get(self.of))}
 
     def boxes(self, sizes: Numbers, visits: Visits | None) -> Boxes:
         """Return the crops of samples with heights and widths `sizes` (n, 2).
@@ -284,17 +285,23 @@ class Boxes(NamedTuple):
 class ResizedReader(FieldReader):
     """Resized crops of one field. Reads like any other field of fixed shape; several views have an axis of their own.
 
+    All steps of a window are cropped at one place.
+
     Args:
         places: where the whole samples lie.
         describe: gives a sample in words, by its number.
+        steps: of the windows of clips; None if samples are images.
     """
 
-    def __init__(self, places: Places, crop: ResizedCrop, describe: Describe) -> None:
-        sets, channels = crop.view_sets, places.field.shape[2] or 0
-        super().__init__(part_field(places.field, (*next(iter(sets.values())).shape, channels)))
-        self._places, self._crop, self._describe = places, crop, describe
-        #: By name of the views: how many, height, width and channels.
-        self._shapes = {name: (views.count, *views.shape, channels) for name, views in sets.items()}
+    def __init__(self, places: Places, crop: ResizedCrop, describe: Describe, steps: Steps | None = None) -> None:
+        sets, channels = crop.view_sets, places.field.shape[-1] or 0
+        lengths = () if steps is None else (len(steps.offsets),)
+        super().__init__(part_field(places.field, (*lengths, *next(iter(sets.values())).shape, channels)))
+        self._places, self._crop, self._describe, self._steps = places, crop, describe, steps
+        #: Reads whole windows; None if samples are images.
+        self._windows = None if steps is None else WindowReader(places, steps)
+        #: By name of the views: how many, steps of a window, height, width and channels.
+        self._shapes = {name: (views.count, *lengths, *views.shape, channels) for name, views in sets.items()}
         self._fixed_bytes = sum(map(math.prod, self._shapes.values()))
 
     @property
@@ -305,27 +312,27 @@ class ResizedReader(FieldReader):
         return ", ".join(f"{name} {self.field.dtype} {[*shape]}".strip() for name, shape in self._shapes.items())
 
     def locate(self, asked: Asked) -> Located:
-        """Return where samples lie, and their crops.
+        """Return where samples lie, the anchor steps of their windows, and their crops.
 
         Raises:
             UsageError: a sample has no pixels.
         """
-        located = self._places.locate(asked.samples)
+        located = self._places.locate(asked.samples) if self._windows is None else self._windows.locate(asked)
         if not located.nbytes.all():
             number = int(asked.samples[located.nbytes.argmin()])
             raise UsageError(f"{self._describe(number)}: field {self.field.name!r} has no pixels to be resized")
-        boxes = self._crop.boxes(located.shape[:, :2], asked.visits)
+        boxes = self._crop.boxes(located.shape[:, -3:-1], asked.visits)
         return located.adding(**boxes._asdict())
 
     def spans(self, located: Located) -> Numbers:
-        """Return the first address of the frames of each sample and the one after the last, (n, 2)."""
-        return located.spans
+        """Return the first address of the frames of each sample, or window, and the one after the last, (n, 2)."""
+        return located.spans if self._windows is None else self._windows.spans(located)
 
     def read(self, located: Located, allocate: Allocate | None = None) -> Any:
         """Return the crops in new memory or in what `allocate` gives.
 
         Returns:
-            (n, *shape); with a number of views (n, views, *shape); with a dict of views a dict of these.
+            (n, *shape), of windows (n, T, *shape); with a number of views (n, views, ...); with a dict a dict of these.
 
         Raises:
             DamagedError: a frame cannot be decoded.
@@ -336,27 +343,31 @@ class ResizedReader(FieldReader):
         }
         for number in range(len(located)):
             self._resize(located[number : number + 1], [image for views in crops.values() for image in views[number]])
+        if self._steps is not None:
+            for views in crops.values():
+                self._steps.fill(views.transpose(1, 2), located)
         if isinstance(self._crop.views, Mapping):
             return crops
         (values,) = crops.values()
         return values.squeeze(1) if self._crop.views is None else values
 
     def _resize(self, sample: Located, images: Sequence[torch.Tensor]) -> None:
-        """Put the resized crops of a sample (1,) into their images (height, width, channels)."""
+        """Put the resized crops of a sample (1,) into their images (..., height, width, channels)."""
         corners, sides = sample.corners.reshape(-1, 2), sample.sides.reshape(-1, 2)
         first, stop = corners.min(axis=0), (corners + sides).max(axis=0)
-        pixels, factor = self._decode(sample, first, stop)
-        starts, stops = (corners - first) // factor, -(-(corners + sides - first) // factor)
-        for image, start, end, is_mirrored in zip(images, starts, stops, sample.mirrored.reshape(-1), strict=True):
-            crop = pixels[start[0] : end[0], start[1] : end[1]]
-            if self._crop._draws:
-                self._interpolate(crop, image)
-            else:
-                self._cut_middle(crop, image, sides[0].tolist(), factor)
-            if is_mirrored:
-                step = max(1, _ALONE // image[0].numel())
-                for row in range(0, len(image), step):
-                    image[row : row + step] = image[row : row + step].flip(1)
+        for number, (pixels, factor) in enumerate(self._decode(sample, first, stop)):
+            of_step = images if self._steps is None else [image[number] for image in images]
+            starts, stops = (corners - first) // factor, -(-(corners + sides - first) // factor)
+            for image, start, end, is_mirrored in zip(of_step, starts, stops, sample.mirrored.reshape(-1), strict=True):
+                crop = pixels[start[0] : end[0], start[1] : end[1]]
+                if self._crop._draws:
+                    self._interpolate(crop, image)
+                else:
+                    self._cut_middle(crop, image, sides[0].tolist(), factor)
+                if is_mirrored:
+                    rows = max(1, _ALONE // image[0].numel())
+                    for row in range(0, len(image), rows):
+                        image[row : row + rows] = image[row : row + rows].flip(1)
 
     def _cut_middle(self, pixels: NDArray[np.uint8], image: torch.Tensor, sides: list[int], factor: int) -> None:
         """Resize a whole sample, and put its middle into an image (height, width, channels).
@@ -373,27 +384,40 @@ class ResizedReader(FieldReader):
         top, left = (round((side - crop_side) / 2) for side, crop_side in zip(resized_sides, size, strict=True))
         image.numpy()[:] = resized[top : top + size[0], left : left + size[1]].numpy()
 
-    def _decode(self, sample: Located, first: Numbers, stop: Numbers) -> tuple[NDArray[np.uint8], int]:
-        """Return a region of a sample (1,), (h, w, channels), and how many times as small it was decoded.
+    def _decode(self, sample: Located, first: Numbers, stop: Numbers) -> Iterator[tuple[NDArray[np.uint8], int]]:
+        """Yield a region of a sample (1,), or of each step of its window: (h, w, channels), and a factor.
+
+        The factor says how many times as small it was decoded.
 
         Args:
             first: its first row and column, (2,).
             stop: the row and the column after its last, (2,).
         """
-        nbytes, stored, start = int(sample.nbytes[0]), int(sample.stored[0]), int(sample.start[0])
         rows, columns = (slice(*ends) for ends in zip(first.tolist(), stop.tolist(), strict=True))
-        if not self._places.codec.is_jpeg or stored == nbytes:
-            return RegionReader(self._places, rows, columns).read(sample)[0].numpy(), 1
-        factor = int(sample.factors.min())
-        file = file_of_frame(MEMORY.array.data[start : start + stored], nbytes)
-        try:
-            image = decode_jpeg(file, sample.shape[0].tolist(), factor=factor, rows=rows.stop)
-        except ValueError:
-            self._places.decode(sample, np.empty(nbytes, np.uint8))  # which says the sample
-            raise
-        # The last row may stand for fewer than `factor`; then it is in no random crop.
-        rows, columns = (slice(ends.start // factor, -(-ends.stop // factor)) for ends in (rows, columns))
-        return image[rows, columns], factor
+        if not self._places.codec.is_jpeg:
+            if self._windows is None:
+                images = RegionReader(self._places, rows, columns).read(sample).numpy()
+            else:
+                (window,) = self._windows.read(sample)
+                images = window.numpy()[:, rows, columns]
+            yield from ((image, 1) for image in images)
+            return
+        steps = np.zeros(1, np.int64) if self._steps is None else self._steps.rows(sample)[0]
+        frames = self._places.frames(sample, np.zeros_like(steps), steps)
+        for number, (start, end) in enumerate(frames.spans.tolist()):
+            nbytes, shape = int(frames.decoded[number]), frames.shape[number, -3:].tolist()
+            file = file_of_frame(MEMORY.array.data[start:end], nbytes)
+            if not file:
+                yield MEMORY.array[start:end].reshape(shape)[rows, columns].copy(), 1
+                continue
+            factor = int(sample.factors.min())
+            try:
+                image = decode_jpeg(file, shape, factor=factor, rows=rows.stop)
+            except ValueError:
+                self._places.decode_frames(frames[number : number + 1], np.empty(nbytes, np.uint8))  # says the sample
+                raise
+            # The last row may stand for fewer than `factor`; then it is in no random crop.
+            yield image[tuple(slice(ends.start // factor, -(-ends.stop // factor)) for ends in (rows, columns))], factor
 
     def _interpolate(self, pixels: NDArray[np.uint8], out: torch.Tensor, sides: Sequence[float] | None = None) -> None:
         """Resize (h, w, C) of uint8 to the size of `out` (H, W, C), as `torch.nn.functional.interpolate` does it.

@@ -17,7 +17,7 @@ from torch.nn.functional import interpolate
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader
 
-from packer.codecs import decode_jpeg
+from packer.codecs import EncodedImage, decode_jpeg
 from packer.convert import convert
 from packer.errors import DamagedError, UsageError
 from packer.format import manifest as manifests
@@ -321,7 +321,7 @@ def test_arguments_without_meaning_are_refused(
 
 @pytest.mark.parametrize("array", [np.zeros((4, 4, 3), np.uint16), np.zeros((4, 4), np.uint8), np.zeros(3)])
 def test_other_fields_are_refused(tmp_path: Path, array: NDArray[Any]) -> None:
-    """Only images of uint8 are resized, and no windows of them."""
+    """Only images of uint8 are resized, and windows of clips of them."""
     with DatasetWriter(tmp_path / "d") as writer:
         writer.add({"x": array})
     with pytest.raises(UsageError, match=r"field 'x' is array .*; images of uint8 with one number of channels"):
@@ -329,3 +329,51 @@ def test_other_fields_are_refused(tmp_path: Path, array: NDArray[Any]) -> None:
     if array.ndim:
         with pytest.raises(UsageError):
             PackedDataset(tmp_path / "d", crop=ResizedCrop(8, of="x"), windows=Windows(1))
+
+
+@pytest.mark.parametrize("codec", ["jpeg:90", "lz4", "none"])
+@pytest.mark.parametrize("options", [{}, {"views": {"a": (2, 30), "b": (1, 16)}}, {"at": "center", "exact": True}])
+def test_all_steps_of_a_window_are_cropped_at_one_place(tmp_path: Path, codec: str, options: dict[str, Any]) -> None:
+    """Each step is what an image of these pixels becomes at the same visit; steps outside of a clip are padded.
+
+    Frames of JPEG are decoded smaller, as files are: within one step on average. One clip is tiny, and kept as pixels.
+    """
+    clips = [np.stack([photograph(*size, n) for n in range(3)]) for size in ((120, 150), (200, 90), (2, 3))]
+    convert([{"clip": clip} for clip in clips], tmp_path / "clips", codec=codec)
+    stored = [sample["clip"].numpy() for sample in PackedDataset(tmp_path / "clips")]
+    crop, windows = ResizedCrop(24, of="clip", **options), Windows({"clip": [-1, 0, 1]}, pad="zero")
+    dataset = PackedDataset(tmp_path / "clips", crop=crop, windows=windows)
+    torch.manual_seed(1)
+    batch = dataset[range(9)]
+    whole = replace(crop, of="image", exact=True)
+    for offset in (-1, 0, 1):
+        steps = np.arange(9) % 3 + offset
+        is_pad = (steps < 0) | (steps > 2)
+        with DatasetWriter(tmp_path / f"images{offset}", codec="none") as writer:
+            for number, step in enumerate(steps):
+                clip = EncodedImage.of(stored[number // 3][min(max(step, 0), 2)].copy(), b"")
+                writer.add({"image": clip})
+        torch.manual_seed(1)
+        images = PackedDataset(tmp_path / f"images{offset}", crop=replace(whole, exact=crop.exact))[range(9)]["image"]
+        ours_and_theirs = zip(tree_leaves(batch["clip"]), tree_leaves(images), strict=True)
+        for ours, theirs in ours_and_theirs:
+            ours, theirs = ours[..., offset + 1, :, :, :].float(), theirs.movedim(-3, -1).float()
+            assert ours.shape == theirs.shape
+            assert not ours[is_pad].any()
+            difference = (ours - theirs)[~is_pad].abs()
+            assert difference.mean() < 1 if codec == "jpeg:90" and not crop.exact else not difference.any()
+
+
+def test_a_window_resizes_without_the_other_steps(tmp_path: Path) -> None:
+    """A step of JPEG that is damaged is an error of its windows, which names the sample."""
+    convert([{"clip": np.stack([photograph(60, 60, n) for n in range(6)])}], tmp_path / "clips", codec="jpeg:90")
+    file = tmp_path / "clips" / manifests.read(tmp_path / "clips").shards[0].file
+    data = file.read_bytes()
+    starts = [at for at in range(len(data)) if data.startswith(b"\xff\xd8\xff\xe0", at)]
+    assert len(starts) == 6
+    file.write_bytes(data[: starts[4]] + bytes(200) + data[starts[4] + 200 :])
+    dataset = PackedDataset(tmp_path / "clips", crop=ResizedCrop(24, of="clip"), windows=Windows(2))
+    assert dataset[range(3)]["clip"].shape == (3, 2, 24, 24, 3)
+    for number in (3, 4):
+        with pytest.raises(DamagedError, match="sample 0 of the shard"):
+            _ = dataset[number]
