@@ -8,11 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import av
+import numpy as np
 import pictures
 import pytest
 from benchmark.measuring import Rounds, WrongContentError
 from benchmark.store import Bench
-from comparing import command, photographs
+from comparing import command, photographs, video
 from comparing.inputs import WORKLOADS, Loose
 from comparing.systems import SYSTEMS, Ours
 
@@ -112,6 +114,20 @@ def test_pictures_are_drawn_of_what_there_is(tmp_path: Path) -> None:
     ]
     few, full, none, same = (float(width) for width in re.findall(r'<rect .* width="([\d.]+)"', drawn))
     assert (2 * few, none, same) == (full, 0, full)
+
+
+def test_videos_are_compared_on_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyAV gives the frames of a window of the file, and packed frames are near to them."""
+    monkeypatch.setattr(video, "QUALITIES", (90,))
+    monkeypatch.setattr(video, "WORKERS", 1)
+    table = video.compare(tmp_path, count=2, frames=30, batches=1, rounds=1)
+    assert len(re.findall(r"\| (?:mp4|packer), .*? \| [\d,]+ \| [\d.]+ \|", table)) in (3, 4)  # torchcodec may lack
+    (least,) = re.findall(r"\| packer, jpeg:90 \| [\d.]+ \| [\d.]+ \| ([\d.]+) at least", table)
+    assert float(least) > 30
+    path = tmp_path / "2x30/files/001.mp4"
+    with av.open(str(path)) as file:
+        frames = [frame.to_ndarray(format="rgb24") for frame in file.decode(video=0)]
+    assert np.array_equal(video.by_pyav(path, 9), frames[9:25])
 
 
 def test_photographs_are_compared_on_their_own(tmp_path: Path) -> None:
