@@ -1,6 +1,7 @@
 """Crops: batches of one shape from images of different sizes, their partners cropped at the same place.
 
     ds = PackedDataset(path, crop=Crop(size=64, of="hr", aligned={"lr": 4}))
+    ds = PackedDataset(path, crop=Crop(size=512, of="image", flips=True, boxes="boxes"))
 
 Random places, flips and turns are drawn again each time that a sample is read (see `draws.py`): once for all steps of
 a window, and for all fields that are cropped.
@@ -24,12 +25,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from packer.errors import UsageError
 from packer.format import Field, Located, Numbers
+from readers.boxes import BOX_FORMATS, BoxCrop, check_boxes, make_box_readers
 from readers.draws import CROPS, PLACES, Asked, Visits, draw_below, draw_words
 from readers.fields import Describe, FieldReader, KnownReader, LastResult, Places
 from readers.gather import Allocate, fresh
 from readers.indexing import Items
 from readers.rows import PartReader, RowRanges, part_field
-from readers.valid import check_count, check_flags, check_read, check_seed, make_tuples, remark
+from readers.valid import check_choice, check_count, check_flags, check_read, check_seed, make_tuples, remark
 from readers.windows import Reading, Steps
 
 #: Names of the axes that can be cropped, for messages.
@@ -79,6 +81,13 @@ class Crop:
         outside: crops may hang over the border of their sample: places in `at` may be below 0 or as large as they like,
             as long as the crop holds a pixel of the sample. What lies outside is filled by `pad`. A sample that is
             smaller than the crop lies where `at` says, not in the middle.
+        boxes: name of a field of boxes in pixels of `of`, (n, 4), which move, flip and turn with the crop, and are
+            clipped to it. Those of which nothing is left are left out, and with them their rows of all fields that have
+            a row for each box in every sample, such as labels. All these come as `Ragged`.
+        min_visible: the least share of its area that a box keeps in the crop; one with less is left out.
+        box_format: how boxes are written: `"xywh"` as COCO has them, `"xyxy"`, `"voc"`, which counts pixels from 1, or
+            `"yolo"`: middle, width and height as shares of the image. By default as the dataset says, if it was packed
+            from COCO, VOC or YOLO.
 
     Raises:
         UsageError: an argument has no meaning, or two do not go together.
@@ -95,6 +104,9 @@ class Crop:
     multiple: int = 1
     pad: Literal["zero", "edge"] | Mapping[str, float | Literal["edge"]] | None = None
     outside: bool = False
+    boxes: str = ""
+    min_visible: float = 0.0
+    box_format: Literal["xywh", "xyxy", "voc", "yolo"] | None = None
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
@@ -128,6 +140,10 @@ class Crop:
         self._check_pad()
         if self.pad and self.turns:
             raise UsageError("crop: pad and turns do not go together; leave out one")
+        if not isinstance(self.min_visible, int | float) or not 0 <= self.min_visible <= 1:
+            raise UsageError(f"crop: min_visible {self.min_visible!r}: a number from 0 to 1 is expected")
+        if self.box_format is not None:
+            check_choice("crop: box_format", self.box_format, BOX_FORMATS)
         _ = self.given  # once, here: to check a list of places takes longer than to read the crops
         if self.outside and (self.pad is None or self.at is None or isinstance(self.at, str)):
             raise UsageError(
@@ -201,6 +217,10 @@ class Crop:
         return 1 if has_windows or (len(cropped.shape) == 4 and len(self.shape) == 2) else 0
 
     @property
+    def _box_crop(self) -> BoxCrop:
+        return BoxCrop(self.boxes, self.shape, self.box_format, self.min_visible)
+
+    @property
     def _draws(self) -> bool:
         return self.at is None or callable(self.at) or self.flips or self.turns
 
@@ -221,7 +241,10 @@ class Crop:
         places = self.given
         if places is not None and places.ndim == 2 and len(places) != samples:
             raise UsageError(f"crop: at holds {len(places):,} places for {samples:,} samples; one for each is expected")
-        remark_left(fields, self.scales, self.flips or self.turns)
+        if self.boxes:
+            check_read("crop: boxes", [self.boxes], fields)
+            check_boxes(self._box_crop, fields[self.boxes], bool({self.of, self.boxes}.intersection(windowed)))
+        remark_left(fields, [*self.scales, self.boxes], self.flips or self.turns)
         return [name + IS_DATA for name in self.scales] if self.pad else []
 
     def _make_readers(self, reading: Reading, taken: Collection[str]) -> dict[str, FieldReader]:
@@ -235,6 +258,8 @@ class Crop:
                 crops.check_sizes(reading.samples)
             if self.pad:
                 readers[name + IS_DATA] = make_is_data_reader(crops)
+        if self.boxes:
+            readers |= make_box_readers(self._box_crop, reading, self.scales, placing.place)
         return readers
 
     def _check_axes(self, cropped: Field, has_windows: bool) -> None:

@@ -26,7 +26,7 @@ from readers.draws import Asked, Visits, draw_visits
 from readers.fields import NAME, FieldReader, as_images
 from readers.indexing import Chosen, SampleNames, is_single, resolve_number, resolve_numbers
 from readers.order import check_epoch
-from readers.parts import Parts, with_image
+from readers.parts import Parts, with_box_format, with_image
 from readers.points import PointSample
 from readers.resized import ResizedCrop
 from readers.rows import RegionReader
@@ -162,7 +162,9 @@ class PackedDataset(Dataset[Any]):
         self.verify = verify
         self.samples = None if samples is None else self._as_numbers(samples)
         self.fields: dict[str, Field] = _choose_fields(self.manifest, self._chosen, self.path)
-        self.crop = with_image(crop, self.fields) if isinstance(crop, Crop | ResizedCrop) else crop
+        if isinstance(crop, Crop | ResizedCrop):
+            crop = with_box_format(with_image(crop, self.fields), self.manifest.origin)
+        self.crop = crop
         self.cast = check_cast(cast or {}, self.fields)
         self._source = self._make_source()
         self._parts.check(self.fields, self._source.samples.samples)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 from packer.errors import UsageError
 from packer.format import Field, Numbers
+from readers.boxes import BOX_FORMATS
 from readers.crop import Crop
 from readers.fields import Describe, FieldReader, Places
 from readers.indexing import Items
@@ -63,6 +64,27 @@ def with_image(crop: Crop | ResizedCrop, fields: Mapping[str, Field]) -> Crop | 
             f"{type(crop).__name__}: {read}; name the field that is cropped: {type(crop).__name__}(..., of=FIELD)"
         )
     return replace(crop, of=images[0])
+
+
+def with_box_format(crop: Crop | ResizedCrop, origin: Mapping[str, Any]) -> Crop | ResizedCrop:
+    """Return a crop that knows how its boxes are written, if the origin of the samples says it.
+
+    Raises:
+        UsageError: they are written in several ways.
+    """
+    if not isinstance(crop, Crop) or not crop.boxes or crop.box_format is not None:
+        return crop
+    formats, levels = set[Any](), list[Any]([origin])
+    while levels:
+        level = levels.pop()
+        if isinstance(level, dict):
+            of_field = level.get(crop.boxes)
+            if isinstance(of_field, dict) and of_field.get("box_format") in BOX_FORMATS:
+                formats.add(of_field["box_format"])
+        levels += level.values() if isinstance(level, dict) else level if isinstance(level, list) else ()
+    if len(formats) > 1:
+        raise UsageError(f"crop: samples have boxes as {' and '.join(sorted(formats))}; read one kind: samples=[...]")
+    return replace(crop, box_format=formats.pop()) if formats else crop
 
 
 @dataclass(frozen=True)

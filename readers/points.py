@@ -144,7 +144,7 @@ def _check_untied(field: Places, first: Places, describe: Describe, compared: Nu
         name, first_name = field.field.name, first.field.name
         raise UsageError(
             f"{describe(number)}: field {name!r} has {lengths[number]} rows and {first_name!r} {points[number]}, and "
-            f"in most samples as many, so its points cannot be chosen with those of {first_name!r}; choose other "
+            f"in most samples as many, so its rows cannot be chosen with those of {first_name!r}; choose other "
             "fields with fields=[...], or pack the sample again from files of one length"
         )
 

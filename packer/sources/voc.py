@@ -24,7 +24,7 @@ from packer.sources.table import LaidField, Row, SampleTable
 from packer.watcher import Watcher
 
 #: How the boxes are written, for `Crop(boxes=...)` of the readers.
-BOX_FORMAT = "xyxy"
+BOX_FORMAT = "voc"
 _SIDES = "xmin", "ymin", "xmax", "ymax"
 _LABELS = "labels"
 
