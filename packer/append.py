@@ -25,8 +25,10 @@ from packer.packing import (
     Contents,
     ConvertOptions,
     Keep,
+    LocalPlace,
     Rejected,
     Shards,
+    changes_told,
     changing_dataset,
     check_apart,
     commands_of,
@@ -36,6 +38,7 @@ from packer.packing import (
     packed_folder,
     place_of,
     plan_job,
+    read_manifest,
     rewrite,
     usual_options,
 )
@@ -95,7 +98,10 @@ def append(
         )
     place = place_of(dataset)
     rejected: list[Rejected] = []
-    with changing_dataset(place) as (change, old):
+    folder = packed_folder(sources)
+    other = None if folder is None else LocalPlace(Path(folder))
+    read = [] if other is None else [(other, read_manifest(other))]
+    with changing_dataset(place) as (change, old), changes_told(read):
         check_apart(sources, place)
         job = plan_job(_open(sources, options, rejected, old), options, rejected)
         job = replace(job, commands=commands_of("append", sources, options))

@@ -7,7 +7,6 @@ report = convert(my_torch_dataset, "mine.packed", codec="lz4")
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import time
@@ -45,6 +44,7 @@ from packer.packing import (
     SharedPlan,
     Stamps,
     begin_packing,
+    changes_told,
     changing,
     check_place,
     claim_plan,
@@ -154,12 +154,14 @@ def convert(sources: Any, out: str | os.PathLike[str], options: ConvertOptions |
     place = place_of(out)
     rejected: list[Rejected] = []
     check_place(sources, place, options.overwrite)
-    with _changes_told(sources):
+    base = sources.base if isinstance(sources, PackedSource) else None
+    read = [] if base is None else [(LocalPlace(Path(sources.folder)), base)]
+    with changes_told(read):
         job = _find_job(sources, options, place) or plan_job(open_source(sources, options, rejected), options, rejected)
     compiled.prepare(field.codec for field in job.plan.fields)  # for those who read it afterwards
     job = replace(job, commands=commands_of("convert", sources, options))
     command = _command(job, place)
-    with _changes_told(None if command.takes else sources), changing(place) as change:
+    with changing(place) as change, changes_told([] if command.takes else read):
         if command.takes and change.manifest not in command.bases:
             raise ChangedMeanwhileError.at(place)  # after its samples were opened
         shards = rewrite(change, command, job.makes(), partial(_contents, job))
@@ -193,11 +195,6 @@ def _command(job: Job, place: Place) -> Command:
         shards=None,
         takes=base.shards,
     )
-
-
-def _changes_told(sources: Any) -> contextlib.AbstractContextManager[object]:
-    """Return a context in which it is said if errors of a packed dataset come from another command."""
-    return sources.changes_told() if isinstance(sources, PackedSource) else contextlib.nullcontext()
 
 
 def _contents(job: Job, shards: Shards) -> Contents:

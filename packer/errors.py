@@ -84,7 +84,9 @@ class UsageError(PackerError):
 
 
 class ChangedMeanwhileError(UsageError):
-    """Another command changed a dataset while this one was about to."""
+    """Another command changed a dataset, `place`, while this one was about to, or read it."""
+
+    place: object = None
 
     @classmethod
     def at(cls, place: object, kept_shards: int = 0) -> ChangedMeanwhileError:
@@ -98,10 +100,12 @@ class ChangedMeanwhileError(UsageError):
             begins = (
                 f"goes on after {'the shard' if kept_shards == 1 else f'the {kept_shards:,} shards'} that it has made"
             )
-        return cls(
+        error = cls(
             f"{place} was changed meanwhile, by another command. Nothing of that is lost; run the same command again: "
             f"it {begins}"
         )
+        error.place = place
+        return error
 
 
 class SourceError(PackerError):

@@ -20,6 +20,7 @@ from packer.packing import (
     LocalPlace,
     Place,
     Shards,
+    changes_told,
     changing,
     check_apart,
     check_classes,
@@ -111,7 +112,7 @@ def merge(
         bases=parts,
     )
     links = [Link(folder, entry) for folder, manifest in zip(folders, parts, strict=True) for entry in manifest.shards]
-    with changing(place) as change:
+    with changing(place) as change, changes_told(zip(folders, parts, strict=True)):
         rewrite(change, command, links, finish)
     return change.dataset
 

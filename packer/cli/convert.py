@@ -95,7 +95,7 @@ def _say_part(part: str, report: conversion.PartReport) -> None:
         _log.warning(
             "%s skipped in this part; the first: %s: %s", f"{len(report.rejected):,}", first.file, first.reason
         )
-    earlier = f", {report.kept_shards:,} of them by an earlier run" if report.kept_shards else ""
+    earlier = f", {report.kept_shards:,} of them before" if report.kept_shards else ""
     say(f"{report.path}: part {part}: {report.shards:,} of {report.of:,} shards are packed{earlier}")
     is_or_are = "is" if report.missing == 1 else "are"
     missing = f"{count_text(report.missing, 'shard')} {is_or_are} missing" if report.missing else "all shards are there"

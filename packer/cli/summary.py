@@ -20,7 +20,7 @@ def summary(report: Report) -> list[str]:
     """Return the lines that end `packer convert`."""
     manifest = report.manifest
     shards = len(manifest.shards)
-    earlier = f" ({report.kept_shards} from an earlier run)" if report.kept_shards else ""
+    earlier = f" ({report.kept_shards} packed before)" if report.kept_shards else ""
     source_text = f"{size_text(report.source_bytes)} of files, " if report.source_bytes else ""
     # The shards of an earlier run took none of this time.
     rate = "" if report.kept_shards else f", {size_text(report.raw_bytes / report.seconds)}/s"

@@ -3,6 +3,7 @@
 from packer.packing.commit import (
     Change,
     Note,
+    changes_told,
     changing,
     changing_dataset,
     check_output,
@@ -126,6 +127,7 @@ __all__ = [
     "Step",
     "Tag",
     "begin_packing",
+    "changes_told",
     "changing",
     "changing_dataset",
     "check_apart",

@@ -40,6 +40,7 @@ from packer.errors import (
     DatasetError,
     ManifestError,
     NoDatasetError,
+    PackerError,
     SourceError,
     UsageError,
     WriteError,
@@ -148,17 +149,37 @@ def changing(place: Place) -> Iterator[Change]:
         try:
             try:
                 yield change
-            except (WriteError, DatasetError, OSError):
+            except ChangedMeanwhileError:
+                raise
+            except (PackerError, OSError):
                 if not has_lock:
                     # Another command may have removed what this one has written or reads.
                     with contextlib.suppress(WriteError, DatasetError):
                         change.check_unchanged()
                 raise
-        except ChangedMeanwhileError:
-            raise ChangedMeanwhileError.at(place, change.leave()) from None
+        except ChangedMeanwhileError as error:
+            is_read = error.place != place  # what was made of it is of no use
+            raise ChangedMeanwhileError.at(error.place, change.leave(is_read)) from None
         finally:
             if has_lock or not isinstance(place, LocalPlace):
                 place.remove_drafts(change.run)
+
+
+@contextlib.contextmanager
+def changes_told(datasets: Iterable[tuple[Place, Manifest]]) -> Iterator[None]:
+    """Raise ChangedMeanwhileError in place of errors that come from a change of a dataset that is read.
+
+    Args:
+        datasets: where each is, and its manifest when it was opened.
+    """
+    try:
+        yield
+    except (DatasetError, SourceError):
+        for place, manifest in datasets:
+            with contextlib.suppress(DatasetError, WriteError):
+                if read_manifest(place) != manifest:
+                    raise ChangedMeanwhileError.at(place) from None
+        raise
 
 
 @contextlib.contextmanager
@@ -280,7 +301,9 @@ class Change:
                 and (self._has_lock or overwrite)
                 and any(re.fullmatch(rf"{UNFINISHED}/{run}-\d+\.json", name) for name in files)
             ):
-                _log.warning("%s: what an earlier run had finished is packed again: %s", self.place, difference)
+                _log.warning(
+                    "%s: shards that another command has finished there are not used: %s", self.place, difference
+                )
         self._is_lost_if_late = bool(note.token) or overwrite is False
         self._note = note = msgspec.structs.replace(note, base=self._base, began=int(time.time()))
         self.place.prepare()
@@ -445,17 +468,20 @@ class Change:
         if not self._is_current() or (self.run and self._note and self._is_cleared()):
             raise ChangedMeanwhileError.at(self.place)
 
-    def leave(self) -> int:
+    def leave(self, is_lost: bool = False) -> int:
         """Remove what nobody can use of a run that came too late; return how many finished shards stay.
 
         Errors are ignored.
+
+        Args:
+            is_lost: whether nobody can use anything of it.
         """
         kept_shards = 0
         if not self.run or self._note is None:
             return kept_shards
         with contextlib.suppress(DatasetError, WriteError):
             files = [name for name in self.place.files() if re.match(rf".*\b{self.run}[-.]", name)]
-            is_lost = self._is_lost_if_late or self._is_cleared()
+            is_lost |= self._is_lost_if_late or self._is_cleared()
             data = self.place.read(MANIFEST)
             manifest = None if data is None else manifests.decode(data, f"{self.place}/{MANIFEST}")
             if self._note.takes:
@@ -464,10 +490,12 @@ class Change:
             is_used = manifest is not None and (
                 self.run in manifest.runs or any(_run_of(entry) == self.run for entry in manifest.shards)
             )
+            reports = sum(self._reported_shard(name) is not None for name in files)
+            is_lost |= not reports
             if not is_used:
                 self.place.remove(sorted(name for name in files if is_lost or name.endswith((PARTIAL, ".plan"))))
             if is_used or not is_lost:
-                kept_shards = sum(self._reported_shard(name) is not None for name in files)
+                kept_shards = reports
         return kept_shards
 
     def _is_current(self) -> bool:

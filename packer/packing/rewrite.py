@@ -281,7 +281,7 @@ def begin_packing(command: Command, finished: Iterable[ShardReport], samples: in
     """Begin the step that packs so many samples, those of finished shards included."""
     finished_samples = sum(report.entry.samples for report in finished)
     if finished_samples:
-        _log.info("going on after an earlier run, which has packed %s samples", f"{finished_samples:,}")
+        _log.info("%s samples are packed already; going on with the others", f"{finished_samples:,}")
     command.options.watcher.step(PACKING, finished_samples, samples)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.codecs import JPEG
-from packer.errors import ChangedMeanwhileError, DamagedError, DatasetError, SourceError
+from packer.errors import DamagedError
 from packer.format import (
     Column,
     Constants,
@@ -179,17 +179,6 @@ class PackedSource(Source):
             sizes += shapes.prod(axis=1, dtype=np.int64) * field.itemsize
         for start, stop in runs(sizes, BLOCK_BYTES):
             yield {f.name: self._shards.take(position, f, self.numbers[start:stop]) for position, f in self.columns}
-
-    @contextmanager
-    def changes_told(self) -> Iterator[None]:
-        """Raise ChangedMeanwhileError in place of errors that come from a change of the dataset since it was opened."""
-        try:
-            yield
-        except (DatasetError, SourceError):
-            with suppress(DatasetError):
-                if self.base is not None and manifests.read(Path(self.folder)) != self.base:
-                    raise ChangedMeanwhileError.at(self.folder) from None
-            raise
 
     def files(self) -> list[str]:
         return [str(Path(self.folder) / entry.file) for entry in self.shards]

@@ -15,9 +15,13 @@ from typing import Any
 
 import pytest
 
+from packer.append import append
+from packer.convert import convert
 from packer.errors import ChangedMeanwhileError, UsageError
 from packer.format import manifest as manifests
+from packer.merge import merge
 from packer.packing import Change, LocalPlace, RemotePlace, named_files
+from packer.repack import repack
 from tests.helpers.verbs import VERBS, Dataset, State
 
 #: How many times the commands of a test are stopped, at random operations.
@@ -116,6 +120,10 @@ def play(dataset: Dataset, verbs: Sequence[str], stops: Sequence[int]) -> list[i
     state = State.of(dataset.copied())
     # The same command in two processes may have made one change.
     assert state in results(State(), done) | results(State(), set(done)), f"{where}: {state}; {errors}"
+    folder = dataset.copied()
+    files = [path.name for path in (folder / "unfinished").glob("*")]
+    runs = {name.partition("-")[0] for name in files if "-" in name} | manifests.read(folder).runs.keys()
+    assert all(name[:8] in runs for name in files), f"{where}: {files} of commands that were late and keep no shard"
     refused = set[str]()
     for verb, error in errors.items():
         assert isinstance(error, UsageError), f"{where}: {verb}: {error!r}"
@@ -188,3 +196,33 @@ def test_who_was_late_says_what_it_keeps(
     with pytest.raises(ChangedMeanwhileError, match=f"was changed meanwhile.*the same command again: it {words}"):
         VERBS["drop"].run(dataset)
     assert len(list(Path(dataset.path).glob("unfinished/*-00000.json"))) == kept
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        lambda d: merge([d.folder / "other", d.folder / "last"], d.path, overwrite=True),
+        lambda d: append(d.path, d.folder / "last", workers=0),
+        lambda d: repack(d.folder / "last", d.folder / "new", workers=0),
+    ],
+    ids=["merge", "append", "repack"],
+)
+def test_a_dataset_that_is_read_may_be_changed_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Callable[[Dataset], object]
+) -> None:
+    """The error says so and names it, not that it is damaged; the same command then takes it as it is now."""
+    dataset = Dataset(tmp_path, False)
+    dataset.renew()
+    begin = Change.begin
+
+    def begin_late(change: Change, *arguments: Any, **options: Any) -> None:
+        monkeypatch.setattr(Change, "begin", begin)
+        convert(dataset.sources("third"), tmp_path / "last", overwrite=True, workers=0)
+        begin(change, *arguments, **options)
+
+    monkeypatch.setattr(Change, "begin", begin_late)
+    with pytest.raises(ChangedMeanwhileError, match=r"last was changed meanwhile.*run the same command again"):
+        command(dataset)
+    command(dataset)
+    made = tmp_path / "new" if (tmp_path / "new").exists() else Path(dataset.path)
+    assert State.of(made).values >= {30.0, 31.0, 32.0}

@@ -331,7 +331,7 @@ def test_changed_settings_are_refused_and_named(tmp_path, caplog, finished):
         begun(tmp_path / "out", codec="none")
     other = begun(tmp_path / "out", True, codec="none")
     assert names(tmp_path / "out" / "unfinished") == [f"{other}.json"]
-    assert ("is packed again" in caplog.text) == finished
+    assert ("another command has finished there are not used: codec was" in caplog.text) == finished
 
 
 @pytest.mark.parametrize(
