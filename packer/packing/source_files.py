@@ -54,16 +54,21 @@ class SeenFiles:
     """The stamps of all files of a plan, in 24 bytes each; filled by `source_files`."""
 
     def __init__(self) -> None:
-        self._keys, self._stamps = array("Q"), array("q")
+        self._hashes, self._stamps = array("q"), array("q")
+        self._paths_digest = xxhash.xxh3_128()
         self._order: NDArray[np.int64] | None = None
         self._fetched = os.path.abspath(default_cache() / "sources") + os.sep  # noqa: PTH100
         self._folders: dict[str, str] = {}
 
-    def add(self, path: str, size: int, changed_ns: int) -> None:
-        self._keys.append(self._key(path))
+    def add(self, path: str, size: int, changed_ns: int) -> str:
+        """Add a file; return its path as `_full_path` gives it."""
+        full_path = self._full_path(path)
+        self._paths_digest.update(full_path.encode(errors="surrogateescape") + b"\0")
+        self._hashes.append(hash(path))
         self._stamps.extend((size, changed_ns))
+        return full_path
 
-    def full_path(self, path: str) -> str:
+    def _full_path(self, path: str) -> str:
         """Return an absolute path; of a file that was fetched its path within the cache, as on every machine."""
         name_start = path.rfind("/") + 1
         folder = path[:name_start]
@@ -75,21 +80,18 @@ class SeenFiles:
 
     def digest(self) -> str:
         """Return a digest of the paths, sizes and times of all files, in their order."""
-        digest = xxhash.xxh3_128(self._keys)
+        digest = self._paths_digest.copy()
         digest.update(self._stamps)
         return digest.hexdigest()
 
     def stamps(self, paths: Sequence[str]) -> Stamps:
-        """Return the stamps of some of the files, in their order."""
-        keys = np.frombuffer(self._keys, np.uint64)
+        """Return the stamps of some of the files, by the paths that were added, in their order."""
+        hashes = np.frombuffer(self._hashes, np.int64)
         if self._order is None:
-            self._order = np.argsort(keys)
-        wanted = np.fromiter(map(self._key, paths), np.uint64, len(paths))
-        places = self._order[keys.searchsorted(wanted, sorter=self._order)]
+            self._order = np.argsort(hashes)
+        wanted = np.fromiter(map(hash, paths), np.int64, len(paths))
+        places = self._order[hashes.searchsorted(wanted, sorter=self._order)]
         return np.frombuffer(self._stamps, np.int64).reshape(-1, 2)[places]
-
-    def _key(self, path: str) -> int:
-        return xxhash.xxh3_64_intdigest(self.full_path(path).encode(errors="surrogateescape"))
 
 
 def changed_files(paths: Sequence[str], stamps: Stamps) -> dict[str, str]:
@@ -101,12 +103,11 @@ def changed_files(paths: Sequence[str], stamps: Stamps) -> dict[str, str]:
     Raises:
         SourceError: one is there, and cannot be looked at.
     """
+    now = np.array(list(in_threads(_stamp, paths)), np.int64).reshape(-1, 2)
     changed = {}
-    planned, now = zip(*stamps.T.tolist(), strict=True), in_threads(_stamp, paths)
-    for path, before, after in zip(paths, planned, now, strict=True):
-        if before != after:
-            was, is_now = _in_words(*before), _in_words(*after)
-            changed[path] = f"was {was} when it was planned, and is {is_now} now, after it was read; run again"
+    for number in np.flatnonzero((now != stamps).any(1)).tolist():
+        was, is_now = _in_words(*stamps[number].tolist()), _in_words(*now[number].tolist())
+        changed[paths[number]] = f"was {was} when it was planned, and is {is_now} now, after it was read; run again"
     return changed
 
 
@@ -143,9 +144,9 @@ def source_files(
     seen = seen or SeenFiles()
     count, nbytes, last, last_ns = 0, 0, "", 0
     for path, size, changed in in_threads(partial(_look_at, at_urls=at_urls), paths):
-        seen.add(path, size, changed)
+        full_path = seen.add(path, size, changed)
         count, nbytes = count + 1, nbytes + size
-        if changed > last_ns and os.path.isabs(full_path := seen.full_path(path)):  # noqa: PTH117 - fetched: no time
+        if changed > last_ns and full_path.startswith("/"):  # one that was fetched has no time
             last, last_ns = as_text(full_path), changed
     return SourceFiles(count, seen.digest(), last, last_ns) if count else SourceFiles(), nbytes
 

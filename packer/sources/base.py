@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
@@ -38,14 +37,21 @@ LARGE_BYTES = 32 * 2**20
 PIECE_BYTES = 8 * 2**20
 
 
-@contextmanager
-def faults_of(path: str | None = None, sample: int | None = None) -> Iterator[None]:
-    """Add the path of the file, or the number of the sample, to every SourceError of the block."""
-    try:
-        yield
-    except SourceError as error:
-        number = error.sample if sample is None else sample
-        raise SourceError(error.reason, path or error.path, number) from error
+class faults_of:  # noqa: N801 - a block, of which there are several for each sample: a generator takes twice as long
+    """Adds the path of the file, or the number of the sample, to every SourceError of the block."""
+
+    __slots__ = "_path", "_sample"
+
+    def __init__(self, path: str | None = None, sample: int | None = None) -> None:
+        self._path, self._sample = path, sample
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, SourceError):
+            number = error.sample if self._sample is None else self._sample
+            raise SourceError(error.reason, self._path or error.path, number) from error
 
 
 def changed(dtype: str, shape: Sequence[int | None], value: Any, path: str) -> SourceError:
@@ -301,4 +307,6 @@ def common_shape(shapes: Iterable[Sequence[int | None]]) -> tuple[int | None, ..
 
 def fits(shape: Sequence[int | None], of_field: Sequence[int | None]) -> bool:
     """Return whether arrays of a shape fit a field of shape `of_field`, whose None stands for any length."""
+    if shape == of_field:
+        return True
     return len(shape) == len(of_field) and all(w in (None, n) for n, w in zip(shape, of_field, strict=True))

@@ -215,11 +215,11 @@ def of_one_kind(
 
 def suffix_of(path: str) -> str:
     """Return the suffix of a path in small letters, such as `.png` or `.nii.gz`; empty if it has none."""
-    for double in _DOUBLE_SUFFIXES:
-        if path.lower().endswith(double):
-            return double
-    stem, dot, suffix = path.rpartition(".")
-    return f".{suffix.lower()}" if dot and stem and stem[-1] != "/" and "/" not in suffix else ""
+    lowered = path.lower()
+    if lowered.endswith(_DOUBLE_SUFFIXES):
+        return next(double for double in _DOUBLE_SUFFIXES if lowered.endswith(double))
+    dot = lowered.rfind(".")
+    return lowered[dot:] if dot > 0 and lowered[dot - 1] != "/" and "/" not in lowered[dot:] else ""
 
 
 def _kind_by_bytes(path: str) -> str | None:

@@ -11,7 +11,6 @@ import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache, partial
-from importlib.metadata import entry_points
 from importlib.util import find_spec
 from typing import Any
 
@@ -173,6 +172,8 @@ def _look(function: Callable[[Row, SourceOptions], Looked], options: SourceOptio
 @cache
 def all_kinds() -> Mapping[str, Kind]:
     """Return all kinds by name: ours, and those of other packages."""
+    from importlib.metadata import entry_points  # here, because workers import this module and need no list
+
     modules = map(importlib.import_module, _MODULES)
     ours = [kind for module in modules for kind in getattr(module, "KINDS", None) or [module.KIND]]
     return {kind.name: kind for kind in [*ours, *(point.load() for point in entry_points(group=_GROUP))]}

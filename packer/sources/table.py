@@ -13,7 +13,7 @@ A table is a file of its own: `Source.encoded` writes it as it is. A million fil
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -85,7 +85,7 @@ class Row(NamedTuple):
 
     def shape(self, field: LaidField) -> tuple[int | None, ...]:
         """Return the shape of a field in this sample; None for an axis that only reading shows."""
-        return tuple(self.numbers[axis] if isinstance(axis, str) else axis for axis in field.shape)
+        return tuple([self.numbers[axis] if isinstance(axis, str) else axis for axis in field.shape])
 
 
 class Files(msgspec.Struct, frozen=True):
@@ -248,7 +248,11 @@ class SampleTable(msgspec.Struct, frozen=True, kw_only=True):
         """Return the paths of all files, sample after sample, and then those that are read with them."""
         columns = list(self.inputs.values())
         if len(columns) > 1 and not self.has_rows and not any(column.roots for column in columns):
-            paths = [path for number in range(self.count) for column in columns for path in column.paths_of(number)]
+            if all(column.bounds is None for column in columns):
+                of_each = [[join(column.folder, "") + file for file in column.files] for column in columns]
+                paths = list(chain.from_iterable(zip(*of_each, strict=True)))
+            else:
+                paths = [path for number in range(self.count) for column in columns for path in column.paths_of(number)]
         else:
             paths = [path for column in columns for path in column.paths()]
         further = [path for more in self.further.values() for path in more]

@@ -49,6 +49,7 @@ _ONE_IMAGE = b"\0\0\0\1"
 _CHUNK = struct.Struct(">I4s")
 IHDR = struct.Struct(">IIBBBBB")
 _IHDR_END = 33
+_IEND = b"\0\0\0\0IEND\xaeB`\x82"
 _MAX_LENGTH = 2**31 - 1
 
 #: Deflate makes data at most 1032 times smaller.
@@ -214,6 +215,11 @@ def check(data: bytes) -> Png:
     """
     header = _parse_ihdr(data[:_IHDR_END])
     view, nbytes = memoryview(data), len(data)
+    length, kind = _CHUNK.unpack_from(data, _IHDR_END) if nbytes > _IHDR_END + len(_IEND) else (0, b"")
+    if kind == b"IDAT" and length == nbytes - _IHDR_END - 24 and data.endswith(_IEND) and header.colour != PALETTE:
+        _check_crc(view, _IHDR_END, nbytes - len(_IEND), kind)  # one chunk, as in most small images
+        pixels_at = (_IHDR_END, nbytes - len(_IEND))
+        return Png(header, b"", b"", data, [view[_IHDR_END + 8 : pixels_at[1] - 4]], pixels_at)
     single: dict[bytes, bytes] = {}
     pixels: list[memoryview] = []
     first = last = 0
