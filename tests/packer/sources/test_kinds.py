@@ -16,7 +16,7 @@ from opened_sources import read_each
 
 from packer.convert import convert
 from packer.errors import SourceError
-from packer.sources import Block, Header, Kind, LaidField, Row, SourceOptions, all_kinds, kinds, open_sources
+from packer.sources import Block, Header, Kind, LaidField, Row, SourceOptions, all_kinds, open_sources
 from packer.watcher import Watcher
 from readers import PackedDataset
 
@@ -32,7 +32,9 @@ def added(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Kind], None]]:
             self.load = lambda: kind
 
     def add(kind: Kind) -> None:
-        monkeypatch.setattr(kinds, "entry_points", lambda group: [Point(kind)] if group == "packer.kinds" else [])
+        monkeypatch.setattr(
+            "importlib.metadata.entry_points", lambda group: [Point(kind)] if group == "packer.kinds" else []
+        )
         all_kinds.cache_clear()
 
     yield add
