@@ -109,6 +109,11 @@ class Files(msgspec.Struct, frozen=True):
     roots: list[str] | None = None
     spans: NDArray[Any] | None = None
 
+    @property
+    def is_more_than_files(self) -> bool:
+        """Return whether a sample is not simply one whole file."""
+        return any(column is not None for column in (self.bounds, self.ends, self.roots, self.spans))
+
     def of(self, number: int) -> _Span:
         """Return which files are those of a sample; with `ends`, the file of this number."""
         bounds = self.bounds
@@ -389,7 +394,7 @@ class Rows(Sequence[Row]):
 
     def __iter__(self) -> Iterator[Row]:
         table = self._table
-        if any(f.bounds is not None or f.roots is not None or f.ends is not None for f in table.inputs.values()):
+        if any(f.is_more_than_files for f in table.inputs.values()):
             yield from map(table.row, range(len(self)))
             return
         heads = [(name, join(files.folder, ""), files.files) for name, files in table.inputs.items()]

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError
 from packer.format import MAX_CHUNK_BYTES
-from packer.sources.base import BLOCK_BYTES, Block
 from packer.sources.files import LABELS, FileSet, open_raw, refuse_pointer, suffix_of, unreadable
 from packer.sources.headers import wait_if_large
 from packer.sources.kinds import Kind, pair_in_order
@@ -46,6 +45,8 @@ _BINARY = (".bin", LABELS)
 _TEXT_TYPE = "float64"
 #: The number of a file that its rows are.
 _ROWS = "rows"
+#: Files that are larger than a sample can be are samples of about as many bytes.
+_PIECE_BYTES = 2**30
 #: How many columns of float32 such files usually have, and by how much the logarithm of their spread must be less.
 _USUAL_WIDTHS, _LOOKS_BETTER = (3, 4, 5, 6), 0.2
 #: Bytes of a file whose spread is looked at.
@@ -94,27 +95,39 @@ def agree(table: SampleTable, options: SourceOptions, remarks: list[str], watche
     element, untyped, _, _ = _columns_of(field, options.columns, is_text)
     if not is_text:
         remarks += _other_widths(table, element)
-        table = _as_rows(table, least_row(element), remarks)
+        table = _in_pieces(table, least_row(element), remarks)
     if untyped:
         typed = f"{untyped[-1]}:float32 takes half the room"
         remarks.append(f"{', '.join(untyped)}: {_TEXT_TYPE}, since --columns gives no type; {typed}")
     return table
 
 
-def _as_rows(table: SampleTable, row_bytes: int, remarks: list[str]) -> SampleTable:
-    """Return binary files as they are; or with a row a sample, if one of them is larger than a sample can be."""
+def _in_pieces(table: SampleTable, row_bytes: int, remarks: list[str]) -> SampleTable:
+    """Return binary files as they are, but those that are larger than a sample can be in pieces, a sample each."""
     sizes = table.numbers[_ROWS].astype(np.int64) * row_bytes
-    largest = int(sizes.argmax())
-    if sizes[largest] <= MAX_CHUNK_BYTES:
+    is_large = sizes > MAX_CHUNK_BYTES
+    if not is_large.any():
         return table
+    steps = np.where(is_large, _PIECE_BYTES // row_bytes * row_bytes, np.maximum(sizes, 1))
+    counts = np.maximum(-(-sizes // steps), 1)
+    largest = int(sizes.argmax())
     remarks.append(
         f"{table.row(largest).path} has {sizes[largest]:,} bytes, more than the {MAX_CHUNK_BYTES:,} that a sample can "
-        "have: so each row of each file is a sample"
+        f"have: it becomes {counts[largest]} samples of {steps[largest] // row_bytes:,} rows, the last one shorter; "
+        "windows do not go from one to the next"
     )
-    ends = table.numbers[_ROWS].cumsum(dtype=np.int64)
-    inputs = {name: msgspec.structs.replace(files, ends=ends) for name, files in table.inputs.items()}
-    table = table.relaid(lambda laid: laid._replace(shape=laid.shape[1:]))
-    return msgspec.structs.replace(table, count=int(ends[-1]), inputs=inputs, names=None)
+    file_of = np.repeat(np.arange(table.count), counts)
+    piece = np.arange(len(file_of)) - np.repeat(np.cumsum(counts) - counts, counts)
+    starts = piece * steps[file_of]
+    spans = np.stack([starts, np.minimum(sizes[file_of] - starts, steps[file_of])], axis=1)
+    table = table.take(file_of)
+    names = [
+        f"{name}/{number}" if is_piece else name
+        for name, number, is_piece in zip(table.names or [], piece.tolist(), is_large[file_of].tolist(), strict=True)
+    ]
+    inputs = {field: msgspec.structs.replace(files, spans=spans) for field, files in table.inputs.items()}
+    numbers = {**table.numbers, _ROWS: spans[:, 1] // row_bytes}
+    return msgspec.structs.replace(table, inputs=inputs, names=names, numbers=numbers)
 
 
 def _columns(field: str, options: SourceOptions) -> str:
@@ -145,23 +158,10 @@ def read(row: Row, options: SourceOptions) -> dict[str, Any]:
     ((field, (path,)),) = row.paths.items()
     columns = _columns_of(field, options.columns, suffix_of(path) not in _BINARY)
     is_text, element = suffix_of(path) not in _BINARY, columns.element
-    return _arrays(row, columns, _text_table(path, element) if is_text else _binary_table(_load(path), path, element))
-
-
-def read_rows(row: Row, start: int, stop: int, options: SourceOptions) -> Iterator[Block]:
-    """Yield rows of a binary file in blocks."""
-    ((field, (path,)),) = row.paths.items()
-    columns = _columns_of(field, options.columns, is_text=False)
-    row_bytes = least_row(columns.element)
-    step = max(1, BLOCK_BYTES // row_bytes)
-    try:
-        with open_raw(path) as file:
-            file.seek(start * row_bytes)
-            for at in range(start, stop, step):
-                data = file.read(min(step, stop - at) * row_bytes)  # fewer if the file was cut: whoever counts says it
-                yield {**_arrays(row, columns, _binary_table(data, path, columns.element))}
-    except OSError as error:
-        raise unreadable(error, path) from error
+    if is_text:
+        return _arrays(row, columns, _text_table(path, element))
+    ((start, size),) = row.spans[field].tolist() if row.spans else [(0, -1)]
+    return _arrays(row, columns, _binary_table(_load(path, size, start), path, element))
 
 
 def _arrays(row: Row, columns: _Columns, table: Table) -> dict[str, NDArray[Any]]:
@@ -221,9 +221,10 @@ def element_of(columns: str, is_text: bool) -> tuple[Element, list[str]]:
     return Element("vertex", tuple(properties)), waiting
 
 
-def _load(path: str, most: int = -1) -> bytes:
+def _load(path: str, most: int = -1, start: int = 0) -> bytes:
     try:
         with open_raw(path) as file:
+            file.seek(start)
             data = file.read(most)
     except OSError as error:
         raise unreadable(error, path) from error
@@ -367,7 +368,6 @@ CLOUDS = Kind(
     none_left="none of its files can be packed",
     pair=pair,
     agree=agree,
-    read_rows=read_rows,
     are_ragged=True,
     origin=lambda options, table: {"columns": _columns(next(iter(table.inputs)), options)},
 )

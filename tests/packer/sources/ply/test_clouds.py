@@ -275,25 +275,19 @@ def test_files_that_changed_and_pointers(tmp_path: Path) -> None:
         opened(tmp_path / "in")
 
 
-def test_files_larger_than_a_sample_are_rows(tmp_path: Path) -> None:
-    """Tokens of nanoGPT: each row of each file is a sample, which a remark says; nothing reads 4 GiB to find out."""
-    tokens = np.arange(3000, dtype="<u2")
-    tokens[:1000].tofile(tmp_path / "train.bin")
-    tokens[1000:].tofile(tmp_path / "val.bin")
-    with (tmp_path / "train.bin").open("r+b") as file:
-        file.truncate(2**32 + 2**20)
-    source, before = opened(tmp_path, "token:uint16"), 2**31 + 2**19
-    assert (len(source), source.names) == (before + 2000, None)
-    assert [(f.name, f.dtype, f.shape) for f in source.fields] == [("token", "uint16", ())]
-    (remark,) = [text for text in source.remarks if "each row of each file is a sample" in text]
-    assert "train.bin has 4,296,015,872 bytes" in remark
-    for start, stop, expected in (
-        (998, 1002, [998, 999, 0, 0]),
-        (before - 1, before + 2, [0, 1000, 1001]),
-        (before + 1998, before + 2000, [2998, 2999]),
-    ):
-        part = pickle.loads(pickle.dumps(source.part(start, stop)))
-        assert [n for block in part.read() for n in np.asarray(block["token"]).tolist()] == expected
-    points = opened(tmp_path).part(1, 3)
-    (block,) = points.read()
-    assert {name: np.shape(values) for name, values in block.items()} == {"xyz": (2, 3), "intensity": (2,)}
+def test_files_larger_than_a_sample_are_several(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tokens of nanoGPT: pieces of one length are samples, which a remark says; here they are of 1001 bytes at most."""
+    monkeypatch.setattr("packer.sources.ply.clouds.MAX_CHUNK_BYTES", 4000)
+    monkeypatch.setattr("packer.sources.ply.clouds._PIECE_BYTES", 1001)
+    tokens = np.arange(5000, dtype="<u2")
+    for name, stop in (("empty", 0), ("train", 2200), ("val", 2000)):
+        tokens[:stop].tofile(tmp_path / f"{name}.bin")
+    source = opened(tmp_path, "token:uint16")
+    assert source.names == ["empty", "train/0", "train/1", "train/2", "train/3", "train/4", "val"]
+    assert source.shapes("token")[:, 0].tolist() == [0, 500, 500, 500, 500, 200, 2000]
+    (remark,) = [text for text in source.remarks if "it becomes 5 samples of 500 rows" in text]
+    assert "train.bin has 4,400 bytes, more than the 4,000 that a sample can have" in remark
+    part = pickle.loads(pickle.dumps(source.part(2, 7)))
+    found = [values.tolist() for block in part.read() for values in block["token"]]
+    expected = [(500, 1000), (1000, 1500), (1500, 2000), (2000, 2200), (0, 2000)]
+    assert found == [tokens[start:stop].tolist() for start, stop in expected]
