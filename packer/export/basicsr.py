@@ -15,21 +15,18 @@ from pathlib import Path
 from typing import Any
 
 import lmdb
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
 from packer.errors import UsageError
 from packer.export.files import Files, Writer
-from packer.export.png import check_image, write_png
-from packer.format import FieldSpec, clear_errors, open_new
+from packer.export.png import check_image, image_spec, images_of, write_png
+from packer.format import clear_errors, open_new
 from packer.sources import Block, PackedSource
 
 #: Suffix of the folders that BasicSR takes for LMDB.
 _SUFFIX = ".lmdb"
-#: Axes of a clip: frames, height, width, channels.
-_CLIP_AXES = 4
 #: Bytes besides its pixels that a value may take: with its key, its share of LMDB's pages and the head of its file.
 _SLACK = 3 * 4096
 
@@ -43,7 +40,7 @@ class BasicsrWriter(Writer):
 
     def __init__(self, source: PackedSource, files: Files, values: str = "png") -> None:
         for spec in source.fields:
-            check_image(_image_spec(spec), values.upper())
+            check_image(image_spec(spec), values.upper())
         super().__init__(source, files)
         for name in self._names:
             if not name.isascii() or "." in name or name.splitlines() != [name]:
@@ -75,7 +72,7 @@ class BasicsrWriter(Writer):
                 for field, (path, environment) in environments.items():
                     with clear_errors(path), environment.begin(write=True) as txn:
                         for value, name in zip(block[field], names, strict=True):
-                            for key, image in _images_by_key(name, value):
+                            for key, image in images_of(name, value):
                                 txn.put(key.encode(), self._encode(image))
                                 lines[field].append(f"{key}.png ({','.join(map(str, image.shape))}) 1\n")
                 yield block
@@ -102,16 +99,3 @@ class BasicsrWriter(Writer):
         else:
             Image.fromarray(np.ascontiguousarray(image[:, :, 0] if image.shape[2] == 1 else image)).save(file, "BMP")
         return file.getvalue()
-
-
-def _image_spec(spec: FieldSpec) -> FieldSpec:
-    """Return the field of single images: for a clip, (T, H, W, C), that of its frames."""
-    is_clip = spec.kind == "array" and len(spec.shape) == _CLIP_AXES
-    return msgspec.structs.replace(spec, kind="image", shape=spec.shape[1:]) if is_clip else spec
-
-
-def _images_by_key(name: str, value: NDArray[Any]) -> list[tuple[str, NDArray[Any]]]:
-    """Return the images that a sample holds, with their keys."""
-    if value.ndim < _CLIP_AXES:
-        return [(name, value)]
-    return [(f"{name}/{number:08d}", frame) for number, frame in enumerate(value)]

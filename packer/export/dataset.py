@@ -36,8 +36,8 @@ class Kind(NamedTuple):
 
 #: The kinds of files that a dataset can be exported to.
 KINDS = {
-    "png": Kind("png", "PngWriter", "OUT/FIELD/NAME.png for each sample and image"),
-    "files": Kind("png", "FilesWriter", "OUT/FIELD/NAME.jpg as it was packed; .png where codec jpeg kept no file"),
+    "png": Kind("png", "PngWriter", "OUT/FIELD/NAME.png for each sample and image; of clips NAME/00000000.png"),
+    "files": Kind("png", "FilesWriter", "the same, .jpg as it was packed; .png where codec jpeg kept no file"),
     "ply": Kind("ply", "PlyWriter", "OUT/NAME.ply, binary: fields as properties"),
     "ply-text": Kind("ply", "PlyTextWriter", "the same as text"),
     "hdf5": Kind("hdf5", "Hdf5Writer", "OUT/*.h5, as the source: paths, attributes"),
@@ -183,7 +183,8 @@ def _list_losses(source: PackedSource, writer: Writer) -> Iterator[str]:
 
 def _default_kind(source: PackedSource) -> str:
     """Return files if the dataset keeps some, else the kind that it was packed from; or png for images, else hdf5."""
-    if any(field.codec and field.codec[0]["id"] == JPEG for _, field in source.columns):
+    jpegs = [field for _, field in source.columns if field.codec and field.codec[0]["id"] == JPEG]
+    if any(field.kind == "image" for field in jpegs) or 0 < len(jpegs) == len(source.columns):
         return "files"
     kind = all_kinds().get(str(source.origin.get("kind")))
     if kind is not None and kind.exports:

@@ -1,16 +1,17 @@
-"""Image files, one for each sample and image field: OUT/FIELD/NAME.png, or the JPEG file that the dataset keeps."""
+"""Image files, one for each image, or frame of a clip: OUT/FIELD/NAME.png, or the JPEG file that the dataset keeps."""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any, BinaryIO
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from packer.codecs import file_of
+from packer.codecs import EncodedImage, bands_of, file_of, files_of
 from packer.errors import UsageError
 from packer.export.files import Files, Writer
 from packer.format import FieldSpec
@@ -31,6 +32,8 @@ _FORMATS: dict[str, tuple[Sequence[str], Sequence[int], str, str]] = {
     ),
     "BMP": (("uint8",), (1, 3), "uint8 with 1 or 3 channels", f"use --values png, or {_OTHER_FIELDS}"),
 }
+#: Axes of a clip: frames, height, width, channels.
+_CLIP_AXES = 4
 #: PNG stores height and width as 31-bit numbers, neither of them 0.
 _LONGEST = 2**31 - 1
 #: Bytes of an IDAT chunk: PNG allows 2^31 - 1, but smaller chunks are read with less memory.
@@ -38,35 +41,54 @@ _CHUNK_BYTES = 2**24
 
 
 class PngWriter(Writer):
-    """Writes a PNG file for each sample and field."""
+    """Writes a PNG file for each sample and field, or for each frame of a clip: OUT/FIELD/NAME/00000000.png."""
 
     keeps_files = False
 
     def __init__(self, source: PackedSource, files: Files) -> None:
         for spec in source.fields:
-            check_image(spec)
+            check_image(image_spec(spec))
         super().__init__(source, files)
 
     def write(self) -> Generator[Block]:
         for block, names in self._blocks():
-            for field, images in block.items():
-                for image, name in zip(images, names, strict=True):
-                    if self.keeps_files and (data := file_of(image)):
-                        with self._files.create(f"{field}/{name}", ".jpg") as file:
-                            file.write(data)
-                        continue
-                    sides = image.shape[:2]
+            for field, values in block.items():
+                for value, name in zip(values, names, strict=True):
+                    sides = value.shape[:-1]
                     if not 0 < min(sides) <= max(sides) <= _LONGEST:
                         raise UsageError(f"field {field!r}, sample {name!r}: PNG cannot hold {sides} pixels")
-                    with self._files.create(f"{field}/{name}", ".png") as file:
-                        write_png(file, image)
+                    for file_name, image in images_of(name, value):
+                        self._write_image(field, file_name, image)
             yield block
+
+    def _write_image(self, field: str, name: str, image: NDArray[Any]) -> None:
+        if self.keeps_files and (data := file_of(image)):
+            with self._files.create(f"{field}/{name}", ".jpg") as file:
+                file.write(data)
+            return
+        with self._files.create(f"{field}/{name}", ".png") as file:
+            write_png(file, image)
 
 
 class FilesWriter(PngWriter):
     """Writes the JPEG files that the dataset keeps, byte for byte, and PNG files of all other images."""
 
     keeps_files = True
+
+
+def image_spec(spec: FieldSpec) -> FieldSpec:
+    """Return the field of the frames of clips; of images their own."""
+    is_clip = spec.kind == "array" and len(spec.shape) == _CLIP_AXES
+    return msgspec.structs.replace(spec, kind="image", shape=spec.shape[1:]) if is_clip else spec
+
+
+def images_of(name: str, value: NDArray[Any]) -> Iterator[tuple[str, NDArray[Any]]]:
+    """Yield the images that a sample holds, with their names: that of the sample, in a clip with the frame's number."""
+    if value.ndim < _CLIP_AXES:
+        yield name, value
+        return
+    for number, step in enumerate(bands_of(value, 1)):
+        yield f"{name}/{number:08d}", EncodedImage.of(step[0], *files_of(step))
 
 
 def write_png(file: BinaryIO, image: NDArray[Any], level: int = 6) -> None:

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import simplejpeg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from jpeg_files import photograph
 from opened_sources import open_images, read_each
 from PIL import Image
 from real_files import real_files
@@ -19,7 +21,9 @@ from packer.errors import UsageError
 from packer.export import export
 from packer.export.png import write_png
 from packer.format import FieldSpec
+from packer.sources import SourceOptions, open_sources
 from packer.writer import DatasetWriter
+from readers import PackedDataset
 
 
 @settings(max_examples=60)
@@ -78,3 +82,30 @@ def test_real_pictures_come_back(tmp_path, contents):
         export(tmp_path / f"{number}.one", tmp_path / f"{number}.out")
         convert(f"x={tmp_path}/{number}.out/x", tmp_path / f"{number}.two", workers=0)
         assert contents(tmp_path / f"{number}.one") == contents(tmp_path / f"{number}.two")
+
+
+@pytest.mark.parametrize("codec", ["jpeg:90", "none"])
+def test_clips_are_folders_of_frames(tmp_path, codec):
+    """A frame is the JPEG file that the dataset keeps, byte for byte, or else a PNG; they are read as clips again."""
+    clips = [np.stack([photograph(24, 30, step) for step in range(steps)]) for steps in (3, 5)]
+    convert([{"clip": clip} for clip in clips], tmp_path / "d", codec=codec)
+    assert export(tmp_path / "d", tmp_path / "out", to="files").files == 8
+    suffix = ".png" if codec == "none" else ".jpg"
+    assert [path.name for path in sorted((tmp_path / "out/clip/1").iterdir())] == [f"{n:08d}{suffix}" for n in range(5)]
+    if codec != "none":
+        file = simplejpeg.encode_jpeg(clips[1][4], 90, "RGB", "420", fastdct=False)
+        assert (tmp_path / "out/clip/1/00000004.jpg").read_bytes() == file
+    again = read_each(open_sources([f"clip={tmp_path / 'out/clip'}"], SourceOptions(samples="folders")))["clip"]
+    for ours, theirs in zip(again, PackedDataset(tmp_path / "d"), strict=True):
+        assert np.array_equal(ours, theirs["clip"])
+    assert export(tmp_path / "d", tmp_path / "pngs", to="png").files == 8
+    again = read_each(open_sources([f"clip={tmp_path / 'pngs/clip'}"], SourceOptions(samples="folders")))["clip"]
+    for ours, theirs in zip(again, PackedDataset(tmp_path / "d"), strict=True):
+        assert np.array_equal(ours, theirs["clip"])
+
+
+def test_a_clip_without_frames_has_no_file(tmp_path):
+    """It is an error rather than a sample that is left out."""
+    convert([{"clip": np.zeros((n, 4, 4, 3), np.uint8)} for n in (1, 0)], tmp_path / "d", codec="none")
+    with pytest.raises(UsageError, match=r"field 'clip', sample '1': PNG cannot hold \(0, 4, 4\) pixels"):
+        export(tmp_path / "d", tmp_path / "out", to="png")
