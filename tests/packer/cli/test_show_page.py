@@ -9,13 +9,16 @@ import re
 
 import numpy as np
 import pytest
+from jpeg_files import photograph
 from PIL import Image
 
 from packer.cli import show_page
 from packer.cli.show_page import measure_spread
+from packer.convert import convert
 from packer.format import FieldSpec
 from packer.split import split
 from packer.writer import DatasetWriter
+from readers import PackedDataset
 
 
 def data_of(page):
@@ -79,6 +82,16 @@ def test_the_page_holds_the_samples(page):
     assert [sum(counts) for counts in rows["picture"]["counts"]] == [192, 192, 192]
     assert dict(data["facts"])["origin kind"] == "writer"
     assert data["shards"][0][1] == "2"
+
+
+def test_frames_that_are_jpeg_files_play(packer, tmp_path):
+    """All of them are in the page, as readers give them."""
+    clip = np.stack([photograph(40, 56, step) for step in range(5)])
+    convert([{"clip": clip}], tmp_path / "d", codec="jpeg:90")
+    packer("show", tmp_path / "d", "-o", tmp_path / "page.html")
+    (cell,) = data_of(tmp_path / "page.html")["items"][0]["cells"]
+    assert cell["frames"] == 5
+    assert np.array_equal(array_of(cell["png"]), PackedDataset(tmp_path / "d")[0]["clip"].reshape(200, 56, 3))
 
 
 def test_odd_values_are_drawn_without_a_word(packer, tmp_path):
