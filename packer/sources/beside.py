@@ -227,7 +227,8 @@ class FilledSource(DerivedSource):
         self.names = None
         self.fields = tuple(msgspec.structs.replace(spec, shape=(None, *spec.shape[1:])) for spec in source.fields)
         names, empty = " and ".join(spec.name for spec in self.fields), int((~self._has_value).sum())
-        self.remarks = [*source.remarks, f"field {names}: {empty:,} samples have no file of it, and an empty value"]
+        empty_samples = f"{empty:,} sample has" if empty == 1 else f"{empty:,} samples have"
+        self.remarks = [*source.remarks, f"field {names}: {empty_samples} no file of it, and an empty value"]
 
     def __len__(self) -> int:
         return len(self._has_value)

@@ -198,6 +198,28 @@ def test_files_of_boxes_lie_beside_images(images: Path, tmp_path: Path, suffix: 
     assert dataset.classes == (["cat", "dog", "owl"] if suffix == ".xml" else None)
 
 
+def test_targets_of_yolo_are_those_of_ultralytics(images: Path, tmp_path: Path) -> None:
+    """As its `verify_image_label` reads lines, and its `collate_fn` joins images, to the bit."""
+    rng, wanted = np.random.default_rng(0), []
+    for number, name in enumerate("abcd"):
+        lines = [f"{rng.integers(80)} " + " ".join(f"{n:.6f}" for n in rng.random(4)) for _ in range(20 * number)]
+        text = write(tmp_path / "labels", f"{name}.txt", "\n".join(lines) + "\n" * (number % 2))
+        rows = [line.split() for line in Path(text).read_text().strip().splitlines() if len(line)]
+        labels = np.array(rows, dtype=np.float32).reshape(-1, 5)
+        wanted.append({"cls": labels[:, 0:1], "bboxes": labels[:, 1:], "batch_idx": np.full(len(labels), number)})
+    convert([f"image={images}", f"boxes={tmp_path / 'labels'}"], tmp_path / "out", workers=0)
+    (batch,) = Loader(PackedDataset(tmp_path / "out"), 4)
+    boxes = batch["boxes"]
+    ours = {
+        "cls": batch["labels"].values[:, None].float(),
+        "bboxes": boxes.values,
+        "batch_idx": boxes.batch_index().float(),
+    }
+    for key, values in ours.items():
+        assert values.dtype == torch.float32
+        assert np.array_equal(values.numpy(), np.concatenate([each[key] for each in wanted]))
+
+
 @pytest.mark.parametrize(
     ("name", "text", "reason"),
     [
