@@ -17,9 +17,11 @@ from packer.sources.arrays.fields import ArrayLeaf, leaves_of, spread_leaves
 from packer.sources.arrays.origin import SPARSE_PARTS
 from packer.sources.arrays.tree import Tree
 from packer.sources.options import SourceOptions, naming
-from packer.sources.units import upwards
+from packer.sources.units import folder_of, upwards
 
 _MAX_LINES = 10
+#: Arrays of a categorical column of AnnData.
+_CODES, _CATEGORIES = "codes", "categories"
 
 
 class Constant(NamedTuple):
@@ -46,26 +48,42 @@ class Skipping:
         return bool(names)
 
 
-def choose(
-    tree: Tree, root: str, axis: int | None, is_out: Skipping, options: SourceOptions
-) -> tuple[list[ArrayLeaf], list[str]]:
-    """Return the fields that the options choose below a root, with their names; and which others are skipped, and why.
+class Chosen(NamedTuple):
+    """The fields of a unit.
+
+    Attributes:
+        leaves: with their names.
+        asides: paths that are skipped, and why.
+        others: arrays that are left out because they have no row for each row of a sparse matrix.
+    """
+
+    leaves: list[ArrayLeaf]
+    asides: list[str]
+    others: list[str]
+
+
+def choose(tree: Tree, root: str, axis: int | None, is_out: Skipping, options: SourceOptions) -> Chosen:
+    """Return the fields that the options choose below a root, and what they leave out.
 
     Raises:
         SourceError: one is missing, cannot be a field, or two would have one name; or there is none.
     """
-    asides: list[str] = []
+    asides, others = list[str](), list[str]()
+    of_matrices = [pair for group in options.sparse for pair in _sparse(tree, root, group.strip("/"))]
     if options.pick:
         is_out.used.update(options.skip)  # without a listing, nobody can say what it names
         named = [pair for name, path in options.pick.items() for pair in _picked(tree, root, name, path, axis)]
     else:
         leaves, asides = _below(tree, root, axis, is_out)
+        if of_matrices:
+            rows = of_matrices[0][1].samples
+            of_others = {f"{group}/{part}" for group in _sparse_groups(leaves) for part in SPARSE_PARTS}
+            others = [leaf.path for leaf in leaves if leaf.samples != rows or leaf.array in of_others]
+            leaves = [leaf for leaf in leaves if leaf.samples == rows and leaf.array not in of_others]
         _refuse(leaves, tree)
         named = list(zip(_own_names(leaves, tree), leaves, strict=True))
-    for group in options.sparse:
-        named += _sparse(tree, root, group.strip("/"))
     chosen: dict[str, ArrayLeaf] = {}
-    for name, leaf in named:
+    for name, leaf in [*named, *of_matrices]:
         twin = chosen.get(name)
         if twin is not None and not options.pick:
             both = " and ".join(f"{one.path}{one.file and f' of {one.file}'}" for one in (twin, leaf))
@@ -77,7 +95,7 @@ def choose(
                 raise UsageError(f"{both} would both be field {name!r}; {advice}")
             raise SourceError(f"{both} would both be field {name!r}; {advice}", tree.path)
         try:
-            chosen[name] = leaf.changed(name=name)
+            chosen[name] = _with_classes(leaf.changed(name=name), tree, root)
         except ValueError as error:
             raise SourceError(f"{leaf.path or name}: {error}; name it with --field NAME=/path") from None
     if not chosen and asides:
@@ -86,7 +104,23 @@ def choose(
         )
     if not chosen:
         raise SourceError(f"holds no array{' but those that are skipped' if options.skip or options.once else ''}")
-    return list(chosen.values()), asides
+    return Chosen(list(chosen.values()), asides, others)
+
+
+def _with_classes(leaf: ArrayLeaf, tree: Tree, root: str) -> ArrayLeaf:
+    """Return a leaf with the names of its numbers, if it is the codes of a categorical column as AnnData writes it."""
+    group, _, name = leaf.array.rpartition("/")
+    if name != _CODES or not _is_categorical(tree, root + group):
+        return leaf
+    names = np.asarray(tree.open(f"{root}{group}/{_CATEGORIES}")[:]).tolist()
+    texts = [name.decode() if isinstance(name, bytes) else str(name) for name in names]
+    return leaf._replace(enum=tuple(enumerate(texts)))
+
+
+def _is_categorical(tree: Tree, group: str) -> bool:
+    """Return whether a group is a categorical column as AnnData writes it: numbers, and what each stands for."""
+    encoding = tree.attributes(group)[0].get("encoding-type") if group else ""
+    return encoding == "categorical" and tree.find(f"{group}/{_CATEGORIES}") is not None
 
 
 def _own_names(leaves: Sequence[ArrayLeaf], tree: Tree) -> list[str]:
@@ -122,7 +156,8 @@ def check_common(leaves: Sequence[ArrayLeaf], tree: Tree) -> None:
     skips = " ".join(f"--skip {shlex.quote(leaf.spec.name)}" for leaf in others)
     tables = [leaf.path for leaf in others if not leaf.spec.shape and leaf.spec.np_dtype.kind in "iu"]
     ends = f"; if {tables[0]} says where episodes of rows end, --samples episodes:{tables[0]}" if tables else ""
-    if sparse := _sparse_groups(leaves, tree):
+    groups = {group: str(tree.attributes(group)[0].get("encoding-type", "csr")) for group in _sparse_groups(leaves)}
+    if sparse := [group.strip("/") for group, kind in groups.items() if group.strip("/") and kind.startswith("csr")]:
         ends += f"; {first_few(sparse)}: sparse matrices, whose rows are packed by --sparse {sparse[0]}"
     raise SourceError(
         f"the arrays have no common sample axis: pick those that belong together with --field NAME=/path, or leave "
@@ -132,15 +167,13 @@ def check_common(leaves: Sequence[ArrayLeaf], tree: Tree) -> None:
     )
 
 
-def _sparse_groups(leaves: Sequence[ArrayLeaf], tree: Tree) -> list[str]:
-    """Return the groups that hold a sparse matrix by rows, as AnnData and 10x write it."""
+def _sparse_groups(leaves: Sequence[ArrayLeaf]) -> list[str]:
+    """Return the groups that hold a sparse matrix, as AnnData and 10x write it."""
     parts: dict[str, set[str]] = {}
     for leaf in leaves:
         group, _, name = leaf.array.rpartition("/")
         parts.setdefault(group, set()).add(name)
-    groups = [group for group, names in parts.items() if names.issuperset(SPARSE_PARTS)]
-    kinds = {group: str(tree.attributes(group)[0].get("encoding-type", "csr")) for group in groups}
-    return [group.strip("/") for group, kind in kinds.items() if group.strip("/") and kind.startswith("csr")]
+    return [group for group, names in parts.items() if names.issuperset(SPARSE_PARTS)]
 
 
 def _below(tree: Tree, root: str, axis: int | None, is_out: Skipping) -> tuple[list[ArrayLeaf], list[str]]:
@@ -151,7 +184,7 @@ def _below(tree: Tree, root: str, axis: int | None, is_out: Skipping) -> tuple[l
         fields = leaves_of(entry, axis)
         if isinstance(fields, str):
             asides.append(f"{entry.path} {fields}")
-        else:
+        elif not entry.path.endswith(f"/{_CATEGORIES}") or not _is_categorical(tree, root + folder_of(entry.path)):
             leaves += [leaf for leaf in fields if not leaf.members or not is_out(leaf.path)]
     return leaves, asides
 

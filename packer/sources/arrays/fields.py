@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
-from packer.errors import SourceError
+from packer.errors import SourceError, first_few
 from packer.format import DTYPES, FieldSpec
 from packer.sources.arrays.meaning import Scaling, in_words, scaling_of
 from packer.sources.arrays.tree import Entry, is_text, list_dtype
@@ -18,6 +19,8 @@ from packer.sources.table import LaidField, Layout
 
 #: The name of a field until it is chosen.
 _UNNAMED = "values"
+#: So many names of classes are said one by one.
+_MOST_NAMES = 10
 _NOT_CHOSEN = FieldSpec(name=_UNNAMED, dtype="uint8")
 #: What a table does not keep of a leaf: the field says it.
 _OF_NO_SAMPLE: dict[str, Any] = {"spec": _NOT_CHOSEN, "samples": None, "problem": "", "remark": ""}
@@ -78,7 +81,7 @@ def laid(leaf: ArrayLeaf) -> LaidField:
     where = f"attribute {leaf.attribute}" if leaf.attribute else leaf.array
     where += "".join(f"[{member}]" for member in leaf.members)
     # An array that is a sample has no path of its own.
-    in_words = " of ".join(filter(None, (spec.in_words, where)))
+    in_words = " of ".join(filter(None, (spec.in_words, where, _classes_in_words(names_of(leaf)))))
     return LaidField(spec.name, str(spec.dtype), shape, in_words, spec.kind, leaf._replace(**_OF_NO_SAMPLE))
 
 
@@ -162,10 +165,17 @@ def spread_leaves(leaf: ArrayLeaf, dtype: np.dtype[Any], shape: tuple[int, ...])
     yield leaf._replace(problem=problem)
 
 
-def classes_of(leaf: ArrayLeaf) -> list[str]:
-    """Return the names of the numbers of the field `label`, if an enum names all from 0 on."""
-    is_label = leaf.spec.name == "label" and [number for number, _ in leaf.enum] == list(range(len(leaf.enum)))
-    return [name for _, name in leaf.enum] if is_label else []
+def names_of(leaf: ArrayLeaf) -> list[str]:
+    """Return the names of the numbers of a field, if all from 0 on have one."""
+    return [name for _, name in leaf.enum] if [n for n, _ in leaf.enum] == list(range(len(leaf.enum))) else []
+
+
+def _classes_in_words(names: Sequence[str]) -> str:
+    """Return the names of numbers, or some of many, the same if all are the same; empty if there are none."""
+    if len(names) > _MOST_NAMES:
+        digest = xxhash.xxh3_64_hexdigest("\n".join(names).encode("utf-8", "surrogatepass"))
+        return f"{len(names):,} classes ({first_few(list(names))}; digest {digest[:8]})"
+    return f"classes {', '.join(names)}" if names else ""
 
 
 def rows_in_words(leaves: Sequence[ArrayLeaf]) -> str:

@@ -26,7 +26,7 @@ from packer.errors import UsageError, as_text, first_few
 from packer.format import check_field_name
 from packer.sources.arrays.choosing import Constant, constant_values
 from packer.sources.arrays.collecting import MAX_KEPT, collect
-from packer.sources.arrays.fields import ArrayLeaf, classes_of, leaves_in, rows_in_words
+from packer.sources.arrays.fields import ArrayLeaf, leaves_in, names_of, rows_in_words
 from packer.sources.arrays.origin import ArraysOrigin, KeptFile, KeptOptions
 from packer.sources.arrays.tree import open_tree, tree_files, without_suffix
 from packer.sources.arrays.units import LEFT_OUT, Remark, are_numbered, units_of
@@ -337,6 +337,7 @@ def _origin(
     leaves = leaves_in(table.layouts[0], table.specs())
     # The path of a field is kept if it is not its name with slashes for dots: names may hold dots of their own.
     paths = {leaf.spec.name: leaf.path for leaf in leaves if not leaf.attribute}
+    names = {leaf.spec.name: of_numbers for leaf in leaves if (of_numbers := names_of(leaf))}
     kept_options = KeptOptions(
         dict(options.pick), list(options.skip), list(options.once), list(options.sparse), samples=str(choice)
     )
@@ -349,7 +350,8 @@ def _origin(
         attributes=attributes,
         attrs=[leaf.attribute for leaf in leaves if leaf.attribute],
         fields=of_fields,
-        classes=[name for leaf in leaves for name in classes_of(leaf)],
+        classes=names.pop("label", []),
+        categories=names,
     )
     # A dict of each file would take ten times its memory.
     return {name: files if name == "files" else value for name, value in msgspec.to_builtins(origin).items()}

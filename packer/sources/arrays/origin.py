@@ -46,7 +46,8 @@ class ArraysOrigin(msgspec.Struct, frozen=True, omit_defaults=True):
         attributes: of units, by the names of the samples.
         attrs: the fields that were attributes of units.
         fields: attributes of the arrays that the fields are, by field, as far as all files and units agree.
-        classes: the names of the numbers of the field `label`, if an enum has them.
+        classes: the names of the numbers of the field `label`, if an enum or a categorical column has them.
+        categories: those of other fields.
     """
 
     options: KeptOptions
@@ -56,3 +57,4 @@ class ArraysOrigin(msgspec.Struct, frozen=True, omit_defaults=True):
     attrs: list[str] = []
     fields: dict[str, dict[str, Any]] = {}
     classes: list[str] = []
+    categories: dict[str, list[str]] = {}

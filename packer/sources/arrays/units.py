@@ -32,8 +32,9 @@ from packer.sources.arrays.choosing import (
     default_name,
     row_starts,
 )
-from packer.sources.arrays.fields import ArrayLeaf, classes_of, laid, lengths_of, scaled
+from packer.sources.arrays.fields import ArrayLeaf, laid, lengths_of, names_of, scaled
 from packer.sources.arrays.meaning import SCALING, VALID
+from packer.sources.arrays.origin import SPARSE_PARTS
 from packer.sources.arrays.tree import Tree, is_text, open_tree, tree_files
 from packer.sources.episodes import ends_of, is_table
 from packer.sources.looking import UNWRITTEN, Header, unwritten_error
@@ -52,6 +53,7 @@ _DIGITS = re.compile(r"\d+")
 LEFT_OUT = "skipped"
 LOST = "attributes are kept if they are numbers or text of at most 16 KiB; these are not"
 REVERSED = "written by MATLAB, so axes come in the reverse order: (samples, columns, rows), and --axis counts in it"
+OTHERS = "left out, since they have no row for each row of the sparse matrix"
 OUTSIDE = "values that these call invalid are packed as they are"
 ABOVE = "attributes of groups above the samples are not kept"
 #: The beginning of a sentence, and one item that it lists; without a beginning the item is a sentence.
@@ -120,7 +122,8 @@ def units_of(row: Row, kind: str, choice: UnitChoice, options: SourceOptions) ->
         within = tuple(skip for skip in options.skip if skip not in is_out.used or skip[0] != "/")
         within += tuple(path for path, values in marks.items() if is_table(values))  # they have no value for each row
         inner = replace(options, skip=within, once=tuple(name for name in options.once if name not in outside))
-        is_inner_out = Skipping(tree, inner.skip, inner.once, inner.sparse)
+        of_matrices = [f"{group.strip('/')}/{part}" for group in inner.sparse for part in SPARSE_PARTS]
+        is_inner_out = Skipping(tree, inner.skip, inner.once, of_matrices)
         units: list[tuple[Header, Facts] | SourceError] = []
         for root in roots:
             try:
@@ -165,14 +168,14 @@ def _unit(tree: Tree, root: str, kind: str, is_out: Skipping, options: SourceOpt
         SourceError: a field is missing or cannot be stored, or the sample axes differ.
     """
     is_row = kind == "row"
-    leaves, asides = choose(tree, root, options.axis if is_row else None, is_out, options)
+    leaves, asides, others = choose(tree, root, options.axis if is_row else None, is_out, options)
     check_common(leaves, tree)
     leaves += [attribute_leaf(tree, root, name, leaves) for name in options.attrs]
     check_count(len(leaves))
     attributes, lost = tree.attributes(root)
     file = tree.path.rpartition("/")[2]
     holder = f"{kind} {root} of {file}" if root else file
-    remarks = [(LEFT_OUT, aside) for aside in asides]
+    remarks = [(LEFT_OUT, aside) for aside in asides] + [(OTHERS, path) for path in others]
     remarks += [(LOST, f"{name!r} of {holder}") for name in lost]
     of_fields: dict[str, dict[str, Any]] = {}
     for number, leaf in enumerate(leaves):
@@ -220,7 +223,7 @@ def _remarks_on(leaf: ArrayLeaf) -> list[Remark]:
     if "=" in leaf.path and leaf.spec.name == default_name(leaf):
         reason = f"field {leaf.spec.name}: {leaf.path} holds =, which no name of a field can"
         remarks.append(("", f"{reason}; _ stands in its place"))
-    if leaf.enum and not classes_of(leaf):
+    if leaf.enum and not names_of(leaf):
         names = first_few([f"{number} {name}" for number, name in leaf.enum])
         remarks.append(("", f"{leaf.path} is an enum, whose names are not kept: {names}"))
     return remarks

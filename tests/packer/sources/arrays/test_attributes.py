@@ -89,12 +89,14 @@ def test_files_are_scaled_each_by_its_own_factor(tmp_path: Path) -> None:
 
 
 def test_names_of_an_enum_are_classes_of_labels(tmp_path: Path) -> None:
-    """Of a field `label` that counts from 0 they are classes of the dataset; of others the plan names them."""
+    """Of a field `label` they are classes of the dataset; of others they are kept, if they count from 0."""
     path = str(tmp_path / "a.h5")
     with h5py.File(path, "w") as file:
         file.create_dataset("label", data=[1, 0], dtype=h5py.enum_dtype({"dog": 1, "cat": 0}, "u1"))
     report = convert(path, tmp_path / "out", workers=0)
     assert report.manifest.classes == ("cat", "dog")
-    assert open_hdf5(path, pick={"y": "/label"}).remarks == [
-        "/label is an enum, whose names are not kept: 0 cat, 1 dog"
-    ]
+    other = open_hdf5(path, pick={"y": "/label"})
+    assert (other.origin["categories"], other.remarks) == ({"y": ["cat", "dog"]}, [])
+    with h5py.File(path, "w") as file:
+        file.create_dataset("y", data=[1, 3], dtype=h5py.enum_dtype({"dog": 1, "cat": 3}, "u1"))
+    assert open_hdf5(path).remarks == ["/y is an enum, whose names are not kept: 1 dog, 3 cat"]

@@ -24,6 +24,7 @@ GENES = 9
 
 def write(path: Path, counts: list[list[int]], **changes: Any) -> str:
     """A matrix of so many cells and genes, with embeddings of the cells and names of the genes beside it."""
+    path.parent.mkdir(exist_ok=True)
     dense = np.array(counts, np.float32).reshape(-1, GENES)
     rows, indices = np.nonzero(dense)
     parts = {
@@ -73,6 +74,58 @@ def test_rows_are_read_in_blocks_and_parts(tmp_path: Path, monkeypatch: pytest.M
         found = [row for block in blocks for row in block["X.data"]]
         for row, expected in zip(found, counts[start:stop], strict=True):
             assert row.tolist() == [value for value in expected if value]
+
+
+def anndata(path: Path, classes: list[str], codes: list[int]) -> str:
+    """Cells as AnnData has them: names, a categorical column, a second matrix, and what has another number of rows."""
+    write(path, [[1] * GENES] * len(codes))
+    with h5py.File(path, "r+") as file:
+        file["obs/_index"] = [f"cell{n}" for n in range(len(codes))]
+        column = file.create_group("obs/kind")
+        column.attrs["encoding-type"] = "categorical"
+        column["categories"], column["codes"] = classes, np.array(codes, "i1")
+        for part, values in {"data": codes, "indices": codes, "indptr": [0, 1, len(codes)]}.items():
+            file[f"obsp/near/{part}"] = values
+        file["uns/colours"] = ["red"] * (len(codes) + 1)
+        file["uns/none"] = h5py.Empty("f4")
+    return str(path)
+
+
+def test_what_belongs_to_cells_is_packed_with_them(tmp_path: Path) -> None:
+    """Their names as text, categories as classes; one remark names all that has another number of rows."""
+    path = anndata(tmp_path / "a.h5ad", ["B", "T", "NK"], [2, 0, -1, 1])
+    source = open_hdf5(path, sparse=["X"])
+    (block,) = source.read()
+    assert set(block) == {"X.data", "X.indices", "obsm.X_pca", "obs._index", "obs.kind.codes"}
+    assert (block["obs._index"], block["obs.kind.codes"].tolist()) == ([f"cell{n}" for n in range(4)], [2, 0, -1, 1])
+    assert source.origin["categories"] == {"obs.kind.codes": ["B", "T", "NK"]}
+    (remark,) = source.remarks
+    assert remark == (
+        "left out, since they have no row for each row of the sparse matrix: /obsp/near/data, /obsp/near/indices, "
+        "/obsp/near/indptr, /uns/colours, /uns/none and 1 more"
+    )
+    labels = open_hdf5(path, sparse=["X"], pick={"label": "/obs/kind/codes"})
+    assert labels.origin["classes"] == ["B", "T", "NK"]
+
+
+def test_classes_of_several_files_are_numbered_alike(tmp_path: Path) -> None:
+    """Or the file is a bad one: its numbers would stand for others."""
+    anndata(tmp_path / "in/a.h5ad", ["B", "T"], [0, 1])
+    anndata(tmp_path / "in/b.h5ad", ["T", "B"], [0, 1])
+    with pytest.raises(SourceError, match=r"classes T, B, not .*classes B, T"):
+        open_hdf5(str(tmp_path / "in"), sparse=["X"])
+
+
+def test_barcodes_of_10x(tmp_path: Path) -> None:
+    """They lie in the group of the matrix, as do the genes, which have another number."""
+    path = write(tmp_path / "a.h5", [[1] * GENES] * 3)
+    with h5py.File(path, "r+") as file:
+        file.move("X", "matrix")
+        file["matrix/barcodes"], file["matrix/shape"] = np.array(["AC", "GT", "TT"], "S18"), [GENES, 3]
+        file["matrix/features/name"] = np.array(["gene"] * GENES, "S9")
+    (block,) = open_hdf5(path, sparse=["matrix"]).read()
+    assert set(block) == {"matrix.data", "matrix.indices", "matrix.barcodes", "obsm.X_pca"}
+    assert block["matrix.barcodes"] == ["AC", "GT", "TT"]
 
 
 def test_an_export_writes_the_matrix_again(tmp_path: Path) -> None:
