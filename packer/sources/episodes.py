@@ -4,13 +4,17 @@
     episodes:terminals,timeouts       D4RL: true in the last row of each episode; in one of several arrays
     episodes:episode_index            the number of the episode of each row, as in LeRobot
 
-Rows after the last true one are an episode as well: nothing is skipped. No episode goes from one file into the next.
+Rows after the last true one are an episode as well: nothing is skipped. No such episode goes from one file into the
+next. Without PATH all rows of all files follow one another, as those of weather do, a file a year: one episode, or
+several of one length where it would be larger than a sample can be.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,7 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import SourceError, UsageError
-from packer.sources.base import Block, DerivedSource, Source, count, joined
+from packer.format import MAX_CHUNK_BYTES, FieldSpec
+from packer.sources.base import LARGE_BYTES, Block, DerivedSource, LargeArray, count, joined
+from packer.sources.source import TableSource
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # which typing has from Python 3.11 on
@@ -84,34 +90,62 @@ def _is_flag(values: NDArray[Any]) -> bool:
     return values.dtype.kind in "biuf" and bool(((values == 0) | (values == 1)).all())
 
 
+def _row_bytes(spec: FieldSpec) -> int:
+    """Return the bytes of a row: the axis of steps, which is None, is left out."""
+    return int(np.dtype(spec.dtype).itemsize * math.prod(length for length in spec.shape if length is not None))
+
+
+def _bounds_of_one(rows: int, row_bytes: int) -> NDArray[np.int64]:
+    """Return where episodes begin, and the last ends: one of all rows, or as few of one length as can be samples."""
+    parts = max(1, -(-rows // max(1, MAX_CHUNK_BYTES // max(row_bytes, 1))))
+    step = max(1, -(-rows // parts))
+    return np.append(np.arange(0, max(rows, 1), step), rows)
+
+
 class EpisodeSource(DerivedSource):
     """Runs of rows of a source, one sample a run; every field gets an axis of steps before its own.
 
     Args:
         rows: the rows of some files, in fields of one shape.
-        ends: for each file the row after each of its episodes, ascending, as `ends_of` returns them.
-        pattern: paths of the arrays that say so, with commas between them.
+        ends: for each file the row after each of its episodes, ascending, as `ends_of` returns them; none if the rows
+            of all files follow one another.
+        pattern: paths of the arrays that say so, with commas between them; empty for none.
         marked: the files that hold these arrays.
 
     Raises:
         UsageError: a field is text, or its rows differ in shape.
     """
 
-    def __init__(self, rows: Source, ends: Sequence[NDArray[np.int64]], pattern: str, marked: Sequence[str]) -> None:
+    def __init__(
+        self, rows: TableSource, ends: Sequence[NDArray[np.int64]], pattern: str, marked: Sequence[str]
+    ) -> None:
         for spec in rows.fields:
             if spec.is_ragged:
                 reason = "text" if spec.kind == "text" else "of another shape in each row"
                 raise UsageError(f"field {spec.name} is {reason}, which no episode can hold; leave it out with --skip")
         super().__init__(rows)
         self.kind, self.names = "episodes", None
-        starts = np.cumsum([0, *(of_file[-1] for of_file in ends)])
-        bounds = np.concatenate([[0], *(of_file + start for of_file, start in zip(ends, starts[:-1], strict=True))])
+        if ends:
+            starts = np.cumsum([0, *(of_file[-1] for of_file in ends)])
+            bounds = np.concatenate([[0], *(of_file + start for of_file, start in zip(ends, starts[:-1], strict=True))])
+        else:
+            bounds = _bounds_of_one(len(rows), max(map(_row_bytes, rows.fields)))
         self._bounds, self._marked = bounds, list(marked)
-        self.origin = {"samples": f"episodes:{pattern}", "rows": dict(rows.origin)}
+        self.origin = {"samples": f"episodes:{pattern}" if pattern else "episodes", "rows": dict(rows.origin)}
         self.fields = tuple(msgspec.structs.replace(spec, shape=(None, *spec.shape)) for spec in rows.fields)
         steps = np.diff(bounds)
         how = f"{len(steps):,} episodes of {steps.min():,} to {steps.max():,} rows"
-        self.remarks = [*rows.remarks, f"{pattern} says where each episode ends: {how}"]
+        remark = f"{pattern} says where each episode ends: {how}"
+        if not ends:
+            remark = (
+                "the rows of all files, one after another, are one episode: windows run from one file into the next"
+            )
+            if len(steps) > 1:
+                remark = (
+                    "the rows of all files, one after another, have more bytes than a sample can have: they are "
+                    f"{how}, and no window lies in two of them"
+                )
+        self.remarks = [*rows.remarks, remark]
 
     def __len__(self) -> int:
         return len(self._bounds) - 1
@@ -133,7 +167,27 @@ class EpisodeSource(DerivedSource):
         return list(dict.fromkeys([*self._source.files(), *self._marked]))
 
     def read(self) -> Iterator[Block]:
-        yield from joined(self._episodes(), self.fields)
+        longest = int(np.diff(self._bounds).max(initial=0))
+        is_large = longest * max(map(_row_bytes, self.fields)) > LARGE_BYTES
+        yield from joined(self._large() if is_large else self._episodes(), self.fields)
+
+    def _large(self) -> Iterator[dict[str, Any]]:
+        """Yield episodes whose rows are read when they are asked for, each field by itself."""
+        for number, (begin, end) in enumerate(pairwise(self._bounds.tolist())):
+            yield {spec.name: self._large_array(spec, begin, end, number) for spec in self.fields}
+
+    def _large_array(self, spec: FieldSpec, begin: int, end: int, number: int) -> LargeArray:
+        assert isinstance(self._source, TableSource), "rows of files"
+        source, shape = self._source.only([spec.name]), tuple(length or 0 for length in spec.shape[1:])
+
+        def read(start: int, stop: int) -> NDArray[Any]:
+            try:
+                blocks = [block[spec.name] for block in source.part(begin + start, begin + stop).read()]
+            except SourceError as error:
+                raise SourceError(error.reason, error.path, number) from error
+            return np.concatenate([np.empty((0, *shape), spec.dtype), *blocks])
+
+        return LargeArray(np.dtype(spec.dtype), (end - begin, *shape), read)
 
     def _episodes(self) -> Iterator[dict[str, Any]]:
         number, steps = 0, 0

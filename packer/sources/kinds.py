@@ -209,7 +209,7 @@ def unit_of(kind: str, samples: str | None) -> UnitChoice:
     if name not in offered:
         forms = " or ".join(FORMS.get(unit, unit) for unit in offered)
         raise UsageError(f"--samples {samples}: sources of {kind} take {forms}")
-    if (colon and name not in FORMS) or (not pattern and (colon or name == "episodes")):
+    if (colon and name not in FORMS) or (colon and not pattern):
         raise UsageError(f"--samples {samples}: {FORMS.get(name, name)} is expected")
     return UnitChoice(name, pattern)
 

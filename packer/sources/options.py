@@ -93,7 +93,7 @@ class SourceOptions:
         stop: Videos: take frames that are shown before this time.
     """
 
-    samples: str | None = _of(form="rows|files|folders|datasets|groups[:PATTERN]|episodes:PATH")
+    samples: str | None = _of(form="rows|files|folders|datasets|groups[:PATTERN]|episodes[:PATH]")
     label: str | None = _of(choices="folder")
     classes: str | None = _of(form="FIELD")
     mode: str | None = _of(choices="gray|rgb|rgba")

@@ -14,7 +14,7 @@ from packer.errors import SourceError
 from packer.sources.files import join
 
 #: How a unit is written, if it is not its name alone.
-FORMS = {"groups": "groups[:PATTERN]", "episodes": "episodes:PATH"}
+FORMS = {"groups": "groups[:PATTERN]", "episodes": "episodes[:PATH]"}
 _NUMBER = re.compile(r"(\d+)")
 
 

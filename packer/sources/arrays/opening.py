@@ -126,7 +126,7 @@ def open_arrays(
     )
     # Marks that are no field may lie in a file of their own.
     marked = trees.files() if is_table else []
-    return EpisodeSource(source, facts.ends, choice.pattern, marked) if facts.ends else source
+    return EpisodeSource(source, facts.ends, choice.pattern, marked) if choice.name == "episodes" else source
 
 
 def _check(options: SourceOptions, choice: UnitChoice, inputs: Mapping[str, FileSet]) -> None:

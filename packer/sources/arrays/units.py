@@ -112,7 +112,7 @@ def units_of(row: Row, kind: str, choice: UnitChoice, options: SourceOptions) ->
         SourceError: the tree cannot be read, has no such units, or holds something that belongs to none of them.
     """
     with open_tree(kind, tree_files(row.paths, options.axis)) as tree, tree.faults("listing the file"):
-        marks = _marks(tree, choice.pattern) if choice.name == "episodes" else {}
+        marks = _marks(tree, choice.pattern) if choice.name == "episodes" and choice.pattern else {}
         ends = ends_of(marks) if marks else None
         is_out = Skipping(tree, options.skip, options.once)
         roots, splits, remarks = _roots(tree, choice, is_out)

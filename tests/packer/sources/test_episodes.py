@@ -16,7 +16,7 @@ from packer.convert import convert
 from packer.errors import PackerError, SourceError, UsageError
 from packer.sources import SourceOptions, open_sources
 from readers import PackedDataset, Windows
-from tests.helpers.kinds import write_hdf5
+from tests.helpers.kinds import write_hdf5, write_zarr
 
 STEPS = (3, 1, 4)
 TOTAL = sum(STEPS)
@@ -153,11 +153,11 @@ def test_who_did_not_say_where_episodes_end_is_told_how(tmp_path: Path) -> None:
     assert len(open_sources([source], SourceOptions(samples=f"episodes:{where}"))) == len(STEPS)
 
 
-def test_a_path_is_needed(tmp_path: Path) -> None:
-    """`episodes` alone says of no array; of pictures there are no episodes; a path may lead nowhere."""
+def test_a_path_may_lead_nowhere(tmp_path: Path) -> None:
+    """The error names the arrays that could say where episodes end."""
     source = write(tmp_path / "rows.npz", rows())
-    with pytest.raises(UsageError, match="--samples episodes: episodes:PATH is expected"):
-        convert(source, tmp_path / "out", source=SourceOptions(samples="episodes"), workers=0)
+    with pytest.raises(UsageError, match=r"--samples episodes:: episodes\[:PATH\] is expected"):
+        packed(source, tmp_path / "out", "")
     with pytest.raises(
         SourceError,
         match="has no array nowhere of one axis, which would say where episodes end; such arrays are /reward",
@@ -189,3 +189,44 @@ def test_ends_that_do_not_rise_are_named(tmp_path: Path, entry: int, value: int,
     source = write(tmp_path / "a.h5", rows(42) | {"ends": ends})
     with pytest.raises(SourceError, match=rf"ends: ends of episodes rise, but {said}; mend the array"):
         open_sources([source], SourceOptions(samples="episodes:ends"))
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+@pytest.mark.parametrize("suffix", ["h5", "zarr", "npy"])
+def test_all_files_are_one_episode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, is_large: bool
+) -> None:
+    """A file a year, as of weather: windows run across their edges, also where rows are read as they are asked for."""
+    if is_large:
+        monkeypatch.setattr("packer.sources.episodes.LARGE_BYTES", 100)
+    (tmp_path / "years").mkdir()
+    values = np.arange(90 * 8, dtype="f4").reshape(90, 2, 4)
+    for year, part in enumerate(np.split(values, [30, 61])):
+        if suffix == "npy":
+            np.save(tmp_path / f"years/{year}.npy", part)
+        elif suffix == "zarr":
+            write_zarr(tmp_path / f"years/{year}.zarr", {"t2m": part, "hour": np.arange(len(part))})
+        else:
+            write_hdf5(tmp_path / f"years/{year}.h5", {"t2m": part, "hour": np.arange(len(part))})
+    source = f"t2m={tmp_path}/years/*.npy" if suffix == "npy" else str(tmp_path / "years")
+    options = SourceOptions(samples="episodes")
+    assert "are one episode: windows run from one file into the next" in open_sources([source], options).remarks[-1]
+    out = convert(source, tmp_path / "out", source=options, workers=0).path
+    steps = [-2, 0, 1]
+    held = PackedDataset(out, windows=Windows({"t2m": steps}))
+    assert len(held) == 87
+    for number in (0, 28, 29, 30, 58, 86):
+        assert np.array_equal(held[number]["t2m"], values[number + 2 + np.array(steps)])
+
+
+def test_an_episode_larger_than_a_sample_is_several(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one length, but for the last one, which a remark says."""
+    monkeypatch.setattr("packer.sources.episodes.MAX_CHUNK_BYTES", 1000)
+    values = np.arange(90 * 8, dtype="f4").reshape(90, 2, 4)
+    for year, part in enumerate(np.split(values, [30, 61])):
+        write_hdf5(tmp_path / f"{year}.h5", {"t2m": part})
+    source = open_sources([str(tmp_path)], SourceOptions(samples="episodes"))
+    assert source.shapes("t2m")[:, 0].tolist() == [30, 30, 30]
+    assert "they are 3 episodes of 30 to 30 rows, and no window lies in two" in source.remarks[-1]
+    found = read_each(source.part(1, 3))["t2m"]
+    assert np.array_equal(np.stack(found), values.reshape(3, 30, 2, 4)[1:])
