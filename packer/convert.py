@@ -51,6 +51,7 @@ from packer.packing import (
     codec_texts,
     commands_of,
     fetch_rejected,
+    files_elsewhere,
     find_plan,
     input_texts,
     open_source,
@@ -64,8 +65,8 @@ from packer.packing import (
     rewrite,
     write_plan,
 )
-from packer.remote import Lease, RemoteFile, default_cache, fetch_files, list_urls, url_in
-from packer.sources import PackedSource, Source, list_files
+from packer.remote import Lease, RemoteFile, default_cache, fetch_files, inputs_here, list_urls, url_in
+from packer.sources import PackedSource, Source, list_files, named_paths
 from packer.watcher import Watcher
 
 __all__ = ["ConvertOptions", "PartReport", "Report", "convert", "convert_part"]
@@ -245,7 +246,8 @@ def convert_part(
             change.begin(shared_plan.note, options.overwrite)
             plan = shared_plan
             numbers, finished, missing = _find_missing(change, part, plan)
-            parts = shared_plan.sources(place, change.run, missing, not options.overwrite, fetch)
+            named = _named_paths(input_texts(sources) or (), options)
+            parts = shared_plan.sources(place, change.run, missing, not options.overwrite, named, fetch)
         if parts is not None:
             makes = [Make(part, plan.shards[number], skip, stamps=stamps) for number, (part, stamps) in parts.items()]
         else:
@@ -291,7 +293,7 @@ def _share_plan(sources: Any, options: ConvertOptions, change: Change, command: 
         )
     note = job.command("convert").note
     change.begin(note, options.overwrite)
-    if command:
+    if command and not any(files_elsewhere(job.source.files(), _named_paths(inputs, options))):
         write_plan(change, command, note, job.plan, "" if rejected else listing)
     return job
 
@@ -314,19 +316,26 @@ def _find_job(sources: Any, options: ConvertOptions, place: Place) -> Job | None
         return None
     run = change.run = change.run_of(shared_plan.note)
     seen = SeenFiles()
-    plan_of_files = shared_plan.plan(place, run, at_urls, seen)
+    named = _named_paths(inputs, options)
+    plan_of_files = shared_plan.plan(place, run, named, at_urls, seen)
     if plan_of_files is None:
         return None
     plan, source_bytes = plan_of_files
     if at_urls:
         finished, leases = change.reports(ShardReport), list[Lease]()
         missing = [shard.number for shard in plan.shards if shard.number not in finished]
-        if shared_plan.sources(place, run, missing, False, partial(_fetch, inputs, leases, options.watcher)) is None:
+        fetch = partial(_fetch, inputs, leases, options.watcher)
+        if shared_plan.sources(place, run, missing, False, named, fetch) is None:
             return None
         weakref.finalize(plan.source, leases.clear)
     _log.info("no source file has changed since a part made the plan, so it holds")
     limits, splits = reading_limits(options, in_memory=False), plan_splits(plan, options, lenient=False)
     return Job(plan.source, plan, options, shared_plan.note.files, source_bytes, limits, seen, splits)
+
+
+def _named_paths(inputs: Sequence[str], options: ConvertOptions) -> list[str]:
+    """Return the files and folders that a command names, which alone its parts open by the plan of another."""
+    return named_paths(inputs_here(inputs), options.source)
 
 
 def _fetch(inputs: Sequence[str], leases: list[Lease], watcher: Watcher, paths: Sequence[str]) -> None:

@@ -73,7 +73,7 @@ from packer.packing.rewrite import (
     rewrite,
 )
 from packer.packing.schedulers import executor_at
-from packer.packing.shared_plan import SharedPlan, claim_plan, find_plan, write_plan
+from packer.packing.shared_plan import SharedPlan, claim_plan, files_elsewhere, find_plan, write_plan
 from packer.packing.source_files import SeenFiles, SourceFiles, Stamps, source_files
 from packer.packing.splits import SPLIT, Rule, Samples, join_splits, make_splits, parse_rules, share_out, split_text
 from packer.packing.tasks import (
@@ -146,6 +146,7 @@ __all__ = [
     "executor_at",
     "fetch_rejected",
     "field_sizes",
+    "files_elsewhere",
     "find_culprit",
     "find_plan",
     "finish_shard",

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import re
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,7 @@ class SharedPlan(msgspec.Struct, frozen=True):
         run: str,
         numbers: Sequence[int],
         is_strict: bool,
+        named: Sequence[str],
         fetch: Callable[[Sequence[str]], object],
     ) -> dict[int, tuple[Source, Stamps | None]] | None:
         """Return the samples of some shards and the stamps of their files, by number.
@@ -86,10 +88,12 @@ class SharedPlan(msgspec.Struct, frozen=True):
 
         Args:
             is_strict: whether a change is an error.
+            named: as for `files_elsewhere`.
             fetch: called with the paths of their files, before these are looked at.
 
         Raises:
-            UsageError: a file has changed since the plan was made, and `is_strict`.
+            UsageError: a file has changed since the plan was made, and `is_strict`; or the plan has files that the
+                command does not name.
             SourceError: a file is gone.
         """
         sources = {}
@@ -97,6 +101,7 @@ class SharedPlan(msgspec.Struct, frozen=True):
             source = _read_samples(place, _samples_file(run, number), self.digests[number])
             if source is None:
                 return None
+            _check_named(place, run, source, named)
             sources[number] = source
         fetch([path for source in sources.values() for path in source.files()])
         parts: dict[int, tuple[Source, Stamps | None]] = {}
@@ -111,18 +116,23 @@ class SharedPlan(msgspec.Struct, frozen=True):
         return parts
 
     def plan(
-        self, place: Place, run: str, at_urls: Mapping[str, RemoteFile], seen: SeenFiles
+        self, place: Place, run: str, named: Sequence[str], at_urls: Mapping[str, RemoteFile], seen: SeenFiles
     ) -> tuple[Plan, int] | None:
         """Return the plan with its samples, and the bytes of all source files; no source file is opened.
 
         None if the samples were lost, or a file has changed since the plan was made.
 
         Args:
+            named: as for `files_elsewhere`.
             at_urls, seen: as for `source_files`.
+
+        Raises:
+            UsageError: the plan has files that the command does not name.
         """
         source = _read_samples(place, _samples_file(run, None), self.digests[-1])
         if source is None:
             return None
+        _check_named(place, run, source, named)
         try:
             files, nbytes = source_files(source.files(), at_urls, seen)
         except SourceError:  # a file is gone
@@ -194,6 +204,34 @@ def write_plan(change: Change, command: str, note: Note, plan: Plan, listing: st
         plan.exact,
     )
     place.write(f"{UNFINISHED}/{change.run}.plan", msgspec.json.encode(shared_plan))
+
+
+def files_elsewhere(paths: Iterable[str], named: Sequence[str]) -> Iterator[str]:
+    """Yield those of some files that a command does not name: a plan says which files the next part opens.
+
+    Args:
+        named: files, and folders with all that is below, as absolute paths.
+    """
+
+    def is_named(path: str) -> bool:
+        full_path = os.path.abspath(path)  # noqa: PTH100 - without a Path: there may be millions
+        return any(f"{full_path}/".startswith(f"{name.rstrip('/')}/") for name in named)
+
+    folders: dict[str, bool] = {}
+    for path in paths:
+        folder = path[: path.rfind("/") + 1]
+        if folder not in folders:
+            folders[folder] = is_named(folder)
+        if not folders[folder] and not is_named(path):
+            yield path
+
+
+def _check_named(place: Place, run: str, source: Source, named: Sequence[str]) -> None:
+    if path := next(files_elsewhere(source.files(), named), ""):
+        raise UsageError(
+            f"{place}: its plan {UNFINISHED}/{run}.plan has the file {path}, which this command does not name; no part "
+            f"opens it: remove {UNFINISHED}, and see who writes there"
+        )
 
 
 def _samples_file(run: str, number: int | None) -> str:

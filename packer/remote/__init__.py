@@ -16,7 +16,7 @@ from packer.remote.ahead import Ahead, GiveWay, fetch_tables
 from packer.remote.cache import UNUSED_SECONDS, Cache, Lease, default_cache, remove_unused
 from packer.remote.mirror import Mirror, whole
 from packer.remote.sharing import Claim
-from packer.remote.sources import fetch_files, list_urls, local_inputs
+from packer.remote.sources import fetch_files, inputs_here, list_urls, local_inputs
 from packer.remote.store import (
     BLOCK_BYTES,
     RemoteFile,
@@ -46,6 +46,7 @@ __all__ = [
     "fetch_files",
     "fetch_tables",
     "has_conditional_put",
+    "inputs_here",
     "is_url",
     "label",
     "list_urls",

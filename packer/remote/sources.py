@@ -96,6 +96,21 @@ def fetch_files(inputs: Sequence[str], paths: Collection[str], watcher: Watcher 
     ]
 
 
+def inputs_here(inputs: Sequence[str]) -> list[str]:
+    """Return inputs of the command line: each at a URL as the folder, or file, of the cache that holds what is fetched.
+
+    Nothing is fetched.
+    """
+    texts = list[str]()
+    for text in inputs:
+        if url := url_in(text):
+            source = _CachedSource.of(url)
+            texts.append(url.partition("://")[2] if source is None else str(source.top))
+        else:
+            texts.append(text)
+    return texts
+
+
 def list_urls(inputs: Sequence[str]) -> dict[str, RemoteFile]:
     """Return all files of `inputs` at URLs, by the paths at which `local_inputs` puts them; none is fetched.
 

@@ -19,7 +19,7 @@ from packer.sources.files import TABLES, unreadable
 from packer.sources.keyed import named_by_table
 from packer.sources.kinds import Kind, all_kinds, kinds_with, pair_by_name, pair_in_order
 from packer.sources.looking import Header, agree_on_most
-from packer.sources.opening import list_files, open_sources
+from packer.sources.opening import list_files, named_paths, open_sources
 from packer.sources.options import SourceOptions, flag_of
 from packer.sources.packed import PackedSource, names_of, open_packed, read_names, shuffled_order
 from packer.sources.pairing import entry_of, read_lines
@@ -61,6 +61,7 @@ __all__ = [
     "kinds_with",
     "list_files",
     "named_by_table",
+    "named_paths",
     "names_of",
     "one_block",
     "open_packed",

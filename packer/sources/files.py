@@ -274,7 +274,7 @@ def find(text: str, watcher: Watcher = NOBODY) -> FileSet:
             text=text,
         )
     elif glob.has_magic(text):
-        fixed = text.rfind("/", 0, min(text.find(c) for c in _WILDCARDS if c in text)) + 1
+        fixed = len(fixed_folder(text))
         folder, entries = _text(Path(text[:fixed])), _matches(text, fixed)
     else:
         raise UsageError(f"{text}: there is no such file or folder; check the path")
@@ -287,6 +287,11 @@ def find(text: str, watcher: Watcher = NOBODY) -> FileSet:
     files = [file for file in names if file[0] != "." and "/." not in file.replace("../", "")]
     hidden = len(names) - len(files)
     return FileSet(folder, files, frozenset(odd.intersection(files)), {"hidden": hidden} if hidden else {}, text)
+
+
+def fixed_folder(pattern: str) -> str:
+    """Return the folder of a pattern that has no wildcard, with its slash; empty for the current one."""
+    return pattern[: pattern.rfind("/", 0, min(pattern.find(c) for c in _WILDCARDS if c in pattern)) + 1]
 
 
 def natural_order(names: Sequence[str]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import shlex
 import warnings
@@ -25,6 +26,7 @@ from packer.sources.files import (
     FileSet,
     decode_text,
     find,
+    fixed_folder,
     is_lmdb,
     join,
     of_one_kind,
@@ -353,6 +355,20 @@ def list_files(inputs: Sequence[str], options: SourceOptions, watcher: Watcher =
         return None
     file_sets = [find(path, watcher) for path in paths]
     return (file_set.path(file) for file_set in file_sets for file in file_set.files)
+
+
+def named_paths(inputs: Sequence[str], options: SourceOptions) -> list[str]:
+    """Return the files and folders that `inputs` and `--root` name, as absolute paths; of a pattern its fixed folder.
+
+    None of them is opened, and no folder is listed. All that lies below such a folder is named by it.
+    """
+    paths = list[str]()
+    for _, path in map(_split, inputs):
+        is_pattern = not Path(path).exists() and glob.has_magic(path)
+        paths.append(fixed_folder(path) or os.curdir if is_pattern else path)
+    if options.files:  # whose names count from the folder of the table
+        paths += [os.path.dirname(path) or os.curdir for path in paths] if options.root is None else [options.root]  # noqa: PTH120
+    return [os.path.abspath(path) for path in paths]  # noqa: PTH100
 
 
 #: Folders of images are taken for fields of pairs if there are no more.

@@ -24,6 +24,7 @@ from packer.convert import convert, convert_part
 from packer.errors import SourceError, UsageError
 from packer.format import manifest as manifests
 from packer.packing import Change, LocalPlace, Note, claim_plan, parse_part
+from packer.sources import SourceOptions
 from packer.verify import verify
 
 #: 30 pairs of 8 x 8 and 16 x 16 px in 6 shards.
@@ -237,6 +238,45 @@ def test_a_forgotten_overwrite_costs_nothing(sources: list[str], tmp_path: Path)
         convert(sources, out, **OPTIONS)
     assert files_of(out) == files
     assert convert(sources, out, overwrite=True, **OPTIONS).kept_shards == SHARDS // 2
+
+
+def test_a_plan_opens_only_what_the_command_names(
+    sources: list[str], tmp_path: Path, plans: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan that has other files, by whoever writes there, is refused by parts and by the call that publishes."""
+    for name in ("lr", "hr"):
+        shutil.copytree(tmp_path / name, tmp_path / f"{name}-others")
+    others = [f"{source}-others" for source in sources]
+    named = [f"{source}/*.png" for source in sources]
+    monkeypatch.setattr(module, "_command_digest", lambda sources, options: "0123456789abcdef")
+    monkeypatch.setattr(module, "_list_digest", lambda inputs, at_urls, options: "0")
+    convert_part(others, tmp_path / "out", "1/2", **OPTIONS)
+    refused = r"its plan unfinished/\w+.plan has the file .*-others/\d+.png, which this command does not name"
+    with pytest.raises(UsageError, match=refused):
+        convert_part(named, tmp_path / "out", "2/2", **OPTIONS)
+    with pytest.raises(UsageError, match=refused):
+        convert(named, tmp_path / "out", **OPTIONS)
+    plans.clear()
+    for part in ("1/2", "2/2"):
+        convert_part(named, tmp_path / "named", part, **OPTIONS)
+    assert len(plans) == 1
+
+
+def test_a_plan_of_files_that_a_table_names_elsewhere_is_not_shared(
+    sources: list[str], tmp_path: Path, plans: list[object]
+) -> None:
+    """Each part makes its own then, and the dataset is that of one process."""
+    (tmp_path / "tables").mkdir()
+    table, images = (
+        tmp_path / "tables/faces.csv",
+        [path for shard in range(SHARDS) for path in images_of(sources, shard)],
+    )
+    table.write_text("file\n" + "".join(f"{path}\n" for path in images if path.parent.name == "lr"))
+    options = {**OPTIONS, "source": SourceOptions(files=("file",))}
+    for part in ("1/2", "2/2"):
+        convert_part(str(table), tmp_path / "out", part, **options)
+    assert len(plans) == 2
+    assert convert(str(table), tmp_path / "out", **options).samples == PAIRS
 
 
 def test_a_damaged_plan_is_made_again(sources: list[str], tmp_path: Path, plans: list[object]) -> None:
