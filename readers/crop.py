@@ -577,8 +577,12 @@ def orient(crops: NDArray[np.generic], orientations: Numbers) -> None:
             mirrored = (slice(None), slice(None), *steps)
             crops[chosen] = crops[chosen][mirrored]
         elif len(chosen):
-            turned = np.rot90(crops[chosen], orientation % 4, axes=(2, 3))
-            crops[chosen] = turned[:, :, :, ::-1] if orientation > 3 else turned
+            copied = crops[chosen]
+            # Pixels of a few values are copied one after another, the values of one channel many at once.
+            is_split = crops.ndim == 5 and crops.shape[4] <= 4
+            for channel in range(crops.shape[4]) if is_split else [slice(None)]:
+                turned = np.rot90(copied[..., channel], orientation % 4, axes=(2, 3))
+                crops[chosen, ..., channel] = turned[:, :, :, ::-1] if orientation > 3 else turned
 
 
 def size_text(size: NDArray[np.int64] | tuple[int, ...]) -> str:
