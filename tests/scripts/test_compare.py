@@ -12,9 +12,9 @@ import av
 import numpy as np
 import pictures
 import pytest
-from benchmark.measuring import Rounds, WrongContentError
+from benchmark.measuring import Rounds, WrongContentError, checksum
 from benchmark.store import Bench
-from comparing import command, photographs, video
+from comparing import command, photographs, training, video
 from comparing.inputs import WORKLOADS, Loose
 from comparing.systems import SYSTEMS, Ours
 
@@ -139,3 +139,21 @@ def test_photographs_are_compared_on_their_own(tmp_path: Path) -> None:
         float(re.findall(rf"\| {name} \| [\d.]+ \| ([\d.]+) \|", table)[0]) for name in ("files", "packer")
     )
     assert packed < files + 0.1
+
+
+# Loaders keep their worker processes.
+@pytest.mark.keeps_open
+def test_what_training_loops_are_given_is_compared_on_its_own(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pairs are cropped and episodes cut into windows by every system that is here; windows are the same in all."""
+    monkeypatch.setattr(training, "SECONDS", 0.0)
+    tables = training.compare(bench, rounds=1).split("\n\n")
+    for table, names in zip(tables, (["loose files", "LMDB", "TensorDict", "packer"], ["HDF5", "zarr"]), strict=False):
+        rates = re.findall(r"^\| (\w.*?) \| ([\d,]+) \| ([\d,]+) \|$", table, re.M)
+        assert {name for name in names if any(row[0].startswith(name) for row in rates)} == set(names)
+        assert all(float(rate.replace(",", "")) > 0 for row in rates for rate in row[1:])
+    ways = training.window_ways(tmp_path / "windows", 2)
+    sums = {name: sum(checksum(batch) for batch in begin()) for name, begin in ways.items()}
+    assert len(sums) >= 5
+    assert len(set(sums.values())) == 1
