@@ -75,6 +75,6 @@ def test_what_cannot_be_packed_is_named(tmp_path: Path) -> None:
     lacking = write(tmp_path / "lacking", "v2.1")
     table = arrow(1).to_pylist()
     table[2]["action"] = None
-    put(lacking / "data/chunk-000/episode_000001.parquet", pa.Table.from_pylist(table, arrow(1).schema))
+    put(lacking / "data/chunk-000/episode_000001.parquet", pa.Table.from_pylist(table))
     with pytest.raises(SourceError, match="column action has steps without a value"):
         read_each(open_sources([str(lacking)]))

@@ -14,6 +14,7 @@ import pytest
 from opened_sources import read_each
 from PIL import Image
 
+from packer.codecs import file_of
 from packer.convert import ConvertOptions, convert
 from packer.errors import SourceError
 from packer.export import export
@@ -85,7 +86,7 @@ def test_each_kind_of_member_is_a_field(tmp_path: Path) -> None:
     for number, (key, of_sample) in enumerate(list(samples.items())[1:]):
         sample = {name: found[name][number] for name in found}
         assert np.array_equal(sample["image"], np.asarray(Image.open(io.BytesIO(files[f"{key}.jpg"]))))
-        assert sample["image"].file == files[f"{key}.jpg"]
+        assert file_of(sample["image"]) == files[f"{key}.jpg"]
         assert np.array_equal(sample["seg.png"][:, :, 0], of_sample["seg.png"])
         assert sample["txt"] == of_sample["txt"]
         assert sample["json"] == of_sample["json"]

@@ -229,6 +229,6 @@ def test_libtiff_writes_nothing_of_its_own(tmp_path: Path, capfd: pytest.Capture
     data = bytearray(path.read_bytes())
     data[3000:3040] = b"\xff" * 40
     path.write_bytes(data)
-    with pytest.raises(SourceError, match="decoder error"):
+    with pytest.raises(SourceError, match=r"decoder error|Pillow \(-2\)"):  # so says Pillow 11.0
         opened(path)
     assert capfd.readouterr().err == ""
