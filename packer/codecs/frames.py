@@ -193,15 +193,12 @@ class FrameCodec:
                     self.undo_filter(out, shapes)
                 return
         # If the loops found a damaged frame, decoding by Python finds it again, and names it.
-        starts, ends = spans.T
-        # Slices of Python would count negative numbers from the end, and stop at the end.
-        inside = (starts >= 0) & (starts <= ends) & (ends <= len(memory)) & (sizes >= 0)
-        inside &= (places >= 0) & (places <= len(out) - sizes)
-        if not inside.all():
-            raise FrameError(int(inside.argmin()), "an index points outside of the stored or the decoded bytes")
         began = time.perf_counter()
         each = zip(spans.tolist(), sizes.tolist(), places.tolist(), strict=True)
         for number, ((start, end), size, place) in enumerate(each):
+            # Slices of Python would count negative numbers from the end, and stop at the end.
+            if not (0 <= start <= end <= len(memory) and size >= 0 and 0 <= place <= len(out) - size):
+                raise FrameError(number, "an index points outside of the stored or the decoded bytes")
             try:
                 if self.is_jpeg and end - start != size:
                     assert shapes is not None, "each frame holds one image"

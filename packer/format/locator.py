@@ -79,7 +79,10 @@ class Located:
     @property
     def spans(self) -> Numbers:
         """Return the first address of the stored bytes of each and the one after its last, (n, 2)."""
-        return np.stack([self.start, self.start + self.stored], axis=1)
+        spans = np.empty((len(self.start), 2), np.int64)  # np.stack takes longer for one sample
+        spans[:, 0] = self.start
+        np.add(self.start, self.stored, out=spans[:, 1])
+        return spans
 
 
 class OpenShards:
@@ -179,6 +182,7 @@ class Locator:
         self.first: Numbers = starts_of(samples)
         self._find_shard = finder(self.first[1:-1])
         self._axes = field.ragged_axes
+        self._shape = np.array([n or 0 for n in field.shape], np.int64)
         self._together = field.frame.samples or 1
         self._records: dict[int, NDArray[Any]] = {}
         count = len(samples)
@@ -269,14 +273,14 @@ class Locator:
         field, count = self.field, len(numbers)
         shard = self.shard_of(numbers)
         local = numbers - self.first[shard]
-        raw = self._raw_offsets(shard, local, local + 1)
+        raw = self._raw_offsets(shard, local)
         nbytes = raw[:, 1] - raw[:, 0]
         shape = np.empty((count, len(field.shape)), np.int64)
-        shape[:] = [n or 0 for n in field.shape]
+        shape[:] = self._shape
         if self._axes:
             self._put_shapes(numbers, shard, local, nbytes, shape)
         if field.frame.samples is not None:
-            frame, frames = local // self._together, np.ones(count, np.int64)
+            frame, frames = local if self._together == 1 else local // self._together, np.ones(count, np.int64)
         else:
             frame, frames = self._bands(numbers, shard, local, shape)
         before, decoded, offsets = np.zeros(count, np.int64), nbytes, raw
@@ -284,8 +288,11 @@ class Locator:
             if self._together > 1:
                 begin, end = self._shared(numbers, shard, local, raw).T
                 before, decoded = raw[:, 0] - begin, end - begin
-            ends = [self._words("frame_offsets", shard, number) for number in (frame, frame + frames)]
-            offsets = np.concatenate(ends, axis=1)
+            if field.frame.samples is not None:
+                offsets = self._words("frame_offsets", shard, frame, 2)
+            else:
+                ends = [self._words("frame_offsets", shard, number) for number in (frame, frame + frames)]
+                offsets = np.concatenate(ends, axis=1)
         start, end = self._addresses(numbers, offsets).T
         return Located(
             number=numbers,
@@ -309,14 +316,18 @@ class Locator:
         Raises:
             DamagedError: an index array is damaged.
         """
-        if item is None or band is None:
-            item = np.arange(len(located)).repeat(located.frames)
-            band = np.arange(len(item)) - (located.frames.cumsum() - located.frames)[item]
-        samples = located[item]
+        samples, band_rows = located, self.field.frame.rows
+        if band_rows is None and item is None:
+            item = np.arange(len(located))  # each lies in one frame
+        else:
+            if item is None or band is None:
+                item = np.arange(len(located)).repeat(located.frames)
+                band = np.arange(len(item)) - (located.frames.cumsum() - located.frames)[item]
+            samples = located[item]
         shard, frame, start, stored = samples.shard, samples.frame, samples.start, samples.stored
         decoded, shape = samples.decoded, samples.shape
-        band_rows = self.field.frame.rows
         if band_rows is not None:
+            assert band is not None, "a frame of a sample is named by its band"
             frame = frame + band
             row_bytes = samples.nbytes // np.maximum(shape[:, 0], 1)
             rows = np.minimum(shape[:, 0] - band * band_rows, band_rows)
@@ -333,7 +344,7 @@ class Locator:
         elif not self.field.codec and self._together > 1:
             # Uncompressed, a frame begins with its first sample and ends with its last.
             local = samples.number - self.first[shard]
-            offsets = self._shared(samples.number, shard, local, self._raw_offsets(shard, local, local + 1))
+            offsets = self._shared(samples.number, shard, local, self._raw_offsets(shard, local))
             start, end = self._addresses(samples.number, offsets).T
             stored = decoded = end - start
         return Located(shard=shard, frame=frame, start=start, stored=stored, decoded=decoded, shape=shape, item=item)
@@ -427,9 +438,9 @@ class Locator:
         chunk = open_shards.find_chunk(numbers)
         addresses: Numbers = offsets + open_shards.span_at.take(chunk)[:, None]
         start, end = addresses.T
-        inside = (start >= open_shards.low.take(chunk)) & (end <= open_shards.high.take(chunk))
-        # Samples of no bytes lie nowhere.
-        self._check((start == end) | (start < end) & inside, numbers)
+        inside = (start >= open_shards.low.take(chunk)) & (end <= open_shards.high.take(chunk)) & (start < end)
+        if not inside.all():
+            self._check(inside | (start == end), numbers)  # samples of no bytes lie nowhere
         return addresses
 
     def _check(self, sound: NDArray[np.bool_], numbers: Numbers) -> None:
@@ -453,9 +464,13 @@ class Locator:
         """Fill in the ragged axes of shapes, and check that they agree with the sizes before anything is allocated."""
         axes = self._words("shapes", shard, local * len(self._axes), len(self._axes))
         shape[:, self._axes] = axes
-        size = self._fixed_bytes * axes.astype(np.float64).prod(axis=1)
-        sound = ((axes >= 0) & (axes <= MAX_AXIS)).all(axis=1)
-        self._check(sound & (size == nbytes) & (size <= MAX_CHUNK_BYTES), numbers)
+        size = axes[:, 0] * float(self._fixed_bytes)  # which does not overflow
+        for lengths in axes.T[1:]:
+            size *= lengths
+        fits = (size == nbytes) & (size <= MAX_CHUNK_BYTES)
+        sound = (axes.view(np.uint64) <= MAX_AXIS) & fits[:, None]  # what is below 0 is above all others
+        if not sound.all():
+            self._check(sound.all(axis=1), numbers)
 
     def _bands(self, numbers: Numbers, shard: Numbers, local: Numbers, shape: Numbers) -> tuple[Numbers, Numbers]:
         """Return the number of the first frame of samples, and how many they have, (n,) each, if frames hold rows."""
@@ -466,10 +481,18 @@ class Locator:
         self._check((first >= 0) & (last - first == counts) & (last <= self._open_shards.frames[shard]), numbers)
         return first, counts
 
-    def _raw_offsets(self, shard: Numbers, first: Numbers, stop: Numbers) -> Numbers:
-        """Return the raw bytes of all samples of a shard before sample `first`, and before `stop`; (n, 2)."""
+    def _raw_offsets(self, shard: Numbers, first: Numbers, stop: Numbers | None = None) -> Numbers:
+        """Return the raw bytes of all samples of a shard before sample `first`, and before `stop`; (n, 2).
+
+        By default `stop` is the sample after `first`.
+        """
         if not self._axes:
-            return np.stack([first, stop], axis=1) * self._fixed_bytes
+            offsets = np.empty((len(first), 2), np.int64)
+            offsets[:, 0], offsets[:, 1] = first, first + 1 if stop is None else stop
+            offsets *= self._fixed_bytes
+            return offsets
+        if stop is None:
+            return self._words("sample_offsets", shard, first, 2)
         return np.concatenate([self._words("sample_offsets", shard, number) for number in (first, stop)], axis=1)
 
     def _shared(self, numbers: Numbers, shard: Numbers, local: Numbers, raw: Numbers) -> Numbers:
