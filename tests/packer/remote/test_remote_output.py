@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
 import shutil
+import signal
 
 import msgspec
 import numpy as np
@@ -293,29 +296,54 @@ def test_the_list_of_what_was_left_out_is_uploaded(clouds, s3, held, tmp_path, f
     assert (result.exception, result.return_value) == (None, 0)  # the list is fetched, too
 
 
-def test_the_cache_holds_the_shards_under_way_alone(rows, s3, tmp_path, monkeypatch) -> None:
-    """To drop or join fields at a URL, each shard is fetched, written again and removed; a killed command's go, too."""
-    url, most = f"{s3.url}/set", []
-    convert(rows.sources, url, workers=0, codec="none", shard_size=4096)
-    shards = len(read_manifest(place_of(url)).shards)
-    assert shards > 1
-    original = RemoteFolder.fetch
+@pytest.mark.parametrize("verb", ["append", "drop", "join"])
+def test_the_cache_holds_the_shards_under_way_alone(dataset, packed, s3, tmp_path, monkeypatch, verb) -> None:
+    """A shard is fetched, written and uploaded before the next; killed, a command leaves no more, and the next nothing."""
+    with DatasetWriter(tmp_path / "more", shard_size=16 * 2056, like=packed) as writer:
+        for number, sample in enumerate(PackedDataset(packed)):
+            writer.add(sample, name=f"m{number:02}")
+    commands = {
+        "append": lambda: append(dataset, str(tmp_path / "more"), workers=0, shard_size=16 * 2056),
+        "drop": lambda: drop(dataset, ["label"], workers=0),
+        "join": lambda: join(dataset, [{"more": np.float32(number)} for number in range(64)], workers=0),
+    }
+    largest = max(entry.bytes for entry in manifests.read(packed).shards)
+    cached = []
 
-    def fetch(*arguments):
-        result = original(*arguments)
-        most.append(len(list((tmp_path / "user").rglob("fetched/shards/*.lmdb"))))
-        return result
+    def count_bytes() -> int:
+        files = [path for path in (tmp_path / "user").rglob("*") if path.is_file()]
+        return sum(path.stat().st_size for path in files)
 
-    monkeypatch.setattr(RemoteFolder, "fetch", fetch)
-    join(url, [{"more": np.float32(number)} for number in range(len(rows.x))], workers=0)
-    left = next((tmp_path / "user").glob("lmdb-packer/outputs/*")) / "fetched" / "shards" / "00000.lmdb"
-    left.parent.mkdir(parents=True)
-    left.write_bytes(b"of a command that was killed")
-    most.clear()
-    drop(url, ["more"], workers=0)
-    assert most == [1] * shards
-    assert not left.parent.exists()
-    assert np.array_equal(PackedDataset(url)[:]["x"], rows.x)
+    def counted(function):
+        def call(remote, name, *arguments):
+            result = function(remote, name, *arguments)
+            cached.append(count_bytes())
+            return result
+
+        return call
+
+    def killed():
+        put = RemoteFolder.put
+
+        def put_or_die(remote, name, path):
+            if name.endswith("00002.lmdb"):
+                os.kill(os.getpid(), signal.SIGKILL)
+            put(remote, name, path)
+
+        RemoteFolder.put = put_or_die
+        commands[verb]()
+
+    child = multiprocessing.get_context("fork").Process(target=killed)
+    child.start()
+    child.join(60)
+    assert child.exitcode == -signal.SIGKILL
+    left = count_bytes()
+    for name in ("fetch", "put"):
+        monkeypatch.setattr(RemoteFolder, name, counted(getattr(RemoteFolder, name)))
+    commands[verb]()
+    assert max(left, *cached) <= 3 * largest
+    assert count_bytes() == 0
+    assert len(PackedDataset(dataset)) == (128 if verb == "append" else 64)
 
 
 def test_samples_of_a_bucket_are_drawn(dataset, tmp_path) -> None:
