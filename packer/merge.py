@@ -30,10 +30,10 @@ from packer.packing import (
     join_origins,
     join_splits,
     make_manifest,
+    place_of,
     read_manifest,
     rewrite,
 )
-from packer.remote import refuse_url
 from packer.sources import read_names
 from packer.watcher import NOBODY, Watcher
 
@@ -50,6 +50,7 @@ def merge(
     Shards are hard links if the file system has them; `out` stays whole when the others are removed.
 
     Args:
+        out: its folder or URL; at a URL shards are uploaded.
         overwrite: whether a dataset at `out` may be replaced.
         watcher: its step is `merging`, in samples.
 
@@ -61,8 +62,7 @@ def merge(
         DatasetError: one of them is no packed dataset, a shard is missing, or its list of what was skipped is damaged.
         WriteError: the output cannot be written.
     """
-    refuse_url(Path(out))
-    place, folders = LocalPlace(Path(out)), [LocalPlace(Path(dataset)) for dataset in datasets]
+    place, folders = place_of(out), [LocalPlace(Path(dataset)) for dataset in datasets]
     if len(folders) < 2:
         given = f"only {folders[0]}" if folders else "none"
         raise UsageError(f"two datasets or more are expected to merge, but {given} is given")

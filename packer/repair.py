@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from packer.checking import check_same_schema
-from packer.errors import DamagedError, DatasetError, ManifestError, SourceError, UnfinishedError
+from packer.errors import DamagedError, DatasetError, ManifestError, SourceError, UnfinishedError, UsageError
 from packer.format import (
     MANIFEST,
     MANIFEST_COPY,
@@ -51,6 +51,7 @@ from packer.packing import (
     source_files,
     totals,
 )
+from packer.remote import is_url
 from packer.sources import Source
 from packer.verify import verify
 from packer.watcher import NOBODY, Watcher
@@ -85,9 +86,9 @@ def repair(
         UsageError: the source does not fit the dataset, or something else is changing the dataset.
         WriteError: the folder cannot be written.
     """
+    read_manifest_or_copy(dataset)
     folder = Path(dataset)
     place = LocalPlace(folder)
-    read_manifest_or_copy(folder)
     with changing(place) as change:
         manifest, files_made = read_manifest_or_copy(folder)
         if files_made:
@@ -155,12 +156,19 @@ def repair(
     return (*files_made, *files)
 
 
-def read_manifest_or_copy(folder: Path) -> tuple[Manifest, tuple[str, ...]]:
+def read_manifest_or_copy(dataset: str | os.PathLike[str]) -> tuple[Manifest, tuple[str, ...]]:
     """Return the manifest, or its copy, and which of the two are damaged.
 
     Raises:
         DatasetError: there is no dataset, or neither can be read.
+        UsageError: it is at a URL.
     """
+    if is_url(dataset):
+        raise UsageError(
+            f"{dataset}: a dataset is repaired in a folder only; copy it to one, repair it there, and copy what was "
+            "made again back, its manifest.json last"
+        )
+    folder = Path(dataset)
     copy = folder / MANIFEST_COPY
     try:
         manifest = manifests.read(folder)

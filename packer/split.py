@@ -19,8 +19,18 @@ import numpy as np
 
 from packer.errors import UsageError
 from packer.format import Manifest
-from packer.packing import Contents, LocalPlace, Rule, Samples, changing_dataset, conclude, parse_rules, share_out
-from packer.remote import refuse_url
+from packer.packing import (
+    Contents,
+    LocalPlace,
+    Place,
+    Rule,
+    Samples,
+    changing_dataset,
+    conclude,
+    parse_rules,
+    place_of,
+    share_out,
+)
 from packer.sources import open_packed, read_names
 
 _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
@@ -44,6 +54,7 @@ def split(
     """Keep splits in the manifest of a dataset, in one rename. Splits that no rule names stay.
 
     Args:
+        dataset: its folder or URL.
         rules: split name to a fraction of the samples that are in no other split, to `@FILE` with one name on each
             line, to a pattern over names, to names (numbers, if samples have no names), or to one condition on
             values: `FIELD < NUMBER` (or <= > >= == !=) or `FIELD in A,B`. FIELD has one value a sample, or is `width`,
@@ -61,12 +72,12 @@ def split(
             is changing the dataset.
         WriteError: the folder cannot be written.
     """
-    folder = Path(dataset)
-    refuse_url(folder)
-    with changing_dataset(LocalPlace(folder)) as (change, manifest):
+    place = place_of(dataset)
+    with changing_dataset(place) as (change, manifest):
+        folder = place.local(manifest.name_tables)
         samples = Samples(manifest.samples, read_names(folder, manifest), manifest.origin)
         new_rules = {name: rule for name, rule in rules.items() if rule is not None}
-        parsed_rules = parse_rules({name: _find_fulfilling(folder, manifest, rule) for name, rule in new_rules.items()})
+        parsed_rules = parse_rules({name: _find_fulfilling(place, manifest, rule) for name, rule in new_rules.items()})
         old_splits = manifest.splits
         if missing := [name for name, rule in rules.items() if rule is None and name not in old_splits]:
             raise UsageError(f"there is no split {missing[0]!r} to drop; splits are {', '.join(old_splits) or 'none'}")
@@ -76,11 +87,11 @@ def split(
     return change.dataset
 
 
-def _find_fulfilling(folder: Path, manifest: Manifest, rule: Rule) -> Rule:
+def _find_fulfilling(place: Place, manifest: Manifest, rule: Rule) -> Rule:
     """Return the numbers of the samples that fulfil a condition, ascending, (n,); any other rule as it is.
 
     Raises:
-        UsageError: there is no such field, or it cannot be compared with what stands there.
+        UsageError: there is no such field, it cannot be compared with what stands there, or the dataset is at a URL.
     """
     condition = _CONDITION.fullmatch(rule) if isinstance(rule, str) and not rule.startswith("@") else None
     if condition is None:
@@ -89,7 +100,12 @@ def _find_fulfilling(folder: Path, manifest: Manifest, rule: Rule) -> Rule:
     is_field = name.rpartition(".")[2] in _AXES or name in {field.name for field in manifest.fields}
     if comparison.endswith("in") and not is_field:
         return rule  # a name or a pattern with this word in it
-    blocks = _read_values(folder, manifest, name)
+    if not isinstance(place, LocalPlace):
+        raise UsageError(
+            f"{place}: split by {rule!r}: values are read of a dataset in a folder only; copy it to one, split that, "
+            f"and copy its manifest.json back; or give a list of samples, a pattern or a fraction"
+        )
+    blocks = _read_values(place.path, manifest, name)
     is_text = name in {field.name for field in manifest.fields if field.kind == "text"}
     is_list = comparison == "in"
     entries = [entry.strip() for entry in text.split(",")] if is_list else [text]
@@ -102,7 +118,7 @@ def _find_fulfilling(folder: Path, manifest: Manifest, rule: Rule) -> Rule:
         wrong = f"{name} is text" if is_text else f"{no_numbers[0]!r} is no number" if no_numbers else "it has `not in`"
         raise UsageError(
             f"split by {rule!r}: {wrong}; a condition is FIELD < NUMBER (or <= > >= == !=) or FIELD in A,B; "
-            f"for others, give numbers of samples in Python: packer.split.split({str(folder)!r}, {{'small': numbers}})"
+            f"for others, give numbers of samples in Python: packer.split.split({str(place)!r}, {{'small': numbers}})"
         )
     compare = operator.eq if is_list else _COMPARISONS[comparison]
     fulfilled = [np.any([compare(values, number) for number in wanted], axis=0) for values in blocks]

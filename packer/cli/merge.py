@@ -15,14 +15,14 @@ from packer.merge import merge as run
 
 @click.command()
 @click.argument("datasets", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="DATASET DATASET...")
-@click.argument("out", type=click.Path(path_type=Path))
+@click.argument("out", type=click.Path())
 @PACKING["overwrite"]
 @log_options
-def merge(datasets: tuple[Path, ...], out: Path, overwrite: bool) -> None:
+def merge(datasets: tuple[Path, ...], out: str, overwrite: bool) -> None:
     """Make OUT of all samples of two datasets or more, in this order, without packing them again.
 
     Shards are hard links if the file system has them, else copies. Fields, codecs and frames must be the same; if they
-    are not, `packer append` packs the samples again.
+    are not, `packer append` packs the samples again. OUT may be a URL such as s3://bucket/set.
 
     \b
     $ packer merge day1.packed day2.packed days.packed

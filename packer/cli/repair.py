@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from packer import repair as repairing
@@ -14,11 +12,11 @@ from packer.packing import ConvertOptions, with_usual
 
 
 @click.command(cls=SourceCommand)
-@click.argument("dataset", type=click.Path(path_type=Path))
+@click.argument("dataset", type=click.Path())
 @sources_argument("[[FIELD=]SOURCE...]", required=False)
 @conversion_options()
 @log_options
-def repair(dataset: Path, sources: tuple[str, ...], options: ConvertOptions) -> None:
+def repair(dataset: str, sources: tuple[str, ...], options: ConvertOptions) -> None:
     """Repair the packed dataset DATASET: make damaged files again, and leave the rest as it is.
 
     Shards are packed again from the SOURCEs; give those that the dataset was made with, as `packer info` shows them.

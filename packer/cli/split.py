@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from packer.cli.logs import log_options, say
@@ -16,7 +14,7 @@ _RULE = f"{SPLIT}|CONDITION"
 
 
 @click.command()
-@click.argument("dataset", type=click.Path(path_type=Path))
+@click.argument("dataset", type=click.Path())
 @click.argument("rules", nargs=-1, required=True, metavar=f"{_RULE}...", callback=pair_parser(_RULE, drops=True))
 @click.option(
     "--by",
@@ -33,7 +31,7 @@ _RULE = f"{SPLIT}|CONDITION"
     help="Seed of the random choice of samples for fractions.",
 )
 @log_options
-def split(dataset: Path, rules: dict[str, str], by: str, seed: int) -> None:
+def split(dataset: str, rules: dict[str, str], by: str, seed: int) -> None:
     """Share the samples of DATASET out into splits, which its manifest keeps. Nothing is packed again.
 
     FRACTION has a point (0.9, 1.0) and takes that part of the samples that are in no other split, the same ones on
@@ -41,7 +39,7 @@ def split(dataset: Path, rules: dict[str, str], by: str, seed: int) -> None:
     have no names. PATTERN takes all samples whose names match it. CONDITION is 'FIELD < NUMBER' (or <= > >= == !=) or
     'FIELD in A,B', where FIELD has one value a sample, or is the width, height or channels of images, or the length of
     arrays. Splits that are not named stay; NAME= drops one.
-    PackedDataset(..., split=NAME) reads a split.
+    PackedDataset(..., split=NAME) reads a split. DATASET may be a URL such as s3://bucket/set, but for a CONDITION.
 
     \b
     $ packer split div2k.packed train=0.9 valid=0.1

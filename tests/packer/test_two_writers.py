@@ -155,7 +155,13 @@ IN_A_FOLDER = [
     ("append", "append another", "append a third"),
     ("drop", "append", "split"),
 ]
-AT_A_URL = [("append", "append another"), ("drop", "join"), ("append", "convert"), ("append", "drop", "join")]
+AT_A_URL = [
+    ("append", "append another"),
+    ("drop", "join"),
+    ("append", "convert"),
+    ("append", "drop", "join"),
+    ("merge", "split"),
+]
 
 
 @pytest.mark.usefixtures("stopping")

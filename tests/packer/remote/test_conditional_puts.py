@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from packer.append import append
 from packer.convert import convert
+from packer.drop import drop
 from packer.errors import ChangedMeanwhileError, RemoteError, UsageError
 from packer.packing import place_of
 from packer.remote import RemoteFolder, store
+from packer.split import split
 from readers import PackedDataset
 
+COMMANDS = {
+    "append": lambda url, source: append(url, source, workers=0),
+    "split": lambda url, source: split(url, {"all": 1.0}),
+    "drop": lambda url, source: drop(url, ["rgb"], workers=0),
+}
 
-def _append(url, source, cache, both, answers):
-    """Append, with a cache of its own; put the manifest for the first time when the other is about to, too."""
+
+def _run(verb, url, source, cache, both, answers):
+    """Run a command with a cache of its own; put the manifest for the first time when the other is about to, too."""
     os.environ["XDG_CACHE_HOME"] = cache
     original, puts = store._put_to_s3, []
 
@@ -30,39 +40,48 @@ def _append(url, source, cache, both, answers):
     for kind in ("s3", "s3a"):
         store._CONDITIONAL_PUTS[kind] = together
     try:
-        answers.put(append(url, source, workers=0).added)
+        COMMANDS[verb](url, source)
+        answers.put((source, ""))
     except ChangedMeanwhileError as error:
-        answers.put(str(error))
+        answers.put((source, str(error)))
 
 
-def test_of_two_processes_one_puts_the_manifest(clouds, s3, tmp_path) -> None:
-    """What was reported as success is there, and nothing else; the other is told, and goes on with its own shards."""
+@pytest.mark.parametrize("verbs", [("append", "append"), ("split", "drop")], ids=" and ".join)
+def test_of_two_processes_one_puts_the_manifest(clouds, s3, tmp_path, verbs) -> None:
+    """What was reported as success is there, and nothing else; the other is told, and does it by the same command."""
     url = f"{s3.url}/set"
     first, *others = sorted(clouds.folder.glob("*.ply"))[:3]
     convert(str(first), url, workers=0)
     context = multiprocessing.get_context("fork")
     both, answers = context.Barrier(2), context.Queue()
     children = [
-        context.Process(target=_append, args=(url, str(other), str(tmp_path / other.stem), both, answers))
-        for other in others
+        context.Process(target=_run, args=(verb, url, str(other), str(tmp_path / other.stem), both, answers))
+        for verb, other in zip(verbs, others, strict=True)
     ]
     for child in children:
         child.start()
-    said = [answers.get(timeout=60) for _ in children]
+    errors = dict(answers.get(timeout=60) for _ in children)
     for child in children:
         child.join(60)
-    added, refused = sorted(said, key=str)
-    assert added == 1
-    assert "was changed meanwhile, by another command" in refused
-    names = list(PackedDataset(url).names)
-    assert len(names) == 2
-    (loser,) = (other for other in others if other.stem not in names)
-    assert append(url, str(loser), workers=0).added == 1
+    assert sorted(map(bool, errors.values())) == [False, True]
+    tasks = {str(other): verb for verb, other in zip(verbs, others, strict=True)}
+
+    def done(source):
+        dataset = PackedDataset(url)
+        verb = tasks[source]
+        if verb == "append":
+            return Path(source).stem in dataset.names
+        return "all" in dataset.manifest.splits if verb == "split" else "rgb" not in dataset.fields
+
+    for source, error in errors.items():
+        assert done(source) == (not error)
+    (late,) = (source for source, error in errors.items() if error)
+    assert "was changed meanwhile, by another command" in errors[late]
+    COMMANDS[tasks[late]](url, late)
+    assert all(map(done, errors))
     dataset = PackedDataset(url)
-    assert sorted(dataset.names) == ["c0", "c1", "c2"]
-    assert [len(dataset[name]["xyz"]) for name in dataset.names] == [
-        len(clouds.xyz[int(name[1])]) for name in dataset.names
-    ]
+    for name in dataset.names:
+        assert np.array_equal(dataset[name]["xyz"], clouds.xyz[int(name[1])])
 
 
 def test_an_answer_that_was_lost_is_no_other_writer(monkeypatch) -> None:

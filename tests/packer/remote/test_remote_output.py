@@ -298,7 +298,7 @@ def test_the_list_of_what_was_left_out_is_uploaded(clouds, s3, held, tmp_path, f
 
 @pytest.mark.parametrize("verb", ["append", "drop", "join"])
 def test_the_cache_holds_the_shards_under_way_alone(dataset, packed, s3, tmp_path, monkeypatch, verb) -> None:
-    """A shard is fetched, written and uploaded before the next; killed, a command leaves no more, and the next nothing."""
+    """One shard at a time is fetched, written and uploaded; killed, a command leaves no more, and the next nothing."""
     with DatasetWriter(tmp_path / "more", shard_size=16 * 2056, like=packed) as writer:
         for number, sample in enumerate(PackedDataset(packed)):
             writer.add(sample, name=f"m{number:02}")
@@ -362,16 +362,38 @@ def test_a_dataset_is_packed_again_into_a_bucket(packed, s3, contents) -> None:
     assert contents(f"{s3.url}/again")[1] == contents(packed)[1]
 
 
+def test_datasets_are_merged_into_a_bucket(packed, s3, held, tmp_path, files_of) -> None:
+    """`packer merge` uploads the shards of folders; the files are those of a folder."""
+    with DatasetWriter(tmp_path / "more", like=packed, shard_size=16 * 2056) as writer:
+        for number, sample in enumerate(PackedDataset(packed)):
+            writer.add(sample, name=f"m{number:02}")
+    for out in (str(tmp_path / "here"), f"{s3.url}/set"):
+        command = ["merge", str(packed), str(tmp_path / "more"), out]
+        result = CliRunner().invoke(main, command, standalone_mode=False)
+        assert result.exception is None, result.output
+    assert held() == files_of(tmp_path / "here")
+    assert not [path for path in (tmp_path / "user").rglob("*") if path.is_file() and path.name != ".lock"]
+
+
+def test_a_dataset_in_a_bucket_is_split(dataset, packed, s3) -> None:
+    """By fractions, lists and patterns of names no shard is fetched; a condition on values is refused."""
+    for place in (dataset, str(packed)):
+        result = CliRunner().invoke(main, ["split", place, "test=n0*", "train=1.0"], standalone_mode=False)
+        assert result.exception is None, result.output
+    assert read_manifest(place_of(dataset)).splits == manifests.read(packed).splits
+    assert not s3.proxy.gets(".lmdb") - s3.proxy.gets("names.lmdb")
+    with pytest.raises(UsageError, match=r"'label < 3': values are read of a dataset in a folder only; copy it"):
+        split(dataset, {"small": "label < 3"})
+
+
 def test_urls_are_refused_where_a_folder_is_written(tmp_path, monkeypatch) -> None:
-    """Samples made in Python, exports and merges go into folders; the message says so."""
+    """Samples made in Python and exports go into folders; the message says so."""
     monkeypatch.chdir(tmp_path)
     with DatasetWriter("set.packed") as writer:
         writer.add({"x": np.zeros(3)})
     for write in (
         lambda: DatasetWriter("s3://bucket/set", overwrite=True).__enter__(),
         lambda: export("set.packed", "s3://bucket/set", to="hdf5"),
-        lambda: merge(["set.packed", "set.packed"], "s3://bucket/set"),
-        lambda: split("s3://bucket/set", {"train": "0.9"}),
     ):
         with pytest.raises(UsageError, match=r"s3://bucket/set: this writes only into a folder"):
             write()
@@ -386,7 +408,8 @@ def test_urls_are_refused_where_a_folder_is_read() -> None:
         lambda: open_packed(url),
         lambda: merge([url, url], "out"),
         lambda: repack(url, "out"),
-        lambda: repair(url),
     ):
         with pytest.raises(NoDatasetError, match=r"s3://bucket/set: this reads the dataset in a folder only"):
             read()
+    with pytest.raises(UsageError, match=r"s3://bucket/set: a dataset is repaired in a folder only; copy it to one"):
+        repair(url)
