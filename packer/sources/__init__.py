@@ -16,10 +16,11 @@ from packer.sources.beside import in_order_of
 from packer.sources.derived import ClassSource, FittedSource
 from packer.sources.encoding import decode_source, encode_source
 from packer.sources.files import TABLES, unreadable
+from packer.sources.finding import list_files, named_paths
 from packer.sources.keyed import named_by_table
 from packer.sources.kinds import Kind, all_kinds, kinds_with, pair_by_name, pair_in_order
 from packer.sources.looking import Header, agree_on_most
-from packer.sources.opening import list_files, named_paths, open_sources
+from packer.sources.opening import open_sources
 from packer.sources.options import SourceOptions, flag_of
 from packer.sources.packed import PackedSource, names_of, open_packed, read_names, shuffled_order
 from packer.sources.pairing import entry_of, read_lines

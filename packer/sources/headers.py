@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from packer.errors import NothingLeftError, SourceError
 from packer.threads import in_threads
 from packer.watcher import HEADERS, Watcher
+from packer.workers import Limits, call_guarded
 
 Item = TypeVar("Item")
 Header = TypeVar("Header")
@@ -28,22 +29,37 @@ Layout = TypeVar("Layout", bound=Hashable)
 #: Files that have to be read whole are read one at a time if they have more bytes: many of them fill the memory.
 _LARGE_BYTES = 2**22
 _large_file = threading.Lock()
+#: Processes that read headers, but each must have so many files to be worth its start.
+PROCESSES, ITEMS_A_PROCESS = 8, 64
 
 
 def read_headers(
-    read: Callable[[Item], Header], items: Iterable[Item], total: int, watcher: Watcher
+    read: Callable[[Item], Header],
+    items: Sequence[Item],
+    watcher: Watcher,
+    limits: Limits | None = None,
+    in_threads_too: bool = True,
 ) -> Iterator[Header | SourceError]:
     """Yield what `read` returns of every item, in order, or the SourceError that it raises.
 
+    Several threads read where the disk is slow. Where a library is not for several threads, or holds one lock for all,
+    processes read if there are `limits`, since it may crash, and else this thread.
+
     Args:
-        total: how many items there are.
+        read: with `limits` a function of a module, or a partial of one.
         watcher: its `step` is called.
+        limits: of one item, in a process of its own; None reads in this process.
+        in_threads_too: whether several threads can read at once.
 
     Raises:
         Any other error of `read`.
     """
+    if not in_threads_too:
+        workers = min(PROCESSES, -(-len(items) // ITEMS_A_PROCESS))
+        yield from watcher.watch(call_guarded(read, items, limits, workers), HEADERS, len(items))
+        return
     with contextlib.closing(in_threads(partial(_read, read), items)) as results:
-        yield from watcher.watch(results, HEADERS, total)
+        yield from watcher.watch(results, HEADERS, len(items))
 
 
 def _read(read: Callable[[Item], Header], item: Item) -> Header | SourceError:

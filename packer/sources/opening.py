@@ -1,63 +1,44 @@
-"""Finds out what kind of source the words of a command line name, and opens it."""
+"""Opens the source that the words of a command line name, in five steps.
+
+    find     which files, and of what kind               finding.py
+    pair     the files of several fields by name         Kind.pair
+    look     at their headers                            Kind.look
+    agree    which samples have the fields of most       Kind.agree
+    read     samples, when they are packed               Kind.read
+
+What lies beside the samples, tables and lists, is opened by the same steps.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import glob
-import os
-import shlex
 import warnings
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from packer.errors import NothingLeftError, SourceError, UsageError, first_few
-from packer.format import MANIFEST, check_field_name
 from packer.sources.base import Source
 from packer.sources.beside import open_beside
 from packer.sources.derived import ArrayImageSource, LabelledSource, TextClassSource
 from packer.sources.encoded import EncodedSource
-from packer.sources.files import (
-    CLOUDS,
-    LABELS,
-    TABLES,
-    TEXT,
-    FileSet,
-    decode_text,
-    find,
-    fixed_folder,
-    is_lmdb,
-    join,
-    of_one_kind,
-    suffix_of,
-)
+from packer.sources.files import TABLES, TEXT, FileSet, of_one_kind
+from packer.sources.finding import find_kind, paths_by_field
 from packer.sources.headers import read_headers
 from packer.sources.keyed import beside_listed, beside_table, with_files
 from packer.sources.kinds import Kind, all_kinds, check_options, kinds_with, suffixes
-from packer.sources.lerobot import is_lerobot
 from packer.sources.looking import leave_out_unreadable, look
 from packer.sources.options import SourceOptions, columns_by_field, columns_of
-from packer.sources.pairing import share_out, stem
+from packer.sources.pairing import share_out
+from packer.sources.proposals import pairs_proposal, text_proposal
 from packer.sources.source import TableSource
 from packer.watcher import NOBODY, Watcher
 from packer.workers import Limits
 
-#: Kinds of files that lie beside those of samples, by suffix. Texts of the field of this name are boxes of YOLO.
-_BESIDE = {TEXT: "text", ".xml": "voc", ".json": "coco"}
-_BOXES = "boxes"
-#: Numbers in a line of boxes, as YOLO has them: class, middle, width and height.
-_BOX = 5
-#: What to do with files of no known kind.
-_OTHERS = "; read others in Python, and pack the samples by packer.convert.convert (docs/have/python.md)"
-#: How Python reads one file of the commonest of them, as a sample of its path p.
-_IN_PYTHON = {
-    **dict.fromkeys((".wav", ".mp3", ".ogg"), '{"audio": soundfile.read(p)[0]}'),
-    **dict.fromkeys((".pt", ".pth"), "torch.load(p)"),
-    **dict.fromkeys((".pkl", ".pickle"), "pickle.loads(p.read_bytes())"),
-    ".mat": "scipy.io.loadmat(p)",
-    ".exr": '{"image": cv2.imread(str(p), cv2.IMREAD_UNCHANGED)}',
-}
+#: The kind of lists of what is in images.
+_LIST = "coco"
 
 
 def open_sources(
@@ -83,6 +64,39 @@ def open_sources(
         UsageError: there is no file, there are files of several kinds, or inputs do not go together.
         SourceError: what the sources raise, such as a bad file.
     """
+    options, usual = options or SourceOptions(), usual or SourceOptions()
+    with _first_reason(watcher) as watcher:
+        paths = paths_by_field(inputs)
+        columns = columns_by_field(options if options.columns != () else usual)
+        has_others = len(paths) > 1 or as_extra_fields
+        found = {name: find_kind(name, path, columns, has_others, watcher) for name, path in paths.items()}
+        kinds = {kind for kind, _ in found.values()}
+        if TABLES not in kinds:
+            usual = replace(usual, columns=columns_of(usual, {"", *paths}))
+        options = _filled(options, usual, kinds)
+        tables = {name: file_set for name, (kind, file_set) in found.items() if kind == TABLES}
+        lists = {name: _open_list(name, file_set, watcher) for name, (kind, file_set) in found.items() if kind == _LIST}
+        files = {name: kinded for name, kinded in found.items() if name not in {*tables, *lists}}
+        if files:
+            of_files, of_tables = _options_of(options, set(files), bool(tables))
+            source = _open_files(files, paths, of_files, watcher, limits, as_extra_fields)
+            for name, file_set in tables.items():
+                table = _open_table({"": file_set}, of_tables, watcher)
+                source = beside_table(source, name, table, options.key, watcher)
+            for listed in lists.values():
+                source = beside_listed(source, listed, "file_name", watcher)
+        elif lists and as_extra_fields and len(found) == 1:
+            (source,) = lists.values()
+        elif lists:
+            raise UsageError(f"{next(iter(lists))}= lists what is in images; name these as well: image=FOLDER")
+        else:
+            source = _open_tables(tables, paths, options, watcher, limits, as_extra_fields)
+        return _derived(source, options, [paths[name] for name in files or paths], bool(files))
+
+
+@contextmanager
+def _first_reason(watcher: Watcher) -> Iterator[Watcher]:
+    """Yield a watcher of opening; if nothing is left, the error names the first bad file as well."""
     errors: list[SourceError] = []
 
     def note(error: SourceError) -> None:
@@ -90,8 +104,7 @@ def open_sources(
         errors.append(error)
 
     try:
-        asked = options or SourceOptions()
-        return _open(inputs, asked, replace(watcher, bad=note), limits, as_extra_fields, usual or SourceOptions())
+        yield replace(watcher, bad=note)
     except NothingLeftError as error:
         if not errors:
             raise
@@ -99,47 +112,20 @@ def open_sources(
         raise NothingLeftError(reason, error.path) from error
 
 
-def _open(
-    inputs: Sequence[str],
-    options: SourceOptions,
-    watcher: Watcher,
-    limits: Limits | None,
-    as_extra_fields: bool,
-    usual: SourceOptions,
-) -> Source:
-    named = _named(inputs)
-    has_others = len(named) > 1 or as_extra_fields
-    columns = columns_by_field(options if options.columns != () else usual)
-    by_name = {name: _look(name, path, columns, has_others, watcher) for name, path in named.items()}
-    kinds = {kind for kind, _ in by_name.values()}
-    if TABLES not in kinds:
-        usual = replace(usual, columns=columns_of(usual, {"", *named}))
-    options = _filled(options, usual, kinds)
-    tables = {name: file_set for name, (kind, file_set) in by_name.items() if kind == TABLES}
-    lists = {name: _open_list(name, file_set, watcher) for name, (kind, file_set) in by_name.items() if kind == "coco"}
-    others = {name: kinded for name, kinded in by_name.items() if name not in {*tables, *lists}}
-    of_others, of_tables = _options_of(options, set(others), bool(tables))
-    if others:
-        source = _open_files(others, named, of_others, watcher, limits, as_extra_fields)
-        for name, file_set in tables.items():
-            source = beside_table(source, name, _open_table({"": file_set}, of_tables, watcher), options.key, watcher)
-        for listed in lists.values():
-            source = beside_listed(source, listed, "file_name", watcher)
-    elif lists and as_extra_fields and len(by_name) == 1:
-        (source,) = lists.values()
-    elif lists:
-        raise UsageError(f"{next(iter(lists))}= lists what is in images; name these as well: image=FOLDER")
-    else:
-        source = _open_tables(tables, named, options, watcher, limits, as_extra_fields)
-    if options.encoded and others:
+def _derived(source: Source, options: SourceOptions, paths: Sequence[str], is_of_files: bool) -> Source:
+    """Return a source with what options make of its fields: images, classes, labels."""
+    if options.encoded and is_of_files:
         source = EncodedSource(source, options.encoded)
     if options.images:
         source = ArrayImageSource(source, options.images)
     if options.classes is not None:
         source = TextClassSource(source, options.classes)
     if options.label is not None:
-        source = LabelledSource(source, [named[name] for name in others or named])
+        source = LabelledSource(source, paths)
     return source
+
+
+# ---------------------------------------------------------------- options
 
 
 def _filled(options: SourceOptions, usual: SourceOptions, kinds: set[str]) -> SourceOptions:
@@ -165,6 +151,9 @@ def _options_of(options: SourceOptions, others: set[str], has_tables: bool) -> t
     )
 
 
+# ---------------------------------------------------------------- tables and lists
+
+
 def _open_tables(
     tables: Mapping[str, FileSet],
     named: Mapping[str, str],
@@ -184,18 +173,21 @@ def _open_tables(
     if not options.files:
         return table
 
-    def open_files(column: str, file_set: FileSet) -> Source:
-        kind, files = of_one_kind(file_set, suffixes(), {TEXT: "text"}, watcher)
-        if kind in (None, TABLES):
-            raise UsageError(f"--files {column}: {file_set.files[0]} is no file of a kind that can be packed")
-        record = all_kinds()[kind]
-        own = {name: getattr(options, name) for name in record.options if name in all_kinds()[TABLES].options}
-        own = {**own, "columns": (), "skip": (), "samples": "files" if record.units else None}
-        return open_kind_of(
-            record, {"" if record.names_fields else column: files}, SourceOptions(**own), watcher, limits
-        )
-
+    open_files = partial(_open_column, options=options, watcher=watcher, limits=limits)
     return with_files(table, options.files, options.root, open_files, watcher)
+
+
+def _open_column(
+    column: str, file_set: FileSet, options: SourceOptions, watcher: Watcher, limits: Limits | None
+) -> Source:
+    """Open the files that a column of a table names."""
+    kind, files = of_one_kind(file_set, suffixes(), {TEXT: "text"}, watcher)
+    if kind in (None, TABLES):
+        raise UsageError(f"--files {column}: {file_set.files[0]} is no file of a kind that can be packed")
+    record = all_kinds()[kind]
+    own = {name: getattr(options, name) for name in record.options if name in all_kinds()[TABLES].options}
+    own = {**own, "columns": (), "skip": (), "samples": "files" if record.units else None}
+    return open_kind_of(record, {"" if record.names_fields else column: files}, SourceOptions(**own), watcher, limits)
 
 
 def _open_list(name: str, file_set: FileSet, watcher: Watcher) -> TableSource:
@@ -217,84 +209,121 @@ def _open_table(files: Mapping[str, FileSet], options: SourceOptions, watcher: W
     return table
 
 
+# ---------------------------------------------------------------- files that are samples, and those beside them
+
+
+class _Roles(NamedTuple):
+    """Which files are the samples, all of one kind, and which lie beside them, by field."""
+
+    kind: str
+    samples: dict[str, FileSet]
+    sides: dict[str, FileSet]
+
+
 def _open_files(
-    by_name: Mapping[str, tuple[str, FileSet]],
-    named: Mapping[str, str],
+    found: Mapping[str, tuple[str, FileSet]],
+    paths: Mapping[str, str],
     options: SourceOptions,
     watcher: Watcher,
     limits: Limits | None,
     as_extra_fields: bool,
 ) -> Source:
     """Open sources of all kinds but tables: those whose files are the samples, and those that lie beside them."""
-    known, columns = all_kinds(), columns_by_field(options)
-    if unknown := [name for name in columns if name and name not in by_name]:
-        raise UsageError(
-            f"--columns {unknown[0]}={columns[unknown[0]]}: no source is named {unknown[0]}=; write "
-            f"{unknown[0]}=FOLDER for the one with these columns"
-        )
-    sides = {
-        name: file_set for name, (kind, file_set) in by_name.items() if kind == "text" or (name and name in columns)
-    }
-    if len(sides) == len(by_name):  # then the first points are the samples
-        sides.pop(next((name for name in sides if name in columns), next(iter(sides)) if as_extra_fields else ""), None)
-    file_sets = {name: file_set for name, (_, file_set) in by_name.items() if name not in sides}
-    if not file_sets:
-        raise UsageError(f"{next(iter(sides))}= is text, which lies beside images or clouds; name these as well")
-    kinds = {name: by_name[name][0] for name in file_sets}
-    kind = "images" if "images" in kinds.values() else next(iter(kinds.values()))
-    if not known[kind].units and not as_extra_fields:
-        raise UsageError(f"{next(iter(kinds))}= is {kind}, which lies beside images; name these as well: image=FOLDER")
-    if len(set(kinds.values())) > 1:
-        if not all(known[kind].lies_beside for kind in kinds.values()):
-            kinds_in_words = ", ".join(f"{named[name]} holds {kind}" for name, kind in kinds.items())
-            raise UsageError(f"sources of several kinds cannot be packed together: {kinds_in_words}; pack each alone")
-        for name, other in kinds.items():
-            if other != kind:
-                sides[name] = file_sets.pop(name)
-                if known[other].names_fields:
-                    _check_is_one(other, {name: named[name]})
-    main = replace(
-        options, columns=tuple(f"{name}={c}" if name else c for name, c in columns.items() if name not in sides)
-    )
-    if as_extra_fields and kind == "npy" and not all(Path(named[name]).is_file() for name in file_sets):
+    columns = columns_by_field(options)
+    kind, samples, sides = _roles(found, paths, columns, as_extra_fields)
+    main = replace(options, columns=tuple(f"{n}={c}" if n else c for n, c in columns.items() if n not in sides))
+    if as_extra_fields and kind == "npy" and not all(Path(paths[name]).is_file() for name in samples):
         main = replace(main, samples=options.samples or "files")
-    if known[kind].units:
+    if all_kinds()[kind].units:
         check_options(main, kind)
-    if known[kind].names_fields and not (kind == "clouds" and columns.keys() >= file_sets.keys()):
-        _check_is_one(kind, {name: named[name] for name in file_sets})
-
-    shared = share_out(file_sets)
-
-    def open_kind(kind: str, files: Mapping[str, FileSet], options: SourceOptions) -> Source:
-        return open_kind_of(known[kind], files, options, watcher, limits)
-
-    def open_side(name: str, files: FileSet) -> Source:
-        if name in columns:
-            return open_kind("clouds", {name: files}, options)
-        return open_kind(by_name[name][0], {name: files}, SourceOptions(samples="files"))
-
-    def opened(files: Mapping[str, FileSet]) -> Source:
-        source = open_kind(kind, files, main)
-        left_out = [remark for name, file_set in file_sets.items() for remark in file_set.remarks(name)]
-        source.remarks = [*left_out, *shared, *source.remarks]
-        if isinstance(source, TableSource):
-            source = source.reader.view(source, options)
-        return source
-
+    if all_kinds()[kind].names_fields and not (kind == "clouds" and columns.keys() >= samples.keys()):
+        _check_is_one(kind, {name: paths[name] for name in samples})
+    shared = share_out(samples)
     if options.missing and not sides:
         raise UsageError(
             "--missing is for fields of files beside those of the samples, and there are none; leave it out"
         )
+    open_samples = partial(open_kind_of, all_kinds()[kind], options=main, watcher=watcher, limits=limits)
     if sides:
-        source = open_beside(file_sets, sides, opened, open_side, watcher, options.missing)
+        kinds = {name: "clouds" if name in columns else found[name][0] for name in sides}
+        open_side = partial(_open_side, kinds=kinds, options=options, watcher=watcher, limits=limits)
+        source = open_beside(samples, sides, open_samples, open_side, watcher, options.missing)
     else:
-        source = opened(file_sets)
-        if kind == "images":
-            proposals = [*map(_text_proposal, file_sets, file_sets.values())]
-            if options.label is None and options.samples is None and len(file_sets) == 1:
-                proposals += map(_pairs_proposal, file_sets.values())
-            source.remarks = [*source.remarks, *filter(None, proposals)]
+        source = open_samples(samples)
+    left_out = [remark for name, file_set in samples.items() for remark in file_set.remarks(name)]
+    proposals = _proposals(samples, options) if kind == "images" and not sides else []
+    source.remarks = [*left_out, *shared, *source.remarks, *proposals]
     return source
+
+
+def _roles(
+    found: Mapping[str, tuple[str, FileSet]],
+    paths: Mapping[str, str],
+    columns: Mapping[str, str],
+    as_extra_fields: bool,
+) -> _Roles:
+    """Return what is the samples and what lies beside them; raises UsageError if inputs do not go together."""
+    known = all_kinds()
+    if unknown := [name for name in columns if name and name not in found]:
+        raise UsageError(
+            f"--columns {unknown[0]}={columns[unknown[0]]}: no source is named {unknown[0]}=; write "
+            f"{unknown[0]}=FOLDER for the one with these columns"
+        )
+    sides = {name: file_set for name, (kind, file_set) in found.items() if kind == "text" or (name and name in columns)}
+    if len(sides) == len(found):  # then the first points are the samples
+        sides.pop(next((name for name in sides if name in columns), next(iter(sides)) if as_extra_fields else ""), None)
+    samples = {name: file_set for name, (_, file_set) in found.items() if name not in sides}
+    if not samples:
+        raise UsageError(f"{next(iter(sides))}= is text, which lies beside images or clouds; name these as well")
+    kinds = {name: found[name][0] for name in samples}
+    kind = "images" if "images" in kinds.values() else next(iter(kinds.values()))
+    if not known[kind].units and not as_extra_fields:
+        raise UsageError(f"{next(iter(kinds))}= is {kind}, which lies beside images; name these as well: image=FOLDER")
+    others = {name: other for name, other in kinds.items() if other != kind}
+    if others and not all(known[one].lies_beside for one in kinds.values()):
+        kinds_in_words = ", ".join(f"{paths[name]} holds {one}" for name, one in kinds.items())
+        raise UsageError(f"sources of several kinds cannot be packed together: {kinds_in_words}; pack each alone")
+    for name, other in others.items():
+        sides[name] = samples.pop(name)
+        if known[other].names_fields:
+            _check_is_one(other, {name: paths[name]})
+    return _Roles(kind, samples, sides)
+
+
+def _open_side(
+    name: str,
+    file_set: FileSet,
+    kinds: Mapping[str, str],
+    options: SourceOptions,
+    watcher: Watcher,
+    limits: Limits | None,
+) -> Source:
+    """Open files that lie beside those of samples: of clouds with their columns, of others each as a sample."""
+    own = options if kinds[name] == "clouds" else SourceOptions(samples="files")
+    return open_kind_of(all_kinds()[kinds[name]], {name: file_set}, own, watcher, limits)
+
+
+def _proposals(samples: Mapping[str, FileSet], options: SourceOptions) -> list[str]:
+    """Return sentences with commands that pack more than images."""
+    proposals = [*map(text_proposal, samples, samples.values())]
+    if options.label is None and options.samples is None and len(samples) == 1:
+        proposals += map(pairs_proposal, samples.values())
+    return [*filter(None, proposals)]
+
+
+def _check_is_one(kind: str, named: Mapping[str, str]) -> None:
+    """Raise UsageError if several sources or fields are named for a kind whose files name their fields themselves."""
+    if len(named) > 1:
+        raise UsageError(
+            f"only one source of {kind} can be packed at a time; name a folder or a quoted pattern of files"
+        )
+    (name,) = named
+    if name:
+        more = " and name fields with --field NAME=/PATH" if kind in ("hdf5", "zarr") else ""
+        raise UsageError(f"{name}=: {kind} files name their fields themselves; leave {name}= out{more}")
+
+
+# ---------------------------------------------------------------- one kind
 
 
 def open_kind_of(
@@ -325,7 +354,7 @@ def open_kind_of(
     table, remarks = kind.pair(named, options, watcher)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # on metadata that nobody uses
-        headers = read_headers(kind.look_with(options), table.rows(), table.count, watcher)
+        headers = read_headers(kind.look_with(options), table.rows(), watcher)
         table = look(table, headers, watcher)
     if kind.none_left and not table.count:
         raise NothingLeftError(kind.none_left, " and ".join(file_set.text for file_set in named.values()))
@@ -333,217 +362,4 @@ def open_kind_of(
         table, lambda most: TableSource.of(kind.agree(most, options, [], NOBODY), kind, options, []), watcher, limits
     )
     table = kind.agree(table, options, remarks, watcher)
-    return TableSource.of(table, kind, options, remarks)
-
-
-def list_files(inputs: Sequence[str], options: SourceOptions, watcher: Watcher = NOBODY) -> Iterator[str] | None:
-    """Return the paths of all files that `inputs` stand for, whether they are packed or not; none of them is opened.
-
-    As long as they and the sizes and times of the source files stay, so do the samples. None if the samples depend on
-    more: on empty folders, or on a list.
-
-    Raises:
-        UsageError, SourceError: as `open_sources`, if the files cannot be listed.
-    """
-    paths = [path for _, path in map(_split, inputs)]
-    if (
-        options.label is not None
-        or options.listed is not None
-        or options.files
-        or any(is_lmdb(Path(path)) for path in paths)
-    ):
-        return None
-    file_sets = [find(path, watcher) for path in paths]
-    return (file_set.path(file) for file_set in file_sets for file in file_set.files)
-
-
-def named_paths(inputs: Sequence[str], options: SourceOptions) -> list[str]:
-    """Return the files and folders that `inputs` and `--root` name, as absolute paths; of a pattern its fixed folder.
-
-    None of them is opened, and no folder is listed. All that lies below such a folder is named by it.
-    """
-    paths = list[str]()
-    for _, path in map(_split, inputs):
-        is_pattern = not Path(path).exists() and glob.has_magic(path)
-        paths.append(fixed_folder(path) or os.curdir if is_pattern else path)
-    if options.files:  # whose names count from the folder of the table
-        paths += [os.path.dirname(path) or os.curdir for path in paths] if options.root is None else [options.root]  # noqa: PTH120
-    return [os.path.abspath(path) for path in paths]  # noqa: PTH100
-
-
-#: Folders of images are taken for fields of pairs if there are no more.
-_MOST_FIELDS = 4
-
-
-def _text_proposal(name: str, file_set: FileSet) -> str:
-    """Return a sentence with the command that packs texts or boxes beside images; empty if there are none."""
-    stems = {stem(file).rpartition("/")[2] for file in file_set.files}
-    texts = [file for file in file_set.texts if stem(file).rpartition("/")[2] in stems]
-    if 2 * len(texts) <= len(file_set.texts):
-        return ""
-    pattern = join(file_set.folder, f"*{TEXT}" if all("/" not in file for file in texts) else f"**/*{TEXT}")
-    with contextlib.suppress(OSError, ValueError, StopIteration):
-        first = next(text for file in texts if (text := decode_text(Path(file_set.path(file)).read_bytes()).strip()))
-        numbers = list(map(float, first.splitlines()[0].split()))
-        names = ",".join(f"column{n}" for n in range(len(numbers)))
-        columns = "" if len(numbers) == _BOX else f" --columns boxes={names}:float32"
-        return _proposal(name, file_set, texts, f"{_BOXES}={shlex.quote(pattern)}{columns}")
-    return _proposal(name, file_set, texts, f"caption={shlex.quote(pattern)}")
-
-
-def _proposal(name: str, file_set: FileSet, texts: Sequence[str], words: str) -> str:
-    return (
-        f"{len(texts):,} {TEXT} are named like images; to pack them as well: packer convert "
-        f"{name or 'image'}={shlex.quote(file_set.text)} {words} OUT"
-    )
-
-
-def _pairs_proposal(file_set: FileSet) -> str:
-    """Return a sentence with the command that packs pairs if a few folders hold files of the same names; else empty."""
-    stems: dict[str, set[str]] = {}
-    for file in file_set.files:
-        folder, _, rest = file.rpartition("/") if "/" not in file else file.partition("/")
-        stems.setdefault(folder, set()).add(stem(rest))
-    first, *others = stems.values()
-    if 0 < len(others) < 2 * _MOST_FIELDS and any(other != first for other in others):
-        return _marked_proposal(file_set, stems)
-    if not 0 < len(others) < _MOST_FIELDS:
-        return ""
-    fields = " ".join(shlex.quote(f"{folder}={join(file_set.folder, folder)}") for folder in stems)
-    return (
-        f"the folders {', '.join(stems)} hold files of the same names, and each file is a sample; if they are pairs: "
-        f"packer convert {fields} OUT"
-    )
-
-
-def _marked_proposal(file_set: FileSet, stems: Mapping[str, set[str]]) -> str:
-    """Return the sentence for folders such as train, trainannot, val and valannot, or empty text for others."""
-    pairs = [
-        (folder, other)
-        for folder in stems
-        for other in stems
-        if other != folder and other.startswith(folder) and stems[other] == stems[folder]
-    ]
-    if 2 * len(pairs) != len(stems) or len({folder for pair in pairs for folder in pair}) < len(stems):
-        return ""
-    if len({other.removeprefix(folder) for folder, other in pairs}) > 1:
-        return ""
-    image, mask = (shlex.quote(join(file_set.folder, folder)) for folder in pairs[0])
-    return (
-        f"the folders {' and '.join(pairs[0])} hold files of the same names, and each file is a sample; if they are "
-        f"pairs: packer convert image={image} mask={mask} OUT"
-        + "".join(f", and apart from them {' and '.join(pair)}; packer merge joins both" for pair in pairs[1:2])
-    )
-
-
-def _check_is_one(kind: str, named: Mapping[str, str]) -> None:
-    """Raise UsageError if several sources or fields are named for a kind whose files name their fields themselves."""
-    if len(named) > 1:
-        raise UsageError(
-            f"only one source of {kind} can be packed at a time; name a folder or a quoted pattern of files"
-        )
-    (name,) = named
-    if name:
-        more = " and name fields with --field NAME=/PATH" if kind in ("hdf5", "zarr") else ""
-        raise UsageError(f"{name}=: {kind} files name their fields themselves; leave {name}= out{more}")
-
-
-def _named(inputs: Sequence[str]) -> dict[str, str]:
-    """Return the path of each field; an input without `FIELD=` is the field "".
-
-    Raises:
-        UsageError: there is no input, one has no path or a wrong field name, or two have the same name, or none.
-    """
-    if not inputs:
-        raise UsageError("no source is named; give a folder, a file, or FIELD=FOLDER for each field")
-    split = [_split(text) for text in inputs]
-    ((name, times),) = Counter(name for name, _ in split).most_common(1)
-    if times == 1:
-        return dict(split)
-    paths = [path for other, path in split if other == name]
-    if name:
-        raise UsageError(f"{paths[0]} and {paths[1]} are both named {name}=; each field takes one source")
-    raise UsageError(
-        f"{times} sources are given without FIELD= ({first_few(paths)}): quote a pattern, as in "
-        "'train_*.h5', to take all its files as one source, or name the field of each, as in lr=LR hr=HR"
-    )
-
-
-def _split(text: str) -> tuple[str, str]:
-    """Return the field name (or nothing) and path of an input; a path that exists is taken whole, `=` or not."""
-    name, equals, path = text.partition("=")
-    if not equals or os.sep in name:
-        return "", text
-    if Path(text).exists():
-        if name and path and Path(path).exists():
-            raise UsageError(
-                f"{text!r} could be the path of that name, or {path} for the field {name!r}; write "
-                f"{os.curdir}{os.sep}{text} for the path, {name}={Path(path).absolute()} for the field"
-            )
-        return "", text
-    if not path:
-        raise UsageError(f"{text!r} names no path; FIELD=FOLDER is expected")
-    try:
-        check_field_name(name)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
-    return name, path
-
-
-def _look(name: str, path: str, columns: Mapping[str, str], has_others: bool, watcher: Watcher) -> tuple[str, FileSet]:
-    """Return the kind of the files that `path` names, and the files; an LMDB folder is not listed.
-
-    Args:
-        name: of the field; empty if none is given.
-        columns: `--columns` by field. Files of `CLOUDS` count only if it has this field.
-        has_others: whether there are other fields, next to which files of `TEXT` are text.
-        watcher: its `bad` is called with every file that is of no kind and not known to lie beside data.
-
-    Raises:
-        UsageError: there are none, or files of several kinds.
-        SourceError: it is a folder that holds no file of any kind; or what `watcher.bad` raises.
-    """
-    if is_lmdb(Path(path)):
-        return "basicsr", FileSet(path, [], text=path)
-    if is_lerobot(Path(path)):
-        return "lerobot", FileSet(path, [], text=path)
-    of_clouds: tuple[str, ...] = ()
-    if name in columns:
-        of_clouds = (*CLOUDS, LABELS) if name else CLOUDS
-    elif "" in columns and not has_others:
-        of_clouds = CLOUDS
-    listed = find(path, watcher)
-    kind, file_set = of_one_kind(listed, suffixes(), dict.fromkeys(of_clouds, "clouds"), watcher)
-    if kind is None and name and has_others:
-        beside = {**_BESIDE, TEXT: "yolo"} if name == _BOXES else _BESIDE
-        kind, file_set = of_one_kind(listed, suffixes(), beside, watcher)
-    if kind is not None:
-        return kind, file_set
-    known = f"{', '.join(sorted(suffixes()))}, and with --columns x,y,z also {', '.join(CLOUDS)}"
-    if name and name not in columns:
-        known += f", and with --columns {name}=NAMES:TYPE also {LABELS}"
-    if (Path(path) / MANIFEST).is_file():
-        raise UsageError(
-            f"{path} is a packed dataset; `packer repack` packs it again, `packer append` and `merge` join several"
-        )
-    if Path(path).is_dir():
-        content = f"holds {len(file_set.files):,} files, but none of a kind that can be packed"
-        if not file_set.files:
-            content = "is empty, apart from hidden files and empty folders"
-        raise SourceError(f"the folder {content}; files that can be packed: {known}{_in_python(file_set)}", path)
-    if not file_set.files:
-        raise UsageError(f"{path}: there is no such file or folder, and no file fits it as a pattern")
-    raise UsageError(f"{path}: not a kind of file that can be packed; these can be: {known}{_in_python(file_set)}")
-
-
-def _in_python(file_set: FileSet) -> str:
-    """Return what to do with files of no known kind: of a common one, the lines of Python that pack them."""
-    ((suffix, _),) = Counter(map(suffix_of, file_set.files)).most_common(1) or [("", 0)]
-    if suffix not in _IN_PYTHON:
-        return _OTHERS
-    return (
-        f". {suffix} is read in Python (docs/have/python.md):\n"
-        "  with packer.writer.DatasetWriter(OUT) as writer:\n"
-        f"      for p in sorted(pathlib.Path({file_set.folder!r}).rglob('*{suffix}')):\n"
-        f"          writer.add({_IN_PYTHON[suffix]}, name=p.stem)"
-    )
+    return kind.view(TableSource.of(table, kind, options, remarks), options)

@@ -41,11 +41,9 @@ from packer.sources.pairing import names_by_folder, partners
 from packer.sources.source import TableSource
 from packer.sources.table import Files, LaidField, Row, SampleTable, bounds_of
 from packer.sources.units import UnitChoice, by_folder, folder_of, pattern_of, refuse_strays, unit_name
-from packer.watcher import HEADERS, NOBODY, Watcher
-from packer.workers import Limits, call_guarded
+from packer.watcher import NOBODY, Watcher
+from packer.workers import Limits
 
-#: Headers of HDF5 and zarr are read by so many processes, but each must have so many files to be worth its start.
-PROCESSES, FILES_A_PROCESS = 8, 64
 #: The input of files that are named for themselves; of one whose rows are the samples, with its path.
 _APART = "/"
 
@@ -83,11 +81,7 @@ def open_arrays(
     notes: list[str] = []
     trees = _trees(kind, file_sets, choice, watcher, notes)
     list_units = partial(units_of, kind=kind, choice=choice, options=options)
-    if kind == "npy":
-        listings = read_headers(list_units, trees.rows(), trees.count, watcher)
-    else:  # threads would wait for the one lock of h5py
-        workers = min(PROCESSES, -(-trees.count // FILES_A_PROCESS))
-        listings = watcher.watch(call_guarded(list_units, trees.rows(), limits, workers), HEADERS, trees.count)
+    listings = read_headers(list_units, trees.rows(), watcher, limits, in_threads_too=kind == "npy")
     table, facts = collect(trees, choice.unit, listings, text, watcher)
     if useless := set(options.skip) - facts.used:
         raise UsageError(f"--skip {min(useless)}: {text} has no such array or group")
