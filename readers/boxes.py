@@ -151,7 +151,7 @@ class BoxReader(FieldReader):
     def __init__(self, places: Places, place: Place, moving: Moving, describe: Describe) -> None:
         super().__init__(part_field(places.field, (None, *places.field.shape[1:])))
         self._whole, self._place, self._moving, self._describe = WholeReader(places), place, moving, describe
-        self.run_bytes = self._whole.run_bytes
+        self.run_bytes = 0  # how many boxes stay is known only when a sample is read
 
     @cached_property
     def sample_bytes(self) -> float:

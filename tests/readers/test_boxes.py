@@ -148,6 +148,7 @@ def test_loaders_give_the_same_boxes(packed: Path, verify: bool) -> None:
 
     assert epoch(1, 0) == epoch(3, 2)
     assert dataset[3]["boxes"].shape[1:] == (4,)
+    assert dataset[[]]["boxes"].values.shape == (0, 4)
 
 
 def test_boxes_of_coco_say_how_they_are_written(tmp_path: Path) -> None:
